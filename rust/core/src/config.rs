@@ -1,0 +1,241 @@
+//! Options: one table of names, types, defaults and meanings.
+//!
+//! Owns: parsing of text values (sizes, durations), the nearest-name hint, and the defaults.
+//! Does not own: where options come from (Python gathers Spark conf and keyword arguments).
+
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Compression of change sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Bytes as they are.
+    None,
+    /// LZ4 block format.
+    Lz4,
+    /// Zstandard, level 1.
+    Zstd,
+}
+
+macro_rules! options {
+    ($($(#[doc = $doc:literal])* $name:ident: $type:ident = $default:literal),* $(,)?) => {
+        /// Everything a user can set. `options=` and `spark.fastchangelog.<name>` use these names.
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct Options { $($(#[doc = $doc])* pub $name: options!(@type $type),)* }
+
+        impl Default for Options {
+            fn default() -> Self {
+                Self { $($name: parse::$type(stringify!($name), $default).expect("a default parses"),)* }
+            }
+        }
+
+        impl Options {
+            /// `(name, default, meaning)` of every option, in order of declaration.
+            pub const TABLE: &'static [(&'static str, &'static str, &'static str)] =
+                &[$((stringify!($name), $default, concat!($($doc),*)),)*];
+
+            fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+                match name {
+                    $(stringify!($name) => { self.$name = parse::$type(name, value)?; Ok(true) })*
+                    _ => Ok(false),
+                }
+            }
+        }
+    };
+    (@type size) => { u64 };
+    (@type count) => { usize };
+    (@type duration) => { Duration };
+    (@type ratio) => { f64 };
+    (@type flag) => { bool };
+    (@type compression) => { Compression };
+}
+
+options! {
+    /// Memory of one state server for hot tier, overlays, RocksDB and buffers together.
+    memory_budget: size = "1GiB",
+    /// Compression of change sets: zstd, lz4 or none.
+    compression: compression = "zstd",
+    /// How long a commit waits for other open sessions to share its log object.
+    persist_delay: duration = "500ms",
+    /// A batch of change sets is uploaded at once when it reaches this size.
+    persist_size_threshold: size = "16MiB",
+    /// Log objects uploaded at the same time.
+    upload_threads: count = "4",
+    /// Bytes of change sets that may wait for upload before commits block.
+    max_in_flight: size = "256MiB",
+    /// Requests to the store at the same time.
+    store_concurrency: count = "32",
+    /// A single request to the store is given up after this time and tried again.
+    request_timeout: duration = "30s",
+    /// Attempts of one request to the store.
+    max_attempts: count = "6",
+    /// First pause between attempts; doubles each time, with jitter.
+    retry_delay: duration = "100ms",
+    /// Sync `file://` objects to disk before they count as durable.
+    file_sync: flag = "true",
+    /// Keep a local copy of uploaded objects for recovery on the same machine (never for `file://`).
+    local_recovery: flag = "true",
+    /// Bytes of local copies and downloads kept on the executor's disk.
+    cache_size: size = "10GiB",
+    /// Segments named in a handle before older ones move to an index object.
+    max_handle_segments: count = "32",
+    /// Time between materializations of a shard.
+    materialization_interval: duration = "10m",
+    /// Materialize when the log since the base exceeds this many bytes.
+    materialization_log_bytes: size = "256MiB",
+    /// Materialize when the log since the base exceeds this multiple of the state's size.
+    materialization_log_ratio: ratio = "4.0",
+    /// Failures in a row that a materialization may have before the job fails.
+    materialization_max_failures: count = "3",
+    /// Number of key groups; 0 = from the number of partitions, as Flink does. Fixed at the first start of a state.
+    max_parallelism: count = "0",
+    /// Shards that nobody opened for this long are closed.
+    shard_idle_timeout: duration = "10m",
+    /// Prepared versions kept in memory per shard.
+    max_prepared_versions: count = "8",
+    /// Bytes of a payload row that split sends through the shuffle.
+    payload_size: size = "4MiB",
+    /// Rows of one result batch.
+    result_batch_rows: count = "65536",
+}
+
+mod parse {
+    use super::{Compression, Duration, Error, Result};
+
+    fn bad(name: &str, value: &str, want: &str) -> Error {
+        Error::invalid(format!("option `{name}` = `{value}` is not {want}"))
+    }
+
+    fn split(value: &str) -> (&str, &str) {
+        let value = value.trim();
+        let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
+        (&value[..end], value[end..].trim())
+    }
+
+    pub fn size(name: &str, value: &str) -> Result<u64> {
+        let (number, unit) = split(value);
+        let unit: u64 = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "kb" | "kib" => 1 << 10,
+            "m" | "mb" | "mib" => 1 << 20,
+            "g" | "gb" | "gib" => 1 << 30,
+            "t" | "tb" | "tib" => 1 << 40,
+            _ => return Err(bad(name, value, "a size such as 1048576, \"5MiB\" or \"1GiB\"")),
+        };
+        let number: u64 = number.parse().map_err(|_| bad(name, value, "a size such as 1048576, \"5MiB\" or \"1GiB\""))?;
+        number.checked_mul(unit).ok_or_else(|| bad(name, value, "a size below 16 EiB"))
+    }
+
+    pub fn count(name: &str, value: &str) -> Result<usize> {
+        value.trim().parse().map_err(|_| bad(name, value, "a whole number"))
+    }
+
+    pub fn ratio(name: &str, value: &str) -> Result<f64> {
+        value
+            .trim()
+            .parse()
+            .ok()
+            .filter(|v: &f64| v.is_finite() && *v >= 0.0)
+            .ok_or_else(|| bad(name, value, "a number, 0 or more"))
+    }
+
+    pub fn flag(name: &str, value: &str) -> Result<bool> {
+        match value.trim().to_ascii_lowercase().as_str() {
+            "true" | "1" | "yes" | "on" => Ok(true),
+            "false" | "0" | "no" | "off" => Ok(false),
+            _ => Err(bad(name, value, "true or false")),
+        }
+    }
+
+    pub fn compression(name: &str, value: &str) -> Result<Compression> {
+        match value.trim().to_ascii_lowercase().as_str() {
+            "none" => Ok(Compression::None),
+            "lz4" => Ok(Compression::Lz4),
+            "zstd" => Ok(Compression::Zstd),
+            _ => Err(bad(name, value, "zstd, lz4 or none")),
+        }
+    }
+
+    /// Short forms (`10s`, `5m`) and Spark's interval strings (`10 minutes`); a bare number is refused.
+    pub fn duration(name: &str, value: &str) -> Result<Duration> {
+        let (number, unit) = split(value);
+        let number: f64 = number.parse().map_err(|_| bad(name, value, "a duration such as \"10s\" or \"5 minutes\""))?;
+        let millis = match unit.to_ascii_lowercase().trim_end_matches('s') {
+            "m" if unit.eq_ignore_ascii_case("ms") => 1.0,
+            "milli" | "millisecond" => 1.0,
+            "" if unit.eq_ignore_ascii_case("s") => 1e3,
+            "sec" | "second" => 1e3,
+            "m" | "min" | "minute" => 6e4,
+            "h" | "hour" => 3.6e6,
+            "d" | "day" => 8.64e7,
+            _ => return Err(bad(name, value, "a duration with a unit, such as \"10s\", \"5m\" or \"10 minutes\"")),
+        };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "digits only: never negative")]
+        Ok(Duration::from_millis((number * millis) as u64))
+    }
+}
+
+impl Options {
+    /// The options of a map of texts. Unknown names are errors that give the nearest known one.
+    pub fn from_map(map: &BTreeMap<String, String>) -> Result<Self> {
+        let mut this = Self::default();
+        for (name, value) in map {
+            if !this.set(name, value)? {
+                let hint = nearest(name, Self::TABLE.iter().map(|(n, _, _)| *n))
+                    .map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
+                return Err(Error::invalid(format!("unknown option `{name}`{hint}")));
+            }
+        }
+        if this.persist_size_threshold > this.max_in_flight {
+            return Err(Error::invalid("option `persist_size_threshold` must not exceed `max_in_flight`"));
+        }
+        Ok(this)
+    }
+}
+
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known.map(|k| (distance(name, k), k)).min().filter(|(d, k)| *d <= k.len() / 2).map(|(_, k)| k)
+}
+
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let next = (diagonal + usize::from(ca != *cb)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], next);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(name: &str, value: &str) -> Result<Options> {
+        Options::from_map(&BTreeMap::from([(name.to_owned(), value.to_owned())]))
+    }
+
+    #[test]
+    fn sizes_and_durations() {
+        assert_eq!(one("memory_budget", "256MiB").unwrap().memory_budget, 256 << 20);
+        assert_eq!(one("memory_budget", "1024").unwrap().memory_budget, 1024);
+        for (text, millis) in
+            [("50ms", 50), ("10s", 10_000), ("5m", 300_000), ("10 minutes", 600_000), ("1h", 3_600_000), ("2 days", 172_800_000), ("1 second", 1000)]
+        {
+            assert_eq!(one("persist_delay", text).unwrap().persist_delay, Duration::from_millis(millis), "{text}");
+        }
+        assert!(one("persist_delay", "10").is_err());
+        assert!(one("memory_budget", "lots").is_err());
+    }
+
+    #[test]
+    fn unknown_names_give_the_nearest() {
+        let text = one("memory_budgets", "1").unwrap_err().to_string();
+        assert!(text.contains("`memory_budget`"), "{text}");
+    }
+}

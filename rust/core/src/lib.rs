@@ -1,0 +1,27 @@
+//! fastchangelog-core: durable keyed state, without Python.
+//!
+//! The modules are floors of one house; a module imports only from the floors below it (the order of the list is the
+//! order of the ranks). `tests/floors.rs` reads this list and fails on an import that goes up.
+//!
+//! ```text
+//! 0  error clock metrics config budget failpoint     the ground: no I/O
+//! 1  model                                           the nouns, plain data
+//! 2  format                                          bytes <-> nouns, pure
+//! 3  store                                           the bucket, behind retry, limits and fault injection
+//! 5  write  snapshot  read                           three stages that do not see each other
+//! 6  state                                           keys, values, aggregates, hot tier over RocksDB
+//! 7  shard                                           one shard: sessions, versions, promotion, restore
+//! 8  engine                                          wires the stages together
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod budget;
+pub mod clock;
+pub mod config;
+pub mod error;
+pub mod failpoint;
+pub mod metrics;
+pub mod model;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,139 @@
+//! Counters and timings that people read.
+//!
+//! Owns: the registry of named counters and gauges, cheap enough for hot paths (one atomic add).
+//! Does not own: their export (server and Python do that); they are never used for correctness.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// All counters of one process. Names are stable: they are what users see.
+        #[derive(Debug, Default)]
+        pub struct Metrics { $($(#[$doc])* pub $name: Counter,)* }
+
+        impl Metrics {
+            /// Every counter by name.
+            pub fn snapshot(&self) -> BTreeMap<&'static str, u64> {
+                BTreeMap::from([$((stringify!($name), self.$name.get()),)*])
+            }
+        }
+    };
+}
+
+/// One number, shared by threads.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Takes `n` away (for gauges); never goes below zero.
+    pub fn sub(&self, n: u64) {
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |v| Some(v.saturating_sub(n)));
+    }
+
+    /// Sets the value (for gauges).
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// Adds the microseconds since `start`.
+    pub fn add_elapsed(&self, start: Instant) {
+        self.add(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// The current value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The metrics of one engine, shared by all its parts.
+pub type SharedMetrics = Arc<Metrics>;
+
+counters! {
+    /// Partial rows merged by sessions.
+    rows_merged,
+    /// Distinct keys changed by sessions.
+    keys_updated,
+    /// Keys that exist in live shards (gauge).
+    state_keys,
+    /// Bytes of keys and values in live shards (gauge).
+    state_bytes,
+    /// Lookups answered by the hot tier.
+    hot_hits,
+    /// Lookups that the hot tier could not answer.
+    hot_misses,
+    /// Entries the hot tier pushed out.
+    hot_evictions,
+    /// Bytes held by the hot tiers (gauge).
+    hot_bytes,
+    /// Keys looked up in RocksDB.
+    rocksdb_reads,
+    /// Keys written to RocksDB.
+    rocksdb_writes,
+    /// Change sets persisted.
+    change_sets,
+    /// Log objects uploaded.
+    log_objects,
+    /// Bytes of log objects uploaded.
+    log_bytes,
+    /// Requests sent to the object store, retries included.
+    store_requests,
+    /// Requests that had to be repeated.
+    store_retries,
+    /// Requests that failed for good.
+    store_failures,
+    /// Bytes sent to the object store.
+    store_bytes_written,
+    /// Bytes received from the object store.
+    store_bytes_read,
+    /// Microseconds spent waiting for the object store, summed over requests.
+    store_micros,
+    /// Sessions opened.
+    sessions,
+    /// Sessions that ended without commit.
+    sessions_aborted,
+    /// Prepared versions that were promoted.
+    promotions,
+    /// Microseconds spent promoting.
+    promote_micros,
+    /// Shards restored from handles.
+    restores,
+    /// Microseconds spent restoring.
+    restore_micros,
+    /// Bytes of bases and segments read by restores.
+    restore_bytes,
+    /// Microseconds from commit to the durable acknowledgement.
+    persist_micros,
+    /// Microseconds spent merging partial rows into overlays.
+    merge_micros,
+    /// Microseconds spent reading base state and combining.
+    combine_micros,
+    /// Microseconds spent encoding change sets.
+    encode_micros,
+    /// Microseconds spent producing result batches.
+    result_micros,
+    /// Materializations started.
+    materializations_started,
+    /// Materializations completed.
+    materializations_completed,
+    /// Materializations failed.
+    materializations_failed,
+    /// Microseconds spent materializing.
+    materialize_micros,
+    /// Bytes uploaded by materializations.
+    materialize_bytes,
+    /// Downloads that the local cache answered.
+    cache_hits,
+    /// Downloads that went to the store.
+    cache_misses,
+    /// Bytes held by the local cache (gauge).
+    cache_bytes,
+}
