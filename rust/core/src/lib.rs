@@ -23,5 +23,6 @@ pub mod error;
 pub mod failpoint;
 pub mod metrics;
 pub mod model;
+pub mod state;
 
 pub use error::{Error, ErrorKind, Result};

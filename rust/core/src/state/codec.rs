@@ -1,0 +1,1 @@
+//! Canonical key bytes and their hash.

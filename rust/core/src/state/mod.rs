@@ -1,0 +1,14 @@
+//! Keyed state: keys, values, aggregates, and the hot tier over RocksDB.
+//!
+//! Owns: the canonical key encoding and its hash, accumulator rows and the tables that hold them, the split of input
+//! rows into shards, and the local keyed state.
+//! Does not own: which version a shard is at (`shard`), the log (`write`), the bucket (`store`).
+//!
+//! The way of a row through this floor: [`split`] encodes its key ([`codec`]), folds it into an accumulator row
+//! ([`aggregate`]) and emits it in a payload; [`table`] groups the payloads of a shard and joins them with the rows
+//! kept so far.
+
+pub mod aggregate;
+pub mod codec;
+pub mod split;
+pub mod table;

@@ -1,0 +1,1 @@
+//! The map side: input rows to payloads per shard.

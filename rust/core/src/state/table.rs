@@ -1,0 +1,1 @@
+//! Groups: distinct keys and their accumulator rows.
