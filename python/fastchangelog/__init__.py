@@ -1,0 +1,101 @@
+"""Durable keyed state for PySpark: RocksDB next to the workers, a changelog in an object store.
+
+Owns: the public names. Does not own: anything behind them; each is imported on first use, so that `import
+fastchangelog` stays cheap and parts that need other packages (Spark) are only loaded by those who use them.
+
+>>> import fastchangelog as fc
+>>> fc.sum("price", where="price > 0").alias("total")
+sum(price) where price > 0 as total
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fastchangelog.aggregates import (
+    Aggregate,
+    all,
+    any,
+    avg,
+    bool_and,
+    bool_or,
+    count,
+    first,
+    last,
+    max,
+    max_by,
+    mean,
+    min,
+    min_by,
+    sum,
+)
+from fastchangelog.errors import (
+    ClosedError,
+    CorruptDataError,
+    FastChangelogError,
+    FencedError,
+    InternalError,
+    InvalidArgument,
+    PermissionDeniedError,
+    RetryableError,
+    SchemaMismatchError,
+    StateNotFoundError,
+    StoreError,
+)
+
+if TYPE_CHECKING:
+    from fastchangelog import spark
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aggregate",
+    "ClosedError",
+    "CorruptDataError",
+    "FastChangelogError",
+    "FencedError",
+    "InternalError",
+    "InvalidArgument",
+    "PermissionDeniedError",
+    "RetryableError",
+    "SchemaMismatchError",
+    "StateNotFoundError",
+    "StoreError",
+    "__version__",
+    "all",
+    "any",
+    "avg",
+    "bool_and",
+    "bool_or",
+    "count",
+    "first",
+    "last",
+    "max",
+    "max_by",
+    "mean",
+    "min",
+    "min_by",
+    "spark",
+    "sum",
+]
+
+#: Public name -> the module that holds it; None where the name is the module.
+_LAZY: dict[str, str | None] = {"spark": None}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'fastchangelog' has no attribute {name!r}")
+    holder = _LAZY[name]
+    value = importlib.import_module(f"fastchangelog.{name}") if holder is None else _from(holder, name)
+    globals()[name] = value
+    return value
+
+
+def _from(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
