@@ -98,6 +98,12 @@ options! {
     payload_size: size = "4MiB",
     /// Rows of one result batch.
     result_batch_rows: count = "65536",
+    /// Bytes of one message between a Python worker and its state server; a payload must fit.
+    max_message_size: size = "256MiB",
+    /// Sessions that one state server holds open at the same time.
+    max_sessions: count = "512",
+    /// How long a task waits without any sign of its state server before it fails.
+    session_timeout: duration = "30m",
 }
 
 mod parse {
@@ -192,6 +198,16 @@ impl Options {
         }
         Ok(this)
     }
+}
+
+/// A duration from its text, as the option `name` would read it.
+pub fn parse_duration(name: &str, value: &str) -> Result<Duration> {
+    parse::duration(name, value)
+}
+
+/// A number of bytes from its text, as the option `name` would read it.
+pub fn parse_size(name: &str, value: &str) -> Result<u64> {
+    parse::size(name, value)
 }
 
 fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
