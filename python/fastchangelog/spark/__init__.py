@@ -1,0 +1,42 @@
+"""Durable keyed state for PySpark's own streaming queries.
+
+>>> from fastchangelog.spark import grouped  # doctest: +SKIP
+>>> top = grouped(bids, "auction", state="s3://bucket/state").agg(F.sum("price"))  # doctest: +SKIP
+
+Owns: the public names of the Spark side, and the check that what it needs is installed.
+Does not own: anything else; `grouped` is the way in, `ARCHITECTURE.md` the map.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fastchangelog.spark import requirements as _requirements
+
+if TYPE_CHECKING:
+    from fastchangelog.spark.explain import explain
+    from fastchangelog.spark.grouped import GroupedStream, grouped
+
+__all__ = ["GroupedStream", "explain", "grouped"]
+
+_requirements.check()
+
+#: On first use: a worker that only runs a task needs none of these.
+_LAZY = {
+    "GroupedStream": "fastchangelog.spark.grouped",
+    "explain": "fastchangelog.spark.explain",
+    "grouped": "fastchangelog.spark.grouped",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'fastchangelog.spark' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,312 @@
+"""From what the user wrote to what is computed: keys, aggregates, names and types, all as Spark itself sees them.
+
+Owns: which functions are understood, the question to Spark for its analysed schema, the refusals.
+Does not own: how a `Column` is taken apart (`columns`), how types travel (`plan.carry`), settings (`settings`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from fastchangelog.aggregates import Aggregate
+from fastchangelog.errors import InvalidArgument
+from fastchangelog.spark import columns
+from fastchangelog.spark.plan import carry
+from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Analysed", "analyse", "key_columns"]
+
+#: Spark's name of a function -> ours. Synonyms stand for the same rules.
+FUNCTIONS = {
+    "count": "count",
+    "sum": "sum",
+    "min": "min",
+    "max": "max",
+    "avg": "avg",
+    "mean": "avg",
+    "first": "first",
+    "first_value": "first",
+    "any_value": "first",
+    "last": "last",
+    "last_value": "last",
+    "bool_or": "bool_or",
+    "some": "bool_or",
+    "any": "bool_or",
+    "bool_and": "bool_and",
+    "every": "bool_and",
+    "all": "bool_and",
+    "max_by": "max_by",
+    "min_by": "min_by",
+}
+_ARGUMENTS = {"max_by": 2, "min_by": 2}
+_IGNORE_NULLS = {"first", "first_value", "any_value", "last", "last_value"}
+_WINDOWS = {"window", "session_window", "window_time"}
+_WINDOW_MARKS = ("spark.timeWindow", "spark.sessionWindow")
+_SUPPORTED = "count, sum, min, max, avg, first, last, bool_or, bool_and, max_by, min_by"
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysed:
+    """Everything the plan is built from."""
+
+    spec: str
+    #: The projected columns as they travel.
+    input: T.StructType
+    #: What Spark projects for the split: keys, arguments, filters.
+    projection: tuple[Column, ...]
+    #: What the operator answers with, before names and types are put back.
+    carried: T.StructType
+    #: Spark's own result schema of the same `groupBy().agg()`.
+    result: T.StructType
+    #: Whether the keys are in the result (`spark.sql.retainGroupColumns`).
+    keys_in_result: bool
+    num_keys: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bound:
+    """One aggregate, bound to columns: `native` is what Spark would be given for the same result."""
+
+    fn: str
+    args: tuple[Column, ...]
+    where: Column | None
+    ignore_nulls: bool
+    native: Column
+    text: str
+
+
+def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
+    """The keys as columns; refuses what would be silently wrong."""
+    if len(keys) == 1 and isinstance(keys[0], (list, tuple)):
+        keys = keys[0]
+    if not keys:
+        raise InvalidArgument('grouped() needs at least one key: grouped(df, "user", state=…)')
+    out: list[Column] = []
+    for key in keys:
+        if isinstance(key, str):
+            out.append(F.col(key))
+        elif isinstance(key, Column):
+            out.append(key)
+        else:
+            raise InvalidArgument(f"a key is a column name or a Column, not {key!r}")
+        windows = columns.function_names(out[-1]) & _WINDOWS
+        if windows:
+            raise InvalidArgument(
+                f"the key {_show(out[-1])} uses {windows.pop()}(), which is not supported yet; "
+                "group by a plain column such as date_trunc('hour', ts), or use Spark's own groupBy for windows"
+            )
+    return out
+
+
+def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: Mapping[str, Any]) -> Analysed:
+    """Binds and checks `exprs` and `named`, and asks Spark for names and types."""
+    bound = _bind_all(exprs, named)
+    if not bound:
+        raise InvalidArgument('agg() needs at least one aggregate, such as F.count("*") or fc.count()')
+    native = df.groupBy(*keys).agg(*[b.native for b in bound]).schema
+    keys_in_result = len(native) == len(keys) + len(bound)
+    if not keys_in_result and len(native) != len(bound):
+        raise InvalidArgument(
+            f"the keys and aggregates make {len(native)} columns where {len(keys) + len(bound)} were expected; "
+            "name each column on its own instead of using *"
+        )
+    wheres = [b.where for b in bound if b.where is not None]
+    parts = [*keys, *(a for b in bound for a in b.args), *wheres]
+    schema = df.select(*[c.alias(f"c{i}") for i, c in enumerate(parts)]).schema
+    texts = df.select(*parts).columns
+    if len(schema) != len(parts):
+        raise InvalidArgument("a key or an argument stands for several columns; name each column on its own")
+    for key, field in zip(keys, schema.fields, strict=False):
+        _check_key(_show(key), field)
+    ansi = str(df.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+
+    k = len(keys)
+    plan = _Projection()
+    for i in range(k):
+        plan.add(f"__k{i}", keys[i], schema[i].dataType, texts[i], key=True)
+    aggregates: list[AggregateSpec] = []
+    arg_at, where_at = k, len(parts) - len(wheres)
+    for b in bound:
+        where, where_text = None, ""
+        if b.where is not None:
+            field, where_text = schema[where_at], texts[where_at]
+            if not isinstance(field.dataType, T.BooleanType):
+                raise InvalidArgument(f"where= of {b.text} is of type {field.dataType.simpleString()}; it must be boolean")
+            where, where_at = plan.column("w", b.where, field.dataType, where_text), where_at + 1
+        args = []
+        for j, arg in enumerate(b.args):
+            field, text = schema[arg_at], texts[arg_at]
+            _check_argument(b, j, field.dataType)
+            if b.where is not None and not columns.is_plain_reference(arg):
+                # As with FILTER, the argument is evaluated only where the condition holds: it may fail elsewhere.
+                arg, text = F.when(b.where, arg), f"{text} WHERE {where_text}"
+            args.append(plan.column("a", arg, field.dataType, text))
+            arg_at += 1
+        names = ", ".join(plan.texts[i] for i in args) or "*"
+        identity = f"{b.fn}({names})" + (" IGNORE NULLS" if b.ignore_nulls else "")
+        identity += f" WHERE {where_text}" if where_text else ""
+        aggregates.append(AggregateSpec(b.fn, tuple(args), where, b.ignore_nulls, ansi, identity))
+
+    results = native.fields[-len(bound):]
+    carried = T.StructType(
+        [T.StructField(f"__r{i}", carry.carried_type(schema[i].dataType, f"key {texts[i]}")) for i in range(k)]
+        + [
+            T.StructField(f"__r{k + i}", carry.carried_type(f.dataType, f"the result {f.name}"))
+            for i, f in enumerate(results)
+        ]
+    )
+    spec = spec_json(k, carry.arrow_schema(plan.schema()), carry.arrow_schema(carried), aggregates)
+    result = native if keys_in_result else T.StructType([*schema.fields[:k], *results])
+    return Analysed(spec, plan.schema(), tuple(plan.columns), carried, result, keys_in_result, k)
+
+
+class _Projection:
+    """The columns Spark computes for the split; equal arguments are computed once."""
+
+    def __init__(self) -> None:
+        self.columns: list[Column] = []
+        self.fields: list[T.StructField] = []
+        self.texts: list[str] = []
+        self._known: list[tuple[str, Column, int]] = []
+
+    def add(self, name: str, column: Column, dtype: T.DataType, text: str, *, key: bool = False) -> int:
+        carried = carry.carried_type(dtype, f"key {text}" if key else text)
+        self.columns.append(carry.put_on(column, dtype, key=key).alias(name))
+        self.fields.append(T.StructField(name, carried))
+        self.texts.append(text)
+        return len(self.columns) - 1
+
+    def column(self, kind: str, column: Column, dtype: T.DataType, text: str) -> int:
+        for known_kind, known, index in self._known:
+            if known_kind == kind and columns.same(known, column):
+                return index
+        index = self.add(f"__{kind}{len(self._known)}", column, dtype, text)
+        self._known.append((kind, column, index))
+        return index
+
+    def schema(self) -> T.StructType:
+        return T.StructType(self.fields)
+
+
+def _bind_all(exprs: Sequence[Any], named: Mapping[str, Any]) -> list[_Bound]:
+    items: list[tuple[Any, str | None]] = []
+    for expr in exprs:
+        if isinstance(expr, dict):
+            items += [(_from_dict(column, fn), None) for column, fn in expr.items()]
+        elif isinstance(expr, (list, tuple)):
+            raise InvalidArgument("agg() takes its aggregates one by one, not in a list: agg(*aggregates)")
+        else:
+            items.append((expr, None))
+    items += [(value, name) for name, value in named.items()]
+    return [_bind(value, name) for value, name in items]
+
+
+def _from_dict(column: object, fn: object) -> Column:
+    name = str(fn).lower()
+    known = {"average": "avg", "size": "count"}.get(name, name)
+    if not isinstance(column, str) or known not in FUNCTIONS or known in _ARGUMENTS:
+        raise InvalidArgument(f"{{{column!r}: {fn!r}}} is not understood; as a dict, agg() takes {_SUPPORTED} by column")
+    if column == "*" and known != "count":
+        raise InvalidArgument(f"{{'*': {fn!r}}} is not understood; only count goes over all columns")
+    call = getattr(F, known, None)
+    made: Column = call(column) if call is not None else F.call_function(known, F.col(column))
+    return made
+
+
+def _bind(value: Any, name: str | None) -> _Bound:
+    if isinstance(value, Aggregate):
+        return _bind_ours(value, name)
+    if isinstance(value, Column):
+        return _bind_column(value, name)
+    raise InvalidArgument(f"{value!r} is not an aggregate; give a Column such as F.sum(\"price\") or fc.sum(\"price\")")
+
+
+def _bind_ours(value: Aggregate, name: str | None) -> _Bound:
+    args = tuple(F.col(a) if isinstance(a, str) else a for a in value.args)
+    where = F.expr(value.where) if isinstance(value.where, str) else value.where
+    for column in (*args, *([] if where is None else [where])):
+        if not isinstance(column, Column):
+            raise InvalidArgument(f"{column!r} in {value!r} is not a column name and not a Column")
+    if value.fn == "count":
+        native = F.count(args[0]) if args else F.count("*")
+    elif value.fn in ("first", "last"):
+        native = getattr(F, value.fn)(args[0], ignorenulls=value.ignore_nulls)
+    else:
+        native = getattr(F, value.fn)(*args)
+    alias = name or value.name
+    return _Bound(
+        value.fn, args, where, value.ignore_nulls, native if alias is None else native.alias(alias), repr(value)
+    )
+
+
+def _bind_column(column: Column, name: str | None) -> _Bound:
+    call = columns.call_of(column)
+    if call is None:
+        raise _refused(column)
+    fn = FUNCTIONS.get(call.function)
+    if fn is None or call.distinct:
+        raise _refused(column)
+    args, ignore_nulls = list(call.args), False
+    if call.function in _IGNORE_NULLS and len(args) == 2:
+        flag = args.pop()
+        if not isinstance(flag, columns.Literal) or not isinstance(flag.value, bool):
+            raise _refused(column)
+        ignore_nulls = flag.value
+    plain: list[Column] = []
+    if fn == "count" and len(args) == 1 and _counts_all(args[0]):
+        pass
+    elif any(isinstance(a, columns.Star) for a in args):
+        raise _refused(column)
+    elif len(args) != _ARGUMENTS.get(fn, 1) and not (fn == "count" and args):
+        raise _refused(column)
+    else:
+        plain = [a.column if isinstance(a, columns.Literal) else a for a in args]  # type: ignore[union-attr, misc]
+    return _Bound(fn, tuple(plain), None, ignore_nulls, column if name is None else column.alias(name), _show(column))
+
+
+def _counts_all(arg: object) -> bool:
+    return isinstance(arg, columns.Star) or (isinstance(arg, columns.Literal) and arg.value is not None)
+
+
+def _show(column: Column) -> str:
+    text = str(column)
+    return text[len("Column<'"):-2] if text.startswith("Column<'") else text
+
+
+def _refused(column: Column) -> InvalidArgument:
+    return InvalidArgument(
+        f"`{_show(column)}` is not an aggregate that fastchangelog understands; supported are {_SUPPORTED}, each on its "
+        "own and with alias(): compute on results in a select() after it, and write F.expr texts as functions "
+        '(a FILTER becomes fc.sum("x", where="…"))'
+    )
+
+
+def _check_key(text: str, field: T.StructField) -> None:
+    if any(mark in field.metadata for mark in _WINDOW_MARKS):
+        raise InvalidArgument(
+            f"the key {text} is a window column, which is not supported yet; group by its start, "
+            "or use Spark's own groupBy for windows"
+        )
+    if carry.is_collated(field.dataType):
+        raise InvalidArgument(
+            f"the key {text} is a collated string ({field.dataType.simpleString()}), whose equality fastchangelog does "
+            "not know; group by collation_key(…), or by lower(…) cast to string"
+        )
+
+
+def _check_argument(b: _Bound, position: int, dtype: T.DataType) -> None:
+    ordered = b.fn in ("min", "max") or (b.fn in ("min_by", "max_by") and position == 1)
+    if ordered and carry.is_collated(dtype):
+        raise InvalidArgument(
+            f"{b.text} orders a collated string ({dtype.simpleString()}), whose order fastchangelog does not know; "
+            "order by collation_key(…) or by the string's bytes"
+        )

@@ -1,0 +1,148 @@
+"""The stateful operator: one small value per shard in Spark's state, everything else at the state server.
+
+Owns: the life of one session inside a Spark task: handle in, payloads to the server, rows to Spark, handle out.
+Does not own: the state (the server), which handle counts (Spark), the metrics' meaning (`metrics`).
+
+Order, and why:
+1. read the handle that Spark committed last for this shard;
+2. open a session at the executor's server for it and forward the payloads;
+3. hand the result rows to Spark while the server makes the change set durable;
+4. commit: the server answers with the new handle when the store has acknowledged;
+5. after the last row, store the new handle in Spark's state.  Spark commits it only if it commits the batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.streaming import StatefulProcessor
+
+from fastchangelog.errors import InternalError, one_line
+from fastchangelog.spark import metrics, settings, task
+from fastchangelog.spark.frames import frame
+from fastchangelog.spark.plan.shards import shard_of_id
+
+__all__ = ["Anchor", "Operator"]
+
+_HANDLE = T.StructType([T.StructField("handle", T.StringType())])
+_METRICS = pa.list_(pa.int64())
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """What the driver decided, shipped to every task."""
+
+    spec: str
+    root: str
+    name: str
+    output: pa.Schema
+    options: Mapping[str, str]
+    storage_options: Mapping[str, Any] = dataclasses.field(repr=False)
+    partitions: int
+    #: A batch DataFrame: the same plan, but nothing is kept.
+    ephemeral: bool
+    #: Stands in for the query id of a batch DataFrame, which has none.
+    batch_query_id: str = dataclasses.field(default_factory=lambda: f"batch-{uuid.uuid4()}")
+
+
+class Anchor(StatefulProcessor):
+    """Spark's side of a shard."""
+
+    def __init__(self, operator: Operator):
+        self._operator = operator
+
+    def init(self, handle: Any) -> None:
+        # Also called once on the driver before the query starts, only to learn the state's schema.
+        self._handle = handle.getValueState("handle", _HANDLE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        try:
+            yield from self._run(int(key[0]), rows)
+        except Exception as error:
+            raise one_line(error) from None
+
+    def close(self) -> None:
+        """Sessions end with their batch: nothing is left to close."""
+
+    def _run(self, shard_id: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        operator = self._operator
+        if not operator.ephemeral:
+            settings.check_task(task.local_property)
+        stored = self._handle.get()
+        handle = None if stored is None else stored[0]
+        clock = _Stopwatch()
+        session = connect(self._request(shard_id, handle))
+        try:
+            clock.lap("open_micros")
+            for payloads in rows:
+                for payload in payloads["payload"]:
+                    session.merge(payload)
+            names = [*operator.output.names, metrics.COLUMN]
+            for batch in session.finish():
+                columns = _shaped(batch, operator.output)
+                yield frame([*columns, pa.nulls(batch.num_rows, _METRICS)], names)
+            clock.lap("finish_micros")
+            handle, counted = session.commit()
+            clock.lap("commit_micros")
+        finally:
+            session.close()
+        numbers = metrics.row({**counted, **clock.laps, "shards": 1})
+        nothing = [pa.nulls(1, field.type) for field in operator.output]
+        yield frame([*nothing, pa.array([numbers], _METRICS)], names)
+        self._handle.update((handle,))
+
+    def _request(self, shard_id: int, handle: str | None) -> str:
+        operator = self._operator
+        shards = settings.partitions_of_task(task.local_property, operator.partitions)
+        query = operator.batch_query_id if operator.ephemeral else task.local_property(task.QUERY_ID)
+        if query is None:
+            raise InternalError(f"Spark gave this task no {task.QUERY_ID}; please report it with the Spark version")
+        return json.dumps(
+            {
+                "root": operator.root,
+                "query_id": query,
+                "name": operator.name,
+                "shard": shard_of_id(shard_id, shards),
+                "shards": shards,
+                "batch": int(task.local_property(task.BATCH_ID) or 0),
+                "handle": handle,
+                "spec": operator.spec,
+                "ephemeral": operator.ephemeral,
+                "options": dict(operator.options),
+                "storage_options": settings.resolved(operator.storage_options),
+                "checkpoint": None,
+            }
+        )
+
+
+def connect(request: str) -> Any:
+    """A session at this executor's state server, which is started if there is none."""
+    from fastchangelog._internal import SessionClient
+    from fastchangelog.server import ensure_server
+
+    return SessionClient(ensure_server(), request)
+
+
+def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
+    if batch.num_columns != len(schema):
+        raise InternalError(f"the state server answered {batch.num_columns} columns where {len(schema)} were asked for")
+    return [c if c.type == f.type else c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)]
+
+
+class _Stopwatch:
+    def __init__(self) -> None:
+        self.laps: dict[str, int] = {}
+        self._last = time.monotonic_ns()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic_ns()
+        self.laps[name] = (now - self._last) // 1000
+        self._last = now

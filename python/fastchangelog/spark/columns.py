@@ -1,0 +1,173 @@
+"""The one file that knows private parts of PySpark: what a `Column` is made of, and the driver's slots.
+
+Owns: everything that touches `_jc`, `_jvm`, `_expr` or `sparkContext`, for classic PySpark and for Spark Connect.
+Does not own: which functions are understood (`analyse`).
+Tested per Spark version; nothing else in the package may use those attributes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+__all__ = ["Call", "Literal", "Star", "call_of", "function_names", "is_connect", "is_plain_reference", "same", "slots"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Star:
+    """The `*` of `count(*)`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Literal:
+    """A constant argument; `column` is the same constant as a `Column`."""
+
+    value: object
+    column: Column
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A function call taken apart: `alias` is None where the user gave none."""
+
+    function: str
+    args: tuple[Column | Literal | Star, ...]
+    distinct: bool
+    alias: str | None
+
+
+def is_connect(column: Column) -> bool:
+    """True for a column of Spark Connect."""
+    return type(column).__module__.startswith("pyspark.sql.connect")
+
+
+def call_of(column: Column) -> Call | None:
+    """The function call in `column`, through any aliases; None if it is anything else."""
+    return _connect_call(column) if is_connect(column) else _classic_call(column)
+
+
+def function_names(column: Column) -> set[str]:
+    """Names of all functions in the expression, at any depth."""
+    names: set[str] = set()
+    if is_connect(column):
+        _connect_names(column._expr, names)  # type: ignore[attr-defined]
+    else:
+        _classic_names(column._jc.node(), names)  # type: ignore[attr-defined]
+    return names
+
+
+def is_plain_reference(column: Column) -> bool:
+    """True if the expression is a column's name and nothing else: evaluating it cannot fail."""
+    if is_connect(column):
+        return type(column._expr).__name__ == "ColumnReference"  # type: ignore[attr-defined]
+    return _kind(column._jc.node()) == "UnresolvedAttribute"  # type: ignore[attr-defined]
+
+
+def same(a: Column, b: Column) -> bool:
+    """True if both are surely the same expression; their texts alone cannot tell (`x` of which side of a join?)."""
+    return a is b or (not is_connect(a) and bool(a._jc.equals(b._jc)))  # type: ignore[attr-defined]
+
+
+def slots(spark: SparkSession) -> int | None:
+    """How many tasks run at once; None where that cannot be known (Spark Connect)."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return None
+    return int(spark.sparkContext.defaultParallelism)
+
+
+# Classic: a Column wraps a JVM Column, whose node() is a small immutable tree of case classes.
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(i) for i in range(seq.size())]
+
+
+def _classic_column(node: Any) -> Column:
+    from pyspark.sql.classic.column import Column as ClassicColumn
+    from pyspark.sql.utils import get_active_spark_context
+
+    jvm = get_active_spark_context()._jvm
+    return ClassicColumn(getattr(jvm, "org.apache.spark.sql.Column")(node))
+
+
+def _classic_call(column: Column) -> Call | None:
+    node, alias = column._jc.node(), None  # type: ignore[attr-defined]
+    while _kind(node) == "Alias":
+        names = _items(node.name())
+        if alias is None and len(names) == 1:
+            alias = str(names[0])
+        node = node.child()
+    if _kind(node) != "UnresolvedFunction" or node.isUserDefinedFunction() or node.isInternal():
+        return None
+    args: list[Column | Literal | Star] = []
+    for arg in _items(node.arguments()):
+        kind = _kind(arg)
+        if kind == "UnresolvedStar" and arg.unparsedTarget().isEmpty():
+            args.append(Star())
+        elif kind == "Literal":
+            args.append(Literal(arg.value(), _classic_column(arg)))
+        else:
+            args.append(_classic_column(arg))
+    return Call(str(node.functionName()).lower(), tuple(args), bool(node.isDistinct()), alias)
+
+
+def _classic_names(node: Any, names: set[str]) -> None:
+    if _kind(node) == "UnresolvedFunction":
+        names.add(str(node.functionName()).lower())
+    if _kind(node) == "SqlExpression":
+        names.update(_sql_functions(str(node.expression())))
+    for child in _items(node.children()):
+        if hasattr(child, "children"):
+            _classic_names(child, names)
+
+
+# Connect: a Column wraps a Python expression.
+
+
+def _connect_call(column: Column) -> Call | None:
+    from pyspark.sql.connect.column import Column as ConnectColumn
+    from pyspark.sql.connect.expressions import ColumnAlias, LiteralExpression, UnresolvedFunction, UnresolvedStar
+
+    expr: Any = column._expr  # type: ignore[attr-defined]
+    alias = None
+    while isinstance(expr, ColumnAlias):
+        if alias is None and len(expr._alias) == 1:
+            alias = str(expr._alias[0])
+        expr = expr._child
+    if type(expr) is not UnresolvedFunction:
+        return None
+    args: list[Column | Literal | Star] = []
+    for arg in expr._args:
+        if isinstance(arg, UnresolvedStar) and arg._unparsed_target is None:
+            args.append(Star())
+        elif isinstance(arg, LiteralExpression):
+            args.append(Literal(arg._value, ConnectColumn(arg)))
+        else:
+            args.append(ConnectColumn(arg))
+    return Call(expr._name.lower(), tuple(args), bool(expr._is_distinct), alias)
+
+
+def _connect_names(expr: Any, names: set[str]) -> None:
+    from pyspark.sql.connect.expressions import Expression, SQLExpression, UnresolvedFunction
+
+    if isinstance(expr, UnresolvedFunction):
+        names.add(expr._name.lower())
+    if isinstance(expr, SQLExpression):
+        names.update(_sql_functions(expr._expr))
+    for value in vars(expr).values():
+        for child in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(child, Expression):
+                _connect_names(child, names)
+
+
+def _sql_functions(text: str) -> set[str]:
+    import re
+
+    return {name.lower() for name in re.findall(r"([A-Za-z_][A-Za-z_0-9]*)\s*\(", text)}

@@ -1,0 +1,93 @@
+"""`fc.spark.explain(exc)`: cause and remedy of a failed query, without the stack.
+
+Owns: finding our own last line in a Spark error, and the remedies for Spark's errors that users of this package meet.
+Does not own: our messages (they carry their remedy), Spark's error classes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TextIO
+
+__all__ = ["explain", "explanation"]
+
+_OURS = re.compile(r"^(?:.*: )?fastchangelog\.errors\.(\w+): (.*)$", re.MULTILINE)
+
+#: A text in Spark's message -> what it means here, and what to do.
+_SPARKS = (
+    (
+        "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS",
+        "the query runs with a state store other than RocksDB",
+        "unset spark.sql.streaming.stateStore.providerClass or set it to Spark's RocksDBStateStoreProvider; a checkpoint "
+        "that was started with another one needs a new checkpoint",
+    ),
+    (
+        "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+        "the checkpoint was written by a query with other stateful operators",
+        "go back to that query, or start a new checkpoint for this one",
+    ),
+    (
+        "TransformWithStateInPySpark driver worker exited unexpectedly",
+        "Spark's Python worker on the driver died before the query started",
+        'install what it needs, pip install "fastchangelog[spark]" (protobuf above all), and see the worker\'s log',
+    ),
+    (
+        "DUPLICATED_METRICS_NAME",
+        "two grouped() in one query have the same name, or two observe() have",
+        'give each its own: grouped(…, name="orders"), grouped(…, name="clicks")',
+    ),
+    (
+        "Complete output mode",
+        "the sink asks for complete mode",
+        'use outputMode("update"): the result holds the keys that changed',
+    ),
+    (
+        "ModuleNotFoundError: No module named 'fastchangelog'",
+        "the executors' Python has no fastchangelog",
+        'install it there too, pip install "fastchangelog[spark]", in the Python that spark.pyspark.python names',
+    ),
+)
+
+
+def explanation(error: BaseException | str) -> str | None:
+    """Cause and remedy as text; None if this is not an error that fastchangelog knows.
+
+    >>> print(explanation("…\\nfastchangelog.errors.StoreError: cannot write s3://b/x: 403; check the rights\\n"))
+    StoreError: cannot write s3://b/x: 403; check the rights
+    """
+    text = error if isinstance(error, str) else _whole(error)
+    ours = _OURS.findall(text)
+    if ours:
+        kind, message = ours[-1]
+        return f"{kind}: {message.strip()}"
+    for mark, cause, remedy in _SPARKS:
+        if mark in text:
+            return f"Cause: {cause}.\nRemedy: {remedy}."
+    if type(error).__module__ == "fastchangelog.errors":
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def explain(error: BaseException | str, *, file: TextIO | None = None) -> None:
+    """Prints cause and remedy of a failed query, without the stack.
+
+    >>> try:  # doctest: +SKIP
+    ...     query.awaitTermination()
+    ... except Exception as error:
+    ...     fc.spark.explain(error)
+    """
+    found = explanation(error)
+    if found is None:
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        found = f"This is not an error of fastchangelog. Its first line: {first.strip()}"
+    print(found, file=file or sys.stderr)
+
+
+def _whole(error: BaseException) -> str:
+    parts, seen = [], set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        parts.append(str(error))
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return "\n".join(reversed(parts))

@@ -1,0 +1,33 @@
+"""Arrow batches as the pandas frames that Spark's operator takes, without touching a value.
+
+Owns: the extension array that carries any Arrow column, nested ones too, through PySpark's conversion unchanged.
+Does not own: PySpark's conversion (`PandasToArrowConversion`), which this goes through.
+
+PySpark converts nested columns value by value with `series.apply(…)`, which loses nothing but costs much, and fails on
+Arrow-backed nulls.  pandas sends `apply` on an extension array to the array's own `map`; ours answers with itself,
+since its values are what Spark wants already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+__all__ = ["frame"]
+
+
+class _AsItIs(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
+    def map(self, mapper: Any, na_action: Any = None) -> Any:
+        return self
+
+
+def frame(columns: Sequence[pa.Array | pa.ChunkedArray], names: Sequence[str]) -> pd.DataFrame:
+    """A frame of these columns under these names; the data is shared, not copied."""
+    series = {
+        name: pd.Series(_AsItIs(c if isinstance(c, pa.ChunkedArray) else pa.chunked_array([c])), copy=False)
+        for name, c in zip(names, columns, strict=True)
+    }
+    return pd.DataFrame(series, copy=False)

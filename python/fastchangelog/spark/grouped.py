@@ -1,0 +1,229 @@
+"""`grouped(df, *keys).agg(…)`: the way in, in the shape of PySpark's `groupBy().agg()`.
+
+Owns: the plan's shape (project, split, operator, metrics, names), and the checks at build time.
+Does not own: the meaning of keys and aggregates (`analyse`), settings (`settings`), what runs in tasks (`split`,
+`anchor`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgument
+from fastchangelog.spark import columns, metrics, settings
+from fastchangelog.spark.analyse import Analysed, analyse, key_columns
+from fastchangelog.spark.anchor import Anchor, Operator
+from fastchangelog.spark.plan import carry
+from fastchangelog.spark.split import WATERMARK_DELAY, Split, payload_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["GroupedStream", "grouped"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+#: More tasks than this many times the slots means that many log objects and commits one after the other.
+_MANY_WAVES = 4
+
+
+def grouped(
+    df: DataFrame,
+    *keys: str | Column,
+    state: str | os.PathLike[str] | None = None,
+    name: str = "default",
+    options: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, object] | None = None,
+) -> GroupedStream:
+    """Groups `df` by `keys`, with state that outlives the query's executors.
+
+    **Write the result with `outputMode("update")`**: it holds one row per key that changed in a batch.  Append mode
+    (Spark's default) would write each of them as a new row; complete mode is not supported; aggregating the result once
+    more counts keys as often as they change.
+
+    :param keys: column names or Columns, of any type that Spark can group by.  Windows are not supported yet.
+    :param state: a folder that any number of queries may share, such as `"s3://bucket/state"` or `"/data/state"`;
+        by default the Spark conf `spark.fastchangelog.state`.
+    :param name: tells two stateful operators of one query apart.
+    :param options: see the reference; each can also be set as the Spark conf `spark.fastchangelog.<option>`.
+    :param storage_options: credentials and addresses for the store, named as `object_store` does, and
+        `credential_provider`, a picklable function that returns more of them and is asked before each use.
+
+    >>> top = grouped(bids, "auction", state=folder).agg(F.count("*").alias("n"), F.max("price"))  # doctest: +SKIP
+    >>> top.writeStream.outputMode("update").foreachBatch(upsert).start()  # doctest: +SKIP
+
+    On a batch DataFrame it gives what one big micro-batch would give, and keeps nothing.
+    """
+    return GroupedStream(df, keys, state, name, options, storage_options)
+
+
+class GroupedStream:
+    """What `grouped` returns: give it aggregates.  The counterpart of PySpark's `GroupedData`."""
+
+    def __init__(
+        self,
+        df: DataFrame,
+        keys: tuple[Any, ...],
+        state: str | os.PathLike[str] | None,
+        name: str,
+        options: Mapping[str, object] | None,
+        storage_options: Mapping[str, object] | None,
+    ):
+        if not hasattr(df, "sparkSession") or not hasattr(df, "groupBy"):
+            raise InvalidArgument(f"grouped() takes a PySpark DataFrame first, not {type(df).__name__}")
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InvalidArgument(f"name={name!r} must be letters, digits, `_`, `-` or `.`; it becomes a folder's name")
+        spark = df.sparkSession
+        self._df = df
+        self._name = name
+        self._streaming = bool(df.isStreaming)
+        self._keys = key_columns(df, keys)
+        self._keyed = df.select(*self._keys)  # Spark names an unknown column here, before anything else is done
+        self._root = settings.state_root(spark, state)
+        self._options = settings.read_options(spark, options)
+        self._storage_options = settings.storage_options(spark, storage_options)
+        settings.prepare_session(spark)
+        self._partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
+        if self._streaming:
+            self._warn_of_waves()
+        elif _inside_foreach_batch():
+            warnings.warn(
+                "grouped() inside a foreachBatch function sees one batch only and keeps nothing; call it on the stream "
+                "and write its result: grouped(stream, …).agg(…).writeStream.foreachBatch(f)",
+                stacklevel=3,
+            )
+
+    def agg(self, *exprs: Any, initial_state: Any = None, **named: Any) -> DataFrame:
+        """Computes aggregates: the keys, then the results, under the names and types of Spark's own `groupBy().agg()`.
+
+        :param exprs: Columns such as `F.sum("price").alias("total")`, a dict such as `{"price": "max"}`, or
+            `fc.sum("price", where="price > 0")`.
+        :param named: the same, by the name of the result: `n=fc.count()`.
+
+        >>> grouped(bids, "auction", state=folder).agg(n=fc.count(), best=fc.max("price"))  # doctest: +SKIP
+        """
+        if initial_state is not None:
+            raise InvalidArgument(
+                "initial_state= is not supported yet; start without it, or keep the old query until the new one caught up"
+            )
+        return self._plan(analyse(self._df, self._keys, exprs, named))
+
+    def count(self) -> DataFrame:
+        """Number of rows per key, as the column `count`."""
+        return self.agg(F.count(F.lit(1)).alias("count"))
+
+    def sum(self, *cols: str) -> DataFrame:
+        """Sum of each column; of all numeric columns if none is named."""
+        return self._numeric(F.sum, cols)
+
+    def avg(self, *cols: str) -> DataFrame:
+        """Mean of each column; of all numeric columns if none is named."""
+        return self._numeric(F.avg, cols)
+
+    def mean(self, *cols: str) -> DataFrame:
+        """The same as `avg`."""
+        return self._numeric(F.avg, cols)
+
+    def min(self, *cols: str) -> DataFrame:
+        """Smallest value of each column; of all numeric columns if none is named."""
+        return self._numeric(F.min, cols)
+
+    def max(self, *cols: str) -> DataFrame:
+        """Greatest value of each column; of all numeric columns if none is named."""
+        return self._numeric(F.max, cols)
+
+    def _numeric(self, function: Any, cols: tuple[Any, ...]) -> DataFrame:
+        if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
+            cols = tuple(cols[0])
+        numeric = [f.name for f in self._df.schema.fields if isinstance(f.dataType, T.NumericType)]
+        for col in cols:
+            if not isinstance(col, str):
+                raise InvalidArgument(f"{function.__name__}() takes column names, not {col!r}; use agg() for Columns")
+            if not isinstance(self._df.select(col).schema[0].dataType, T.NumericType):
+                raise InvalidArgument(f"{function.__name__}(): the column {col} is not numeric; use agg() for other types")
+        return self.agg(*[function(_quoted(c) if not cols else c) for c in (cols or numeric)])
+
+    def _plan(self, analysed: Analysed) -> DataFrame:
+        _internal.spec_check(analysed.spec)
+        operator = Operator(
+            analysed.spec,
+            self._root,
+            self._name,
+            carry.arrow_schema(analysed.carried),
+            self._options,
+            self._storage_options,
+            self._partitions,
+            ephemeral=not self._streaming,
+        )
+        split = Split(
+            analysed.spec,
+            carry.arrow_schema(analysed.input),
+            self._options,
+            settings.size_option(self._options, "payload_size"),
+            self._partitions,
+        )
+        output = T.StructType([*analysed.carried.fields, T.StructField(metrics.COLUMN, T.ArrayType(T.LongType()))])
+        payloads = self._df.select(*analysed.projection).mapInArrow(split, payload_type(_watermark(self._df.schema)))
+        answered = payloads.groupBy("shard").transformWithStateInPandas(Anchor(operator), output, "Update", "None")
+        if self._streaming:
+            answered = answered.observe(metrics.observed_name(self._name), *metrics.observed())
+        rows = answered.where(F.col(metrics.COLUMN).isNull())
+        first = 0 if analysed.keys_in_result else analysed.num_keys
+        fields = analysed.result.fields[first:]
+        return rows.select(*[_named(F.col(f"__r{first + i}"), f) for i, f in enumerate(fields)])
+
+    def _warn_of_waves(self) -> None:
+        slots = columns.slots(self._df.sparkSession)
+        if slots and self._partitions > _MANY_WAVES * slots:
+            warnings.warn(
+                f"{settings.SHUFFLE_PARTITIONS} is {self._partitions} with {slots} slots: each partition is one shard, and "
+                f"each wave of tasks writes its log after the one before; set it near {slots} before the first start "
+                "(a checkpoint keeps it)",
+                stacklevel=4,
+            )
+
+
+def _named(carried: Column, field: T.StructField) -> Column:
+    column = carry.take_off(carried, field.dataType)
+    if not field.nullable and (default := _default(field.dataType)) is not None:
+        column = F.coalesce(column, default)  # it is never null; this tells Spark so
+    metadata = {k: v for k, v in field.metadata.items() if not k.startswith("spark.")}
+    return column.alias(field.name, metadata=metadata) if metadata else column.alias(field.name)
+
+
+def _default(dtype: T.DataType) -> Column | None:
+    if isinstance(dtype, T.NumericType):
+        return F.lit(0).cast(dtype)
+    if isinstance(dtype, T.BooleanType):
+        return F.lit(False)
+    return F.lit("") if dtype == T.StringType() else None
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _watermark(schema: T.StructType) -> int | None:
+    """The delay of the input's watermark, which Spark keeps in the metadata of its event time column."""
+    delays = [f.metadata[WATERMARK_DELAY] for f in schema.fields if WATERMARK_DELAY in f.metadata]
+    return int(delays[0]) if delays else None
+
+
+def _inside_foreach_batch() -> bool:
+    frame = sys._getframe()
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module == "pyspark.sql.utils" and type(frame.f_locals.get("self")).__name__ == "ForeachBatchFunction":
+            return True
+        if module == "pyspark.sql.connect.streaming.worker.foreach_batch_worker":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

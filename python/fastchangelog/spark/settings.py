@@ -1,0 +1,205 @@
+"""Settings: Spark's that the operator stands on, and fastchangelog's own from arguments and conf.
+
+Owns: which Spark settings are needed, set or refused; where the state's root and the options come from.
+Does not own: the meaning of an option (the Rust core), the store's credentials format (the Rust core).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "FORMAT_VERSION",
+    "PARTITIONS",
+    "PROVIDER",
+    "check_root",
+    "check_task",
+    "partitions_of_task",
+    "prepare_session",
+    "read_options",
+    "resolved",
+    "size_option",
+    "state_root",
+    "storage_options",
+]
+
+_log = logging.getLogger("fastchangelog.spark")
+
+PREFIX = "spark.fastchangelog."
+STATE = PREFIX + "state"
+STORE_PREFIX = "spark.sql.streaming.stateStore."
+PROVIDER = STORE_PREFIX + "providerClass"
+FORMAT_VERSION = STORE_PREFIX + "checkpointFormatVersion"
+#: Where a streaming task finds the number of partitions that its own checkpoint fixed, whatever the conf says today.
+PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+#: Settings that hold for the session where the user set nothing.  The first two are needed; the others make the commit
+#: of a state store that holds one small value cheaper and change nothing else.
+REQUIRED = {PROVIDER: _ROCKSDB, FORMAT_VERSION: "2"}
+HELPFUL = {STORE_PREFIX + "rocksdb.changelogCheckpointing.enabled": "true"}
+
+_SCHEMES = {"", "file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"}
+
+
+def prepare_session(spark: SparkSession) -> None:
+    """Sets what the operator needs where it is unset; refuses what is set otherwise."""
+    for key, wanted in REQUIRED.items():
+        found = spark.conf.get(key, None)
+        if found is None:
+            spark.conf.set(key, wanted)
+            _log.info("set %s=%s for this session: stateful operators of fastchangelog need it", key, wanted)
+        elif not _fits(key, found):
+            raise InvalidArgument(_unfit(key, found))
+    for key, wanted in HELPFUL.items():
+        if spark.conf.get(key, None) is None:
+            spark.conf.set(key, wanted)
+            _log.info("set %s=%s for this session: commits are faster with it", key, wanted)
+
+
+def check_task(property_of: Callable[[str], str | None]) -> None:
+    """Refuses to run in a task whose query has other settings: they can come from its checkpoint."""
+    for key in REQUIRED:
+        found = property_of(key)
+        if found is None or not _fits(key, found):
+            raise InvalidArgument(_unfit(key, found) + "; a checkpoint keeps the settings it was started with")
+
+
+def _fits(key: str, found: str) -> bool:
+    # A subclass of the provider may have any name; only Spark's own other one is surely unfit.
+    return found.strip() == REQUIRED[key]
+
+
+def _unfit(key: str, found: str | None) -> str:
+    why = {
+        PROVIDER: "Spark's stateful operator for Python needs the RocksDB state store",
+        FORMAT_VERSION: "with the older format Spark can hand back the state of a failed attempt after a restart",
+    }[key]
+    shown = "not set" if found is None else f"set to {found}"
+    return f"{key} is {shown}, but must be {REQUIRED[key]}: {why}. Unset it, or set it to that value before the query starts"
+
+
+def partitions_of_task(property_of: Callable[[str], str | None], fallback: int) -> int:
+    """The number of shards of the running query: its checkpoint's if it streams, else the session's."""
+    found = property_of(PARTITIONS) or property_of(SHUFFLE_PARTITIONS)
+    return int(found) if found is not None else fallback
+
+
+def state_root(spark: SparkSession, state: str | os.PathLike[str] | None) -> str:
+    """The root folder of the state, from the argument or the conf, checked as far as that is cheap."""
+    root = os.fspath(state) if state is not None else spark.conf.get(STATE, None)
+    if root is None or not isinstance(root, str) or not root.strip():
+        raise InvalidArgument(
+            'no place for the state is given: pass it, as in grouped(df, "key", state="s3://bucket/state"), '
+            f'or set it for all, as in spark.conf.set("{STATE}", "s3://bucket/state")'
+        )
+    return check_root(root.strip())
+
+
+def check_root(root: str) -> str:
+    """The root with a scheme; a local folder is made now, so that a wrong path fails here and not in a task."""
+    url = urllib.parse.urlsplit(root)
+    scheme = url.scheme.lower()
+    if scheme not in _SCHEMES:
+        known = ", ".join(sorted(f"{s}://" for s in _SCHEMES if s))
+        raise InvalidArgument(f"the state's root {root!r} has an unknown scheme; known are {known} and plain paths")
+    if scheme not in ("", "file"):
+        if not url.netloc and scheme != "memory":
+            raise InvalidArgument(f"the state's root {root!r} names no bucket or host; write {scheme}://bucket/folder")
+        return root
+    path = os.path.abspath(urllib.parse.unquote(url.path) if scheme else root)
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(f"the state's folder {path} cannot be made: {error.strerror}; choose another") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise InvalidArgument(f"the state's folder {path} cannot be written; change its rights or choose another")
+    return "file://" + urllib.parse.quote(path)
+
+
+def read_options(spark: SparkSession, options: Mapping[str, object] | None) -> dict[str, str]:
+    """Options of the argument over those of the conf, checked: unknown names and bad values are errors."""
+    merged = {k[len(PREFIX) :]: v for k, v in spark.conf.getAll.items() if k.startswith(PREFIX) and k != STATE}
+    for name, value in (options or {}).items():
+        if not isinstance(name, str):
+            raise InvalidArgument(f"an option's name is a text, not {name!r}")
+        merged[name] = _text(value)
+    _internal.parse_options(merged)
+    return merged
+
+
+def size_option(options: Mapping[str, str], name: str) -> int:
+    """The bytes of a size option that `read_options` has checked."""
+    default = next(row[1] for row in _internal.options_table() if row[0] == name)
+    text = options.get(name, default).strip().lower()
+    digits = text.rstrip("kmgtib ")
+    unit = text[len(digits) :].strip()[:1]
+    return int(digits) << {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}[unit]
+
+
+#: Hadoop's names for S3, which many clusters have set already -> the store's.
+_S3A = {
+    "access.key": "aws_access_key_id",
+    "secret.key": "aws_secret_access_key",
+    "session.token": "aws_session_token",
+    "endpoint": "aws_endpoint",
+    "endpoint.region": "aws_region",
+}
+
+
+def storage_options(spark: SparkSession, given: Mapping[str, object] | None) -> dict[str, object]:
+    """The argument over what `spark.hadoop.fs.s3a.*` says.  Values are credentials: never shown."""
+    out: dict[str, object] = {}
+    s3a = {k: v for k in _S3A if (v := spark.conf.get(f"spark.hadoop.fs.s3a.{k}", None))}
+    for key, value in s3a.items():
+        out[_S3A[key]] = value
+    if str(spark.conf.get("spark.hadoop.fs.s3a.connection.ssl.enabled", None)).lower() == "false":
+        out["aws_allow_http"] = "true"
+    endpoint = str(out.get("aws_endpoint", ""))
+    if endpoint and "://" not in endpoint:
+        out["aws_endpoint"] = ("http://" if out.get("aws_allow_http") == "true" else "https://") + endpoint
+    if str(spark.conf.get("spark.hadoop.fs.s3a.path.style.access", None)).lower() == "true":
+        out["aws_virtual_hosted_style_request"] = "false"
+    for name, value in (given or {}).items():
+        if not isinstance(name, str):
+            raise InvalidArgument("the names in storage_options are texts, as in {\"aws_region\": \"eu-central-1\"}")
+        if name == PROVIDER_OPTION:
+            if not callable(value):
+                raise InvalidArgument(f"storage_options: {PROVIDER_OPTION} is a function that returns a dict")
+            out[name] = value
+        else:
+            out[name] = _text(value)
+    return out
+
+
+PROVIDER_OPTION = "credential_provider"
+
+
+def resolved(options: Mapping[str, object]) -> dict[str, str]:
+    """What goes to the store: the credential provider, if there is one, has been asked now."""
+    out = {name: str(value) for name, value in options.items() if name != PROVIDER_OPTION}
+    provider = options.get(PROVIDER_OPTION)
+    if callable(provider):
+        out.update({str(name): str(value) for name, value in provider().items()})
+    return out
+
+
+def _text(value: object) -> str:
+    import datetime
+
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime.timedelta):
+        return f"{round(value.total_seconds() * 1000)}ms"
+    return str(value)

@@ -1,0 +1,79 @@
+"""The map side: rows become payloads, one Arrow stream per shard and flush.
+
+Owns: the function that Spark runs in `mapInArrow`, the schema of payload rows, the shape in which batches reach Rust.
+Does not own: grouping, hashing and buffering (the Rust splitter); which task gets which shard (Spark's shuffle).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from fastchangelog import _internal
+from fastchangelog.errors import one_line
+from fastchangelog.spark import settings
+from fastchangelog.spark.plan.shards import shard_ids
+from fastchangelog.spark.task import local_property
+
+__all__ = ["WATERMARK_DELAY", "Split", "payload_type"]
+
+WATERMARK_DELAY = "spark.watermarkDelayMs"
+
+_PAYLOAD = pa.schema([("shard", pa.int32()), ("payload", pa.binary()), ("event_time", pa.timestamp("us", "UTC"))])
+
+
+def payload_type(watermark_millis: int | None) -> T.StructType:
+    """The schema of payload rows.  `event_time` is always null, so that Spark drops no payload as late; it carries
+    the input's watermark delay, so that watermarks go on behind the split."""
+    metadata = None if watermark_millis is None else {WATERMARK_DELAY: watermark_millis}
+    return T.StructType(
+        [
+            T.StructField("shard", T.IntegerType()),
+            T.StructField("payload", T.BinaryType()),
+            T.StructField("event_time", T.TimestampType(), True, metadata),
+        ]
+    )
+
+
+class Split:
+    """What `mapInArrow` runs: picklable, and the same for every task."""
+
+    def __init__(self, spec: str, input: pa.Schema, options: Mapping[str, str], payload_bytes: int, partitions: int):
+        self._spec = spec
+        self._input = input
+        self._max_parallelism = int(options.get("max_parallelism", "0"))
+        self._payload_bytes = payload_bytes
+        self._partitions = partitions
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._run(batches)
+        except Exception as error:
+            raise one_line(error) from None
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shards = settings.partitions_of_task(local_property, self._partitions)
+        groups = self._max_parallelism or _internal.default_max_parallelism(shards)
+        splitter = _internal.Splitter(self._spec, shards, groups, self._payload_bytes)
+        ids = shard_ids(shards)
+        for batch in batches:
+            if batch.num_rows:
+                yield from _rows(splitter.push(shaped(batch, self._input)), ids)
+        yield from _rows(splitter.finish(), ids)
+
+
+def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with exactly this schema: Spark's own has the session's time zone, and names that don't matter."""
+    columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _rows(payloads: list[tuple[int, bytes]], ids: tuple[int, ...]) -> Iterator[pa.RecordBatch]:
+    # One row a batch: payloads are large, and Spark keeps a whole batch in memory on both sides.
+    for shard, payload in payloads:
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([ids[shard]], pa.int32()), pa.array([payload], pa.binary()), pa.nulls(1, _PAYLOAD.field(2).type)],
+            schema=_PAYLOAD,
+        )
