@@ -21,6 +21,7 @@ pub mod clock;
 pub mod config;
 pub mod error;
 pub mod failpoint;
+pub mod format;
 pub mod metrics;
 pub mod model;
 pub mod state;

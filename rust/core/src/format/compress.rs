@@ -1,0 +1,137 @@
+//! Compression of one block: none, lz4 or zstd.
+//!
+//! Owns: the contexts (kept per thread, so that a block costs no set-up), the stored ids, and the bound on what a block
+//! may claim to unpack to.
+//! Does not own: what is inside a block, or its checksum.
+//!
+//! A block that does not shrink is stored as it is: `stored length == raw length` means "not compressed" whatever the
+//! set's compression.
+
+use crate::config::Compression;
+use crate::error::{Error, Result};
+use std::cell::RefCell;
+
+/// Level of zstd: the cheapest that still halves typical rows.
+const ZSTD_LEVEL: i32 = 1;
+/// Scratch above this size is given back after use, so that one huge record does not stay in memory for ever.
+const KEEP_SCRATCH: usize = 4 << 20;
+/// LZ4 cannot expand by more: a byte of a length code stands for at most 255 bytes.
+const LZ4_MAX_RATIO: u64 = 255;
+/// Zstandard cannot expand by more: its smallest block has 4 bytes, its largest content 128 KiB.
+const ZSTD_MAX_RATIO: u64 = 32 << 10;
+
+/// The stored byte of a compression.
+pub(crate) fn id_of(compression: Compression) -> u8 {
+    match compression {
+        Compression::None => 0,
+        Compression::Lz4 => 1,
+        Compression::Zstd => 2,
+    }
+}
+
+/// The compression of a stored byte.
+pub(crate) fn from_id(id: u8) -> Option<Compression> {
+    match id {
+        0 => Some(Compression::None),
+        1 => Some(Compression::Lz4),
+        2 => Some(Compression::Zstd),
+        _ => None,
+    }
+}
+
+#[derive(Default)]
+struct Contexts {
+    compressor: Option<zstd::bulk::Compressor<'static>>,
+    decompressor: Option<zstd::bulk::Decompressor<'static>>,
+    lz4: Option<lz4_flex::block::CompressTable>,
+    scratch: Vec<u8>,
+}
+
+thread_local! {
+    static CONTEXTS: RefCell<Contexts> = RefCell::default();
+}
+
+/// Appends `raw`, compressed if that makes it smaller, to `out`; returns the number of bytes appended.
+pub(crate) fn compress(compression: Compression, raw: &[u8], out: &mut Vec<u8>) -> Result<usize> {
+    if compression == Compression::None || raw.is_empty() {
+        out.extend_from_slice(raw);
+        return Ok(raw.len());
+    }
+    CONTEXTS.with_borrow_mut(|contexts| {
+        let bound = match compression {
+            Compression::Zstd => zstd::zstd_safe::compress_bound(raw.len()),
+            _ => lz4_flex::block::get_maximum_output_size(raw.len()),
+        };
+        if contexts.scratch.len() < bound {
+            contexts.scratch.resize(bound, 0);
+        }
+        let scratch = contexts.scratch.as_mut_slice();
+        let written = match compression {
+            Compression::Zstd => {
+                let compressor = match &mut contexts.compressor {
+                    Some(compressor) => compressor,
+                    none => none.insert(
+                        zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(|e| Error::internal(format!("zstd: {e}")))?,
+                    ),
+                };
+                compressor.compress_to_buffer(raw, scratch).map_err(|e| Error::internal(format!("zstd: {e}")))?
+            }
+            _ => {
+                let table = contexts.lz4.get_or_insert_with(lz4_flex::block::CompressTable::large);
+                lz4_flex::block::compress_into_with_table(raw, scratch, table)
+                    .map_err(|e| Error::internal(format!("lz4: {e}")))?
+            }
+        };
+        let stored = if written < raw.len() { &scratch[..written] } else { raw };
+        out.extend_from_slice(stored);
+        let length = stored.len();
+        if contexts.scratch.len() > KEEP_SCRATCH {
+            contexts.scratch = Vec::new();
+        }
+        Ok(length)
+    })
+}
+
+/// Unpacks `stored` into `raw`, which afterwards holds exactly `raw_len` bytes; else says what is wrong.
+/// Reserves memory only when the compressed bytes can really unpack to that length.
+pub(crate) fn decompress(
+    compression: Compression,
+    stored: &[u8],
+    raw_len: usize,
+    raw: &mut Vec<u8>,
+) -> std::result::Result<(), String> {
+    raw.clear();
+    if stored.len() == raw_len {
+        raw.extend_from_slice(stored);
+        return Ok(());
+    }
+    let ratio = match compression {
+        Compression::None => return Err(format!("{} bytes are stored of {raw_len} uncompressed ones", stored.len())),
+        Compression::Lz4 => LZ4_MAX_RATIO,
+        Compression::Zstd => ZSTD_MAX_RATIO,
+    };
+    if raw_len as u64 > (stored.len() as u64).saturating_mul(ratio) {
+        return Err(format!("{} bytes cannot unpack to {raw_len}", stored.len()));
+    }
+    let written = match compression {
+        Compression::Zstd => {
+            let claimed = zstd::zstd_safe::get_frame_content_size(stored).ok().flatten();
+            if claimed != Some(raw_len as u64) {
+                return Err(format!("the zstd frame unpacks to {claimed:?} bytes, not {raw_len}"));
+            }
+            raw.reserve_exact(raw_len);
+            CONTEXTS.with_borrow_mut(|contexts| {
+                let decompressor = match &mut contexts.decompressor {
+                    Some(decompressor) => decompressor,
+                    none => none.insert(zstd::bulk::Decompressor::new().map_err(|e| format!("zstd: {e}"))?),
+                };
+                decompressor.decompress_to_buffer(stored, raw).map_err(|e| format!("zstd: {e}"))
+            })?
+        }
+        _ => {
+            raw.resize(raw_len, 0);
+            lz4_flex::block::decompress_into(stored, raw).map_err(|e| format!("lz4: {e}"))?
+        }
+    };
+    if written == raw_len { Ok(()) } else { Err(format!("the block unpacks to {written} bytes, not {raw_len}")) }
+}

@@ -1,0 +1,162 @@
+//! Frozen bytes: what version 1 of every format wrote once must be read for ever, and (where no compressor's version has
+//! a say) written again byte for byte.
+//!
+//! `FASTCHANGELOG_WRITE_GOLDEN=1 cargo test golden` writes files that are missing. A change of an existing file is a
+//! change of the format: it needs a new version number and a new file beside the old one.
+
+use super::*;
+use crate::config::Compression;
+use crate::model::handle::HASH_ID;
+use crate::model::{
+    BaseRef, BatchId, Change, ChangeSet, InstanceId, KeyGroup, KeyGroupRange, ObjectRef, Op, SegmentRef, ShardHandle,
+    StateId, VersionId,
+};
+use bytes::Bytes;
+use std::path::PathBuf;
+
+fn golden(name: &str, fresh: &[u8]) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if !path.exists() && std::env::var_os("FASTCHANGELOG_WRITE_GOLDEN").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, fresh).unwrap();
+    }
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// A small deterministic generator, so that the content of the files is written down here and nowhere else.
+fn id(n: u128) -> u128 {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).rotate_left(61) ^ 0x0123_4567_89ab_cdef
+}
+
+fn object(folder: &str, n: u128, extension: &str) -> ObjectRef {
+    let crc = u32::try_from(id(n) >> 96).unwrap();
+    ObjectRef { name: format!("{folder}/{:032x}{extension}", id(n)), size: 1000 * u64::try_from(n).unwrap(), crc }
+}
+
+fn segments() -> Vec<SegmentRef> {
+    (0..5u64)
+        .map(|i| SegmentRef {
+            version: VersionId(id(100 + u128::from(i))),
+            batch: BatchId(40 + i.cast_signed()),
+            object: object("log", 200 + u128::from(i / 2), ""),
+            offset: 16 + 70_000 * i,
+            length: 65_000 + i,
+            records: 1000 + i,
+        })
+        .collect()
+}
+
+fn handle() -> ShardHandle {
+    ShardHandle {
+        instance: InstanceId(id(1)),
+        version: VersionId(id(104)),
+        parent: Some(VersionId(id(103))),
+        batch: BatchId(44),
+        shard: 3,
+        shards: 8,
+        max_parallelism: 128,
+        key_groups: KeyGroupRange { start: 48, end: 64 },
+        hash_id: HASH_ID,
+        schema_id: 0xfeed_beef_0123_4567,
+        schema: "key: long; count(*) → long".to_owned(),
+        watermark: Some(-5),
+        state_keys: 123_456,
+        state_bytes: 9_876_543,
+        base: Some(BaseRef {
+            version: VersionId(id(99)),
+            replay_after: VersionId(id(98)),
+            manifest: object("base", 300, ""),
+            total_bytes: 1 << 33,
+        }),
+        indexed: Some(object("index", 301, "")),
+        segments: segments(),
+    }
+}
+
+fn manifest() -> Manifest {
+    Manifest {
+        instance: InstanceId(id(1)),
+        version: VersionId(id(99)),
+        replay_after: VersionId(id(98)),
+        files: (0..3u128)
+            .map(|i| ManifestFile { name: format!("{:06}.sst", 7 + i), object: object("sst", 400 + i, ".sst") })
+            .collect(),
+        inline: vec![
+            ("CURRENT".to_owned(), Bytes::from_static(b"MANIFEST-000005\n")),
+            ("MANIFEST-000005".to_owned(), Bytes::from_static(&[0, 1, 2, 255])),
+        ],
+    }
+}
+
+fn set(seed: u128) -> ChangeSet {
+    let mut set = ChangeSet::default();
+    for i in 0..60u128 {
+        let random = id(seed * 1000 + i).to_le_bytes();
+        let op = [Op::Put, Op::Put, Op::Put, Op::Put, Op::Delete, Op::DeletePrefix][usize::from(random[0]) % 6];
+        let value = if op == Op::Put { vec![random[1]; usize::from(random[2]) / 2] } else { Vec::new() };
+        let (state, key_group) = (StateId(u16::from(random[3] % 2)), KeyGroup(u16::from(random[4]) * 100));
+        set.push(Change { op, state, key_group, key: &random[5..5 + usize::from(random[5]) % 9], value: &value });
+    }
+    set.sort_by_key_group();
+    set
+}
+
+fn log_object(compression: Compression) -> Vec<u8> {
+    let mut bytes = file_header().to_vec();
+    let mut places = Vec::new();
+    for seed in 1..4 {
+        let set = segment::encode_set_in_blocks(&set(seed), compression, 1000).unwrap();
+        places.push((bytes.len() as u64, set.len() as u64));
+        bytes.extend_from_slice(&set);
+    }
+    let crc = crc32c(&bytes);
+    bytes.extend_from_slice(&file_footer(&places, crc));
+    bytes
+}
+
+#[test]
+fn golden_handle() {
+    let fresh = encode_handle(&handle());
+    let stored = golden("handle_v1.bin", &fresh);
+    assert_eq!(decode_handle(&stored).unwrap(), handle());
+    assert_eq!(stored, fresh);
+}
+
+#[test]
+fn golden_segment_index() {
+    let fresh = encode_segment_index(&segments());
+    let stored = golden("segment_index_v1.bin", &fresh);
+    assert_eq!(decode_segment_index("golden", &stored).unwrap(), segments());
+    assert_eq!(stored, fresh);
+}
+
+#[test]
+fn golden_manifest() {
+    let fresh = encode_manifest(&manifest());
+    let stored = golden("manifest_v1.bin", &fresh);
+    assert_eq!(decode_manifest("golden", &stored).unwrap(), manifest());
+    assert_eq!(stored, fresh);
+}
+
+#[test]
+fn golden_log_objects() {
+    for (name, compression) in [
+        ("log_none_v1.bin", Compression::None),
+        ("log_lz4_v1.bin", Compression::Lz4),
+        ("log_zstd_v1.bin", Compression::Zstd),
+    ] {
+        let fresh = log_object(compression);
+        let stored = golden(name, &fresh);
+        let places = decode_file(name, &stored).unwrap();
+        assert_eq!(places.len(), 3);
+        for (seed, (offset, length)) in (1..).zip(places) {
+            let start = usize::try_from(offset).unwrap();
+            let bytes = &stored[start..start + usize::try_from(length).unwrap()];
+            let (read, written) = (decode_set(name, offset, bytes).unwrap(), set(seed));
+            assert!(read.iter().eq(written.iter()), "{name}, set {seed}");
+        }
+        if compression == Compression::None {
+            assert_eq!(stored, fresh, "{name}");
+        }
+    }
+}

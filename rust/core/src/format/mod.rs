@@ -1,0 +1,40 @@
+//! Bytes of everything durable: log objects, handles, segment indexes and manifests.
+//!
+//! Owns: the translation between the nouns of `model` and bytes; versions, magic numbers and checksums; the bounds that
+//! make reading a damaged or foreign object an error instead of wrong data, a panic or a huge allocation (P9).
+//! Does not own: where bytes are kept (`store`), object names, or what the keys and values inside a change mean.
+//!
+//! `docs/format.md` describes every byte. Rules common to all kinds:
+//! 1. integers are little-endian; `varint` is LEB128 of at most ten bytes; signed varints are zigzag;
+//! 2. every byte is covered by a CRC-32C, and the place of the first checksum never moves between versions, so a newer
+//!    version and a damaged version number are told apart;
+//! 3. a length is believed only after the checksum over it was verified, and memory is reserved only for lengths that
+//!    the bytes at hand can hold.
+//!
+//! ```text
+//! segment   log object: file header, change sets, footer
+//! block     some records of a change set, in columns
+//! compress  none, lz4, zstd with contexts kept per thread
+//! handle    shard handles and segment indexes
+//! manifest  a materialized base
+//! wire      cursor, varints, envelopes, checksum
+//! ```
+
+pub(crate) mod block;
+pub(crate) mod compress;
+pub mod handle;
+pub mod manifest;
+pub mod segment;
+pub mod wire;
+
+pub use handle::{decode_handle, decode_segment_index, encode_handle, encode_segment_index};
+pub use manifest::{Manifest, ManifestFile, decode_manifest, encode_manifest};
+pub use segment::{
+    FILE_HEADER_LEN, SET_HEADER_LEN, SetHeader, SetIndex, decode_file, decode_set, decode_set_header, decode_set_index,
+    decode_set_range, encode_set, file_footer, file_header,
+};
+pub use wire::{Crc, crc32c};
+
+#[cfg(test)]
+#[path = "golden_tests.rs"]
+mod golden_tests;
