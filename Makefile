@@ -1,0 +1,70 @@
+# The commands of the project. Everything is set up from nothing under $FASTCHANGELOG_CACHE (default
+# ~/.cache/fastchangelog); needed beforehand: make, Python 3.10+, cargo, Java 17+, a C++ compiler.
+#
+# Owns: which steps a command has. Does not own: how a step sets itself up (scripts/setup.py).
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-rust test-python test-benches lint format bench bench-rust wheel print-python
+
+# Looked for only when a target needs it; one clear line when there is none.
+SETUP = python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" scripts/setup.py
+# The extension module links against no libpython, so cargo cannot run tests in it: Python tests it.
+RUST = --locked --release --workspace --exclude fastchangelog-pyext
+PYTEST = -m pytest -p no:cacheprovider
+ARGS =
+
+help:
+	@echo 'make demo           replay real flights and a generated auction, kill everything, compare row by row'
+	@echo 'make test           all tests: Rust, Python against the built wheel, benchmarks once as tests'
+	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts'
+	@echo 'make bench          measure, side by side with native Spark (ARGS=--quick for a short round)'
+	@echo 'make wheel          build the wheel and print where it is'
+	@echo 'make -s print-python  print an interpreter that has the built wheel installed'
+	@echo 'make format         format the Rust sources, apply safe fixes to the Python ones'
+
+demo:
+	@$(SETUP) venv -m fastchangelog demo $(ARGS)
+
+test: test-rust test-python test-benches
+	@echo '[test] all passed'
+
+test-rust:
+	@echo '[test] Rust'
+	@$(SETUP) cargo test $(RUST) $(ARGS)
+
+test-python:
+	@echo '[test] Python, with the built wheel'
+	@$(SETUP) venv $(PYTEST) tests $(ARGS)
+
+test-benches:
+	@echo '[test] benchmarks, each once'
+	@if ls rust/*/benches/*.rs >/dev/null 2>&1; then $(SETUP) cargo test $(RUST) --bench '*'; fi
+	@$(SETUP) venv $(PYTEST) benches --benchmark-disable
+
+lint:
+	@echo '[lint] Rust'
+	@$(SETUP) cargo fmt --all --check
+	@$(SETUP) cargo clippy --locked --release --workspace --all-targets -- -D warnings
+	@echo '[lint] Python'
+	@$(SETUP) tool -m ruff check .
+	@$(SETUP) tool -m mypy
+	@$(SETUP) tool scripts/lint_imports.py
+	@echo '[lint] clean'
+
+format:
+	@$(SETUP) cargo fmt --all
+	@$(SETUP) tool -m ruff check --fix .
+
+bench: bench-rust
+	@$(SETUP) venv $(PYTEST) benches --benchmark-only --benchmark-columns=min,median,stddev,rounds
+	@$(SETUP) venv benches/spark_compare.py all $(ARGS)
+
+bench-rust:
+	@if ls rust/*/benches/*.rs >/dev/null 2>&1; then $(SETUP) cargo bench --locked --workspace --exclude fastchangelog-pyext --bench '*'; fi
+
+wheel:
+	@$(SETUP) wheel
+
+print-python:
+	@$(SETUP) python

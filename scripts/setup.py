@@ -1,0 +1,278 @@
+"""Everything from nothing: interpreter, libclang, wheel, and commands that run with them.
+
+    setup.py wheel           build the wheel if its sources changed; prints its path
+    setup.py python          … and install it with all extras; prints the interpreter
+    setup.py cargo ARG…      run cargo with the right environment
+    setup.py venv ARG…       run the interpreter of `setup.py python`
+    setup.py tool ARG…       run the interpreter with the tools, without building the wheel
+
+Owns: the folder $FASTCHANGELOG_CACHE (default ~/.cache/fastchangelog), whose parts are:
+
+    libclang/       bindgen's parser. Its path must not move: RocksDB is compiled again when it does.
+    target/         cargo's folder
+    venv-X.Y/       the interpreter with all dependencies and the built wheel (never an editable install)
+    wheels/         the newest wheel
+    stamps/         what each part was made from
+
+Does not own: what to run when (Makefile). Progress goes to standard error, answers to standard output. A part is made
+again when the contents of what it is made from changed, never because of a time stamp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import prerequisites
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("FASTCHANGELOG_CACHE") or Path.home() / ".cache" / "fastchangelog").expanduser().absolute()
+CONSTRAINTS = ROOT / "constraints.txt"
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+VENV = CACHE / f"venv-{VERSION}"
+VENV_PYTHON = VENV / "bin" / "python"
+LIBCLANG = CACHE / "libclang"
+SOURCES = ("Cargo.toml", "Cargo.lock", "pyproject.toml", "README.md", "LICENSE", "rust", "python")
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(f"[set-up] {text}", file=sys.stderr, flush=True)
+
+
+def fail(*lines: str) -> None:
+    """Ends with clear lines and no traceback."""
+    print(*lines, sep="\n", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def run(*command: str | Path, **env: str) -> None:
+    """Runs a command whose output is progress; ends when it fails."""
+    text = [str(part) for part in command]
+    done = subprocess.run(text, cwd=ROOT, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    if done.returncode != 0:
+        fail(f"set-up failed: `{' '.join(text)}` ended with code {done.returncode}")
+
+
+# Stamps: a part is fresh when its stamp holds the fingerprint of what it is made from.
+
+
+def fingerprint(*parts: object) -> str:
+    """One hash of texts, and of the contents of files and folders given as paths."""
+    digest = hashlib.sha256()
+    for part in parts:
+        for name, content in _contents(part) if isinstance(part, Path) else [(str(part), b"")]:
+            digest.update(f"{name}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
+    if path.is_file():
+        yield str(path.relative_to(ROOT)), path.read_bytes()
+        return
+    for folder, names, files in os.walk(path):
+        names[:] = sorted(n for n in names if n not in ("__pycache__", "target"))
+        for name in sorted(files):
+            if not name.endswith((".pyc", ".so")):
+                file = Path(folder) / name
+                yield str(file.relative_to(ROOT)), file.read_bytes()
+
+
+def is_fresh(name: str, key: str) -> bool:
+    """True when the part `name` was made from `key`."""
+    stamp = CACHE / "stamps" / name
+    return stamp.is_file() and stamp.read_text() == key
+
+
+def set_stamp(name: str, key: str) -> None:
+    """Records what `name` was made from. Called after the part is complete, so an interrupted run starts over."""
+    stamp = CACHE / "stamps" / name
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    temporary = stamp.with_suffix(".new")
+    temporary.write_text(key)
+    temporary.replace(stamp)
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    """One set-up at a time per cache."""
+    try:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        lock = (CACHE / "lock").open("w")
+    except OSError as error:
+        fail(f"cannot write to {CACHE}: {error}; choose another folder with FASTCHANGELOG_CACHE")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another set-up that uses {CACHE}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+# The parts.
+
+
+def check(*, need_java: bool) -> None:
+    """Ends with one line per missing prerequisite."""
+    if lines := prerequisites.missing(ROOT, need_java=need_java):
+        fail(*lines)
+
+
+def pip(*args: str | Path) -> None:
+    """pip of the virtual environment, bound to the constraints."""
+    run(VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", *args, PIP_CONSTRAINT=str(CONSTRAINTS))
+
+
+def make_venv() -> None:
+    """The virtual environment with the tools of pyproject's extras, without the wheel."""
+    key = fingerprint(CONSTRAINTS, ROOT / "pyproject.toml", sys.version, sys.base_prefix)
+    works = VENV_PYTHON.exists() and subprocess.run([VENV_PYTHON, "-c", ""], capture_output=True).returncode == 0
+    if works and is_fresh(VENV.name, key):
+        return
+    if not works:
+        shutil.rmtree(VENV, ignore_errors=True)
+        say(f"virtual environment {VENV}")
+        run(sys.executable, "-m", "venv", VENV)
+    say("Python packages (PySpark is 450 MB: the first time takes minutes)")
+    pip("install", "--quiet", *_requirements())
+    set_stamp(VENV.name, key)
+
+
+def _requirements() -> list[str]:
+    """The extras `spark` and `dev` and the dependencies of pyproject.toml."""
+    lines, wanted, inside = (ROOT / "pyproject.toml").read_text().splitlines(), [], False
+    for line in lines:
+        name = line.split("=", 1)[0].strip()
+        inside = inside or (name in ("dependencies", "spark", "dev") and "[" in line and not line.startswith("["))
+        if inside:
+            text = line.split("#")[0]
+            wanted += text.split('"')[1::2]
+            inside = not text.rstrip().endswith("]")
+    return wanted
+
+
+def make_libclang() -> None:
+    """libclang for bindgen, unless the user brings one in LIBCLANG_PATH."""
+    if os.environ.get("LIBCLANG_PATH"):
+        return
+    pin = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("libclang=="))
+    if is_fresh("libclang", pin):
+        return
+    say("libclang")
+    shutil.rmtree(LIBCLANG, ignore_errors=True)
+    pip("install", "--quiet", "--target", LIBCLANG, pin)
+    set_stamp("libclang", pin)
+
+
+def build_env() -> dict[str, str]:
+    """What cargo needs. Values must not change from run to run: RocksDB is compiled again when they do."""
+    env = {"CARGO_TARGET_DIR": str(CACHE / "target")}
+    if not os.environ.get("LIBCLANG_PATH"):
+        env["LIBCLANG_PATH"] = str(LIBCLANG / "clang" / "native")
+        include = prerequisites.clang_include(prerequisites.cxx())
+        if include and not os.environ.get("BINDGEN_EXTRA_CLANG_ARGS"):
+            env["BINDGEN_EXTRA_CLANG_ARGS"] = f"-I{include}"
+    cargo = prerequisites.cargo()
+    path = [str(VENV / "bin"), *([str(Path(cargo).parent)] if cargo else []), os.environ.get("PATH", "")]
+    env["PATH"] = os.pathsep.join(path)
+    return env
+
+
+def touch_changed() -> None:
+    """Gives changed Rust sources a new time stamp: cargo looks at times only, and copied files may carry old ones."""
+    files = [ROOT / "Cargo.toml", *sorted((ROOT / "rust").rglob("*.rs")), *sorted((ROOT / "rust").rglob("Cargo.toml"))]
+    now = {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+    record = CACHE / "stamps" / f"rust-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}.json"
+    try:
+        before = json.loads(record.read_text())
+        made = record.stat().st_mtime
+    except (OSError, ValueError):
+        before, made = {}, 0.0
+    for name, value in now.items():
+        if before and before.get(name) != value and Path(name).stat().st_mtime <= made:
+            Path(name).touch()
+    if now != before:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text(json.dumps(now))
+
+
+def make_wheel() -> Path:
+    """The wheel of the sources as they are."""
+    rustc = subprocess.run(
+        ["rustc", "-vV"], capture_output=True, text=True, env={**os.environ, **build_env()}, stdin=subprocess.DEVNULL
+    ).stdout
+    key = fingerprint(*(ROOT / name for name in SOURCES if (ROOT / name).exists()), rustc, CONSTRAINTS)
+    folder = CACHE / "wheels"
+    wheels = sorted(folder.glob("*.whl"))
+    if len(wheels) == 1 and is_fresh("wheel", key):
+        return wheels[0]
+    say("wheel (the first time compiles RocksDB: 20 minutes on two cores)")
+    shutil.rmtree(folder, ignore_errors=True)
+    touch_changed()
+    maturin = [VENV_PYTHON, "-m", "maturin", "build", "--release", "--locked", "--interpreter", VENV_PYTHON]
+    run(*maturin, "--compatibility", "linux", "--out", folder, **build_env())
+    wheels = sorted(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        fail(f"set-up failed: maturin left {len(wheels)} wheels in {folder}, expected one")
+    set_stamp("wheel", key)
+    return wheels[0]
+
+
+def install(wheel: Path) -> None:
+    """Puts the wheel into the virtual environment, with the extras."""
+    name = f"installed-{VERSION}"
+    key = fingerprint(hashlib.sha256(wheel.read_bytes()).hexdigest(), wheel.name, CONSTRAINTS)
+    if is_fresh(name, key) and any(VENV.glob("lib/python*/site-packages/fastchangelog/__init__.py")):
+        return
+    say(f"installing {wheel.name}")
+    pip("install", "--quiet", "--no-deps", "--force-reinstall", wheel)
+    pip("install", "--quiet", f"{wheel}[spark,dev]")
+    set_stamp(name, key)
+
+
+def main(argv: list[str]) -> int:
+    """See the text at the top of this file."""
+    if not argv or argv[0] not in ("wheel", "python", "cargo", "venv", "tool"):
+        fail(__doc__ or "")
+    what, args = argv[0], argv[1:]
+    check(need_java=what in ("python", "venv"))
+    env: dict[str, str] = {}
+    with locked():
+        make_venv()
+        if what != "tool":
+            make_libclang()
+            env = build_env()
+        if what in ("wheel", "python", "venv"):
+            wheel = make_wheel()
+        if what in ("python", "venv"):
+            install(wheel)
+        if what == "cargo":
+            touch_changed()
+    if what == "wheel":
+        print(wheel)
+    elif what == "python":
+        print(VENV_PYTHON)
+    else:
+        program = str(prerequisites.cargo()) if what == "cargo" else str(VENV_PYTHON)
+        path = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", "")])
+        extra = env if what == "cargo" else {"PATH": path, "PYSPARK_PYTHON": program, "PYSPARK_DRIVER_PYTHON": program}
+        sys.stdout.flush()
+        os.execve(program, [program, *args], {**os.environ, **extra})
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        fail("interrupted")
