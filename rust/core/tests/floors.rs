@@ -4,6 +4,8 @@
 //! each other in a circle, and that the core knows nothing of Python.
 //! Does not own: the list itself. It stands in `src/lib.rs` and is read from there.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -238,7 +240,9 @@ fn files_do_not_import_each_other_in_a_circle() {
         let to = edges.entry(&source.module).or_default();
         for import in &source.imports {
             // The longest prefix that is a file. A folder's mod.rs only re-exports its files: not an edge.
-            let Some(target) = (2..=import.len()).rev().map(|n| &import[..n]).find(|p| known.contains(p)) else { continue };
+            let Some(target) = (2..=import.len()).rev().map(|n| &import[..n]).find(|p| known.contains(p)) else {
+                continue;
+            };
             if target != source.module.as_slice() && !source.module.starts_with(target) {
                 to.insert(known.get(target).unwrap());
             }
@@ -259,7 +263,9 @@ fn files_do_not_import_each_other_in_a_circle() {
     }
     let names: Vec<String> = edges
         .iter()
-        .map(|(m, to)| format!("{} -> {}", m.join("::"), to.iter().map(|t| t.join("::")).collect::<Vec<_>>().join(", ")))
+        .map(|(m, to)| {
+            format!("{} -> {}", m.join("::"), to.iter().map(|t| t.join("::")).collect::<Vec<_>>().join(", "))
+        })
         .collect();
     assert!(names.is_empty(), "files that import each other in a circle:\n  {}", names.join("\n  "));
 }
@@ -272,7 +278,9 @@ fn the_core_knows_nothing_of_python() {
 
 #[test]
 fn the_search_sees_code_and_nothing_else() {
-    let code = code_only("use crate::{a::B, super_x}; // crate::no\n/* crate::no */ let s = \"crate::no\"; let r = r#\"crate::no\"#; 'x'; &'a str; super::c::d()");
+    let code = code_only(
+        "use crate::{a::B, super_x}; // crate::no\n/* crate::no */ let s = \"crate::no\"; let r = r#\"crate::no\"#; 'x'; &'a str; super::c::d()",
+    );
     let found: Vec<String> = paths(&code, &["m".into(), "f".into()]).iter().map(|p| p.join("::")).collect();
     assert_eq!(found, ["a::B", "super_x", "m::c::d"]);
 }
