@@ -96,7 +96,7 @@ class Conductor:
         starts = 0
         while not self._finished:
             if starts == _MAX_STARTS:
-                raise FastChangelogError(f"the job ended {starts} times: {self._error or 'no message'}; see {self._log}")
+                raise FastChangelogError(f"the job ended {starts} times: {self._why()}; see {self._log}")
             starts += 1
             rest = dataclasses.replace(job, queries=tuple(q for q in job.queries if q.id not in self._done))
             kills_before = len([k for k in self.kills if k.victim == "JVM" and k.pid])
@@ -105,7 +105,10 @@ class Conductor:
                 kill.restarts += 1
             jvm_killed = len([k for k in self.kills if k.victim == "JVM" and k.pid]) > kills_before
             if not self._finished and not jvm_killed and not self._open:
-                raise FastChangelogError(f"the job failed: {self._error or 'no message'}; see {self._log}")
+                raise FastChangelogError(f"the job failed: {self._why()}; see {self._log}")
+
+    def _why(self) -> str:
+        return self._error or "no message"
 
     def _one_start(self, job: Job, show: Callable[[str], None], number: int) -> None:
         events = self._work / f"events-{number}.jsonl"

@@ -130,5 +130,6 @@ def format_of(folder: Path) -> tuple[str, int]:
     if not count:
         raise FastChangelogError(f"--input {folder} holds no .parquet, .csv or .json files")
     if len(count) > 1:
-        raise FastChangelogError(f"--input {folder} holds files of several kinds ({', '.join(sorted(count))}); split them")
+        kinds_found = ", ".join(sorted(count))
+        raise FastChangelogError(f"--input {folder} holds files of several kinds ({kinds_found}); give one of them")
     return next(iter(count.items()))

@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fastchangelog.demo.plan import Agg, Job, Prepare, Query
-from fastchangelog.spark import grouped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -93,7 +92,8 @@ def run(spark: SparkSession, query: Query, events: Events) -> None:
     seen = 0
     done = False
     while not done:
-        done = running.awaitTermination(_POLL_SECONDS)  # type: ignore[arg-type] # a float works: it is multiplied
+        # A float works (it is multiplied by 1000), whatever the annotation says.
+        done = bool(running.awaitTermination(_POLL_SECONDS))  # type: ignore[arg-type]
         last = running.lastProgress
         if last is not None and (done or last["batchId"] > seen - 1):
             for progress in running.recentProgress[seen:]:
@@ -107,6 +107,8 @@ def aggregated(frame: DataFrame, query: Query) -> DataFrame:
     columns = [column(agg) for agg in query.aggs]
     if query.kind == "native":
         return frame.groupBy(*query.keys).agg(*columns)
+    from fastchangelog.spark import grouped
+
     return grouped(frame, *query.keys, state=query.state, name="demo").agg(*columns)
 
 

@@ -134,7 +134,8 @@ def _flights(work: Path, progress: report.Progress) -> Stream:
     table, batches = data.write_stream(data.in_slices(data.flights(), batches), work / "flights-input")
     query = _query(work, "flights", "ours", ("tailnum",), _FLIGHT_AGGS, batches)
     without = table["tailnum"].null_count
-    title = f"flights, {table.num_rows:,} real rows in {batches} batches by tailnum ({{keys:,}} keys; {without:,} rows have none)"
+    rows = f"{table.num_rows:,} real rows in {batches} batches"
+    title = f"flights, {rows} by tailnum ({{keys:,}} keys; {without:,} rows have none)"
     return Stream(title, (query,), lambda: expected(table, query.keys, query.aggs), "pyarrow computes them at once")
 
 
@@ -161,7 +162,8 @@ def _own_data(request: Request, work: Path) -> tuple[tuple[Stream, ...], Prepare
     prepare = Prepare(
         str(folder), kind, request.keys, queries[0].aggs, queries[0].input, str(target), batches
     )
-    title = f"{folder.name}, {{rows:,}} rows of {files} {kind} files in {batches} batches by {', '.join(request.keys)} ({{keys:,}} keys)"
+    by = ", ".join(request.keys)
+    title = f"{folder.name}, {{rows:,}} rows of {files} {kind} files in {batches} batches by {by} ({{keys:,}} keys)"
 
     def want() -> pa.Table:
         return pa.concat_tables([pq.ParquetFile(f).read() for f in sorted(target.glob("*.parquet"))])
