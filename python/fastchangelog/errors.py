@@ -19,6 +19,7 @@ __all__ = [
     "StateNotFoundError",
     "StoreError",
     "error_of_kind",
+    "kind_of",
     "one_line",
 ]
 
@@ -41,7 +42,7 @@ class StoreError(FastChangelogError):
     """
 
 
-class PermissionDeniedError(FastChangelogError):
+class PermissionDeniedError(FastChangelogError, PermissionError):
     """Credentials or rights are missing, for the store or for a local folder.
 
     What to do: check `storage_options`, the environment's credentials and the rights of the named object.
@@ -118,6 +119,15 @@ def error_of_kind(kind: str, message: str) -> FastChangelogError:
     ClosedError('the session is closed; open a new one')
     """
     return _KINDS.get(kind, InternalError)(message)
+
+
+def kind_of(error: BaseException) -> str:
+    """The name in the protocol of an error's kind: the inverse of `error_of_kind`.
+
+    >>> kind_of(ClosedError("the session is closed; open a new one"))
+    'closed'
+    """
+    return next((kind for kind, cls in _KINDS.items() if isinstance(error, cls)), "internal")
 
 
 def one_line(error: BaseException) -> FastChangelogError:

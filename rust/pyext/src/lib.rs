@@ -1,1 +1,32 @@
+//! `fastchangelog._internal`: signatures between Python and Rust, and one gate.
+//!
+//! Owns: argument conversion and the module's contents. Does not own: behaviour; if a function here needs an `if` about
+//! business rules, the rule is in the wrong crate. Documentation for readers is in `_internal.pyi`.
 
+mod gate;
+mod options;
+mod server;
+mod session;
+// mod split;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", fastchangelog_server::VERSION)?;
+    module.add("PROTOCOL_VERSION", fastchangelog_server::protocol::PROTOCOL_VERSION)?;
+    // module.add_class::<split::Splitter>()?;
+    module.add_class::<session::SessionClient>()?;
+    module.add_class::<session::ResultBatches>()?;
+    module.add_class::<session::ServerClient>()?;
+    module.add_class::<server::Server>()?;
+    module.add_class::<server::MaterializeRun>()?;
+    module.add_function(wrap_pyfunction!(options::options_table, module)?)?;
+    module.add_function(wrap_pyfunction!(options::parse_options, module)?)?;
+    module.add_function(wrap_pyfunction!(options::parse_duration, module)?)?;
+    module.add_function(wrap_pyfunction!(options::parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(options::default_max_parallelism, module)?)?;
+    module.add_function(wrap_pyfunction!(options::build_info, module)?)?;
+    // module.add_function(wrap_pyfunction!(split::spec_check, module)?)?;
+    Ok(())
+}

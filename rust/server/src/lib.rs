@@ -1,1 +1,30 @@
+//! fastchangelog-server: one state server per Spark executor, and the client that talks to it.
+//!
+//! A session is a connection: it is opened, fed payloads, finished, committed; closing it before that aborts it.
+//!
+//! ```text
+//! protocol   frames and the hello              both sides
+//! backend    what the server serves            the engine, or a fake in tests
+//! server     listener, limits, peer check      accepts connections
+//! session    one connection, frame by frame    runs in a thread of its own
+//! client     the other end                     synchronous, fork-safe, hears Ctrl-C
+//! logfile    JSON lines with a size bound
+//! process    all of it, from a text of settings
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
+pub mod backend;
+pub mod client;
+pub mod logfile;
+pub mod process;
+pub mod protocol;
+pub mod server;
+mod session;
+
+pub use backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
+pub use client::{Client, ClientSettings, SessionClient, Tick};
+pub use server::{Server, ServerSettings};
+
+/// The package's version: both ends of a connection must have the same.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

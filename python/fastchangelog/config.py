@@ -1,0 +1,138 @@
+"""Options: from keyword arguments and Spark's configuration to plain texts that the core understands.
+
+Owns: where options come from, which source wins, the translation of ``spark.hadoop.fs.s3a.*`` to store options.
+Does not own: names, defaults and meanings of options; the core has the one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgument
+
+__all__ = ["OptionValue", "duration", "gather_options", "gather_storage_options", "size"]
+
+OptionValue: TypeAlias = "str | int | float | bool | timedelta"
+"""What an option may be given as; durations never as bare numbers."""
+
+PREFIX = "spark.fastchangelog."
+"""Each option is also a Spark setting with this prefix."""
+
+STORAGE_PREFIX = PREFIX + "storage."
+"""Each store option is also a Spark setting with this prefix."""
+
+_NOT_OPTIONS = frozenset({"state"})
+"""Settings under the prefix that are arguments of their own."""
+
+_S3A = "spark.hadoop.fs.s3a."
+
+_ANONYMOUS = "AnonymousAWSCredentialsProvider"
+
+
+def gather_options(
+    explicit: Mapping[str, OptionValue] | None = None, conf: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """All options as texts, checked. ``explicit`` wins over ``spark.fastchangelog.<option>`` in ``conf``.
+
+    >>> gather_options({"memory_budget": 1 << 20}, {"spark.fastchangelog.compression": "lz4"})
+    {'compression': 'lz4', 'memory_budget': '1048576'}
+    >>> gather_options({"memory_bugdet": "1GiB"})
+    Traceback (most recent call last):
+    fastchangelog.errors.InvalidArgument: unknown option `memory_bugdet`; did you mean `memory_budget`?
+    """
+    options = {
+        name.removeprefix(PREFIX): value
+        for name, value in (conf or {}).items()
+        if name.startswith(PREFIX)
+        and not name.startswith(STORAGE_PREFIX)
+        and name.removeprefix(PREFIX) not in _NOT_OPTIONS
+    }
+    options.update({name: _text(name, value) for name, value in (explicit or {}).items()})
+    _internal.parse_options(options)
+    return options
+
+
+def _text(name: str, value: OptionValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, timedelta):
+        return f"{round(value.total_seconds() * 1000)}ms"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidArgument(f"option `{name}` is a {type(value).__name__}; give a text, a number, a bool or a timedelta")
+
+
+def duration(name: str, value: str | timedelta) -> timedelta:
+    """A duration from ``timedelta``, ``"10s"``, ``"5m"`` or Spark's ``"10 minutes"``; ``name`` is for messages.
+
+    >>> duration("interval", "5m")
+    datetime.timedelta(seconds=300)
+    """
+    if isinstance(value, timedelta):
+        return value
+    if not isinstance(value, str):
+        raise InvalidArgument(f'`{name}` = {value!r} is not a duration; write a timedelta, "10s" or "5 minutes"')
+    return timedelta(seconds=_internal.parse_duration(name, value))
+
+
+def size(name: str, value: int | str) -> int:
+    """A number of bytes from an int or a text such as ``"5MiB"``; ``name`` is for messages.
+
+    >>> size("log_bytes", "5MiB")
+    5242880
+    """
+    return value if isinstance(value, int) else _internal.parse_size(name, value)
+
+
+def gather_storage_options(
+    uri: str, explicit: Mapping[str, str] | None = None, conf: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Options of the object store of ``uri``: explicit, else ``spark.fastchangelog.storage.*``, else what
+    ``spark.hadoop.fs.s3a.*`` says (for ``s3://`` and ``s3a://``; settings of the bucket win over general ones).
+
+    >>> gather_storage_options("s3a://b/state", conf={"spark.hadoop.fs.s3a.endpoint.region": "eu-west-1"})
+    {'aws_region': 'eu-west-1'}
+    """
+    conf = conf or {}
+    parts = urlsplit(uri)
+    options = _from_s3a(parts.netloc, conf) if parts.scheme in ("s3", "s3a") else {}
+    options.update(
+        (name.removeprefix(STORAGE_PREFIX), value) for name, value in conf.items() if name.startswith(STORAGE_PREFIX)
+    )
+    options.update((name, _text(name, value)) for name, value in (explicit or {}).items())
+    return options
+
+
+def _from_s3a(bucket: str, conf: Mapping[str, str]) -> dict[str, str]:
+    def setting(name: str) -> str | None:
+        return conf.get(f"{_S3A}bucket.{bucket}.{name}") or conf.get(_S3A + name)
+
+    options: dict[str, str] = {}
+    for name, ours in (
+        ("access.key", "aws_access_key_id"),
+        ("secret.key", "aws_secret_access_key"),
+        ("session.token", "aws_session_token"),
+        ("endpoint.region", "aws_region"),
+    ):
+        value = setting(name)
+        if value:
+            options[ours] = value
+    plain_http = (setting("connection.ssl.enabled") or "true").lower() == "false"
+    endpoint = setting("endpoint")
+    if endpoint:
+        if "://" not in endpoint:
+            endpoint = f"{'http' if plain_http else 'https'}://{endpoint}"
+        options["aws_endpoint"] = endpoint
+        plain_http = endpoint.startswith("http://")
+    if plain_http:
+        options["aws_allow_http"] = "true"
+    path_style = setting("path.style.access")
+    if path_style:
+        options["aws_virtual_hosted_style_request"] = "false" if path_style.lower() == "true" else "true"
+    if (setting("aws.credentials.provider") or "").endswith(_ANONYMOUS):
+        options["aws_skip_signature"] = "true"
+    return options

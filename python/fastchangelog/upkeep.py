@@ -1,0 +1,120 @@
+"""The upkeep of a server's live shards: each has a materializer that follows the policy of its query.
+
+Owns: which shards have a materializer, and what a shard's failures mean for its job.
+Does not own: the policy (`materialize`), the threads and the life of the process (`server`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from fastchangelog.errors import StoreError
+from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer, Progress
+
+if TYPE_CHECKING:
+    from fastchangelog import _internal
+
+__all__ = ["Materializers"]
+
+
+class ShardTarget:
+    """One live shard, as `PeriodicMaterializer` wants it."""
+
+    def __init__(self, server: _internal.Server, shard_id: str, pool: ThreadPoolExecutor) -> None:
+        self._server = server
+        self._shard_id = shard_id
+        self._pool = pool
+        self._progress = Progress()
+
+    def progress(self) -> Progress:
+        """What the last list of shards said."""
+        return self._progress
+
+    def saw(self, status: Mapping[str, Any]) -> None:
+        """Takes over a new status of the shard."""
+        self._progress = Progress(int(status.get("log_bytes_since_base", 0)), int(status.get("state_bytes", 0)))
+
+    def begin(self) -> ShardRun | None:
+        """See `materialize.Target`."""
+        run = self._server.begin_materialize(self._shard_id)
+        return None if run is None else ShardRun(run, self._pool)
+
+
+class ShardRun:
+    """A materialization of a shard under way."""
+
+    def __init__(self, run: _internal.MaterializeRun, pool: ThreadPoolExecutor) -> None:
+        self._run = run
+        self._pool = pool
+
+    def run(self) -> Future[None]:
+        """See `materialize.Run`."""
+        return self._pool.submit(self._run.run)
+
+    def complete(self, handle: None) -> None:
+        """See `materialize.Run`."""
+        self._run.complete()
+
+    def abort(self, error: BaseException) -> None:
+        """See `materialize.Run`."""
+        self._run.abort(str(error))
+
+
+class Materializers:
+    """One materializer per live shard. `poll` follows the server's list of shards; one thread calls it."""
+
+    def __init__(
+        self, server: _internal.Server, pool: ThreadPoolExecutor, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._server = server
+        self._pool = pool
+        self._clock = clock
+        self._live: dict[str, tuple[ShardTarget, PeriodicMaterializer[None]]] = {}
+        self._failed: set[str] = set()
+
+    def poll(self) -> None:
+        """Starts, polls and ends materializers; a shard whose failures are too many fails its job."""
+        statuses = {status["id"]: status for status in json.loads(self._server.shards())}
+        for shard_id in self._live.keys() - statuses.keys():
+            self._live.pop(shard_id)[1].close()
+            self._failed.discard(shard_id)
+        for shard_id, status in statuses.items():
+            if shard_id not in self._live:
+                target = ShardTarget(self._server, shard_id, self._pool)
+                policy = MaterializationPolicy.from_options(status.get("policy") or {})
+                materializer = PeriodicMaterializer(target, policy, clock=self._clock, owner=shard_id)
+                self._live[shard_id] = (target, materializer)
+            target, materializer = self._live[shard_id]
+            target.saw(status)
+            self._poll_one(shard_id, materializer)
+
+    def _poll_one(self, shard_id: str, materializer: PeriodicMaterializer[None]) -> None:
+        failed, completed = materializer.failed, materializer.completed
+        message = None
+        try:
+            materializer.poll()
+        except StoreError as error:
+            message = str(error)
+            self._server.set_shard_failure(shard_id, message)
+            self._failed.add(shard_id)
+        if materializer.completed > completed:
+            self._log("INFO", "materialized", shard_id, seconds=f"{materializer.last_duration:.3f}")
+            if shard_id in self._failed:
+                self._server.set_shard_failure(shard_id, None)
+                self._failed.discard(shard_id)
+        elif materializer.failed > failed:
+            in_a_row = str(materializer.failures_in_a_row)
+            self._log("WARN", "materialization failed", shard_id, in_a_row=in_a_row, error=message or "")
+
+    def close(self) -> None:
+        """Aborts what is under way."""
+        for _, materializer in self._live.values():
+            materializer.close()
+        self._live.clear()
+
+    def _log(self, level: str, event: str, shard_id: str, **fields: str) -> None:
+        self._server.log(level, event, {"shard_id": shard_id, **fields})

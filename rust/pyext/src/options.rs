@@ -1,0 +1,48 @@
+//! Options and build facts. Owns: nothing; the table is the core's.
+
+use crate::gate::raise;
+use fastchangelog_core::config::{self, Options};
+use fastchangelog_core::model::ids;
+use pyo3::prelude::*;
+use std::collections::BTreeMap;
+
+/// `(name, default, meaning)` of every option.
+#[pyfunction]
+pub(crate) fn options_table() -> Vec<(&'static str, &'static str, &'static str)> {
+    Options::TABLE.iter().map(|(name, default, meaning)| (*name, *default, meaning.trim())).collect()
+}
+
+/// Checks names and values of options.
+#[pyfunction]
+pub(crate) fn parse_options(py: Python<'_>, options: BTreeMap<String, String>) -> PyResult<()> {
+    Options::from_map(&options).map(drop).map_err(|e| raise(py, &e))
+}
+
+/// Seconds of a duration's text.
+#[pyfunction]
+pub(crate) fn parse_duration(py: Python<'_>, name: &str, value: &str) -> PyResult<f64> {
+    config::parse_duration(name, value).map(|d| d.as_secs_f64()).map_err(|e| raise(py, &e))
+}
+
+/// Bytes of a size's text.
+#[pyfunction]
+pub(crate) fn parse_size(py: Python<'_>, name: &str, value: &str) -> PyResult<u64> {
+    config::parse_size(name, value).map_err(|e| raise(py, &e))
+}
+
+/// Key groups of a state of `shards` shards.
+#[pyfunction]
+pub(crate) fn default_max_parallelism(shards: u32) -> u16 {
+    ids::default_max_parallelism(shards)
+}
+
+/// How this binary was built.
+#[pyfunction]
+pub(crate) fn build_info() -> BTreeMap<&'static str, String> {
+    BTreeMap::from([
+        ("version", fastchangelog_server::VERSION.to_owned()),
+        ("profile", if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned()),
+        ("protocol", fastchangelog_server::protocol::PROTOCOL_VERSION.to_string()),
+        ("target", format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS)),
+    ])
+}

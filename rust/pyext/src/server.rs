@@ -1,0 +1,106 @@
+//! The state server inside its Python process. Owns: signatures; the work is `fastchangelog_server`'s.
+
+use crate::gate::{Owner, enter};
+use fastchangelog_core::Error;
+use fastchangelog_server::{MaterializeBackend, process};
+use pyo3::prelude::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct Server {
+    inner: fastchangelog_server::Server,
+    owner: Owner,
+}
+
+#[pymethods]
+impl Server {
+    #[new]
+    fn new(py: Python<'_>, config_json: &str) -> PyResult<Self> {
+        let inner = enter(py, |_| process::start(config_json))?;
+        Ok(Self { inner, owner: Owner::here() })
+    }
+
+    fn shards(&self, py: Python<'_>) -> PyResult<String> {
+        enter(py, |_| {
+            self.owner.check("server")?;
+            serde_json::to_string(&self.inner.shards()).map_err(|e| Error::internal(format!("shards: {e}")))
+        })
+    }
+
+    fn begin_materialize(&self, py: Python<'_>, shard_id: &str) -> PyResult<Option<MaterializeRun>> {
+        enter(py, |_| {
+            self.owner.check("server")?;
+            Ok(self.inner.begin_materialize(shard_id)?.map(MaterializeRun))
+        })
+    }
+
+    #[pyo3(signature = (shard_id, message))]
+    fn set_shard_failure(&self, py: Python<'_>, shard_id: &str, message: Option<&str>) -> PyResult<()> {
+        enter(py, |_| {
+            self.owner.check("server")?;
+            self.inner.set_shard_failure(shard_id, message);
+            Ok(())
+        })
+    }
+
+    fn close_idle(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, |_| {
+            self.owner.check("server")?;
+            self.inner.close_idle();
+            Ok(())
+        })
+    }
+
+    fn metrics(&self) -> BTreeMap<String, u64> {
+        self.inner.metrics()
+    }
+
+    fn connections(&self) -> usize {
+        self.inner.connections()
+    }
+
+    fn idle_seconds(&self) -> f64 {
+        self.inner.idle().as_secs_f64()
+    }
+
+    fn shutdown_requested(&self) -> bool {
+        self.inner.shutdown_requested()
+    }
+
+    fn log(&self, level: &str, event: &str, fields: BTreeMap<String, String>) {
+        self.inner.log().event(level, event, serde_json::json!(fields));
+    }
+
+    fn stop(&self, py: Python<'_>, patience_seconds: f64) -> PyResult<bool> {
+        let patience = Duration::try_from_secs_f64(patience_seconds).unwrap_or_default();
+        enter(py, |_| {
+            self.owner.check("server")?;
+            Ok(self.inner.stop(patience))
+        })
+    }
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct MaterializeRun(Box<dyn MaterializeBackend>);
+
+#[pymethods]
+impl MaterializeRun {
+    fn run(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, |_| self.0.run())
+    }
+
+    fn complete(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, |_| {
+            self.0.complete();
+            Ok(())
+        })
+    }
+
+    fn abort(&self, py: Python<'_>, message: &str) -> PyResult<()> {
+        enter(py, |_| {
+            self.0.abort(message);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! The map side as Python sees it. Owns: signatures; the work is `fastchangelog_core::state::split`'s.
+
+use crate::gate::{enter, exclusive, raise};
+use arrow_array::RecordBatch;
+use fastchangelog_core::Error;
+use fastchangelog_core::state::aggregate::{AggPlan, AggSpec};
+use fastchangelog_core::state::split;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use pyo3_arrow::input::AnyRecordBatch;
+use std::sync::Mutex;
+
+type Payloads<'py> = Vec<(u32, Bound<'py, PyBytes>)>;
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct Splitter(Mutex<split::Splitter>);
+
+#[pymethods]
+impl Splitter {
+    #[new]
+    fn new(py: Python<'_>, spec: &str, shards: u32, max_parallelism: u16, payload_bytes: usize) -> PyResult<Self> {
+        let splitter = spec_of(spec).and_then(|spec| split::Splitter::new(&spec, shards, max_parallelism, payload_bytes));
+        splitter.map(|s| Self(Mutex::new(s))).map_err(|e| raise(py, &e))
+    }
+
+    fn push<'py>(&self, py: Python<'py>, batch: AnyRecordBatch) -> PyResult<Payloads<'py>> {
+        let batches: Vec<RecordBatch> = match batch {
+            AnyRecordBatch::RecordBatch(batch) => vec![batch.into_inner()],
+            AnyRecordBatch::Stream(stream) => {
+                stream.into_reader()?.collect::<Result<_, _>>().map_err(|e| raise(py, &Error::from(e)))?
+            }
+        };
+        let payloads = enter(py, |_| {
+            let mut splitter = exclusive(&self.0, "splitter")?;
+            let mut payloads = Vec::new();
+            for batch in &batches {
+                payloads.append(&mut splitter.push(batch)?);
+            }
+            Ok(payloads)
+        })?;
+        Ok(to_python(py, &payloads))
+    }
+
+    fn finish<'py>(&self, py: Python<'py>) -> PyResult<Payloads<'py>> {
+        let payloads = enter(py, |_| exclusive(&self.0, "splitter")?.finish())?;
+        Ok(to_python(py, &payloads))
+    }
+}
+
+fn to_python<'py>(py: Python<'py>, payloads: &[(u32, Vec<u8>)]) -> Payloads<'py> {
+    payloads.iter().map(|(shard, payload)| (*shard, PyBytes::new(py, payload))).collect()
+}
+
+fn spec_of(text: &str) -> fastchangelog_core::Result<AggSpec> {
+    serde_json::from_str(text).map_err(|e| Error::internal(format!("an aggregate specification: {e}")))
+}
+
+/// Checks a specification where the query is built, before any task runs.
+#[pyfunction]
+pub(crate) fn spec_check(py: Python<'_>, spec: &str) -> PyResult<()> {
+    enter(py, |_| spec_of(spec).and_then(|spec| AggPlan::new(&spec)).map(drop))
+}

@@ -1,0 +1,85 @@
+//! What the server serves.
+//!
+//! Owns: the seam between frames and the engine, so that the server can be tested against a fake that fails at will.
+//! Does not own: any behaviour.
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use fastchangelog_core::Result;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A store of shards that can be opened, one session per connection.
+pub trait Backend: Send + Sync + 'static {
+    /// Opens a session from the JSON of an open request.
+    fn open(self: Arc<Self>, request: &str) -> Result<Box<dyn SessionBackend>>;
+    /// The live shards as JSON values; each has at least `id`, `query_id`, `name` and `shard`.
+    fn shards(&self) -> Vec<serde_json::Value>;
+    /// Starts a materialization: the part that needs the shard. None when nothing changed since the last one.
+    fn begin_materialize(&self, shard: &str) -> Result<Option<Box<dyn MaterializeBackend>>>;
+    /// All counters by name.
+    fn metrics(&self) -> BTreeMap<String, u64>;
+    /// Closes shards that nobody opened for a while.
+    fn close_idle(&self);
+    /// Ends everything; later calls give errors of kind `Closed`.
+    fn close(&self);
+}
+
+/// One execution of one shard's batch. Dropped before [`SessionBackend::commit`] has returned, it leaves nothing.
+pub trait SessionBackend: Send {
+    /// Merges one payload (an Arrow IPC stream).
+    fn merge(&mut self, payload: &[u8]) -> Result<()>;
+    /// No more payloads: computes the results and the change set.
+    fn finish(&mut self) -> Result<Box<dyn ResultStream>>;
+    /// Makes the change set durable: the handle as text, and the session's own metrics.
+    fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)>;
+}
+
+/// Result batches of one schema. It does not borrow from its session: results travel while the commit runs.
+pub trait ResultStream: Iterator<Item = Result<RecordBatch>> + Send {
+    /// The schema of every batch.
+    fn schema(&self) -> SchemaRef;
+}
+
+/// A materialization that has begun: `run` off the shard's thread, then exactly one of `complete` and `abort`.
+pub trait MaterializeBackend: Send + Sync {
+    /// Uploads; blocks until done.
+    fn run(&self) -> Result<()>;
+    /// Lets the next handles start from the new base.
+    fn complete(&self);
+    /// Gives up; what was uploaded is removed later.
+    fn abort(&self, message: &str);
+}
+
+/// The engine behind the seam.
+pub(crate) fn engine(
+    _: std::path::PathBuf,
+    _: fastchangelog_core::config::Options,
+    _: fastchangelog_core::failpoint::SharedFailpoints,
+) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(Unwired))
+}
+
+struct Unwired;
+
+impl Backend for Unwired {
+    fn open(self: Arc<Self>, _: &str) -> Result<Box<dyn SessionBackend>> {
+        Err(fastchangelog_core::Error::internal("this build has no engine"))
+    }
+
+    fn shards(&self) -> Vec<serde_json::Value> {
+        Vec::new()
+    }
+
+    fn begin_materialize(&self, _: &str) -> Result<Option<Box<dyn MaterializeBackend>>> {
+        Ok(None)
+    }
+
+    fn metrics(&self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
+
+    fn close_idle(&self) {}
+
+    fn close(&self) {}
+}

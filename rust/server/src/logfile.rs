@@ -1,0 +1,139 @@
+//! The server's log: JSON lines in a file that never grows beyond its bound.
+//!
+//! Owns: appending, rotation (`server.log` → `server.log.1`), and the tracing subscriber that writes to it.
+//! Does not own: what is logged. Nothing here ever fails the caller: a full disk loses lines, not batches.
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A log file holds at most this much; with its one predecessor, twice as much is on disk.
+pub const MAX_LOG_BYTES: u64 = 8 << 20;
+
+/// An append-only file that starts anew when it is full. Clones share it.
+#[derive(Debug, Clone)]
+pub struct LogFile(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    file: File,
+    written: u64,
+    max_bytes: u64,
+    owns_stdio: bool,
+}
+
+impl LogFile {
+    /// Opens `path` for appending, readable by its owner only. With `owns_stdio`, the process's standard output and
+    /// error follow the file when it rotates, so that panics and foreign output land in the same place.
+    pub fn open(path: &Path, max_bytes: u64, owns_stdio: bool) -> io::Result<Self> {
+        let file = append(path)?;
+        let written = file.metadata()?.len();
+        let mut inner = Inner { path: path.to_owned(), file, written, max_bytes, owns_stdio };
+        inner.redirect();
+        Ok(Self(Arc::new(Mutex::new(inner))))
+    }
+
+    /// Writes one event with `fields` (a JSON object).
+    pub fn event(&self, level: &str, name: &str, fields: Value) {
+        let mut line = Map::new();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        line.insert("time_ms".to_owned(), json!(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)));
+        line.insert("level".to_owned(), json!(level));
+        line.insert("event".to_owned(), json!(name));
+        if let Value::Object(fields) = fields {
+            line.extend(fields);
+        }
+        let mut text = Value::Object(line).to_string();
+        text.push('\n');
+        self.0.lock().append(text.as_bytes());
+    }
+
+    /// Sends this process's tracing events here, from `level` up. Only the first call in a process counts.
+    pub fn subscribe(&self, level: &str) {
+        let filter = tracing_subscriber::EnvFilter::try_new(level).unwrap_or_else(|_| "info".into());
+        let writer = self.clone();
+        let _ = tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_env_filter(filter)
+            .with_writer(move || writer.clone())
+            .try_init();
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.lock().append(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn append(&mut self, line: &[u8]) {
+        if self.written > 0 && self.written + line.len() as u64 > self.max_bytes {
+            self.rotate();
+        }
+        if self.file.write_all(line).is_ok() {
+            self.written += line.len() as u64;
+        }
+    }
+
+    fn rotate(&mut self) {
+        let mut old = self.path.clone().into_os_string();
+        old.push(".1");
+        let moved = std::fs::rename(&self.path, old).is_ok();
+        match append(&self.path) {
+            Ok(file) => {
+                self.file = file;
+                self.redirect();
+            }
+            Err(_) if moved => {}
+            Err(_) => return,
+        }
+        self.written = 0;
+    }
+
+    fn redirect(&mut self) {
+        if self.owns_stdio {
+            let _ = rustix::stdio::dup2_stdout(&self.file);
+            let _ = rustix::stdio::dup2_stderr(&self.file);
+        }
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_json_and_the_size_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("server.log");
+        let log = LogFile::open(&path, 4096, false).unwrap();
+        for i in 0..500 {
+            log.event("INFO", "session", json!({"batch": i, "text": "two\nlines"}));
+        }
+        let (new, old) = (
+            std::fs::read_to_string(&path).unwrap(),
+            std::fs::read_to_string(dir.path().join("server.log.1")).unwrap(),
+        );
+        assert!(new.len() <= 4096 && old.len() <= 4096, "{} {}", new.len(), old.len());
+        let last: Value = serde_json::from_str(new.lines().last().unwrap()).unwrap();
+        assert_eq!((last["batch"].as_i64(), last["event"].as_str()), (Some(499), Some("session")));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+}

@@ -1,0 +1,51 @@
+//! From a text of settings to a running state server.
+//!
+//! Owns: which parts one server process is made of. Does not own: the parts, nor the process's life (Python).
+
+use crate::logfile::{LogFile, MAX_LOG_BYTES};
+use crate::server::{Server, ServerSettings};
+use fastchangelog_core::config::Options;
+use fastchangelog_core::failpoint::Failpoints;
+use fastchangelog_core::{Error, Result};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What Python decides for a server process.
+#[derive(Debug, Deserialize)]
+struct ProcessSettings {
+    socket: PathBuf,
+    log: PathBuf,
+    data_dir: PathBuf,
+    #[serde(default)]
+    options: BTreeMap<String, String>,
+    #[serde(default)]
+    failpoints: String,
+    #[serde(default = "info")]
+    log_level: String,
+    /// The process's standard output and error follow the log.
+    #[serde(default)]
+    owns_stdio: bool,
+}
+
+fn info() -> String {
+    "info".to_owned()
+}
+
+/// Starts the server that the JSON `settings` describe.
+pub fn start(settings: &str) -> Result<Server> {
+    let settings: ProcessSettings =
+        serde_json::from_str(settings).map_err(|e| Error::internal(format!("the server's settings: {e}")))?;
+    let log = LogFile::open(&settings.log, MAX_LOG_BYTES, settings.owns_stdio)
+        .map_err(|e| Error::io(format!("opening the log {}", settings.log.display()), &e))?;
+    log.subscribe(&settings.log_level);
+    let options = Options::from_map(&settings.options)?;
+    let failpoints = Failpoints::parse(&settings.failpoints)?;
+    let listen = ServerSettings {
+        socket: settings.socket,
+        max_connections: options.max_sessions,
+        max_message: options.max_message_size,
+    };
+    let backend = crate::backend::engine(settings.data_dir, options, failpoints.clone())?;
+    Server::start(&listen, backend, log, failpoints)
+}

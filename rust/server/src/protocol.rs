@@ -1,0 +1,250 @@
+//! The protocol between a Python worker and the state server of its executor.
+//!
+//! Owns: the hello, the frames, their limits, and the errors of malformed ones.
+//! Does not own: the meaning of requests (`session`, `client`) nor the transport's waiting (`client`).
+//!
+//! ```text
+//! hello   "fclhello" | protocol version u32 | length of the package version u32 | package version
+//! frame   kind u32 | request id u32 | body length u64 | body                 (all integers little endian)
+//! ```
+//!
+//! Each side sends a hello first; its layout never changes, so that any two versions can name each other. A client
+//! numbers its requests; every reply carries the number of the request it answers. `MERGE` has no reply of its own:
+//! its error, if any, arrives as the reply to what comes next.
+
+use fastchangelog_core::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+
+/// Version of the frames. Raised with every change that an older peer would misread.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+const MAGIC: &[u8; 8] = b"fclhello";
+const MAX_VERSION_TEXT: u32 = 64;
+/// Bytes of a frame's header.
+pub const HEADER: usize = 16;
+
+/// Bodies that are texts (requests, handles, metrics, errors) never need more.
+pub const MAX_TEXT_BODY: u64 = 64 << 20;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// Request: open a session; JSON. Reply: `Ok`.
+    Open = 1,
+    /// Request: a payload, Arrow IPC. No reply.
+    Merge = 2,
+    /// Request: no more payloads. A body of one byte 1 lets the server persist while results travel.
+    /// Reply: `Result`…, `ResultEnd`.
+    Finish = 3,
+    /// Request: make it durable. Reply: `Handle`.
+    Commit = 4,
+    /// Request: all metrics. Reply: `Text`, JSON.
+    Metrics = 5,
+    /// Request: the live shards. Reply: `Text`, JSON.
+    Shards = 6,
+    /// Request: are you there? Reply: `Ok`.
+    Ping = 7,
+    /// Request, for tests: end the server. Reply: `Ok`.
+    Shutdown = 8,
+    /// Request, for tests: set failpoints from their text form. Reply: `Ok`.
+    SetFailpoints = 9,
+    /// Reply: done.
+    Ok = 100,
+    /// Reply: a piece of the result's Arrow IPC stream.
+    Result = 101,
+    /// Reply: the result is complete.
+    ResultEnd = 102,
+    /// Reply: JSON of [`HandleBody`].
+    Handle = 103,
+    /// Reply: a text.
+    Text = 104,
+    /// Reply: JSON of an error's kind and message.
+    Error = 105,
+}
+
+impl Kind {
+    fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            1 => Self::Open,
+            2 => Self::Merge,
+            3 => Self::Finish,
+            4 => Self::Commit,
+            5 => Self::Metrics,
+            6 => Self::Shards,
+            7 => Self::Ping,
+            8 => Self::Shutdown,
+            9 => Self::SetFailpoints,
+            100 => Self::Ok,
+            101 => Self::Result,
+            102 => Self::ResultEnd,
+            103 => Self::Handle,
+            104 => Self::Text,
+            105 => Self::Error,
+            _ => return None,
+        })
+    }
+}
+
+/// The first part of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: Kind,
+    /// Which request it is or answers.
+    pub request: u32,
+    /// Bytes that follow.
+    pub length: u64,
+}
+
+impl Header {
+    /// The header's bytes.
+    pub fn encode(self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[..4].copy_from_slice(&(self.kind as u32).to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.request.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.length.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header and refuses kinds and lengths that no peer of ours sends.
+    pub fn decode(bytes: &[u8; HEADER], max_message: u64) -> Result<Self> {
+        let [a, b, c, d, e, f, g, h, rest @ ..] = *bytes;
+        let number = u32::from_le_bytes([a, b, c, d]);
+        let kind = Kind::from_u32(number)
+            .ok_or_else(|| Error::internal(format!("a frame of unknown kind {number} on the state server's socket")))?;
+        let header = Self { kind, request: u32::from_le_bytes([e, f, g, h]), length: u64::from_le_bytes(rest) };
+        check_length(kind, header.length, max_message)?;
+        Ok(header)
+    }
+}
+
+/// Refuses bodies beyond the bound of their kind; used before sending too, so that the sender gets the error.
+pub fn check_length(kind: Kind, length: u64, max_message: u64) -> Result<()> {
+    match kind {
+        Kind::Merge | Kind::Result if length > max_message => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "a message of {length} bytes is beyond the limit of {max_message} bytes; lower the option `payload_size` \
+                 or raise the option `max_message_size`"
+            ),
+        )),
+        Kind::Merge | Kind::Result => Ok(()),
+        _ if length > MAX_TEXT_BODY => {
+            Err(Error::internal(format!("a frame {kind:?} of {length} bytes; the limit is {MAX_TEXT_BODY}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The reply to `Commit`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HandleBody {
+    /// The durable version's handle, as text.
+    pub handle: String,
+    /// What the session did and how long each step took.
+    pub metrics: std::collections::BTreeMap<String, u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ErrorBody {
+    kind: String,
+    message: String,
+}
+
+/// An error as a body.
+pub fn encode_error(error: &Error) -> Vec<u8> {
+    let body = ErrorBody { kind: error.kind().name().to_owned(), message: error.message().to_owned() };
+    serde_json::to_vec(&body).unwrap_or_default()
+}
+
+/// The error of a body.
+pub fn decode_error(body: &[u8]) -> Error {
+    match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(body) => Error::new(ErrorKind::from_name(&body.kind), body.message),
+        Err(error) => Error::internal(format!("an unreadable error from the state server: {error}")),
+    }
+}
+
+/// The hello of this build.
+pub fn hello() -> Vec<u8> {
+    hello_of(PROTOCOL_VERSION, crate::VERSION)
+}
+
+/// The hello of any build.
+pub fn hello_of(protocol: u32, version: &str) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&protocol.to_le_bytes());
+    bytes.extend_from_slice(&u32::try_from(version.len()).unwrap_or(u32::MAX).to_le_bytes());
+    bytes.extend_from_slice(version.as_bytes());
+    bytes
+}
+
+/// Reads the peer's hello; `peer` is its name in messages. Any difference is an error that names both versions.
+pub fn read_hello(stream: &mut impl Read, peer: &str) -> Result<()> {
+    let mut fixed = [0; 16];
+    stream.read_exact(&mut fixed).map_err(|e| lost(peer, e))?;
+    let (magic, rest) = fixed.split_at(8);
+    if magic != MAGIC {
+        return Err(Error::invalid(format!(
+            "{peer} does not speak fastchangelog's protocol; is the socket another program's?"
+        )));
+    }
+    let word = |at: usize| u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
+    let (protocol, length) = (word(0), word(4));
+    if length > MAX_VERSION_TEXT {
+        return Err(Error::invalid(format!("{peer} sent a hello that is not fastchangelog's")));
+    }
+    let mut text = vec![0; length as usize];
+    stream.read_exact(&mut text).map_err(|e| lost(peer, e))?;
+    let version = String::from_utf8_lossy(&text);
+    if protocol != PROTOCOL_VERSION || version != crate::VERSION {
+        return Err(Error::invalid(format!(
+            "two fastchangelog versions in one cluster: this process has {} (protocol {PROTOCOL_VERSION}), {peer} has \
+             {version} (protocol {protocol}); install one version on the driver and on every executor",
+            crate::VERSION
+        )));
+    }
+    Ok(())
+}
+
+/// An error of the transport; a waiting one may carry an error of ours.
+fn lost(peer: &str, error: io::Error) -> Error {
+    error
+        .downcast::<Error>()
+        .unwrap_or_else(|error| Error::retryable(format!("{peer} went away during the hello: {error}")))
+}
+
+/// Writes one frame.
+pub fn write_frame(stream: &mut impl Write, kind: Kind, request: u32, body: &[u8]) -> io::Result<()> {
+    let header = Header { kind, request, length: body.len() as u64 }.encode();
+    let mut slices = [io::IoSlice::new(&header), io::IoSlice::new(body)];
+    let mut slices = &mut slices[..];
+    io::IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match stream.write_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => io::IoSlice::advance_slices(&mut slices, n),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads a body of `length` bytes straight into a buffer of that size, without clearing it first.
+pub fn read_body(stream: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
+    let size = usize::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let mut body = Vec::new();
+    body.try_reserve_exact(size).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    stream.take(length).read_to_end(&mut body)?;
+    if body.len() < size {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+#[path = "protocol_tests.rs"]
+mod tests;

@@ -1,0 +1,77 @@
+//! Frames and hellos on plain byte slices.
+
+use super::*;
+
+#[test]
+fn headers_round_trip() {
+    for kind in
+        [Kind::Open, Kind::Merge, Kind::Finish, Kind::Commit, Kind::Ping, Kind::Result, Kind::Handle, Kind::Error]
+    {
+        let header = Header { kind, request: 7, length: 12 };
+        assert_eq!(Header::decode(&header.encode(), 1 << 20).unwrap(), header);
+    }
+}
+
+#[test]
+fn a_body_beyond_the_limit_names_the_option() {
+    let header = Header { kind: Kind::Merge, request: 1, length: 1 << 40 }.encode();
+    let error = Header::decode(&header, 1 << 20).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains("`max_message_size`"), "{error}");
+    let header = Header { kind: Kind::Open, request: 1, length: 1 << 40 }.encode();
+    assert!(Header::decode(&header, u64::MAX).is_err(), "texts have a bound of their own");
+}
+
+#[test]
+fn unknown_kinds_are_refused() {
+    let mut header = Header { kind: Kind::Ping, request: 1, length: 0 }.encode();
+    header[0] = 77;
+    assert!(Header::decode(&header, 1 << 20).unwrap_err().message().contains("77"));
+}
+
+#[test]
+fn frames_and_bodies_round_trip() {
+    let mut wire = Vec::new();
+    write_frame(&mut wire, Kind::Merge, 3, b"payload").unwrap();
+    write_frame(&mut wire, Kind::Ping, 4, b"").unwrap();
+    let mut read = &wire[..];
+    let mut header = [0; HEADER];
+    read.read_exact(&mut header).unwrap();
+    let header = Header::decode(&header, 100).unwrap();
+    assert_eq!((header.kind, header.request), (Kind::Merge, 3));
+    assert_eq!(read_body(&mut read, header.length).unwrap(), b"payload");
+    assert_eq!(read.len(), HEADER);
+    assert_eq!(read_body(&mut &b"short"[..], 6).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn the_same_version_is_welcome() {
+    read_hello(&mut &hello()[..], "the peer").unwrap();
+}
+
+#[test]
+fn another_version_names_both() {
+    for wire in [hello_of(PROTOCOL_VERSION + 1, "9.9.9"), hello_of(PROTOCOL_VERSION, "9.9.9")] {
+        let error = read_hello(&mut &wire[..], "the state server").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().contains("two fastchangelog versions in one cluster"), "{error}");
+        assert!(error.message().contains("9.9.9") && error.message().contains(crate::VERSION), "{error}");
+    }
+}
+
+#[test]
+fn a_foreign_hello_is_refused() {
+    assert!(read_hello(&mut &b"GET / HTTP/1.1\r\n"[..], "the peer").unwrap_err().message().contains("protocol"));
+    let mut huge = hello();
+    huge[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert!(read_hello(&mut &huge[..], "the peer").is_err());
+    assert!(read_hello(&mut &hello()[..10], "the peer").unwrap_err().is_retryable());
+}
+
+#[test]
+fn errors_travel_with_their_kind() {
+    let error = decode_error(&encode_error(&Error::corrupt("log/ab", 9, "checksum")));
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.message().contains("log/ab"));
+    assert_eq!(decode_error(b"junk").kind(), ErrorKind::Internal);
+}

@@ -1,0 +1,372 @@
+//! The listener: who may connect, how many, and how it all ends.
+//!
+//! Owns: the socket's rights, the accept loop, one thread per connection up to a bound, the register of failed shards.
+//! Does not own: frames (`session`), policies and the process's life (Python), shards (the backend).
+
+use crate::backend::{Backend, MaterializeBackend};
+use crate::logfile::LogFile;
+use crate::protocol::{self, Kind, write_frame};
+use crate::session;
+use fastchangelog_core::failpoint::SharedFailpoints;
+use fastchangelog_core::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Stack of a connection's thread. Merging and combining are loops over flat memory, not recursion.
+const STACK: usize = 2 << 20;
+/// Name prefix of the options that Python's materialization policy reads.
+const POLICY_PREFIX: &str = "materialization_";
+
+/// How a server listens.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    /// The socket's path. Its folder must exist and belong to this user only.
+    pub socket: PathBuf,
+    /// Connections at the same time (option `max_sessions`).
+    pub max_connections: usize,
+    /// Bytes of one payload or result message (option `max_message_size`).
+    pub max_message: u64,
+}
+
+/// A listening server. [`Server::stop`] ends it; dropping it does the same.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    socket: PathBuf,
+    accept: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the connections share.
+pub(crate) struct Shared {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) log: LogFile,
+    pub(crate) max_message: u64,
+    pub(crate) sessions: AtomicU64,
+    max_connections: usize,
+    failpoints: SharedFailpoints,
+    stopping: AtomicBool,
+    shutdown: AtomicBool,
+    wake: OwnedFd,
+    connections: Mutex<Connections>,
+    registry: Mutex<Registry>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("sessions", &self.sessions).finish_non_exhaustive()
+    }
+}
+
+struct Connections {
+    next: u64,
+    open: HashMap<u64, UnixStream>,
+    idle_since: Instant,
+}
+
+/// What the policy needs to know of each state, and which shards must fail their job.
+#[derive(Default)]
+struct Registry {
+    policies: HashMap<String, BTreeMap<String, String>>,
+    failed: HashMap<String, String>,
+}
+
+impl Server {
+    /// Binds the socket and starts accepting.
+    pub fn start(
+        settings: &ServerSettings,
+        backend: Arc<dyn Backend>,
+        log: LogFile,
+        failpoints: SharedFailpoints,
+    ) -> Result<Self> {
+        let listener = bind(&settings.socket)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::io("creating an event descriptor", &e.into()))?;
+        let shared = Arc::new(Shared {
+            backend,
+            log,
+            max_message: settings.max_message,
+            sessions: AtomicU64::new(0),
+            max_connections: settings.max_connections,
+            failpoints,
+            stopping: AtomicBool::new(false),
+            shutdown: AtomicBool::new(false),
+            wake,
+            connections: Mutex::new(Connections { next: 0, open: HashMap::new(), idle_since: Instant::now() }),
+            registry: Mutex::default(),
+        });
+        let accepting = Arc::clone(&shared);
+        let accept = std::thread::Builder::new()
+            .name("fcl-accept".to_owned())
+            .spawn(move || accept_loop(&listener, &accepting))
+            .map_err(|e| Error::io("starting the accept thread", &e))?;
+        Ok(Self { shared, socket: settings.socket.clone(), accept: Mutex::new(Some(accept)) })
+    }
+
+    /// The live shards, each with the materialization options its query asked for (`policy`).
+    pub fn shards(&self) -> Vec<Value> {
+        self.shared.shards()
+    }
+
+    /// All counters.
+    pub fn metrics(&self) -> BTreeMap<String, u64> {
+        self.shared.metrics()
+    }
+
+    /// See [`Backend::begin_materialize`].
+    pub fn begin_materialize(&self, shard: &str) -> Result<Option<Box<dyn MaterializeBackend>>> {
+        self.shared.backend.begin_materialize(shard)
+    }
+
+    /// See [`Backend::close_idle`].
+    pub fn close_idle(&self) {
+        self.shared.backend.close_idle();
+    }
+
+    /// From now on opening this shard fails with `message`, so that its job fails; with None it opens again.
+    pub fn set_shard_failure(&self, shard: &str, message: Option<&str>) {
+        let key = self.shared.backend.shards().iter().find(|s| s["id"] == shard).map(shard_key);
+        let mut registry = self.shared.registry.lock();
+        match (key, message) {
+            (Some(key), Some(message)) => drop(registry.failed.insert(key, message.to_owned())),
+            (Some(key), None) => drop(registry.failed.remove(&key)),
+            (None, _) => {}
+        }
+    }
+
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.lock().open.len()
+    }
+
+    /// How long nobody has been connected; zero while somebody is.
+    pub fn idle(&self) -> Duration {
+        let connections = self.shared.connections.lock();
+        if connections.open.is_empty() { connections.idle_since.elapsed() } else { Duration::ZERO }
+    }
+
+    /// True once a client asked this server to end.
+    pub fn shutdown_requested(&self) -> bool {
+        self.shared.shutdown.load(Ordering::Acquire)
+    }
+
+    /// The log.
+    pub fn log(&self) -> &LogFile {
+        &self.shared.log
+    }
+
+    /// Stops accepting, ends every connection (their sessions abort), closes the backend. Waits at most `patience`
+    /// for the threads; true when all have ended. Safe to call again.
+    pub fn stop(&self, patience: Duration) -> bool {
+        if !self.shared.stopping.swap(true, Ordering::AcqRel) {
+            let _ = std::fs::remove_file(&self.socket);
+            let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        }
+        let deadline = Instant::now() + patience;
+        if let Some(thread) = self.accept.lock().take() {
+            let _ = thread.join();
+        }
+        for stream in self.shared.connections.lock().open.values() {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        self.shared.backend.close();
+        while Instant::now() < deadline {
+            if self.connections() == 0 {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.connections() == 0
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop(Duration::from_secs(5));
+    }
+}
+
+impl Shared {
+    pub(crate) fn metrics(&self) -> BTreeMap<String, u64> {
+        let mut metrics = self.backend.metrics();
+        metrics.insert("server_sessions".to_owned(), self.sessions.load(Ordering::Relaxed));
+        metrics.insert("server_connections".to_owned(), self.connections.lock().open.len() as u64);
+        metrics
+    }
+
+    pub(crate) fn shards(&self) -> Vec<Value> {
+        let mut shards = self.backend.shards();
+        let mut registry = self.registry.lock();
+        // The registry is bounded by the live shards: what belongs to none of them is forgotten.
+        let live: std::collections::HashSet<String> = shards.iter().map(state_key).collect();
+        registry.policies.retain(|key, _| live.contains(key));
+        let live: std::collections::HashSet<String> = shards.iter().map(shard_key).collect();
+        registry.failed.retain(|key, _| live.contains(key));
+        for shard in &mut shards {
+            let policy = registry.policies.get(&state_key(shard));
+            shard["policy"] = json!(policy);
+        }
+        shards
+    }
+
+    /// Refuses a session of a shard that must fail its job; notes the policy that its query asks for.
+    pub(crate) fn admit(&self, request: &Value) -> Result<()> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(Error::retryable("the state server is ending; the next attempt starts another one"));
+        }
+        let mut registry = self.registry.lock();
+        if let Some(message) = registry.failed.get(&shard_key(request)) {
+            return Err(Error::new(ErrorKind::Store, message.clone()));
+        }
+        if let Value::Object(options) = &request["options"] {
+            let policy = options
+                .iter()
+                .filter(|(name, _)| name.starts_with(POLICY_PREFIX))
+                .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+                .collect();
+            registry.policies.insert(state_key(request), policy);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn request_shutdown(&self) {
+        self.shutdown.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn set_failpoints(&self, text: &[u8]) -> Result<()> {
+        let text = std::str::from_utf8(text).map_err(|_| Error::invalid("failpoints that are not UTF-8"))?;
+        if text.is_empty() {
+            self.failpoints.clear();
+            return Ok(());
+        }
+        self.failpoints.set(text)
+    }
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or_default()
+}
+
+fn state_key(value: &Value) -> String {
+    format!("{}/{}", text(value, "query_id"), text(value, "name"))
+}
+
+fn shard_key(value: &Value) -> String {
+    format!("{}/{}", state_key(value), value["shard"])
+}
+
+fn bind(path: &Path) -> Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Error::io(format!("removing the stale socket {}", path.display()), &error));
+        }
+        _ => {}
+    }
+    let what = || format!("listening at {}", path.display());
+    let listener = UnixListener::bind(path).map_err(|e| Error::io(what(), &e))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(|e| Error::io(what(), &e))?;
+    listener.set_nonblocking(true).map_err(|e| Error::io(what(), &e))?;
+    Ok(listener)
+}
+
+fn accept_loop(listener: &UnixListener, shared: &Arc<Shared>) {
+    while !shared.stopping.load(Ordering::Acquire) {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&shared.wake, PollFlags::IN)];
+        if poll(&mut fds, None).is_err() {
+            continue;
+        }
+        match listener.accept() {
+            Ok((stream, _)) => accept(stream, shared),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                // Out of descriptors: wait for connections to end instead of spinning.
+                shared.log.event("WARN", "accept", json!({"error": error.to_string()}));
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+fn accept(stream: UnixStream, shared: &Arc<Shared>) {
+    if stream.set_nonblocking(false).is_err() {
+        return;
+    }
+    if let Err(error) = check_peer(&stream).and_then(|()| start_thread(&stream, shared)) {
+        refuse(stream, &error);
+        shared.log.event("WARN", "refused", json!({"error": error.message()}));
+    }
+}
+
+/// Only this user's processes (and root's) may talk to the server.
+fn check_peer(stream: &UnixStream) -> Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)
+        .map_err(|e| Error::io("asking for the peer's user", &e.into()))?;
+    let own = rustix::process::geteuid();
+    if peer.uid == own || peer.uid.is_root() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::PermissionDenied,
+        format!("the state server belongs to user {} and refuses user {}", own.as_raw(), peer.uid.as_raw()),
+    ))
+}
+
+fn start_thread(stream: &UnixStream, shared: &Arc<Shared>) -> Result<()> {
+    let io = |e: std::io::Error| Error::io("taking a connection", &e);
+    let (kept, served) = (stream.try_clone().map_err(io)?, stream.try_clone().map_err(io)?);
+    let id = {
+        let mut connections = shared.connections.lock();
+        if connections.open.len() >= shared.max_connections {
+            return Err(Error::limit(
+                format!("the state server already has {} connections", shared.max_connections),
+                "max_sessions",
+            ));
+        }
+        connections.next += 1;
+        let id = connections.next;
+        connections.open.insert(id, kept);
+        id
+    };
+    let registered = Registered { id, shared: Arc::clone(shared) };
+    std::thread::Builder::new()
+        .name(format!("fcl-session-{id}"))
+        .stack_size(STACK)
+        .spawn(move || session::serve(served, &registered.shared))
+        .map(drop)
+        .map_err(|e| Error::io("starting a connection's thread", &e))
+}
+
+/// A place among the connections, given back however the thread ends.
+struct Registered {
+    id: u64,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut connections = self.shared.connections.lock();
+        if connections.open.remove(&self.id).is_some() {
+            connections.idle_since = Instant::now();
+        }
+    }
+}
+
+fn refuse(mut stream: UnixStream, error: &Error) {
+    let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
+    let _ = stream.write_all(&protocol::hello());
+    let _ = write_frame(&mut stream, Kind::Error, 0, &protocol::encode_error(error));
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

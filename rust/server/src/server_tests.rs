@@ -1,0 +1,409 @@
+//! The server and its client against a fake backend that fails at will.
+
+use super::*;
+use crate::backend::{ResultStream, SessionBackend};
+use crate::client::{Client, ClientSettings, SessionClient};
+use arrow_array::{Int64Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use fastchangelog_core::failpoint::Failpoints;
+use std::io::Read;
+use std::sync::mpsc;
+use tempfile::TempDir;
+
+#[derive(Default)]
+struct Fake {
+    committed: AtomicU64,
+    aborted: AtomicU64,
+    /// Commits wait for a message here, if there is one.
+    gate: Mutex<Option<mpsc::Receiver<()>>>,
+}
+
+impl Backend for Fake {
+    fn open(self: Arc<Self>, request: &str) -> Result<Box<dyn SessionBackend>> {
+        let request: Value = serde_json::from_str(request).unwrap();
+        if request["name"] == "missing" {
+            return Err(Error::not_found("no such state"));
+        }
+        Ok(Box::new(FakeSession { fake: self, rows: vec![], bytes: 0, committed: false }))
+    }
+
+    fn shards(&self) -> Vec<Value> {
+        vec![json!({"id": "q/default/0", "query_id": "q", "name": "default", "shard": 0})]
+    }
+
+    fn begin_materialize(&self, _: &str) -> Result<Option<Box<dyn MaterializeBackend>>> {
+        Ok(None)
+    }
+
+    fn metrics(&self) -> BTreeMap<String, u64> {
+        BTreeMap::from([("committed".to_owned(), self.committed.load(Ordering::SeqCst))])
+    }
+
+    fn close_idle(&self) {}
+
+    fn close(&self) {}
+}
+
+struct FakeSession {
+    fake: Arc<Fake>,
+    rows: Vec<i64>,
+    bytes: usize,
+    committed: bool,
+}
+
+impl SessionBackend for FakeSession {
+    fn merge(&mut self, payload: &[u8]) -> Result<()> {
+        match payload {
+            b"fail" => return Err(Error::corrupt("log/ab", 3, "checksum")),
+            b"panic" => panic!("a bug"),
+            _ => {}
+        }
+        self.rows.push(i64::try_from(payload.len()).unwrap());
+        self.bytes += payload.len();
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Box<dyn ResultStream>> {
+        Ok(Box::new(FakeResults { rows: std::mem::take(&mut self.rows), at: 0 }))
+    }
+
+    fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)> {
+        if let Some(gate) = &*self.fake.gate.lock() {
+            gate.recv().unwrap();
+        }
+        self.committed = true;
+        self.fake.committed.fetch_add(1, Ordering::SeqCst);
+        Ok(("handle".to_owned(), BTreeMap::from([("bytes".to_owned(), self.bytes as u64)])))
+    }
+}
+
+impl Drop for FakeSession {
+    fn drop(&mut self) {
+        if !self.committed {
+            self.fake.aborted.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// One batch per payload: as many rows as the payload has bytes, each holding the payload's number.
+struct FakeResults {
+    rows: Vec<i64>,
+    at: usize,
+}
+
+impl Iterator for FakeResults {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rows = *self.rows.get(self.at)?;
+        let column = Int64Array::from(vec![i64::try_from(self.at).unwrap(); usize::try_from(rows).unwrap()]);
+        self.at += 1;
+        Some(RecordBatch::try_new(self.schema(), vec![Arc::new(column)]).map_err(Error::from))
+    }
+}
+
+impl ResultStream for FakeResults {
+    fn schema(&self) -> SchemaRef {
+        Arc::new(Schema::new(vec![Field::new("n", DataType::Int64, true)]))
+    }
+}
+
+struct World {
+    dir: TempDir,
+    fake: Arc<Fake>,
+    server: Server,
+}
+
+fn world_with(max_connections: usize, max_message: u64) -> World {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Arc::new(Fake::default());
+    let log = LogFile::open(&dir.path().join("server.log"), 1 << 20, false).unwrap();
+    let settings = ServerSettings { socket: dir.path().join("s"), max_connections, max_message };
+    let server = Server::start(&settings, fake.clone(), log, Failpoints::none()).unwrap();
+    World { dir, fake, server }
+}
+
+fn world() -> World {
+    world_with(64, 64 << 20)
+}
+
+fn settings(world: &World) -> ClientSettings {
+    ClientSettings {
+        socket: world.dir.path().join("s"),
+        log: "the/server.log".to_owned(),
+        timeout: Duration::from_secs(20),
+        max_message: 64 << 20,
+    }
+}
+
+fn quiet() -> Result<()> {
+    Ok(())
+}
+
+const REQUEST: &str = r#"{"query_id":"q","name":"default","shard":0,"shards":2,"batch":7,"options":{"materialization_interval":"1s","compression":"lz4"}}"#;
+
+fn session(world: &World) -> SessionClient {
+    SessionClient::open(settings(world), REQUEST, &quiet).unwrap()
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn log_lines(world: &World) -> Vec<Value> {
+    let text = std::fs::read_to_string(world.dir.path().join("server.log")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_session_from_open_to_handle() {
+    let world = world();
+    for persist in [false, true] {
+        let mut session = session(&world);
+        session.merge(b"abc", &quiet).unwrap();
+        session.merge(&vec![7; 3 << 20], &quiet).unwrap();
+        let schema = session.finish(persist, &quiet).unwrap();
+        assert_eq!(schema.field(0).name(), "n");
+        let first = session.next_batch(&quiet).unwrap().unwrap();
+        assert_eq!(first.num_rows(), 3);
+        // 24 MiB of one batch: many frames, put together again.
+        let second = session.next_batch(&quiet).unwrap().unwrap();
+        assert_eq!(second.num_rows(), 3 << 20);
+        assert!(session.next_batch(&quiet).unwrap().is_none());
+        let (handle, metrics) = session.commit(&quiet).unwrap();
+        assert_eq!(handle, "handle");
+        assert_eq!((metrics["bytes"], metrics["payloads"], metrics["result_rows"]), (3 + (3 << 20), 2, 3 + (3 << 20)));
+    }
+    assert_eq!(world.fake.committed.load(Ordering::SeqCst), 2);
+    let lines = log_lines(&world);
+    assert_eq!(lines.len(), 2, "one line per session");
+    assert_eq!((lines[0]["outcome"].as_str(), lines[0]["batch"].as_i64()), (Some("committed"), Some(7)));
+    assert!(lines[0]["steps"]["commit_wait_micros"].is_u64());
+}
+
+#[test]
+fn a_batch_without_rows_has_a_schema_and_a_handle() {
+    let world = world();
+    let mut session = session(&world);
+    assert_eq!(session.finish(true, &quiet).unwrap().fields().len(), 1);
+    assert!(session.next_batch(&quiet).unwrap().is_none());
+    assert_eq!(session.commit(&quiet).unwrap().0, "handle");
+}
+
+#[test]
+fn results_travel_while_the_commit_runs() {
+    let world = world();
+    let (open, gate) = mpsc::channel();
+    *world.fake.gate.lock() = Some(gate);
+    let mut session = session(&world);
+    session.merge(b"ab", &quiet).unwrap();
+    session.finish(true, &quiet).unwrap();
+    assert_eq!(session.next_batch(&quiet).unwrap().unwrap().num_rows(), 2);
+    assert!(session.next_batch(&quiet).unwrap().is_none(), "all results are here, the commit still waits");
+    assert_eq!(world.fake.committed.load(Ordering::SeqCst), 0);
+    open.send(()).unwrap();
+    session.commit(&quiet).unwrap();
+    assert_eq!(world.fake.committed.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_closed_connection_is_an_abort() {
+    let world = world();
+    let mut first = session(&world);
+    first.merge(b"abc", &quiet).unwrap();
+    first.close();
+    assert!(first.merge(b"abc", &quiet).unwrap_err().message().contains("closed"));
+    let mut second = session(&world);
+    second.finish(false, &quiet).unwrap();
+    drop(second);
+    until("both sessions abort", || world.fake.aborted.load(Ordering::SeqCst) == 2);
+    until("their threads end", || world.server.connections() == 0);
+    assert!(log_lines(&world).iter().all(|line| line["outcome"] == "aborted"));
+}
+
+#[test]
+fn errors_of_payloads_reach_the_next_call() {
+    let world = world();
+    let mut session = session(&world);
+    session.merge(b"fail", &quiet).unwrap();
+    for _ in 0..200 {
+        // Payloads after the failed one are thrown away, or refused once the error has arrived.
+        if session.merge(&[0; 100_000], &quiet).is_err() {
+            break;
+        }
+    }
+    let error = session.finish(true, &quiet).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.message().contains("log/ab"), "{error}");
+    assert_eq!(session.commit(&quiet).unwrap_err().kind(), ErrorKind::Corrupt, "the first error is repeated");
+    assert_eq!(world.fake.aborted.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_panic_fails_one_connection_only() {
+    let world = world();
+    let mut bad = session(&world);
+    bad.merge(b"panic", &quiet).unwrap();
+    let error = bad.finish(false, &quiet).unwrap_err();
+    assert!(error.message().contains("a bug"), "{error}");
+    let mut good = session(&world);
+    good.finish(false, &quiet).unwrap();
+    good.commit(&quiet).unwrap();
+}
+
+#[test]
+fn open_errors_keep_their_kind() {
+    let world = world();
+    let error = SessionClient::open(settings(&world), r#"{"name":"missing"}"#, &quiet).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn requests_out_of_turn_are_errors() {
+    let world = world();
+    let mut client = Client::connect(settings(&world), &quiet).unwrap();
+    assert!(client.call(Kind::Commit, &[], &quiet).unwrap_err().message().contains("out of turn"));
+    let mut committed = session(&world);
+    committed.finish(false, &quiet).unwrap();
+    committed.commit(&quiet).unwrap();
+    assert!(committed.commit(&quiet).unwrap_err().message().contains("out of turn"));
+}
+
+#[test]
+fn too_many_connections_name_the_option() {
+    let world = world_with(2, 1 << 20);
+    let kept = [session(&world), session(&world)];
+    let error = SessionClient::open(settings(&world), REQUEST, &quiet).unwrap_err();
+    assert!(error.is_retryable() && error.message().contains("`max_sessions`"), "{error}");
+    drop(kept);
+    until("places are given back", || SessionClient::open(settings(&world), REQUEST, &quiet).is_ok());
+}
+
+#[test]
+fn too_large_a_payload_names_the_option_on_both_sides() {
+    let world = world_with(4, 1000);
+    let mut client =
+        SessionClient::open(ClientSettings { max_message: 500, ..settings(&world) }, REQUEST, &quiet).unwrap();
+    assert!(client.merge(&[0; 501], &quiet).unwrap_err().message().contains("`max_message_size`"));
+    client.merge(&[0; 500], &quiet).unwrap();
+    let mut client = session(&world);
+    client.merge(&[0; 1001], &quiet).unwrap();
+    let error = client.finish(false, &quiet).unwrap_err();
+    assert!(error.message().contains("`max_message_size`"), "{error}");
+}
+
+#[test]
+fn another_version_is_told_apart() {
+    let world = world();
+    let mut stream = UnixStream::connect(world.dir.path().join("s")).unwrap();
+    stream.write_all(&protocol::hello_of(99, "0.0.9")).unwrap();
+    protocol::read_hello(&mut stream, "the state server").unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty(), "nothing is served to another version");
+    until("the refusal is logged", || !log_lines(&world).is_empty());
+    let text = log_lines(&world)[0]["error"].as_str().unwrap().to_owned();
+    assert!(text.contains("two fastchangelog versions") && text.contains("0.0.9"), "{text}");
+}
+
+#[test]
+fn a_dead_server_is_retryable_and_names_its_log() {
+    let world = world();
+    let mut session = session(&world);
+    session.merge(b"abc", &quiet).unwrap();
+    assert!(world.server.stop(Duration::from_secs(20)), "all threads ended");
+    let error = session.finish(false, &quiet).unwrap_err();
+    assert!(error.is_retryable() && error.message().contains("the/server.log"), "{error}");
+    let error = SessionClient::open(settings(&world), REQUEST, &quiet).unwrap_err();
+    assert!(error.is_retryable() && error.message().contains("the/server.log"), "{error}");
+}
+
+#[test]
+fn a_silent_server_is_given_up_and_ctrl_c_is_heard() {
+    let dir = tempfile::tempdir().unwrap();
+    let _listener = UnixListener::bind(dir.path().join("s")).unwrap();
+    let settings = ClientSettings {
+        socket: dir.path().join("s"),
+        log: "the/server.log".to_owned(),
+        timeout: Duration::from_millis(1),
+        max_message: 1000,
+    };
+    let error = Client::connect(settings.clone(), &quiet).unwrap_err();
+    assert!(error.message().contains("`session_timeout`"), "{error}");
+    let ticks = AtomicU64::new(0);
+    let interrupt = || {
+        ticks.fetch_add(1, Ordering::SeqCst);
+        Err(Error::closed("interrupted"))
+    };
+    let patient = ClientSettings { timeout: Duration::from_secs(600), ..settings };
+    assert_eq!(Client::connect(patient, &interrupt).unwrap_err().message(), "interrupted");
+    assert_eq!(ticks.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn shards_carry_the_policy_of_their_query_and_can_fail_their_job() {
+    let world = world();
+    drop(session(&world));
+    let shards = world.server.shards();
+    assert_eq!(shards[0]["policy"], json!({"materialization_interval": "1s"}));
+    world.server.set_shard_failure("q/default/0", Some("materialization failed 4 times in a row"));
+    let error = SessionClient::open(settings(&world), REQUEST, &quiet).unwrap_err();
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Store, "materialization failed 4 times in a row"));
+    world.server.set_shard_failure("q/default/0", None);
+    session(&world);
+}
+
+#[test]
+fn requests_without_a_session() {
+    let world = world();
+    let mut client = Client::connect(settings(&world), &quiet).unwrap();
+    assert_eq!(client.call(Kind::Ping, &[], &quiet).unwrap().0, Kind::Ok);
+    let (_, metrics) = client.call(Kind::Metrics, &[], &quiet).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&metrics).unwrap()["server_connections"], 1);
+    let (_, shards) = client.call(Kind::Shards, &[], &quiet).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&shards).unwrap()[0]["id"], "q/default/0");
+    assert!(client.call(Kind::SetFailpoints, b"x=explode", &quiet).is_err());
+    let mut client = Client::connect(settings(&world), &quiet).unwrap();
+    client.call(Kind::SetFailpoints, b"x=error", &quiet).unwrap();
+    assert!(!world.server.shutdown_requested());
+    client.call(Kind::Shutdown, &[], &quiet).unwrap();
+    assert!(world.server.shutdown_requested());
+}
+
+#[test]
+fn the_socket_belongs_to_its_user_and_goes_with_the_server() {
+    let world = world();
+    let path = world.dir.path().join("s");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(world.server.stop(Duration::from_secs(20)));
+    assert!(!path.exists());
+    assert!(world.server.stop(Duration::ZERO), "again is harmless");
+}
+
+#[test]
+fn many_sessions_at_once() {
+    let world = world();
+    std::thread::scope(|scope| {
+        for i in 1..=32usize {
+            let world = &world;
+            scope.spawn(move || {
+                let mut session = session(world);
+                for _ in 0..i {
+                    session.merge(&vec![1; i], &quiet).unwrap();
+                }
+                session.finish(i % 2 == 0, &quiet).unwrap();
+                let mut rows = 0;
+                while let Some(batch) = session.next_batch(&quiet).unwrap() {
+                    rows += batch.num_rows();
+                }
+                assert_eq!(rows, i * i);
+                session.commit(&quiet).unwrap();
+            });
+        }
+    });
+    assert_eq!(world.fake.committed.load(Ordering::SeqCst), 32);
+}
