@@ -23,8 +23,8 @@ import pytest
 
 import fastchangelog
 from fastchangelog import _internal, server
+from fastchangelog.counters import metrics
 from fastchangelog.errors import ClosedError, InvalidArgument, RetryableError
-from fastchangelog.metrics import metrics
 from fastchangelog.place import Place
 from fastchangelog.server import Life
 

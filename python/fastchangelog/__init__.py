@@ -46,6 +46,8 @@ from fastchangelog.errors import (
 
 if TYPE_CHECKING:
     from fastchangelog import spark
+    from fastchangelog.counters import metrics
+    from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer
 
 __version__ = "0.1.0"
 
@@ -57,6 +59,8 @@ __all__ = [
     "FencedError",
     "InternalError",
     "InvalidArgument",
+    "MaterializationPolicy",
+    "PeriodicMaterializer",
     "PermissionDeniedError",
     "RetryableError",
     "SchemaMismatchError",
@@ -74,6 +78,7 @@ __all__ = [
     "max",
     "max_by",
     "mean",
+    "metrics",
     "min",
     "min_by",
     "spark",
@@ -81,7 +86,12 @@ __all__ = [
 ]
 
 #: Public name -> the module that holds it; None where the name is the module.
-_LAZY: dict[str, str | None] = {"spark": None}
+_LAZY: dict[str, str | None] = {
+    "MaterializationPolicy": "fastchangelog.materialize",
+    "PeriodicMaterializer": "fastchangelog.materialize",
+    "metrics": "fastchangelog.counters",
+    "spark": None,
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 pub(crate) fn enter<T: Send>(py: Python<'_>, work: impl FnOnce(Tick<'_>) -> Result<T> + Send) -> PyResult<T> {
     let interrupt = Mutex::new(None);
     let outcome = py.detach(|| {
+        #[expect(clippy::redundant_closure_for_method_calls, reason = "the bare method fits one lifetime only")]
         let tick = || match Python::try_attach(|py| py.check_signals()) {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => {

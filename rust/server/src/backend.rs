@@ -53,10 +53,11 @@ pub trait MaterializeBackend: Send + Sync {
 
 /// The engine behind the seam.
 pub(crate) fn engine(
-    _: std::path::PathBuf,
+    data_dir: std::path::PathBuf,
     _: fastchangelog_core::config::Options,
     _: fastchangelog_core::failpoint::SharedFailpoints,
 ) -> Result<Arc<dyn Backend>> {
+    std::fs::create_dir_all(&data_dir).map_err(|e| fastchangelog_core::Error::io("the data folder", &e))?;
     Ok(Arc::new(Unwired))
 }
 

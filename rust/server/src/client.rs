@@ -62,8 +62,10 @@ impl Client {
         let tuned = stream.set_read_timeout(Some(TICK)).and_then(|()| stream.set_write_timeout(Some(TICK)));
         tuned.map_err(|e| Error::io("setting up the socket", &e))?;
         let mut this = Self { stream, settings, pid: std::process::id(), next_request: 0, broken: None };
-        this.send(&[&protocol::hello()], tick)?;
+        let sent = this.send(&[&protocol::hello()], tick);
+        // A server that refuses the connection says hello and why, whether or not it has read ours.
         protocol::read_hello(&mut this.waiting(tick), "the state server")?;
+        sent.or_else(|error| this.unsent(error, tick))?;
         Ok(this)
     }
 
@@ -79,12 +81,17 @@ impl Client {
         protocol::check_length(kind, body.len() as u64, self.settings.max_message)?;
         self.next_request += 1;
         let header = Header { kind, request: self.next_request, length: body.len() as u64 }.encode();
-        if let Err(error) = self.send(&[&header, body], tick) {
-            // The server may have said why before it stopped reading.
-            let told = self.reply(self.next_request, tick).err().filter(|e| !e.is_retryable());
-            return Err(self.break_with(told.unwrap_or(error)));
-        }
+        self.send(&[&header, body], tick).or_else(|error| self.unsent(error, tick))?;
         Ok(self.next_request)
+    }
+
+    /// Why something could not be sent: the server may have said so before it stopped reading.
+    fn unsent(&mut self, error: io::Error, tick: Tick<'_>) -> Result<()> {
+        if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+            self.reply(self.next_request, tick)?;
+        }
+        let error = self.waiting(tick).error(error);
+        Err(self.break_with(error))
     }
 
     /// Reads the next reply; an error reply is the error.
@@ -126,13 +133,13 @@ impl Client {
         error
     }
 
-    fn send(&mut self, parts: &[&[u8]], tick: Tick<'_>) -> Result<()> {
+    fn send(&self, parts: &[&[u8]], tick: Tick<'_>) -> io::Result<()> {
         let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|p| IoSlice::new(p)).collect();
         let mut slices = &mut slices[..];
         let mut stream = self.waiting(tick);
         IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
-            let n = stream.write_vectored(slices).map_err(|e| stream.error(e))?;
+            let n = stream.write_vectored(slices)?;
             IoSlice::advance_slices(&mut slices, n);
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! Owns: appending, rotation (`server.log` → `server.log.1`), and the tracing subscriber that writes to it.
 //! Does not own: what is logged. Nothing here ever fails the caller: a full disk loses lines, not batches.
 
+use fastchangelog_core::clock::SharedClock;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
@@ -10,14 +11,22 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A log file holds at most this much; with its one predecessor, twice as much is on disk.
 pub const MAX_LOG_BYTES: u64 = 8 << 20;
 
 /// An append-only file that starts anew when it is full. Clones share it.
-#[derive(Debug, Clone)]
-pub struct LogFile(Arc<Mutex<Inner>>);
+#[derive(Clone)]
+pub struct LogFile {
+    inner: Arc<Mutex<Inner>>,
+    clock: SharedClock,
+}
+
+impl std::fmt::Debug for LogFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.lock().fmt(f)
+    }
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -31,19 +40,18 @@ struct Inner {
 impl LogFile {
     /// Opens `path` for appending, readable by its owner only. With `owns_stdio`, the process's standard output and
     /// error follow the file when it rotates, so that panics and foreign output land in the same place.
-    pub fn open(path: &Path, max_bytes: u64, owns_stdio: bool) -> io::Result<Self> {
+    pub fn open(path: &Path, max_bytes: u64, owns_stdio: bool, clock: SharedClock) -> io::Result<Self> {
         let file = append(path)?;
         let written = file.metadata()?.len();
         let mut inner = Inner { path: path.to_owned(), file, written, max_bytes, owns_stdio };
         inner.redirect();
-        Ok(Self(Arc::new(Mutex::new(inner))))
+        Ok(Self { inner: Arc::new(Mutex::new(inner)), clock })
     }
 
     /// Writes one event with `fields` (a JSON object).
     pub fn event(&self, level: &str, name: &str, fields: Value) {
         let mut line = Map::new();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        line.insert("time_ms".to_owned(), json!(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)));
+        line.insert("time_ms".to_owned(), json!(self.clock.now_millis()));
         line.insert("level".to_owned(), json!(level));
         line.insert("event".to_owned(), json!(name));
         if let Value::Object(fields) = fields {
@@ -51,7 +59,7 @@ impl LogFile {
         }
         let mut text = Value::Object(line).to_string();
         text.push('\n');
-        self.0.lock().append(text.as_bytes());
+        self.inner.lock().append(text.as_bytes());
     }
 
     /// Sends this process's tracing events here, from `level` up. Only the first call in a process counts.
@@ -69,7 +77,7 @@ impl LogFile {
 
 impl Write for LogFile {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().append(line);
+        self.inner.lock().append(line);
         Ok(line.len())
     }
 
@@ -118,12 +126,13 @@ fn append(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fastchangelog_core::clock::ManualClock;
 
     #[test]
     fn lines_are_json_and_the_size_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("server.log");
-        let log = LogFile::open(&path, 4096, false).unwrap();
+        let log = LogFile::open(&path, 4096, false, ManualClock::at(17)).unwrap();
         for i in 0..500 {
             log.event("INFO", "session", json!({"batch": i, "text": "two\nlines"}));
         }

@@ -4,6 +4,7 @@
 
 use crate::logfile::{LogFile, MAX_LOG_BYTES};
 use crate::server::{Server, ServerSettings};
+use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::config::Options;
 use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::{Error, Result};
@@ -36,7 +37,7 @@ fn info() -> String {
 pub fn start(settings: &str) -> Result<Server> {
     let settings: ProcessSettings =
         serde_json::from_str(settings).map_err(|e| Error::internal(format!("the server's settings: {e}")))?;
-    let log = LogFile::open(&settings.log, MAX_LOG_BYTES, settings.owns_stdio)
+    let log = LogFile::open(&settings.log, MAX_LOG_BYTES, settings.owns_stdio, SystemClock::shared())
         .map_err(|e| Error::io(format!("opening the log {}", settings.log.display()), &e))?;
     log.subscribe(&settings.log_level);
     let options = Options::from_map(&settings.options)?;

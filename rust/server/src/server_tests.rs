@@ -5,6 +5,7 @@ use crate::backend::{ResultStream, SessionBackend};
 use crate::client::{Client, ClientSettings, SessionClient};
 use arrow_array::{Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::failpoint::Failpoints;
 use std::io::Read;
 use std::sync::mpsc;
@@ -117,7 +118,7 @@ struct World {
 fn world_with(max_connections: usize, max_message: u64) -> World {
     let dir = tempfile::tempdir().unwrap();
     let fake = Arc::new(Fake::default());
-    let log = LogFile::open(&dir.path().join("server.log"), 1 << 20, false).unwrap();
+    let log = LogFile::open(&dir.path().join("server.log"), 1 << 20, false, SystemClock::shared()).unwrap();
     let settings = ServerSettings { socket: dir.path().join("s"), max_connections, max_message };
     let server = Server::start(&settings, fake.clone(), log, Failpoints::none()).unwrap();
     World { dir, fake, server }
@@ -136,6 +137,7 @@ fn settings(world: &World) -> ClientSettings {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the shape of a tick")]
 fn quiet() -> Result<()> {
     Ok(())
 }
@@ -232,7 +234,7 @@ fn errors_of_payloads_reach_the_next_call() {
     session.merge(b"fail", &quiet).unwrap();
     for _ in 0..200 {
         // Payloads after the failed one are thrown away, or refused once the error has arrived.
-        if session.merge(&[0; 100_000], &quiet).is_err() {
+        if session.merge(&vec![0; 100_000], &quiet).is_err() {
             break;
         }
     }
@@ -339,7 +341,7 @@ fn a_silent_server_is_given_up_and_ctrl_c_is_heard() {
         ticks.fetch_add(1, Ordering::SeqCst);
         Err(Error::closed("interrupted"))
     };
-    let patient = ClientSettings { timeout: Duration::from_secs(600), ..settings };
+    let patient = ClientSettings { timeout: Duration::from_mins(10), ..settings };
     assert_eq!(Client::connect(patient, &interrupt).unwrap_err().message(), "interrupted");
     assert_eq!(ticks.load(Ordering::SeqCst), 1);
 }

@@ -304,7 +304,7 @@ fn send_results(
     let mut rows = 0;
     let mut writer = match StreamWriter::try_new(Frames::new(stream, request), &results.schema()) {
         Ok(writer) => writer,
-        Err(error) => return as_io(error).map(|error| Err(error)),
+        Err(error) => return as_io(error).map(Err),
     };
     loop {
         let batch = match results.next() {
@@ -314,13 +314,13 @@ fn send_results(
         };
         rows += batch.num_rows() as u64;
         if let Err(error) = writer.write(&batch) {
-            return as_io(error).map(|error| Err(error));
+            return as_io(error).map(Err);
         }
         // A frame ends with its batch: the reader then decodes it in place, without putting pieces together.
         writer.get_mut().send()?;
     }
     if let Err(error) = writer.finish() {
-        return as_io(error).map(|error| Err(error));
+        return as_io(error).map(Err);
     }
     writer.get_mut().send()?;
     Ok(Ok((rows, writer.get_ref().bytes)))
