@@ -79,7 +79,7 @@ class Anchor(StatefulProcessor):
         stored = self._handle.get()
         handle = None if stored is None else stored[0]
         clock = _Stopwatch()
-        session = connect(self._request(shard_id, handle))
+        session = connect(self._request(shard_id, handle), operator.options)
         try:
             clock.lap("open_micros")
             for payloads in rows:
@@ -123,12 +123,11 @@ class Anchor(StatefulProcessor):
         )
 
 
-def connect(request: str) -> Any:
+def connect(request: str, options: Mapping[str, str]) -> Any:
     """A session at this executor's state server, which is started if there is none."""
-    from fastchangelog._internal import SessionClient
-    from fastchangelog.server import ensure_server
+    from fastchangelog.server import open_session
 
-    return SessionClient(ensure_server(), request)
+    return open_session(request, options)
 
 
 def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
