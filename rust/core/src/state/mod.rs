@@ -9,6 +9,12 @@
 //! kept so far.
 
 pub mod aggregate;
+mod arrays;
 pub mod codec;
+mod payload;
+mod rows;
 pub mod split;
 pub mod table;
+
+#[cfg(test)]
+mod model_tests;

@@ -1,1 +1,185 @@
 //! The map side: input rows to payloads per shard.
+//!
+//! Owns: grouping and partial aggregation in a map task, and how much of it is worth while; when payloads are emitted.
+//! Does not own: their bytes (`payload`), the shuffle.
+//!
+//! Invariants:
+//! 1. every input row is in exactly one partial row of exactly one payload, of the shard that owns its key group;
+//! 2. of one key, partial rows leave in the order of their input;
+//! 3. what is held is bounded (see [`Splitter::new`]).
+
+use super::aggregate::{AggPlan, AggSpec};
+use super::payload::Draft;
+use super::table::GroupTable;
+use crate::model::ids::{MAX_KEY_GROUPS, key_group_of, shard_of};
+use crate::{Error, Result};
+use arrow_array::RecordBatch;
+use std::sync::Arc;
+
+/// Rows that are folded at a time.
+const CHUNK: usize = 8_192;
+/// Rows after which grouping is judged.
+const WINDOW: usize = 20_000;
+/// Rows that go ungrouped until grouping is tried again.
+const PAUSE: usize = 200_000;
+/// Grouping pauses when more than this part of the rows of a window had new keys.
+const WORTH: (usize, usize) = (8, 10);
+/// A task holds at most this, or one payload if that is more.
+const HOLD: usize = 64 << 20;
+
+/// Shard and payload, on their way into the shuffle.
+pub type Emitted = Vec<(u32, Vec<u8>)>;
+
+/// Splits the rows of one map task.
+#[derive(Debug)]
+pub struct Splitter {
+    plan: Arc<AggPlan>,
+    table: GroupTable,
+    shards: u32,
+    max_parallelism: u16,
+    payload_bytes: usize,
+    hold: usize,
+    effort: Effort,
+    /// Input rows held, by shard.
+    input_rows: Vec<u64>,
+}
+
+impl Splitter {
+    /// A splitter into `shards` shards. Payloads are about `payload_bytes` at most (one row may be larger). All shards
+    /// together are flushed when `shards * payload_bytes`, but at most 64 MiB (at least one payload), are held.
+    pub fn new(spec: &AggSpec, shards: u32, max_parallelism: u16, payload_bytes: usize) -> Result<Self> {
+        if shards == 0 || u64::from(shards) > u64::from(max_parallelism) || usize::from(max_parallelism) > MAX_KEY_GROUPS
+        {
+            return Err(Error::invalid(format!(
+                "{shards} shards need between {} and {MAX_KEY_GROUPS} key groups, not {max_parallelism}; set the option `max_parallelism`",
+                shards.max(1)
+            )));
+        }
+        if payload_bytes == 0 || payload_bytes > 1 << 30 {
+            return Err(Error::invalid(format!("payloads of {payload_bytes} bytes; use 1 byte to 1 GiB")));
+        }
+        let plan = Arc::new(AggPlan::new(spec)?);
+        Ok(Self {
+            table: GroupTable::new(Arc::clone(&plan)),
+            plan,
+            shards,
+            max_parallelism,
+            payload_bytes,
+            hold: payload_bytes.saturating_mul(shards as usize).min(HOLD).max(payload_bytes),
+            effort: Effort::default(),
+            input_rows: vec![0; shards as usize],
+        })
+    }
+
+    /// Takes a batch of the spec's input schema; returns the payloads that had to leave.
+    pub fn push(&mut self, batch: &RecordBatch) -> Result<Emitted> {
+        let columns = self.plan.columns(batch)?;
+        let mut emitted = Vec::new();
+        for start in (0..batch.num_rows()).step_by(CHUNK) {
+            let rows = CHUNK.min(batch.num_rows() - start);
+            let chunk: Vec<_> = columns.iter().map(|column| column.slice(start, rows)).collect();
+            let keys = self.plan.codec().encode(&chunk[..self.plan.num_keys()], rows)?;
+            let hashes = keys.hashes();
+            for hash in &hashes {
+                let shard = self.shard(*hash);
+                self.input_rows[shard as usize] += 1;
+            }
+            let new = self.table.fold(&chunk, &keys, &hashes, self.effort.grouping)?;
+            self.effort.judge(rows, new);
+            if self.table.used_bytes() >= self.hold {
+                emitted.append(&mut self.flush()?);
+            }
+        }
+        Ok(emitted)
+    }
+
+    /// Returns what is left. Shards without rows get nothing.
+    pub fn finish(&mut self) -> Result<Emitted> {
+        self.flush()
+    }
+
+    fn shard(&self, hash: u64) -> u32 {
+        shard_of(key_group_of(hash, self.max_parallelism), self.shards, self.max_parallelism)
+    }
+
+    fn flush(&mut self) -> Result<Emitted> {
+        let (order, ends) = self.by_shard();
+        let mut emitted = Vec::new();
+        let mut start = 0;
+        for (shard, end) in (0u32..).zip(ends) {
+            let groups = &order[start..end];
+            start = end;
+            self.emit(shard, groups, &mut emitted)?;
+        }
+        self.table.clear();
+        Ok(emitted)
+    }
+
+    /// Groups sorted by shard, each shard's in their order, and the end of each shard's.
+    fn by_shard(&self) -> (Vec<u32>, Vec<usize>) {
+        let shards: Vec<u32> = self.table.groups().map(|group| self.shard(group.hash)).collect();
+        let mut next = vec![0usize; self.shards as usize + 1];
+        shards.iter().for_each(|shard| next[*shard as usize + 1] += 1);
+        for i in 1..next.len() {
+            next[i] += next[i - 1];
+        }
+        let ends = next[1..].to_vec();
+        let mut order = vec![0u32; shards.len()];
+        for (group, shard) in (0u32..).zip(&shards) {
+            let place = &mut next[*shard as usize];
+            order[*place] = group;
+            *place += 1;
+        }
+        (order, ends)
+    }
+
+    fn emit(&mut self, shard: u32, groups: &[u32], emitted: &mut Emitted) -> Result<()> {
+        let mut input_rows = std::mem::take(&mut self.input_rows[shard as usize]);
+        let mut draft = Draft::default();
+        let cap = self.payload_bytes;
+        for group in groups {
+            let more = self.table.drafted_bytes(*group as usize);
+            if !draft.is_empty() && draft.bytes() + more > cap {
+                // The input rows of a shard are told with the first of its payloads.
+                emitted.push((shard, draft.seal(&self.plan, std::mem::take(&mut input_rows))?));
+            }
+            if draft.is_empty() {
+                draft.reserve(groups.len().min(cap / more + 1));
+            }
+            self.table.draft(*group as usize, &mut draft)?;
+        }
+        if !draft.is_empty() {
+            emitted.push((shard, draft.seal(&self.plan, input_rows)?));
+        }
+        Ok(())
+    }
+}
+
+/// Decides whether to look up groups. Where nearly every key is new it saves nothing, so it pauses.
+#[derive(Debug)]
+struct Effort {
+    grouping: bool,
+    rows: usize,
+    new: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { grouping: true, rows: 0, new: 0 }
+    }
+}
+
+impl Effort {
+    fn judge(&mut self, rows: usize, new: usize) {
+        self.rows += rows;
+        self.new += new;
+        if self.rows >= if self.grouping { WINDOW } else { PAUSE } {
+            let idle = self.new * WORTH.1 > self.rows * WORTH.0;
+            *self = Self { grouping: !self.grouping || !idle, rows: 0, new: 0 };
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "split_tests.rs"]
+mod tests;

@@ -1,1 +1,270 @@
 //! Groups: distinct keys and their accumulator rows.
+//!
+//! Owns: which group a key is in, and the rows of all groups of one batch of one shard (or of one map task).
+//! Does not own: the state between batches (`keyed`), what rows mean (`aggregate`).
+//!
+//! Invariants:
+//! 1. groups are numbered from 0 in the order of their first appearance; a number never changes;
+//! 2. after [`GroupTable::merge_payload`] alone, keys are distinct.
+
+use super::aggregate::AggPlan;
+use super::codec::{EncodedKeys, hash_key};
+use super::payload::{Draft, Payload};
+use super::rows::Rows;
+use crate::state::aggregate::Other;
+use crate::{Error, Result};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Distinct keys with one accumulator row each, in flat memory.
+///
+/// The life of one batch of a shard: [`merge_payload`](Self::merge_payload) for every payload, then
+/// [`combine_base`](Self::combine_base) for every group with the row kept so far, then [`row`](Self::row) for what to
+/// keep and [`finish`](Self::finish) for what to emit.
+#[derive(Debug)]
+pub struct GroupTable {
+    plan: Arc<AggPlan>,
+    index: HashTable<Place>,
+    hashes: Vec<u64>,
+    key_ends: Vec<usize>,
+    keys: Vec<u8>,
+    rows: Rows,
+}
+
+/// A group in the index, with the half of the hash that the index does not look at first.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    group: u32,
+    tag: u32,
+}
+
+impl Place {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "groups are counted as u32, a tag is part of a hash")]
+    fn new(group: usize, hash: u64) -> Self {
+        Self { group: group as u32, tag: tag(hash) }
+    }
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a tag is part of a hash")]
+fn tag(hash: u64) -> u32 {
+    (hash >> 24) as u32
+}
+
+/// What a payload brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Merged {
+    /// Partial rows in it.
+    pub partial_rows: u64,
+    /// Input rows it stands for.
+    pub input_rows: u64,
+}
+
+/// A group's identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group<'a> {
+    /// [`hash_key`] of the key.
+    pub hash: u64,
+    /// Canonical key bytes.
+    pub key: &'a [u8],
+}
+
+impl GroupTable {
+    /// An empty table.
+    pub fn new(plan: Arc<AggPlan>) -> Self {
+        let rows = Rows::new(plan.shape());
+        Self { plan, index: HashTable::new(), hashes: Vec::new(), key_ends: Vec::new(), keys: Vec::new(), rows }
+    }
+
+    /// The plan of its rows.
+    pub fn plan(&self) -> &Arc<AggPlan> {
+        &self.plan
+    }
+
+    /// Number of groups.
+    pub fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// True without groups.
+    pub fn is_empty(&self) -> bool {
+        self.hashes.is_empty()
+    }
+
+    /// Bytes of memory held.
+    pub fn memory_bytes(&self) -> u64 {
+        let flat = self.hashes.capacity() * 8 + self.key_ends.capacity() * size_of::<usize>() + self.keys.capacity();
+        (flat + self.index.allocation_size()) as u64 + self.rows.memory_bytes()
+    }
+
+    /// Bytes of keys and rows, as a payload would hold them.
+    pub(super) fn used_bytes(&self) -> usize {
+        self.keys.len() + self.rows.used_bytes() + 4 * self.len()
+    }
+
+    /// The hash of group `i`'s key.
+    #[inline]
+    pub fn hash(&self, i: usize) -> u64 {
+        self.hashes[i]
+    }
+
+    /// The canonical key of group `i`.
+    #[inline]
+    pub fn key(&self, i: usize) -> &[u8] {
+        let start = if i == 0 { 0 } else { self.key_ends[i - 1] };
+        &self.keys[start..self.key_ends[i]]
+    }
+
+    /// All groups in order.
+    pub fn groups(&self) -> impl ExactSizeIterator<Item = Group<'_>> {
+        (0..self.len()).map(|i| Group { hash: self.hash(i), key: self.key(i) })
+    }
+
+    /// The encoded row of group `i`: the bytes to keep in the state. `scratch` is used when the row is not in one
+    /// piece; keep it between calls.
+    #[inline]
+    pub fn row<'a>(&'a self, i: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+        if self.plan.row_width().is_some() {
+            return self.rows.fixed(i);
+        }
+        scratch.clear();
+        self.rows.encode(i, scratch);
+        scratch
+    }
+
+    /// Joins the partial rows of a payload, in their order. Malformed bytes are an error of kind `Corrupt`, a payload
+    /// of another aggregation one of kind `SchemaMismatch`; an ANSI overflow is an `InvalidArgument` whose text is
+    /// Spark's. After an error the table is in a valid state, but holds part of the payload.
+    pub fn merge_payload(&mut self, payload: &[u8]) -> Result<Merged> {
+        let payload = Payload::read(&self.plan, payload)?;
+        let n = payload.len();
+        self.check_room(n)?;
+        let hashes: Vec<u64> = (0..n).map(|i| hash_key(payload.key(i))).collect();
+        self.reserve(n, payload.key_bytes());
+        let plan = Arc::clone(&self.plan);
+        let mut vars = Vec::new();
+        for (i, hash) in hashes.into_iter().enumerate() {
+            let fixed = plan.shape().parse(payload.row(i), &mut vars)?;
+            let (group, new) = self.find_or_add(hash, payload.key(i));
+            if new {
+                self.rows.push(fixed, &vars);
+            } else {
+                plan.merge(&mut self.rows, group, Other { fixed, vars: &vars, earlier: false })?;
+            }
+        }
+        Ok(Merged { partial_rows: n as u64, input_rows: payload.input_rows })
+    }
+
+    /// Joins group `i`'s row with the row kept so far, which stands for earlier input. Returns whether the row now
+    /// differs from `base` (without a base it does): if not, there is nothing to write.
+    pub fn combine_base(&mut self, i: usize, base: Option<&[u8]>) -> Result<bool> {
+        let Some(base) = base else { return Ok(true) };
+        let mut vars = Vec::new();
+        let fixed = self.plan.shape().parse(base, &mut vars)?;
+        self.plan.merge(&mut self.rows, i, Other { fixed, vars: &vars, earlier: true })?;
+        let same = self.rows.fixed(i) == fixed
+            && vars.iter().enumerate().all(|(slot, value)| self.rows.vars.get(i, slot) == *value);
+        Ok(!same)
+    }
+
+    /// The results of groups `range`, with the plan's output schema.
+    pub fn finish(&self, range: Range<usize>) -> Result<RecordBatch> {
+        let mut columns: Vec<ArrayRef> = self.plan.codec().decode(range.clone().map(|i| self.key(i)))?;
+        columns.extend(self.plan.results(&self.rows, &range)?);
+        let options = RecordBatchOptions::new().with_row_count(Some(range.len()));
+        Ok(RecordBatch::try_new_with_options(Arc::clone(self.plan.output()), columns, &options)?)
+    }
+
+    /// Forgets all groups, keeps the memory.
+    pub fn clear(&mut self) {
+        self.index.clear();
+        self.hashes.clear();
+        self.key_ends.clear();
+        self.keys.clear();
+        self.rows.clear();
+    }
+
+    /// Folds input rows with these keys. `probe` false: each becomes a group of its own, unseen by later look-ups.
+    /// Returns the number of new groups.
+    pub(super) fn fold(
+        &mut self,
+        columns: &[ArrayRef],
+        keys: &EncodedKeys,
+        hashes: &[u64],
+        probe: bool,
+    ) -> Result<usize> {
+        self.check_room(keys.len())?;
+        let before = self.len();
+        let mut groups = Vec::with_capacity(keys.len());
+        for (i, hash) in hashes.iter().enumerate() {
+            let group = if probe { self.find_or_add(*hash, keys.key(i)).0 } else { self.add(*hash, keys.key(i)) };
+            #[expect(clippy::cast_possible_truncation, reason = "check_room")]
+            groups.push(group as u32);
+        }
+        self.rows.grow_to(self.len());
+        self.plan.update(columns, &groups, &mut self.rows)?;
+        Ok(self.len() - before)
+    }
+
+    /// Puts group `i` into a payload.
+    pub(super) fn draft(&self, i: usize, draft: &mut Draft) -> Result<()> {
+        self.rows.encode(i, &mut draft.rows);
+        draft.push(self.key(i))
+    }
+
+    /// Bytes that group `i` takes in a payload.
+    pub(super) fn drafted_bytes(&self, i: usize) -> usize {
+        self.key(i).len() + self.rows.encoded_len(i) + 8
+    }
+
+    fn check_room(&self, more: usize) -> Result<()> {
+        match u32::try_from(self.len() + more) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::invalid(
+                "more than 4 billion groups in one batch of one shard; use more shuffle partitions or smaller batches",
+            )),
+        }
+    }
+
+    fn reserve(&mut self, groups: usize, key_bytes: usize) {
+        self.index.reserve(groups, |place| self.hashes[place.group as usize]);
+        self.hashes.reserve(groups);
+        self.key_ends.reserve(groups);
+        self.keys.reserve(key_bytes);
+        self.rows.reserve(groups);
+    }
+
+    /// The group of the key and whether it is new. A new group has no row yet.
+    #[inline]
+    fn find_or_add(&mut self, hash: u64, key: &[u8]) -> (usize, bool) {
+        let Self { index, hashes, key_ends, keys, .. } = self;
+        let same = |place: &Place| {
+            let group = place.group as usize;
+            let start = if group == 0 { 0 } else { key_ends[group - 1] };
+            place.tag == tag(hash) && &keys[start..key_ends[group]] == key
+        };
+        match index.entry(hash, same, |place| hashes[place.group as usize]) {
+            Entry::Occupied(entry) => (entry.get().group as usize, false),
+            Entry::Vacant(entry) => {
+                entry.insert(Place::new(hashes.len(), hash));
+                (self.add(hash, key), true)
+            }
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, hash: u64, key: &[u8]) -> usize {
+        self.hashes.push(hash);
+        self.keys.extend_from_slice(key);
+        self.key_ends.push(self.keys.len());
+        self.hashes.len() - 1
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -1,1 +1,0 @@
-//! Aggregates over accumulator rows.
