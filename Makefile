@@ -50,6 +50,7 @@ lint:
 	@$(SETUP) tool -m ruff check .
 	@$(SETUP) tool -m mypy
 	@$(SETUP) tool scripts/lint_imports.py
+	@$(SETUP) tool scripts/gen_reference.py --check
 	@echo '[lint] clean'
 
 format:

@@ -138,7 +138,7 @@ def _compared(title: str, outcomes: dict[str, list[Outcome]], drop: int) -> Part
             "state_files_per_batch": files,
             "runs": [dataclasses.asdict(o) for o in runs],
         }
-    head = ["variant", "trigger ms", "spread", "rounds", "addBatch", "rows/s", "× ours", "MB/batch", "files/batch"]
+    head = ["variant", "trigger ms", "spread", "rounds", "addBatch", "rows/s", "x ours", "MB/batch", "files/batch"]
     notes = ("MB and files: what a batch leaves in the checkpoint's state folder and in ours, deletions not counted.",)
     return Part(title, [*head, "requests/batch"], rows, data, notes)
 
@@ -180,7 +180,7 @@ def _steps(title: str, outcome: Outcome) -> Part:
         if name.endswith("_micros") and value:
             found[f"server / {name.removesuffix('_micros')}, per shard"] = value / done / shards / 1000
     rows = [[name, f"{value:,.1f}"] for name, value in found.items()]
-    notes = ("Lines of the server are means over all batches, the seeding one included; tasks overlap with each other.",)
+    notes = ("The server's lines are means over all batches, the seeding one included; tasks overlap.",)
     return Part(title, ["step", "ms"], rows, {"steps": found, "run": dataclasses.asdict(outcome)}, notes)
 
 

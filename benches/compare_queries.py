@@ -44,8 +44,7 @@ def settings(variant: str) -> dict[str, str]:
 def configure(spark: SparkSession, variant: str) -> None:
     """Sets what the variant needs and unsets what others set."""
     wanted = settings(variant)
-    for name in (_STORE + "providerClass", _STORE + "rocksdb.changelogCheckpointing.enabled",
-                 _STORE + "checkpointFormatVersion"):
+    for name in (*_ROCKSDB, _STORE + "checkpointFormatVersion"):
         if name in wanted:
             spark.conf.set(name, wanted[name])
         else:
@@ -124,8 +123,8 @@ def _session_calls(
     spec: str, root: str, options: dict[str, str], shards: int, handles: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from fastchangelog.server import open_session
         from fastchangelog.spark import task
-        from fastchangelog.spark.anchor import connect
         from fastchangelog.spark.plan.shards import shard_of_id
 
         session, path = None, Path()
@@ -148,11 +147,10 @@ def _session_calls(
                         "storage_options": {},
                         "checkpoint": None,
                     }
-                    session = connect(json.dumps(request))
+                    session = open_session(json.dumps(request), options)
                 session.merge(payload.as_py())
         if session is not None:
-            for result in session.finish():
-                yield result
+            yield from session.finish()
             handle, _ = session.commit()
             path.write_text(handle)
             session.close()

@@ -164,7 +164,8 @@ def _first_batch(raw: list[dict[str, Any]], began: float) -> float:
     if not raw:
         return 0.0
     text = raw[0]["timestamp"].replace("Z", "+00:00")
-    return datetime.datetime.fromisoformat(text).timestamp() - began + raw[0]["durationMs"]["triggerExecution"] / 1000
+    millis = int(raw[0]["durationMs"]["triggerExecution"])
+    return datetime.datetime.fromisoformat(text).timestamp() - began + millis / 1000
 
 
 def tree_size(folder: Path) -> tuple[int, int]:

@@ -219,8 +219,8 @@ def make_wheel() -> Path:
     say("wheel (the first time compiles RocksDB: 20 minutes on two cores)")
     shutil.rmtree(folder, ignore_errors=True)
     touch_changed()
-    maturin = [VENV_PYTHON, "-m", "maturin", "build", "--release", "--locked", "--interpreter", VENV_PYTHON]
-    run(*maturin, "--compatibility", "linux", "--out", folder, **build_env())
+    maturin: list[str | Path] = [VENV_PYTHON, "-m", "maturin", "build", "--release", "--locked"]
+    run(*maturin, "--interpreter", VENV_PYTHON, "--compatibility", "linux", "--out", folder, **build_env())
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         fail(f"set-up failed: maturin left {len(wheels)} wheels in {folder}, expected one")
