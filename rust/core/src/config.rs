@@ -129,7 +129,8 @@ mod parse {
             "t" | "tb" | "tib" => 1 << 40,
             _ => return Err(bad(name, value, "a size such as 1048576, \"5MiB\" or \"1GiB\"")),
         };
-        let number: u64 = number.parse().map_err(|_| bad(name, value, "a size such as 1048576, \"5MiB\" or \"1GiB\""))?;
+        let number: u64 =
+            number.parse().map_err(|_| bad(name, value, "a size such as 1048576, \"5MiB\" or \"1GiB\""))?;
         number.checked_mul(unit).ok_or_else(|| bad(name, value, "a size below 16 EiB"))
     }
 
@@ -166,7 +167,8 @@ mod parse {
     /// Short forms (`10s`, `5m`) and Spark's interval strings (`10 minutes`); a bare number is refused.
     pub fn duration(name: &str, value: &str) -> Result<Duration> {
         let (number, unit) = split(value);
-        let number: f64 = number.parse().map_err(|_| bad(name, value, "a duration such as \"10s\" or \"5 minutes\""))?;
+        let number: f64 =
+            number.parse().map_err(|_| bad(name, value, "a duration such as \"10s\" or \"5 minutes\""))?;
         let millis = match unit.to_ascii_lowercase().trim_end_matches('s') {
             "m" if unit.eq_ignore_ascii_case("ms") => 1.0,
             "milli" | "millisecond" => 1.0,
@@ -210,7 +212,7 @@ pub fn parse_size(name: &str, value: &str) -> Result<u64> {
     parse::size(name, value)
 }
 
-fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known.map(|k| (distance(name, k), k)).min().filter(|(d, k)| *d <= k.len() / 2).map(|(_, k)| k)
 }
 
@@ -240,9 +242,15 @@ mod tests {
     fn sizes_and_durations() {
         assert_eq!(one("memory_budget", "256MiB").unwrap().memory_budget, 256 << 20);
         assert_eq!(one("memory_budget", "1024").unwrap().memory_budget, 1024);
-        for (text, millis) in
-            [("50ms", 50), ("10s", 10_000), ("5m", 300_000), ("10 minutes", 600_000), ("1h", 3_600_000), ("2 days", 172_800_000), ("1 second", 1000)]
-        {
+        for (text, millis) in [
+            ("50ms", 50),
+            ("10s", 10_000),
+            ("5m", 300_000),
+            ("10 minutes", 600_000),
+            ("1h", 3_600_000),
+            ("2 days", 172_800_000),
+            ("1 second", 1000),
+        ] {
             assert_eq!(one("persist_delay", text).unwrap().persist_delay, Duration::from_millis(millis), "{text}");
         }
         assert!(one("persist_delay", "10").is_err());

@@ -25,5 +25,6 @@ pub mod format;
 pub mod metrics;
 pub mod model;
 pub mod state;
+pub mod store;
 
 pub use error::{Error, ErrorKind, Result};

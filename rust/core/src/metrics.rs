@@ -84,6 +84,10 @@ counters! {
     log_objects,
     /// Bytes of log objects uploaded.
     log_bytes,
+    /// Bytes of change sets waiting for upload or uploading (gauge).
+    in_flight_bytes,
+    /// Change sets that had to wait because `max_in_flight` was reached.
+    persist_waits,
     /// Requests sent to the object store, retries included.
     store_requests,
     /// Requests that had to be repeated.
@@ -136,4 +140,8 @@ counters! {
     cache_misses,
     /// Bytes held by the local cache (gauge).
     cache_bytes,
+    /// Objects the local cache pushed out.
+    cache_evictions,
+    /// Damaged or vanished files found in the local cache.
+    cache_damaged,
 }

@@ -1,0 +1,373 @@
+//! From a URI to a connected store.
+//!
+//! Owns: the URI schemes, the check of storage options, and building `object_store` clients with their retries off.
+//! Does not own: requests (`retry`), nor reading Hadoop's settings (Python translates them to storage options).
+
+use super::diagnose::{Redactor, clean_url, diagnose, diagnose_io};
+use crate::config::{Options, nearest};
+use crate::error::{Error, Result};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path as ObjectPath;
+use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, LazyLock};
+use url::Url;
+
+const SCHEMES: &str = "file://, s3:// (s3a://), gs://, az:// (abfss://), http(s):// and memory://";
+
+/// A store that can be asked, and where in it the user's folder is.
+pub(super) struct Connected {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// The folder inside the store; empty for its root.
+    pub(super) prefix: String,
+    /// The folder as the user wrote it, without credentials and trailing slashes.
+    pub(super) uri: String,
+    /// The folder on disk, for `file://`.
+    pub(super) local: Option<PathBuf>,
+    /// True when asking for an object's size after a put costs nothing.
+    pub(super) cheap_head: bool,
+    pub(super) redactor: Redactor,
+}
+
+/// Names of storage options that are suggested when an unknown one is close.
+const S3_OPTIONS: &[&str] = &[
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "region",
+    "endpoint",
+    "bucket",
+    "allow_http",
+    "virtual_hosted_style_request",
+    "unsigned_payload",
+    "checksum_algorithm",
+    "role_arn",
+    "role_session_name",
+    "web_identity_token_file",
+    "skip_signature",
+    "conditional_put",
+    "copy_if_not_exists",
+    "request_payer",
+    "server_side_encryption",
+    "sse_kms_key_id",
+    "metadata_endpoint",
+    "imdsv1_fallback",
+    "disable_tagging",
+    "aws_access_key_id",
+    "aws_secret_access_key",
+    "aws_session_token",
+    "aws_region",
+    "aws_endpoint",
+];
+const AZURE_OPTIONS: &[&str] = &[
+    "account_name",
+    "account_key",
+    "access_key",
+    "client_id",
+    "client_secret",
+    "tenant_id",
+    "authority_host",
+    "sas_token",
+    "sas_key",
+    "bearer_token",
+    "endpoint",
+    "use_emulator",
+    "use_azure_cli",
+    "federated_token_file",
+    "msi_endpoint",
+    "object_id",
+    "container_name",
+    "skip_signature",
+    "allow_http",
+    "use_fabric_endpoint",
+];
+const GOOGLE_OPTIONS: &[&str] = &[
+    "service_account",
+    "service_account_path",
+    "service_account_key",
+    "application_credentials",
+    "bucket",
+    "base_url",
+    "bearer_token",
+    "skip_signature",
+    "allow_http",
+];
+const CLIENT_OPTIONS: &[&str] = &[
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "timeout",
+    "read_timeout",
+    "user_agent",
+    "proxy_url",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "http1_only",
+    "http2_only",
+    "disable_system_certificates",
+    "randomize_addresses",
+    "default_content_type",
+];
+
+/// Stores of `memory://<name>`, shared by everyone in the process who opens that name.
+static MEMORY: LazyLock<Mutex<HashMap<String, Arc<InMemory>>>> = LazyLock::new(Mutex::default);
+
+/// Connects to `uri`; nothing is sent yet, but the folder of a `file://` URI is made.
+pub(super) fn connect(uri: &str, storage_options: &BTreeMap<String, String>, options: &Options) -> Result<Connected> {
+    let trimmed = uri.trim();
+    if trimmed.is_empty() {
+        return Err(Error::invalid(format!("the location of the state is empty; give a folder as {SCHEMES}")));
+    }
+    let Some(scheme) = scheme_of(trimmed) else {
+        check_no_options(storage_options, "file://")?;
+        let path =
+            std::path::absolute(trimmed).map_err(|e| Error::io(format!("cannot resolve the path {trimmed}"), &e))?;
+        return local(&path, options);
+    };
+    let shown = clean_url(trimmed);
+    let url = Url::parse(trimmed).map_err(|e| Error::invalid(format!("{shown} is not a URI: {e}; use {SCHEMES}")))?;
+    if url.password().is_some() {
+        return Err(Error::invalid(format!("{shown} holds a password; pass credentials as `storage_options`")));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(Error::invalid(format!(
+            "{shown} has a query or a fragment, which a folder cannot have; pass tokens as `storage_options`, and write `?` and `#` in names as %3F and %23"
+        )));
+    }
+    match scheme.to_ascii_lowercase().as_str() {
+        "file" => {
+            if let Some(host) = url.host_str().filter(|h| *h != "localhost") {
+                return Err(Error::invalid(format!(
+                    "{shown} names a host `{host}`; a local folder has three slashes: file:///path"
+                )));
+            }
+            check_no_options(storage_options, "file://")?;
+            let path = PathBuf::from(percent_decode(url.path(), &shown)?);
+            local(&path, options)
+        }
+        "memory" => {
+            check_no_options(storage_options, "memory://")?;
+            let name = url.host_str().unwrap_or_default().to_owned();
+            let store = Arc::clone(MEMORY.lock().entry(name.clone()).or_default());
+            let prefix = prefix_of(&url, &shown)?;
+            Ok(Connected {
+                store,
+                uri: join_uri(&format!("memory://{name}"), &prefix),
+                prefix,
+                local: None,
+                cheap_head: true,
+                redactor: Redactor::default(),
+            })
+        }
+        scheme => remote(scheme, &url, &shown, storage_options, options),
+    }
+}
+
+/// The scheme, if there is one: `name://` or `file:`; anything else is a plain path.
+fn scheme_of(uri: &str) -> Option<&str> {
+    let (scheme, rest) = uri.split_once(':')?;
+    let named = scheme.len() > 1
+        && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    (named && (rest.starts_with('/') || !scheme.contains('.'))).then_some(scheme)
+}
+
+fn local(path: &Path, options: &Options) -> Result<Connected> {
+    let uri = Url::from_file_path(path)
+        .map_or_else(|()| format!("file://{}", path.display()), |u| u.to_string())
+        .trim_end_matches('/')
+        .to_owned();
+    std::fs::create_dir_all(path).map_err(|e| {
+        let diagnosis = diagnose_io(&e);
+        let kind = diagnosis.permanent.unwrap_or(crate::error::ErrorKind::Store);
+        Error::new(kind, format!("cannot make the folder of {uri}: {}; {}", diagnosis.cause, diagnosis.advice))
+    })?;
+    let store = LocalFileSystem::new_with_prefix(path)
+        .map_err(|e| Error::store(format!("cannot open the folder of {uri}: {e}")))?
+        .with_fsync(options.file_sync)
+        .with_automatic_cleanup(false);
+    Ok(Connected {
+        store: Arc::new(store),
+        prefix: String::new(),
+        uri,
+        local: Some(path.to_owned()),
+        cheap_head: true,
+        redactor: Redactor::default(),
+    })
+}
+
+fn remote(
+    scheme: &str,
+    url: &Url,
+    shown: &str,
+    storage_options: &BTreeMap<String, String>,
+    options: &Options,
+) -> Result<Connected> {
+    let redactor = Redactor::new(secrets(storage_options));
+    let host = url.host_str().filter(|h| !h.is_empty());
+    let host = host.ok_or_else(|| Error::invalid(format!("{shown} names no bucket; write {scheme}://bucket/folder")));
+    let failed = |e: object_store::Error| {
+        let text = redactor.clean(&diagnose(&e).cause);
+        Error::invalid(format!("cannot connect to {shown}: {text}; correct the storage options or the URI"))
+    };
+    // Ours is the only time limit that shall strike; the client's is a safety net behind it.
+    let timeout = format!("{} milliseconds", (options.request_timeout.as_millis() * 10).max(1000));
+    let set = |key: &str| storage_options.keys().any(|k| k.eq_ignore_ascii_case(key));
+    let plain_http = storage_options
+        .iter()
+        .any(|(k, v)| k.to_ascii_lowercase().contains("endpoint") && v.trim_start().starts_with("http://"));
+
+    macro_rules! build {
+        ($builder:expr, $key:ty, $names:expr, $url:expr) => {{
+            let mut builder = $builder.with_url($url).with_retry(no_retries());
+            if !set("timeout") {
+                builder = builder.with_config(<$key>::Client(ClientConfigKey::Timeout), &timeout);
+            }
+            if plain_http {
+                builder = builder.with_config(<$key>::Client(ClientConfigKey::AllowHttp), "true");
+            }
+            for (name, value) in storage_options {
+                let key =
+                    <$key>::from_str(&name.to_ascii_lowercase()).map_err(|_| unknown_option(name, scheme, $names))?;
+                builder = builder.with_config(key, value);
+            }
+            builder
+        }};
+    }
+
+    let (store, prefix, base): (Arc<dyn ObjectStore>, String, String) = match scheme {
+        "s3" | "s3a" => {
+            let host = host?;
+            let mut builder =
+                build!(AmazonS3Builder::from_env(), AmazonS3ConfigKey, S3_OPTIONS, format!("s3://{host}"));
+            if builder.get_config_value(&AmazonS3ConfigKey::Checksum).is_none() {
+                // The store itself compares what arrived with what was sent: its answer covers the content.
+                builder = builder.with_config(AmazonS3ConfigKey::Checksum, "sha256");
+            }
+            (Arc::new(builder.build().map_err(failed)?), prefix_of(url, shown)?, format!("s3://{host}"))
+        }
+        "gs" | "gcs" => {
+            let host = host?;
+            let builder =
+                build!(GoogleCloudStorageBuilder::from_env(), GoogleConfigKey, GOOGLE_OPTIONS, format!("gs://{host}"));
+            (Arc::new(builder.build().map_err(failed)?), prefix_of(url, shown)?, format!("gs://{host}"))
+        }
+        "az" | "azure" | "adl" | "abfs" | "abfss" => {
+            let host = host?;
+            let base = match url.username() {
+                "" => format!("{scheme}://{host}"),
+                container => format!("{scheme}://{container}@{host}"),
+            };
+            let builder = build!(MicrosoftAzureBuilder::from_env(), AzureConfigKey, AZURE_OPTIONS, base.clone());
+            (Arc::new(builder.build().map_err(failed)?), prefix_of(url, shown)?, base)
+        }
+        "http" | "https" => {
+            host?;
+            let base = url[..url::Position::BeforePath].to_owned();
+            let mut builder = HttpBuilder::new().with_url(&base).with_retry(no_retries());
+            if !set("timeout") {
+                builder = builder.with_config(ClientConfigKey::Timeout, &timeout);
+            }
+            if scheme == "http" {
+                builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
+            }
+            for (name, value) in storage_options {
+                let key = ClientConfigKey::from_str(&name.to_ascii_lowercase())
+                    .map_err(|_| unknown_option(name, scheme, CLIENT_OPTIONS))?;
+                builder = builder.with_config(key, value);
+            }
+            (Arc::new(builder.build().map_err(failed)?), prefix_of(url, shown)?, base)
+        }
+        _ => {
+            return Err(Error::invalid(format!(
+                "{shown} has the scheme `{scheme}`, which is not supported; use {SCHEMES}"
+            )));
+        }
+    };
+    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, cheap_head: false, redactor })
+}
+
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+fn prefix_of(url: &Url, shown: &str) -> Result<String> {
+    ObjectPath::from_url_path(url.path())
+        .map(|p| p.as_ref().to_owned())
+        .map_err(|e| Error::invalid(format!("{shown} has an unusable path: {e}")))
+}
+
+fn percent_decode(path: &str, shown: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let hex = tail.get(..2).filter(|_| *first == b'%').and_then(|h| std::str::from_utf8(h).ok());
+        match hex.and_then(|h| u8::from_str_radix(h, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| Error::invalid(format!("the path of {shown} is not UTF-8")))
+}
+
+/// `base/prefix`, without a trailing slash.
+pub(super) fn join_uri(base: &str, prefix: &str) -> String {
+    if prefix.is_empty() { base.to_owned() } else { format!("{base}/{prefix}") }
+}
+
+fn unknown_option(name: &str, scheme: &str, known: &[&'static str]) -> Error {
+    let candidates = known.iter().chain(CLIENT_OPTIONS).copied();
+    let hint =
+        nearest(&name.to_ascii_lowercase(), candidates).map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
+    Error::invalid(format!("unknown storage option `{name}` for {scheme}://{hint}"))
+}
+
+/// `file://` and `memory://` have no options; those of other stores are ignored, so that a configuration can be shared.
+fn check_no_options(storage_options: &BTreeMap<String, String>, scheme: &str) -> Result<()> {
+    let known = |name: &str| {
+        AmazonS3ConfigKey::from_str(name).is_ok()
+            || AzureConfigKey::from_str(name).is_ok()
+            || GoogleConfigKey::from_str(name).is_ok()
+            || ClientConfigKey::from_str(name).is_ok()
+    };
+    match storage_options.keys().find(|name| !known(&name.to_ascii_lowercase())) {
+        Some(name) => Err(unknown_option(name, scheme.trim_end_matches("://"), S3_OPTIONS)),
+        None => Ok(()),
+    }
+}
+
+/// Values that must never be shown: of options and environment variables whose names say so.
+fn secrets(storage_options: &BTreeMap<String, String>) -> Vec<String> {
+    let secret = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        ["key", "secret", "token", "sas", "password", "credential", "bearer", "service_account"]
+            .iter()
+            .any(|part| name.contains(part))
+    };
+    let environment = std::env::vars_os()
+        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+        .filter(|(k, _)| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|p| k.starts_with(p)));
+    storage_options
+        .iter()
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .chain(environment)
+        .filter(|(k, v)| secret(k) && !v.is_empty())
+        .map(|(_, v)| v)
+        .collect()
+}

@@ -1,0 +1,483 @@
+//! The bucket: `object_store` behind retries, time limits, checks, metrics and failpoints.
+//!
+//! ```text
+//! Store::put_new ─ checksum ─ retry::Requests::run ─ attempt ─ object_store
+//!                                 │ limits, counters      └ acknowledged: size (and checksum, where the store has one)
+//!                                 └ diagnose: again or never, and in which words
+//! ```
+//!
+//! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written.
+//! Does not own: who may delete what, the content of objects, or when something is uploaded.
+//!
+//! Invariants of [`Store`]:
+//! 1. an [`ObjectRef`] is returned only after the store acknowledged the complete object (P2, X-01);
+//! 2. bytes are returned only if their length, and for whole objects their checksum, match the reference (P9, P10);
+//! 3. a put that is given up removes what it may have left (X-05);
+//! 4. no message holds a credential.
+
+mod connect;
+mod diagnose;
+pub mod fault;
+pub mod paths;
+mod retry;
+pub(crate) mod transfer;
+
+pub use paths::{ObjectType, index_name, log_name, manifest_name, object_type, sst_name, state_folder};
+pub use transfer::DownloadError;
+
+use crate::config::Options;
+use crate::error::{Error, ErrorKind, Result};
+use crate::failpoint::SharedFailpoints;
+use crate::format::{Crc, crc32c};
+use crate::metrics::SharedMetrics;
+use crate::model::ObjectRef;
+use bytes::Bytes;
+use diagnose::{Redactor, diagnose_io};
+use futures::StreamExt;
+use object_store::path::Path as ObjectPath;
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use retry::{Call, Failure, Requests};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Keeps a local copy of what was uploaded: best effort, it never fails or delays an upload.
+pub trait LocalTwin: Send + Sync {
+    /// Keeps `parts`, the bytes of `object`, if that is possible.
+    fn keep(&self, object: &ObjectRef, parts: &[Bytes]);
+}
+
+/// An object as a listing shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Name relative to the store's folder.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// When it was last written, in milliseconds since the epoch, by the store's clock.
+    pub modified_millis: u64,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<dyn ObjectStore>,
+    requests: Requests,
+    /// The root folder on disk, for `file://`.
+    local: Option<PathBuf>,
+    cheap_head: bool,
+    /// False once the store said that it cannot put create-only; names are random, so plain puts are as safe.
+    create_only: AtomicBool,
+}
+
+/// A folder in an object store. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+    /// Folder inside the object store; empty for its root.
+    prefix: String,
+    /// The folder as messages show it.
+    uri: Arc<str>,
+    /// The folder below the root of `inner.local`.
+    below_root: String,
+}
+
+impl Store {
+    /// Connects to the folder `uri`: `file://` and plain paths, `s3://`, `s3a://`, `gs://`, `az://`, `abfss://`,
+    /// `http(s)://` or `memory://`.
+    ///
+    /// A local folder is made if need be. Nothing is sent to a remote store; [`Store::check`] does that.
+    pub fn open(
+        uri: &str,
+        storage_options: &BTreeMap<String, String>,
+        options: &Options,
+        metrics: SharedMetrics,
+        failpoints: SharedFailpoints,
+    ) -> Result<Self> {
+        let connected = connect::connect(uri, storage_options, options)?;
+        let requests = Requests::new(options, metrics, failpoints, connected.redactor, rand::random());
+        let inner = Inner {
+            store: connected.store,
+            requests,
+            local: connected.local,
+            cheap_head: connected.cheap_head,
+            create_only: AtomicBool::new(true),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+            prefix: connected.prefix,
+            uri: connected.uri.into(),
+            below_root: String::new(),
+        })
+    }
+
+    /// The folder `prefix` of any `object_store`, shown as `uri_for_messages`: for tests and fault injection.
+    pub fn from_object_store(
+        inner: Arc<dyn ObjectStore>,
+        prefix: &str,
+        uri_for_messages: &str,
+        options: &Options,
+        metrics: SharedMetrics,
+        failpoints: SharedFailpoints,
+    ) -> Self {
+        let requests = Requests::new(options, metrics, failpoints, Redactor::default(), 0);
+        let inner =
+            Inner { store: inner, requests, local: None, cheap_head: false, create_only: AtomicBool::new(true) };
+        Self {
+            inner: Arc::new(inner),
+            prefix: ObjectPath::from(prefix).as_ref().to_owned(),
+            uri: uri_for_messages.trim_end_matches('/').into(),
+            below_root: String::new(),
+        }
+    }
+
+    /// The folder `folder` of this one; requests and limits are shared.
+    #[must_use]
+    pub fn child(&self, folder: &str) -> Self {
+        let folder = ObjectPath::from(folder);
+        let join = |base: &str| connect::join_uri(base, folder.as_ref()).trim_start_matches('/').to_owned();
+        Self {
+            inner: Arc::clone(&self.inner),
+            prefix: join(&self.prefix),
+            uri: connect::join_uri(&self.uri, folder.as_ref()).into(),
+            below_root: join(&self.below_root),
+        }
+    }
+
+    /// The folder's URI, without credentials and without a trailing slash.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// True when objects are files on this machine (or a mounted file system).
+    pub fn is_local_file(&self) -> bool {
+        self.inner.local.is_some()
+    }
+
+    fn call<'a>(&'a self, verb: &'static str, name: &'a str, bytes: Option<u64>) -> Call<'a> {
+        Call { verb, name, bytes, uri: &self.uri }
+    }
+
+    fn path(&self, name: &str) -> Result<ObjectPath> {
+        let full = connect::join_uri(&self.prefix, name);
+        ObjectPath::parse(full.trim_start_matches('/'))
+            .map_err(|e| Error::invalid(format!("`{name}` is not a name of an object in {}: {e}", self.uri)))
+    }
+
+    /// Writes a new object from `parts`; returns when the store acknowledged all of it.
+    ///
+    /// `name` must never have been used before (draw it with [`log_name`] and its like): then a repeated put is safe,
+    /// and "exists already" means that an earlier attempt arrived although its answer was lost. Such an object is
+    /// looked at before it counts as acknowledged.
+    pub async fn put_new(&self, name: &str, parts: Vec<Bytes>) -> Result<ObjectRef> {
+        let mut crc = Crc::new();
+        let mut size = 0;
+        for part in &parts {
+            crc.update(part);
+            size += part.len() as u64;
+        }
+        let object = ObjectRef { name: name.to_owned(), size, crc: crc.value() };
+        let path = self.path(name)?;
+        let payload = PutPayload::from_iter(parts);
+        let call = self.call("write", name, Some(size));
+        let result =
+            self.inner.requests.run(call, |attempt| self.put_attempt(&object, &path, payload.clone(), attempt)).await;
+        match result {
+            Ok(()) => {
+                self.inner.requests.metrics.store_bytes_written.add(size);
+                Ok(object)
+            }
+            Err(error) => {
+                self.remove_remains(&path).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn put_attempt(
+        &self,
+        object: &ObjectRef,
+        path: &ObjectPath,
+        payload: PutPayload,
+        attempt: usize,
+    ) -> Result<(), Failure> {
+        let inner = &self.inner;
+        inner.requests.failpoints.hit("store.before-put").map_err(failed_point)?;
+        let mode = if inner.create_only.load(Ordering::Relaxed) { PutMode::Create } else { PutMode::Overwrite };
+        let mut result = inner.store.put_opts(path, payload.clone(), PutOptions::from(mode.clone())).await;
+        if mode == PutMode::Create && result.as_ref().is_err_and(cannot_create_only) {
+            inner.create_only.store(false, Ordering::Relaxed);
+            result = inner.store.put_opts(path, payload, PutOptions::from(PutMode::Overwrite)).await;
+        }
+        match result {
+            Ok(_) => {
+                if inner.cheap_head {
+                    self.look(object, path).await?;
+                }
+            }
+            // After an ambiguous answer, look; don't guess.
+            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                inner.requests.metrics.store_requests.add(1);
+                self.look(object, path).await?;
+                if attempt == 1 {
+                    // No attempt of ours was lost as far as we know: only its content proves an object ours.
+                    inner.requests.metrics.store_requests.add(1);
+                    let bytes = inner.store.get(path).await?.bytes().await?;
+                    if bytes.len() as u64 != object.size || crc32c(&bytes) != object.crc {
+                        return Err(Failure::Fatal(self.occupied(object)));
+                    }
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        inner.requests.failpoints.hit("store.after-put").map_err(failed_point)
+    }
+
+    /// Checks that `object` is there in its full size.
+    async fn look(&self, object: &ObjectRef, path: &ObjectPath) -> Result<(), Failure> {
+        match self.inner.store.head(path).await {
+            Ok(meta) if meta.size == object.size => Ok(()),
+            Ok(_) => Err(Failure::Fatal(self.occupied(object))),
+            // A conflict with an attempt that was then undone.
+            Err(object_store::Error::NotFound { .. }) => {
+                Err(Failure::Again("the object vanished after the write".into()))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn occupied(&self, object: &ObjectRef) -> Error {
+        Error::store(format!(
+            "cannot write `{}` in {}: another object has this name; give each state a folder of its own",
+            object.name, self.uri
+        ))
+    }
+
+    /// Best effort, one attempt: an attempt that was given up may have arrived all the same (X-05). What arrives even
+    /// later is left to the sweep.
+    async fn remove_remains(&self, path: &ObjectPath) {
+        let limit = self.inner.requests.limits.timeout.min(Duration::from_secs(5));
+        self.inner.requests.metrics.store_requests.add(1);
+        let _ = tokio::time::timeout(limit, self.inner.store.delete(path)).await;
+    }
+
+    /// Reads a whole object and verifies its size and checksum.
+    pub async fn get(&self, object: &ObjectRef) -> Result<Bytes> {
+        let path = self.path(&object.name)?;
+        let damaged = AtomicUsize::new(0);
+        let call = self.call("read", &object.name, Some(object.size));
+        let bytes = self
+            .inner
+            .requests
+            .run(call, |_| async {
+                self.inner.requests.failpoints.hit("store.before-get").map_err(failed_point)?;
+                let result = self.inner.store.get(&path).await?;
+                self.check_size(object, result.meta.size)?;
+                let bytes = result.bytes().await?;
+                if bytes.len() as u64 != object.size {
+                    return Err(Failure::Again(format!("only {} of {} bytes came", bytes.len(), object.size)));
+                }
+                self.check_crc(object, crc32c(&bytes), &damaged)?;
+                Ok(bytes)
+            })
+            .await?;
+        self.inner.requests.metrics.store_bytes_read.add(bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    /// Reads `length` bytes at `offset`. Their checksum is the reader's business; the object's size is checked.
+    pub async fn get_range(&self, object: &ObjectRef, offset: u64, length: u64) -> Result<Bytes> {
+        let end = offset.checked_add(length).filter(|end| *end <= object.size).ok_or_else(|| {
+            Error::corrupt(
+                self.full_name(object),
+                offset,
+                format!("{length} bytes asked for, the object has {}", object.size),
+            )
+        })?;
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        let path = self.path(&object.name)?;
+        let call = self.call("read", &object.name, Some(length));
+        let bytes = self
+            .inner
+            .requests
+            .run(call, |_| async {
+                self.inner.requests.failpoints.hit("store.before-get").map_err(failed_point)?;
+                let options = GetOptions { range: Some(GetRange::Bounded(offset..end)), ..GetOptions::default() };
+                let result = self.inner.store.get_opts(&path, options).await?;
+                self.check_size(object, result.meta.size)?;
+                let bytes = result.bytes().await?;
+                if bytes.len() as u64 != length {
+                    return Err(Failure::Again(format!("only {} of {length} bytes came", bytes.len())));
+                }
+                Ok(bytes)
+            })
+            .await?;
+        self.inner.requests.metrics.store_bytes_read.add(length);
+        Ok(bytes)
+    }
+
+    fn full_name(&self, object: &ObjectRef) -> String {
+        format!("{}/{}", self.uri, object.name)
+    }
+
+    fn check_size(&self, object: &ObjectRef, found: u64) -> Result<(), Failure> {
+        if found == object.size {
+            return Ok(());
+        }
+        let what = format!("the object has {found} bytes, {} were written", object.size);
+        Err(Failure::Fatal(Error::corrupt(self.full_name(object), found.min(object.size), what)))
+    }
+
+    /// A wrong checksum can come from the way here: it is believed the second time.
+    fn check_crc(&self, object: &ObjectRef, found: u32, damaged: &AtomicUsize) -> Result<(), Failure> {
+        if found == object.crc {
+            return Ok(());
+        }
+        let what = format!("checksum {found:08x} of its {} bytes, {:08x} was written", object.size, object.crc);
+        if damaged.fetch_add(1, Ordering::Relaxed) == 0 && self.inner.requests.limits.attempts > 1 {
+            return Err(Failure::Again(what));
+        }
+        Err(Failure::Fatal(Error::corrupt(self.full_name(object), 0, what)))
+    }
+
+    /// Writes `name`, replacing what was there: only for the few objects that are not immutable.
+    pub async fn put_overwrite(&self, name: &str, bytes: Bytes) -> Result<()> {
+        let path = self.path(name)?;
+        let size = bytes.len() as u64;
+        let payload = PutPayload::from(bytes);
+        let call = self.call("write", name, Some(size));
+        self.inner
+            .requests
+            .run(call, |_| async { Ok(self.inner.store.put(&path, payload.clone()).await.map(|_| ())?) })
+            .await?;
+        self.inner.requests.metrics.store_bytes_written.add(size);
+        Ok(())
+    }
+
+    /// Reads `name`, whose size and checksum nobody knows; none if it does not exist.
+    pub async fn get_named(&self, name: &str) -> Result<Option<Bytes>> {
+        let path = self.path(name)?;
+        let read = self
+            .inner
+            .requests
+            .run(self.call("read", name, Some(0)), |_| async { Ok(self.inner.store.get(&path).await?.bytes().await?) });
+        match read.await {
+            Ok(bytes) => {
+                self.inner.requests.metrics.store_bytes_read.add(bytes.len() as u64);
+                Ok(Some(bytes))
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// True when `name` exists.
+    pub async fn exists(&self, name: &str) -> Result<bool> {
+        let path = self.path(name)?;
+        let head = self.inner.requests.run(self.call("look at", name, Some(0)), |_| async {
+            Ok(self.inner.store.head(&path).await.map(|_| ())?)
+        });
+        match head.await {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Removes `name`; one that does not exist is fine.
+    pub async fn delete(&self, name: &str) -> Result<()> {
+        if let Some(file) = self.staged_file(name) {
+            return remove_file(&file, &self.uri, name);
+        }
+        let path = self.path(name)?;
+        let delete = self
+            .inner
+            .requests
+            .run(self.call("delete", name, Some(0)), |_| async { Ok(self.inner.store.delete(&path).await?) });
+        match delete.await {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// All objects whose names start with the folder `prefix` (empty: all), in no particular order.
+    ///
+    /// On `file://` that includes staged files of uploads that never ended, such as `log/<hex>#1`.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
+        let folder = prefix.trim_end_matches('/');
+        if let Some(root) = &self.inner.local {
+            let base = root.join(&self.below_root);
+            let folder = folder.to_owned();
+            let walked = tokio::task::spawn_blocking(move || transfer::walk(&base, &folder)).await;
+            return walked
+                .map_err(Error::internal)?
+                .map_err(|e| Error::io(format!("cannot list {}/{prefix}", self.uri), &e));
+        }
+        let path = if folder.is_empty() && self.prefix.is_empty() { None } else { Some(self.path(folder)?) };
+        let limit = self.inner.requests.limits.timeout;
+        self.inner
+            .requests
+            .run(self.call("list", prefix, None), |_| async {
+                let mut found = Vec::new();
+                let mut stream = self.inner.store.list(path.as_ref());
+                // A listing may be long: what is limited is the time to its next page.
+                loop {
+                    let next = tokio::time::timeout(limit, stream.next()).await;
+                    match next.map_err(|_| Failure::Again(format!("no answer within {limit:?}")))? {
+                        None => return Ok(found),
+                        Some(meta) => found.extend(self.listed(&meta?)),
+                    }
+                }
+            })
+            .await
+    }
+
+    fn listed(&self, meta: &object_store::ObjectMeta) -> Option<Listed> {
+        let name = meta.location.as_ref().strip_prefix(self.prefix.as_str())?.trim_start_matches('/');
+        let modified_millis = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
+        Some(Listed { name: name.to_owned(), size: meta.size, modified_millis })
+    }
+
+    /// Writes, reads and removes a small object: finds an unreachable, read-only or full store before work begins.
+    pub async fn check(&self) -> Result<()> {
+        let probe = self.put_new(&paths::probe_name(), vec![Bytes::from_static(b"fastchangelog")]).await?;
+        let read = self.get(&probe).await.map(|_| ());
+        let deleted = self.delete(&probe.name).await;
+        read.and(deleted)
+    }
+}
+
+fn failed_point(error: Error) -> Failure {
+    if error.is_retryable() { Failure::Again(error.message().to_owned()) } else { Failure::Fatal(error) }
+}
+
+fn cannot_create_only(error: &object_store::Error) -> bool {
+    use object_store::Error as E;
+    match error {
+        E::NotImplemented { .. } | E::NotSupported { .. } => true,
+        // A file system without hard links, or a store that does not know the condition.
+        E::Generic { .. } => {
+            let text = format!("{error:?}");
+            text.contains("501") && text.contains("NotImplemented") || text.contains("Unsupported")
+        }
+        _ => false,
+    }
+}
+
+fn remove_file(file: &std::path::Path, uri: &str, name: &str) -> Result<()> {
+    match std::fs::remove_file(file) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            let diagnosis = diagnose_io(&e);
+            let kind = diagnosis.permanent.unwrap_or(ErrorKind::Retryable);
+            Err(Error::new(kind, format!("cannot delete `{name}` in {uri}: {}; {}", diagnosis.cause, diagnosis.advice)))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

@@ -1,0 +1,108 @@
+//! Names of objects: the layout of the bucket, in one place.
+//!
+//! Owns: how every object's name is made and what a name says about its object.
+//! Does not own: the objects, nor who may delete them.
+//!
+//! ```text
+//! <root>/<query id>/<name>/log/<32 hex>        change sets of one or more shards
+//! <root>/<query id>/<name>/sst/<32 hex>.sst    RocksDB files of bases
+//! <root>/<query id>/<name>/base/<32 hex>       manifests of bases
+//! <root>/<query id>/<name>/index/<32 hex>      lists of older segments
+//! <root>/.../probe/<32 hex>                    written and removed by a store check
+//! ```
+//!
+//! Invariant: names are random and never used twice, so an object that exists under a name just drawn is one's own.
+
+/// What an object is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ObjectType {
+    /// Change sets.
+    Log,
+    /// A RocksDB file of a base.
+    Sst,
+    /// A base's manifest.
+    Manifest,
+    /// A list of older segments.
+    Index,
+    /// Left by a store check that was killed.
+    Probe,
+}
+
+fn random_hex() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+/// A new name of a log object.
+pub fn log_name() -> String {
+    format!("log/{}", random_hex())
+}
+
+/// A new name of a RocksDB file.
+pub fn sst_name() -> String {
+    format!("sst/{}.sst", random_hex())
+}
+
+/// A new name of a base's manifest.
+pub fn manifest_name() -> String {
+    format!("base/{}", random_hex())
+}
+
+/// A new name of a segment index.
+pub fn index_name() -> String {
+    format!("index/{}", random_hex())
+}
+
+/// A new name of a probe object.
+pub(crate) fn probe_name() -> String {
+    format!("probe/{}", random_hex())
+}
+
+/// The folder of one stateful operator under the root that jobs share.
+pub fn state_folder(query_id: &str, name: &str) -> String {
+    format!("{query_id}/{name}")
+}
+
+/// What the object `name` (relative to its state's folder) is; none for a name that is not ours.
+///
+/// A staged, unfinished upload on `file://` (`log/<hex>#1`) has the type of the object it would have become.
+pub fn object_type(name: &str) -> Option<ObjectType> {
+    let (folder, file) = name.split_once('/')?;
+    let file = match file.split_once('#') {
+        Some((file, n)) if !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()) => file,
+        Some(_) => return None,
+        None => file,
+    };
+    let (kind, hex) = match folder {
+        "log" => (ObjectType::Log, file),
+        "sst" => (ObjectType::Sst, file.strip_suffix(".sst")?),
+        "base" => (ObjectType::Manifest, file),
+        "index" => (ObjectType::Index, file),
+        "probe" => (ObjectType::Probe, file),
+        _ => return None,
+    };
+    let lower_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    (hex.len() == 32 && hex.bytes().all(lower_hex)).then_some(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_says_what_it_is() {
+        for (name, kind) in [
+            (log_name(), ObjectType::Log),
+            (sst_name(), ObjectType::Sst),
+            (manifest_name(), ObjectType::Manifest),
+            (index_name(), ObjectType::Index),
+            (probe_name(), ObjectType::Probe),
+        ] {
+            assert_eq!(object_type(&name), Some(kind), "{name}");
+            assert_eq!(object_type(&format!("{name}#1")), Some(kind), "{name}");
+        }
+        for name in ["log", "log/x", "log/../../etc/passwd", "other/0123456789abcdef0123456789abcdef", "log/A#", ""] {
+            assert_eq!(object_type(name), None, "{name}");
+        }
+        assert_ne!(log_name(), log_name());
+    }
+}
