@@ -56,7 +56,7 @@ class Aggregate:
         count(*) as n
         """
         if not isinstance(name, str) or not name:
-            raise InvalidArgument(f"an alias is a text that is not empty, not {name!r}; write .alias(\"total\")")
+            raise InvalidArgument(f'an alias is a text that is not empty, not {name!r}; write .alias("total")')
         return dataclasses.replace(self, name=name)
 
     def __repr__(self) -> str:

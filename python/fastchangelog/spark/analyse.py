@@ -109,7 +109,7 @@ def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
 
 def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: Mapping[str, Any]) -> Analysed:
     """Binds and checks `exprs` and `named`, and asks Spark for names and types."""
-    bound = _bind_all(exprs, named)
+    bound = _bind_all([_in_sparks_order(df, keys, e) if isinstance(e, dict) else e for e in exprs], named)
     if not bound:
         raise InvalidArgument('agg() needs at least one aggregate, such as F.count("*") or fc.count()')
     native = df.groupBy(*keys).agg(*[b.native for b in bound]).schema
@@ -140,7 +140,9 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         if b.where is not None:
             field, where_text = schema[where_at], texts[where_at]
             if not isinstance(field.dataType, T.BooleanType):
-                raise InvalidArgument(f"where= of {b.text} is of type {field.dataType.simpleString()}; it must be boolean")
+                raise InvalidArgument(
+                    f"where= of {b.text} is of type {field.dataType.simpleString()}; it must be boolean"
+                )
             where, where_at = plan.column("w", b.where, field.dataType, where_text), where_at + 1
         args = []
         for j, arg in enumerate(b.args):
@@ -156,7 +158,7 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         identity += f" WHERE {where_text}" if where_text else ""
         aggregates.append(AggregateSpec(b.fn, tuple(args), where, b.ignore_nulls, ansi, identity))
 
-    results = native.fields[-len(bound):]
+    results = native.fields[-len(bound) :]
     carried = T.StructType(
         [T.StructField(f"__r{i}", carry.carried_type(schema[i].dataType, f"key {texts[i]}")) for i in range(k)]
         + [
@@ -200,8 +202,8 @@ class _Projection:
 def _bind_all(exprs: Sequence[Any], named: Mapping[str, Any]) -> list[_Bound]:
     items: list[tuple[Any, str | None]] = []
     for expr in exprs:
-        if isinstance(expr, dict):
-            items += [(_from_dict(column, fn), None) for column, fn in expr.items()]
+        if isinstance(expr, _FromDict):
+            items += [(column, None) for column in expr.columns]
         elif isinstance(expr, (list, tuple)):
             raise InvalidArgument("agg() takes its aggregates one by one, not in a list: agg(*aggregates)")
         else:
@@ -210,11 +212,30 @@ def _bind_all(exprs: Sequence[Any], named: Mapping[str, Any]) -> list[_Bound]:
     return [_bind(value, name) for value, name in items]
 
 
+@dataclasses.dataclass(frozen=True)
+class _FromDict:
+    columns: tuple[Column, ...]
+
+
+def _in_sparks_order(df: DataFrame, keys: Sequence[Column], given: dict[Any, Any]) -> _FromDict:
+    """The aggregates of a dict in the order of Spark's own result, which is not the dict's (a Java map's is)."""
+    made = [_from_dict(column, fn) for column, fn in given.items()]
+    if not made:
+        return _FromDict(())
+    ours = df.groupBy(*keys).agg(*made).columns[-len(made) :]
+    sparks = df.groupBy(*keys).agg(given).columns[-len(made) :]
+    if sorted(ours) != sorted(sparks) or len(set(ours)) != len(ours):
+        return _FromDict(tuple(made))
+    return _FromDict(tuple(made[ours.index(name)] for name in sparks))
+
+
 def _from_dict(column: object, fn: object) -> Column:
     name = str(fn).lower()
     known = {"average": "avg", "size": "count"}.get(name, name)
     if not isinstance(column, str) or known not in FUNCTIONS or known in _ARGUMENTS:
-        raise InvalidArgument(f"{{{column!r}: {fn!r}}} is not understood; as a dict, agg() takes {_SUPPORTED} by column")
+        raise InvalidArgument(
+            f"{{{column!r}: {fn!r}}} is not understood; as a dict, agg() takes {_SUPPORTED} by column"
+        )
     if column == "*" and known != "count":
         raise InvalidArgument(f"{{'*': {fn!r}}} is not understood; only count goes over all columns")
     call = getattr(F, known, None)
@@ -227,7 +248,7 @@ def _bind(value: Any, name: str | None) -> _Bound:
         return _bind_ours(value, name)
     if isinstance(value, Column):
         return _bind_column(value, name)
-    raise InvalidArgument(f"{value!r} is not an aggregate; give a Column such as F.sum(\"price\") or fc.sum(\"price\")")
+    raise InvalidArgument(f'{value!r} is not an aggregate; give a Column such as F.sum("price") or fc.sum("price")')
 
 
 def _bind_ours(value: Aggregate, name: str | None) -> _Bound:
@@ -262,14 +283,13 @@ def _bind_column(column: Column, name: str | None) -> _Bound:
             raise _refused(column)
         ignore_nulls = flag.value
     plain: list[Column] = []
-    if fn == "count" and len(args) == 1 and _counts_all(args[0]):
-        pass
-    elif any(isinstance(a, columns.Star) for a in args):
-        raise _refused(column)
-    elif len(args) != _ARGUMENTS.get(fn, 1) and not (fn == "count" and args):
-        raise _refused(column)
-    else:
-        plain = [a.column if isinstance(a, columns.Literal) else a for a in args]  # type: ignore[union-attr, misc]
+    if not (fn == "count" and len(args) == 1 and _counts_all(args[0])):
+        for arg in args:
+            if isinstance(arg, columns.Star):
+                raise _refused(column)
+            plain.append(arg.column if isinstance(arg, columns.Literal) else arg)
+        if len(plain) != _ARGUMENTS.get(fn, 1) and not (fn == "count" and plain):
+            raise _refused(column)
     return _Bound(fn, tuple(plain), None, ignore_nulls, column if name is None else column.alias(name), _show(column))
 
 
@@ -279,13 +299,13 @@ def _counts_all(arg: object) -> bool:
 
 def _show(column: Column) -> str:
     text = str(column)
-    return text[len("Column<'"):-2] if text.startswith("Column<'") else text
+    return text[len("Column<'") : -2] if text.startswith("Column<'") else text
 
 
 def _refused(column: Column) -> InvalidArgument:
     return InvalidArgument(
-        f"`{_show(column)}` is not an aggregate that fastchangelog understands; supported are {_SUPPORTED}, each on its "
-        "own and with alias(): compute on results in a select() after it, and write F.expr texts as functions "
+        f"`{_show(column)}` is not an aggregate that fastchangelog understands; supported are {_SUPPORTED}, each "
+        "on its own and with alias(): compute on results in a select() after it, and write F.expr texts as functions "
         '(a FILTER becomes fc.sum("x", where="…"))'
     )
 

@@ -23,9 +23,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql import types as T
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InternalError, one_line
+from fastchangelog.server import open_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
 from fastchangelog.spark.plan.shards import shard_of_id
@@ -79,7 +80,7 @@ class Anchor(StatefulProcessor):
         stored = self._handle.get()
         handle = None if stored is None else stored[0]
         clock = _Stopwatch()
-        session = connect(self._request(shard_id, handle), operator.options)
+        session = open_session(self._request(shard_id, handle), operator.options)
         try:
             clock.lap("open_micros")
             for payloads in rows:
@@ -121,13 +122,6 @@ class Anchor(StatefulProcessor):
                 "checkpoint": None,
             }
         )
-
-
-def connect(request: str, options: Mapping[str, str]) -> Any:
-    """A session at this executor's state server, which is started if there is none."""
-    from fastchangelog.server import open_session
-
-    return open_session(request, options)
 
 
 def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:

@@ -53,22 +53,22 @@ def function_names(column: Column) -> set[str]:
     """Names of all functions in the expression, at any depth."""
     names: set[str] = set()
     if is_connect(column):
-        _connect_names(column._expr, names)  # type: ignore[attr-defined]
+        _connect_names(_expr(column), names)
     else:
-        _classic_names(column._jc.node(), names)  # type: ignore[attr-defined]
+        _classic_names(_node(column), names)
     return names
 
 
 def is_plain_reference(column: Column) -> bool:
     """True if the expression is a column's name and nothing else: evaluating it cannot fail."""
     if is_connect(column):
-        return type(column._expr).__name__ == "ColumnReference"  # type: ignore[attr-defined]
-    return _kind(column._jc.node()) == "UnresolvedAttribute"  # type: ignore[attr-defined]
+        return type(_expr(column)).__name__ == "ColumnReference"
+    return _kind(_node(column)) == "UnresolvedAttribute"
 
 
 def same(a: Column, b: Column) -> bool:
     """True if both are surely the same expression; their texts alone cannot tell (`x` of which side of a join?)."""
-    return a is b or (not is_connect(a) and bool(a._jc.equals(b._jc)))  # type: ignore[attr-defined]
+    return a is b or (not is_connect(a) and _equal(a, b))
 
 
 def slots(spark: SparkSession) -> int | None:
@@ -76,6 +76,18 @@ def slots(spark: SparkSession) -> int | None:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return None
     return int(spark.sparkContext.defaultParallelism)
+
+
+def _node(column: Any) -> Any:
+    return column._jc.node()
+
+
+def _expr(column: Any) -> Any:
+    return column._expr
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(a._jc.equals(b._jc))
 
 
 # Classic: a Column wraps a JVM Column, whose node() is a small immutable tree of case classes.
@@ -98,7 +110,7 @@ def _classic_column(node: Any) -> Column:
 
 
 def _classic_call(column: Column) -> Call | None:
-    node, alias = column._jc.node(), None  # type: ignore[attr-defined]
+    node, alias = _node(column), None
     while _kind(node) == "Alias":
         names = _items(node.name())
         if alias is None and len(names) == 1:
@@ -135,7 +147,7 @@ def _connect_call(column: Column) -> Call | None:
     from pyspark.sql.connect.column import Column as ConnectColumn
     from pyspark.sql.connect.expressions import ColumnAlias, LiteralExpression, UnresolvedFunction, UnresolvedStar
 
-    expr: Any = column._expr  # type: ignore[attr-defined]
+    expr = _expr(column)
     alias = None
     while isinstance(expr, ColumnAlias):
         if alias is None and len(expr._alias) == 1:

@@ -19,8 +19,8 @@ _SPARKS = (
     (
         "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS",
         "the query runs with a state store other than RocksDB",
-        "unset spark.sql.streaming.stateStore.providerClass or set it to Spark's RocksDBStateStoreProvider; a checkpoint "
-        "that was started with another one needs a new checkpoint",
+        "unset spark.sql.streaming.stateStore.providerClass or set it to Spark's RocksDBStateStoreProvider; a "
+        "checkpoint that was started with another one needs a new checkpoint",
     ),
     (
         "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
+from fastchangelog.config import OptionValue
 from fastchangelog.errors import InvalidArgument
 from fastchangelog.spark import columns, metrics, settings
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
@@ -40,7 +41,7 @@ def grouped(
     *keys: str | Column,
     state: str | os.PathLike[str] | None = None,
     name: str = "default",
-    options: Mapping[str, object] | None = None,
+    options: Mapping[str, OptionValue] | None = None,
     storage_options: Mapping[str, object] | None = None,
 ) -> GroupedStream:
     """Groups `df` by `keys`, with state that outlives the query's executors.
@@ -74,7 +75,7 @@ class GroupedStream:
         keys: tuple[Any, ...],
         state: str | os.PathLike[str] | None,
         name: str,
-        options: Mapping[str, object] | None,
+        options: Mapping[str, OptionValue] | None,
         storage_options: Mapping[str, object] | None,
     ):
         if not hasattr(df, "sparkSession") or not hasattr(df, "groupBy"):
@@ -89,7 +90,7 @@ class GroupedStream:
         self._keyed = df.select(*self._keys)  # Spark names an unknown column here, before anything else is done
         self._root = settings.state_root(spark, state)
         self._options = settings.read_options(spark, options)
-        self._storage_options = settings.storage_options(spark, storage_options)
+        self._storage_options = settings.storage_options(spark, self._root, storage_options)
         settings.prepare_session(spark)
         self._partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
         if self._streaming:
@@ -112,7 +113,7 @@ class GroupedStream:
         """
         if initial_state is not None:
             raise InvalidArgument(
-                "initial_state= is not supported yet; start without it, or keep the old query until the new one caught up"
+                "initial_state= is not supported yet; start without it; keep the old query until the new one caught up"
             )
         return self._plan(analyse(self._df, self._keys, exprs, named))
 
@@ -148,7 +149,9 @@ class GroupedStream:
             if not isinstance(col, str):
                 raise InvalidArgument(f"{function.__name__}() takes column names, not {col!r}; use agg() for Columns")
             if not isinstance(self._df.select(col).schema[0].dataType, T.NumericType):
-                raise InvalidArgument(f"{function.__name__}(): the column {col} is not numeric; use agg() for other types")
+                raise InvalidArgument(
+                    f"{function.__name__}(): the column {col} is not numeric; use agg() for other types"
+                )
         return self.agg(*[function(_quoted(c) if not cols else c) for c in (cols or numeric)])
 
     def _plan(self, analysed: Analysed) -> DataFrame:
@@ -184,8 +187,8 @@ class GroupedStream:
         slots = columns.slots(self._df.sparkSession)
         if slots and self._partitions > _MANY_WAVES * slots:
             warnings.warn(
-                f"{settings.SHUFFLE_PARTITIONS} is {self._partitions} with {slots} slots: each partition is one shard, and "
-                f"each wave of tasks writes its log after the one before; set it near {slots} before the first start "
+                f"{settings.SHUFFLE_PARTITIONS} is {self._partitions} with {slots} slots: each partition is one shard, "
+                f"and each wave of tasks writes its log after the one before; set it near {slots} before the first start "
                 "(a checkpoint keeps it)",
                 stacklevel=4,
             )

@@ -30,7 +30,8 @@ def problems(
 ) -> list[str]:
     """Everything that is missing, one sentence each; empty if all is well.
 
-    >>> problems({"pyspark": "4.3.0", "pandas": "2.3.3", "pyarrow": "26.0", "protobuf": "7.0"}.get, {}, lambda _: "/java")
+    >>> here = {"pyspark": "4.3.0", "pandas": "2.3.3", "pyarrow": "26.0", "protobuf": "7.0"}
+    >>> problems(here.get, {}, lambda _: "/java")
     []
     >>> problems({"pyspark": "3.5.1", "pandas": "2.3.3", "pyarrow": "26.0"}.get, {}, lambda _: "/java")
     ['PySpark 3.5.1 is too old, 4.0 is the first with transformWithState: pip install "fastchangelog[spark]"', \
@@ -68,8 +69,12 @@ def _version(package: str) -> str | None:
 
 
 def _parts(version: str) -> tuple[int, int]:
-    numbers = [int("".join(c for c in p if c.isdigit()) or 0) for p in (version.split(".") + ["0"])[:2]]
-    return numbers[0], numbers[1]
+    major, minor = [*version.split("."), "0"][:2]
+    return _number(major), _number(minor)
+
+
+def _number(text: str) -> int:
+    return int("".join(c for c in text if c.isdigit()) or 0)
 
 
 def _java(environ: Mapping[str, str], which: Callable[[str], str | None]) -> bool:

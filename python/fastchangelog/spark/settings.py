@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fastchangelog import _internal
+from fastchangelog import _internal, config
 from fastchangelog.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ __all__ = [
 
 _log = logging.getLogger("fastchangelog.spark")
 
-PREFIX = "spark.fastchangelog."
-STATE = PREFIX + "state"
+STATE = config.PREFIX + "state"
 STORE_PREFIX = "spark.sql.streaming.stateStore."
 PROVIDER = STORE_PREFIX + "providerClass"
 FORMAT_VERSION = STORE_PREFIX + "checkpointFormatVersion"
@@ -49,6 +48,9 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 #: of a state store that holds one small value cheaper and change nothing else.
 REQUIRED = {PROVIDER: _ROCKSDB, FORMAT_VERSION: "2"}
 HELPFUL = {STORE_PREFIX + "rocksdb.changelogCheckpointing.enabled": "true"}
+
+#: The name in `storage_options` of a function that is asked for credentials whenever a session opens.
+PROVIDER_OPTION = "credential_provider"
 
 _SCHEMES = {"", "file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"}
 
@@ -87,7 +89,8 @@ def _unfit(key: str, found: str | None) -> str:
         FORMAT_VERSION: "with the older format Spark can hand back the state of a failed attempt after a restart",
     }[key]
     shown = "not set" if found is None else f"set to {found}"
-    return f"{key} is {shown}, but must be {REQUIRED[key]}: {why}. Unset it, or set it to that value before the query starts"
+    remedy = "Unset it, or set it to that value before the query starts"
+    return f"{key} is {shown}, but must be {REQUIRED[key]}: {why}. {remedy}"
 
 
 def partitions_of_task(property_of: Callable[[str], str | None], fallback: int) -> int:
@@ -128,62 +131,28 @@ def check_root(root: str) -> str:
     return "file://" + urllib.parse.quote(path)
 
 
-def read_options(spark: SparkSession, options: Mapping[str, object] | None) -> dict[str, str]:
+def read_options(spark: SparkSession, options: Mapping[str, config.OptionValue] | None) -> dict[str, str]:
     """Options of the argument over those of the conf, checked: unknown names and bad values are errors."""
-    merged = {k[len(PREFIX) :]: v for k, v in spark.conf.getAll.items() if k.startswith(PREFIX) and k != STATE}
-    for name, value in (options or {}).items():
-        if not isinstance(name, str):
-            raise InvalidArgument(f"an option's name is a text, not {name!r}")
-        merged[name] = _text(value)
-    _internal.parse_options(merged)
-    return merged
+    return config.gather_options(options, spark.conf.getAll)
 
 
 def size_option(options: Mapping[str, str], name: str) -> int:
     """The bytes of a size option that `read_options` has checked."""
     default = next(row[1] for row in _internal.options_table() if row[0] == name)
-    text = options.get(name, default).strip().lower()
-    digits = text.rstrip("kmgtib ")
-    unit = text[len(digits) :].strip()[:1]
-    return int(digits) << {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}[unit]
+    return config.size(name, options.get(name, default))
 
 
-#: Hadoop's names for S3, which many clusters have set already -> the store's.
-_S3A = {
-    "access.key": "aws_access_key_id",
-    "secret.key": "aws_secret_access_key",
-    "session.token": "aws_session_token",
-    "endpoint": "aws_endpoint",
-    "endpoint.region": "aws_region",
-}
-
-
-def storage_options(spark: SparkSession, given: Mapping[str, object] | None) -> dict[str, object]:
-    """The argument over what `spark.hadoop.fs.s3a.*` says.  Values are credentials: never shown."""
-    out: dict[str, object] = {}
-    s3a = {k: v for k in _S3A if (v := spark.conf.get(f"spark.hadoop.fs.s3a.{k}", None))}
-    for key, value in s3a.items():
-        out[_S3A[key]] = value
-    if str(spark.conf.get("spark.hadoop.fs.s3a.connection.ssl.enabled", None)).lower() == "false":
-        out["aws_allow_http"] = "true"
-    endpoint = str(out.get("aws_endpoint", ""))
-    if endpoint and "://" not in endpoint:
-        out["aws_endpoint"] = ("http://" if out.get("aws_allow_http") == "true" else "https://") + endpoint
-    if str(spark.conf.get("spark.hadoop.fs.s3a.path.style.access", None)).lower() == "true":
-        out["aws_virtual_hosted_style_request"] = "false"
-    for name, value in (given or {}).items():
-        if not isinstance(name, str):
-            raise InvalidArgument("the names in storage_options are texts, as in {\"aws_region\": \"eu-central-1\"}")
-        if name == PROVIDER_OPTION:
-            if not callable(value):
-                raise InvalidArgument(f"storage_options: {PROVIDER_OPTION} is a function that returns a dict")
-            out[name] = value
-        else:
-            out[name] = _text(value)
-    return out
-
-
-PROVIDER_OPTION = "credential_provider"
+def storage_options(spark: SparkSession, root: str, given: Mapping[str, object] | None) -> dict[str, object]:
+    """Options of the root's store, from the argument and the conf.  Values are credentials: never shown."""
+    explicit = dict(given or {})
+    provider = explicit.pop(PROVIDER_OPTION, None)
+    if provider is not None and not callable(provider):
+        raise InvalidArgument(f"storage_options: {PROVIDER_OPTION} is a function that returns a dict of options")
+    wrong = [name for name, value in explicit.items() if not isinstance(value, (str, bool, int))]
+    if wrong:
+        raise InvalidArgument(f"storage_options: {wrong[0]} is not a text, a number or a bool")
+    texts: dict[str, object] = dict(config.gather_storage_options(root, explicit, spark.conf.getAll))  # type: ignore[arg-type]
+    return texts if provider is None else {**texts, PROVIDER_OPTION: provider}
 
 
 def resolved(options: Mapping[str, object]) -> dict[str, str]:
@@ -193,13 +162,3 @@ def resolved(options: Mapping[str, object]) -> dict[str, str]:
     if callable(provider):
         out.update({str(name): str(value) for name, value in provider().items()})
     return out
-
-
-def _text(value: object) -> str:
-    import datetime
-
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, datetime.timedelta):
-        return f"{round(value.total_seconds() * 1000)}ms"
-    return str(value)

@@ -150,9 +150,7 @@ def take_off(column: Column, dtype: T.DataType) -> Column:
         return F.map_from_entries(column if _as_is(dtype.keyType) and _as_is(dtype.valueType) else pair)
     assert isinstance(dtype, T.StructType)
     names = _unique_names(dtype)
-    fields = [
-        take_off(column.getField(n), f.dataType).alias(n) for n, f in zip(names, dtype.fields, strict=True)
-    ]
+    fields = [take_off(column.getField(n), f.dataType).alias(n) for n, f in zip(names, dtype.fields, strict=True)]
     rebuilt = F.when(column.isNotNull(), F.struct(*fields))
     return rebuilt if names == [f.name for f in dtype.fields] else rebuilt.cast(dtype)
 

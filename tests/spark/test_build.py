@@ -1,0 +1,254 @@
+"""What is checked and decided on the driver when `grouped(…).agg(…)` is built: no query runs here."""
+
+from __future__ import annotations
+
+import pathlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+import fastchangelog as fc
+from conftest import FORMAT, PROVIDER
+from fastchangelog.spark import grouped
+
+SCHEMA = (
+    "k string, g int, price decimal(12,2), qty bigint, f float, d double, b boolean, s string, ts timestamp, "
+    "day date, m map<string,int>, st struct<a:int,b:string>, arr array<string>, bin binary"
+)
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+
+@pytest.fixture
+def df(spark: Any) -> Any:
+    return spark.createDataFrame([], SCHEMA)
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> str:
+    return str(tmp_path / "state")
+
+
+EXPRESSIONS = {
+    "count": lambda: [F.count("*"), F.count(F.lit(1)).alias("n"), F.count("price"), F.count("s").alias("s")],
+    "sum": lambda: [F.sum("price"), F.sum("qty"), F.sum("f"), F.sum(F.col("qty") * 2 + 1), F.sum("g").alias("x.y")],
+    "min max": lambda: [F.min("s"), F.max("ts"), F.max("bin"), F.min("st"), F.max("arr"), F.max("day"), F.min("b")],
+    "avg": lambda: [F.avg("price"), F.mean("qty"), F.avg("f")],
+    "first last": lambda: [F.first("s"), F.last("m", True), F.first("price", ignorenulls=True), F.first_value("s")],
+    "bools": lambda: [F.bool_and("b"), F.bool_or(F.col("qty") > 1), F.every("b"), F.some("b")],
+    "by": lambda: [F.max_by("s", "price"), F.min_by(F.col("st"), F.col("ts"))],
+}
+
+
+@pytest.mark.parametrize("kind", EXPRESSIONS)
+def test_names_and_types_are_sparks_own(df: Any, root: str, kind: str) -> None:
+    keys = ["k", F.col("g"), (F.col("qty") % 7), F.col("st.a").alias("sta")]
+    ours = grouped(df, *keys, state=root).agg(*EXPRESSIONS[kind]())
+    assert ours.schema == df.groupBy(*keys).agg(*EXPRESSIONS[kind]()).schema
+
+
+def test_a_dict_and_names_mean_what_they_mean_in_pyspark(df: Any, root: str) -> None:
+    aggregates = {"price": "max", "*": "count", "qty": "mean", "s": "first"}
+    ours = grouped(df, "k", state=root).agg(aggregates)
+    assert ours.schema == df.groupBy("k").agg(aggregates).schema
+    named = grouped(df, "k", state=root).agg(F.sum("qty"), n=fc.count(), total=fc.sum("price"), top=F.max("qty"))
+    assert named.columns == ["k", "sum(qty)", "n", "total", "top"]
+
+
+@pytest.mark.parametrize("form", ["count", "sum", "avg", "mean", "min", "max"])
+def test_short_forms_are_group_datas(df: Any, root: str, form: str) -> None:
+    narrow = df.select("k", "g", "price", "qty", "d")
+    ours = getattr(grouped(narrow, "k", state=root), form)
+    sparks = getattr(narrow.groupBy("k"), form)
+    assert ours().schema == sparks().schema
+    if form != "count":
+        assert ours("qty", "d").schema == sparks("qty", "d").schema
+        with pytest.raises(fc.InvalidArgument, match="not numeric"):
+            getattr(grouped(df, "k", state=root), form)("s")
+
+
+def test_builders_have_sparks_names(df: Any, root: str) -> None:
+    ours = grouped(df, "k", state=root).agg(
+        fc.count(), fc.sum("price"), fc.first("s", ignorenulls=True), fc.max_by("s", F.col("qty") + 1)
+    )
+    sparks = df.groupBy("k").agg(
+        F.count("*"), F.sum("price"), F.first("s", ignorenulls=True), F.max_by("s", F.col("qty") + 1)
+    )
+    assert ours.schema == sparks.schema
+
+
+REFUSED = {
+    "an SQL text": lambda: F.expr("sum(price)"),
+    "an SQL FILTER": lambda: F.expr("sum(price) FILTER (WHERE qty > 0)"),
+    "arithmetic": lambda: F.sum("price") + 1,
+    "a cast": lambda: F.sum("price").cast("int"),
+    "distinct count": lambda: F.countDistinct("s"),
+    "distinct sum": lambda: F.sum_distinct("qty"),
+    "a window": lambda: F.sum("qty").over(Window.partitionBy("k")),
+    "another function": lambda: F.stddev("qty"),
+    "a list": lambda: F.collect_list("s"),
+    "no aggregate": lambda: F.col("price"),
+    "a constant": lambda: F.lit(1),
+    "a called function": lambda: F.call_function("sum", F.col("qty")),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_understood_is_refused_by_its_text(df: Any, root: str, what: str) -> None:
+    column = REFUSED[what]()
+    with pytest.raises(fc.InvalidArgument) as error:
+        grouped(df, "k", state=root).agg(column)
+    text = str(column)[len("Column<'") : -2]
+    assert f"`{text}`" in str(error.value) and "supported are" in str(error.value)
+
+
+@pytest.mark.parametrize("bad", [{"price": "median"}, {"price": "max_by"}, {"*": "sum"}, "price", 3, ["x"]])
+def test_other_shapes_are_refused(df: Any, root: str, bad: Any) -> None:
+    with pytest.raises(fc.InvalidArgument):
+        grouped(df, "k", state=root).agg(bad)
+    with pytest.raises(fc.InvalidArgument, match="at least one aggregate"):
+        grouped(df, "k", state=root).agg()
+    with pytest.raises(fc.InvalidArgument, match="initial_state"):
+        grouped(df, "k", state=root).agg(F.count("*"), initial_state=df)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda: F.window("ts", "5 minutes"),
+        lambda: F.session_window("ts", "5 minutes"),
+        lambda: F.window("ts", "5 minutes").getField("start"),
+        lambda: F.expr("window(ts, '5 minutes')"),
+    ],
+)
+def test_windows_as_keys_are_refused(df: Any, root: str, key: Callable[[], Any]) -> None:
+    with pytest.raises(fc.InvalidArgument, match="window"):
+        grouped(df, key(), state=root)
+
+
+def test_a_window_column_as_key_is_refused(df: Any, root: str) -> None:
+    windowed = df.select("k", F.window("ts", "5 minutes").alias("w"))
+    with pytest.raises(fc.InvalidArgument, match="window"):
+        grouped(windowed, "k", "w", state=root).agg(F.count("*"))
+
+
+def test_collated_strings_are_refused(spark: Any, root: str) -> None:
+    collated = spark.sql("select 'a' collate UTF8_LCASE as c, struct('a' collate UNICODE as x) as st, 1 as k")
+    for key in ("c", "st"):
+        with pytest.raises(fc.InvalidArgument, match="collat"):
+            grouped(collated, key, state=root).agg(F.count("*"))
+    for aggregate in (F.max("c"), F.min_by("k", "c")):
+        with pytest.raises(fc.InvalidArgument, match="collat"):
+            grouped(collated, "k", state=root).agg(aggregate)
+    assert grouped(collated, "k", state=root).agg(F.first("c"), F.max_by("c", "k")).columns[0] == "k"
+
+
+def test_sparks_own_errors_come_early(df: Any, root: str) -> None:
+    with pytest.raises(AnalysisException, match="prise"):
+        grouped(df, "prise", state=root)
+    with pytest.raises(AnalysisException, match="prise"):
+        grouped(df, "k", state=root).agg(F.sum("prise"))
+    with pytest.raises(AnalysisException, match="prise"):
+        grouped(df, "k", state=root).agg(fc.count(where="prise > 1"))
+    with pytest.raises(AnalysisException):
+        grouped(df, "k", state=root).agg(F.sum("st"))
+    with pytest.raises(AnalysisException):
+        grouped(df, F.explode("arr"), state=root).agg(F.count("*"))
+
+
+def test_a_condition_must_be_boolean(df: Any, root: str) -> None:
+    with pytest.raises(fc.InvalidArgument, match="must be boolean"):
+        grouped(df, "k", state=root).agg(fc.count(where="qty"))
+
+
+def test_keys_are_names_or_columns(df: Any, root: str) -> None:
+    with pytest.raises(fc.InvalidArgument, match="at least one key"):
+        grouped(df, state=root)
+    with pytest.raises(fc.InvalidArgument, match="a column name or a Column"):
+        grouped(df, 3.5, state=root)
+    with pytest.raises(fc.InvalidArgument, match="DataFrame"):
+        grouped("k", df, state=root)
+    assert grouped(df, ["k", "g"], state=root).count().columns == ["k", "g", "count"]
+
+
+def test_no_state_shows_both_ways(df: Any, conf: Any, root: str) -> None:
+    with pytest.raises(fc.InvalidArgument) as error:
+        grouped(df, "k")
+    assert "state=" in str(error.value) and "spark.fastchangelog.state" in str(error.value)
+    conf("spark.fastchangelog.state", root)
+    assert grouped(df, "k").count().columns == ["k", "count"]
+
+
+@pytest.mark.parametrize("state", ["ftp://x/y", "s3://", "/proc/1/no/such", "file:///proc/nothing"])
+def test_a_wrong_root_is_found_at_once(df: Any, state: str) -> None:
+    with pytest.raises(fc.InvalidArgument, match="the state's"):
+        grouped(df, "k", state=state)
+
+
+def test_options_are_checked(df: Any, conf: Any, root: str) -> None:
+    with pytest.raises(fc.InvalidArgument, match="did you mean `memory_budget`"):
+        grouped(df, "k", state=root, options={"memory_bugdet": "1GiB"})
+    with pytest.raises(fc.InvalidArgument):
+        grouped(df, "k", state=root, options={"memory_budget": "lots"})
+    conf("spark.fastchangelog.memory_bugdet", "1GiB")
+    with pytest.raises(fc.InvalidArgument, match="memory_bugdet"):
+        grouped(df, "k", state=root)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", " ", "x" * 101])
+def test_a_name_must_fit_a_folder(df: Any, root: str, name: str) -> None:
+    with pytest.raises(fc.InvalidArgument, match="name="):
+        grouped(df, "k", state=root, name=name)
+
+
+def test_settings_are_set_where_unset_and_refused_where_other(df: Any, spark: Any, conf: Any, root: str) -> None:
+    conf(PROVIDER, None)
+    conf(FORMAT, None)
+    grouped(df, "k", state=root)
+    assert spark.conf.get(PROVIDER) == ROCKSDB and spark.conf.get(FORMAT) == "2"
+    conf(PROVIDER, HDFS)
+    with pytest.raises(fc.InvalidArgument, match=PROVIDER):
+        grouped(df, "k", state=root)
+    conf(PROVIDER, ROCKSDB)
+    conf(FORMAT, "1")
+    with pytest.raises(fc.InvalidArgument, match=FORMAT):
+        grouped(df, "k", state=root)
+
+
+def test_a_users_tuning_is_not_overridden(df: Any, spark: Any, conf: Any, root: str) -> None:
+    key = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+    conf(key, "false")
+    grouped(df, "k", state=root)
+    assert spark.conf.get(key) == "false"
+
+
+def test_many_waves_warn(feed: Any, conf: Any, root: str) -> None:
+    stream = feed("k string", [("a",)]).stream()
+    conf("spark.sql.shuffle.partitions", "9")
+    with pytest.warns(UserWarning, match="9 with 2 slots"):
+        grouped(stream, "k", state=root)
+    conf("spark.sql.shuffle.partitions", "8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        grouped(stream, "k", state=root)
+
+
+def test_one_name_twice_in_a_query_is_an_error(feed: Any, root: str) -> None:
+    stream = feed("k string, v int", [("a", 1)]).stream()
+    one = grouped(stream, "k", state=root).agg(F.count("*").alias("n"))
+    two = grouped(stream, "k", state=root).agg(F.sum("v").alias("n"))
+    with pytest.raises(AnalysisException, match="fastchangelog.default"):
+        one.union(two).schema  # noqa: B018
+    other = grouped(stream, "k", state=root, name="other").agg(F.sum("v").alias("n"))
+    assert one.union(other).columns == ["k", "n"]
+
+
+def test_credentials_are_not_shown(df: Any, root: str) -> None:
+    built = grouped(df, "k", state=root, storage_options={"aws_secret_access_key": "hunter2"})
+    plan = built.count()._jdf.queryExecution().toString()
+    assert "hunter2" not in plan and "hunter2" not in repr(built.__dict__["_options"])
