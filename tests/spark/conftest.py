@@ -1,12 +1,10 @@
-"""One Spark session for all tests of this folder, and a harness that streams the same batches through two plans.
+"""One Spark session for all tests of this folder, and fixtures around it.
 
-Owns: the session, the harness. Does not own: what is compared (the tests).
+Owns: the session, settings that end with a test. Does not own: the harness (`stream_harness`).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import os
 import pathlib
 import sys
@@ -17,15 +15,15 @@ import pytest
 
 import fastchangelog
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from stream_harness import Feed
+
 # Spark's workers must find the same package and the same interpreter as this process.
 _ROOT = str(pathlib.Path(fastchangelog.__file__).parent.parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH", "")]))
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-
-STORE = "spark.sql.streaming.stateStore."
-PROVIDER = STORE + "providerClass"
-FORMAT = STORE + "checkpointFormatVersion"
 
 
 @pytest.fixture(scope="session")
@@ -71,27 +69,6 @@ def conf(spark: Any) -> Iterator[Callable[[str, str | None], None]]:
             spark.conf.set(key, value)
 
 
-@dataclasses.dataclass
-class Feed:
-    """A folder that a stream reads, one file per batch."""
-
-    spark: Any
-    folder: pathlib.Path
-    schema: Any
-    numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
-
-    def add(self, rows: Sequence[Any]) -> None:
-        number = next(self.numbers)
-        target = self.folder / f"{number:04d}"
-        self.spark.createDataFrame(list(rows), self.schema).coalesce(1).write.parquet(str(target))
-        for part in target.glob("*.parquet"):  # files are taken by age: make it certain
-            os.utime(part, (1_700_000_000 + number, 1_700_000_000 + number))
-
-    def stream(self) -> Any:
-        reader = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
-        return reader.parquet(str(self.folder / "*"))
-
-
 @pytest.fixture
 def feed(spark: Any, tmp_path: pathlib.Path) -> Callable[..., Feed]:
     def make(schema: Any, *batches: Sequence[Any], name: str = "in") -> Feed:
@@ -101,51 +78,3 @@ def feed(spark: Any, tmp_path: pathlib.Path) -> Callable[..., Feed]:
         return out
 
     return make
-
-
-@dataclasses.dataclass
-class Ran:
-    """What a query answered: rows by batch id, and its progress objects."""
-
-    batches: dict[int, list[Any]]
-    progress: list[Any]
-
-
-def run(df: Any, checkpoint: pathlib.Path, sink: Callable[[Any, int], Any] | None = None) -> Ran:
-    """Runs `df` over everything there is, in update mode, and collects each batch (or hands it to `sink`)."""
-    got: dict[int, list[Any]] = {}
-
-    def take(batch: Any, number: int) -> None:
-        got[number] = batch.collect() if sink is None else sink(batch, number)
-
-    query = (
-        df.writeStream.foreachBatch(take)
-        .outputMode("update")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        query.awaitTermination(180)
-        assert not query.isActive, "the query did not end"
-    finally:
-        query.stop()
-    return Ran(got, list(query.recentProgress))
-
-
-def canonical(value: Any) -> Any:
-    """A value that compares equal where Spark says equal: NaN to NaN, bytes to bytearrays, dicts to any order."""
-    if isinstance(value, float):
-        return "NaN" if value != value else value
-    if isinstance(value, bytearray):
-        return bytes(value)
-    if isinstance(value, dict):
-        return ("map", frozenset((canonical(k), canonical(v)) for k, v in value.items()))
-    if isinstance(value, (list, tuple)):
-        return tuple(canonical(v) for v in value)
-    return value
-
-
-def rows_of(rows: Sequence[Any]) -> list[Any]:
-    """Rows in an order of their own, comparable."""
-    return sorted((canonical(tuple(r)) for r in rows), key=repr)

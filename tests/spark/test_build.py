@@ -11,10 +11,12 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
+from stream_harness import FORMAT, PROVIDER
 
 import fastchangelog as fc
-from conftest import FORMAT, PROVIDER
 from fastchangelog.spark import grouped
+
+pytestmark = pytest.mark.spark
 
 SCHEMA = (
     "k string, g int, price decimal(12,2), qty bigint, f float, d double, b boolean, s string, ts timestamp, "
@@ -104,7 +106,8 @@ def test_what_is_not_understood_is_refused_by_its_text(df: Any, root: str, what:
     with pytest.raises(fc.InvalidArgument) as error:
         grouped(df, "k", state=root).agg(column)
     text = str(column)[len("Column<'") : -2]
-    assert f"`{text}`" in str(error.value) and "supported are" in str(error.value)
+    assert f"`{text}`" in str(error.value)
+    assert "supported are" in str(error.value)
 
 
 @pytest.mark.parametrize("bad", [{"price": "median"}, {"price": "max_by"}, {"*": "sum"}, "price", 3, ["x"]])
@@ -179,7 +182,8 @@ def test_keys_are_names_or_columns(df: Any, root: str) -> None:
 def test_no_state_shows_both_ways(df: Any, conf: Any, root: str) -> None:
     with pytest.raises(fc.InvalidArgument) as error:
         grouped(df, "k")
-    assert "state=" in str(error.value) and "spark.fastchangelog.state" in str(error.value)
+    assert "state=" in str(error.value)
+    assert "spark.fastchangelog.state" in str(error.value)
     conf("spark.fastchangelog.state", root)
     assert grouped(df, "k").count().columns == ["k", "count"]
 
@@ -210,7 +214,8 @@ def test_settings_are_set_where_unset_and_refused_where_other(df: Any, spark: An
     conf(PROVIDER, None)
     conf(FORMAT, None)
     grouped(df, "k", state=root)
-    assert spark.conf.get(PROVIDER) == ROCKSDB and spark.conf.get(FORMAT) == "2"
+    assert spark.conf.get(PROVIDER) == ROCKSDB
+    assert spark.conf.get(FORMAT) == "2"
     conf(PROVIDER, HDFS)
     with pytest.raises(fc.InvalidArgument, match=PROVIDER):
         grouped(df, "k", state=root)
@@ -242,8 +247,8 @@ def test_one_name_twice_in_a_query_is_an_error(feed: Any, root: str) -> None:
     stream = feed("k string, v int", [("a", 1)]).stream()
     one = grouped(stream, "k", state=root).agg(F.count("*").alias("n"))
     two = grouped(stream, "k", state=root).agg(F.sum("v").alias("n"))
-    with pytest.raises(AnalysisException, match="fastchangelog.default"):
-        one.union(two).schema  # noqa: B018
+    with pytest.raises(AnalysisException, match=r"fastchangelog\.default"):
+        one.union(two).schema
     other = grouped(stream, "k", state=root, name="other").agg(F.sum("v").alias("n"))
     assert one.union(other).columns == ["k", "n"]
 
@@ -251,4 +256,5 @@ def test_one_name_twice_in_a_query_is_an_error(feed: Any, root: str) -> None:
 def test_credentials_are_not_shown(df: Any, root: str) -> None:
     built = grouped(df, "k", state=root, storage_options={"aws_secret_access_key": "hunter2"})
     plan = built.count()._jdf.queryExecution().toString()
-    assert "hunter2" not in plan and "hunter2" not in repr(built.__dict__["_options"])
+    assert "hunter2" not in plan
+    assert "hunter2" not in repr(built.__dict__["_options"])

@@ -1,4 +1,4 @@
-"""Results equal Spark's own groupBy().agg(), batch by batch: every aggregate × type × awkward value.
+"""Results equal Spark's own groupBy().agg(), batch by batch: every aggregate, type and awkward value.
 
 Each case streams the same files through both plans in update mode and compares the rows of every batch.  Values are
 chosen so that floating point sums are exact: order of addition is the one thing that may differ.
@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from stream_harness import Feed, rows_of, run
 
 import fastchangelog as fc
-from conftest import Feed, rows_of, run
 from fastchangelog.spark import grouped
+
+pytestmark = pytest.mark.spark
 
 D = decimal.Decimal
 UTC = dt.timezone.utc
@@ -204,7 +206,8 @@ def test_a_batch_frame_gives_what_one_big_batch_would(feed: Any, spark: Any, tmp
     expected = rows_of(df.groupBy("k").agg(F.count("*"), F.sum("v"), F.max("v")).collect())
     assert rows_of(ours.collect()) == expected
     assert rows_of(ours.collect()) == expected, "it keeps nothing"
-    assert not any((tmp_path / "state").rglob("*.sst")) and not any((tmp_path / "state").rglob("log/*"))
+    assert not any((tmp_path / "state").rglob("*.sst"))
+    assert not any((tmp_path / "state").rglob("log/*"))
 
 
 def test_many_rows_and_keys(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
@@ -232,4 +235,5 @@ def test_names_that_need_quoting_and_twins(spark: Any, tmp_path: pathlib.Path) -
         F.sum("`c``d`").alias("a.b"), F.count("*").alias("a.b")
     )
     sparks = df.groupBy("`a.b`").agg(F.sum("`c``d`").alias("a.b"), F.count("*").alias("a.b"))
-    assert ours.schema == sparks.schema and rows_of(ours.collect()) == rows_of(sparks.collect())
+    assert ours.schema == sparks.schema
+    assert rows_of(ours.collect()) == rows_of(sparks.collect())

@@ -21,7 +21,8 @@ def test_nothing_is_missing() -> None:
 @pytest.mark.parametrize("package", ["pyspark", "pandas", "pyarrow", "protobuf"])
 def test_a_missing_package_is_named_with_the_command(package: str) -> None:
     (problem,) = _problems(**{package: None})
-    assert package in problem.lower() and 'pip install "fastchangelog[spark]"' in problem
+    assert package in problem.lower()
+    assert 'pip install "fastchangelog[spark]"' in problem
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "3.4.0.dev1"])

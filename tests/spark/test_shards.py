@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fastchangelog.spark.plan.shards import shard_ids, shard_of_id, spark_hash
+
+pytestmark = pytest.mark.spark
 
 
 @given(st.integers(1, 300))

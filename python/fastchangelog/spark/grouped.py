@@ -188,8 +188,8 @@ class GroupedStream:
         if slots and self._partitions > _MANY_WAVES * slots:
             warnings.warn(
                 f"{settings.SHUFFLE_PARTITIONS} is {self._partitions} with {slots} slots: each partition is one shard, "
-                f"and each wave of tasks writes its log after the one before; set it near {slots} before the first start "
-                "(a checkpoint keeps it)",
+                f"and each wave of tasks writes its log after the one before; set it near {slots} before the first "
+                "start (a checkpoint keeps it)",
                 stacklevel=4,
             )
 

@@ -1,0 +1,86 @@
+"""A harness that streams the same batches through a plan and keeps what came out.
+
+Owns: the feed of files, one run of a query, rows made comparable. Does not own: what is compared (the tests).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+STORE = "spark.sql.streaming.stateStore."
+PROVIDER = STORE + "providerClass"
+FORMAT = STORE + "checkpointFormatVersion"
+
+
+@dataclasses.dataclass
+class Feed:
+    """A folder that a stream reads, one file per batch."""
+
+    spark: Any
+    folder: pathlib.Path
+    schema: Any
+    numbers: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+
+    def add(self, rows: Sequence[Any]) -> None:
+        number = next(self.numbers)
+        target = self.folder / f"{number:04d}"
+        self.spark.createDataFrame(list(rows), self.schema).coalesce(1).write.parquet(str(target))
+        for part in target.glob("*.parquet"):  # files are taken by age: make it certain
+            os.utime(part, (1_700_000_000 + number, 1_700_000_000 + number))
+
+    def stream(self) -> Any:
+        reader = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.folder / "*"))
+
+
+@dataclasses.dataclass
+class Ran:
+    """What a query answered: rows by batch id, and its progress objects."""
+
+    batches: dict[int, list[Any]]
+    progress: list[Any]
+
+
+def run(df: Any, checkpoint: pathlib.Path, sink: Callable[[Any, int], Any] | None = None) -> Ran:
+    """Runs `df` over everything there is, in update mode, and collects each batch (or hands it to `sink`)."""
+    got: dict[int, list[Any]] = {}
+
+    def take(batch: Any, number: int) -> None:
+        got[number] = batch.collect() if sink is None else sink(batch, number)
+
+    query = (
+        df.writeStream.foreachBatch(take)
+        .outputMode("update")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination(180)
+        assert not query.isActive, "the query did not end"
+    finally:
+        query.stop()
+    return Ran(got, list(query.recentProgress))
+
+
+def canonical(value: Any) -> Any:
+    """A value that compares equal where Spark says equal: NaN to NaN, bytes to bytearrays, dicts to any order."""
+    if isinstance(value, float):
+        return "NaN" if value != value else value
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, dict):
+        return ("map", frozenset((canonical(k), canonical(v)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(canonical(v) for v in value)
+    return value
+
+
+def rows_of(rows: Sequence[Any]) -> list[Any]:
+    """Rows in an order of their own, comparable."""
+    return sorted((canonical(tuple(r)) for r in rows), key=repr)
