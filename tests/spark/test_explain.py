@@ -10,7 +10,7 @@ from fastchangelog.errors import InvalidArgument, StoreError
 from fastchangelog.spark.explain import explain, explanation
 
 WORKER = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure: Task 0 in
-stage 3.0 failed 1 times, most recent failure: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+stage 3.0 failed 1 times, most recent: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/x/worker.py", line 3293, in main
     process()
   File "/x/anchor.py", line 80, in handleInputRows
