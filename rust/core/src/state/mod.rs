@@ -11,7 +11,10 @@
 pub mod aggregate;
 mod arrays;
 pub mod codec;
+pub mod hot;
+pub mod keyed;
 mod payload;
+pub mod rocks;
 mod rows;
 pub mod split;
 pub mod table;

@@ -1,0 +1,405 @@
+//! Keyed state of one shard: the hot tier over RocksDB.
+//!
+//! Owns: reads and writes of promoted state, the flush of dirty entries and checkpoints for materialization, the local
+//! folder.
+//! Does not own: versions, overlays and what may be promoted when (`shard`); uploads (`snapshot`).
+//!
+//! Invariants of a [`KeyedState`]:
+//! 1. it is the state after the change sets applied so far, whatever the hot limit, flushes and evictions (P5);
+//! 2. RocksDB holds nothing that was not applied (P4), and together with the dirty entries it holds all of it;
+//! 3. after a failed write it answers nothing any more: its owner drops it and restores (P3).
+
+use super::codec::hash_key;
+use super::hot::{EntryRef, HotKey, HotTier, Lookup};
+use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, push_key, split_key};
+use crate::budget::Reservation;
+use crate::error::{Error, Result};
+use crate::model::{ChangeSet, KeyGroup, Op, StateId};
+use rocksdb::checkpoint::Checkpoint;
+use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions};
+use std::collections::{HashMap, HashSet};
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+
+/// Keys whose memory is fetched side by side.
+const LANE: usize = 32;
+/// Keys of one `multi_get`.
+const READ_CHUNK: usize = 1024;
+/// Bytes of one step of a flush.
+const FLUSH_BYTES: usize = 8 << 20;
+/// Hot limit until the owner sets one.
+const FIRST_HOT_LIMIT: u64 = 16 << 20;
+
+/// A key to look up.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyRef<'a> {
+    /// [`hash_key`] of `key`.
+    pub hash: u64,
+    /// The key's key group.
+    pub key_group: KeyGroup,
+    /// Canonical key bytes.
+    pub key: &'a [u8],
+}
+
+/// Bytes of the hot tier, in the budget and in the metrics; given back on drop.
+#[derive(Debug)]
+struct Account {
+    reservation: Reservation,
+    shared: SharedResources,
+    evicted: u64,
+}
+
+impl Account {
+    fn update(&mut self, hot: &HotTier) {
+        let gauge = &self.shared.metrics().hot_bytes;
+        gauge.add(hot.bytes());
+        gauge.sub(self.reservation.bytes());
+        self.reservation.resize(hot.bytes());
+        self.shared.metrics().hot_evictions.add(hot.evicted() - self.evicted);
+        self.evicted = hot.evicted();
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.shared.metrics().hot_bytes.sub(self.reservation.bytes());
+    }
+}
+
+/// Keyed state of one shard. See the module documentation for its invariants.
+#[derive(Debug)]
+pub struct KeyedState {
+    // Before `account`, whose shared cache must outlive the database.
+    db: DB,
+    dir: PathBuf,
+    hot: HotTier,
+    /// Something was written to RocksDB since it was empty.
+    stored: bool,
+    broken: Option<Error>,
+    account: Account,
+}
+
+impl KeyedState {
+    /// New, empty state in a folder that is missing or empty.
+    pub fn create(dir: &Path, shared: &SharedResources) -> Result<Self> {
+        Self::new(dir, shared, true)
+    }
+
+    /// The state of a folder that holds the RocksDB files of a base. Damaged or foreign files are
+    /// [`crate::ErrorKind::Corrupt`]: delete the folder and restore.
+    pub fn open(dir: &Path, shared: &SharedResources) -> Result<Self> {
+        Self::new(dir, shared, false)
+    }
+
+    fn new(dir: &Path, shared: &SharedResources, create: bool) -> Result<Self> {
+        let db = shared.open(dir, create)?;
+        let mut hot = HotTier::new(FIRST_HOT_LIMIT.min(shared.budget().limit() / 16), hash_key);
+        hot.set_complete(create);
+        let account = Account { reservation: shared.budget().reserve(hot.bytes()), shared: shared.clone(), evicted: 0 };
+        shared.metrics().hot_bytes.add(hot.bytes());
+        Ok(Self { db, dir: dir.to_owned(), hot, stored: !create, broken: None, account })
+    }
+
+    /// The values of `keys` in `state`; `out` is called once per key, with its index, in any order. Several threads may
+    /// read at once.
+    pub fn get_many(
+        &self,
+        state: StateId,
+        keys: &[KeyRef<'_>],
+        out: &mut dyn FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        self.check()?;
+        let ask_disk = self.stored && !self.hot.is_complete();
+        let mut misses = Vec::new();
+        for (lane, run) in keys.chunks(LANE).enumerate() {
+            black_box(run.iter().fold(0, |sum, k| sum ^ self.hot.prefetch(k.hash, state)));
+            for (i, k) in run.iter().enumerate() {
+                let index = lane * LANE + i;
+                match self.hot.get(&HotKey { hash: k.hash, state, key_group: k.key_group, key: k.key }) {
+                    Lookup::Value(value) => out(index, Some(value)),
+                    Lookup::Miss if ask_disk => misses.push(index),
+                    Lookup::Deleted | Lookup::Miss => out(index, None),
+                }
+            }
+        }
+        let metrics = self.account.shared.metrics();
+        metrics.hot_hits.add((keys.len() - misses.len()) as u64);
+        metrics.hot_misses.add(misses.len() as u64);
+        if misses.is_empty() { Ok(()) } else { self.read_disk(state, keys, misses, out) }
+    }
+
+    fn read_disk(
+        &self,
+        state: StateId,
+        keys: &[KeyRef<'_>],
+        mut misses: Vec<usize>,
+        out: &mut dyn FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        misses.sort_unstable_by(|&a, &b| (keys[a].key_group, keys[a].key).cmp(&(keys[b].key_group, keys[b].key)));
+        let cf = self
+            .db
+            .cf_handle(DEFAULT_COLUMN_FAMILY_NAME)
+            .ok_or_else(|| Error::internal("RocksDB has no default column family"))?;
+        let mut buffer = Vec::new();
+        let mut ends = Vec::new();
+        for chunk in misses.chunks(READ_CHUNK) {
+            buffer.clear();
+            ends.clear();
+            ends.push(0);
+            for &i in chunk {
+                push_key(&mut buffer, keys[i].key_group, state, keys[i].key);
+                ends.push(buffer.len());
+            }
+            let disk_keys = ends.windows(2).map(|w| &buffer[w[0]..w[1]]);
+            for (&i, value) in chunk.iter().zip(self.db.batched_multi_get_cf(cf, disk_keys, true)) {
+                out(i, value?.as_deref());
+            }
+        }
+        self.account.shared.metrics().rocksdb_reads.add(misses.len() as u64);
+        Ok(())
+    }
+
+    /// Applies a change set: the step from one version to the next. Applying it again changes nothing.
+    pub fn apply(&mut self, set: &ChangeSet) -> Result<()> {
+        self.check()?;
+        let mut sink = DiskSink::new(&self.db);
+        let prefixes = set.iter().any(|c| c.op == Op::DeletePrefix);
+        if prefixes {
+            delete_prefixes(&mut self.hot, set, self.stored, &mut sink);
+        }
+        let mut hashes = [0; LANE];
+        for start in (0..set.len()).step_by(LANE) {
+            let end = set.len().min(start + LANE);
+            let mut sum = 0;
+            for i in start..end {
+                let change = set.get(i);
+                hashes[i - start] = hash_key(change.key);
+                sum ^= self.hot.prefetch(hashes[i - start], change.state);
+            }
+            black_box(sum);
+            for i in start..end {
+                let c = set.get(i);
+                let key = HotKey { hash: hashes[i - start], state: c.state, key_group: c.key_group, key: c.key };
+                match c.op {
+                    Op::Put => self.hot.put(&key, c.value, &mut sink),
+                    Op::Delete => self.hot.delete(&key, &mut sink),
+                    Op::DeletePrefix => delete_earlier(&mut self.hot, set, i, &mut sink),
+                }
+            }
+        }
+        let written = sink.finish();
+        self.wrote(written)
+    }
+
+    /// Starts a flush of all that is dirty now.
+    pub fn begin_flush(&mut self) {
+        self.hot.begin_flush();
+    }
+
+    /// One step of the flush: writes up to `max_entries` (and a few megabytes) to RocksDB. False when all that was
+    /// dirty at [`KeyedState::begin_flush`] is there, at that value or a newer one.
+    pub fn flush_dirty(&mut self, max_entries: usize) -> Result<bool> {
+        self.check()?;
+        let mut sink = DiskSink::new(&self.db);
+        self.hot.flush(max_entries.max(1), FLUSH_BYTES, &mut sink);
+        let written = sink.finish();
+        self.wrote(written)?;
+        Ok(self.hot.pending() > 0)
+    }
+
+    /// Entries that the flush has still to write.
+    pub fn pending_flush(&self) -> u64 {
+        self.hot.pending()
+    }
+
+    /// Entries that are not in RocksDB as they are.
+    pub fn dirty_entries(&self) -> u64 {
+        self.hot.dirty()
+    }
+
+    /// Makes a checkpoint of RocksDB in `dir`, which must not exist: hard links, so it must be on the same disk. It
+    /// holds all that was flushed or evicted, not what is dirty.
+    pub fn checkpoint(&self, dir: &Path) -> Result<()> {
+        self.check()?;
+        if let Some(parent) = dir.parent() {
+            std::fs::create_dir_all(parent).map_err(|e| Error::io(format!("cannot make {}", parent.display()), &e))?;
+        }
+        self.db.flush()?;
+        Checkpoint::new(&self.db)?.create_checkpoint(dir)?;
+        remove_empty_logs(dir).map_err(|e| Error::io(format!("cannot tidy {}", dir.display()), &e))
+    }
+
+    /// Bytes of the SST files of the newest state of RocksDB.
+    pub fn approximate_sst_bytes(&self) -> u64 {
+        self.db.property_int_value("rocksdb.live-sst-files-size").ok().flatten().unwrap_or(0)
+    }
+
+    /// Loads all of RocksDB into the hot tier, if it fits under the hot limit. True when the tier is complete then:
+    /// lookups never go to disk until something is evicted.
+    pub fn warm_up(&mut self) -> Result<bool> {
+        self.check()?;
+        if self.hot.is_complete() {
+            return Ok(true);
+        }
+        let keys = self.db.property_int_value("rocksdb.estimate-num-keys").ok().flatten().unwrap_or(0);
+        // A guess far above the limit saves the attempt; entries take 32 bytes and more.
+        if keys.saturating_mul(32) > self.hot.limit().saturating_mul(2) {
+            return Ok(false);
+        }
+        let mut fits = true;
+        let hot = &mut self.hot;
+        scan(&self.db, &mut |entry| {
+            let key =
+                HotKey { hash: hash_key(entry.key), state: entry.state, key_group: entry.key_group, key: entry.key };
+            fits = hot.put_clean(&key, entry.value.unwrap_or_default());
+            Ok(fits)
+        })?;
+        self.hot.set_complete(fits);
+        self.account.update(&self.hot);
+        Ok(fits)
+    }
+
+    /// Every key with its value, in no order.
+    pub fn for_each(&self, f: &mut dyn FnMut(EntryRef<'_>) -> Result<()>) -> Result<()> {
+        self.check()?;
+        self.hot.for_each(&mut |entry| if entry.value.is_some() { f(entry) } else { Ok(()) })?;
+        if !self.stored || self.hot.is_complete() {
+            return Ok(());
+        }
+        scan(&self.db, &mut |entry| {
+            let key =
+                HotKey { hash: hash_key(entry.key), state: entry.state, key_group: entry.key_group, key: entry.key };
+            if self.hot.peek(&key) == Lookup::Miss {
+                f(entry)?;
+            }
+            Ok(true)
+        })
+    }
+
+    /// Changes the memory of the hot tier; takes effect at once.
+    pub fn set_hot_limit(&mut self, bytes: u64) -> Result<()> {
+        self.check()?;
+        let mut sink = DiskSink::new(&self.db);
+        self.hot.set_limit(bytes, &mut sink);
+        let written = sink.finish();
+        self.wrote(written)
+    }
+
+    /// Bytes of memory of the hot tier.
+    pub fn hot_bytes(&self) -> u64 {
+        self.hot.bytes()
+    }
+
+    /// True while lookups never need RocksDB.
+    pub fn is_complete(&self) -> bool {
+        self.hot.is_complete() || !self.stored
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Closes the state and deletes its folder.
+    pub fn destroy(self) -> Result<()> {
+        let Self { db, dir, .. } = self;
+        drop(db);
+        std::fs::remove_dir_all(&dir).map_err(|e| Error::io(format!("cannot delete {}", dir.display()), &e))
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.broken {
+            None => Ok(()),
+            Some(error) => Err(Error::retryable(format!(
+                "the local state of this shard is unusable after a failed write and must be restored: {error}"
+            ))),
+        }
+    }
+
+    /// Takes note of what a sink has written; after an error entries may be lost (invariant 3).
+    fn wrote(&mut self, written: Result<u64>) -> Result<()> {
+        self.account.update(&self.hot);
+        match written {
+            Ok(0) => Ok(()),
+            Ok(n) => {
+                self.stored = true;
+                self.account.shared.metrics().rocksdb_writes.add(n);
+                Ok(())
+            }
+            Err(error) => {
+                self.broken = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+}
+
+/// RocksDB puts its write-ahead log into a checkpoint even when nothing ever goes there.
+fn remove_empty_logs(dir: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.path().extension().is_some_and(|e| e == "log") && entry.metadata()?.len() == 0 {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// All of RocksDB in order of keys, until `f` says false. Leaves the block cache alone.
+fn scan(db: &DB, f: &mut dyn FnMut(EntryRef<'_>) -> Result<bool>) -> Result<()> {
+    let mut options = ReadOptions::default();
+    options.fill_cache(false);
+    options.set_readahead_size(2 << 20);
+    let mut iterator = db.raw_iterator_opt(options);
+    iterator.seek_to_first();
+    while let Some((key, value)) = iterator.item() {
+        let (key_group, state, key) = split_key(key)?;
+        if !f(EntryRef { state, key_group, key, value: Some(value) })? {
+            return Ok(());
+        }
+        iterator.next();
+    }
+    Ok(iterator.status()?)
+}
+
+/// Removes what all prefix deletes of a set cover and what was there before the set: one walk, however many they are.
+fn delete_prefixes(hot: &mut HotTier, set: &ChangeSet, stored: bool, sink: &mut DiskSink<'_>) {
+    let mut prefixes: HashMap<(StateId, KeyGroup), (Vec<usize>, HashSet<&[u8]>)> = HashMap::new();
+    let mut disk = Vec::with_capacity(KEY_PREFIX);
+    for c in set.iter().filter(|c| c.op == Op::DeletePrefix) {
+        let (lengths, keys) = prefixes.entry((c.state, c.key_group)).or_default();
+        if keys.insert(c.key) {
+            if !lengths.contains(&c.key.len()) {
+                lengths.push(c.key.len());
+            }
+            if stored {
+                disk.clear();
+                push_key(&mut disk, c.key_group, c.state, c.key);
+                sink.delete_prefix(&disk);
+            }
+        }
+    }
+    hot.remove_matching(&|entry| {
+        prefixes.get(&(entry.state, entry.key_group)).is_some_and(|(lengths, keys)| {
+            lengths.iter().any(|&n| entry.key.get(..n).is_some_and(|prefix| keys.contains(prefix)))
+        })
+    });
+}
+
+/// Deletes what the set itself has put before its `i`-th change, a prefix delete. Records are grouped by key group.
+fn delete_earlier(hot: &mut HotTier, set: &ChangeSet, i: usize, sink: &mut DiskSink<'_>) {
+    let prefix = set.get(i);
+    for j in (0..i).rev() {
+        let c = set.get(j);
+        if c.key_group != prefix.key_group {
+            break;
+        }
+        if c.op == Op::Put && c.state == prefix.state && c.key.starts_with(prefix.key) {
+            hot.delete(&HotKey { hash: hash_key(c.key), state: c.state, key_group: c.key_group, key: c.key }, sink);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "keyed_tests.rs"]
+mod tests;
