@@ -31,6 +31,7 @@ from compare_run import (
 
 #: Of a run: the batches that hold every key once, then these many are thrown away.
 WARM_UP = 3
+SIDE_BY_SIDE = ("ours", "ours-sync", "native", "native-hdfs", "floor", "unanchored")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Setting:
     batches: int
     keys: tuple[int, ...]
     quick: bool
+    variants: tuple[str, ...]
 
     def input(self, shape: Shape) -> Path:
         """The generated folder of a shape."""
@@ -68,7 +70,7 @@ class Part:
 
 def side_by_side(setting: Setting) -> list[Part]:
     """Batch times of all variants, taken in turns: A B C, A B C, …; one table for each number of keys."""
-    variants = ["ours", "ours-sync", "native", "native-hdfs", "floor", "unanchored"]
+    variants = [v for v in SIDE_BY_SIDE if v in setting.variants]
     spark = session()
     parts = []
     for keys in setting.keys:
@@ -93,7 +95,7 @@ def row_by_row(setting: Setting) -> list[Part]:
     shape = Shape(keys, rows, batches)
     glob = compare_data.files(setting.input(shape), 0, batches + 1)
     spark = session()
-    variants = ["ours", "tws-row"]
+    variants = [v for v in ("ours", "tws-row") if v in setting.variants]
     outcomes: dict[str, list[Outcome]] = {v: [] for v in variants}
     for variant in variants:
         outcomes[variant].append(run(spark, variant, glob, setting.work(variant)))
@@ -103,7 +105,7 @@ def row_by_row(setting: Setting) -> list[Part]:
 
 def _compared(title: str, outcomes: dict[str, list[Outcome]], drop: int) -> Part:
     rows, data = [], {}
-    base = median([b.trigger_ms for o in outcomes["ours"] for b in o.body(drop)])
+    base = median([b.trigger_ms for o in outcomes.get("ours", []) for b in o.body(drop)])
     for variant, runs in outcomes.items():
         body = [b for o in runs for b in o.body(drop)]
         trigger = [float(b.trigger_ms) for b in body]

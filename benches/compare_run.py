@@ -39,6 +39,7 @@ def session(master: str = "local[2]", partitions: int = 2, memory: str = "6g") -
         .appName("fastchangelog bench")
         .config("spark.driver.memory", memory)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", partitions)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.numRecentProgressUpdates", 10_000)
@@ -62,6 +63,8 @@ class BatchTime:
     commit_ms: int
     state_commit_ms: int
     state_rows: int
+    #: Which state store it was, by the metrics that only this kind has.
+    store: str
     ours: dict[str, int]
 
 
@@ -154,8 +157,15 @@ def _digest(raw: dict[str, Any]) -> BatchTime:
         millis.get("commitOffsets", 0),
         operators[0].get("commitTimeMs") or 0,
         operators[0].get("numRowsTotal") or 0,
+        _store(operators[0].get("customMetrics") or {}),
         {name: int(value) for name, value in ours.items()},
     )
+
+
+def _store(custom: dict[str, Any]) -> str:
+    if any(name.startswith("rocksdb") for name in custom):
+        return "RocksDB"
+    return "HDFS-backed" if custom else "none"
 
 
 def _first_batch(raw: list[dict[str, Any]], began: float) -> float:

@@ -21,18 +21,19 @@ from pathlib import Path
 
 import compare_parts
 from compare_parts import Part, Setting
+from compare_queries import VARIANTS
 from compare_run import BatchTime, Outcome, machine
 
 from fastchangelog.demo import processes
 
-_RESTART_VARIANTS = ("ours", "native")
+_RESTART_VARIANTS = ("ours", "native", "native-hdfs")
 
 
 def restart(setting: Setting) -> list[Part]:
     """Each phase in a process of its own: the local disk of the first is gone before the second starts."""
-    outcomes: dict[str, list[Outcome]] = {v: [] for v in _RESTART_VARIANTS}
+    outcomes: dict[str, list[Outcome]] = {v: [] for v in _RESTART_VARIANTS if v in setting.variants}
     for _ in range(setting.rounds):
-        for variant in _RESTART_VARIANTS:
+        for variant in outcomes:
             _child("first", variant, setting)
             outcomes[variant].append(_child("second", variant, setting))
     return [compare_parts.restarted(setting, outcomes)]
@@ -78,7 +79,7 @@ def show(part: Part) -> None:
 def main() -> int:
     """Runs the parts that were asked for."""
     args = _arguments()
-    setting = Setting(args.work, args.rounds, args.rows, args.batches, tuple(args.keys), args.quick)
+    setting = Setting(args.work, args.rounds, args.rows, args.batches, tuple(args.keys), args.quick, tuple(args.variants))
     if args.phase is not None:
         function = compare_parts.restart_first if args.phase == "first" else compare_parts.restart_second
         print(json.dumps(dataclasses.asdict(function(setting, args.variant))))
@@ -116,6 +117,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int)
     parser.add_argument("--batches", type=int)
     parser.add_argument("--keys", type=int, nargs="+")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     cache = Path(os.environ.get("FASTCHANGELOG_CACHE") or "~/.cache/fastchangelog").expanduser() / "bench"
     parser.add_argument("--work", type=Path, help="folder for data and state; default: under the temp folder")
     parser.add_argument("--out", type=Path, default=cache / time.strftime("compare-%Y%m%d-%H%M%S.json", time.gmtime()))

@@ -51,6 +51,7 @@ def main(path: str) -> int:
         SparkSession.builder.master("local[2,4]")  # with up to 4 attempts a killed worker is Spark's own to repair
         .appName("fastchangelog demo")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "3g")
         .config("spark.sql.shuffle.partitions", job.partitions)
         .config("spark.sql.session.timeZone", "UTC")
