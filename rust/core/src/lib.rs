@@ -24,6 +24,7 @@ pub mod failpoint;
 pub mod format;
 pub mod metrics;
 pub mod model;
+pub mod snapshot;
 pub mod state;
 pub mod store;
 

@@ -134,6 +134,8 @@ counters! {
     materialize_micros,
     /// Bytes uploaded by materializations.
     materialize_bytes,
+    /// Bytes of materialized bases that earlier bases had uploaded already.
+    materialize_reused_bytes,
     /// Downloads that the local cache answered.
     cache_hits,
     /// Downloads that went to the store.

@@ -4,6 +4,8 @@
 //! Two attackers: accident (bytes cut, flipped or appended) must always be reported; malice (bytes changed and every
 //! checksum made right again) may go unnoticed, but must neither panic nor ask for memory out of proportion.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use fastchangelog_core::Error;
 use fastchangelog_core::ErrorKind;
 use fastchangelog_core::config::Compression;

@@ -24,10 +24,10 @@ const HAS_INDEXED: u8 = 8;
 /// The bytes of a handle.
 pub fn encode_handle(handle: &ShardHandle) -> Vec<u8> {
     let mut out = HANDLE.begin(192 + handle.schema.len() + handle.segments.len() * 56);
-    let flags = u8::from(handle.parent.is_some()) * HAS_PARENT
-        | u8::from(handle.watermark.is_some()) * HAS_WATERMARK
-        | u8::from(handle.base.is_some()) * HAS_BASE
-        | u8::from(handle.indexed.is_some()) * HAS_INDEXED;
+    let flags = (u8::from(handle.parent.is_some()) * HAS_PARENT)
+        | (u8::from(handle.watermark.is_some()) * HAS_WATERMARK)
+        | (u8::from(handle.base.is_some()) * HAS_BASE)
+        | (u8::from(handle.indexed.is_some()) * HAS_INDEXED);
     out.push(flags);
     out.extend_from_slice(&handle.instance.0.to_le_bytes());
     out.extend_from_slice(&handle.version.0.to_le_bytes());

@@ -126,7 +126,9 @@ pub fn decode_file(object: &str, bytes: &[u8]) -> Result<Vec<(u64, u64)>> {
         match offset.checked_add(length) {
             Some(next) if offset >= end && next <= footer_at as u64 => end = next,
             _ => {
-                return Err(reader.corrupt(format_args!("a set at {offset} of {length} bytes is not inside the object")));
+                return Err(
+                    reader.corrupt(format_args!("a set at {offset} of {length} bytes is not inside the object"))
+                );
             }
         }
         sets.push((offset, length));
