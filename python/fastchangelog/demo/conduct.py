@@ -117,12 +117,14 @@ class Conductor:
         plan.write_text(json.dumps(dataclasses.replace(job, events=str(events)).to_dict()))
         self._fresh_start, self._hit = True, False
         show("starting Spark" if number == 1 else "starting Spark again")
-        local = self._work / "local"
+        local, runtime = self._work / "local", self._work / "run"
         local.mkdir(exist_ok=True)
+        runtime.mkdir(mode=0o700, exist_ok=True)
         env = {
             **os.environ,
             processes.MARK: self._run,
             "SPARK_LOCAL_DIRS": str(local),
+            "XDG_RUNTIME_DIR": str(runtime),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYTHONUNBUFFERED": "1",

@@ -52,7 +52,7 @@ def main(path: str) -> int:
         .appName("fastchangelog demo")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "3g")
+        .config("spark.driver.memory", f"{_driver_mebibytes()}m")
         .config("spark.sql.shuffle.partitions", job.partitions)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
@@ -138,6 +138,12 @@ def prepare(spark: SparkSession, wanted: Prepare) -> int:
     expected = cut.groupBy(*wanted.keys).agg(*[column(agg) for agg in wanted.aggs])
     expected.write.mode("overwrite").parquet(wanted.expected)
     return cut.count()
+
+
+def _driver_mebibytes() -> int:
+    """A quarter of the machine, between 1 and 3 GiB."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    return min(max(total // 4, 1024), 3072)
 
 
 def _end_with_parent() -> None:
