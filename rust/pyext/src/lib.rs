@@ -7,7 +7,7 @@ mod gate;
 mod options;
 mod server;
 mod session;
-// mod split;
+mod split;
 
 use pyo3::prelude::*;
 
@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", fastchangelog_server::VERSION)?;
     module.add("PROTOCOL_VERSION", fastchangelog_server::protocol::PROTOCOL_VERSION)?;
-    // module.add_class::<split::Splitter>()?;
+    module.add_class::<split::Splitter>()?;
     module.add_class::<session::SessionClient>()?;
     module.add_class::<session::ResultBatches>()?;
     module.add_class::<session::ServerClient>()?;
@@ -27,6 +27,6 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(options::default_max_parallelism, module)?)?;
     module.add_function(wrap_pyfunction!(options::build_info, module)?)?;
-    // module.add_function(wrap_pyfunction!(split::spec_check, module)?)?;
+    module.add_function(wrap_pyfunction!(split::spec_check, module)?)?;
     Ok(())
 }
