@@ -49,6 +49,7 @@ VALUES: dict[str, list[Any]] = {
         dt.datetime(2024, 11, 3, 6, 30, tzinfo=UTC),
     ],
     "timestamp_ntz": [dt.datetime(1900, 1, 1), dt.datetime(2024, 3, 10, 2, 30), dt.datetime(9999, 12, 31, 23, 59)],
+    "time(6)": [dt.time(0), dt.time(23, 59, 59, 999999)],
     "interval day to second": [dt.timedelta(0), dt.timedelta(days=-3, microseconds=5), dt.timedelta(seconds=1)],
     "array<int>": [[], [1], [1, None], [2, 1]],
     "array<string>": [[], ["a"], [None], ["a", "b"]],
@@ -157,6 +158,14 @@ def test_expressions_as_keys_arguments_and_names(feed: Any, tmp_path: pathlib.Pa
     compare(feed("k string, v int, p decimal(10,2)", *data), tmp_path, keys, aggregates)
 
 
+def test_arguments_that_spark_casts(feed: Any, tmp_path: pathlib.Path) -> None:
+    data = batches(
+        13, 2, 10, lambda r: (r.randrange(3), r.choice(["1.5", "2", None]), r.choice(["true", "false", None]))
+    )
+    aggregates = [F.sum("s"), F.avg("s"), F.bool_or("b"), F.bool_and("b"), F.count("s"), F.count(F.lit(None))]
+    compare(feed("k int, s string, b string", *data), tmp_path, ["k"], aggregates)
+
+
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_ansi_is_that_of_the_build(feed: Any, conf: Any, tmp_path: pathlib.Path, ansi: str) -> None:
     conf("spark.sql.ansi.enabled", ansi)
@@ -217,6 +226,35 @@ def test_many_rows_and_keys(feed: Any, spark: Any, tmp_path: pathlib.Path) -> No
         rows = spark.range(i * 20_000, i * 20_000 + 40_000).selectExpr("concat('user', id % 7919) k", "id v")
         rows.coalesce(1).write.parquet(str(target))
     compare(source, tmp_path, ["k"], [F.count("*"), F.sum("v"), F.max("v")])
+
+
+RARE = {
+    "interval year to month": "make_ym_interval(0, cast(id % 3 as int) - 1)",
+    "interval month": "cast(make_ym_interval(0, cast(id % 3 as int)) as interval month)",
+    "void": "null",
+    "struct with twins": "named_struct('a', id % 2, 'A', 'x', 'm', map(id % 2, 'y'))",
+    "array of intervals": "array(make_ym_interval(cast(id % 2 as int), 1), null)",
+    "char": "cast(id % 2 as char(3))",
+}
+
+
+@pytest.mark.parametrize("kind", RARE)
+def test_types_that_only_spark_can_make(spark: Any, tmp_path: pathlib.Path, kind: str) -> None:
+    df = spark.range(20).selectExpr(f"{RARE[kind]} as k", "id % 2 as g", "id as v", f"{RARE[kind]} as a")
+    for keys, aggregates in ((["k"], [F.sum("v")]), (["g"], [F.max_by("a", "v"), F.count("a")])):
+        ours = grouped(df, *keys, state=str(tmp_path / "state")).agg(*aggregates)
+        sparks = df.groupBy(*keys).agg(*aggregates)
+        assert ours.dtypes == sparks.dtypes
+        shown = [f"cast({c} as string)" for c in ("`" + n + "`" for n in ours.columns)]
+        assert rows_of(ours.selectExpr(*shown).collect()) == rows_of(sparks.selectExpr(*shown).collect())
+
+
+def test_a_variant_can_be_counted(spark: Any, tmp_path: pathlib.Path) -> None:
+    df = spark.range(4).selectExpr("id % 2 as k", "if(id > 0, parse_json('[1]'), null) as j")
+    ours = grouped(df, "k", state=str(tmp_path / "state")).agg(F.count("j"))
+    assert rows_of(ours.collect()) == [(0, 1), (1, 2)]
+    with pytest.raises(fc.InvalidArgument, match="variant"):
+        grouped(df, "k", state=str(tmp_path / "state")).agg(F.first("j"))
 
 
 def test_columns_of_the_same_name_are_told_apart(spark: Any, tmp_path: pathlib.Path) -> None:

@@ -49,6 +49,7 @@ FUNCTIONS = {
 }
 _ARGUMENTS = {"max_by": 2, "min_by": 2}
 _IGNORE_NULLS = {"first", "first_value", "any_value", "last", "last_value"}
+_INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
 _WINDOWS = {"window", "session_window", "window_time"}
 _WINDOW_MARKS = ("spark.timeWindow", "spark.sessionWindow")
 _SUPPORTED = "count, sum, min, max, avg, first, last, bool_or, bool_and, max_by, min_by"
@@ -148,10 +149,11 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         for j, arg in enumerate(b.args):
             field, text = schema[arg_at], texts[arg_at]
             _check_argument(b, j, field.dataType)
+            arg, dtype = _as_spark_reads_it(b.fn, arg, field.dataType)
             if b.where is not None and not columns.is_plain_reference(arg):
                 # As with FILTER, the argument is evaluated only where the condition holds: it may fail elsewhere.
                 arg, text = F.when(b.where, arg), f"{text} WHERE {where_text}"
-            args.append(plan.column("a", arg, field.dataType, text))
+            args.append(plan.column("a", arg, dtype, text))
             arg_at += 1
         names = ", ".join(plan.texts[i] for i in args) or "*"
         identity = f"{b.fn}({names})" + (" IGNORE NULLS" if b.ignore_nulls else "")
@@ -323,7 +325,20 @@ def _check_key(text: str, field: T.StructField) -> None:
         )
 
 
+def _as_spark_reads_it(fn: str, arg: Column, dtype: T.DataType) -> tuple[Column, T.DataType]:
+    """The argument with the cast that Spark's analysis puts around it, and no more of it than is needed."""
+    if fn in ("sum", "avg") and not isinstance(dtype, (T.NumericType, *_INTERVALS)):
+        return arg.cast("double"), T.DoubleType()
+    if fn in ("bool_or", "bool_and") and not isinstance(dtype, T.BooleanType):
+        return arg.cast("boolean"), T.BooleanType()
+    if fn == "count" and not isinstance(dtype, (T.NumericType, T.BooleanType)):
+        return F.when(arg.isNotNull(), F.lit(True)), T.BooleanType()
+    return arg, dtype
+
+
 def _check_argument(b: _Bound, position: int, dtype: T.DataType) -> None:
+    if b.fn in ("sum", "avg") and isinstance(dtype, T.YearMonthIntervalType):
+        raise InvalidArgument(f"{b.text} is not supported for {dtype.simpleString()}; add up months as numbers instead")
     ordered = b.fn in ("min", "max") or (b.fn in ("min_by", "max_by") and position == 1)
     if ordered and carry.is_collated(dtype):
         raise InvalidArgument(

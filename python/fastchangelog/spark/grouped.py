@@ -12,6 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -221,12 +222,12 @@ def _watermark(schema: T.StructType) -> int | None:
 
 
 def _inside_foreach_batch() -> bool:
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module == "pyspark.sql.utils" and type(frame.f_locals.get("self")).__name__ == "ForeachBatchFunction":
             return True
         if module == "pyspark.sql.connect.streaming.worker.foreach_batch_worker":
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
