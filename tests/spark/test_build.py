@@ -84,6 +84,12 @@ def test_builders_have_sparks_names(df: Any, root: str) -> None:
     assert ours.schema == sparks.schema
 
 
+def test_a_condition_is_in_the_name_as_sparks_filter_is(df: Any, root: str) -> None:
+    ours = grouped(df, "k", state=root).agg(fc.sum("qty", where="g > 0 and b"), fc.count(where=F.col("g") > 0))
+    sparks = df.groupBy("k").agg(F.expr("sum(qty) filter (where g > 0 and b)"), F.expr("count(1) filter (where g > 0)"))
+    assert ours.dtypes == sparks.dtypes
+
+
 REFUSED = {
     "an SQL text": lambda: F.expr("sum(price)"),
     "an SQL FILTER": lambda: F.expr("sum(price) FILTER (WHERE qty > 0)"),

@@ -82,6 +82,7 @@ class _Bound:
     where: Column | None
     ignore_nulls: bool
     native: Column
+    named: bool
     text: str
 
 
@@ -136,7 +137,8 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         plan.add(f"__k{i}", keys[i], schema[i].dataType, texts[i], key=True)
     aggregates: list[AggregateSpec] = []
     arg_at, where_at = k, len(parts) - len(wheres)
-    for b in bound:
+    results = native.fields[-len(bound) :]
+    for n, b in enumerate(bound):
         where, where_text = None, ""
         if b.where is not None:
             field, where_text = schema[where_at], texts[where_at]
@@ -145,6 +147,9 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
                     f"where= of {b.text} is of type {field.dataType.simpleString()}; it must be boolean"
                 )
             where, where_at = plan.column("w", b.where, field.dataType, where_text), where_at + 1
+            if not b.named:  # as Spark names an aggregate with a FILTER
+                r = results[n]
+                results[n] = T.StructField(f"{r.name} FILTER (WHERE {where_text})", r.dataType, r.nullable)
         args = []
         for j, arg in enumerate(b.args):
             field, text = schema[arg_at], texts[arg_at]
@@ -160,7 +165,6 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         identity += f" WHERE {where_text}" if where_text else ""
         aggregates.append(AggregateSpec(b.fn, tuple(args), where, b.ignore_nulls, ansi, identity))
 
-    results = native.fields[-len(bound) :]
     carried = T.StructType(
         [T.StructField(f"__r{i}", carry.carried_type(schema[i].dataType, f"key {texts[i]}")) for i in range(k)]
         + [
@@ -169,7 +173,8 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         ]
     )
     spec = spec_json(k, carry.arrow_schema(plan.schema()), carry.arrow_schema(carried), aggregates)
-    result = native if keys_in_result else T.StructType([*schema.fields[:k], *results])
+    keys_out = native.fields[:k] if keys_in_result else schema.fields[:k]
+    result = T.StructType([*keys_out, *results])
     return Analysed(spec, plan.schema(), tuple(plan.columns), carried, result, keys_in_result, k)
 
 
@@ -266,9 +271,8 @@ def _bind_ours(value: Aggregate, name: str | None) -> _Bound:
     else:
         native = getattr(F, value.fn)(*args)
     alias = name or value.name
-    return _Bound(
-        value.fn, args, where, value.ignore_nulls, native if alias is None else native.alias(alias), repr(value)
-    )
+    named = native if alias is None else native.alias(alias)
+    return _Bound(value.fn, args, where, value.ignore_nulls, named, alias is not None, repr(value))
 
 
 def _bind_column(column: Column, name: str | None) -> _Bound:
@@ -292,7 +296,8 @@ def _bind_column(column: Column, name: str | None) -> _Bound:
             plain.append(arg.column if isinstance(arg, columns.Literal) else arg)
         if len(plain) != _ARGUMENTS.get(fn, 1) and not (fn == "count" and plain):
             raise _refused(column)
-    return _Bound(fn, tuple(plain), None, ignore_nulls, column if name is None else column.alias(name), _show(column))
+    native = column if name is None else column.alias(name)
+    return _Bound(fn, tuple(plain), None, ignore_nulls, native, True, _show(column))
 
 
 def _counts_all(arg: object) -> bool:
