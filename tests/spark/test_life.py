@@ -104,6 +104,14 @@ def test_several_queries_share_a_session_and_a_root(feed: Any, tmp_path: pathlib
     assert len(folders) >= 2, "one folder per query id under the root"
 
 
+def test_one_operator_feeds_another(feed: Any, tmp_path: pathlib.Path) -> None:
+    changes = build(feed(SCHEMA, *BATCHES), tmp_path)
+    size = F.when(F.col("n") > 1, "many").otherwise("one").alias("size")
+    frame = grouped(changes, size, state=str(tmp_path / "state"), name="second").agg(F.count("*").alias("changes"))
+    got = answers(run(frame, tmp_path / "ckpt"))
+    assert got == {0: [("one", 3)], 1: [("many", 1)], 2: [("many", 2), ("one", 4)], 3: [("many", 4), ("one", 5)]}
+
+
 def test_the_memory_sink_in_update_mode(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     frame = build(feed(SCHEMA, *BATCHES), tmp_path)
     query = frame.writeStream.format("memory").queryName("mem").outputMode("update").trigger(availableNow=True)
