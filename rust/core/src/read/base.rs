@@ -1,0 +1,107 @@
+//! Bases: the files of a materialized RocksDB checkpoint, brought to a fresh folder.
+//!
+//! Owns: downloading or linking every file that a manifest names, verified.
+//! Does not own: opening RocksDB, checking that the base belongs to the handle's ancestry (`shard` does both).
+//!
+//! Invariant: when [`fetch_base`] returns, the folder holds exactly the files of the manifest; when it fails, it does
+//! not exist.
+
+use super::cache::ObjectCache;
+use crate::error::{Error, Result};
+use crate::format::{Manifest, ManifestFile, decode_manifest};
+use crate::model::BaseRef;
+use crate::store::transfer::blocking;
+use crate::store::{DownloadError, Store};
+use futures::{StreamExt, TryStreamExt, stream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Files fetched at the same time.
+const PARALLEL_FILES: usize = 4;
+
+/// Removes the folder unless it was kept.
+struct Folder {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Fetches all files of `base` into the folder `into`, which must not exist yet. Returns the manifest.
+///
+/// With a cache, files that are there are linked, and files that come are kept in it.
+pub async fn fetch_base(
+    store: &Store,
+    cache: Option<&Arc<ObjectCache>>,
+    base: &BaseRef,
+    into: &Path,
+) -> Result<Manifest> {
+    let bytes = store.get(&base.manifest).await?;
+    let name = format!("{}/{}", store.uri(), base.manifest.name);
+    let manifest = decode_manifest(&name, &bytes)?;
+    if manifest.version != base.version || manifest.replay_after != base.replay_after {
+        return Err(Error::corrupt(
+            name,
+            0,
+            format!("it is the manifest of version {}, the handle names {}", manifest.version, base.version),
+        ));
+    }
+    std::fs::create_dir(into).map_err(|e| Error::io(format!("cannot make the folder {}", into.display()), &e))?;
+    let mut folder = Folder { path: into.to_owned(), keep: false };
+    for (name, content) in &manifest.inline {
+        let file = into.join(name);
+        std::fs::write(&file, content).map_err(|e| Error::io(format!("cannot write {}", file.display()), &e))?;
+    }
+    stream::iter(&manifest.files)
+        .map(Ok)
+        .try_for_each_concurrent(PARALLEL_FILES, |file| fetch_file(store, cache, file, into.join(&file.name)))
+        .await?;
+    folder.keep = true;
+    Ok(manifest)
+}
+
+async fn fetch_file(
+    store: &Store,
+    cache: Option<&Arc<ObjectCache>>,
+    file: &ManifestFile,
+    target: PathBuf,
+) -> Result<()> {
+    if let Some(cache) = cache {
+        for _ in 0..2 {
+            let known = cache.contains(store, &file.object);
+            let lease = match cache.try_lease(store, &file.object).await {
+                Ok(lease) => lease,
+                Err(DownloadError::Store(error)) => return Err(error),
+                Err(DownloadError::Local(_)) => break,
+            };
+            let target = target.clone();
+            let linked = blocking(move || {
+                // What was downloaded just now has been verified; a copy that was here may have aged.
+                if known && !lease.is_intact() {
+                    lease.condemn();
+                    return None;
+                }
+                let link = std::fs::hard_link(lease.path(), &target);
+                Some(link.or_else(|_| std::fs::copy(lease.path(), &target).map(|_| ())).is_ok())
+            })
+            .await;
+            match linked {
+                Some(true) => return Ok(()),
+                Some(false) => break,
+                None => {}
+            }
+        }
+        let _ = std::fs::remove_file(&target);
+    }
+    store.get_to_file(&file.object, &target).await
+}
+
+#[cfg(test)]
+#[path = "base_tests.rs"]
+mod tests;

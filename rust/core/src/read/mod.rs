@@ -1,0 +1,17 @@
+//! Reading back: from handles to changes and files.
+//!
+//! ```text
+//! replay  segments ──► change sets, in order, prefetched     cache  objects on local disk: one download, many readers
+//! base    manifest ──► a folder of RocksDB files
+//! ```
+//!
+//! Owns: which bytes are fetched for a restore, from where, and the local copies.
+//! Does not own: applying changes (`state`), choosing what to restore (`shard`), the format of objects (`format`).
+
+pub mod base;
+pub mod cache;
+pub mod replay;
+
+pub use base::fetch_base;
+pub use cache::{Lease, ObjectCache};
+pub use replay::read_segments;

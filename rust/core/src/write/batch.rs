@@ -1,0 +1,117 @@
+//! Who waits, and when a batch goes: the writer's decisions, without I/O and without time.
+//!
+//! Owns: the queue of waiting change sets, the count of sessions that could still join, the number of the timer.
+//! Does not own: timers and uploads; it says what is to be done.
+
+use super::InFlight;
+use crate::error::{Error, Result};
+use crate::model::{BatchId, SegmentRef, VersionId};
+use bytes::Bytes;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// One change set on its way. Dropping it without an answer tells its future so.
+pub(super) struct Entry {
+    pub(super) set: Bytes,
+    pub(super) records: u64,
+    pub(super) version: VersionId,
+    pub(super) batch: BatchId,
+    /// When it was submitted.
+    pub(super) since: Duration,
+    pub(super) answer: oneshot::Sender<Result<SegmentRef>>,
+    pub(super) in_flight: Option<InFlight>,
+}
+
+impl Entry {
+    /// Ends the set's future with an error, after giving its bytes back.
+    pub(super) fn fail(self, error: Error) {
+        drop(self.in_flight);
+        let _ = self.answer.send(Err(error));
+    }
+}
+
+/// What is to be done after an event.
+#[must_use]
+pub(super) enum Next {
+    /// Nothing.
+    Wait,
+    /// Start the timer of this number.
+    Timer(u64),
+    /// Upload these sets as one object.
+    Upload(Vec<Entry>),
+}
+
+/// The queue. Invariants:
+/// 1. a set that waits has a running timer of the current number;
+/// 2. nothing waits while nobody could join;
+/// 3. after close the queue is empty for ever.
+pub(super) struct Batcher {
+    queue: Vec<Entry>,
+    queued_bytes: u64,
+    /// Sessions that may still add a set.
+    joiners: usize,
+    threshold: u64,
+    timer: u64,
+    closed: bool,
+}
+
+impl Batcher {
+    pub(super) fn new(threshold: u64) -> Self {
+        Self { queue: Vec::new(), queued_bytes: 0, joiners: 0, threshold, timer: 0, closed: false }
+    }
+
+    /// A session could add a set.
+    pub(super) fn join(&mut self) {
+        self.joiners += 1;
+    }
+
+    /// A session will not add a set after all.
+    pub(super) fn leave(&mut self) -> Next {
+        self.joiners = self.joiners.saturating_sub(1);
+        if self.joiners == 0 && !self.queue.is_empty() { Next::Upload(self.drain()) } else { Next::Wait }
+    }
+
+    /// A set has come; `joined`: from a session that was counted. Gives it back after close.
+    pub(super) fn add(&mut self, entry: Entry, joined: bool) -> Result<Next, Entry> {
+        if joined {
+            self.joiners = self.joiners.saturating_sub(1);
+        }
+        if self.closed {
+            return Err(entry);
+        }
+        self.queued_bytes += entry.set.len() as u64;
+        self.queue.push(entry);
+        if self.joiners == 0 || self.queued_bytes >= self.threshold {
+            return Ok(Next::Upload(self.drain()));
+        }
+        Ok(if self.queue.len() == 1 { Next::Timer(self.timer) } else { Next::Wait })
+    }
+
+    /// The timer of this number has run out; one of an earlier batch means nothing.
+    pub(super) fn timer(&mut self, number: u64) -> Next {
+        if number == self.timer && !self.queue.is_empty() { Next::Upload(self.drain()) } else { Next::Wait }
+    }
+
+    /// True while the batch of timer `number` has not gone.
+    pub(super) fn is_current(&self, number: u64) -> bool {
+        number == self.timer
+    }
+
+    /// Somebody waits for room: what waits for company goes.
+    pub(super) fn press(&mut self) -> Next {
+        if self.queue.is_empty() { Next::Wait } else { Next::Upload(self.drain()) }
+    }
+
+    /// Takes the whole queue.
+    pub(super) fn drain(&mut self) -> Vec<Entry> {
+        self.timer += 1;
+        self.queued_bytes = 0;
+        std::mem::take(&mut self.queue)
+    }
+
+    /// Ends the queue; what waited is given back.
+    pub(super) fn close(&mut self) -> Vec<Entry> {
+        self.closed = true;
+        self.drain()
+    }
+}

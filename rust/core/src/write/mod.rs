@@ -1,0 +1,331 @@
+//! The changelog writer: change sets in, durable segments out.
+//!
+//! ```text
+//! session ── join() ──► JoinGuard ── submit(set) ──► PersistFuture ─────────────► SegmentRef
+//!                            │                            ▲
+//!                       batch: who waits, when to go      │ one answer per set, success or failure
+//!                            ▼                            │
+//!                       upload: header + sets + footer ───┘ one object per batch
+//! ```
+//!
+//! Owns: bringing change sets of many sessions into few objects, the bound on bytes in flight, and one answer per set.
+//! Does not own: the encoding of sets (`format`), retries (`store`), handles, and who deletes objects that no handle
+//! names.
+//!
+//! Invariants of [`LogWriter`]:
+//! 1. every [`PersistFuture`] ends: with a segment that the store acknowledged, or with an error; also at close and
+//!    when the runtime ends (X-08);
+//! 2. a failure concerns the sets of its own batch only (X-25), and only after the store's last attempt (X-02);
+//! 3. a set waits for others at most `persist_delay`, and not at all when no session is left that could still join;
+//! 4. bytes in flight (waiting or uploading) never exceed `max_in_flight`, a single larger set excepted.
+
+mod batch;
+mod upload;
+
+use crate::clock::SharedClock;
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::failpoint::SharedFailpoints;
+use crate::metrics::SharedMetrics;
+use crate::model::{BatchId, SegmentRef, VersionId};
+use crate::store::{LocalTwin, Store};
+use batch::{Batcher, Entry, Next};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::task::AbortHandle;
+
+/// Bytes in flight are counted in units of this size.
+const UNIT: u64 = 1 << 10;
+/// A submit that waited this many times `request_timeout` × `max_attempts` for room fails.
+const PATIENCE: u32 = 2;
+
+/// The writer of one state folder's log. Cheap to clone.
+#[derive(Clone)]
+pub struct LogWriter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Store,
+    runtime: Handle,
+    clock: SharedClock,
+    metrics: SharedMetrics,
+    failpoints: SharedFailpoints,
+    twin: Option<Arc<dyn LocalTwin>>,
+    delay: Duration,
+    /// Room for bytes in flight, in units.
+    room: Arc<Semaphore>,
+    all_room: u32,
+    max_in_flight: u64,
+    patience: Duration,
+    /// Uploads at the same time.
+    slots: Semaphore,
+    state: Mutex<State>,
+    closed: watch::Sender<bool>,
+}
+
+struct State {
+    batcher: Batcher,
+    /// The running timer and its number.
+    timer: Option<(u64, AbortHandle)>,
+}
+
+/// A session that may still add a change set: while one is open, waiting sets wait for it (up to `persist_delay`).
+#[must_use = "waiting sets go at once when no guard is left"]
+pub struct JoinGuard {
+    shared: Option<Arc<Shared>>,
+}
+
+/// The answer for one change set: its durable place, or why there is none.
+#[derive(Debug)]
+pub struct PersistFuture {
+    answer: oneshot::Receiver<Result<SegmentRef>>,
+}
+
+/// Bytes that count as in flight until dropped.
+struct InFlight {
+    bytes: u64,
+    metrics: SharedMetrics,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.metrics.in_flight_bytes.sub(self.bytes);
+    }
+}
+
+impl LogWriter {
+    /// A writer to `store` (a state's folder) that works on `runtime`.
+    ///
+    /// `twin` keeps local copies of what was uploaded; it is not asked when the store itself is a local folder.
+    pub fn new(
+        store: Store,
+        options: &Options,
+        runtime: Handle,
+        clock: SharedClock,
+        metrics: SharedMetrics,
+        failpoints: SharedFailpoints,
+        twin: Option<Arc<dyn LocalTwin>>,
+    ) -> Self {
+        let all_room = u32::try_from(options.max_in_flight.div_ceil(UNIT).clamp(1, u64::from(u32::MAX >> 4)));
+        let all_room = all_room.unwrap_or(u32::MAX >> 4);
+        let attempts = u32::try_from(options.max_attempts.max(1)).unwrap_or(u32::MAX);
+        let shared = Shared {
+            twin: twin.filter(|_| !store.is_local_file()),
+            store,
+            runtime,
+            clock,
+            metrics,
+            failpoints,
+            delay: options.persist_delay,
+            room: Arc::new(Semaphore::new(all_room as usize)),
+            all_room,
+            max_in_flight: options.max_in_flight,
+            patience: options.request_timeout.saturating_mul(attempts).saturating_mul(PATIENCE),
+            slots: Semaphore::new(options.upload_threads.clamp(1, Semaphore::MAX_PERMITS)),
+            state: Mutex::new(State { batcher: Batcher::new(options.persist_size_threshold), timer: None }),
+            closed: watch::channel(false).0,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Announces a change set that may come.
+    pub fn join(&self) -> JoinGuard {
+        self.shared.state.lock().batcher.join();
+        JoinGuard { shared: Some(Arc::clone(&self.shared)) }
+    }
+
+    /// Hands over an encoded change set; the future ends when it is durable or has failed.
+    ///
+    /// Returns at once. When `max_in_flight` is reached, the set waits for room before it counts; dropping the future
+    /// gives the wait up, and too long a wait fails naming the option.
+    pub fn submit(
+        &self,
+        guard: JoinGuard,
+        set: Bytes,
+        records: u64,
+        version: VersionId,
+        batch: BatchId,
+    ) -> PersistFuture {
+        let shared = &self.shared;
+        let (answer, receiver) = oneshot::channel();
+        let since = shared.clock.monotonic();
+        let bytes = set.len() as u64;
+        let mut entry = Entry { set, records, version, batch, since, answer, in_flight: None };
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, shared.all_room);
+        if let Ok(permit) = Arc::clone(&shared.room).try_acquire_many_owned(units) {
+            entry.in_flight = Some(shared.in_flight(bytes, permit));
+            shared.enqueue(entry, Some(guard));
+        } else {
+            shared.metrics.persist_waits.add(1);
+            // Only uploads make room: what waits for company goes now.
+            drop(guard);
+            let next = shared.state.lock().batcher.press();
+            shared.act(next);
+            let waiting = Arc::clone(shared);
+            shared.runtime.spawn(async move { waiting.wait_for_room(units, entry).await });
+        }
+        PersistFuture { answer: receiver }
+    }
+
+    /// Ends the writer: what waits or uploads fails as closed, and nothing is accepted any more.
+    pub fn close(&self) {
+        self.shared.close();
+    }
+}
+
+impl Shared {
+    fn in_flight(&self, bytes: u64, permit: OwnedSemaphorePermit) -> InFlight {
+        self.metrics.in_flight_bytes.add(bytes);
+        InFlight { bytes, metrics: Arc::clone(&self.metrics), _permit: permit }
+    }
+
+    async fn wait_for_room(self: Arc<Self>, units: u32, mut entry: Entry) {
+        let bytes = entry.set.len() as u64;
+        let mut closed = self.closed.subscribe();
+        let permit = tokio::select! {
+            biased;
+            _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
+            // The session has gone.
+            () = entry.answer.closed() => return,
+            permit = Arc::clone(&self.room).acquire_many_owned(units) => permit.map_err(|_| closed_error()),
+            () = tokio::time::sleep(self.patience) => {
+                let what = format!(
+                    "a change set of {bytes} bytes found no room for {:?}: {} of {} bytes are waiting for upload to {}",
+                    self.patience,
+                    self.metrics.in_flight_bytes.get(),
+                    self.max_in_flight,
+                    self.store.uri()
+                );
+                Err(Error::limit(what, "max_in_flight"))
+            }
+        };
+        match permit {
+            Ok(permit) => {
+                entry.in_flight = Some(self.in_flight(bytes, permit));
+                self.enqueue(entry, None);
+            }
+            Err(error) => entry.fail(error),
+        }
+    }
+
+    fn enqueue(self: &Arc<Self>, entry: Entry, guard: Option<JoinGuard>) {
+        let joined = guard.is_some();
+        if let Some(mut guard) = guard {
+            // This guard is settled below, in the same step as the set joins.
+            guard.shared = None;
+        }
+        let next = self.state.lock().batcher.add(entry, joined);
+        match next {
+            Ok(next) => self.act(next),
+            Err(entry) => entry.fail(closed_error()),
+        }
+    }
+
+    fn act(self: &Arc<Self>, next: Next) {
+        match next {
+            Next::Wait => {}
+            Next::Timer(_) if self.delay.is_zero() => {
+                let batch = self.state.lock().batcher.drain();
+                self.upload(batch);
+            }
+            Next::Timer(number) => {
+                let weak = Arc::downgrade(self);
+                let delay = self.delay;
+                let task = self.runtime.spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    if let Some(shared) = Weak::upgrade(&weak) {
+                        let next = shared.state.lock().batcher.timer(number);
+                        shared.act(next);
+                    }
+                });
+                let mut state = self.state.lock();
+                if state.batcher.is_current(number) {
+                    state.timer = Some((number, task.abort_handle()));
+                } else {
+                    task.abort();
+                }
+            }
+            Next::Upload(batch) => self.upload(batch),
+        }
+    }
+
+    fn upload(self: &Arc<Self>, batch: Vec<Entry>) {
+        if batch.is_empty() {
+            return;
+        }
+        {
+            // Only the timer of a batch that has gone: another may wait already.
+            let mut state = self.state.lock();
+            if let Some((number, task)) = state.timer.take() {
+                if state.batcher.is_current(number) {
+                    state.timer = Some((number, task));
+                } else {
+                    task.abort();
+                }
+            }
+        }
+        let shared = Arc::clone(self);
+        self.runtime.spawn(async move { upload::run(&shared, batch).await });
+    }
+
+    fn close(&self) {
+        let (left, timer) = {
+            let mut state = self.state.lock();
+            (state.batcher.close(), state.timer.take())
+        };
+        self.closed.send_replace(true);
+        if let Some((_, task)) = timer {
+            task.abort();
+        }
+        for entry in left {
+            entry.fail(closed_error());
+        }
+    }
+}
+
+fn closed_error() -> Error {
+    Error::closed("the changelog writer was closed before the change set was durable; start the batch again")
+}
+
+impl Drop for JoinGuard {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            let next = shared.state.lock().batcher.leave();
+            shared.act(next);
+        }
+    }
+}
+
+impl PersistFuture {
+    /// Blocks until the answer is there. Not for threads of an asynchronous runtime.
+    pub fn wait(self) -> Result<SegmentRef> {
+        self.answer.blocking_recv().unwrap_or_else(|_| Err(no_answer()))
+    }
+}
+
+fn no_answer() -> Error {
+    Error::retryable(
+        "the upload of a change set ended without an answer because the state server is shutting down; start the batch again",
+    )
+}
+
+impl Future for PersistFuture {
+    type Output = Result<SegmentRef>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.answer).poll(cx).map(|answer| answer.unwrap_or_else(|_| Err(no_answer())))
+    }
+}
+
+#[cfg(test)]
+#[path = "write_tests.rs"]
+mod tests;
