@@ -19,13 +19,17 @@
 pub mod budget;
 pub mod clock;
 pub mod config;
+pub mod engine;
 pub mod error;
 pub mod failpoint;
 pub mod format;
 pub mod metrics;
 pub mod model;
+pub mod read;
+pub mod shard;
 pub mod snapshot;
 pub mod state;
 pub mod store;
+pub mod write;
 
 pub use error::{Error, ErrorKind, Result};

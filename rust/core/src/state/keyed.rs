@@ -20,6 +20,7 @@ use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions};
 use std::collections::{HashMap, HashSet};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Keys whose memory is fetched side by side.
 const LANE: usize = 32;
@@ -66,11 +67,31 @@ impl Drop for Account {
     }
 }
 
+/// Makes checkpoints of a state's RocksDB, from any thread.
+#[derive(Debug)]
+pub struct Checkpointer {
+    // Before `_shared`, whose cache must outlive the database.
+    db: Arc<DB>,
+    _shared: SharedResources,
+}
+
+impl Checkpointer {
+    /// See [`KeyedState::checkpoint`].
+    pub fn checkpoint(&self, dir: &Path) -> Result<()> {
+        if let Some(parent) = dir.parent() {
+            std::fs::create_dir_all(parent).map_err(|e| Error::io(format!("cannot make {}", parent.display()), &e))?;
+        }
+        self.db.flush()?;
+        Checkpoint::new(&self.db)?.create_checkpoint(dir)?;
+        remove_empty_logs(dir).map_err(|e| Error::io(format!("cannot tidy {}", dir.display()), &e))
+    }
+}
+
 /// Keyed state of one shard. See the module documentation for its invariants.
 #[derive(Debug)]
 pub struct KeyedState {
     // Before `account`, whose shared cache must outlive the database.
-    db: DB,
+    db: Arc<DB>,
     dir: PathBuf,
     hot: HotTier,
     /// Something was written to RocksDB since it was empty.
@@ -92,7 +113,7 @@ impl KeyedState {
     }
 
     fn new(dir: &Path, shared: &SharedResources, create: bool) -> Result<Self> {
-        let db = shared.open(dir, create)?;
+        let db = Arc::new(shared.open(dir, create)?);
         let mut hot = HotTier::new(FIRST_HOT_LIMIT.min(shared.budget().limit() / 16), hash_key);
         hot.set_complete(create);
         let account = Account { reservation: shared.budget().reserve(hot.bytes()), shared: shared.clone(), evicted: 0 };
@@ -221,12 +242,12 @@ impl KeyedState {
     /// holds all that was flushed or evicted, not what is dirty.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
         self.check()?;
-        if let Some(parent) = dir.parent() {
-            std::fs::create_dir_all(parent).map_err(|e| Error::io(format!("cannot make {}", parent.display()), &e))?;
-        }
-        self.db.flush()?;
-        Checkpoint::new(&self.db)?.create_checkpoint(dir)?;
-        remove_empty_logs(dir).map_err(|e| Error::io(format!("cannot tidy {}", dir.display()), &e))
+        self.checkpointer().checkpoint(dir)
+    }
+
+    /// What makes checkpoints without holding this state: reads and changes go on meanwhile.
+    pub fn checkpointer(&self) -> Checkpointer {
+        Checkpointer { db: Arc::clone(&self.db), _shared: self.account.shared.clone() }
     }
 
     /// Bytes of the SST files of the newest state of RocksDB.

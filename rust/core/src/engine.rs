@@ -1,0 +1,342 @@
+//! The engine: wires all stages together; the only place that names all of them.
+//!
+//! Owns: the runtime, folders (one log per state folder), the shards of this process, the division of the memory budget.
+//! Does not own: sockets and processes (`fastchangelog-server`), materialization policy (Python).
+
+use crate::budget::MemoryBudget;
+use crate::clock::SharedClock;
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::failpoint::SharedFailpoints;
+use crate::format::handle::{decode_handle, encode_handle};
+use crate::metrics::SharedMetrics;
+use crate::model::{BatchId, ShardHandle};
+use crate::read::ObjectCache;
+use crate::shard::{Placement, Shard, ShardContext};
+use crate::state::aggregate::{AggPlan, AggSpec};
+use crate::state::rocks::SharedResources;
+use crate::store::{Store, paths::state_folder};
+use crate::write::LogWriter;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use crate::shard::{Committed, MaterializeRun, ResultBatches, Session, ShardStatus};
+
+/// Share of the budget that nothing is planned into: code, stacks, allocator slack, Python.
+const HEADROOM_SHARE: f64 = 0.20;
+/// Hot tiers never shrink below this share, so that a huge batch cannot starve them.
+const HOT_FLOOR_SHARE: f64 = 0.05;
+/// Compiled aggregate plans kept.
+const MAX_PLANS: usize = 256;
+/// File in a state's folder that tells a sweep which checkpoint it belongs to.
+const FOLDER_META: &str = "_fastchangelog.json";
+
+/// What an engine is made of.
+pub struct EngineConfig {
+    /// Folder for everything local; may vanish at any moment.
+    pub local_dir: PathBuf,
+    /// Process-wide options (memory budget, cache size, …); per-state options come with each request.
+    pub options: Options,
+    /// Time.
+    pub clock: SharedClock,
+    /// Counters.
+    pub metrics: SharedMetrics,
+    /// Failpoints.
+    pub failpoints: SharedFailpoints,
+}
+
+/// What a task asks for when it opens a session.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OpenRequest {
+    /// The state root, such as `s3://bucket/state`.
+    pub root: String,
+    /// Spark's query id.
+    pub query_id: String,
+    /// Name of the operator in the query.
+    pub name: String,
+    /// This shard's number.
+    pub shard: u32,
+    /// Number of shards.
+    pub shards: u32,
+    /// Spark's batch id.
+    pub batch: i64,
+    /// The handle that Spark handed back, in base64; none for the first batch.
+    pub handle: Option<String>,
+    /// What is aggregated: the JSON of an aggregate specification.
+    pub spec: String,
+    /// True for batch DataFrames: starts from nothing, keeps nothing.
+    #[serde(default)]
+    pub ephemeral: bool,
+    /// Options by name.
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+    /// Options of the object store by name.
+    #[serde(default)]
+    pub storage_options: BTreeMap<String, String>,
+    /// Spark's checkpoint location of the query, if known.
+    #[serde(default)]
+    pub checkpoint: Option<String>,
+}
+
+struct Folder {
+    store: Store,
+    log: LogWriter,
+    options: Options,
+}
+
+/// Everything of one process.
+pub struct Engine {
+    config: EngineConfig,
+    runtime: tokio::runtime::Runtime,
+    resources: SharedResources,
+    budget: Arc<MemoryBudget>,
+    cache: Arc<ObjectCache>,
+    folders: Mutex<HashMap<String, Arc<Folder>>>,
+    shards: Mutex<HashMap<String, Arc<Shard>>>,
+    plans: Mutex<HashMap<String, Arc<AggPlan>>>,
+    closed: AtomicBool,
+}
+
+impl Engine {
+    /// Starts an engine with an empty local folder.
+    pub fn start(config: EngineConfig) -> Result<Arc<Self>> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("fastchangelog-io")
+            .enable_all()
+            .build()
+            .map_err(|e| Error::io("cannot start the I/O threads; raise the limit of processes (ulimit -u)", &e))?;
+        let budget = MemoryBudget::new(config.options.memory_budget);
+        let resources = SharedResources::new(&budget, Arc::clone(&config.metrics))?;
+        let shards = config.local_dir.join("shards");
+        // Left over from a server that was killed: nobody can be using it, this process owns the folder.
+        let _ = std::fs::remove_dir_all(&shards);
+        let cache = ObjectCache::new(
+            &config.local_dir.join("objects"),
+            config.options.cache_size,
+            Arc::clone(&config.metrics),
+        )?;
+        Ok(Arc::new(Self {
+            runtime,
+            resources,
+            budget,
+            cache,
+            folders: Mutex::default(),
+            shards: Mutex::default(),
+            plans: Mutex::default(),
+            closed: AtomicBool::new(false),
+            config,
+        }))
+    }
+
+    /// Opens a session: makes the requested version live first.
+    pub fn open(self: &Arc<Self>, request: &OpenRequest) -> Result<Session> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Error::retryable("the state server is shutting down; the next attempt starts a new one"));
+        }
+        let plan = self.plan(&request.spec)?;
+        if request.ephemeral {
+            let options = Options::from_map(&request.options)?;
+            return Ok(Session::ephemeral(plan, options.result_batch_rows));
+        }
+        let handle = request.handle.as_deref().map(parse_handle).transpose()?;
+        let folder = self.folder(request, handle.as_ref())?;
+        let shard = self.shard(request, &folder, handle.as_ref())?;
+        let session = Session::open(&shard, plan, handle, BatchId(request.batch))?;
+        self.divide_memory();
+        Ok(session)
+    }
+
+    fn plan(&self, spec: &str) -> Result<Arc<AggPlan>> {
+        if let Some(plan) = self.plans.lock().get(spec) {
+            return Ok(Arc::clone(plan));
+        }
+        let plan = Arc::new(AggPlan::new(&AggSpec::from_json(spec)?)?);
+        let mut plans = self.plans.lock();
+        if plans.len() >= MAX_PLANS {
+            plans.clear();
+        }
+        plans.insert(spec.to_owned(), Arc::clone(&plan));
+        Ok(plan)
+    }
+
+    fn folder(&self, request: &OpenRequest, handle: Option<&ShardHandle>) -> Result<Arc<Folder>> {
+        let key = format!(
+            "{}\0{}\0{}\0{:?}\0{:?}",
+            request.root, request.query_id, request.name, request.options, request.storage_options
+        );
+        let mut folders = self.folders.lock();
+        if let Some(folder) = folders.get(&key) {
+            return Ok(Arc::clone(folder));
+        }
+        let options = Options::from_map(&request.options)?;
+        let config = &self.config;
+        let store = Store::open(
+            &request.root,
+            &request.storage_options,
+            &options,
+            Arc::clone(&config.metrics),
+            Arc::clone(&config.failpoints),
+        )?
+        .child(&state_folder(&request.query_id, &request.name));
+        let local_twin = options.local_recovery && !store.is_local_file();
+        let log = LogWriter::new(
+            store.clone(),
+            &options,
+            self.runtime.handle().clone(),
+            Arc::clone(&config.clock),
+            Arc::clone(&config.metrics),
+            Arc::clone(&config.failpoints),
+            local_twin.then(|| self.cache.twin(&store)),
+        );
+        if handle.is_none() {
+            self.describe(&store, request)?;
+        }
+        let folder = Arc::new(Folder { store, log, options });
+        folders.insert(key, Arc::clone(&folder));
+        Ok(folder)
+    }
+
+    /// Writes what a sweep needs to know about a new folder; finds an unusable store before any work is done.
+    fn describe(&self, store: &Store, request: &OpenRequest) -> Result<()> {
+        let meta = serde_json::json!({
+            "format": 1,
+            "query_id": request.query_id,
+            "name": request.name,
+            "checkpoint": request.checkpoint,
+            "shards": request.shards,
+        });
+        self.runtime
+            .block_on(store.put_overwrite(FOLDER_META, meta.to_string().into()))
+            .map_err(|e| e.context(format!("cannot write to the state folder {}", store.uri())))
+    }
+
+    fn shard(&self, request: &OpenRequest, folder: &Folder, handle: Option<&ShardHandle>) -> Result<Arc<Shard>> {
+        let groups = match handle {
+            Some(handle) if folder.options.max_parallelism == 0 => usize::from(handle.max_parallelism),
+            _ => folder.options.max_parallelism,
+        };
+        let placement = Placement::new(request.shard, request.shards, groups)?;
+        let id = format!("{}/{}#{}", folder.store.uri(), request.shard, request.shards);
+        let mut shards = self.shards.lock();
+        if let Some(shard) = shards.get(&id) {
+            return Ok(Arc::clone(shard));
+        }
+        let config = &self.config;
+        let context = ShardContext {
+            query_id: request.query_id.clone(),
+            name: request.name.clone(),
+            store: folder.store.clone(),
+            log: folder.log.clone(),
+            cache: (!folder.store.is_local_file()).then(|| Arc::clone(&self.cache)),
+            runtime: self.runtime.handle().clone(),
+            resources: self.resources.clone(),
+            budget: Arc::clone(&self.budget),
+            options: folder.options.clone(),
+            clock: Arc::clone(&config.clock),
+            metrics: Arc::clone(&config.metrics),
+            failpoints: Arc::clone(&config.failpoints),
+            dir: config.local_dir.join("shards").join(crate::model::VersionId::random().to_string()),
+        };
+        let shard = Shard::new(id.clone(), placement, context);
+        shards.insert(id, Arc::clone(&shard));
+        Ok(shard)
+    }
+
+    /// Gives the hot tiers what sessions, prepared versions and RocksDB leave of the budget.
+    fn divide_memory(&self) {
+        let shards: Vec<Arc<Shard>> = self.shards.lock().values().cloned().collect();
+        let statuses: Vec<ShardStatus> = shards.iter().map(|s| s.status()).collect();
+        let held: u64 = statuses.iter().map(|s| s.hot_bytes).sum();
+        let limit = self.budget.limit();
+        let others = self.budget.used().saturating_sub(held) + share(limit, HEADROOM_SHARE);
+        let hot = limit.saturating_sub(others).max(share(limit, HOT_FLOOR_SHARE));
+        for shard in &shards {
+            shard.set_hot_limit(hot / (shards.len().max(1) as u64));
+        }
+        let metrics = &self.config.metrics;
+        metrics.state_keys.set(statuses.iter().map(|s| s.state_keys).sum());
+        metrics.state_bytes.set(statuses.iter().map(|s| s.state_bytes).sum());
+    }
+
+    /// What the outside may know about every shard.
+    pub fn shards(&self) -> Vec<ShardStatus> {
+        let shards: Vec<Arc<Shard>> = self.shards.lock().values().cloned().collect();
+        shards.iter().map(|s| s.status()).collect()
+    }
+
+    /// Starts a materialization of `shard_id`; `None` if there is nothing to do.
+    pub fn begin_materialize(&self, shard_id: &str) -> Result<Option<MaterializeRun>> {
+        let shard = self.shards.lock().get(shard_id).cloned();
+        shard.map_or(Ok(None), |shard| shard.begin_materialize())
+    }
+
+    /// Sessions open now.
+    pub fn open_sessions(&self) -> u64 {
+        self.shards().iter().map(|s| s.sessions).sum()
+    }
+
+    /// Closes shards that no session opened for longer than their option `shard_idle_timeout`.
+    pub fn close_idle(&self) {
+        let mut closed = Vec::new();
+        self.shards.lock().retain(|_, shard| {
+            let status = shard.status();
+            let limit = shard.context().options.shard_idle_timeout.as_millis();
+            let keep = status.sessions > 0 || status.materializing || u128::from(status.idle_millis) < limit;
+            if !keep {
+                closed.push(Arc::clone(shard));
+            }
+            keep
+        });
+        for shard in closed {
+            tracing::info!(shard = %shard.id(), "closed: idle");
+            shard.evict();
+        }
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &SharedMetrics {
+        &self.config.metrics
+    }
+
+    /// The failpoints.
+    pub fn failpoints(&self) -> &SharedFailpoints {
+        &self.config.failpoints
+    }
+
+    /// Refuses new sessions and ends the logs: pending commits end with an error.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        for folder in self.folders.lock().values() {
+            folder.log.close();
+        }
+        self.shards.lock().clear();
+    }
+}
+
+/// The text form of a handle, as it is kept in Spark's state.
+pub fn format_handle(handle: &ShardHandle) -> String {
+    BASE64.encode(encode_handle(handle))
+}
+
+/// The inverse of [`format_handle`].
+pub fn parse_handle(text: &str) -> Result<ShardHandle> {
+    let bytes = BASE64.decode(text).map_err(|e| Error::corrupt("the handle in Spark's state", 0, e))?;
+    decode_handle(&bytes)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a size"
+)]
+fn share(bytes: u64, share: f64) -> u64 {
+    (bytes as f64 * share) as u64
+}

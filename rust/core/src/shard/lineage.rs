@@ -1,0 +1,146 @@
+//! Lineage: base and segments of one version, complete.
+//!
+//! Owns: how a handle is derived from its parent, when a materialized base may stand in it, and how it stays small.
+//! Does not own: reading or writing any object (the caller brings the expanded index), the state itself.
+//!
+//! Invariants:
+//! 1. `segments` holds every change set after `base`, oldest first; `indexed` names an object that lists the first
+//!    `indexed.1` of them;
+//! 2. a base is taken over only if its version is the live version or one of its ancestors since the last base;
+//! 3. after taking a base over, exactly the segments after its `replay_after` remain.
+
+use crate::error::{Error, Result};
+use crate::model::{BaseRef, ObjectRef, SegmentRef, ShardHandle, VersionId};
+
+/// What leads to a version: a base and the segments after it.
+#[derive(Debug, Clone, Default)]
+pub struct Lineage {
+    /// The materialized base, if any.
+    pub base: Option<BaseRef>,
+    /// The object that lists the first `n` of `segments`.
+    pub indexed: Option<(ObjectRef, usize)>,
+    /// All segments after the base, oldest first.
+    pub segments: Vec<SegmentRef>,
+}
+
+impl Lineage {
+    /// The lineage of `handle`; `index` is the content of its index object, if it names one.
+    pub fn of(handle: &ShardHandle, index: Vec<SegmentRef>) -> Result<Self> {
+        if handle.indexed.is_some() == index.is_empty() {
+            return Err(Error::internal("a handle's index object and its content do not belong together"));
+        }
+        let indexed = handle.indexed.clone().map(|object| (object, index.len()));
+        let mut segments = index;
+        segments.extend(handle.segments.iter().cloned());
+        Ok(Self { base: handle.base.clone(), indexed, segments })
+    }
+
+    /// Position after the segment of `version`: the number of segments that lead to it. Zero for the base's version.
+    pub fn position(&self, version: VersionId) -> Option<usize> {
+        if let Some(i) = self.segments.iter().rposition(|s| s.version == version) {
+            return Some(i + 1);
+        }
+        self.base.as_ref().filter(|b| b.version == version && b.replay_after == version).map(|_| 0)
+    }
+
+    /// Takes `base` over if invariant 2 allows it; true if it did.
+    pub fn rebase(&mut self, base: &BaseRef) -> bool {
+        if self.base.as_ref() == Some(base) || self.position(base.version).is_none() {
+            return false;
+        }
+        let Some(cut) = self.position(base.replay_after) else { return false };
+        self.segments.drain(..cut);
+        self.base = Some(base.clone());
+        self.indexed = None;
+        true
+    }
+
+    /// The segments that must move to an index object, if there are more than `cap` outside of one.
+    pub fn overflow(&self, cap: usize) -> Option<&[SegmentRef]> {
+        let listed = self.indexed.as_ref().map_or(0, |(_, n)| *n);
+        let outside = self.segments.len() - listed;
+        (outside > cap).then(|| &self.segments[..self.segments.len() - cap / 2])
+    }
+
+    /// Says that `object` lists the first `n` segments.
+    pub fn set_index(&mut self, object: ObjectRef, n: usize) {
+        self.indexed = Some((object, n));
+    }
+
+    /// The parts of a handle: index object and the segments outside of it.
+    pub fn handle_parts(&self) -> (Option<ObjectRef>, Vec<SegmentRef>) {
+        match &self.indexed {
+            Some((object, n)) => (Some(object.clone()), self.segments[*n..].to_vec()),
+            None => (None, self.segments.clone()),
+        }
+    }
+
+    /// Bytes of log after the base.
+    pub fn log_bytes(&self) -> u64 {
+        self.segments.iter().map(|s| s.length).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::BatchId;
+
+    fn object(name: &str) -> ObjectRef {
+        ObjectRef { name: name.to_owned(), size: 1, crc: 0 }
+    }
+
+    fn segment(n: u128) -> SegmentRef {
+        SegmentRef {
+            version: VersionId(n),
+            batch: BatchId(0),
+            object: object("log"),
+            offset: 0,
+            length: 10,
+            records: 1,
+        }
+    }
+
+    fn base(version: u128, replay_after: u128) -> BaseRef {
+        BaseRef {
+            version: VersionId(version),
+            replay_after: VersionId(replay_after),
+            manifest: object("base"),
+            total_bytes: 0,
+        }
+    }
+
+    fn versions(lineage: &Lineage) -> Vec<u128> {
+        lineage.segments.iter().map(|s| s.version.0).collect()
+    }
+
+    #[test]
+    fn invariant_3_a_fuzzy_base_keeps_the_segments_after_its_cut() {
+        let mut lineage = Lineage { segments: (1..=5).map(segment).collect(), ..Lineage::default() };
+        assert!(lineage.rebase(&base(4, 2)));
+        assert_eq!(versions(&lineage), [3, 4, 5]);
+    }
+
+    #[test]
+    fn invariant_2_a_base_of_another_timeline_is_refused() {
+        let mut lineage = Lineage { segments: (1..=5).map(segment).collect(), ..Lineage::default() };
+        assert!(!lineage.rebase(&base(9, 2)));
+        assert!(!lineage.rebase(&base(4, 9)));
+        assert_eq!(versions(&lineage).len(), 5);
+    }
+
+    #[test]
+    fn a_handle_stays_small_and_nothing_is_lost_in_the_index() {
+        let mut lineage = Lineage::default();
+        for n in 0..1000 {
+            lineage.segments.push(segment(n));
+            if let Some(older) = lineage.overflow(32) {
+                let n = older.len();
+                lineage.set_index(object("index"), n);
+            }
+            let (index, outside) = lineage.handle_parts();
+            assert!(outside.len() <= 32);
+            assert_eq!(index.map_or(0, |_| lineage.indexed.as_ref().unwrap().1) + outside.len(), n as usize + 1);
+        }
+    }
+}

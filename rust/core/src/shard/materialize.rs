@@ -1,0 +1,161 @@
+//! Materialization of one shard: RocksDB checkpoint, upload of what is new, a base for the next handles.
+//!
+//! Owns: the run from the mark to the finished base, and when the base may be taken over.
+//! Does not own: when to run (policy), how files are uploaded (`snapshot`).
+//!
+//! Invariants:
+//! 1. the base holds every change up to `replay_after`, and no change of a version after `version`;
+//! 2. one run at a time; no new run before the last base is carried by a promoted handle, so that the files a run
+//!    counts as "already uploaded" are named by a handle Spark retains;
+//! 3. a run of a state that was replaced meanwhile ends without effect.
+
+use super::Shard;
+use crate::error::{Error, Result};
+use crate::model::{BaseRef, InstanceId, VersionId};
+use crate::snapshot::{Inventory, push};
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Dirty entries written per turn of the shard's lock: a few milliseconds.
+const FLUSH_CHUNK: usize = 8_192;
+
+/// A base whose files are all in the bucket.
+pub(crate) struct Finished {
+    pub(crate) base: BaseRef,
+    pub(crate) inventory: Inventory,
+}
+
+/// One materialization, from begin to complete or abort.
+pub struct MaterializeRun {
+    shard: Arc<Shard>,
+    epoch: u64,
+    instance: InstanceId,
+    replay_after: VersionId,
+    known: Inventory,
+    dir: PathBuf,
+    finished: Mutex<Option<Finished>>,
+    ended: bool,
+}
+
+impl Shard {
+    /// Starts a run, or `None` if there is nothing to do or the last base still waits to be taken over.
+    pub fn begin_materialize(self: &Arc<Self>) -> Result<Option<MaterializeRun>> {
+        self.context().failpoints.hit("materialize.begin")?;
+        {
+            let mut control = self.control.lock();
+            if control.materializing || control.waiting.is_some() {
+                return Ok(None);
+            }
+            control.materializing = true;
+        }
+        let run = {
+            let mut live = self.live.write();
+            live.as_mut().filter(|l| !l.lineage.segments.is_empty()).and_then(|live| {
+                let replay_after = live.version?;
+                live.keyed.begin_flush();
+                Some(MaterializeRun {
+                    shard: Arc::clone(self),
+                    epoch: live.epoch,
+                    instance: live.instance,
+                    replay_after,
+                    known: live.inventory.clone(),
+                    dir: self.context().dir.join(format!("checkpoint-{}", VersionId::random())),
+                    finished: Mutex::new(None),
+                    ended: false,
+                })
+            })
+        };
+        if run.is_some() {
+            self.context().metrics.materializations_started.add(1);
+        } else {
+            self.control.lock().materializing = false;
+        }
+        Ok(run)
+    }
+}
+
+impl MaterializeRun {
+    /// Writes dirty entries to RocksDB, takes the checkpoint and uploads it. Long; call it off any hot thread.
+    pub fn run(&self) -> Result<()> {
+        let start = Instant::now();
+        let context = self.shard.context();
+        context.failpoints.hit("materialize.flush")?;
+        loop {
+            let mut live = self.shard.live.write();
+            let live = live.as_mut().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?;
+            if !live.keyed.flush_dirty(FLUSH_CHUNK)? {
+                break;
+            }
+        }
+        let checkpointer = {
+            let live = self.shard.live.read();
+            live.as_ref().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?.keyed.checkpointer()
+        };
+        context.failpoints.hit("materialize.checkpoint")?;
+        checkpointer.checkpoint(&self.dir)?;
+        // Read after the checkpoint: nothing later than this can be in it.
+        let version = {
+            let live = self.shard.live.read();
+            live.as_ref().filter(|l| l.epoch == self.epoch).and_then(|l| l.version).ok_or_else(Self::replaced)?
+        };
+        context.failpoints.hit("materialize.push")?;
+        let (base, inventory) = context.runtime.block_on(push(
+            &context.store,
+            &self.dir,
+            &self.known,
+            self.instance,
+            version,
+            self.replay_after,
+            &context.failpoints,
+            &context.metrics,
+        ))?;
+        context.metrics.materialize_micros.add_elapsed(start);
+        tracing::info!(
+            shard = %self.shard.id(), bytes = base.total_bytes, millis = start.elapsed().as_millis(), "materialized"
+        );
+        *self.finished.lock() = Some(Finished { base, inventory });
+        Ok(())
+    }
+
+    /// Offers the base to the next handles.
+    pub fn complete(mut self) -> Result<()> {
+        let finished = self.finished.lock().take().ok_or_else(|| Error::closed("complete before a successful run"))?;
+        let current = self.shard.live.read().as_ref().map(|l| l.epoch);
+        let mut control = self.shard.control.lock();
+        if current == Some(self.epoch) {
+            control.waiting = Some(finished);
+        }
+        control.last_materialized_millis = self.shard.context().clock.now_millis();
+        drop(control);
+        self.shard.context().metrics.materializations_completed.add(1);
+        self.end();
+        Ok(())
+    }
+
+    /// Gives the run up; what it uploaded is named by nobody.
+    pub fn abort(mut self, reason: &str) {
+        tracing::warn!(shard = %self.shard.id(), reason, "materialization failed");
+        self.shard.context().metrics.materializations_failed.add(1);
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        self.shard.control.lock().materializing = false;
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+
+    fn replaced() -> Error {
+        Error::retryable("the state was replaced by another version while it was being materialized")
+    }
+}
+
+impl Drop for MaterializeRun {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end();
+        }
+    }
+}

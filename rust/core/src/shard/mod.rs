@@ -1,0 +1,306 @@
+//! One shard: which version is live, which are prepared, and how one becomes the other.
+//!
+//! Owns: the live state, prepared versions and their ancestry, promotion, replay, restore and materialization on request.
+//! Does not own: what a batch computes (`session`), when to materialize (policy, in Python), batching of the log (`write`).
+//!
+//! Invariants (the promises they carry in brackets):
+//! 1. The live state changes only by promoting, replaying or restoring a version whose handle the caller handed in, and
+//!    which an earlier batch made [P1, P4].
+//! 2. Any number of sessions may prepare versions from the live one; none of them is visible to another [P8].
+//! 3. A session whose base is no longer live fails with a retryable error; it never reads another version [P8].
+//! 4. Whatever is lost locally is rebuilt from the handle alone [P2, P3].
+
+pub mod lineage;
+mod materialize;
+pub mod session;
+mod transition;
+
+pub use materialize::MaterializeRun;
+pub use session::{Committed, ResultBatches, Session};
+
+use crate::budget::{MemoryBudget, Reservation};
+use crate::clock::SharedClock;
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::failpoint::SharedFailpoints;
+use crate::metrics::SharedMetrics;
+use crate::model::ids::default_max_parallelism;
+use crate::model::{BatchId, ChangeSet, InstanceId, KeyGroupRange, VersionId, shard_range};
+use crate::read::ObjectCache;
+use crate::snapshot::Inventory;
+use crate::state::keyed::KeyedState;
+use crate::state::rocks::SharedResources;
+use crate::store::Store;
+use crate::write::LogWriter;
+use lineage::Lineage;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Hot tier of a shard until the engine divides the budget.
+const FIRST_HOT_LIMIT: u64 = 16 << 20;
+
+/// What a shard needs from the process around it.
+pub struct ShardContext {
+    /// Spark's query id.
+    pub query_id: String,
+    /// The operator's name in its query.
+    pub name: String,
+    /// The state's folder in the bucket.
+    pub store: Store,
+    /// The log of this folder.
+    pub log: LogWriter,
+    /// Local copies and downloads; none when the bucket is a local folder.
+    pub cache: Option<Arc<ObjectCache>>,
+    /// Runs uploads and downloads.
+    pub runtime: tokio::runtime::Handle,
+    /// RocksDB's shared memory.
+    pub resources: SharedResources,
+    /// The memory of the whole process.
+    pub budget: Arc<MemoryBudget>,
+    /// Options of this state.
+    pub options: Options,
+    /// Time.
+    pub clock: SharedClock,
+    /// Counters of the process.
+    pub metrics: SharedMetrics,
+    /// Failpoints of the process.
+    pub failpoints: SharedFailpoints,
+    /// This shard's folder on the local disk.
+    pub dir: PathBuf,
+}
+
+/// Which shard of how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// This shard's number.
+    pub shard: u32,
+    /// Number of shards.
+    pub shards: u32,
+    /// Number of key groups.
+    pub max_parallelism: u16,
+}
+
+impl Placement {
+    /// The placement of `shard` of `shards`; `max_parallelism` 0 means the default for that many shards.
+    pub fn new(shard: u32, shards: u32, max_parallelism: usize) -> Result<Self> {
+        if shards == 0 || shard >= shards {
+            return Err(Error::invalid(format!("shard {shard} of {shards} does not exist")));
+        }
+        let groups = match max_parallelism {
+            0 => default_max_parallelism(shards),
+            n => u16::try_from(n)
+                .ok()
+                .filter(|n| *n <= 32_768)
+                .ok_or_else(|| Error::invalid(format!("option `max_parallelism` = {n} is beyond 32768")))?,
+        };
+        if u32::from(groups) < shards {
+            return Err(Error::invalid(format!(
+                "{shards} shuffle partitions need at least as many key groups, but option `max_parallelism` is {groups}"
+            )));
+        }
+        Ok(Self { shard, shards, max_parallelism: groups })
+    }
+
+    /// The key groups of this shard.
+    pub fn key_groups(self) -> KeyGroupRange {
+        shard_range(self.shard, self.shards, self.max_parallelism)
+    }
+}
+
+/// The state that is live: one version of the shard, readable by any number of sessions.
+pub(crate) struct Live {
+    keyed: KeyedState,
+    instance: InstanceId,
+    /// None = the empty state before the first batch.
+    version: Option<VersionId>,
+    lineage: Lineage,
+    inventory: Inventory,
+    state_keys: u64,
+    state_bytes: u64,
+    /// Grows with every state that replaces this one; a materialization of an older epoch is dropped.
+    epoch: u64,
+}
+
+/// A version that a session made and that nobody promoted yet: a cache of its change set.
+struct Prepared {
+    instance: InstanceId,
+    parent: Option<VersionId>,
+    batch: BatchId,
+    set: Arc<ChangeSet>,
+    lineage: Lineage,
+    state_keys: u64,
+    state_bytes: u64,
+    order: u64,
+    _memory: Reservation,
+}
+
+#[derive(Default)]
+struct Control {
+    prepared: HashMap<VersionId, Prepared>,
+    next_order: u64,
+    next_epoch: u64,
+    materializing: bool,
+    /// A finished base that no promoted handle carries yet.
+    waiting: Option<materialize::Finished>,
+    last_materialized_millis: u64,
+}
+
+/// One shard of one state.
+pub struct Shard {
+    id: String,
+    placement: Placement,
+    context: ShardContext,
+    /// Serializes changes of what is live; never held while waiting for a reader.
+    transition: Mutex<()>,
+    live: RwLock<Option<Live>>,
+    control: Mutex<Control>,
+    last_used_millis: AtomicU64,
+    sessions: AtomicU64,
+    hot_limit: AtomicU64,
+}
+
+/// What the outside may know about a shard.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct ShardStatus {
+    /// Name of the shard in this process.
+    pub id: String,
+    /// Spark's query id.
+    pub query_id: String,
+    /// The operator's name in its query.
+    pub name: String,
+    /// Number of the shard.
+    pub shard: u32,
+    /// Log bytes after the newest base.
+    pub log_bytes_since_base: u64,
+    /// Segments after the newest base.
+    pub segments_since_base: usize,
+    /// Bytes of keys and values.
+    pub state_bytes: u64,
+    /// Keys.
+    pub state_keys: u64,
+    /// Bytes in the hot tier.
+    pub hot_bytes: u64,
+    /// True while a materialization runs or waits to be taken over by a handle.
+    pub materializing: bool,
+    /// Milliseconds since the last completed materialization (or since the shard was opened).
+    pub since_materialized_millis: u64,
+    /// Milliseconds since the last session.
+    pub idle_millis: u64,
+    /// Open sessions.
+    pub sessions: u64,
+}
+
+impl Shard {
+    /// A shard with nothing live.
+    pub fn new(id: String, placement: Placement, context: ShardContext) -> Arc<Self> {
+        let now = context.clock.now_millis();
+        Arc::new(Self {
+            id,
+            placement,
+            context,
+            transition: Mutex::new(()),
+            live: RwLock::new(None),
+            control: Mutex::new(Control { last_materialized_millis: now, ..Control::default() }),
+            last_used_millis: AtomicU64::new(now),
+            sessions: AtomicU64::new(0),
+            hot_limit: AtomicU64::new(FIRST_HOT_LIMIT),
+        })
+    }
+
+    /// Its name in this process.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Its place among the shards.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// What this shard needs from the process.
+    pub(crate) fn context(&self) -> &ShardContext {
+        &self.context
+    }
+
+    /// Bounds the hot tier of this shard: at once when nobody reads, else from the next change on.
+    pub fn set_hot_limit(&self, bytes: u64) {
+        let old = self.hot_limit.swap(bytes, Ordering::Relaxed);
+        // Small moves wait for the next change: shrinking costs writes.
+        if old.abs_diff(bytes) > old / 8
+            && let Some(mut live) = self.live.try_write()
+            && let Some(live) = live.as_mut()
+            && let Err(error) = self.limit_hot(live)
+        {
+            tracing::warn!(shard = %self.id, %error, "the hot tier could not be resized");
+        }
+    }
+
+    fn limit_hot(&self, live: &mut Live) -> Result<()> {
+        live.keyed.set_hot_limit(self.hot_limit.load(Ordering::Relaxed))
+    }
+
+    /// What the outside may know.
+    pub fn status(&self) -> ShardStatus {
+        let now = self.context.clock.now_millis();
+        let (materializing, last) = {
+            let control = self.control.lock();
+            (control.materializing || control.waiting.is_some(), control.last_materialized_millis)
+        };
+        let live = self.live.read();
+        let live = live.as_ref();
+        ShardStatus {
+            id: self.id.clone(),
+            query_id: self.context.query_id.clone(),
+            name: self.context.name.clone(),
+            shard: self.placement.shard,
+            log_bytes_since_base: live.map_or(0, |l| l.lineage.log_bytes()),
+            segments_since_base: live.map_or(0, |l| l.lineage.segments.len()),
+            state_bytes: live.map_or(0, |l| l.state_bytes),
+            state_keys: live.map_or(0, |l| l.state_keys),
+            hot_bytes: live.map_or(0, |l| l.keyed.hot_bytes()),
+            materializing,
+            since_materialized_millis: now.saturating_sub(last),
+            idle_millis: now.saturating_sub(self.last_used_millis.load(Ordering::Relaxed)),
+            sessions: self.sessions.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Drops everything local. The next session restores.
+    pub fn evict(&self) {
+        let _transition = self.transition.lock();
+        self.drop_live();
+    }
+
+    fn drop_live(&self) {
+        let old = self.live.write().take();
+        let mut control = self.control.lock();
+        control.prepared.clear();
+        control.waiting = None;
+        drop(control);
+        if let Some(live) = old {
+            destroy(live.keyed);
+        }
+    }
+
+    fn touch(&self) {
+        self.last_used_millis.store(self.context.clock.now_millis(), Ordering::Relaxed);
+    }
+}
+
+fn destroy(keyed: KeyedState) {
+    if let Err(error) = keyed.destroy() {
+        tracing::warn!(%error, "a local state folder could not be removed");
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        if let Some(live) = self.live.get_mut().take() {
+            destroy(live.keyed);
+        }
+        let _ = std::fs::remove_dir_all(&self.context.dir);
+    }
+}

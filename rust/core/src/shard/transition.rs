@@ -1,0 +1,272 @@
+//! How a version becomes live.
+//!
+//! Owns: the choice between "is live", promote, replay and restore, and each of them.
+//! Does not own: sessions, materialization.
+
+use super::lineage::Lineage;
+use super::{Live, Prepared, Shard};
+use crate::error::{Error, Result};
+use crate::format::handle::decode_segment_index;
+use crate::model::handle::HASH_ID;
+use crate::model::{BatchId, InstanceId, SegmentRef, ShardHandle, VersionId};
+use crate::read::{fetch_base, read_segments};
+use crate::snapshot::Inventory;
+use crate::state::aggregate::schema_difference;
+use crate::state::keyed::KeyedState;
+use futures::TryStreamExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Change sets read ahead while replaying.
+const REPLAY_PREFETCH: usize = 4;
+
+impl Shard {
+    /// Makes the version of `handle` live for a session of `batch`; `None` means the empty state.
+    pub(crate) fn make_live(
+        &self,
+        handle: Option<&ShardHandle>,
+        batch: BatchId,
+        schema: (u64, &str),
+    ) -> Result<InstanceId> {
+        let _transition = self.transition.lock();
+        match handle {
+            None => self.make_empty(),
+            Some(handle) => {
+                self.check(handle, batch, schema)?;
+                self.make_version(handle)
+            }
+        }
+    }
+
+    /// Handles are checked before anything is read (P2).
+    fn check(&self, handle: &ShardHandle, batch: BatchId, schema: (u64, &str)) -> Result<()> {
+        let place = self.placement;
+        if handle.batch >= batch {
+            return Err(Error::invalid(format!(
+                "batch {} was handed the state of batch {}: a version becomes live only in a later batch; restart the query from its checkpoint",
+                batch.0, handle.batch.0
+            )));
+        }
+        if (handle.shard, handle.shards) != (place.shard, place.shards) {
+            return Err(Error::invalid(format!(
+                "the handle is of shard {} of {}, but this task is shard {} of {}; the number of shuffle partitions is fixed per checkpoint",
+                handle.shard, handle.shards, place.shard, place.shards
+            )));
+        }
+        if handle.max_parallelism != place.max_parallelism {
+            return Err(Error::invalid(format!(
+                "the state was written with max_parallelism {}, but the option says {}; remove the option",
+                handle.max_parallelism, place.max_parallelism
+            )));
+        }
+        if handle.hash_id != HASH_ID {
+            return Err(Error::schema(format!(
+                "the state uses key hash {}, this version of fastchangelog knows {HASH_ID}; use the version that wrote it",
+                handle.hash_id
+            )));
+        }
+        if handle.schema_id != schema.0 {
+            let difference = schema_difference(&handle.schema, schema.1).unwrap_or_default();
+            return Err(Error::schema(format!(
+                "the query is not the one that wrote this state: {difference}; restore the old query, or start with a new checkpoint"
+            )));
+        }
+        Ok(())
+    }
+
+    fn make_empty(&self) -> Result<InstanceId> {
+        if let Some(live) = self.live.read().as_ref().filter(|l| l.version.is_none()) {
+            return Ok(live.instance);
+        }
+        self.drop_live();
+        let instance = InstanceId::random();
+        let keyed = KeyedState::create(&self.fresh_dir()?, &self.context.resources)?;
+        self.install(keyed, instance, None, Lineage::default(), Inventory::default(), (0, 0))?;
+        Ok(instance)
+    }
+
+    fn make_version(&self, handle: &ShardHandle) -> Result<InstanceId> {
+        let at = self.live.read().as_ref().map(|l| (l.instance, l.version));
+        if let Some((instance, version)) = at.filter(|(i, _)| *i == handle.instance) {
+            if version == Some(handle.version) {
+                return Ok(instance);
+            }
+            let prepared = {
+                let mut control = self.control.lock();
+                match control.prepared.get(&handle.version) {
+                    Some(p) if p.parent == version && p.instance == instance && p.batch == handle.batch => {
+                        control.prepared.remove(&handle.version)
+                    }
+                    _ => None,
+                }
+            };
+            if let Some(prepared) = prepared {
+                self.promote(handle.version, prepared)?;
+                return Ok(instance);
+            }
+        }
+        let lineage = Lineage::of(handle, self.read_index(handle)?)?;
+        if let Some((instance, Some(version))) = at
+            && instance == handle.instance
+            && let Some(position) = lineage.position(version)
+        {
+            self.replay(handle, lineage, position)?;
+            return Ok(instance);
+        }
+        self.restore(handle, lineage)?;
+        Ok(handle.instance)
+    }
+
+    /// Applies a prepared version to the live state and drops its siblings.
+    fn promote(&self, version: VersionId, prepared: Prepared) -> Result<()> {
+        let start = Instant::now();
+        self.context.failpoints.hit("promote.before")?;
+        self.change_live(|live| {
+            live.keyed.apply(&prepared.set)?;
+            self.context.failpoints.hit("promote.applied")?;
+            live.version = Some(version);
+            live.lineage = prepared.lineage;
+            live.state_keys = prepared.state_keys;
+            live.state_bytes = prepared.state_bytes;
+            self.adopt(live);
+            Ok(())
+        })?;
+        self.control.lock().prepared.clear();
+        self.context.metrics.promotions.add(1);
+        self.context.metrics.promote_micros.add_elapsed(start);
+        Ok(())
+    }
+
+    /// Changes the live state. A state that took only a part of the change is no version: it is dropped, and the next
+    /// session restores.
+    fn change_live(&self, change: impl FnOnce(&mut Live) -> Result<()>) -> Result<()> {
+        let changed = match self.live.write().as_mut() {
+            Some(live) => change(live).and_then(|()| self.limit_hot(live)),
+            None => Err(Error::internal("a change of a state that is not live")),
+        };
+        changed.inspect_err(|_| self.drop_live())
+    }
+
+    /// If the promoted lineage carries the waiting base, its files are now shared by a retained handle.
+    fn adopt(&self, live: &mut Live) {
+        let mut control = self.control.lock();
+        if control.waiting.as_ref().is_some_and(|w| live.lineage.base.as_ref() == Some(&w.base))
+            && let Some(finished) = control.waiting.take()
+        {
+            live.inventory = finished.inventory;
+        }
+    }
+
+    /// Applies the segments after `position` of `lineage` to the live state.
+    fn replay(&self, handle: &ShardHandle, lineage: Lineage, position: usize) -> Result<()> {
+        let missing: Vec<SegmentRef> = lineage.segments[position..].to_vec();
+        tracing::info!(shard = %self.id, segments = missing.len(), "replay");
+        let start = Instant::now();
+        self.change_live(|live| {
+            self.apply_segments(&mut live.keyed, &missing)?;
+            live.version = Some(handle.version);
+            live.lineage = lineage;
+            live.state_keys = handle.state_keys;
+            live.state_bytes = handle.state_bytes;
+            self.adopt(live);
+            Ok(())
+        })?;
+        self.control.lock().prepared.clear();
+        self.context.metrics.restore_micros.add_elapsed(start);
+        Ok(())
+    }
+
+    /// Builds the state from the handle alone (P2, P3).
+    fn restore(&self, handle: &ShardHandle, lineage: Lineage) -> Result<()> {
+        let start = Instant::now();
+        self.context.failpoints.hit("restore.before")?;
+        self.drop_live();
+        let dir = self.fresh_dir()?;
+        let context = &self.context;
+        let (mut keyed, inventory) = match &lineage.base {
+            None => (KeyedState::create(&dir, &context.resources)?, Inventory::default()),
+            Some(base) => {
+                let manifest =
+                    context.runtime.block_on(fetch_base(&context.store, context.cache.as_ref(), base, &dir))?;
+                if manifest.instance != handle.instance {
+                    return Err(Error::corrupt(
+                        format!("{}/{}", context.store.uri(), base.manifest.name),
+                        0,
+                        "the base belongs to another state",
+                    ));
+                }
+                context.metrics.restore_bytes.add(base.total_bytes);
+                (KeyedState::open(&dir, &context.resources)?, Inventory::from_manifest(&manifest))
+            }
+        };
+        keyed.set_hot_limit(self.hot_limit.load(Ordering::Relaxed))?;
+        keyed.warm_up()?;
+        context.failpoints.hit("restore.base-done")?;
+        self.apply_segments(&mut keyed, &lineage.segments)?;
+        let segments = lineage.segments.len();
+        let counts = (handle.state_keys, handle.state_bytes);
+        self.install(keyed, handle.instance, Some(handle.version), lineage, inventory, counts)?;
+        context.metrics.restores.add(1);
+        context.metrics.restore_micros.add_elapsed(start);
+        tracing::info!(
+            shard = %self.id, version = %handle.version, keys = handle.state_keys, segments,
+            millis = start.elapsed().as_millis(), "restored"
+        );
+        Ok(())
+    }
+
+    fn apply_segments(&self, keyed: &mut KeyedState, segments: &[SegmentRef]) -> Result<()> {
+        let context = &self.context;
+        context.metrics.restore_bytes.add(segments.iter().map(|s| s.length).sum());
+        let mut sets = std::pin::pin!(read_segments(&context.store, context.cache.as_ref(), segments, REPLAY_PREFETCH));
+        while let Some(set) = context.runtime.block_on(sets.try_next())? {
+            keyed.apply(&set)?;
+        }
+        Ok(())
+    }
+
+    fn read_index(&self, handle: &ShardHandle) -> Result<Vec<SegmentRef>> {
+        match &handle.indexed {
+            None => Ok(Vec::new()),
+            Some(object) => {
+                let bytes = self.context.runtime.block_on(self.context.store.get(object))?;
+                decode_segment_index(&object.name, &bytes)
+            }
+        }
+    }
+
+    fn install(
+        &self,
+        keyed: KeyedState,
+        instance: InstanceId,
+        version: Option<VersionId>,
+        lineage: Lineage,
+        inventory: Inventory,
+        (state_keys, state_bytes): (u64, u64),
+    ) -> Result<()> {
+        let epoch = {
+            let mut control = self.control.lock();
+            control.prepared.clear();
+            control.waiting = None;
+            control.next_epoch += 1;
+            control.next_epoch
+        };
+        let mut live = Live { keyed, instance, version, lineage, inventory, state_keys, state_bytes, epoch };
+        self.limit_hot(&mut live)?;
+        *self.live.write() = Some(live);
+        Ok(())
+    }
+
+    /// A folder on the local disk that does not exist yet.
+    fn fresh_dir(&self) -> Result<PathBuf> {
+        let parent = &self.context.dir;
+        std::fs::create_dir_all(parent).map_err(|e| {
+            Error::io(
+                format!("cannot create the local folder {}; free disk space or set spark.local.dir", parent.display()),
+                &e,
+            )
+        })?;
+        Ok(parent.join(format!("db-{}", VersionId::random())))
+    }
+}

@@ -1,0 +1,317 @@
+//! A small world around the engine: what Spark would do, played by hand, and a plain model beside it.
+
+use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{DataType, Field, Schema};
+use base64::Engine as _;
+use fastchangelog_core::clock::SystemClock;
+use fastchangelog_core::config::Options;
+use fastchangelog_core::engine::{Engine, EngineConfig, OpenRequest, Session, format_handle};
+use fastchangelog_core::failpoint::Failpoints;
+use fastchangelog_core::model::ShardHandle;
+use fastchangelog_core::state::aggregate::AggSpec;
+use fastchangelog_core::state::split::Splitter;
+use fastchangelog_core::{Error, Result};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub type Key = Option<String>;
+pub type Row = (Key, i64);
+/// count, sum, max
+type Model = HashMap<Key, (i64, i64, i64)>;
+
+const SHARDS: u32 = 3;
+const GROUPS: u16 = 128;
+
+/// Which of several executions of a batch Spark keeps.
+#[derive(Clone, Copy)]
+pub enum Kept {
+    First,
+    Last,
+}
+
+pub fn seeds(n: u64) -> Vec<u64> {
+    if let Ok(seed) = std::env::var("FASTCHANGELOG_SEED") {
+        return vec![seed.parse().expect("FASTCHANGELOG_SEED is a number")];
+    }
+    let n = std::env::var("FASTCHANGELOG_HISTORIES").ok().and_then(|n| n.parse().ok()).unwrap_or(n);
+    let start: u64 = rand::random_range(0..1_000_000);
+    (start..start + n).collect()
+}
+
+fn schema_base64(fields: Vec<Field>) -> String {
+    let schema = Schema::new(fields);
+    let mut bytes = Vec::new();
+    StreamWriter::try_new(&mut bytes, &schema).unwrap().finish().unwrap();
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+fn spec(with_max: bool) -> String {
+    let input = vec![Field::new("k", DataType::Utf8, true), Field::new("amount", DataType::Int64, true)];
+    let mut output = vec![
+        Field::new("k", DataType::Utf8, true),
+        Field::new("n", DataType::Int64, false),
+        Field::new("total", DataType::Int64, true),
+    ];
+    let mut aggs = vec![
+        serde_json::json!({"fn": "count", "args": [], "where": null, "ignore_nulls": false, "ansi": true, "identity": "count(*)"}),
+        serde_json::json!({"fn": "sum", "args": [1], "where": null, "ignore_nulls": false, "ansi": true, "identity": "sum(amount)"}),
+    ];
+    if with_max {
+        output.push(Field::new("best", DataType::Int64, true));
+        aggs.push(serde_json::json!({"fn": "max", "args": [1], "where": null, "ignore_nulls": false, "ansi": true, "identity": "max(amount)"}));
+    }
+    serde_json::json!({"version": 1, "num_keys": 1, "input": schema_base64(input), "output": schema_base64(output), "aggs": aggs})
+        .to_string()
+}
+
+/// One committed step: the handle of every shard and what the state must be.
+#[derive(Clone, Default)]
+struct Committed {
+    handles: Vec<Option<String>>,
+    model: Model,
+}
+
+pub struct World {
+    seed: u64,
+    bucket: tempfile::TempDir,
+    local: tempfile::TempDir,
+    options: BTreeMap<String, String>,
+    engine: Arc<Engine>,
+    spec: String,
+    history: Vec<Committed>,
+    batch: i64,
+}
+
+fn start(local: &tempfile::TempDir) -> Arc<Engine> {
+    let options = Options { memory_budget: 64 << 20, ..Options::default() };
+    Engine::start(EngineConfig {
+        local_dir: local.path().to_owned(),
+        options,
+        clock: SystemClock::shared(),
+        metrics: Arc::default(),
+        failpoints: Failpoints::none(),
+    })
+    .unwrap()
+}
+
+impl World {
+    pub fn new(seed: u64, options: &[(&str, &str)]) -> Self {
+        let local = tempfile::tempdir().unwrap();
+        let engine = start(&local);
+        let mut all = BTreeMap::from([("file_sync".to_owned(), "false".to_owned())]);
+        all.extend(options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
+        Self {
+            seed,
+            bucket: tempfile::tempdir().unwrap(),
+            local,
+            options: all,
+            engine,
+            spec: spec(true),
+            history: vec![Committed { handles: vec![None; SHARDS as usize], model: Model::new() }],
+            batch: 0,
+        }
+    }
+
+    pub fn shards(&self) -> u32 {
+        SHARDS
+    }
+
+    pub fn random_rows(&self, rng: &mut StdRng) -> Vec<Row> {
+        let keys = rng.random_range(1..400);
+        (0..rng.random_range(0..600))
+            .map(|_| {
+                let key = rng.random_range(0..keys);
+                ((key > 0).then(|| format!("k{key}")), rng.random_range(-50..1000))
+            })
+            .collect()
+    }
+
+    fn request(&self, shard: u32, handle: Option<String>, batch: i64) -> OpenRequest {
+        OpenRequest {
+            root: self.bucket.path().to_str().unwrap().to_owned(),
+            query_id: "query".into(),
+            name: "default".into(),
+            shard,
+            shards: SHARDS,
+            batch,
+            handle,
+            spec: self.spec.clone(),
+            ephemeral: false,
+            options: self.options.clone(),
+            storage_options: BTreeMap::new(),
+            checkpoint: None,
+        }
+    }
+
+    pub fn try_open(&self, shard: u32, batch: i64) -> Result<Session> {
+        let handle = self.history.last().unwrap().handles[shard as usize].clone();
+        self.engine.open(&self.request(shard, handle, batch))
+    }
+
+    pub fn open(&self, shard: u32, ahead: i64) -> Session {
+        self.try_open(shard, self.batch + ahead - 1).unwrap()
+    }
+
+    fn payloads(&self, rows: &[Row]) -> Vec<(u32, Vec<u8>)> {
+        let spec = AggSpec::from_json(&self.spec).unwrap();
+        let mut out = Vec::new();
+        // two map tasks, small batches
+        for half in rows.chunks(rows.len() / 2 + 1) {
+            let mut splitter = Splitter::new(&spec, SHARDS, GROUPS, 1 << 12).unwrap();
+            for chunk in half.chunks(97) {
+                let keys: ArrayRef = Arc::new(StringArray::from_iter(chunk.iter().map(|r| r.0.as_deref())));
+                let amounts: ArrayRef = Arc::new(Int64Array::from_iter(chunk.iter().map(|r| Some(r.1))));
+                let batch =
+                    RecordBatch::try_from_iter_with_nullable([("k", keys, true), ("amount", amounts, true)]).unwrap();
+                out.extend(splitter.push(&batch).unwrap());
+            }
+            out.extend(splitter.finish().unwrap());
+        }
+        out
+    }
+
+    pub fn feed(&self, session: &mut Session, shard: u32, rows: &[Row]) {
+        for (_, payload) in self.payloads(rows).iter().filter(|(s, _)| *s == shard) {
+            session.merge(payload).unwrap();
+        }
+    }
+
+    fn execute(&self, shard: u32, base: Option<String>, payloads: &[(u32, Vec<u8>)]) -> Result<(ShardHandle, Model)> {
+        let mut session = self.engine.open(&self.request(shard, base, self.batch))?;
+        for (_, payload) in payloads.iter().filter(|(s, _)| *s == shard) {
+            session.merge(payload)?;
+        }
+        let mut results = Model::new();
+        for batch in session.finish()? {
+            collect(&batch?, &mut results);
+        }
+        let handle = session.commit()?.handle.ok_or_else(|| Error::internal("no handle"))?;
+        Ok((handle, results))
+    }
+
+    /// Runs one micro-batch on every shard, each `executions` times from the same base, with retries.
+    pub fn batch(&mut self, rows: &[Row], executions: usize, kept: Kept) {
+        let base = self.history.last().unwrap().clone();
+        let mut model = base.model.clone();
+        let mut changed = Model::new();
+        for (key, amount) in rows {
+            let entry = model.entry(key.clone()).or_insert((0, 0, i64::MIN));
+            *entry = (entry.0 + 1, entry.1 + amount, entry.2.max(*amount));
+            changed.insert(key.clone(), *entry);
+        }
+        let payloads = self.payloads(rows);
+        let mut handles = Vec::new();
+        let mut results = Model::new();
+        for shard in 0..SHARDS {
+            let mut done = Vec::new();
+            let mut failures = 0;
+            while done.len() < executions {
+                match self.execute(shard, base.handles[shard as usize].clone(), &payloads) {
+                    Ok(outcome) => done.push(outcome),
+                    Err(error) => {
+                        failures += 1;
+                        assert!(failures < 8, "seed {}: {error}", self.seed);
+                    }
+                }
+            }
+            for (_, other) in &done {
+                assert_eq!(other, &done[0].1, "seed {}: two executions of one batch differ", self.seed);
+            }
+            let (handle, rows) = match kept {
+                Kept::First => done.swap_remove(0),
+                Kept::Last => done.pop().unwrap(),
+            };
+            results.extend(rows);
+            handles.push(Some(format_handle(&handle)));
+        }
+        assert_eq!(results, changed, "seed {}: results of batch {}", self.seed, self.batch);
+        self.history.push(Committed { handles, model });
+        self.batch += 1;
+    }
+
+    /// A new server process: with the local folder as it was, or gone.
+    pub fn restart(&mut self, delete_local: bool) {
+        if delete_local {
+            self.local = tempfile::tempdir().unwrap();
+        }
+        self.engine = start(&self.local);
+    }
+
+    pub fn failpoints(&self, text: &str) {
+        self.engine.failpoints().set(text).unwrap();
+    }
+
+    /// One materialization of every shard; failures are allowed.
+    pub fn materialize(&self) {
+        for status in self.engine.shards() {
+            match self.engine.begin_materialize(&status.id) {
+                Ok(Some(run)) => match run.run() {
+                    Ok(()) => run.complete().unwrap(),
+                    Err(error) => run.abort(error.message()),
+                },
+                Ok(None) | Err(_) => {}
+            }
+        }
+    }
+
+    /// As if the newest commits had been deleted by hand.
+    pub fn roll_back(&mut self, batches: usize) {
+        let keep = self.history.len().saturating_sub(batches).max(1);
+        self.history.truncate(keep);
+        self.batch = keep as i64 - 1;
+    }
+
+    /// Reads the whole state back on a machine that has nothing, by a batch that touches every key once.
+    pub fn check_all(&mut self) {
+        self.restart(true);
+        let keys: Vec<Row> = self.history.last().unwrap().model.keys().map(|k| (k.clone(), 0)).collect();
+        self.batch(&keys, 1, Kept::Last);
+    }
+
+    pub fn drop_last_aggregate(&mut self) {
+        self.spec = spec(false);
+        self.restart(false);
+    }
+
+    pub fn first_log_object(&self) -> PathBuf {
+        let dir = self.bucket.path().join("query/default/log");
+        let mut names: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+        names.sort();
+        names.swap_remove(0)
+    }
+
+    /// Bytes of all objects reachable from the newest handles, and bytes of keys and values in them.
+    pub fn durable_and_net_bytes(&self) -> (u64, u64) {
+        let mut durable = 0;
+        let mut net = 0;
+        let mut logs = std::collections::HashSet::new();
+        for handle in self.history.last().unwrap().handles.iter().flatten() {
+            let handle = fastchangelog_core::engine::parse_handle(handle).unwrap();
+            durable += handle.base.as_ref().map_or(0, |b| b.total_bytes);
+            for segment in &handle.segments {
+                if logs.insert(segment.object.name.clone()) {
+                    durable += segment.object.size;
+                }
+            }
+        }
+        for key in self.history.last().unwrap().model.keys() {
+            net += key.as_ref().map_or(1, String::len) as u64 + 24;
+        }
+        (durable, net)
+    }
+}
+
+fn collect(batch: &RecordBatch, into: &mut Model) {
+    let keys = batch.column(0).as_any().downcast_ref::<StringArray>().unwrap();
+    let column = |i: usize| batch.column(i).as_any().downcast_ref::<Int64Array>().unwrap();
+    let (n, total, best) = (column(1), column(2), column(3));
+    for i in 0..batch.num_rows() {
+        let key = keys.is_valid(i).then(|| keys.value(i).to_owned());
+        let old = into.insert(key, (n.value(i), total.value(i), best.value(i)));
+        assert!(old.is_none(), "a key came out twice");
+    }
+}

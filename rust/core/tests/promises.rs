@@ -1,0 +1,210 @@
+//! The promises P1–P10 on the whole engine: random histories against a plain model.
+//!
+//! Every run prints its seed; `FASTCHANGELOG_SEED=<n>` replays it. `FASTCHANGELOG_HISTORIES=<n>` runs more of them.
+
+mod common;
+
+use common::{Kept, World, seeds};
+use fastchangelog_core::ErrorKind;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+#[test]
+fn p1_p8_whichever_execution_is_kept_is_the_state() {
+    for seed in seeds(6) {
+        println!("seed {seed}");
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut world = World::new(seed, &[]);
+        for _ in 0..12 {
+            let rows = world.random_rows(&mut rng);
+            let kept = if rng.random_bool(0.5) { Kept::First } else { Kept::Last };
+            world.batch(&rows, rng.random_range(1..4), kept);
+        }
+        world.check_all();
+    }
+}
+
+#[test]
+fn p2_p3_everything_local_can_be_deleted_at_any_moment() {
+    for seed in seeds(6) {
+        println!("seed {seed}");
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut world = World::new(seed, &[("max_handle_segments", "4")]);
+        for _ in 0..20 {
+            let rows = world.random_rows(&mut rng);
+            world.batch(&rows, 1, Kept::Last);
+            match rng.random_range(0..6) {
+                0 => world.restart(true),
+                1 => world.restart(false),
+                2 => world.materialize(),
+                3 => {
+                    world.materialize();
+                    world.restart(true);
+                }
+                _ => {}
+            }
+        }
+        world.check_all();
+    }
+}
+
+#[test]
+fn p1_an_older_timeline_may_come_back() {
+    for seed in seeds(6) {
+        println!("seed {seed}");
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut world = World::new(seed, &[]);
+        for step in 0..24 {
+            let rows = world.random_rows(&mut rng);
+            world.batch(&rows, rng.random_range(1..3), Kept::First);
+            if step % 3 == 2 {
+                world.materialize();
+            }
+            if rng.random_bool(0.25) {
+                world.roll_back(rng.random_range(1..4));
+            }
+        }
+        world.check_all();
+    }
+}
+
+#[test]
+fn p2_every_store_call_may_fail() {
+    // Each point fails once at its n-th hit: the execution fails or is exact, and the next one is exact.
+    for seed in seeds(1) {
+        for point in [
+            "store.before",
+            "store.after",
+            "write.before-upload",
+            "write.after-upload",
+            "session.live",
+            "session.merge",
+            "session.finish",
+            "session.before-persist",
+            "session.durable",
+            "promote.before",
+            "promote.applied",
+            "restore.before",
+            "restore.base-done",
+            "materialize.flush",
+            "materialize.checkpoint",
+            "materialize.push",
+            "snapshot.before-sst",
+            "snapshot.before-manifest",
+            "snapshot.after-manifest",
+        ] {
+            for (n, action) in [(1, "error"), (2, "store-error"), (5, "error")] {
+                {
+                    println!("seed {seed} {point}={action}@{n}");
+                    let mut rng = StdRng::seed_from_u64(seed);
+                    let mut world = World::new(seed, &[("max_attempts", "2"), ("retry_delay", "1ms")]);
+                    for step in 0..6 {
+                        let rows = world.random_rows(&mut rng);
+                        if step == 2 {
+                            world.failpoints(&format!("{point}={action}@{n}"));
+                        }
+                        world.batch(&rows, 1, Kept::Last);
+                        world.materialize();
+                        if step == 3 {
+                            world.restart(true);
+                            world.failpoints(&format!("{point}={action}@{n}"));
+                        }
+                    }
+                    world.check_all();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn p8_a_zombie_on_an_old_base_never_reads_another_version() {
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut world = World::new(1, &[]);
+    let rows = world.random_rows(&mut rng);
+    world.batch(&rows, 1, Kept::Last);
+    let rows = world.random_rows(&mut rng);
+    let mut zombie = world.open(0, 1);
+    world.feed(&mut zombie, 0, &rows);
+    world.batch(&rows, 1, Kept::Last);
+    let more = world.random_rows(&mut rng);
+    world.batch(&more, 1, Kept::Last); // promotes the zombie's sibling
+    let error = zombie.finish().err().expect("the zombie's base is gone");
+    assert_eq!(error.kind(), ErrorKind::Retryable);
+    world.check_all();
+}
+
+#[test]
+fn p4_a_version_of_the_current_batch_is_never_promoted() {
+    let mut rng = StdRng::seed_from_u64(2);
+    let mut world = World::new(2, &[]);
+    let rows = world.random_rows(&mut rng);
+    world.batch(&rows, 1, Kept::Last);
+    let error = world.try_open(0, 0).err().expect("the handle is of the same batch");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn p9_a_missing_or_damaged_object_is_named() {
+    let mut rng = StdRng::seed_from_u64(3);
+    let mut world = World::new(3, &[]);
+    for _ in 0..3 {
+        let rows = world.random_rows(&mut rng);
+        world.batch(&rows, 1, Kept::Last);
+    }
+    let victim = world.first_log_object();
+    let bytes = std::fs::read(&victim).unwrap();
+    let name = victim.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut damaged = bytes.clone();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 0x10;
+    for (content, kind) in [
+        (Some(damaged), ErrorKind::Corrupt),
+        (Some(bytes[..bytes.len() - 7].to_vec()), ErrorKind::Corrupt),
+        (None, ErrorKind::NotFound),
+    ] {
+        match content {
+            Some(content) => std::fs::write(&victim, content).unwrap(),
+            None => std::fs::remove_file(&victim).unwrap(),
+        }
+        world.restart(true);
+        let errors: Vec<_> = (0..world.shards()).filter_map(|s| world.try_open(s, 99).err()).collect();
+        assert!(!errors.is_empty());
+        for error in errors {
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.message().contains(&name), "{error}");
+        }
+    }
+    std::fs::write(&victim, bytes).unwrap();
+    world.restart(true);
+    world.check_all();
+}
+
+#[test]
+fn aggregates_that_changed_are_named() {
+    let mut rng = StdRng::seed_from_u64(4);
+    let mut world = World::new(4, &[]);
+    let rows = world.random_rows(&mut rng);
+    world.batch(&rows, 1, Kept::Last);
+    world.drop_last_aggregate();
+    let error = world.try_open(0, 9).err().expect("the aggregates changed");
+    assert_eq!(error.kind(), ErrorKind::SchemaMismatch);
+    assert!(error.message().contains("max(amount)"), "{error}");
+}
+
+#[test]
+fn durable_size_after_materialization_is_near_the_net_size() {
+    let mut rng = StdRng::seed_from_u64(5);
+    let mut world = World::new(5, &[]);
+    for _ in 0..30 {
+        let rows: Vec<_> = (0..4000)
+            .map(|_| (Some(format!("key-{:08}", rng.random_range(0..20_000))), rng.random_range(0..100)))
+            .collect();
+        world.batch(&rows, 1, Kept::Last);
+    }
+    world.materialize();
+    world.batch(&[(Some("x".into()), 1)], 1, Kept::Last);
+    world.batch(&[(Some("x".into()), 1)], 1, Kept::Last);
+    let (durable, net) = world.durable_and_net_bytes();
+    assert!(durable as f64 <= 1.3 * net as f64, "{durable} durable bytes for {net} net bytes");
+}
