@@ -161,8 +161,15 @@ pub(super) fn normalise(array: &ArrayRef) -> Result<ArrayRef> {
             if floats.values().iter().all(|v| !v.is_nan() && v.to_bits() != (-0.0f32).to_bits()) {
                 return Ok(Arc::clone(array));
             }
-            let normal: PrimitiveArray<Float32Type> =
-                floats.unary(|v| if v.is_nan() { f32::NAN } else if v == 0.0 { 0.0 } else { v });
+            let normal: PrimitiveArray<Float32Type> = floats.unary(|v| {
+                if v.is_nan() {
+                    f32::NAN
+                } else if v == 0.0 {
+                    0.0
+                } else {
+                    v
+                }
+            });
             Ok(Arc::new(normal))
         }
         DataType::Float64 => {
@@ -170,8 +177,15 @@ pub(super) fn normalise(array: &ArrayRef) -> Result<ArrayRef> {
             if floats.values().iter().all(|v| !v.is_nan() && v.to_bits() != (-0.0f64).to_bits()) {
                 return Ok(Arc::clone(array));
             }
-            let normal: PrimitiveArray<Float64Type> =
-                floats.unary(|v| if v.is_nan() { f64::NAN } else if v == 0.0 { 0.0 } else { v });
+            let normal: PrimitiveArray<Float64Type> = floats.unary(|v| {
+                if v.is_nan() {
+                    f64::NAN
+                } else if v == 0.0 {
+                    0.0
+                } else {
+                    v
+                }
+            });
             Ok(Arc::new(normal))
         }
         data_type if !has_normal_form(data_type) => Ok(Arc::clone(array)),

@@ -72,9 +72,7 @@ fn every_type() -> Vec<ArrayRef> {
         Arc::new(LargeStringArray::from(vec![Some("a"), Some("\0"), None])),
         Arc::new(BinaryArray::from(vec![Some(&b""[..]), Some(&[0, 255][..]), None])),
         Arc::new(Date32Array::from(vec![Some(-1), Some(20_000), None])),
-        Arc::new(
-            TimestampMicrosecondArray::from(vec![Some(-1), Some(1 << 50), None]).with_timezone("Europe/Berlin"),
-        ),
+        Arc::new(TimestampMicrosecondArray::from(vec![Some(-1), Some(1 << 50), None]).with_timezone("Europe/Berlin")),
         Arc::new(TimestampMicrosecondArray::from(vec![Some(0), Some(1 << 50), None])),
         Arc::new(Time64MicrosecondArray::from(vec![Some(0), Some(86_399_999_999), None])),
         Arc::new(DurationMicrosecondArray::from(vec![Some(-5), Some(5), None])),
@@ -141,7 +139,8 @@ fn equal_floats_are_one_key_at_any_depth() {
 
 #[test]
 fn maps_with_the_same_entries_are_one_key() {
-    let maps = map_array(&[Some(&[("b", 2), ("a", 1)]), Some(&[("a", 1), ("b", 2)]), Some(&[("a", 2), ("b", 1)]), None]);
+    let maps =
+        map_array(&[Some(&[("b", 2), ("a", 1)]), Some(&[("a", 1), ("b", 2)]), Some(&[("a", 2), ("b", 1)]), None]);
     let keys = encode(&[Arc::clone(&maps)]);
     assert_eq!(keys.key(0), keys.key(1));
     assert_eq!((0..4).map(|i| keys.key(i)).collect::<HashSet<_>>().len(), 3);
@@ -205,7 +204,8 @@ fn foreign_bytes_are_corrupt() {
 fn byte_order_is_value_order() {
     let keys = encode(&[Arc::new(Int64Array::from(vec![None, Some(i64::MIN), Some(-1), Some(0), Some(7)]))]);
     assert!((1..5).all(|i| keys.key(i - 1) < keys.key(i)));
-    let keys = encode(&[Arc::new(StringArray::from(vec![None, Some(""), Some("a"), Some("a\0"), Some("ab"), Some("ß")]))]);
+    let keys =
+        encode(&[Arc::new(StringArray::from(vec![None, Some(""), Some("a"), Some("a\0"), Some("ab"), Some("ß")]))]);
     assert!((1..6).all(|i| keys.key(i - 1) < keys.key(i)));
 }
 

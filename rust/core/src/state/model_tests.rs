@@ -242,7 +242,12 @@ fn spec(calls: &[(AggCall, DataType)]) -> AggSpec {
     let input = input_schema();
     let mut output: Vec<Field> = input.fields()[..2].iter().map(|f| f.as_ref().clone()).collect();
     output.extend(calls.iter().map(|(call, t)| Field::new(&call.identity, t.clone(), true)));
-    AggSpec { num_keys: 2, input, output: schema_of(output), aggs: calls.iter().map(|(call, _)| call.clone()).collect() }
+    AggSpec {
+        num_keys: 2,
+        input,
+        output: schema_of(output),
+        aggs: calls.iter().map(|(call, _)| call.clone()).collect(),
+    }
 }
 
 /// The function, by its definition.
@@ -357,8 +362,13 @@ fn row() -> impl Strategy<Value = Row> {
     let text = || "[a-c]{0,2}|[äß€😀]{1,3}";
     let keys = (option(text()), option(select(vec![0.0, -0.0, f64::NAN, -f64::NAN, 1.5])));
     let numbers = (option(any::<i32>()), option(any::<i16>()), option(double()), option(float));
-    let more = (option(-(10i128.pow(10)) + 1..10i128.pow(10)), option(text()), option(prop::collection::vec(any::<u8>(), 0..4)));
-    let rest = (option(any::<bool>()), option(any::<i32>()), option(any::<i64>()), option((option(0..3), option(double()))));
+    let more = (
+        option(-(10i128.pow(10)) + 1..10i128.pow(10)),
+        option(text()),
+        option(prop::collection::vec(any::<u8>(), 0..4)),
+    );
+    let rest =
+        (option(any::<bool>()), option(any::<i32>()), option(any::<i64>()), option((option(0..3), option(double()))));
     let last = (option(any::<bool>()), option(any::<i32>()));
     (keys, numbers, more, rest, last).prop_map(|(keys, numbers, more, rest, last)| Row {
         text_key: keys.0,
@@ -434,6 +444,67 @@ proptest! {
                 prop_assert_eq!(column.data_type(), result_type);
                 prop_assert_eq!(cell(column, 0), expected(call, members), "{} of {:?}", call.identity, key);
             }
+        }
+    }
+}
+
+/// Not a test of correctness: prints how long the parts take. `cargo test --release -- --ignored --nocapture timing`
+#[test]
+#[ignore = "prints timings"]
+fn timing() {
+    use std::time::Instant;
+    let key = Field::new("k", DataType::Int64, true);
+    let call = |function: &str, args: &[usize]| AggCall {
+        function: function.into(),
+        args: args.into(),
+        filter: None,
+        ignore_nulls: false,
+        ansi: true,
+        identity: format!("{function}({args:?})"),
+    };
+    let result = |name: &str| Field::new(name, DataType::Int64, true);
+    let spec = AggSpec {
+        num_keys: 1,
+        input: schema_of(vec![key.clone(), Field::new("v", DataType::Int64, true)]),
+        output: schema_of(vec![key, result("n"), result("s"), result("m")]),
+        aggs: vec![call("count", &[]), call("sum", &[1]), call("max", &[1])],
+    };
+    let plan = Arc::new(AggPlan::new(&spec).unwrap());
+    for modulus in [1i64, 1_000, 200_000] {
+        for _ in 0..3 {
+            let batches: Vec<RecordBatch> = (0..25)
+                .map(|b| {
+                    let ids =
+                        (b * 10_000..(b + 1) * 10_000).map(|i: i64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15u64 as i64));
+                    let keys: Int64Array = ids.map(|i| Some(i.rem_euclid(modulus))).collect();
+                    let values: Int64Array = (0..10_000).map(Some).collect();
+                    RecordBatch::try_new(spec.input.clone(), vec![Arc::new(keys), Arc::new(values)]).unwrap()
+                })
+                .collect();
+            let mut splitter = Splitter::new(&spec, 1, 128, 4 << 20).unwrap();
+            let t = Instant::now();
+            let mut emitted: Vec<_> = batches.iter().flat_map(|b| splitter.push(b).unwrap()).collect();
+            let pushed = t.elapsed();
+            emitted.extend(splitter.finish().unwrap());
+            let split = t.elapsed();
+            let t = Instant::now();
+            let mut table = GroupTable::new(Arc::clone(&plan));
+            let rows: u64 = emitted.iter().map(|(_, p)| table.merge_payload(p).unwrap().partial_rows).sum();
+            let merge = t.elapsed();
+            let t = Instant::now();
+            let bases: Vec<Vec<u8>> = (0..table.len()).map(|i| table.row(i, &mut vec![]).to_vec()).collect();
+            for (i, base) in bases.iter().enumerate() {
+                table.combine_base(i, Some(base)).unwrap();
+            }
+            let combine = t.elapsed();
+            let t = Instant::now();
+            table.finish(0..table.len()).unwrap();
+            println!(
+                "{modulus} keys: push {pushed:?} split {split:?} ({} payloads, {rows} rows) merge {merge:?} combine+copy {combine:?} finish {:?} ({} groups)",
+                emitted.len(),
+                t.elapsed(),
+                table.len()
+            );
         }
     }
 }

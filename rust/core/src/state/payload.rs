@@ -11,13 +11,13 @@ use super::aggregate::AggPlan;
 use crate::{Error, Result};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BinaryArray, FixedSizeBinaryArray, RecordBatch};
-use arrow_buffer::{OffsetBuffer, ScalarBuffer};
-use arrow_ipc::reader::StreamReader;
+use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
+use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::writer::StreamWriter;
-use arrow_schema::{ArrowError, DataType, Field, Schema};
+use arrow_schema::{DataType, Field, Schema};
 use crc_fast::{CrcAlgorithm, checksum};
 use std::collections::HashMap;
-use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 const MAGIC: &[u8; 4] = b"FCP1";
@@ -97,6 +97,16 @@ fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// The one batch of the stream. The decoder takes slices of what is there, so it allocates no more than that whatever
+/// lengths it reads; on some malformed messages it panics.
+fn decode(stream: &[u8]) -> Result<RecordBatch> {
+    let mut buffer = Buffer::from(stream);
+    catch_unwind(AssertUnwindSafe(|| StreamDecoder::new().decode(&mut buffer)))
+        .map_err(|_| Error::corrupt("a payload", 0, "a malformed message"))?
+        .map_err(|e| Error::corrupt("a payload", 0, e))?
+        .ok_or_else(|| Error::corrupt("a payload", 0, "there is no batch in it"))
+}
+
 fn row_type(plan: &AggPlan) -> Result<DataType> {
     Ok(match plan.row_width() {
         Some(width) => DataType::FixedSizeBinary(end(width)?),
@@ -143,9 +153,8 @@ impl Payload {
         if trailer[4..] != crc {
             return Err(Error::corrupt("a payload", stream.len() as u64, "its checksum does not match"));
         }
-        let damaged = |e: ArrowError| Error::corrupt("a payload", 0, e);
-        let mut reader = StreamReader::try_new(Cursor::new(stream), None).map_err(damaged)?;
-        let schema = reader.schema();
+        let batch = decode(stream)?;
+        let schema = batch.schema();
         let id = schema.metadata().get("schema_id").map(String::as_str).unwrap_or_default();
         if id != format!("{:016x}", plan.schema_id()) {
             return Err(Error::schema(format!(
@@ -158,10 +167,6 @@ impl Payload {
         if schema.fields().len() != 2 || schema.fields().iter().zip(shape).any(|(f, t)| f.data_type() != t) {
             return Err(Error::corrupt("a payload", 0, "its columns are not a key and a row"));
         }
-        let batch = reader
-            .next()
-            .ok_or_else(|| Error::corrupt("a payload", 0, "there is no batch in it"))?
-            .map_err(damaged)?;
         if batch.columns().iter().any(|column| column.null_count() > 0) {
             return Err(Error::corrupt("a payload", 0, "there are nulls in it"));
         }

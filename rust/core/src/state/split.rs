@@ -48,7 +48,9 @@ impl Splitter {
     /// A splitter into `shards` shards. Payloads are about `payload_bytes` at most (one row may be larger). All shards
     /// together are flushed when `shards * payload_bytes`, but at most 64 MiB (at least one payload), are held.
     pub fn new(spec: &AggSpec, shards: u32, max_parallelism: u16, payload_bytes: usize) -> Result<Self> {
-        if shards == 0 || u64::from(shards) > u64::from(max_parallelism) || usize::from(max_parallelism) > MAX_KEY_GROUPS
+        if shards == 0
+            || u64::from(shards) > u64::from(max_parallelism)
+            || usize::from(max_parallelism) > MAX_KEY_GROUPS
         {
             return Err(Error::invalid(format!(
                 "{shards} shards need between {} and {MAX_KEY_GROUPS} key groups, not {max_parallelism}; set the option `max_parallelism`",
@@ -85,7 +87,9 @@ impl Splitter {
                 self.input_rows[shard as usize] += 1;
             }
             let new = self.table.fold(&chunk, &keys, &hashes, self.effort.grouping)?;
-            self.effort.judge(rows, new);
+            if self.effort.resumes(rows, new) {
+                self.table.seal_groups();
+            }
             if self.table.used_bytes() >= self.hold {
                 emitted.append(&mut self.flush()?);
             }
@@ -170,13 +174,16 @@ impl Default for Effort {
 }
 
 impl Effort {
-    fn judge(&mut self, rows: usize, new: usize) {
+    /// Counts `rows` rows of which `new` had a new key; true when grouping is taken up again.
+    fn resumes(&mut self, rows: usize, new: usize) -> bool {
+        let paused = !self.grouping;
         self.rows += rows;
         self.new += new;
         if self.rows >= if self.grouping { WINDOW } else { PAUSE } {
             let idle = self.new * WORTH.1 > self.rows * WORTH.0;
-            *self = Self { grouping: !self.grouping || !idle, rows: 0, new: 0 };
+            *self = Self { grouping: paused || !idle, rows: 0, new: 0 };
         }
+        paused && self.grouping
     }
 }
 

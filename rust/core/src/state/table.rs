@@ -4,7 +4,7 @@
 //! Does not own: the state between batches (`keyed`), what rows mean (`aggregate`).
 //!
 //! Invariants:
-//! 1. groups are numbered from 0 in the order of their first appearance; a number never changes;
+//! 1. groups are numbered from 0; a number never changes;
 //! 2. after [`GroupTable::merge_payload`] alone, keys are distinct.
 
 use super::aggregate::AggPlan;
@@ -33,6 +33,9 @@ pub struct GroupTable {
     keys: Vec<u8>,
     rows: Rows,
 }
+
+/// Look-ups, and index entries, from which the order of look-ups is worth a thought.
+const MANY: usize = 1 << 14;
 
 /// A group in the index, with the half of the hash that the index does not look at first.
 #[derive(Debug, Clone, Copy)]
@@ -136,7 +139,7 @@ impl GroupTable {
         scratch
     }
 
-    /// Joins the partial rows of a payload, in their order. Malformed bytes are an error of kind `Corrupt`, a payload
+    /// Joins the partial rows of a payload; those of one key in their order. Malformed bytes are an error of kind `Corrupt`, a payload
     /// of another aggregation one of kind `SchemaMismatch`; an ANSI overflow is an `InvalidArgument` whose text is
     /// Spark's. After an error the table is in a valid state, but holds part of the payload.
     pub fn merge_payload(&mut self, payload: &[u8]) -> Result<Merged> {
@@ -147,9 +150,10 @@ impl GroupTable {
         self.reserve(n, payload.key_bytes());
         let plan = Arc::clone(&self.plan);
         let mut vars = Vec::new();
-        for (i, hash) in hashes.into_iter().enumerate() {
+        for i in self.visit_order(&hashes) {
+            let i = i as usize;
             let fixed = plan.shape().parse(payload.row(i), &mut vars)?;
-            let (group, new) = self.find_or_add(hash, payload.key(i));
+            let (group, new) = self.find_or_add(hashes[i], payload.key(i));
             if new {
                 self.rows.push(fixed, &vars);
             } else {
@@ -186,6 +190,12 @@ impl GroupTable {
         self.key_ends.clear();
         self.keys.clear();
         self.rows.clear();
+    }
+
+    /// Lets no later look-up find the groups so far. Groups that were added without a look-up must not be overtaken:
+    /// a later row of their key would else join an earlier group, out of order.
+    pub(super) fn seal_groups(&mut self) {
+        self.index.clear();
     }
 
     /// Folds input rows with these keys. `probe` false: each becomes a group of its own, unseen by later look-ups.
@@ -228,6 +238,30 @@ impl GroupTable {
                 "more than 4 billion groups in one batch of one shard; use more shuffle partitions or smaller batches",
             )),
         }
+    }
+
+    /// The order in which to look up these hashes: stable, by region of the index, so that a large index (and the
+    /// groups it leads to) is gone through once instead of being jumped about in.
+    #[expect(clippy::cast_possible_truncation, reason = "check_room; a region is a byte")]
+    fn visit_order(&self, hashes: &[u64]) -> Vec<u32> {
+        let buckets = self.index.num_buckets();
+        let mut order: Vec<u32> = (0..hashes.len() as u32).collect();
+        if hashes.len() < MANY || buckets < MANY {
+            return order;
+        }
+        let shift = buckets.ilog2() - 8;
+        let region = |hash: u64| usize::from((hash >> shift) as u8);
+        let mut next = [0usize; 257];
+        hashes.iter().for_each(|hash| next[region(*hash) + 1] += 1);
+        for i in 1..next.len() {
+            next[i] += next[i - 1];
+        }
+        for (i, hash) in (0u32..).zip(hashes) {
+            let place = &mut next[region(*hash)];
+            order[*place] = i;
+            *place += 1;
+        }
+        order
     }
 
     fn reserve(&mut self, groups: usize, key_bytes: usize) {

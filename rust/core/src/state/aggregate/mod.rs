@@ -22,6 +22,6 @@ mod update;
 pub(in crate::state) use merge::Other;
 pub use plan::AggPlan;
 pub use schema::schema_difference;
-pub use spec::{AggCall, AggSpec};
 #[cfg(test)]
 pub(in crate::state) use spec::schema_of;
+pub use spec::{AggCall, AggSpec};

@@ -335,16 +335,7 @@ fn resolve(call: &AggCall, input: &[DataType], output: &Field) -> Result<Op> {
             type_text(output.data_type())
         )));
     }
-    Ok(Op {
-        kind,
-        args,
-        filter: call.filter,
-        ansi: call.ansi,
-        identity: identity.clone(),
-        bit: 0,
-        at: 0,
-        var: 0,
-    })
+    Ok(Op { kind, args, filter: call.filter, ansi: call.ansi, identity: identity.clone(), bit: 0, at: 0, var: 0 })
 }
 
 fn is_integer(data_type: &DataType) -> bool {

@@ -12,7 +12,6 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use std::io::Cursor;
 
-
 /// Version of the text form.
 const VERSION: u32 = 1;
 

@@ -239,13 +239,7 @@ fn count(mut fold: Fold<'_>, at: usize) {
 }
 
 /// True on overflow, or when a sum is `bad`.
-fn sum_int(
-    mut fold: Fold<'_>,
-    values: &[i64],
-    bit: usize,
-    at: usize,
-    bad: impl Fn(i64) -> bool,
-) -> bool {
+fn sum_int(mut fold: Fold<'_>, values: &[i64], bit: usize, at: usize, bad: impl Fn(i64) -> bool) -> bool {
     let mut overflow = false;
     fold.each(|i, row| {
         let (sum, over) = i64::read(row, at).overflowing_add(values[i]);
