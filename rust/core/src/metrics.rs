@@ -12,7 +12,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// All counters of one process. Names are stable: they are what users see.
         #[derive(Debug, Default)]
-        pub struct Metrics { $($(#[$doc])* pub $name: Counter,)* }
+        pub struct Metrics { $($(#[$doc])* pub $name: Counter,)* news: News }
 
         impl Metrics {
             /// Every counter by name.
@@ -51,6 +51,32 @@ impl Counter {
     /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What happened in the process since somebody asked last, so that reports of single sessions add up to the whole.
+#[derive(Debug, Default)]
+pub struct News {
+    store_requests: AtomicU64,
+    store_bytes_written: AtomicU64,
+    materializations_completed: AtomicU64,
+}
+
+impl Metrics {
+    /// Counters of the process that no single session owns, since the last call: name and growth.
+    pub fn take_news(&self) -> [(&'static str, u64); 3] {
+        let grown = |now: &Counter, last: &AtomicU64| {
+            let now = now.get();
+            now.saturating_sub(last.swap(now, Ordering::Relaxed))
+        };
+        [
+            ("store_requests", grown(&self.store_requests, &self.news.store_requests)),
+            ("store_bytes_written", grown(&self.store_bytes_written, &self.news.store_bytes_written)),
+            (
+                "materializations_completed",
+                grown(&self.materializations_completed, &self.news.materializations_completed),
+            ),
+        ]
     }
 }
 

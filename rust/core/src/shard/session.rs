@@ -91,6 +91,7 @@ impl Session {
         let mut numbers = BTreeMap::new();
         numbers.insert("open_micros".to_owned(), micros(opened));
         if context.metrics.restores.get() != restores {
+            numbers.insert("restores".to_owned(), 1);
             numbers.insert("restore_micros".to_owned(), micros(opened));
         }
         Ok(Self {
@@ -142,7 +143,7 @@ impl Session {
         let merged = table.merge_payload(payload)?;
         let rows = merged.input_rows;
         let spent = micros(start);
-        self.count("rows", rows);
+        self.count("rows_merged", rows);
         self.count("partial_rows", merged.partial_rows);
         self.count("payload_bytes", payload.len() as u64);
         self.count("merge_micros", spent);
@@ -189,6 +190,8 @@ impl Session {
             (combined, live.lineage.clone(), live.state_keys, live.state_bytes)
         };
         self.count("combine_micros", micros(start));
+        self.count("hot_misses", combined.hot_misses);
+        self.count("hot_hits", table.len() as u64 - combined.hot_misses);
         context.metrics.combine_micros.add_elapsed(start);
 
         let start = Instant::now();
@@ -234,6 +237,11 @@ impl Session {
         if let Some(handle) = &handle {
             self.numbers.insert("state_keys".to_owned(), handle.state_keys);
             self.numbers.insert("state_bytes".to_owned(), handle.state_bytes);
+        }
+        if let Some(shard) = &self.shard {
+            for (name, n) in shard.context().metrics.take_news() {
+                self.numbers.insert(name.to_owned(), n);
+            }
         }
         let total = micros(self.opened);
         self.count("session_micros", total);
@@ -313,6 +321,8 @@ impl Session {
 
 /// What the base state was to the batch's keys.
 struct Combined {
+    /// Keys that the hot tier could not answer for.
+    hot_misses: u64,
     /// Which groups differ from the base and must be written.
     changed: Vec<bool>,
     new_keys: u64,
@@ -324,7 +334,7 @@ struct Combined {
 fn combine(table: &mut GroupTable, groups: u16, keyed: &KeyedState) -> Result<Combined> {
     let mut rows: Vec<u8> = Vec::with_capacity(table.len() * 32);
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; table.len()];
-    {
+    let hot_misses = {
         let keys: Vec<KeyRef<'_>> = (0..table.len())
             .map(|i| KeyRef { hash: table.hash(i), key_group: key_group_of(table.hash(i), groups), key: table.key(i) })
             .collect();
@@ -333,9 +343,9 @@ fn combine(table: &mut GroupTable, groups: u16, keyed: &KeyedState) -> Result<Co
                 spans[i] = Some((rows.len(), rows.len() + row.len()));
                 rows.extend_from_slice(row);
             }
-        })?;
-    }
-    let mut combined = Combined { changed: vec![true; table.len()], new_keys: 0, old_bytes: 0 };
+        })?
+    };
+    let mut combined = Combined { hot_misses, changed: vec![true; table.len()], new_keys: 0, old_bytes: 0 };
     for (i, span) in spans.into_iter().enumerate() {
         match span {
             None => combined.new_keys += 1,

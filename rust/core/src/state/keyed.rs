@@ -122,13 +122,13 @@ impl KeyedState {
     }
 
     /// The values of `keys` in `state`; `out` is called once per key, with its index, in any order. Several threads may
-    /// read at once.
+    /// read at once. Returns how many keys the hot tier could not answer for.
     pub fn get_many(
         &self,
         state: StateId,
         keys: &[KeyRef<'_>],
         out: &mut dyn FnMut(usize, Option<&[u8]>),
-    ) -> Result<()> {
+    ) -> Result<u64> {
         self.check()?;
         let ask_disk = self.stored && !self.hot.is_complete();
         let mut misses = Vec::new();
@@ -145,8 +145,12 @@ impl KeyedState {
         }
         let metrics = self.account.shared.metrics();
         metrics.hot_hits.add((keys.len() - misses.len()) as u64);
-        metrics.hot_misses.add(misses.len() as u64);
-        if misses.is_empty() { Ok(()) } else { self.read_disk(state, keys, misses, out) }
+        let missed = misses.len() as u64;
+        metrics.hot_misses.add(missed);
+        if missed > 0 {
+            self.read_disk(state, keys, misses, out)?;
+        }
+        Ok(missed)
     }
 
     fn read_disk(
