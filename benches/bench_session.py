@@ -7,8 +7,8 @@ Each runs once as a test with `--benchmark-disable`.
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,8 +78,7 @@ def test_split(benchmark: BenchmarkFixture, keys: int) -> None:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A state server of our own, ended afterwards."""
-    run = Path("/tmp") / f"fcl-bench-{os.getpid()}"
-    run.mkdir(mode=0o700)
+    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: a socket's path has little room
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(run))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "")
     found = ensure_server()
