@@ -221,7 +221,7 @@ fn remote(
         Error::invalid(format!("cannot connect to {shown}: {text}; correct the storage options or the URI"))
     };
     // Ours is the only time limit that shall strike; the client's is a safety net behind it.
-    let timeout = format!("{} milliseconds", (options.request_timeout.as_millis() * 10).max(1000));
+    let timeout = format!("{}s", options.request_timeout.as_secs().saturating_mul(10).max(10));
     let set = |key: &str| storage_options.keys().any(|k| k.eq_ignore_ascii_case(key));
     let plain_http = storage_options
         .iter()

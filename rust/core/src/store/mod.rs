@@ -306,7 +306,16 @@ impl Store {
             .run(call, |_| async {
                 self.inner.requests.failpoints.hit("store.before-get").map_err(failed_point)?;
                 let options = GetOptions { range: Some(GetRange::Bounded(offset..end)), ..GetOptions::default() };
-                let result = self.inner.store.get_opts(&path, options).await?;
+                let result = match self.inner.store.get_opts(&path, options).await {
+                    Ok(result) => result,
+                    Err(error) if is_beyond_the_end(&error) => {
+                        // Shorter than it was written: how short, says the store.
+                        self.inner.requests.metrics.store_requests.add(1);
+                        self.check_size(object, self.inner.store.head(&path).await?.size)?;
+                        return Err(error.into());
+                    }
+                    Err(error) => return Err(error.into()),
+                };
                 self.check_size(object, result.meta.size)?;
                 let bytes = result.bytes().await?;
                 if bytes.len() as u64 != length {
@@ -458,13 +467,21 @@ fn cannot_create_only(error: &object_store::Error) -> bool {
     use object_store::Error as E;
     match error {
         E::NotImplemented { .. } | E::NotSupported { .. } => true,
-        // A file system without hard links, or a store that does not know the condition.
-        E::Generic { .. } => {
+        // A store that does not know the condition, or a file system without hard links (EPERM, ENOTSUP, ENOSYS).
+        E::Generic { store, .. } => {
             let text = format!("{error:?}");
-            text.contains("501") && text.contains("NotImplemented") || text.contains("Unsupported")
+            let no_links = *store == "LocalFileSystem" && (text.contains("code: 1,") || text.contains("Unsupported"));
+            no_links || text.contains("501") && text.contains("NotImplemented")
         }
         _ => false,
     }
+}
+
+/// True for a range that starts after the object's end, in the words of HTTP stores, files and memory.
+fn is_beyond_the_end(error: &object_store::Error) -> bool {
+    let text = format!("{error:?}");
+    matches!(error, object_store::Error::Generic { .. })
+        && ["416", "InvalidRange", "StartTooLarge"].iter().any(|word| text.contains(word))
 }
 
 fn remove_file(file: &std::path::Path, uri: &str, name: &str) -> Result<()> {
