@@ -48,7 +48,7 @@ async fn fixture() -> Fixture {
 }
 
 impl Fixture {
-    fn content(&self, folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    fn content(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         let entries = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap());
         entries.map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap())).collect()
     }
@@ -64,9 +64,9 @@ async fn the_folder_holds_exactly_the_files() {
     let into = f.dir.path().join("plain");
     let manifest = fetch_base(&f.store, None, &f.base, &into).await.unwrap();
     assert_eq!(manifest.files.len(), 6);
-    assert_eq!(f.content(&into), f.files);
+    assert_eq!(Fixture::content(&into), f.files);
     assert!(fetch_base(&f.store, None, &f.base, &into).await.is_err(), "never into a used folder");
-    assert_eq!(f.content(&into), f.files);
+    assert_eq!(Fixture::content(&into), f.files);
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn the_cache_serves_the_second_time_and_damage_in_it_is_healed() {
     fetch_base(&f.store, Some(&cache), &f.base, &f.dir.path().join("three")).await.unwrap();
     assert_eq!(f.inner.calls_of(Operation::Get), gets + 3, "the manifest and the damaged file");
     for folder in ["one", "two", "three"] {
-        assert_eq!(f.content(&f.dir.path().join(folder)), f.files, "{folder}");
+        assert_eq!(Fixture::content(&f.dir.path().join(folder)), f.files, "{folder}");
     }
 }
 
@@ -96,7 +96,7 @@ async fn a_broken_cache_folder_is_gone_around() {
     std::fs::remove_dir_all(f.dir.path().join("cache")).unwrap();
     let into = f.dir.path().join("into");
     fetch_base(&f.store, Some(&cache), &f.base, &into).await.unwrap();
-    assert_eq!(f.content(&into), f.files);
+    assert_eq!(Fixture::content(&into), f.files);
 }
 
 #[tokio::test(start_paused = true)]

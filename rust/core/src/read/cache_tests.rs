@@ -152,7 +152,7 @@ async fn the_least_recently_used_goes_and_a_leased_file_never() {
     // Leases may exceed the bound; giving them back brings it under again.
     let more = [f.lease(&objects[1]).await, f.lease(&objects[2]).await, f.lease(&objects[3]).await];
     assert_eq!(f.cache.bytes(), 40);
-    assert!(more.iter().all(|lease| lease.is_intact()));
+    assert!(more.iter().all(Lease::is_intact));
     drop((held, more));
     assert!(f.cache.bytes() <= 25);
     assert_eq!(f.files() as u64 * 10, f.cache.bytes());

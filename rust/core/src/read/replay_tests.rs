@@ -40,7 +40,9 @@ async fn written(store: &Store, objects: u16, per_object: u16) -> (Vec<ChangeSet
             sets.push(set);
         }
         let mut crc = Crc::new();
-        parts.iter().for_each(|p| crc.update(p));
+        for part in &parts {
+            crc.update(part);
+        }
         parts.push(file_footer(&places, crc.value()));
         let object = store.put_new(&log_name(), parts).await.unwrap();
         segments.extend(places.into_iter().map(|(offset, length)| SegmentRef {
@@ -125,7 +127,7 @@ async fn p9_foreign_and_damaged_segments_are_named() {
     short.records = 4;
     for bad in [beyond, shifted, short] {
         for cache in [None, Some(&cache)] {
-            let error = read(&store, cache, &[bad.clone()]).await.unwrap_err();
+            let error = read(&store, cache, std::slice::from_ref(&bad)).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
             assert!(error.message().contains(&bad.object.name), "{error}");
             assert_eq!(error.message().matches("corrupt data in").count(), 1, "{error}");

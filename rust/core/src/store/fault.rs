@@ -253,7 +253,7 @@ impl ObjectStore for FaultStore {
             }
         }
         let payload = GetResultPayload::Stream(stream::once(async move { Ok(Bytes::from(bytes)) }).boxed());
-        Ok(GetResult { payload, meta, range, attributes, extensions: Default::default() })
+        Ok(GetResult { payload, meta, range, attributes, extensions: object_store::Extensions::default() })
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

@@ -72,12 +72,12 @@ impl Batcher {
     }
 
     /// A set has come; `joined`: from a session that was counted. Gives it back after close.
-    pub(super) fn add(&mut self, entry: Entry, joined: bool) -> Result<Next, Entry> {
+    pub(super) fn add(&mut self, entry: Entry, joined: bool) -> Result<Next, Box<Entry>> {
         if joined {
             self.joiners = self.joiners.saturating_sub(1);
         }
         if self.closed {
-            return Err(entry);
+            return Err(Box::new(entry));
         }
         self.queued_bytes += entry.set.len() as u64;
         self.queue.push(entry);
