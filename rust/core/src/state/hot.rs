@@ -16,11 +16,14 @@
 //! 5. bytes held stay below the limit, but for one segment or entry, and the index of what is left.
 
 mod arena;
+mod evict;
+mod flush;
 mod index;
 
 use crate::error::Result;
 use crate::model::{KeyGroup, StateId};
 use arena::{DEAD, DIRTY, Header, Loc, STORED, Segment, TOMBSTONE};
+use flush::Cursor;
 use index::{Index, MAX_SEGMENTS};
 use std::collections::VecDeque;
 
@@ -70,13 +73,6 @@ pub struct EntryRef<'a> {
 pub trait EntrySink {
     /// One entry. Errors are kept by the sink and asked of it afterwards.
     fn write(&mut self, entry: EntryRef<'_>);
-}
-
-/// Where the flush walk stands.
-#[derive(Debug, Default)]
-struct Cursor {
-    segment: usize,
-    offset: usize,
 }
 
 /// Recent entries of one shard. See the module documentation for its invariants.
@@ -262,22 +258,28 @@ impl HotTier {
         }
     }
 
-    /// Adds what was read from disk, if the key is not in the tier. False, and nothing done, when it would need an
-    /// eviction.
-    pub fn put_clean(&mut self, key: &HotKey<'_>, value: &[u8]) -> bool {
-        let hash = mix(key.hash, key.state.0);
-        if self.index.find(hash, |loc| self.matches(loc, key)).is_some() {
-            return true;
-        }
+    /// Adds what is on disk, if the key is not in the tier. False, and nothing done, when it would need an eviction.
+    pub fn load(&mut self, key: &HotKey<'_>, value: &[u8]) -> bool {
         let header = header_of(key, value, STORED, 0);
         let size = header.size();
         let fits = self.active.is_some_and(|id| self.segment(id).room() >= size);
         if !fits && (self.used() + size.max(self.segment_size())) as u64 > self.limit {
             return false;
         }
-        let loc = self.place(header, key.key, value);
-        self.index.insert(hash, loc);
+        let hash = mix(key.hash, key.state.0);
+        if self.index.find(hash, |loc| self.matches(loc, key)).is_none() {
+            let loc = self.place(header, key.key, value);
+            self.index.insert(hash, loc);
+        }
         true
+    }
+
+    /// Adds what is on disk, if the key is not in the tier, and evicts for it.
+    pub fn put_clean(&mut self, key: &HotKey<'_>, value: &[u8], sink: &mut dyn EntrySink) {
+        let hash = mix(key.hash, key.state.0);
+        if self.index.find(hash, |loc| self.matches(loc, key)).is_none() {
+            self.add(hash, header_of(key, value, STORED, 0), key.key, value, sink);
+        }
     }
 
     /// Removes every entry, tombstones too, for which `gone` says yes, without telling a sink.
@@ -308,73 +310,6 @@ impl HotTier {
         self.make_room(0, sink);
         self.index.shrink();
         self.drop_spare();
-    }
-
-    // Flushing
-
-    /// Starts a flush of everything that is dirty now. What becomes dirty later is not part of it.
-    pub fn begin_flush(&mut self) {
-        let next = self.epoch.wrapping_add(1);
-        if self.dirty_by_epoch[usize::from(next)] != 0 {
-            self.relabel(self.epoch);
-        }
-        self.epoch = next;
-        self.cursor = Cursor::default();
-    }
-
-    /// Entries that the flush still has to write.
-    pub fn pending(&self) -> u64 {
-        self.dirty - self.dirty_by_epoch[usize::from(self.epoch)]
-    }
-
-    /// Writes pending entries to the sink, up to about `max_entries` and `max_bytes`, and marks them clean. When
-    /// [`HotTier::pending`] is 0, all that was dirty at [`HotTier::begin_flush`] went through a sink, at that value or
-    /// a newer one.
-    pub fn flush(&mut self, max_entries: usize, max_bytes: usize, sink: &mut dyn EntrySink) {
-        let (mut entries, mut bytes) = (0, 0);
-        let mut written = Vec::new();
-        let segments = self.segments.len();
-        // One full round, and the part of the first segment before the start: entries move while a flush is under way.
-        for _ in 0..=segments {
-            if self.pending() == 0 || entries >= max_entries || bytes >= max_bytes {
-                return;
-            }
-            let id = self.cursor.segment % segments;
-            let from = std::mem::take(&mut self.cursor.offset);
-            self.cursor.segment = id + 1;
-            let Some(segment) = self.segments[id].as_ref().filter(|s| s.dirty > 0) else { continue };
-            for (offset, header) in segment.entries(from) {
-                if entries >= max_entries || bytes >= max_bytes {
-                    self.cursor = Cursor { segment: id, offset };
-                    break;
-                }
-                if header.is(DIRTY) && header.epoch != self.epoch {
-                    sink.write(entry_of(segment, offset, header));
-                    written.push((offset, header));
-                    entries += 1;
-                    bytes += header.size();
-                }
-            }
-            for (offset, header) in written.drain(..) {
-                if header.is(TOMBSTONE) {
-                    self.remove_at(id, offset, header);
-                } else {
-                    self.rewrite(loc_at(id, offset), header, Header { flags: STORED, ..header });
-                }
-            }
-        }
-    }
-
-    /// Gives every dirty entry the same epoch. Only after 255 flushes none of which came to an end.
-    fn relabel(&mut self, epoch: u8) {
-        for segment in self.segments.iter_mut().flatten() {
-            let dirty: Vec<_> = segment.entries(0).filter(|(_, header)| header.is(DIRTY)).collect();
-            for (offset, header) in dirty {
-                segment.set_header(offset, Header { epoch, ..header });
-            }
-        }
-        self.dirty_by_epoch.fill(0);
-        self.dirty_by_epoch[usize::from(epoch)] = self.dirty;
     }
 
     // Entries
@@ -488,8 +423,6 @@ impl HotTier {
 fn loc_at(id: usize, offset: usize) -> Loc {
     Loc { segment: id as u32, offset: offset as u32 }
 }
-
-mod evict;
 
 #[cfg(test)]
 #[path = "hot_tests.rs"]

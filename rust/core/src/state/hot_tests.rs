@@ -90,7 +90,7 @@ enum Step {
     Delete(Key),
     RemovePrefix(Vec<u8>),
     Get(Key),
-    Read(Key),
+    Read(Key, bool),
     Limit(u64),
     BeginFlush,
     Flush(usize),
@@ -114,7 +114,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => key().prop_map(Step::Delete),
         1 => prop::collection::vec(0..4u8, 1..3).prop_map(Step::RemovePrefix),
         10 => key().prop_map(Step::Get),
-        3 => key().prop_map(Step::Read),
+        4 => (key(), any::<bool>()).prop_map(|(k, evict)| Step::Read(k, evict)),
         1 => prop_oneof![Just(0u64), 9_000..40_000u64, Just(1 << 20)].prop_map(Step::Limit),
         1 => Just(Step::BeginFlush),
         3 => (1..20usize).prop_map(Step::Flush),
@@ -148,9 +148,15 @@ fn run(hasher: fn(&[u8]) -> u64, limit: u64, steps: Vec<Step>) {
                 disk.map.retain(|(_, k), _| !k.starts_with(&prefix));
             }
             Step::Get(k) => assert_eq!(value_of(&hot, &disk, &k).as_ref(), model.get(&k)),
-            Step::Read(k) => {
-                if let (false, Some(v)) = (hot.is_complete(), disk.map.get(&k)) {
-                    hot.put_clean(&hot_key(hasher, &k), v);
+            Step::Read(k, evict) => {
+                if let (false, Some(v)) = (hot.is_complete(), disk.map.get(&k).cloned()) {
+                    if evict {
+                        hot.put_clean(&hot_key(hasher, &k), &v, &mut disk);
+                    } else {
+                        let before = hot.evicted();
+                        hot.load(&hot_key(hasher, &k), &v);
+                        assert_eq!(hot.evicted(), before);
+                    }
                 }
                 assert_eq!(value_of(&hot, &disk, &k).as_ref(), model.get(&k));
             }

@@ -7,7 +7,8 @@
 //! Invariants of a [`KeyedState`]:
 //! 1. it is the state after the change sets applied so far, whatever the hot limit, flushes and evictions (P5);
 //! 2. RocksDB holds nothing that was not applied (P4), and together with the dirty entries it holds all of it;
-//! 3. after a failed write it answers nothing any more: its owner drops it and restores (P3).
+//! 3. what was read from disk is put into the hot tier before the next change, when it still is what is on disk;
+//! 4. after a failed write it answers nothing any more: its owner drops it and restores (P3).
 
 use super::codec::hash_key;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
@@ -15,6 +16,7 @@ use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, push_key, split_key};
 use crate::budget::Reservation;
 use crate::error::{Error, Result};
 use crate::model::{ChangeSet, KeyGroup, Op, StateId};
+use parking_lot::Mutex;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions};
 use std::collections::{HashMap, HashSet};
@@ -28,6 +30,9 @@ const LANE: usize = 32;
 const READ_CHUNK: usize = 1024;
 /// Bytes of one step of a flush.
 const FLUSH_BYTES: usize = 8 << 20;
+/// Most bytes that wait between a read from disk and the hot tier; and their share of the hot limit.
+const RECENT_BYTES: u64 = 8 << 20;
+const RECENT_SHARE: u64 = 32;
 /// Hot limit until the owner sets one.
 const FIRST_HOT_LIMIT: u64 = 16 << 20;
 
@@ -87,6 +92,37 @@ impl Checkpointer {
     }
 }
 
+/// Entries read from disk that wait for a place in the hot tier: reads share the tier, only changes own it.
+#[derive(Debug, Default)]
+struct Recent {
+    bytes: Vec<u8>,
+    /// State, key group, lengths of key and value.
+    entries: Vec<(StateId, KeyGroup, usize, usize)>,
+}
+
+impl Recent {
+    fn push(&mut self, state: StateId, key: &KeyRef<'_>, value: &[u8], limit: u64) {
+        let more = key.key.len() + value.len() + size_of::<(StateId, KeyGroup, usize, usize)>();
+        let held = self.bytes.len() + self.entries.len() * size_of::<(StateId, KeyGroup, usize, usize)>();
+        if (held + more) as u64 <= (limit / RECENT_SHARE).min(RECENT_BYTES) {
+            self.bytes.extend_from_slice(key.key);
+            self.bytes.extend_from_slice(value);
+            self.entries.push((state, key.key_group, key.key.len(), value.len()));
+        }
+    }
+
+    fn drain(&mut self, hot: &mut HotTier, sink: &mut DiskSink<'_>) {
+        let mut rest = &self.bytes[..];
+        for (state, key_group, klen, vlen) in self.entries.drain(..) {
+            let (key, tail) = rest.split_at(klen);
+            let (value, tail) = tail.split_at(vlen);
+            rest = tail;
+            hot.put_clean(&HotKey { hash: hash_key(key), state, key_group, key }, value, sink);
+        }
+        self.bytes.clear();
+    }
+}
+
 /// Keyed state of one shard. See the module documentation for its invariants.
 #[derive(Debug)]
 pub struct KeyedState {
@@ -94,6 +130,7 @@ pub struct KeyedState {
     db: Arc<DB>,
     dir: PathBuf,
     hot: HotTier,
+    recent: Mutex<Recent>,
     /// Something was written to RocksDB since it was empty.
     stored: bool,
     broken: Option<Error>,
@@ -118,7 +155,7 @@ impl KeyedState {
         hot.set_complete(create);
         let account = Account { reservation: shared.budget().reserve(hot.bytes()), shared: shared.clone(), evicted: 0 };
         shared.metrics().hot_bytes.add(hot.bytes());
-        Ok(Self { db, dir: dir.to_owned(), hot, stored: !create, broken: None, account })
+        Ok(Self { db, dir: dir.to_owned(), hot, recent: Mutex::default(), stored: !create, broken: None, account })
     }
 
     /// The values of `keys` in `state`; `out` is called once per key, with its index, in any order. Several threads may
@@ -176,7 +213,15 @@ impl KeyedState {
                 ends.push(buffer.len());
             }
             let disk_keys = ends.windows(2).map(|w| &buffer[w[0]..w[1]]);
-            for (&i, value) in chunk.iter().zip(self.db.batched_multi_get_cf(cf, disk_keys, true)) {
+            let values = self.db.batched_multi_get_cf(cf, disk_keys, true);
+            let mut recent = self.recent.lock();
+            for (&i, value) in chunk.iter().zip(&values) {
+                if let Ok(Some(value)) = value {
+                    recent.push(state, &keys[i], value, self.hot.limit());
+                }
+            }
+            drop(recent);
+            for (&i, value) in chunk.iter().zip(values) {
                 out(i, value?.as_deref());
             }
         }
@@ -188,8 +233,8 @@ impl KeyedState {
     pub fn apply(&mut self, set: &ChangeSet) -> Result<()> {
         self.check()?;
         let mut sink = DiskSink::new(&self.db);
-        let prefixes = set.iter().any(|c| c.op == Op::DeletePrefix);
-        if prefixes {
+        self.recent.get_mut().drain(&mut self.hot, &mut sink);
+        if set.iter().any(|c| c.op == Op::DeletePrefix) {
             delete_prefixes(&mut self.hot, set, self.stored, &mut sink);
         }
         let mut hashes = [0; LANE];
@@ -276,7 +321,7 @@ impl KeyedState {
         scan(&self.db, &mut |entry| {
             let key =
                 HotKey { hash: hash_key(entry.key), state: entry.state, key_group: entry.key_group, key: entry.key };
-            fits = hot.put_clean(&key, entry.value.unwrap_or_default());
+            fits = hot.load(&key, entry.value.unwrap_or_default());
             Ok(fits)
         })?;
         self.hot.set_complete(fits);
@@ -341,7 +386,7 @@ impl KeyedState {
         }
     }
 
-    /// Takes note of what a sink has written; after an error entries may be lost (invariant 3).
+    /// Takes note of what a sink has written; after an error entries may be lost (invariant 4).
     fn wrote(&mut self, written: Result<u64>) -> Result<()> {
         self.account.update(&self.hot);
         match written {

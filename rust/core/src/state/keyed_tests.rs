@@ -377,6 +377,46 @@ fn p3_damaged_or_foreign_files_are_told_at_open() {
 }
 
 #[test]
+fn what_is_read_from_disk_comes_into_the_hot_tier_with_the_next_change() {
+    let shared = shared();
+    let root = TempDir::new().unwrap();
+    let mut state = KeyedState::create(&root.path().join("a"), &shared).unwrap();
+    state.apply(&numbered(0..1_000, b"value")).unwrap();
+    flush_all(&mut state);
+    state.checkpoint(&root.path().join("b")).unwrap();
+    let mut state = KeyedState::open(&root.path().join("b"), &shared).unwrap();
+    let disk_reads = |state: &KeyedState| {
+        let before = shared.metrics().rocksdb_reads.get();
+        assert!(read_numbered(state, 0..1_000).iter().all(Option::is_some));
+        shared.metrics().rocksdb_reads.get() - before
+    };
+    assert_eq!(disk_reads(&state), 1_000);
+    state.apply(&numbered(0..1, b"new")).unwrap();
+    assert_eq!(disk_reads(&state), 0);
+    assert_eq!(state.dirty_entries(), 1);
+    assert_eq!(read_numbered(&state, 0..1)[0].as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn after_a_failed_write_nothing_is_answered() {
+    let shared = shared();
+    let root = TempDir::new().unwrap();
+    let mut state = KeyedState::create(&root.path().join("a"), &shared).unwrap();
+    assert!(state.wrote(Err(Error::retryable("disk full"))).is_err());
+    let errors = [
+        state.apply(&numbered(0..1, b"v")).unwrap_err(),
+        state.get_many(StateId(0), &[], &mut |_, _| ()).unwrap_err(),
+        state.flush_dirty(1).unwrap_err(),
+        state.checkpoint(&root.path().join("b")).unwrap_err(),
+        state.set_hot_limit(1).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(error.is_retryable() && error.message().contains("disk full"), "{error}");
+    }
+    state.destroy().unwrap();
+}
+
+#[test]
 fn create_refuses_a_folder_with_state() {
     let shared = shared();
     let root = TempDir::new().unwrap();

@@ -64,7 +64,6 @@ impl SharedResources {
         env.set_background_threads(COMPACTION_THREADS);
         env.set_high_priority_background_threads(FLUSH_THREADS);
         env.lower_thread_pool_cpu_priority();
-        env.lower_thread_pool_io_priority();
         Ok(Self {
             inner: Arc::new(Inner {
                 env,

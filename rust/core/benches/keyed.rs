@@ -1,0 +1,96 @@
+//! Keyed state: applying and reading 200,000 keys in memory, and reading from disk.
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use fastchangelog_core::budget::MemoryBudget;
+use fastchangelog_core::metrics::Metrics;
+use fastchangelog_core::model::{Change, ChangeSet, KeyGroup, Op, StateId, key_group_of};
+use fastchangelog_core::state::codec::hash_key;
+use fastchangelog_core::state::keyed::{KeyRef, KeyedState};
+use fastchangelog_core::state::rocks::SharedResources;
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+
+const KEYS: u64 = 200_000;
+const STATE: StateId = StateId(0);
+
+fn keys(range: std::ops::Range<u64>) -> Vec<(u64, KeyGroup, [u8; 9])> {
+    let mut keys: Vec<_> = range
+        .map(|i| {
+            let mut key = [1; 9];
+            key[1..].copy_from_slice(&i.to_be_bytes());
+            let hash = hash_key(&key);
+            (hash, key_group_of(hash, 128), key)
+        })
+        .collect();
+    // As sessions see them: in the order of a hash table.
+    keys.sort_unstable();
+    keys
+}
+
+fn change_set(keys: &[(u64, KeyGroup, [u8; 9])], value: u8) -> ChangeSet {
+    let mut set = ChangeSet::with_capacity(keys.len(), keys.len() * 33);
+    for (_, key_group, key) in keys {
+        set.push(Change { op: Op::Put, state: STATE, key_group: *key_group, key, value: &[value; 24] });
+    }
+    set.sort_by_key_group();
+    set
+}
+
+fn state(dir: &Path, limit: u64) -> KeyedState {
+    let shared = SharedResources::new(&MemoryBudget::new(1 << 30), Arc::new(Metrics::default())).unwrap();
+    let mut state = KeyedState::create(dir, &shared).unwrap();
+    state.set_hot_limit(limit).unwrap();
+    state
+}
+
+fn read(state: &KeyedState, keys: &[(u64, KeyGroup, [u8; 9])]) -> usize {
+    let refs: Vec<_> =
+        keys.iter().map(|(hash, key_group, key)| KeyRef { hash: *hash, key_group: *key_group, key }).collect();
+    let mut bytes = 0;
+    state.get_many(STATE, &refs, &mut |_, value| bytes += black_box(value).map_or(0, <[u8]>::len)).unwrap();
+    bytes
+}
+
+fn keyed(c: &mut Criterion) {
+    let root = tempfile::tempdir().unwrap();
+    let mut group = c.benchmark_group("keyed");
+    group.throughput(Throughput::Elements(KEYS)).sample_size(10);
+    let all = keys(0..KEYS);
+
+    let mut folders = 0;
+    group.bench_function("apply/new", |b| {
+        let set = change_set(&all, 0);
+        let fresh = || {
+            folders += 1;
+            state(&root.path().join(format!("new{folders}")), 256 << 20)
+        };
+        b.iter_batched_ref(fresh, |state| state.apply(&set).unwrap(), BatchSize::PerIteration);
+    });
+
+    // Among two million keys, so that the processor's caches do not hold the tier.
+    let mut hot = state(&root.path().join("hot"), 512 << 20);
+    hot.apply(&change_set(&keys(0..10 * KEYS), 0)).unwrap();
+    group.bench_function("apply/in place", |b| {
+        let set = change_set(&all, 1);
+        b.iter(|| hot.apply(&set).unwrap());
+    });
+    group.bench_function("get/hot", |b| b.iter(|| read(&hot, &all)));
+    group.bench_function("get/absent", |b| {
+        let absent = keys(10 * KEYS..11 * KEYS);
+        b.iter(|| read(&hot, &absent));
+    });
+    hot.destroy().unwrap();
+
+    let mut cold = state(&root.path().join("cold"), 1 << 20);
+    cold.apply(&change_set(&keys(0..10 * KEYS), 0)).unwrap();
+    group.bench_function("get/disk", |b| b.iter(|| read(&cold, &all)));
+    group.bench_function("apply/evicting", |b| {
+        let set = change_set(&all, 1);
+        b.iter(|| cold.apply(&set).unwrap());
+    });
+    group.finish();
+}
+
+criterion_group!(benches, keyed);
+criterion_main!(benches);

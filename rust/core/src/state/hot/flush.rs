@@ -1,0 +1,84 @@
+//! How dirty entries of the hot tier reach the disk while changes go on.
+//!
+//! Owns: the epochs that tell what was dirty at the start of a flush, and the walk in steps.
+//! Does not own: eviction, which writes dirty entries too (`evict`).
+//!
+//! An entry carries the epoch in which it became dirty, wherever it moves. A flush starts a new epoch and writes all
+//! entries of older ones, so it ends however many changes come meanwhile.
+
+use super::arena::{DIRTY, Header, STORED, TOMBSTONE};
+use super::{EntrySink, HotTier, entry_of, loc_at};
+
+/// Where the flush walk stands.
+#[derive(Debug, Default)]
+pub(super) struct Cursor {
+    pub segment: usize,
+    pub offset: usize,
+}
+
+impl HotTier {
+    /// Starts a flush of everything that is dirty now. What becomes dirty later is not part of it.
+    pub fn begin_flush(&mut self) {
+        let next = self.epoch.wrapping_add(1);
+        if self.dirty_by_epoch[usize::from(next)] != 0 {
+            self.relabel(self.epoch);
+        }
+        self.epoch = next;
+        self.cursor = Cursor::default();
+    }
+
+    /// Entries that the flush still has to write.
+    pub fn pending(&self) -> u64 {
+        self.dirty - self.dirty_by_epoch[usize::from(self.epoch)]
+    }
+
+    /// Writes pending entries to the sink, up to about `max_entries` and `max_bytes`, and marks them clean. When
+    /// [`HotTier::pending`] is 0, all that was dirty at [`HotTier::begin_flush`] went through a sink, at that value or
+    /// a newer one.
+    pub fn flush(&mut self, max_entries: usize, max_bytes: usize, sink: &mut dyn EntrySink) {
+        let (mut entries, mut bytes) = (0, 0);
+        let mut written = Vec::new();
+        let segments = self.segments.len();
+        // One full round, and the part of the first segment before the start: entries move while a flush is under way.
+        for _ in 0..=segments {
+            if self.pending() == 0 || entries >= max_entries || bytes >= max_bytes {
+                return;
+            }
+            let id = self.cursor.segment % segments;
+            let from = std::mem::take(&mut self.cursor.offset);
+            self.cursor.segment = id + 1;
+            let Some(segment) = self.segments[id].as_ref().filter(|s| s.dirty > 0) else { continue };
+            for (offset, header) in segment.entries(from) {
+                if entries >= max_entries || bytes >= max_bytes {
+                    self.cursor = Cursor { segment: id, offset };
+                    break;
+                }
+                if header.is(DIRTY) && header.epoch != self.epoch {
+                    sink.write(entry_of(segment, offset, header));
+                    written.push((offset, header));
+                    entries += 1;
+                    bytes += header.size();
+                }
+            }
+            for (offset, header) in written.drain(..) {
+                if header.is(TOMBSTONE) {
+                    self.remove_at(id, offset, header);
+                } else {
+                    self.rewrite(loc_at(id, offset), header, Header { flags: STORED, ..header });
+                }
+            }
+        }
+    }
+
+    /// Gives every dirty entry the same epoch. Only after 255 flushes none of which came to an end.
+    fn relabel(&mut self, epoch: u8) {
+        for segment in self.segments.iter_mut().flatten() {
+            let dirty: Vec<_> = segment.entries(0).filter(|(_, header)| header.is(DIRTY)).collect();
+            for (offset, header) in dirty {
+                segment.set_header(offset, Header { epoch, ..header });
+            }
+        }
+        self.dirty_by_epoch.fill(0);
+        self.dirty_by_epoch[usize::from(epoch)] = self.dirty;
+    }
+}
