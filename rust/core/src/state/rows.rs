@@ -53,10 +53,6 @@ impl Rows {
         Self { shape, fixed: Vec::new(), vars: Vars::new(shape.vars), len: 0 }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     pub(super) fn clear(&mut self) {
         self.fixed.clear();
         self.vars.clear();

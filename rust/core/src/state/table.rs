@@ -34,9 +34,6 @@ pub struct GroupTable {
     rows: Rows,
 }
 
-/// Look-ups, and index entries, from which the order of look-ups is worth a thought.
-const MANY: usize = 1 << 14;
-
 /// A group in the index, with the half of the hash that the index does not look at first.
 #[derive(Debug, Clone, Copy)]
 struct Place {
@@ -150,10 +147,9 @@ impl GroupTable {
         self.reserve(n, payload.key_bytes());
         let plan = Arc::clone(&self.plan);
         let mut vars = Vec::new();
-        for i in self.visit_order(&hashes) {
-            let i = i as usize;
+        for (i, hash) in hashes.into_iter().enumerate() {
             let fixed = plan.shape().parse(payload.row(i), &mut vars)?;
-            let (group, new) = self.find_or_add(hashes[i], payload.key(i));
+            let (group, new) = self.find_or_add(hash, payload.key(i));
             if new {
                 self.rows.push(fixed, &vars);
             } else {
@@ -238,30 +234,6 @@ impl GroupTable {
                 "more than 4 billion groups in one batch of one shard; use more shuffle partitions or smaller batches",
             )),
         }
-    }
-
-    /// The order in which to look up these hashes: stable, by region of the index, so that a large index (and the
-    /// groups it leads to) is gone through once instead of being jumped about in.
-    #[expect(clippy::cast_possible_truncation, reason = "check_room; a region is a byte")]
-    fn visit_order(&self, hashes: &[u64]) -> Vec<u32> {
-        let buckets = self.index.num_buckets();
-        let mut order: Vec<u32> = (0..hashes.len() as u32).collect();
-        if hashes.len() < MANY || buckets < MANY {
-            return order;
-        }
-        let shift = buckets.ilog2() - 8;
-        let region = |hash: u64| usize::from((hash >> shift) as u8);
-        let mut next = [0usize; 257];
-        hashes.iter().for_each(|hash| next[region(*hash) + 1] += 1);
-        for i in 1..next.len() {
-            next[i] += next[i - 1];
-        }
-        for (i, hash) in (0u32..).zip(hashes) {
-            let place = &mut next[region(*hash)];
-            order[*place] = i;
-            *place += 1;
-        }
-        order
     }
 
     fn reserve(&mut self, groups: usize, key_bytes: usize) {
