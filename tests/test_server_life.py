@@ -240,7 +240,7 @@ def test_it_ends_with_the_jvm_of_its_starter(world: ServerWorld, tmp_path: Path)
     assert jvm.stdout is not None
     assert jvm.stdout.readline() == "started\n"
     (pid,) = world.pids()
-    assert world.events()[0]["jvm"] == str(jvm.pid)
+    assert world.events()[0]["facts"]["jvm"] == str(jvm.pid)
     assert running(pid)
     jvm.kill()
     jvm.communicate()

@@ -378,6 +378,7 @@ def _serve(settings: Settings) -> _internal.Server:
                 "failpoints": os.environ.get("FASTCHANGELOG_FAILPOINTS", ""),
                 "log_level": os.environ.get("FASTCHANGELOG_LOG", "info"),
                 "owns_stdio": True,
+                "labels": {"jvm": str(settings.jvm and settings.jvm.pid), "data": str(place.data_dir)},
             }
         )
     )
@@ -418,7 +419,6 @@ def _run(settings: Settings, server: _internal.Server, announce: Callable[[], No
         idle_timeout=settings.idle_timeout,
         asked=lambda: asked.is_set() or server.shutdown_requested(),
     )
-    server.log("INFO", "started", {"pid": str(os.getpid()), "jvm": str(jvm and jvm.pid), "data": str(place.data_dir)})
     ending = threading.Event()
     keeper = threading.Thread(target=_keep, args=(server, ending), name="fcl-materialize", daemon=True)
     keeper.start()

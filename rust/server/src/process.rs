@@ -9,6 +9,7 @@ use fastchangelog_core::config::Options;
 use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::{Error, Result};
 use serde::Deserialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -27,6 +28,9 @@ struct ProcessSettings {
     /// The process's standard output and error follow the log.
     #[serde(default)]
     owns_stdio: bool,
+    /// Facts that the log's first line should hold.
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
 }
 
 fn info() -> String {
@@ -47,6 +51,8 @@ pub fn start(settings: &str) -> Result<Server> {
         max_connections: options.max_sessions,
         max_message: options.max_message_size,
     };
+    // Before anybody can connect: whoever was answered finds this line.
+    log.event("INFO", "started", json!({"pid": std::process::id(), "facts": settings.labels}));
     let backend = crate::backend::engine(settings.data_dir, options, failpoints.clone())?;
     Server::start(&listen, backend, log, failpoints)
 }
