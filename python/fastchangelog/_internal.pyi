@@ -6,7 +6,7 @@ Every call lets go of the GIL while it works or waits, hears Ctrl-C during waits
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import final
+from typing import Protocol, final
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ __all__ = [
     "Server",
     "ServerClient",
     "SessionClient",
+    "Splitter",
     "__version__",
     "build_info",
     "default_max_parallelism",
@@ -24,6 +25,7 @@ __all__ = [
     "parse_duration",
     "parse_options",
     "parse_size",
+    "spec_check",
 ]
 
 __version__: str
@@ -31,6 +33,12 @@ __version__: str
 
 PROTOCOL_VERSION: int
 """Version of the protocol between workers and the state server."""
+
+class _ArrowArray(Protocol):
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+class _ArrowStream(Protocol):
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 @final
 class SessionClient:
@@ -147,6 +155,22 @@ class MaterializeRun:
 
     def abort(self, message: str) -> None:
         """Gives up."""
+
+@final
+class Splitter:
+    """The map side: rows in, payloads per shard out."""
+
+    def __new__(cls, spec: str, shards: int, max_parallelism: int, payload_bytes: int) -> Splitter:
+        """`spec` is the JSON of an aggregate specification."""
+
+    def push(self, batch: _ArrowArray | _ArrowStream) -> list[tuple[int, bytes]]:
+        """Takes a record batch, or a stream of them; gives the payloads that are full."""
+
+    def finish(self) -> list[tuple[int, bytes]]:
+        """Gives what is left."""
+
+def spec_check(spec: str) -> None:
+    """Raises `InvalidArgument` when an aggregate specification cannot work; also for unsupported types."""
 
 def default_max_parallelism(shards: int) -> int:
     """Key groups of a state with `shards` shards, where the option `max_parallelism` is 0."""

@@ -398,7 +398,10 @@ def _remove_stale(place: Place) -> None:
 
 
 def _run(settings: Settings, server: _internal.Server, announce: Callable[[], None]) -> int:
-    """Announces the server once signals are heard, then watches until the end. Materialization has a thread of its own: a slow shard must not delay the watch."""
+    """Announces the server once signals are heard, then watches until the end.
+
+    Materialization has a thread of its own: a slow shard must not delay the watch.
+    """
     place, jvm = settings.place, settings.jvm
     asked = threading.Event()
     waker, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

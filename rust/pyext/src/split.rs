@@ -19,7 +19,8 @@ pub(crate) struct Splitter(Mutex<split::Splitter>);
 impl Splitter {
     #[new]
     fn new(py: Python<'_>, spec: &str, shards: u32, max_parallelism: u16, payload_bytes: usize) -> PyResult<Self> {
-        let splitter = spec_of(spec).and_then(|spec| split::Splitter::new(&spec, shards, max_parallelism, payload_bytes));
+        let splitter = AggSpec::from_json(spec)
+            .and_then(|spec| split::Splitter::new(&spec, shards, max_parallelism, payload_bytes));
         splitter.map(|s| Self(Mutex::new(s))).map_err(|e| raise(py, &e))
     }
 
@@ -51,12 +52,8 @@ fn to_python<'py>(py: Python<'py>, payloads: &[(u32, Vec<u8>)]) -> Payloads<'py>
     payloads.iter().map(|(shard, payload)| (*shard, PyBytes::new(py, payload))).collect()
 }
 
-fn spec_of(text: &str) -> fastchangelog_core::Result<AggSpec> {
-    serde_json::from_str(text).map_err(|e| Error::internal(format!("an aggregate specification: {e}")))
-}
-
 /// Checks a specification where the query is built, before any task runs.
 #[pyfunction]
 pub(crate) fn spec_check(py: Python<'_>, spec: &str) -> PyResult<()> {
-    enter(py, |_| spec_of(spec).and_then(|spec| AggPlan::new(&spec)).map(drop))
+    enter(py, |_| AggSpec::from_json(spec).and_then(|spec| AggPlan::new(&spec)).map(drop))
 }
