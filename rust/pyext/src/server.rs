@@ -1,10 +1,11 @@
 //! The state server inside its Python process. Owns: signatures; the work is `fastchangelog_server`'s.
 
 use crate::gate::{Owner, enter};
-use fastchangelog_core::Error;
+use fastchangelog_core::{Error, Result};
 use fastchangelog_server::{MaterializeBackend, process};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
@@ -31,7 +32,7 @@ impl Server {
     fn begin_materialize(&self, py: Python<'_>, shard_id: &str) -> PyResult<Option<MaterializeRun>> {
         enter(py, |_| {
             self.owner.check("server")?;
-            Ok(self.inner.begin_materialize(shard_id)?.map(MaterializeRun))
+            Ok(self.inner.begin_materialize(shard_id)?.map(|run| MaterializeRun(RwLock::new(Some(run)))))
         })
     }
 
@@ -81,25 +82,36 @@ impl Server {
     }
 }
 
+/// None once it has ended. `complete` and `abort` wait until `run`, in another thread, has returned.
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct MaterializeRun(Box<dyn MaterializeBackend>);
+pub(crate) struct MaterializeRun(RwLock<Option<Box<dyn MaterializeBackend>>>);
+
+impl MaterializeRun {
+    fn take(&self) -> Result<Box<dyn MaterializeBackend>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(ended)
+    }
+}
+
+fn ended() -> Error {
+    Error::closed("this materialization has already ended")
+}
 
 #[pymethods]
 impl MaterializeRun {
     fn run(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| self.0.run())
+        enter(py, |_| self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok_or_else(ended)?.run())
     }
 
     fn complete(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| {
-            self.0.complete();
-            Ok(())
-        })
+        enter(py, |_| self.take()?.complete())
     }
 
     fn abort(&self, py: Python<'_>, message: &str) -> PyResult<()> {
         enter(py, |_| {
-            self.0.abort(message);
+            // A run whose `complete` failed has ended already; giving it up is then all the same.
+            if let Ok(run) = self.take() {
+                run.abort(message);
+            }
             Ok(())
         })
     }

@@ -53,9 +53,9 @@ pub trait MaterializeBackend: Send + Sync {
     /// Uploads; blocks until done.
     fn run(&self) -> Result<()>;
     /// Lets the next handles start from the new base.
-    fn complete(&self);
+    fn complete(self: Box<Self>) -> Result<()>;
     /// Gives up; what was uploaded is removed later.
-    fn abort(&self, message: &str);
+    fn abort(self: Box<Self>, message: &str);
 }
 
 /// The engine behind the seam.
