@@ -5,15 +5,8 @@
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use fastchangelog_core::clock::SystemClock;
-use fastchangelog_core::config::Options;
-use fastchangelog_core::engine::{Engine, EngineConfig, MaterializeRun, OpenRequest, ResultBatches, Session, format_handle};
-use fastchangelog_core::failpoint::SharedFailpoints;
-use fastchangelog_core::metrics::SharedMetrics;
-use fastchangelog_core::{Error, Result};
-use parking_lot::Mutex;
+use fastchangelog_core::Result;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A store of shards that can be opened, one session per connection.
@@ -56,98 +49,4 @@ pub trait MaterializeBackend: Send + Sync {
     fn complete(self: Box<Self>) -> Result<()>;
     /// Gives up; what was uploaded is removed later.
     fn abort(self: Box<Self>, message: &str);
-}
-
-/// The engine behind the seam.
-pub(crate) fn engine(data_dir: PathBuf, options: Options, failpoints: SharedFailpoints) -> Result<Arc<dyn Backend>> {
-    let engine = Engine::start(EngineConfig {
-        local_dir: data_dir,
-        options,
-        clock: SystemClock::shared(),
-        metrics: SharedMetrics::default(),
-        failpoints,
-    })?;
-    Ok(Arc::new(Engines(engine)))
-}
-
-struct Engines(Arc<Engine>);
-
-impl Backend for Engines {
-    fn open(self: Arc<Self>, request: &str) -> Result<Box<dyn SessionBackend>> {
-        let request: OpenRequest =
-            serde_json::from_str(request).map_err(|e| Error::invalid(format!("the open request is not readable: {e}")))?;
-        Ok(Box::new(self.0.open(&request)?))
-    }
-
-    fn shards(&self) -> Vec<serde_json::Value> {
-        self.0.shards().iter().filter_map(|s| serde_json::to_value(s).ok()).collect()
-    }
-
-    fn begin_materialize(&self, shard: &str) -> Result<Option<Box<dyn MaterializeBackend>>> {
-        let run = self.0.begin_materialize(shard)?;
-        Ok(run.map(|run| Box::new(Run(Mutex::new(Some(Arc::new(run))))) as Box<dyn MaterializeBackend>))
-    }
-
-    fn metrics(&self) -> BTreeMap<String, u64> {
-        self.0.metrics().snapshot().into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-    }
-
-    fn close_idle(&self) {
-        self.0.close_idle();
-    }
-
-    fn close(&self) {
-        self.0.close();
-    }
-}
-
-impl SessionBackend for Session {
-    fn merge(&mut self, payload: &[u8]) -> Result<()> {
-        Session::merge(self, payload)
-    }
-
-    fn finish(&mut self) -> Result<Box<dyn ResultStream>> {
-        Ok(Box::new(Session::finish(self)?))
-    }
-
-    fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)> {
-        let committed = Session::commit(self)?;
-        Ok((committed.handle.as_ref().map(format_handle).unwrap_or_default(), committed.metrics))
-    }
-}
-
-impl ResultStream for ResultBatches {
-    fn schema(&self) -> SchemaRef {
-        ResultBatches::schema(self)
-    }
-}
-
-/// A run, until it was completed or aborted.
-struct Run(Mutex<Option<Arc<MaterializeRun>>>);
-
-impl Run {
-    fn take(&self) -> Option<MaterializeRun> {
-        self.0.lock().take().and_then(Arc::into_inner)
-    }
-}
-
-impl MaterializeBackend for Run {
-    fn run(&self) -> Result<()> {
-        let run = self.0.lock().clone();
-        run.ok_or_else(|| Error::closed("the materialization has ended"))?.run()
-    }
-
-    fn complete(&self) {
-        if let Some(run) = self.take()
-            && let Err(error) = run.complete()
-        {
-            tracing::warn!(%error, "a materialization could not be completed");
-        }
-    }
-
-    fn abort(&self, message: &str) {
-        if let Some(run) = self.take() {
-            run.abort(message);
-        }
-    }
 }

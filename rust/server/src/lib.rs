@@ -5,6 +5,7 @@
 //! ```text
 //! protocol   frames and the hello              both sides
 //! backend    what the server serves            the engine, or a fake in tests
+//! engine     the engine as a backend
 //! server     listener, limits, peer check      accepts connections
 //! session    one connection, frame by frame    runs in a thread of its own
 //! client     the other end                     synchronous, fork-safe, hears Ctrl-C
@@ -16,6 +17,7 @@
 
 pub mod backend;
 pub mod client;
+mod engine;
 pub mod logfile;
 pub mod process;
 pub mod protocol;

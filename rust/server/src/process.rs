@@ -6,7 +6,9 @@ use crate::logfile::{LogFile, MAX_LOG_BYTES};
 use crate::server::{Server, ServerSettings};
 use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::config::Options;
+use fastchangelog_core::engine::{Engine, EngineConfig};
 use fastchangelog_core::failpoint::Failpoints;
+use fastchangelog_core::metrics::SharedMetrics;
 use fastchangelog_core::{Error, Result};
 use serde::Deserialize;
 use serde_json::json;
@@ -41,7 +43,8 @@ fn info() -> String {
 pub fn start(settings: &str) -> Result<Server> {
     let settings: ProcessSettings =
         serde_json::from_str(settings).map_err(|e| Error::internal(format!("the server's settings: {e}")))?;
-    let log = LogFile::open(&settings.log, MAX_LOG_BYTES, settings.owns_stdio, SystemClock::shared())
+    let clock = SystemClock::shared();
+    let log = LogFile::open(&settings.log, MAX_LOG_BYTES, settings.owns_stdio, clock.clone())
         .map_err(|e| Error::io(format!("opening the log {}", settings.log.display()), &e))?;
     log.subscribe(&settings.log_level);
     let options = Options::from_map(&settings.options)?;
@@ -53,6 +56,12 @@ pub fn start(settings: &str) -> Result<Server> {
     };
     // Before anybody can connect: whoever was answered finds this line.
     log.event("INFO", "started", json!({"pid": std::process::id(), "facts": settings.labels}));
-    let backend = crate::backend::engine(settings.data_dir, options, failpoints.clone())?;
-    Server::start(&listen, backend, log, failpoints)
+    let engine = Engine::start(EngineConfig {
+        local_dir: settings.data_dir,
+        options,
+        clock,
+        metrics: SharedMetrics::default(),
+        failpoints: failpoints.clone(),
+    })?;
+    Server::start(&listen, engine, log, failpoints)
 }

@@ -1,0 +1,73 @@
+//! The engine behind the server's seam.
+//!
+//! Owns: the translation between frames' texts and the engine's types. Does not own: any behaviour.
+
+use crate::backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
+use arrow_schema::SchemaRef;
+use fastchangelog_core::engine::{Engine, MaterializeRun, OpenRequest, ResultBatches, Session, format_handle};
+use fastchangelog_core::{Error, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Backend for Engine {
+    fn open(self: Arc<Self>, request: &str) -> Result<Box<dyn SessionBackend>> {
+        let request: OpenRequest =
+            serde_json::from_str(request).map_err(|e| Error::internal(format!("an open request: {e}")))?;
+        Ok(Box::new(Engine::open(&self, &request)?))
+    }
+
+    fn shards(&self) -> Vec<serde_json::Value> {
+        Engine::shards(self).into_iter().filter_map(|status| serde_json::to_value(status).ok()).collect()
+    }
+
+    fn begin_materialize(&self, shard: &str) -> Result<Option<Box<dyn MaterializeBackend>>> {
+        Ok(Engine::begin_materialize(self, shard)?.map(|run| Box::new(run) as Box<dyn MaterializeBackend>))
+    }
+
+    fn metrics(&self) -> BTreeMap<String, u64> {
+        Engine::metrics(self).snapshot().into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    fn close_idle(&self) {
+        Engine::close_idle(self);
+    }
+
+    fn close(&self) {
+        Engine::close(self);
+    }
+}
+
+impl SessionBackend for Session {
+    fn merge(&mut self, payload: &[u8]) -> Result<()> {
+        Session::merge(self, payload)
+    }
+
+    fn finish(&mut self) -> Result<Box<dyn ResultStream>> {
+        Ok(Box::new(Session::finish(self)?))
+    }
+
+    fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)> {
+        let committed = Session::commit(self)?;
+        Ok((committed.handle.as_ref().map(format_handle).unwrap_or_default(), committed.metrics))
+    }
+}
+
+impl ResultStream for ResultBatches {
+    fn schema(&self) -> SchemaRef {
+        ResultBatches::schema(self)
+    }
+}
+
+impl MaterializeBackend for MaterializeRun {
+    fn run(&self) -> Result<()> {
+        MaterializeRun::run(self)
+    }
+
+    fn complete(self: Box<Self>) -> Result<()> {
+        MaterializeRun::complete(*self)
+    }
+
+    fn abort(self: Box<Self>, message: &str) {
+        MaterializeRun::abort(*self, message);
+    }
+}

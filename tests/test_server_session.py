@@ -1,0 +1,243 @@
+"""Sessions through a real server process and the real engine: exact results, whatever dies in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fastchangelog import _internal, server
+from fastchangelog.counters import metrics
+from fastchangelog.errors import ClosedError, FastChangelogError, RetryableError, StoreError
+from fastchangelog.place import Place
+from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
+
+INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
+OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
+SPEC = spec_json(
+    1,
+    INPUT,
+    OUTPUT,
+    [
+        AggregateSpec("count", (), None, False, True, "count(1)"),
+        AggregateSpec("sum", (1,), None, False, True, "sum(v)"),
+    ],
+)
+GROUPS = 128
+BOUND = 60.0
+
+
+class Job:
+    """One shard of a query, fed batch by batch as Spark would."""
+
+    def __init__(self, root: Path, **options: str) -> None:
+        self.root = root
+        self.options = {"memory_budget": "64MiB", **options}
+        self.handle: str | None = None
+        self.batch = 0
+        self.expected: dict[str, list[int]] = {}
+
+    @property
+    def place(self) -> Place:
+        return Place.here()
+
+    def open(self, handle: str | None = None) -> _internal.SessionClient:
+        request = {
+            "root": f"file://{self.root}",
+            "query_id": "query",
+            "name": "default",
+            "shard": 0,
+            "shards": 1,
+            "batch": self.batch,
+            "handle": handle or self.handle,
+            "spec": SPEC,
+            "options": self.options,
+        }
+        return server.open_session(json.dumps(request), self.options)
+
+    def payloads(self, rows: list[tuple[str, int]]) -> list[bytes]:
+        splitter = _internal.Splitter(SPEC, 1, GROUPS, 1 << 20)
+        batch = pa.record_batch([[k for k, _ in rows], [v for _, v in rows]], schema=INPUT)
+        return [payload for _, payload in splitter.push(batch) + splitter.finish()]
+
+    def run(self, rows: list[tuple[str, int]], persist: bool = True) -> dict[str, int]:
+        """One batch: checks every result row, and keeps the handle as Spark would."""
+        changed = set()
+        for key, value in rows:
+            entry = self.expected.setdefault(key, [0, 0])
+            entry[0] += 1
+            entry[1] += value
+            changed.add(key)
+        with self.open() as session:
+            for payload in self.payloads(rows):
+                session.merge(payload)
+            results = session.finish(persist=persist)
+            assert results.schema.names == OUTPUT.names
+            found = {row["k"]: [row["n"], row["total"]] for batch in results for row in batch.to_pylist()}
+            assert found == {key: self.expected[key] for key in changed}
+            self.handle, numbers = session.commit()
+        self.batch += 1
+        return numbers
+
+    def pid(self) -> int:
+        events = [json.loads(line) for line in self.place.log.read_text().splitlines() if line.startswith("{")]
+        return int([event["pid"] for event in events if event["event"] == "started"][-1])
+
+    def kill(self) -> None:
+        descriptor = os.pidfd_open(self.pid())
+        os.kill(self.pid(), signal.SIGKILL)
+        assert select.select([descriptor], [], [], BOUND)[0]
+        os.close(descriptor)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "blockmgr-0").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "blockmgr-0"))
+    jobs: list[Job] = []
+
+    def make(**options: str) -> Job:
+        jobs.append(Job(tmp_path / "state", **options))
+        return jobs[-1]
+
+    yield make
+    for one in jobs:
+        if one.place.socket.exists():
+            one.kill()
+
+
+def rows(batch: int, n: int = 500) -> list[tuple[str, int]]:
+    return [(f"key-{(i * 7 + batch) % 200}", i * (batch + 1)) for i in range(n)]
+
+
+def until(what: str, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + BOUND
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)  # between looks at another process; nothing is assumed about how long it takes
+
+
+def test_batches_add_up_and_each_has_a_line_in_the_log(job: Callable[..., Job]) -> None:
+    one = job()
+    for batch in range(4):
+        numbers = one.run(rows(batch), persist=batch % 2 == 0)
+        assert numbers["result_rows"] == 200
+    lines = [json.loads(line) for line in one.place.log.read_text().splitlines()]
+    sessions = [line for line in lines if line["event"] == "session"]
+    assert [(line["batch"], line["outcome"]) for line in sessions] == [(n, "committed") for n in range(4)]
+    assert metrics()["sessions"] == 4
+
+
+def test_p3_a_killed_server_costs_time_only(job: Callable[..., Job]) -> None:
+    one = job()
+    for batch in range(4):
+        one.run(rows(batch))
+        one.kill()
+    one.run(rows(4))
+
+
+def test_a_server_killed_in_a_session_fails_the_attempt_and_the_next_one_is_exact(job: Callable[..., Job]) -> None:
+    one = job()
+    one.run(rows(0))
+    session = one.open()
+    session.merge(one.payloads(rows(1))[0])
+    one.kill()
+    with pytest.raises(RetryableError, match="server.log"):
+        session.finish()
+    session.close()
+    one.run(rows(1))
+
+
+def test_an_abandoned_session_leaves_nothing(job: Callable[..., Job]) -> None:
+    one = job()
+    one.run(rows(0))
+    with one.open() as session:
+        session.merge(one.payloads(rows(7))[0])
+    with one.open() as session:
+        session.merge(one.payloads(rows(8))[0])
+        session.finish(persist=False)
+    with pytest.raises(ClosedError):
+        session.commit()
+    one.run(rows(1))
+
+
+def test_a_batch_without_rows(job: Callable[..., Job]) -> None:
+    one = job()
+    one.run(rows(0))
+    one.run([])
+    one.run(rows(1))
+
+
+def test_materialization_follows_the_policy_of_the_query(job: Callable[..., Job]) -> None:
+    one = job(materialization_log_bytes="1")
+    one.run(rows(0))
+    one.run(rows(1))
+    until("a materialization completes", lambda: metrics().get("materializations_completed", 0) >= 1)
+    one.run(rows(2))
+    one.run(rows(3))
+    one.kill()
+    one.run(rows(4))
+    assert metrics()["restores"] >= 1
+
+
+def test_failures_of_materialization_fail_the_job_until_it_heals(job: Callable[..., Job]) -> None:
+    one = job(materialization_log_bytes="1", materialization_max_failures="0", materialization_interval="1s")
+    one.run(rows(0))
+    client = _internal.ServerClient(str(one.place.socket))
+    client.set_failpoints("materialize.begin=error")
+    one.run(rows(1))
+
+    def refused() -> bool:
+        try:
+            one.open().close()
+        except StoreError as error:
+            assert "`materialization_max_failures`" in str(error)
+            return True
+        return False
+
+    until("the job fails", refused)
+    client.set_failpoints("")
+    until("the healed shard opens again", lambda: not refused())
+    one.run(rows(2))
+
+
+def test_failpoints_from_the_environment_reach_the_server(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTCHANGELOG_FAILPOINTS", "materialize.begin=explode")
+    with pytest.raises(FastChangelogError, match="failpoint"):
+        job().run(rows(0))
+
+
+def test_large_payloads_and_results_travel_in_pieces(job: Callable[..., Job]) -> None:
+    one = job(result_batch_rows="1000")
+    many = [(f"key-{i:06}", i) for i in range(60_000)]
+    assert one.run(many)["result_rows"] == 60_000
+    one.run(many[:1000])
+
+
+def test_what_is_no_request_is_refused(job: Callable[..., Job]) -> None:
+    one = job()
+    server.ensure_server(one.options)
+    for text in ("", "{}", '{"root": 1}'):
+        with pytest.raises(FastChangelogError) as caught:
+            _internal.SessionClient(str(one.place.socket), text)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_corrupt_handle_is_reported(job: Callable[..., Job]) -> None:
+    one = job()
+    one.run(rows(0))
+    broken: Any = "A" + (one.handle or "")[1:]
+    with pytest.raises(FastChangelogError, match="handle"):
+        one.open(broken)
