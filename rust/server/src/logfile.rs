@@ -6,11 +6,16 @@
 use fastchangelog_core::clock::SharedClock;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// A log file holds at most this much; with its one predecessor, twice as much is on disk.
 pub const MAX_LOG_BYTES: u64 = 8 << 20;
@@ -22,7 +27,7 @@ pub struct LogFile {
     clock: SharedClock,
 }
 
-impl std::fmt::Debug for LogFile {
+impl Debug for LogFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.inner.lock().fmt(f)
     }
@@ -62,27 +67,49 @@ impl LogFile {
         self.inner.lock().append(text.as_bytes());
     }
 
-    /// Sends this process's tracing events here, from `level` up. Only the first call in a process counts.
+    /// Sends this process's tracing events here, from `level` up: the message becomes the event's name. Only the first
+    /// call in a process counts.
     pub fn subscribe(&self, level: &str) {
         let filter = tracing_subscriber::EnvFilter::try_new(level).unwrap_or_else(|_| "info".into());
-        let writer = self.clone();
-        let _ = tracing_subscriber::fmt()
-            .json()
-            .flatten_event(true)
-            .with_env_filter(filter)
-            .with_writer(move || writer.clone())
-            .try_init();
+        let _ = tracing_subscriber::registry().with(filter).with(Events(self.clone())).try_init();
     }
 }
 
-impl Write for LogFile {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.inner.lock().append(line);
-        Ok(line.len())
+/// Gives tracing's events the shape of all other lines.
+struct Events(LogFile);
+
+impl<S: Subscriber> Layer<S> for Events {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields(Map::new());
+        event.record(&mut fields);
+        fields.0.insert("target".to_owned(), json!(event.metadata().target()));
+        let name = fields.0.remove("message");
+        let name = name.as_ref().and_then(Value::as_str).unwrap_or(event.metadata().name());
+        self.0.event(event.metadata().level().as_str(), name, Value::Object(fields.0));
+    }
+}
+
+struct Fields(Map<String, Value>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name().to_owned(), json!(format!("{value:?}")));
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.insert(field.name().to_owned(), json!(value));
     }
 }
 
@@ -144,5 +171,18 @@ mod tests {
         let last: Value = serde_json::from_str(new.lines().last().unwrap()).unwrap();
         assert_eq!((last["batch"].as_i64(), last["event"].as_str()), (Some(499), Some("session")));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn events_of_the_core_have_the_shape_of_all_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("server.log");
+        let log = LogFile::open(&path, 4096, false, ManualClock::at(17)).unwrap();
+        let subscriber = tracing_subscriber::registry().with(Events(log));
+        tracing::subscriber::with_default(subscriber, || tracing::warn!(shard = 3u64, why = %"x", "closed: idle"));
+        let line: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!((line["event"].as_str(), line["level"].as_str()), (Some("closed: idle"), Some("WARN")));
+        assert_eq!((line["shard"].as_u64(), line["why"].as_str()), (Some(3), Some("x")));
+        assert_eq!(line["time_ms"], 17);
     }
 }
