@@ -100,7 +100,7 @@ def test_session(benchmark: BenchmarkFixture, place: Place, tmp_path: Path, keys
         with open_session(json.dumps(_request(text, tmp_path, batch, handle))) as client:
             for payload in payloads:
                 client.merge(payload)
-            rows = sum(result.num_rows for result in client.finish())
+            rows: int = sum(result.num_rows for result in client.finish())
             handle, _ = client.commit()
         batch += 1
         return rows

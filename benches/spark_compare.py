@@ -79,7 +79,8 @@ def show(part: Part) -> None:
 def main() -> int:
     """Runs the parts that were asked for."""
     args = _arguments()
-    setting = Setting(args.work, args.rounds, args.rows, args.batches, tuple(args.keys), args.quick, tuple(args.variants))
+    sizes = (args.rounds, args.rows, args.batches, tuple(args.keys))
+    setting = Setting(args.work, *sizes, args.quick, tuple(args.variants))
     if args.phase is not None:
         function = compare_parts.restart_first if args.phase == "first" else compare_parts.restart_second
         print(json.dumps(dataclasses.asdict(function(setting, args.variant))))

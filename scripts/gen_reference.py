@@ -101,7 +101,8 @@ def _observed(counters: dict[str, str]) -> dict[str, str]:
 
 
 def _doc(comment: str) -> str:
-    return " ".join(line.strip().removeprefix("///").strip() for line in comment.strip().splitlines()).replace("|", "\\|")
+    lines = (line.strip().removeprefix("///").strip() for line in comment.strip().splitlines())
+    return " ".join(lines).replace("|", "\\|")
 
 
 def _sentence(text: str) -> str:

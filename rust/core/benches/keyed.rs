@@ -1,4 +1,5 @@
 //! Keyed state: applying and reading 200,000 keys in memory, and reading from disk.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use fastchangelog_core::budget::MemoryBudget;

@@ -121,7 +121,9 @@ impl Error {
     pub fn corrupt(object: impl fmt::Display, offset: u64, what: impl fmt::Display) -> Self {
         Self::new(
             ErrorKind::Corrupt,
-            format!("corrupt data in {object} at byte {offset}: {what}; restore this object from a backup or restart from an older checkpoint"),
+            format!(
+                "corrupt data in {object} at byte {offset}: {what}; restore this object from a backup or restart from an older checkpoint"
+            ),
         )
     }
 

@@ -1,6 +1,7 @@
 //! The memory budget is honest: a process whose state is many times its budget stays near the budget.
 //!
 //! Alone in its process, as it looks at the process's resident memory.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use fastchangelog_core::budget::MemoryBudget;
 use fastchangelog_core::metrics::Metrics;

@@ -1,6 +1,7 @@
 //! The promises P1–P10 on the whole engine: random histories against a plain model.
 //!
 //! Every run prints its seed; `FASTCHANGELOG_SEED=<n>` replays it. `FASTCHANGELOG_HISTORIES=<n>` runs more of them.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
 

@@ -1,5 +1,7 @@
 //! A small world around the engine: what Spark would do, played by hand, and a plain model beside it.
 
+#![allow(clippy::unused_self, clippy::from_iter_instead_of_collect, reason = "a world reads better than types")]
+
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema};
@@ -248,12 +250,11 @@ impl World {
     /// One materialization of every shard; failures are allowed.
     pub fn materialize(&self) {
         for status in self.engine.shards() {
-            match self.engine.begin_materialize(&status.id) {
-                Ok(Some(run)) => match run.run() {
+            if let Ok(Some(run)) = self.engine.begin_materialize(&status.id) {
+                match run.run() {
                     Ok(()) => run.complete().unwrap(),
                     Err(error) => run.abort(error.message()),
-                },
-                Ok(None) | Err(_) => {}
+                }
             }
         }
     }
