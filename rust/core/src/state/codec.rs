@@ -28,10 +28,10 @@ pub fn hash_key(key: &[u8]) -> u64 {
 /// the empty string.
 #[derive(Debug)]
 pub struct KeyCodec {
-    types: Vec<DataType>,
+    plain: Vec<DataType>,
     /// Which columns have values that are equal without being identical.
     normal: Vec<bool>,
-    decoded: Vec<DataType>,
+    types: Vec<DataType>,
     converter: Option<RowConverter>,
 }
 
@@ -82,33 +82,33 @@ impl KeyCodec {
         Self::of_types(vec![data_type.clone()], normal)
     }
 
-    fn of_types(decoded: Vec<DataType>, normal: bool) -> Result<Self> {
-        let types: Vec<_> = decoded.iter().map(plain_type).collect();
-        let converter = if types.is_empty() {
+    fn of_types(types: Vec<DataType>, normal: bool) -> Result<Self> {
+        let plain: Vec<_> = types.iter().map(plain_type).collect();
+        let converter = if plain.is_empty() {
             None
         } else {
-            let fields = types.iter().map(|t| SortField::new(t.clone())).collect();
+            let fields = plain.iter().map(|t| SortField::new(t.clone())).collect();
             Some(RowConverter::new(fields).map_err(|_| {
-                let names: Vec<_> = types.iter().map(type_text).collect();
+                let names: Vec<_> = plain.iter().map(type_text).collect();
                 Error::invalid(format!("a key of type ({}) is not supported; group by other columns", names.join(", ")))
             })?)
         };
-        Ok(Self { normal: types.iter().map(|t| normal && has_normal_form(t)).collect(), types, decoded, converter })
+        Ok(Self { normal: plain.iter().map(|t| normal && has_normal_form(t)).collect(), plain, types, converter })
     }
 
     /// The types that [`KeyCodec::decode`] gives.
     #[expect(clippy::misnamed_getters, reason = "`types` are what is encoded; outside, only what is decoded counts")]
     pub fn types(&self) -> &[DataType] {
-        &self.decoded
+        &self.types
     }
 
     /// Encodes `rows` rows of the key columns. A column may differ from its field in physical form (dictionary, large
     /// or view variant, time zone label), not in the type of its values.
     pub fn encode(&self, columns: &[ArrayRef], rows: usize) -> Result<EncodedKeys> {
-        if columns.len() != self.types.len() || columns.iter().any(|c| c.len() != rows) {
+        if columns.len() != self.plain.len() || columns.iter().any(|c| c.len() != rows) {
             return Err(Error::invalid(format!(
                 "{} key columns of {rows} rows were declared, but {} columns came",
-                self.types.len(),
+                self.plain.len(),
                 columns.len()
             )));
         }
@@ -116,7 +116,7 @@ impl KeyCodec {
             return Ok(EncodedKeys { rows: None, len: rows });
         };
         let mut normal = Vec::with_capacity(columns.len());
-        for ((column, data_type), normalised) in columns.iter().zip(&self.types).zip(&self.normal) {
+        for ((column, data_type), normalised) in columns.iter().zip(&self.plain).zip(&self.normal) {
             let column = conform(column, data_type)?;
             normal.push(if *normalised { normalise(&column)? } else { column });
         }
@@ -125,7 +125,7 @@ impl KeyCodec {
 
     /// The encoding of one row of nulls.
     pub(super) fn null(&self) -> Result<EncodedKeys> {
-        let nulls: Vec<_> = self.types.iter().map(|t| new_null_array(t, 1)).collect();
+        let nulls: Vec<_> = self.plain.iter().map(|t| new_null_array(t, 1)).collect();
         self.encode(&nulls, 1)
     }
 
@@ -140,7 +140,7 @@ impl KeyCodec {
         let arrays = catch_unwind(AssertUnwindSafe(|| converter.convert_rows(rows)))
             .map_err(|_| Error::corrupt("an encoded value", 0, "not an encoding of the declared type"))?
             .map_err(|e| Error::corrupt("an encoded value", 0, e))?;
-        arrays.iter().zip(&self.decoded).map(|(array, data_type)| conform(array, data_type)).collect()
+        arrays.iter().zip(&self.types).map(|(array, data_type)| conform(array, data_type)).collect()
     }
 }
 

@@ -11,6 +11,7 @@ use arrow_array::{
 };
 use arrow_schema::{Field, TimeUnit};
 use std::collections::HashSet;
+use std::fmt::Write;
 use std::sync::Arc;
 
 fn codec(columns: &[ArrayRef]) -> KeyCodec {
@@ -216,12 +217,13 @@ fn golden_bytes_and_hashes() {
     for column in every_type() {
         let keys = encode(&[Arc::clone(&column)]);
         for i in 0..3 {
-            let hex: String = keys.key(i).iter().map(|b| format!("{b:02x}")).collect();
-            text += &format!("{} {i} {hex} {:016x}\n", type_text(column.data_type()), keys.hashes()[i]);
+            write!(text, "{} {i} ", type_text(column.data_type())).unwrap();
+            keys.key(i).iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+            writeln!(text, " {:016x}", keys.hashes()[i]).unwrap();
         }
     }
     let keys = encode(&every_type());
-    text += &format!("all {:016x} {:016x}\n", keys.hashes()[0], keys.hashes()[1]);
-    text += &format!("none {:016x}\n", hash_key(b""));
+    writeln!(text, "all {:016x} {:016x}", keys.hashes()[0], keys.hashes()[1]).unwrap();
+    writeln!(text, "none {:016x}", hash_key(b"")).unwrap();
     assert_eq!(text, include_str!("codec_golden.txt"), "the bytes of keys changed; they are:\n{text}");
 }

@@ -430,7 +430,9 @@ proptest! {
         let result = run(&spec, &cut(&tasks, &batches), payload_bytes);
 
         let mut groups: HashMap<_, Vec<&Row>> = HashMap::new();
-        rows.iter().for_each(|row| groups.entry(key_of(row)).or_default().push(row));
+        for row in &rows {
+            groups.entry(key_of(row)).or_default().push(row);
+        }
         prop_assert_eq!(result.len(), groups.len());
         for one in &result {
             let float = cell(one.column(1), 0);
@@ -444,71 +446,6 @@ proptest! {
                 prop_assert_eq!(column.data_type(), result_type);
                 prop_assert_eq!(cell(column, 0), expected(call, members), "{} of {:?}", call.identity, key);
             }
-        }
-    }
-}
-
-/// Not a test of correctness: prints how long the parts take. `cargo test --release -- --ignored --nocapture timing`
-#[test]
-#[ignore = "prints timings"]
-fn timing() {
-    // Time on the processor, whoever else is using the machine.
-    let now = || -> f64 {
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-        text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or_default() / 1e6
-    };
-    let key = Field::new("k", DataType::Int64, true);
-    let call = |function: &str, args: &[usize]| AggCall {
-        function: function.into(),
-        args: args.into(),
-        filter: None,
-        ignore_nulls: false,
-        ansi: true,
-        identity: format!("{function}({args:?})"),
-    };
-    let result = |name: &str| Field::new(name, DataType::Int64, true);
-    let spec = AggSpec {
-        num_keys: 1,
-        input: schema_of(vec![key.clone(), Field::new("v", DataType::Int64, true)]),
-        output: schema_of(vec![key, result("n"), result("s"), result("m")]),
-        aggs: vec![call("count", &[]), call("sum", &[1]), call("max", &[1])],
-    };
-    let plan = Arc::new(AggPlan::new(&spec).unwrap());
-    for modulus in [1i64, 1_000, 200_000, 1 << 40] {
-        for _ in 0..3 {
-            let batches: Vec<RecordBatch> = (0..25)
-                .map(|b| {
-                    let ids =
-                        (b * 10_000..(b + 1) * 10_000).map(|i: i64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15u64 as i64));
-                    let keys: Int64Array = ids.map(|i| Some(i.rem_euclid(modulus))).collect();
-                    let values: Int64Array = (0..10_000).map(Some).collect();
-                    RecordBatch::try_new(spec.input.clone(), vec![Arc::new(keys), Arc::new(values)]).unwrap()
-                })
-                .collect();
-            let mut splitter = Splitter::new(&spec, 1, 128, 4 << 20).unwrap();
-            let t = now();
-            let mut emitted: Vec<_> = batches.iter().flat_map(|b| splitter.push(b).unwrap()).collect();
-            let pushed = now() - t;
-            emitted.extend(splitter.finish().unwrap());
-            let split = now() - t;
-            let t = now();
-            let mut table = GroupTable::new(Arc::clone(&plan));
-            let rows: u64 = emitted.iter().map(|(_, p)| table.merge_payload(p).unwrap().partial_rows).sum();
-            let merge = now() - t;
-            let t = now();
-            let bases: Vec<Vec<u8>> = (0..table.len()).map(|i| table.row(i, &mut vec![]).to_vec()).collect();
-            for (i, base) in bases.iter().enumerate() {
-                table.combine_base(i, Some(base)).unwrap();
-            }
-            let combine = now() - t;
-            let t = now();
-            table.finish(0..table.len()).unwrap();
-            println!(
-                "{modulus} keys: push {pushed:.2} ms split {split:.2} ({} payloads, {rows} rows) merge {merge:.2} combine+copy {combine:.2} finish {:.2} ({} groups)",
-                emitted.len(),
-                now() - t,
-                table.len()
-            );
         }
     }
 }

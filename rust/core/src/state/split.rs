@@ -123,7 +123,9 @@ impl Splitter {
     fn by_shard(&self) -> (Vec<u32>, Vec<usize>) {
         let shards: Vec<u32> = self.table.groups().map(|group| self.shard(group.hash)).collect();
         let mut next = vec![0usize; self.shards as usize + 1];
-        shards.iter().for_each(|shard| next[*shard as usize + 1] += 1);
+        for shard in &shards {
+            next[*shard as usize + 1] += 1;
+        }
         for i in 1..next.len() {
             next[i] += next[i - 1];
         }

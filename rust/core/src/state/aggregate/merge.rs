@@ -143,7 +143,7 @@ impl Op {
     }
 }
 
-fn var<'a>(other: Other<'a>, slot: usize) -> &'a [u8] {
+fn var(other: Other<'_>, slot: usize) -> &[u8] {
     other.vars.get(slot).copied().unwrap_or_default()
 }
 
