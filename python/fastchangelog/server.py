@@ -188,6 +188,8 @@ def _start(place: Place, options: Mapping[str, str], deadline: float) -> None:
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, environ.get("PYTHONPATH", "")]))
     # glibc would keep up to 8 arenas per core, each with memory that is free but never given back.
     environ.setdefault("MALLOC_ARENA_MAX", "2")
+    # By itself this bound grows with what is freed, until segments of the hot tier come from the heap and stay there.
+    environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
     environ["PYTHONUNBUFFERED"] = "1"
     jvm = Jvm.nearest()
     reader, writer = os.pipe()
