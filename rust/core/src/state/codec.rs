@@ -97,7 +97,6 @@ impl KeyCodec {
     }
 
     /// The types that [`KeyCodec::decode`] gives.
-    #[expect(clippy::misnamed_getters, reason = "`types` are what is encoded; outside, only what is decoded counts")]
     pub fn types(&self) -> &[DataType] {
         &self.types
     }

@@ -91,7 +91,8 @@ fn a_sum_of_decimals_overflows_for_good() {
     let avg = DataType::Decimal128(38, 4);
     let over = results(wide.clone(), call("avg", false), avg.clone(), &[decimals(&[most])]).unwrap();
     assert!(over.is_null(0));
-    results(wide, call("avg", true), avg, &[decimals(&[most])]).unwrap_err();
+    let error = results(wide, call("avg", true), avg, &[decimals(&[most])]).unwrap_err();
+    assert!(error.message().starts_with("[NUMERIC_VALUE_OUT_OF_RANGE"), "{error}");
 }
 
 #[test]

@@ -96,7 +96,10 @@ impl Op {
             let sum = (!has_bit(row, self.bit)).then(|| i128::read(row, self.at));
             let value = sum.and_then(|sum| average(sum, count, scale, precision, out_scale));
             if value.is_none() && count != 0 && self.ansi {
-                return Err(self.decimal_overflow());
+                return Err(match sum {
+                    None => self.decimal_overflow(),
+                    Some(_) => self.out_of_range(declared),
+                });
             }
             values.push(value.unwrap_or_default());
             valid.push(value.is_some());

@@ -5,7 +5,7 @@
 
 use super::plan::{AggPlan, Form, Kind, Op};
 use super::prim::{Native, doubles, has_bit, integers, put_bit, set_bit, with_native};
-use crate::state::arrays::conform;
+use crate::state::arrays::{conform, type_text};
 use crate::state::codec::{EncodedKeys, KeyCodec};
 use crate::state::rows::Rows;
 use crate::{Error, Result};
@@ -207,6 +207,15 @@ impl Op {
     /// Spark's error for the overflow of a sum of decimals.
     pub(super) fn decimal_overflow(&self) -> Error {
         self.overflow("Overflow in sum of decimals")
+    }
+
+    /// Spark's error for a decimal result with more digits than its type has.
+    pub(super) fn out_of_range(&self, result: &DataType) -> Error {
+        Error::invalid(format!(
+            "[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION] The result of {} cannot be represented as {}. If necessary set \"spark.sql.ansi.enabled\" to \"false\" to bypass this error, and return NULL instead. SQLSTATE: 22003",
+            self.identity,
+            type_text(result)
+        ))
     }
 
     fn overflow(&self, what: &str) -> Error {
