@@ -53,24 +53,27 @@ impl Server {
         })
     }
 
-    fn metrics(&self) -> BTreeMap<String, u64> {
-        self.inner.metrics()
+    fn metrics(&self, py: Python<'_>) -> PyResult<BTreeMap<String, u64>> {
+        enter(py, |_| Ok(self.inner.metrics()))
     }
 
-    fn connections(&self) -> usize {
-        self.inner.connections()
+    fn connections(&self, py: Python<'_>) -> PyResult<usize> {
+        enter(py, |_| Ok(self.inner.connections()))
     }
 
-    fn idle_seconds(&self) -> f64 {
-        self.inner.idle().as_secs_f64()
+    fn idle_seconds(&self, py: Python<'_>) -> PyResult<f64> {
+        enter(py, |_| Ok(self.inner.idle().as_secs_f64()))
     }
 
     fn shutdown_requested(&self) -> bool {
         self.inner.shutdown_requested()
     }
 
-    fn log(&self, level: &str, event: &str, fields: BTreeMap<String, String>) {
-        self.inner.log().event(level, event, serde_json::json!(fields));
+    fn log(&self, py: Python<'_>, level: &str, event: &str, fields: BTreeMap<String, String>) -> PyResult<()> {
+        enter(py, |_| {
+            self.inner.log().event(level, event, serde_json::json!(fields));
+            Ok(())
+        })
     }
 
     fn stop(&self, py: Python<'_>, patience_seconds: f64) -> PyResult<bool> {
