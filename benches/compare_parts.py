@@ -6,18 +6,15 @@ Owns: which variants meet on which sizes, and what is derived from their outcome
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import compare_data
 from compare_data import Shape
 from compare_run import (
-    BatchTime,
     Outcome,
     median,
     resident,
@@ -305,12 +302,5 @@ def newest_handles(spark: Any, checkpoint: Path) -> list[dict[str, Any]]:
     reader = spark.read.format("statestore").option("path", str(checkpoint)).option("stateVarName", "handle")
     out = []
     for row in reader.load().collect():
-        text = row["value"]["handle"]
-        decode = getattr(_internal, "handle_json", None)
-        out.append(json.loads(decode(text)) if decode else {"bytes": len(base64.b64decode(text))})
+        out.append(json.loads(_internal.handle_json(row["value"]["handle"])))
     return out
-
-
-def all_batches(outcomes: Sequence[Outcome]) -> list[BatchTime]:
-    """Every batch of several runs."""
-    return [b for o in outcomes for b in o.batches]

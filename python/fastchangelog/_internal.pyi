@@ -175,6 +175,9 @@ def spec_check(spec: str) -> None:
 def default_max_parallelism(shards: int) -> int:
     """Key groups of a state with `shards` shards, where the option `max_parallelism` is 0."""
 
+def handle_json(text: str) -> str:
+    """A handle, as it is kept in Spark's state, as a JSON object. Ids are 128-bit numbers."""
+
 def options_table() -> list[tuple[str, str, str]]:
     """`(name, default, meaning)` of every option."""
 

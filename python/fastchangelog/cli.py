@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 OK, FOUND, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED = 130
+#: A handle is longer than this in its text form.
+_SHORTEST_HANDLE = 120
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,10 +82,11 @@ def _parser() -> argparse.ArgumentParser:
 
     inspect = commands.add_parser(
         "inspect",
-        help="show what a state folder holds",
-        description="Lists queries and operators under a state folder, with objects and bytes by kind.",
+        help="show what a state folder or a handle holds",
+        description="Lists queries and operators under a state folder, with objects and bytes by kind; or what a "
+        "handle names, as it is kept in Spark's state.",
     )
-    inspect.add_argument("uri", help="a state folder, such as /data/state or file:///data/state")
+    inspect.add_argument("uri", help="a state folder, such as /data/state or file:///data/state, or a handle's text")
     inspect.add_argument("--json", action="store_true", help="for machines")
     inspect.set_defaults(run=_inspect)
     return parser
@@ -128,6 +131,8 @@ def _shown(finding: Finding) -> list[str]:
 
 
 def _inspect(args: argparse.Namespace) -> int:
+    if len(args.uri) > _SHORTEST_HANDLE and not os.path.exists(args.uri) and "://" not in args.uri:
+        return _inspect_handle(args.uri, args.json)
     root = _local_folder(args.uri)
     rows: list[dict[str, Any]] = []
     for query in sorted(p for p in root.iterdir() if p.is_dir()):
@@ -148,6 +153,26 @@ def _inspect(args: argparse.Namespace) -> int:
         [r["query"], r["name"], *(f"{r[f'{k}_objects']} ({_bytes(r[f'{k}_bytes'])})" for k in head[2:])] for r in rows
     ]
     for line in _table([head, *body]):
+        print(line)
+    return OK
+
+
+def _inspect_handle(text: str, as_json: bool) -> int:
+    from fastchangelog import _internal
+
+    handle = json.loads(_internal.handle_json(text))
+    for part in (handle, *([handle["base"]] if handle["base"] else []), *handle["segments"]):
+        for name in ("instance", "version", "parent", "replay_after"):
+            if part.get(name) is not None:
+                part[name] = f"{part[name]:032x}"
+    if as_json:
+        print(json.dumps(handle, indent=1))
+        return OK
+    rows = [[k, str(v)] for k, v in handle.items() if k not in ("base", "indexed", "segments")]
+    base = handle["base"]
+    rows.append(["base", f"{base['manifest']['name']} ({_bytes(base['total_bytes'])})" if base else "none"])
+    rows += [["segment", f"{s['object']['name']} at {s['offset']} ({_bytes(s['length'])})"] for s in handle["segments"]]
+    for line in _table(rows):
         print(line)
     return OK
 

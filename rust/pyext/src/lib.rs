@@ -4,6 +4,7 @@
 //! business rules, the rule is in the wrong crate. Documentation for readers is in `_internal.pyi`.
 
 mod gate;
+mod handle;
 mod options;
 mod server;
 mod session;
@@ -21,6 +22,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::ServerClient>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<server::MaterializeRun>()?;
+    module.add_function(wrap_pyfunction!(handle::handle_json, module)?)?;
     module.add_function(wrap_pyfunction!(options::options_table, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_options, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_duration, module)?)?;
