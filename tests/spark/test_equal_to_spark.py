@@ -49,14 +49,15 @@ VALUES: dict[str, list[Any]] = {
         dt.datetime(2024, 11, 3, 6, 30, tzinfo=UTC),
     ],
     "timestamp_ntz": [dt.datetime(1900, 1, 1), dt.datetime(2024, 3, 10, 2, 30), dt.datetime(9999, 12, 31, 23, 59)],
-    "time(6)": [dt.time(0), dt.time(23, 59, 59, 999999)],
     "interval day to second": [dt.timedelta(0), dt.timedelta(days=-3, microseconds=5), dt.timedelta(seconds=1)],
     "array<int>": [[], [1], [1, None], [2, 1]],
     "array<string>": [[], ["a"], [None], ["a", "b"]],
     "struct<a:int,b:string>": [(1, "x"), (1, None), (None, "x"), (0, "")],
     "struct<t:timestamp,d:double>": [(dt.datetime(2020, 1, 1, tzinfo=UTC), 0.0), (None, -0.0), (None, NAN)],
     "array<struct<a:array<double>>>": [[], [([0.0],)], [([-0.0],)], [([NAN],), None]],
-    "map<string,int>": [{}, {"a": 1}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": None}],
+    # No null among numbers: Spark 4.3's own groupBy reads such a null in a map key as 0.
+    "map<string,int>": [{}, {"a": 1}, {"a": 1, "b": 2}, {"b": 2, "a": 1}],
+    "map<string,string>": [{}, {"a": "x"}, {"a": None}, {"a": "x", "b": None}, {"b": None, "a": "x"}],
     "map<int,array<map<string,double>>>": [{}, {1: [{"x": 0.5, "y": 1.0}]}, {1: [{"y": 1.0, "x": 0.5}]}],
 }
 SUMMABLE = ["tinyint", "smallint", "int", "bigint", "float", "double", "decimal(9,2)", "decimal(20,5)"]
@@ -249,6 +250,12 @@ def test_types_that_only_spark_can_make(spark: Any, tmp_path: pathlib.Path, kind
         assert rows_of(ours.selectExpr(*shown).collect()) == rows_of(sparks.selectExpr(*shown).collect())
 
 
+def test_a_null_number_in_a_map_key_stays_null(spark: Any, tmp_path: pathlib.Path) -> None:
+    df = spark.createDataFrame([({"a": None}, 1), ({"a": 0}, 10), ({"a": None}, 100)], "k map<string,int>, v int")
+    ours = grouped(df, "k", state=str(tmp_path / "state")).agg(F.sum("v"))
+    assert sorted(((r[0]["a"], r[1]) for r in ours.collect()), key=str) == [(0, 10), (None, 101)]
+
+
 def test_a_variant_can_be_counted(spark: Any, tmp_path: pathlib.Path) -> None:
     df = spark.range(4).selectExpr("id % 2 as k", "if(id > 0, parse_json('[1]'), null) as j")
     ours = grouped(df, "k", state=str(tmp_path / "state")).agg(F.count("j"))
@@ -268,7 +275,7 @@ def test_columns_of_the_same_name_are_told_apart(spark: Any, tmp_path: pathlib.P
 
 
 def test_names_that_need_quoting_and_twins(spark: Any, tmp_path: pathlib.Path) -> None:
-    df = spark.createDataFrame([(1, 2), (1, 3)], T.StructType().add("a.b", "int").add("c`d", "int"))
+    df = spark.createDataFrame([(1, 2), (1, 3)], T.StructType().add("a.b", T.IntegerType()).add("c`d", T.IntegerType()))
     ours = grouped(df, "`a.b`", state=str(tmp_path / "state")).agg(
         F.sum("`c``d`").alias("a.b"), F.count("*").alias("a.b")
     )

@@ -152,7 +152,18 @@ def take_off(column: Column, dtype: T.DataType) -> Column:
     names = _unique_names(dtype)
     fields = [take_off(column.getField(n), f.dataType).alias(n) for n, f in zip(names, dtype.fields, strict=True)]
     rebuilt = F.when(column.isNotNull(), F.struct(*fields))
-    return rebuilt if names == [f.name for f in dtype.fields] else rebuilt.cast(dtype)
+    return rebuilt if names == [f.name for f in dtype.fields] else rebuilt.cast(_nullable(dtype))
+
+
+def _nullable(dtype: T.DataType) -> T.DataType:
+    """The type with nulls allowed everywhere: Spark casts no field to one that excludes them."""
+    if isinstance(dtype, T.ArrayType):
+        return T.ArrayType(_nullable(dtype.elementType))
+    if isinstance(dtype, T.MapType):
+        return T.MapType(_nullable(dtype.keyType), _nullable(dtype.valueType))
+    if isinstance(dtype, T.StructType):
+        return T.StructType([T.StructField(f.name, _nullable(f.dataType)) for f in dtype.fields])
+    return dtype
 
 
 def arrow_type(dtype: T.DataType) -> pa.DataType:
