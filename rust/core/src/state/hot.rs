@@ -208,13 +208,15 @@ impl HotTier {
         if header.is(TOMBSTONE) { Lookup::Deleted } else { Lookup::Value(segment.value(loc.offset as usize, header)) }
     }
 
-    /// Touches the memory that a lookup of this hash will need. Called for a run of keys before they are looked up, so
-    /// that the processor fetches them side by side. The answer means nothing, but must be used.
+    /// Touches the memory that look-ups of some keys will need, given their hashes and states: many look-ups side by
+    /// side, where one after the other each would wait for memory. The answer means nothing, but must be used.
     #[inline]
-    pub fn prefetch(&self, hash: u64, state: StateId) -> u8 {
-        self.index
-            .find(mix(hash, state.0), |_| true)
-            .map_or(0, |loc| self.segment(loc.segment).touch(loc.offset as usize))
+    pub fn prefetch<const N: usize>(&self, keys: impl Iterator<Item = (u64, StateId)>) -> u8 {
+        let mut places = [None; N];
+        for (place, (hash, state)) in places.iter_mut().zip(keys) {
+            *place = self.index.find(mix(hash, state.0), |_| true);
+        }
+        places.iter().flatten().fold(0, |sum, loc| sum ^ self.segment(loc.segment).touch(loc.offset as usize))
     }
 
     /// Sets a value; the entry is dirty.
@@ -379,6 +381,9 @@ impl HotTier {
     fn rewrite(&mut self, loc: Loc, old: Header, new: Header) {
         let segment = self.segments[loc.segment as usize].as_mut().expect("the index names live segments only");
         segment.set_header(loc.offset as usize, new);
+        if old.is(DIRTY) && new.is(DIRTY) && old.epoch == new.epoch {
+            return;
+        }
         if old.is(DIRTY) {
             segment.dirty -= 1;
             self.dirty -= 1;

@@ -170,7 +170,7 @@ impl KeyedState {
         let ask_disk = self.stored && !self.hot.is_complete();
         let mut misses = Vec::new();
         for (lane, run) in keys.chunks(LANE).enumerate() {
-            black_box(run.iter().fold(0, |sum, k| sum ^ self.hot.prefetch(k.hash, state)));
+            black_box(self.hot.prefetch::<LANE>(run.iter().map(|k| (k.hash, state))));
             for (i, k) in run.iter().enumerate() {
                 let index = lane * LANE + i;
                 match self.hot.get(&HotKey { hash: k.hash, state, key_group: k.key_group, key: k.key }) {
@@ -240,13 +240,12 @@ impl KeyedState {
         let mut hashes = [0; LANE];
         for start in (0..set.len()).step_by(LANE) {
             let end = set.len().min(start + LANE);
-            let mut sum = 0;
-            for i in start..end {
+            let keys = (start..end).map(|i| {
                 let change = set.get(i);
                 hashes[i - start] = hash_key(change.key);
-                sum ^= self.hot.prefetch(hashes[i - start], change.state);
-            }
-            black_box(sum);
+                (hashes[i - start], change.state)
+            });
+            black_box(self.hot.prefetch::<LANE>(keys));
             for i in start..end {
                 let c = set.get(i);
                 let key = HotKey { hash: hashes[i - start], state: c.state, key_group: c.key_group, key: c.key };
