@@ -16,7 +16,7 @@ from stream_harness import FORMAT, PROVIDER
 import fastchangelog as fc
 from fastchangelog.spark import grouped
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SCHEMA = (
     "k string, g int, price decimal(12,2), qty bigint, f float, d double, b boolean, s string, ts timestamp, "
@@ -168,6 +168,8 @@ def test_sparks_own_errors_come_early(df: Any, root: str) -> None:
         grouped(df, "k", state=root).agg(F.sum("st"))
     with pytest.raises(AnalysisException):
         grouped(df, F.explode("arr"), state=root).agg(F.count("*"))
+    with pytest.raises(AnalysisException, match="GROUP_EXPRESSION_TYPE_IS_NOT_ORDERABLE"):
+        grouped(df, F.parse_json("s"), state=root).agg(F.count("*"))
 
 
 def test_a_condition_must_be_boolean(df: Any, root: str) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
 from stream_harness import FORMAT, PROVIDER, rows_of, run
 
+from fastchangelog import _internal
 from fastchangelog.spark import grouped, metrics
 from fastchangelog.spark.explain import explanation
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SCHEMA = "k string, v bigint"
 BATCHES = [[("a", 1), ("b", 2), ("c", 3)], [("a", 10)], [("b", 20), ("d", 4)], [("a", 100), ("d", 40), (None, 7)]]
@@ -46,6 +48,35 @@ def test_a_restart_goes_on_where_it_ended(feed: Any, tmp_path: pathlib.Path) -> 
         source.add(rows)
         got.update(answers(run(build(source, tmp_path), tmp_path / "ckpt")))
     assert got == expected(BATCHES)
+
+
+def _state_server(spark: Any) -> pathlib.Path:
+    """The folder of the executor's state server, as its workers find it."""
+
+    @F.udf("string")
+    def place(_: int) -> str:
+        from fastchangelog.place import Place
+
+        return f"{Place.here().socket}|{Place.here().data_dir}"
+
+    socket, data = spark.range(1).select(place("id")).first()[0].split("|")
+    _internal.ServerClient(socket).shutdown()
+    return pathlib.Path(data)
+
+
+def test_a_restart_without_anything_local_restores_from_the_store(
+    feed: Any, spark: Any, tmp_path: pathlib.Path
+) -> None:
+    source, got = feed(SCHEMA), {}
+    for rows in BATCHES:
+        source.add(rows)
+        ran = run(build(source, tmp_path), tmp_path / "ckpt")
+        got.update(answers(ran))
+        for child in _state_server(spark).iterdir():  # the server is gone; now everything it had on disk goes
+            shutil.rmtree(child, ignore_errors=True)
+    assert got == expected(BATCHES)
+    restored = [p.observedMetrics["fastchangelog.default"]["restores"] for p in ran.progress if p.numInputRows]
+    assert sum(restored) > 0
 
 
 def test_another_number_of_partitions_after_a_restart_changes_nothing(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastchangelog.spark.plan.shards import shard_ids, shard_of_id, spark_hash
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @given(st.integers(1, 300))

@@ -70,7 +70,7 @@ def explanation(error: BaseException | str) -> str | None:
 
 
 def explain(error: BaseException | str, *, file: TextIO | None = None) -> None:
-    """Prints cause and remedy of a failed query, without the stack.
+    """Prints cause and remedy of a failed query, without the stack: to `file`, or to the standard output.
 
     >>> try:  # doctest: +SKIP
     ...     query.awaitTermination()
@@ -81,7 +81,7 @@ def explain(error: BaseException | str, *, file: TextIO | None = None) -> None:
     if found is None:
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         found = f"This is not an error of fastchangelog. Its first line: {first.strip()}"
-    print(found, file=file or sys.stderr)
+    print(found, file=file or sys.stdout)
 
 
 def _whole(error: BaseException) -> str:
