@@ -1,0 +1,13 @@
+"""What holds for all tests.
+
+Owns: the environment that every test's processes start from. Does not own: fixtures (they stand beside their tests).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Spark's workers, also those of scripts that tests start, run this interpreter and not whatever PATH has first.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
