@@ -73,12 +73,15 @@ def kill(pid: int) -> bool:
 def end_all(run: str, *, patience: float = 10.0) -> int:
     """Kills everything of the run until nothing is left; returns how many were left when patience ended."""
     deadline = time.monotonic() + patience
-    while left := marked(run):
+    quiet = 0
+    while quiet < 2:  # a process that is just being started has no environment yet: look twice
+        left = marked(run)
+        quiet = 0 if left else quiet + 1
         for process in left:
             kill(process.pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)
-        if time.monotonic() > deadline:
+        if left and time.monotonic() > deadline:
             return len(left)
         time.sleep(0.05)
     return 0
