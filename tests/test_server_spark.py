@@ -65,6 +65,8 @@ def test_the_server_ends_with_the_application_and_the_next_one_gets_its_own(
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent.parent / "python")]))
+    if active := SparkSession.getActiveSession():  # of other tests: its server may have been restarted
+        active.stop()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     seen = []
     for _ in range(2):  # the second context lives in the same JVM: it outlives spark.stop()
