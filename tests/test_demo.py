@@ -132,8 +132,8 @@ def test_only_marked_processes_are_found_and_all_of_them_end() -> None:
     run = f"test-{random.SystemRandom().randrange(1 << 60)}"
     # The second one detaches itself from the first, as a state server does. It speaks when it has its environment.
     wait = "import time; print('ready', flush=True); time.sleep(600)"
-    script = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {wait!r}], start_new_session=True); "
-    script += "time.sleep(600)"
+    script = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {wait!r}], start_new_session=True)"
+    script += "; time.sleep(600)"
     child = subprocess.Popen(
         [sys.executable, "-c", script], env={processes.MARK: run}, stdout=subprocess.PIPE, start_new_session=True
     )
