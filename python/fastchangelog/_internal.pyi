@@ -21,6 +21,7 @@ __all__ = [
     "__version__",
     "build_info",
     "default_max_parallelism",
+    "handle_json",
     "options_table",
     "parse_duration",
     "parse_options",
