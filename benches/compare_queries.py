@@ -23,6 +23,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from fastchangelog.spark.settings import HELPFUL
+
 _STORE = "spark.sql.streaming.stateStore."
 _PACKAGE = "org.apache.spark.sql.execution.streaming.state."
 _ROCKSDB = {
@@ -35,16 +37,21 @@ VARIANTS = ("ours", "ours-sync", "native", "native-hdfs", "tws-row", "floor", "u
 
 
 def settings(variant: str) -> dict[str, str]:
-    """Spark settings of a variant; what is not named is unset, so that one variant does not set another's."""
+    """Spark settings of a variant; what is not named is unset, so that one variant does not set another's.
+
+    Ours sets what it needs by itself. The floor and the plain mapInArrow get the same help on the way to Python.
+    """
     if variant.startswith("ours"):
-        return {**_ROCKSDB, _STORE + "checkpointFormatVersion": "2"}
+        return {}
+    if variant in ("floor", "unanchored"):
+        return HELPFUL
     return _HDFS if variant == "native-hdfs" else _ROCKSDB
 
 
 def configure(spark: SparkSession, variant: str) -> None:
     """Sets what the variant needs and unsets what others set."""
     wanted = settings(variant)
-    for name in (*_ROCKSDB, _STORE + "checkpointFormatVersion"):
+    for name in {*_ROCKSDB, *HELPFUL, _STORE + "checkpointFormatVersion"}:
         if name in wanted:
             spark.conf.set(name, wanted[name])
         else:

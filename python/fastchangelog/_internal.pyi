@@ -21,6 +21,7 @@ __all__ = [
     "__version__",
     "build_info",
     "default_max_parallelism",
+    "failpoint",
     "handle_json",
     "options_table",
     "parse_duration",
@@ -193,3 +194,6 @@ def parse_size(name: str, value: str) -> int:
 
 def build_info() -> dict[str, str]:
     """How this binary was built: version, profile, protocol, target."""
+
+def failpoint(name: str) -> None:
+    """A named place where a test can hold, fail or kill this process; free unless `FASTCHANGELOG_FAILPOINTS` is set."""

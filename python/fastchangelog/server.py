@@ -45,6 +45,10 @@ from fastchangelog.upkeep import Materializers
 
 __all__ = ["ensure_server", "main", "open_session"]
 
+_ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "1000"}
+"""Memory that a batch leaves goes back to the kernel after some seconds without another, not between two batches: the
+unit is a millisecond, and the allocator waits ten of these for large pieces."""
+
 START_TIMEOUT = 60.0
 """Seconds until a server must have started: an interpreter, an import and a socket, on a busy machine."""
 
@@ -209,7 +213,7 @@ def _start(place: Place, options: Mapping[str, str], deadline: float) -> None:
             stdout=log,
             stderr=log,
             cwd="/",
-            env=environ,
+            env={**_ALLOCATOR, **environ},
             pass_fds=(writer,),
             start_new_session=True,
         )

@@ -21,7 +21,7 @@ class Process:
 
     pid: int
     parent: int
-    #: "JVM", "worker", "worker daemon", "state server", "driver" or "other".
+    #: "JVM", "executor", "worker", "worker daemon", "state server", "driver" or "other".
     role: str
 
 
@@ -49,6 +49,8 @@ def marked(run: str) -> list[Process]:
 
 def _role(command: str, parent: int, everything: list[tuple[int, int, str]]) -> str:
     program = command.split(" ", 1)[0].rsplit("/", 1)[-1]
+    if "CoarseGrainedExecutorBackend" in command:
+        return "executor"
     if program == "java" or "org.apache.spark.deploy" in command:
         return "JVM"
     if "pyspark.daemon" in command or "pyspark/daemon" in command:

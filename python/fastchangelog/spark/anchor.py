@@ -25,6 +25,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from fastchangelog import _internal
 from fastchangelog.errors import InternalError, one_line
 from fastchangelog.server import open_session
 from fastchangelog.spark import metrics, settings, task
@@ -80,25 +81,31 @@ class Anchor(StatefulProcessor):
         stored = self._handle.get()
         handle = None if stored is None else stored[0]
         clock = _Stopwatch()
+        _internal.failpoint("anchor.open")
         session = open_session(self._request(shard_id, handle), operator.options)
         try:
             clock.lap("open_micros")
+            _internal.failpoint("anchor.opened")
             for payloads in rows:
                 for payload in payloads["payload"]:
                     session.merge(payload)
+            _internal.failpoint("anchor.merged")
             names = [*operator.output.names, metrics.COLUMN]
             for batch in session.finish():
                 columns = _shaped(batch, operator.output)
                 yield frame([*columns, pa.nulls(batch.num_rows, _METRICS)], names)
             clock.lap("finish_micros")
+            _internal.failpoint("anchor.rows-yielded")
             handle, counted = session.commit()
             clock.lap("commit_micros")
+            _internal.failpoint("anchor.committed")
         finally:
             session.close()
         numbers = metrics.row({**counted, **clock.laps, "shards": 1})
         nothing = [pa.nulls(1, field.type) for field in operator.output]
         yield frame([*nothing, pa.array([numbers], _METRICS)], names)
         self._handle.update((handle,))
+        _internal.failpoint("anchor.stored")
 
     def _request(self, shard_id: int, handle: str | None) -> str:
         operator = self._operator

@@ -61,6 +61,7 @@ class Split:
         for batch in batches:
             if batch.num_rows:
                 yield from _rows(splitter.push(shaped(batch, self._input)), ids)
+        _internal.failpoint("split.finish")
         yield from _rows(splitter.finish(), ids)
 
 

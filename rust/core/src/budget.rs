@@ -1,6 +1,6 @@
 //! One memory budget for everything in the process.
 //!
-//! Owns: the account of bytes in use, by kind, against one limit.
+//! Owns: the account of bytes in use against one limit, and the fair division of what may be used.
 //! Does not own: what is evicted when the limit is near; each owner asks [`MemoryBudget::available`] and shrinks itself.
 
 use std::sync::Arc;
@@ -71,9 +71,61 @@ impl Drop for Reservation {
     }
 }
 
+/// What one of several would use.
+#[derive(Debug, Clone, Copy)]
+pub struct Want {
+    /// Bytes it needs to keep all it has.
+    pub bytes: u64,
+    /// In use now; others get what these leave.
+    pub active: bool,
+}
+
+/// Divides `total` bytes: a little for everyone, then as much as is wanted, to the active before the others and to those
+/// that want little before those that want much; what is left goes to the active in equal parts, to grow.
+pub fn divide(total: u64, wants: &[Want]) -> Vec<u64> {
+    let Some(n) = u64::try_from(wants.len()).ok().filter(|n| *n > 0) else { return Vec::new() };
+    let least = total / n / 8;
+    let mut given = vec![least; wants.len()];
+    let mut left = total - least * n;
+    for active in [true, false] {
+        let mut group: Vec<usize> = (0..wants.len()).filter(|i| wants[*i].active == active).collect();
+        group.sort_by_key(|i| wants[*i].bytes);
+        for (taken, i) in group.iter().enumerate() {
+            let fair = left / (group.len() - taken) as u64;
+            let more = wants[*i].bytes.saturating_sub(given[*i]).min(fair);
+            given[*i] += more;
+            left -= more;
+        }
+    }
+    let any = wants.iter().any(|want| want.active);
+    let heirs: Vec<usize> = (0..wants.len()).filter(|i| wants[*i].active || !any).collect();
+    for i in &heirs {
+        given[*i] += left / heirs.len() as u64;
+    }
+    given
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn division(total: u64, wants: &[(u64, bool)]) -> Vec<u64> {
+        let wants: Vec<Want> = wants.iter().map(|&(bytes, active)| Want { bytes, active }).collect();
+        let given = divide(total, &wants);
+        assert!(given.iter().sum::<u64>() <= total);
+        given
+    }
+
+    #[test]
+    fn memory_goes_to_the_active_first_and_to_the_modest_before_the_greedy() {
+        assert_eq!(division(800, &[]), [0; 0]);
+        assert_eq!(division(800, &[(5, true)]), [800]);
+        assert_eq!(division(800, &[(100, true), (100, true)]), [400, 400]);
+        assert_eq!(division(800, &[(100, true), (5_000, true)]), [100, 700]);
+        assert_eq!(division(800, &[(300, true), (5_000, false)]), [300, 500]);
+        assert_eq!(division(800, &[(5_000, true), (5_000, false)]), [750, 50]);
+        assert_eq!(division(800, &[(10, false), (50, false)]), [400, 400]);
+    }
 
     #[test]
     fn reservations_are_given_back() {

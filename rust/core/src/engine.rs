@@ -3,7 +3,7 @@
 //! Owns: the runtime, folders (one log per state folder), the shards of this process, the division of the memory budget.
 //! Does not own: sockets and processes (`fastchangelog-server`), materialization policy (Python).
 
-use crate::budget::MemoryBudget;
+use crate::budget::{MemoryBudget, Want, divide};
 use crate::clock::SharedClock;
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -148,9 +148,9 @@ impl Engine {
         let handle = request.handle.as_deref().map(parse_handle).transpose()?;
         let folder = self.folder(request, handle.as_ref())?;
         let shard = self.shard(request, &folder, handle.as_ref())?;
-        let session = Session::open(&shard, plan, handle, BatchId(request.batch))?;
+        shard.expect(handle.as_ref());
         self.divide_memory();
-        Ok(session)
+        Session::open(&shard, plan, handle, BatchId(request.batch))
     }
 
     fn plan(&self, spec: &str) -> Result<Arc<AggPlan>> {
@@ -252,17 +252,14 @@ impl Engine {
     /// Gives the hot tiers what sessions, prepared versions and RocksDB leave of the budget.
     fn divide_memory(&self) {
         let shards: Vec<Arc<Shard>> = self.shards.lock().values().cloned().collect();
-        let statuses: Vec<ShardStatus> = shards.iter().map(|s| s.status()).collect();
-        let held: u64 = statuses.iter().map(|s| s.hot_bytes).sum();
+        let held = self.config.metrics.hot_bytes.get();
         let limit = self.budget.limit();
         let others = self.budget.used().saturating_sub(held) + share(limit, HEADROOM_SHARE);
         let hot = limit.saturating_sub(others).max(share(limit, HOT_FLOOR_SHARE));
-        for shard in &shards {
-            shard.set_hot_limit(hot / (shards.len().max(1) as u64));
+        let wants: Vec<Want> = shards.iter().map(|s| s.want()).collect();
+        for (shard, bytes) in shards.iter().zip(divide(hot, &wants)) {
+            shard.set_hot_limit(bytes);
         }
-        let metrics = &self.config.metrics;
-        metrics.state_keys.set(statuses.iter().map(|s| s.state_keys).sum());
-        metrics.state_bytes.set(statuses.iter().map(|s| s.state_bytes).sum());
     }
 
     /// What the outside may know about every shard.
@@ -302,7 +299,10 @@ impl Engine {
 
     /// The counters.
     pub fn metrics(&self) -> &SharedMetrics {
-        &self.config.metrics
+        let (metrics, shards) = (&self.config.metrics, self.shards());
+        metrics.state_keys.set(shards.iter().map(|s| s.state_keys).sum());
+        metrics.state_bytes.set(shards.iter().map(|s| s.state_bytes).sum());
+        metrics
     }
 
     /// The failpoints.

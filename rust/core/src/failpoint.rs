@@ -5,13 +5,22 @@
 //!
 //! Actions: `kill` (SIGKILL to this process), `error` (a retryable error), `store-error` (a permanent one),
 //! `sleep(ms)`. `@n` = only the n-th hit (from 1); without it every hit. An empty registry costs one load.
+//!
+//! `*=meet(folder)` lets another process choose while this one runs: whoever first reaches point `p` while the file
+//! `folder/p` exists takes it by renaming it to `p.reached`, then runs the action that the file holds; `wait` (or
+//! nothing) waits until `p.go` exists, a minute at most. So a test can hold any process at any step, and kill another.
 
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How often, and how long, a held process looks for its release.
+const LOOK: Duration = Duration::from_millis(2);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
@@ -19,6 +28,37 @@ enum Action {
     Error,
     StoreError,
     Sleep(u64),
+}
+
+impl Action {
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "kill" => Self::Kill,
+            "error" => Self::Error,
+            "store-error" => Self::StoreError,
+            other => Self::Sleep(argument(other, "sleep")?.parse().ok()?),
+        })
+    }
+
+    fn run(self, name: &str) -> Result<()> {
+        match self {
+            Self::Kill => {
+                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+                Ok(())
+            }
+            Self::Error => Err(Error::retryable(format!("failpoint {name}"))),
+            Self::StoreError => Err(Error::store(format!("failpoint {name}"))),
+            Self::Sleep(ms) => {
+                std::thread::sleep(Duration::from_millis(ms));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// `x` of `name(x)`.
+fn argument<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')')
 }
 
 #[derive(Debug)]
@@ -33,6 +73,8 @@ struct Point {
 pub struct Failpoints {
     armed: AtomicBool,
     points: Mutex<HashMap<String, Point>>,
+    /// The folder of `*=meet(folder)`.
+    meeting: Mutex<Option<PathBuf>>,
 }
 
 /// A registry that can be shared.
@@ -61,24 +103,21 @@ impl Failpoints {
                 Some((a, n)) => (a, Some(n.parse::<u64>().map_err(|_| bad())?)),
                 None => (rest, None),
             };
-            let action = match action {
-                "kill" => Action::Kill,
-                "error" => Action::Error,
-                "store-error" => Action::StoreError,
-                a => {
-                    let ms = a.strip_prefix("sleep(").and_then(|a| a.strip_suffix(')')).ok_or_else(bad)?;
-                    Action::Sleep(ms.parse().map_err(|_| bad())?)
-                }
-            };
+            if let ("*", Some(folder), None) = (name, argument(action, "meet"), only) {
+                *self.meeting.lock() = Some(PathBuf::from(folder));
+                continue;
+            }
+            let action = Action::parse(action).ok_or_else(bad)?;
             points.insert(name.to_owned(), Point { action, only, hits: 0 });
         }
-        self.armed.store(!points.is_empty(), Ordering::Release);
+        self.armed.store(!points.is_empty() || self.meeting.lock().is_some(), Ordering::Release);
         Ok(())
     }
 
     /// Removes all failpoints.
     pub fn clear(&self) {
         self.points.lock().clear();
+        *self.meeting.lock() = None;
         self.armed.store(false, Ordering::Release);
     }
 
@@ -87,28 +126,36 @@ impl Failpoints {
         if !self.armed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let action = {
-            let mut points = self.points.lock();
-            let Some(point) = points.get_mut(name) else { return Ok(()) };
-            point.hits += 1;
-            if point.only.is_some_and(|n| n != point.hits) {
-                return Ok(());
-            }
-            point.action
-        };
-        match action {
-            Action::Kill => {
-                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-                Ok(())
-            }
-            Action::Error => Err(Error::retryable(format!("failpoint {name}"))),
-            Action::StoreError => Err(Error::store(format!("failpoint {name}"))),
-            Action::Sleep(ms) => {
-                std::thread::sleep(Duration::from_millis(ms));
-                Ok(())
-            }
+        if let Some(action) = self.due(name) {
+            action.run(name)?;
         }
+        let folder = self.meeting.lock().clone();
+        folder.map_or(Ok(()), |folder| meet(&folder, name))
     }
+
+    fn due(&self, name: &str) -> Option<Action> {
+        let mut points = self.points.lock();
+        let point = points.get_mut(name)?;
+        point.hits += 1;
+        (point.only.is_none_or(|n| n == point.hits)).then_some(point.action)
+    }
+}
+
+/// Takes the file of this point, if there is one, and does what it says.
+fn meet(folder: &Path, name: &str) -> Result<()> {
+    let reached = folder.join(format!("{name}.reached"));
+    if std::fs::rename(folder.join(name), &reached).is_err() {
+        return Ok(());
+    }
+    let text = std::fs::read_to_string(&reached).unwrap_or_default();
+    if let Some(action) = Action::parse(text.trim()) {
+        return action.run(name);
+    }
+    let (released, since) = (folder.join(format!("{name}.go")), Instant::now());
+    while !released.exists() && since.elapsed() < PATIENCE {
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -124,6 +171,32 @@ mod tests {
         assert!(points.hit("b").is_err() && points.hit("c").is_ok());
         points.clear();
         assert!(points.hit("b").is_ok());
+    }
+
+    #[test]
+    fn another_process_may_choose_the_point_and_the_action() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let points = Failpoints::parse(&format!("*=meet({})", folder.path().display())).unwrap();
+        assert!(points.hit("a").is_ok());
+        std::fs::write(at("a"), "error").unwrap();
+        assert!(points.hit("b").is_ok());
+        assert!(points.hit("a").unwrap_err().is_retryable());
+        assert!(points.hit("a").is_ok(), "taken once");
+        assert!(at("a.reached").exists());
+        std::fs::write(at("b"), "wait").unwrap();
+        std::thread::scope(|scope| {
+            let held = scope.spawn(|| points.hit("b"));
+            while !at("b.reached").exists() {
+                std::thread::yield_now();
+            }
+            assert!(!held.is_finished());
+            std::fs::write(at("b.go"), "").unwrap();
+            assert!(held.join().unwrap().is_ok());
+        });
+        points.clear();
+        std::fs::write(at("c"), "error").unwrap();
+        assert!(points.hit("c").is_ok());
     }
 
     #[test]

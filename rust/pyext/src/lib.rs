@@ -12,6 +12,11 @@ mod split;
 
 use pyo3::prelude::*;
 
+/// Every batch needs the same large buffers for a moment; the system's allocator gives them back to the kernel each
+/// time, which then has to clear them anew.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[pymodule(gil_used = false)]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", fastchangelog_server::VERSION)?;
@@ -29,6 +34,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(options::default_max_parallelism, module)?)?;
     module.add_function(wrap_pyfunction!(options::build_info, module)?)?;
+    module.add_function(wrap_pyfunction!(options::failpoint, module)?)?;
     module.add_function(wrap_pyfunction!(split::spec_check, module)?)?;
     Ok(())
 }

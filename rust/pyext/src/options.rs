@@ -1,10 +1,13 @@
-//! Options and build facts. Owns: nothing; the table is the core's.
+//! Options, failpoints and build facts. Owns: nothing; the tables are the core's.
 
-use crate::gate::raise;
+use crate::gate::{enter, raise};
+use fastchangelog_core::Result;
 use fastchangelog_core::config::{self, Options};
+use fastchangelog_core::failpoint::{Failpoints, SharedFailpoints};
 use fastchangelog_core::model::ids;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 /// `(name, default, meaning)` of every option.
 #[pyfunction]
@@ -45,4 +48,13 @@ pub(crate) fn build_info() -> BTreeMap<&'static str, String> {
         ("protocol", fastchangelog_server::protocol::PROTOCOL_VERSION.to_string()),
         ("target", format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS)),
     ])
+}
+
+/// A worker's failpoint: does nothing unless the environment sets failpoints.
+#[pyfunction]
+pub(crate) fn failpoint(py: Python<'_>, name: &str) -> PyResult<()> {
+    static POINTS: OnceLock<Result<SharedFailpoints>> = OnceLock::new();
+    let points =
+        POINTS.get_or_init(|| Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default()));
+    enter(py, |_| points.as_ref().map_err(Clone::clone)?.hit(name))
 }

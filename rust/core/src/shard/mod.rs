@@ -18,14 +18,14 @@ mod transition;
 pub use materialize::MaterializeRun;
 pub use session::{Committed, ResultBatches, Session};
 
-use crate::budget::{MemoryBudget, Reservation};
+use crate::budget::{MemoryBudget, Reservation, Want};
 use crate::clock::SharedClock;
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
 use crate::model::ids::default_max_parallelism;
-use crate::model::{BatchId, ChangeSet, InstanceId, KeyGroupRange, VersionId, shard_range};
+use crate::model::{BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
 use crate::read::ObjectCache;
 use crate::snapshot::Inventory;
 use crate::state::keyed::KeyedState;
@@ -41,6 +41,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Hot tier of a shard until the engine divides the budget.
 const FIRST_HOT_LIMIT: u64 = 16 << 20;
+/// Bytes of an entry of the hot tier beside its key and value: header, padding, its place in the index.
+const ENTRY_OVERHEAD: u64 = 48;
+/// A shard that was opened so lately keeps its memory before others do.
+const ACTIVE_MILLIS: u64 = 30_000;
 
 /// What a shard needs from the process around it.
 pub struct ShardContext {
@@ -160,6 +164,8 @@ pub struct Shard {
     last_used_millis: AtomicU64,
     sessions: AtomicU64,
     hot_limit: AtomicU64,
+    /// Bytes that the hot tier takes with the whole state in it, as far as handles told.
+    whole: AtomicU64,
 }
 
 /// What the outside may know about a shard.
@@ -207,6 +213,7 @@ impl Shard {
             last_used_millis: AtomicU64::new(now),
             sessions: AtomicU64::new(0),
             hot_limit: AtomicU64::new(FIRST_HOT_LIMIT),
+            whole: AtomicU64::new(0),
         })
     }
 
@@ -223,6 +230,23 @@ impl Shard {
     /// What this shard needs from the process.
     pub(crate) fn context(&self) -> &ShardContext {
         &self.context
+    }
+
+    /// Announces a session on `handle`: what the state needs in memory can be known before it is there.
+    pub fn expect(&self, handle: Option<&ShardHandle>) {
+        self.touch();
+        let whole = handle.map_or(0, |h| h.state_bytes + ENTRY_OVERHEAD * h.state_keys);
+        self.whole.store(whole, Ordering::Relaxed);
+    }
+
+    /// What its hot tier would use. Waits for nobody.
+    pub fn want(&self) -> Want {
+        let idle = self.context.clock.now_millis().saturating_sub(self.last_used_millis.load(Ordering::Relaxed));
+        let active = self.sessions.load(Ordering::Relaxed) > 0 || idle < ACTIVE_MILLIS;
+        let held = self.live.try_read().map(|live| live.as_ref().map_or(0, |l| l.keyed.hot_bytes()));
+        let held = held.unwrap_or_else(|| self.hot_limit.load(Ordering::Relaxed));
+        let whole = self.whole.load(Ordering::Relaxed);
+        Want { bytes: if active { held.max(whole) / 8 * 9 } else { held }, active }
     }
 
     /// Bounds the hot tier of this shard: at once when nobody reads, else from the next change on.

@@ -12,6 +12,7 @@
 
 use super::codec::hash_key;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
+use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, push_key, split_key};
 use crate::budget::Reservation;
 use crate::error::{Error, Result};
@@ -234,21 +235,20 @@ impl KeyedState {
         self.check()?;
         let mut sink = DiskSink::new(&self.db);
         self.recent.get_mut().drain(&mut self.hot, &mut sink);
-        if set.iter().any(|c| c.op == Op::DeletePrefix) {
+        let prefixes = set.iter().any(|c| c.op == Op::DeletePrefix);
+        if prefixes {
             delete_prefixes(&mut self.hot, set, self.stored, &mut sink);
         }
-        let mut hashes = [0; LANE];
-        for start in (0..set.len()).step_by(LANE) {
-            let end = set.len().min(start + LANE);
-            let keys = (start..end).map(|i| {
-                let change = set.get(i);
-                hashes[i - start] = hash_key(change.key);
-                (hashes[i - start], change.state)
-            });
+        let hashes: Vec<u64> = set.iter().map(|c| hash_key(c.key)).collect();
+        // Records of one key keep their order; only what deletes many keys needs the order of all.
+        let parts = if prefixes || set.len() < ORDERED_FROM { 1 } else { PARTS };
+        let (order, _) = sorted(set.len(), parts, |i| part_of(hashes[i]) % parts);
+        for lane in order.chunks(LANE) {
+            let keys = lane.iter().map(|&i| (hashes[i as usize], set.get(i as usize).state));
             black_box(self.hot.prefetch::<LANE>(keys));
-            for i in start..end {
+            for i in lane.iter().map(|&i| i as usize) {
                 let c = set.get(i);
-                let key = HotKey { hash: hashes[i - start], state: c.state, key_group: c.key_group, key: c.key };
+                let key = HotKey { hash: hashes[i], state: c.state, key_group: c.key_group, key: c.key };
                 match c.op {
                     Op::Put => self.hot.put(&key, c.value, &mut sink),
                     Op::Delete => self.hot.delete(&key, &mut sink),

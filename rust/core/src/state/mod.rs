@@ -13,6 +13,7 @@ mod arrays;
 pub mod codec;
 pub mod hot;
 pub mod keyed;
+mod order;
 mod payload;
 pub mod rocks;
 mod rows;

@@ -5,10 +5,11 @@
 //!
 //! Invariants:
 //! 1. every input row is in exactly one partial row of exactly one payload, of the shard that owns its key group;
-//! 2. of one key, partial rows leave in the order of their input;
+//! 2. of one key, partial rows leave in the order of their input; large payloads are ordered by a part of the hash;
 //! 3. what is held is bounded (see [`Splitter::new`]).
 
 use super::aggregate::{AggPlan, AggSpec};
+use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use super::payload::Draft;
 use super::table::GroupTable;
 use crate::model::ids::{MAX_KEY_GROUPS, key_group_of, shard_of};
@@ -18,15 +19,16 @@ use std::sync::Arc;
 
 /// Rows that are folded at a time.
 const CHUNK: usize = 8_192;
-/// Rows after which grouping is judged.
+/// Rows after which grouping is judged …
 const WINDOW: usize = 20_000;
+/// … once there are so many groups: while the table is small, looking up is cheap and most keys have yet to come back.
+const FULL: usize = 128 << 10;
 /// Rows that go ungrouped until grouping is tried again.
 const PAUSE: usize = 200_000;
 /// Grouping pauses when more than this part of the rows of a window had new keys.
 const WORTH: (usize, usize) = (8, 10);
 /// A task holds at most this, or one payload if that is more.
 const HOLD: usize = 64 << 20;
-
 /// Shard and payload, on their way into the shuffle.
 pub type Emitted = Vec<(u32, Vec<u8>)>;
 
@@ -87,7 +89,7 @@ impl Splitter {
                 self.input_rows[shard as usize] += 1;
             }
             let new = self.table.fold(&chunk, &keys, &hashes, self.effort.grouping)?;
-            if self.effort.resumes(rows, new) {
+            if self.effort.resumes(rows, new, self.table.len()) {
                 self.table.seal_groups();
             }
             if self.table.used_bytes() >= self.hold {
@@ -119,24 +121,14 @@ impl Splitter {
         Ok(emitted)
     }
 
-    /// Groups sorted by shard, each shard's in their order, and the end of each shard's.
+    /// Groups sorted by shard, and within a shard by part; and the end of each shard's.
     fn by_shard(&self) -> (Vec<u32>, Vec<usize>) {
-        let shards: Vec<u32> = self.table.groups().map(|group| self.shard(group.hash)).collect();
-        let mut next = vec![0usize; self.shards as usize + 1];
-        for shard in &shards {
-            next[*shard as usize + 1] += 1;
-        }
-        for i in 1..next.len() {
-            next[i] += next[i - 1];
-        }
-        let ends = next[1..].to_vec();
-        let mut order = vec![0u32; shards.len()];
-        for (group, shard) in (0u32..).zip(&shards) {
-            let place = &mut next[*shard as usize];
-            order[*place] = group;
-            *place += 1;
-        }
-        (order, ends)
+        let parts = if self.table.len() < ORDERED_FROM { 1 } else { PARTS };
+        let (order, ends) = sorted(self.table.len(), self.shards as usize * parts, |group| {
+            let hash = self.table.hash(group);
+            self.shard(hash) as usize * parts + part_of(hash) % parts
+        });
+        (order, ends.into_iter().skip(parts - 1).step_by(parts).collect())
     }
 
     fn emit(&mut self, shard: u32, groups: &[u32], emitted: &mut Emitted) -> Result<()> {
@@ -176,13 +168,13 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// Counts `rows` rows of which `new` had a new key; true when grouping is taken up again.
-    fn resumes(&mut self, rows: usize, new: usize) -> bool {
+    /// Counts `rows` rows of which `new` had a new key, of now `groups`; true when grouping is taken up again.
+    fn resumes(&mut self, rows: usize, new: usize, groups: usize) -> bool {
         let paused = !self.grouping;
         self.rows += rows;
         self.new += new;
         if self.rows >= if self.grouping { WINDOW } else { PAUSE } {
-            let idle = self.new * WORTH.1 > self.rows * WORTH.0;
+            let idle = groups >= FULL && self.new * WORTH.1 > self.rows * WORTH.0;
             *self = Self { grouping: paused || !idle, rows: 0, new: 0 };
         }
         paused && self.grouping

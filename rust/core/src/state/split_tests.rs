@@ -1,6 +1,7 @@
 use super::*;
 use crate::ErrorKind;
 use crate::state::aggregate::{AggCall, schema_of};
+use crate::state::codec::hash_key;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{ArrayRef, Int64Array};
@@ -68,7 +69,9 @@ fn a_skewed_key_is_one_partial_row() {
 #[test]
 fn grouping_pauses_where_keys_are_new_and_is_tried_again() {
     let mut splitter = Splitter::new(&spec(), 2, 128, 64 << 20).unwrap();
-    let mut emitted = splitter.push(&batch(0..50_000)).unwrap();
+    let mut emitted = splitter.push(&batch(0..100_000)).unwrap();
+    assert!(splitter.effort.grouping, "a small table costs nothing");
+    emitted.extend(splitter.push(&batch(100_000..200_000)).unwrap());
     assert!(!splitter.effort.grouping);
     emitted.extend(splitter.push(&batch(0..50_000)).unwrap());
     // The rest of the pause, and then a window of few keys.
@@ -78,11 +81,26 @@ fn grouping_pauses_where_keys_are_new_and_is_tried_again() {
     assert!(splitter.effort.grouping);
     emitted.extend(splitter.finish().unwrap());
     let (rows, groups) = merged(&emitted, 2);
-    assert_eq!(groups.len(), 50_000);
-    assert!(
-        groups.iter().all(|(key, group)| { *group == if *key < 10 { (2 + 30_000, 9_990 + key) } else { (2, *key) } })
-    );
-    assert!(rows > 100_000 && rows < 320_000, "{rows} partial rows");
+    assert_eq!(groups.len(), 200_000);
+    assert!(groups.iter().all(|(key, group)| match *key {
+        0..10 => *group == (2 + 30_000, 9_990 + key),
+        10..50_000 => *group == (2, *key),
+        50_000..100_000 => *group == (1, *key),
+        _ => *group == (1, *key - 100_000),
+    }));
+    assert!(rows > 250_000 && rows < 450_000, "{rows} partial rows");
+}
+
+#[test]
+fn large_payloads_go_through_a_hash_table_from_front_to_back() {
+    let mut splitter = Splitter::new(&spec(), 2, 128, 64 << 20).unwrap();
+    splitter.push(&batch((0..50_000).chain(0..50_000))).unwrap();
+    let plan = AggPlan::new(&spec()).unwrap();
+    for (_, payload) in splitter.finish().unwrap() {
+        let payload = crate::state::payload::Payload::read(&plan, &payload).unwrap();
+        let parts: Vec<usize> = (0..payload.len()).map(|i| part_of(hash_key(payload.key(i)))).collect();
+        assert!(parts.len() > 20_000 && parts.is_sorted());
+    }
 }
 
 #[test]

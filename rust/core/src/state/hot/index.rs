@@ -8,6 +8,7 @@
 //! and only a small part of the index grows at a time.
 
 use super::arena::{ALIGN, Loc};
+use crate::state::order::{PARTS, part_of};
 use hashbrown::HashTable;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,7 +16,6 @@ const OFFSET_BITS: u32 = 18;
 const SEGMENT_BITS: u32 = 21;
 const REFERENCED: u64 = 1 << (OFFSET_BITS + SEGMENT_BITS);
 const TAG_SHIFT: u32 = OFFSET_BITS + SEGMENT_BITS + 1;
-const PARTS: usize = 256;
 
 /// Number of segments that can be named.
 pub(super) const MAX_SEGMENTS: usize = 1 << SEGMENT_BITS;
@@ -32,10 +32,6 @@ pub(super) struct Index {
 
 fn tag_of(hash: u64) -> u64 {
     (hash >> 32) & 0xff_ffff
-}
-
-fn part_of(hash: u64) -> usize {
-    (hash >> 56) as usize
 }
 
 /// What the table takes for the hash: its low bits choose the bucket, its top seven are compared first.

@@ -1,0 +1,238 @@
+"""P1, P2, P3 and P8 in real Spark: kill -9 to every process at every step, faults of the store, an older timeline.
+
+Each test runs one query through many batches; in each batch one process is held at one failpoint and one is killed.
+Whatever happens, every batch's answer is that of a plain dict. A failure prints the seed; FASTCHANGELOG_SEED replays.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kills import KillRun
+from waiting import pause, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+#: Steps of a batch in their order; the comment is the chapter of its life that the step ends or begins.
+WORKER_POINTS = [
+    "split.finish",  # 1 → 2
+    "anchor.open",  # 3
+    "anchor.opened",  # 4
+    "anchor.merged",  # 5 → 6
+    "anchor.rows-yielded",  # 6 → 7
+    "anchor.committed",  # 9: durable, not yet in Spark's state
+    "anchor.stored",  # 9: in Spark's state, not yet committed
+]
+SERVER_POINTS = [
+    "session.open",  # 3
+    "promote.before",  # 4
+    "promote.applied",
+    "session.live",
+    "session.merge",  # 5
+    "session.finish",  # 6
+    "session.before-persist",  # 7
+    "write.before-upload",  # 8
+    "store.before-put",
+    "store.after-put",
+    "write.after-upload",
+    "session.durable",  # 9
+    "session.committed",
+]
+BACKGROUND_POINTS = [  # 10
+    "materialize.begin",
+    "materialize.flush",
+    "materialize.checkpoint",
+    "materialize.push",
+    "snapshot.before-sst",
+    "snapshot.before-manifest",
+    "snapshot.after-manifest",
+]
+RESTORE_POINTS = ["restore.before", "store.before-get", "restore.base-done"]  # 4, when nothing is live
+SINK_POINTS = ["sink.before", "sink.after"]  # around the state's commit, before the batch's
+
+MATERIALIZE_OFTEN = {"materialization_interval": "200ms"}
+
+Start = Callable[..., KillRun]
+
+
+@pytest.fixture
+def seed() -> int:
+    chosen = int(os.environ.get("FASTCHANGELOG_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"FASTCHANGELOG_SEED={chosen}")
+    return chosen
+
+
+@pytest.fixture
+def start(tmp_path: Path, seed: int) -> Iterator[Start]:
+    runs: list[KillRun] = []
+
+    def make(**settings: Any) -> KillRun:
+        runs.append(KillRun(tmp_path / f"r{len(runs)}", seed, **settings))
+        runs[-1].start()
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.end()
+
+
+def warm(run: KillRun, batches: int = 2) -> None:
+    for _ in range(batches):
+        run.answered(run.feed())
+
+
+def strike(run: KillRun, victim: str, point: str) -> None:
+    """In one batch: somebody is held at `point`, all processes of the victim's kind are killed, the batch is exact."""
+    print(f"{victim} at {point}")
+    run.arm(point)
+    number = run.feed()
+    run.reached(point)
+    if victim == "driver":
+        run.kill_driver()
+    else:
+        assert run.kill(victim), f"no {victim} to kill at {point}"
+    run.release(point)
+    run.answered(number)
+
+
+def finish(run: KillRun) -> None:
+    """Stopped cleanly, everything local deleted, started again: the next batch still knows all."""
+    run.check_all()
+    run.stop()
+    run.forget_local()
+    run.start()
+    warm(run, 1)
+    run.check_all()
+    run.stop()
+
+
+def test_p8_workers_killed_at_every_step(start: Start) -> None:
+    run = start()
+    warm(run)
+    for point in WORKER_POINTS + SERVER_POINTS:
+        strike(run, "worker", point)
+    assert run.starts == 1, "Spark repaired it by itself"
+    finish(run)
+
+
+def test_p3_the_state_server_killed_at_every_step(start: Start) -> None:
+    run = start()
+    warm(run)
+    for point in WORKER_POINTS[1:] + SERVER_POINTS:
+        if point.startswith("promote"):
+            warm(run, 1)  # after a restart nothing is prepared; one batch later it is
+        strike(run, "state server", point)
+    assert run.starts == 1, "Spark repaired it by itself"
+    finish(run)
+
+
+def test_p1_the_driver_killed_at_every_step(start: Start) -> None:
+    run = start(options=MATERIALIZE_OFTEN)
+    warm(run)
+    points = ["split.finish", "anchor.open", "session.live", "session.merge", "session.before-persist"]
+    points += ["write.before-upload", "write.after-upload", "anchor.committed", "anchor.stored", *SINK_POINTS]
+    for point in [*points, "materialize.flush", "snapshot.before-manifest"]:
+        strike(run, "driver", point)
+    finish(run)
+
+
+def test_p3_executors_killed_at_every_step(start: Start) -> None:
+    run = start(master="local-cluster[2,1,1024]", options=MATERIALIZE_OFTEN)
+    warm(run)
+    points = ["anchor.open", "session.live", "session.merge", "session.before-persist", "write.before-upload"]
+    points += ["write.after-upload", "anchor.committed", "anchor.stored", *BACKGROUND_POINTS[1::2]]
+    for point in points:
+        strike(run, "executor", point)
+    assert run.starts == 1, "Spark repaired it by itself"
+    finish(run)
+
+
+def test_p6_the_state_server_killed_during_materialization_and_restore(start: Start) -> None:
+    run = start(options=MATERIALIZE_OFTEN)
+    warm(run)
+    for point in BACKGROUND_POINTS:
+        strike(run, "state server", point)
+    for point in RESTORE_POINTS:
+        warm(run, 3)  # so that there is a base to restore from
+        run.kill("state server")
+        run.forget_state_server()
+        strike(run, "state server", point)
+    finish(run)
+
+
+def test_p3_kills_at_random_moments(start: Start) -> None:
+    run = start(options=MATERIALIZE_OFTEN)
+    warm(run)
+    for _ in range(12):
+        number = run.feed()
+        victim = run.choose(["worker", "state server", "local disk"])
+        pause(run.random_moment(1.0))
+        print(f"{victim} in batch {number}")
+        if victim == "local disk":
+            run.kill("state server")
+            run.forget_state_server()
+        else:
+            run.kill(victim)
+        run.answered(number)
+    finish(run)
+
+
+@pytest.mark.parametrize("point", ["store.before-put", "store.after-put", "store.before-get", "write.after-upload"])
+def test_p2_faults_of_the_store(start: Start, point: str) -> None:
+    """An error once, an error that no retry mends, a slow answer; `after-put`: the object is there, the answer lost."""
+    run = start(options={"retry_delay": "10ms"})
+    warm(run)
+    for action in ("error", "store-error", "sleep(1500)"):
+        print(f"{point}: {action}")
+        run.arm(point, action)
+        if point == "store.before-get":  # nothing is read while all is live
+            run.kill("state server")
+            run.forget_state_server()
+        number = run.feed()
+        run.reached(point)
+        run.answered(number)
+    assert run.starts == 1
+    finish(run)
+
+
+def test_p1_an_older_timeline_after_commits_were_deleted_by_hand(start: Start) -> None:
+    run = start(options=MATERIALIZE_OFTEN)
+    warm(run, 6)
+    run.stop()
+    run.roll_back(3)  # Spark runs batches 3, 4 and 5 again, from the state of batch 2
+    run.start()
+    for number in (3, 4, 5):
+        run.answered(number)
+    warm(run)
+    finish(run)
+
+
+def test_a_sink_that_fails_after_the_state_commit_then_idle_shards_and_restarts(start: Start) -> None:
+    """The failed attempt's state must not come back after a restart, also not for a shard that was idle meanwhile."""
+    run = start(partitions=4)
+    warm(run)
+    for _ in range(2):
+        strike(run, "driver", "sink.after")
+        run.answered(run.feed(keys=2))  # most shards have no rows
+        run.kill_driver()
+        run.answered(run.feed(keys=2))
+    warm(run)
+    finish(run)
+
+
+def test_a_cluster_of_two_executors_is_sticky_exact_and_leaves_nothing(start: Start) -> None:
+    run = start(master="local-cluster[2,1,1024]")
+    warm(run, 8)
+    assert len(run.living("state server")) == 2, "one server for each executor"
+    homes = run.homes()
+    assert sorted(homes) == [0, 1]
+    for shard, servers in homes.items():
+        assert len(set(servers[2:])) == 1, f"shard {shard} moved: {servers}"
+    run.check_all()
+    run.stop()
+    until("the end of all its processes", lambda: not run.living())
