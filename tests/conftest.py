@@ -6,7 +6,10 @@ Owns: the environment that every test's processes start from. Does not own: fixt
 from __future__ import annotations
 
 import os
+import pathlib
 import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for `waiting`
 
 # Spark's workers, also those of scripts that tests start, run this interpreter and not whatever PATH has first.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

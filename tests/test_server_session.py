@@ -6,13 +6,14 @@ import json
 import os
 import select
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+
+from waiting import until
 
 from fastchangelog import _internal, server
 from fastchangelog.counters import metrics
@@ -118,13 +119,6 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
 
 def rows(batch: int, n: int = 500) -> list[tuple[str, int]]:
     return [(f"key-{(i * 7 + batch) % 200}", i * (batch + 1)) for i in range(n)]
-
-
-def until(what: str, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BOUND
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)  # between looks at another process; nothing is assumed about how long it takes
 
 
 def test_batches_add_up_and_each_has_a_line_in_the_log(job: Callable[..., Job]) -> None:

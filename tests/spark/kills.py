@@ -136,9 +136,11 @@ class KillRun:
 
     def answered(self, number: int) -> None:
         """Waits for a batch and compares it."""
-        out = self.folder / "out" / f"{number:06d}.json"
-        self._until(f"batch {number}", out.exists)
+        self._until(f"batch {number}", self._out(number).exists)
         self._compare(number)
+
+    def _out(self, number: int) -> Path:
+        return self.folder / "out" / f"{number:06d}.json"
 
     def check_all(self) -> None:
         """Every batch again: one that ran twice must have answered the same."""
@@ -146,7 +148,7 @@ class KillRun:
             self._compare(number)
 
     def _compare(self, number: int) -> None:
-        got = json.loads((self.folder / "out" / f"{number:06d}.json").read_text())
+        got = json.loads(self._out(number).read_text())
         assert got == self._expected[number], f"batch {number} is not exact"
 
     # Faults.
@@ -159,9 +161,12 @@ class KillRun:
         new.write_text(action)
         new.rename(self.folder / "meet" / point)
 
-    def reached(self, point: str) -> None:
-        """Waits until some process has."""
-        self._until(f"failpoint {point}", (self.folder / "meet" / f"{point}.reached").exists)
+    def reached(self, point: str, number: int) -> bool:
+        """Waits until some process has, or until the batch is done without."""
+        sign = self.folder / "meet" / f"{point}.reached"
+        out = self._out(number)
+        self._until(f"failpoint {point} or batch {number}", lambda: sign.exists() or out.exists())
+        return sign.exists()
 
     def release(self, point: str) -> None:
         """Whoever waits there and still lives goes on."""
@@ -178,10 +183,13 @@ class KillRun:
 
     def roll_back(self, number: int) -> None:
         """As if batches from `number` on had never been committed; their answers go too."""
-        for path in (self.folder / "checkpoint" / "commits").iterdir():
-            name = path.name.strip(".").removesuffix(".crc")  # "3", and ".3.crc" beside it
-            if name.isdigit() and int(name) >= number:
-                path.unlink()
+        checkpoint = self.folder / "checkpoint"
+        # The first of them stays planned, as after a crash; of the later ones Spark must not know.
+        for log, first in (("commits", number), ("offsets", number + 1), ("sources/0", number + 1)):
+            for path in (checkpoint / log).iterdir():
+                name = path.name.strip(".").removesuffix(".crc")  # "3", and ".3.crc" beside it
+                if name.isdigit() and int(name) >= first:
+                    path.unlink()
         for path in (self.folder / "out").iterdir():
             if int(path.stem) >= number:
                 path.unlink()
@@ -220,6 +228,8 @@ class KillRun:
 
     def _tail(self) -> str:
         lines = (self.folder / "log").read_text(errors="replace").splitlines()
+        noise = ("\tat ", "Streaming ", "WARNING: ")
+        telling = [line for line in lines if line.strip() and not line.startswith(noise) and " WARN " not in line]
         logs: Sequence[Path] = list((self.folder / "run").rglob("server.log"))
-        server = [line for log in logs for line in log.read_text(errors="replace").splitlines()[-5:]]
-        return "\n".join([*lines[-40:], "server:", *server])
+        server = [line[:300] for log in logs for line in log.read_text(errors="replace").splitlines()[-5:]]
+        return "\n".join([*(line[:300] for line in telling[-25:]), "server:", *server])

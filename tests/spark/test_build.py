@@ -14,7 +14,7 @@ from pyspark.sql.window import Window
 from stream_harness import FORMAT, PROVIDER
 
 import fastchangelog as fc
-from fastchangelog.spark import grouped
+from fastchangelog.spark import grouped, settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -233,11 +233,15 @@ def test_settings_are_set_where_unset_and_refused_where_other(df: Any, spark: An
         grouped(df, "k", state=root)
 
 
-def test_a_users_tuning_is_not_overridden(df: Any, spark: Any, conf: Any, root: str) -> None:
-    key = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-    conf(key, "false")
+@pytest.mark.parametrize(("key", "ours"), settings.HELPFUL.items())
+def test_a_users_tuning_is_not_overridden(df: Any, spark: Any, conf: Any, root: str, key: str, ours: str) -> None:
+    conf(key, None)
     grouped(df, "k", state=root)
-    assert spark.conf.get(key) == "false"
+    assert spark.conf.get(key) == ours
+    other = {"true": "false", "false": "true"}.get(ours, "1000000")
+    conf(key, other)
+    grouped(df, "k", state=root)
+    assert spark.conf.get(key) == other
 
 
 def test_many_waves_warn(feed: Any, conf: Any, root: str) -> None:

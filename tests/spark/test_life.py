@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from stream_harness import FORMAT, PROVIDER, rows_of, run
 
 from fastchangelog import _internal
-from fastchangelog.spark import grouped, metrics
+from fastchangelog.spark import grouped, metrics, settings
 from fastchangelog.spark.explain import explanation
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -89,6 +89,16 @@ def test_another_number_of_partitions_after_a_restart_changes_nothing(
         source.add(batch)
         got.update(answers(run(build(source, tmp_path), tmp_path / "ckpt")))
     assert got == expected(rows)
+
+
+def test_tuned_settings_may_change_between_restarts(feed: Any, conf: Any, tmp_path: pathlib.Path) -> None:
+    source, got = feed(SCHEMA), {}
+    for number, rows in enumerate(BATCHES):
+        for key, ours in settings.HELPFUL.items():
+            conf(key, ours if number % 2 else {"true": "false", "false": "true"}.get(ours, "1000000"))
+        source.add(rows)
+        got.update(answers(run(build(source, tmp_path), tmp_path / "ckpt")))
+    assert got == expected(BATCHES)
 
 
 @pytest.mark.parametrize(

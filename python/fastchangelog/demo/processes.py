@@ -58,7 +58,7 @@ def _role(command: str, parent: int, everything: list[tuple[int, int, str]]) -> 
         return "worker" if "daemon" in above and "java" not in above else "worker daemon"
     if "fastchangelog.demo.job" in command:
         return "driver"
-    if "fastchangelog" in command and "server" in command:
+    if "-m fastchangelog.server" in command:
         return "state server"
     return "other"
 

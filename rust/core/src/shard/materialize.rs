@@ -136,7 +136,7 @@ impl MaterializeRun {
 
     /// Gives the run up; what it uploaded is named by nobody.
     pub fn abort(mut self, reason: &str) {
-        tracing::warn!(shard = %self.shard.id(), reason, "materialization failed");
+        tracing::info!(shard = %self.shard.id(), reason, "materialization given up");
         self.shard.context().metrics.materializations_failed.add(1);
         self.end();
     }

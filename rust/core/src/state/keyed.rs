@@ -373,7 +373,13 @@ impl KeyedState {
     pub fn destroy(self) -> Result<()> {
         let Self { db, dir, .. } = self;
         drop(db);
-        std::fs::remove_dir_all(&dir).map_err(|e| Error::io(format!("cannot delete {}", dir.display()), &e))
+        match std::fs::remove_dir_all(&dir) {
+            // Spark deletes the folders of an application that ended.
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(format!("cannot delete {}", dir.display()), &e))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check(&self) -> Result<()> {

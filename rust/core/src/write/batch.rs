@@ -37,13 +37,17 @@ pub(super) enum Next {
     Wait,
     /// Start the timer of this number.
     Timer(u64),
+    /// The same, but for company that is only likely to come: a short one.
+    ShortTimer(u64),
     /// Upload these sets as one object.
     Upload(Vec<Entry>),
 }
 
 /// The queue. Invariants:
 /// 1. a set that waits has a running timer of the current number;
-/// 2. nothing waits while nobody could join;
+/// 2. nothing waits while nobody could join, but for shards that took part in the last micro-batch and whose task should
+///    be running: fewer wait than ever ran at once, and fewer have come than then. The slowest task of a wave ends it,
+///    so waiting for it costs nothing, and one object holds the wave;
 /// 3. after close the queue is empty for ever.
 pub(super) struct Batcher {
     queue: Vec<Entry>,
@@ -53,16 +57,34 @@ pub(super) struct Batcher {
     threshold: u64,
     timer: u64,
     closed: bool,
+    /// The micro-batch of the newest set, how many sets it has brought, and how many the one before it did.
+    batch: Option<BatchId>,
+    come: usize,
+    expected: usize,
+    /// Most sessions at once so far.
+    peak: usize,
 }
 
 impl Batcher {
     pub(super) fn new(threshold: u64) -> Self {
-        Self { queue: Vec::new(), queued_bytes: 0, joiners: 0, threshold, timer: 0, closed: false }
+        Self {
+            queue: Vec::new(),
+            queued_bytes: 0,
+            joiners: 0,
+            threshold,
+            timer: 0,
+            closed: false,
+            batch: None,
+            come: 0,
+            expected: 0,
+            peak: 0,
+        }
     }
 
     /// A session could add a set.
     pub(super) fn join(&mut self) {
         self.joiners += 1;
+        self.peak = self.peak.max(self.joiners + self.queue.len());
     }
 
     /// A session will not add a set after all.
@@ -79,12 +101,21 @@ impl Batcher {
         if self.closed {
             return Err(Box::new(entry));
         }
+        if self.batch.replace(entry.batch) != Some(entry.batch) {
+            self.expected = std::mem::take(&mut self.come);
+        }
+        self.come += 1;
         self.queued_bytes += entry.set.len() as u64;
         self.queue.push(entry);
-        if self.joiners == 0 || self.queued_bytes >= self.threshold {
+        if self.queued_bytes >= self.threshold {
             return Ok(Next::Upload(self.drain()));
         }
-        Ok(if self.queue.len() == 1 { Next::Timer(self.timer) } else { Next::Wait })
+        Ok(match self.joiners {
+            0 if self.come < self.expected && self.queue.len() < self.peak => Next::ShortTimer(self.timer),
+            0 => Next::Upload(self.drain()),
+            _ if self.queue.len() == 1 => Next::Timer(self.timer),
+            _ => Next::Wait,
+        })
     }
 
     /// The timer of this number has run out; one of an earlier batch means nothing.

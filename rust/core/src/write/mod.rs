@@ -16,7 +16,8 @@
 //! 1. every [`PersistFuture`] ends: with a segment that the store acknowledged, or with an error; also at close and
 //!    when the runtime ends;
 //! 2. a failure concerns the sets of its own batch only, and only after the store's last attempt;
-//! 3. a set waits for others at most `persist_delay`, and not at all when no session is left that could still join;
+//! 3. a set waits for open sessions at most `persist_delay`, and when none is open at most [`PEER_WAIT`], for shards of
+//!    the last micro-batch that have yet to come;
 //! 4. bytes in flight (waiting or uploading) never exceed `max_in_flight`, a single larger set excepted.
 
 mod batch;
@@ -43,6 +44,8 @@ use tokio::task::AbortHandle;
 
 /// Bytes in flight are counted in units of this size.
 const UNIT: u64 = 1 << 10;
+/// How long a set waits for a session that is likely to be opened. Tasks of one wave start together.
+const PEER_WAIT: Duration = Duration::from_millis(50);
 /// A submit that waited this many times `request_timeout` × `max_attempts` for room fails.
 const PATIENCE: u32 = 2;
 
@@ -233,28 +236,31 @@ impl Shared {
     fn act(self: &Arc<Self>, next: Next) {
         match next {
             Next::Wait => {}
-            Next::Timer(_) if self.delay.is_zero() => {
-                let batch = self.state.lock().batcher.drain();
-                self.upload(batch);
-            }
-            Next::Timer(number) => {
-                let weak = Arc::downgrade(self);
-                let delay = self.delay;
-                let task = self.runtime.spawn(async move {
-                    tokio::time::sleep(delay).await;
-                    if let Some(shared) = Weak::upgrade(&weak) {
-                        let next = shared.state.lock().batcher.timer(number);
-                        shared.act(next);
-                    }
-                });
-                let mut state = self.state.lock();
-                if state.batcher.is_current(number) {
-                    state.timer = Some((number, task.abort_handle()));
-                } else {
-                    task.abort();
-                }
-            }
+            Next::Timer(number) => self.start_timer(number, self.delay),
+            Next::ShortTimer(number) => self.start_timer(number, self.delay.min(PEER_WAIT)),
             Next::Upload(batch) => self.upload(batch),
+        }
+    }
+
+    fn start_timer(self: &Arc<Self>, number: u64, delay: Duration) {
+        if delay.is_zero() {
+            let batch = self.state.lock().batcher.drain();
+            return self.upload(batch);
+        }
+        let weak = Arc::downgrade(self);
+        let task = self.runtime.spawn(async move {
+            tokio::time::sleep(delay).await;
+            if let Some(shared) = Weak::upgrade(&weak) {
+                let next = shared.state.lock().batcher.timer(number);
+                shared.act(next);
+            }
+        });
+        let mut state = self.state.lock();
+        if state.batcher.is_current(number) {
+            // An earlier one of this number has nothing to do any more, or does the same later.
+            state.timer = Some((number, task.abort_handle()));
+        } else {
+            task.abort();
         }
     }
 

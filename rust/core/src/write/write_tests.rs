@@ -104,6 +104,36 @@ async fn sets_of_open_sessions_share_one_object() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wave_of_tasks_is_one_object_though_its_sessions_never_meet() {
+    let f = fixture(&[]);
+    let submit = |batch: i64| f.writer.submit(f.writer.join(), Bytes::from_static(b"set"), 1, VersionId::random(), BatchId(batch));
+    // Batch 0: two sessions meet, so two tasks run at once.
+    let (one, two) = (f.writer.join(), f.writer.join());
+    let sets = [f.submit(one, 3), f.submit(two, 3)];
+    for set in sets {
+        set.await.unwrap();
+    }
+    assert_eq!(f.puts(), 1);
+    let start = Instant::now();
+    for batch in 10..13 {
+        let (first, second) = (submit(batch), {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            submit(batch)
+        });
+        assert_eq!(first.await.unwrap().object, second.await.unwrap().object);
+    }
+    assert_eq!((f.puts(), start.elapsed().as_millis()), (4, 60), "the second set of a wave ends the wait");
+    // A shard stays away: the other waits a moment, once.
+    submit(13).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::from_millis(60) + PEER_WAIT);
+    submit(14).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::from_millis(60) + PEER_WAIT);
+    // A second execution of a batch waits for nobody.
+    submit(14).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::from_millis(60) + PEER_WAIT);
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_delay_every_set_goes_at_once() {
     let f = fixture(&[("persist_delay", "0s")]);
     let _open = f.writer.join();
