@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
 from waiting import until
 
 from fastchangelog import _internal, server

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// How often, and how long, a held process looks for its release.
 const LOOK: Duration = Duration::from_millis(2);
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {

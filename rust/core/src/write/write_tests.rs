@@ -106,7 +106,9 @@ async fn sets_of_open_sessions_share_one_object() {
 #[tokio::test(start_paused = true)]
 async fn a_wave_of_tasks_is_one_object_though_its_sessions_never_meet() {
     let f = fixture(&[]);
-    let submit = |batch: i64| f.writer.submit(f.writer.join(), Bytes::from_static(b"set"), 1, VersionId::random(), BatchId(batch));
+    let submit = |batch: i64| {
+        f.writer.submit(f.writer.join(), Bytes::from_static(b"set"), 1, VersionId::random(), BatchId(batch))
+    };
     // Batch 0: two sessions meet, so two tasks run at once.
     let (one, two) = (f.writer.join(), f.writer.join());
     let sets = [f.submit(one, 3), f.submit(two, 3)];
