@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
+import resource
 import select
 import signal
 from collections.abc import Callable, Iterator
@@ -200,6 +203,32 @@ def test_failures_of_materialization_fail_the_job_until_it_heals(job: Callable[.
     until("the job fails", refused)
     client.set_failpoints("")
     until("the healed shard opens again", lambda: not refused())
+    one.run(rows(2))
+
+
+@contextlib.contextmanager
+def a_disk_without_room_for_more_than(size: int) -> Iterator[None]:
+    """As far as a test can have it: processes started now can write no file larger than `size`."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_p3_a_full_local_disk_costs_time_and_nothing_else(job: Callable[..., Job]) -> None:
+    one = job(materialization_log_bytes="400KiB")
+    names = random.Random(7)
+    with a_disk_without_room_for_more_than(256 << 10):  # enough for a log object, not for RocksDB's flush
+        for batch in range(20):
+            one.run([(f"{names.getrandbits(60)}", batch) for _ in range(2_000)])
+        until("a materialization fails", lambda: metrics().get("materializations_failed", 0) >= 1)
+        one.run(rows(0))
+    assert "File too large" in one.place.log.read_text()
+    one.kill()  # the next server has room again
+    one.run(rows(1))
+    until("a materialization completes", lambda: metrics().get("materializations_completed", 0) >= 1)
     one.run(rows(2))
 
 

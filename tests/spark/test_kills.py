@@ -19,7 +19,7 @@ import pytest
 from kills import KillRun
 from waiting import pause, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(1800)]
 
 #: Steps of a batch in their order; the comment is the chapter of its life that the step ends or begins.
 WORKER_POINTS = [
