@@ -30,6 +30,10 @@ impl Shard {
         schema: (u64, &str),
     ) -> Result<InstanceId> {
         let _transition = self.transition.lock();
+        if self.live.read().as_ref().is_some_and(|live| live.keyed.is_broken()) {
+            tracing::warn!(shard = %self.id, "the local state is unusable after a failed write: it is restored");
+            self.drop_live();
+        }
         match handle {
             None => self.make_empty(),
             Some(handle) => {

@@ -382,6 +382,11 @@ impl KeyedState {
         }
     }
 
+    /// True after a failed write (invariant 4).
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     fn check(&self) -> Result<()> {
         match &self.broken {
             None => Ok(()),
