@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -242,6 +243,21 @@ def test_a_users_tuning_is_not_overridden(df: Any, spark: Any, conf: Any, root: 
     conf(key, other)
     grouped(df, "k", state=root)
     assert spark.conf.get(key) == other
+
+
+def test_in_local_mode_workers_run_this_interpreter_unless_another_is_asked_for(
+    df: Any, spark: Any, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = spark.sparkContext
+    monkeypatch.setattr(context, "pythonExec", "python3")
+    grouped(df, "k", state=root)
+    assert context.pythonExec == "python3", "PYSPARK_PYTHON is set"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    grouped(df, "k", state=root)
+    assert context.pythonExec == sys.executable
+    monkeypatch.setattr(context, "pythonExec", "/somewhere/python")
+    grouped(df, "k", state=root)
+    assert context.pythonExec == "/somewhere/python"
 
 
 def test_many_waves_warn(feed: Any, conf: Any, root: str) -> None:

@@ -8,12 +8,17 @@ Tested per Spark version; nothing else in the package may use those attributes.
 from __future__ import annotations
 
 import dataclasses
+import logging
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-__all__ = ["Call", "Literal", "Star", "call_of", "function_names", "is_connect", "is_plain_reference", "same", "slots"]
+__all__ = ["Call", "Literal", "Star", "call_of", "function_names", "is_connect", "is_plain_reference", "run_this_interpreter", "same", "slots"]
+
+_log = logging.getLogger("fastchangelog.spark")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +81,19 @@ def slots(spark: SparkSession) -> int | None:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return None
     return int(spark.sparkContext.defaultParallelism)
+
+
+def run_this_interpreter(spark: SparkSession) -> None:
+    """In local mode, lets Spark's workers run this process's interpreter unless another was asked for.
+
+    PySpark takes whatever `python3` is first in PATH, which need not be the environment that this package is in.
+    """
+    if os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python", None) is not None:
+        return
+    context = getattr(spark, "_sc", None)  # none with Spark Connect
+    if context is not None and context.master.startswith("local") and context.pythonExec == "python3":
+        context.pythonExec = sys.executable
+        _log.info("Spark's workers run %s: neither PYSPARK_PYTHON nor spark.pyspark.python is set", sys.executable)
 
 
 def _node(column: Any) -> Any:

@@ -93,6 +93,7 @@ class GroupedStream:
         self._options = settings.read_options(spark, options)
         self._storage_options = settings.storage_options(spark, self._root, storage_options)
         settings.prepare_session(spark)
+        columns.run_this_interpreter(spark)
         self._partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
         if self._streaming:
             self._warn_of_waves()
