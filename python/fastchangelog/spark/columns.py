@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-__all__ = ["Call", "Literal", "Star", "call_of", "function_names", "is_connect", "is_plain_reference", "run_this_interpreter", "same", "slots"]
+__all__ = [
+    "Call",
+    "Literal",
+    "Star",
+    "call_of",
+    "function_names",
+    "is_connect",
+    "is_plain_reference",
+    "run_this_interpreter",
+    "same",
+    "slots",
+]
 
 _log = logging.getLogger("fastchangelog.spark")
 
