@@ -7,6 +7,7 @@ Does not own: what the query is (compare_queries), which runs there are (spark_c
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import platform
@@ -106,7 +107,7 @@ def run(
     """Runs a variant over all of its input, or for `seconds`; starts from what `work` holds."""
     work.mkdir(parents=True, exist_ok=True)
     configure(spark, variant)
-    before = server_metrics(spark) if _has_server(variant) else {}
+    before = server_metrics(spark, options) if _has_server(variant) else {}
     frame = build(variant, source(spark, glob), work / "state", options)
     writer = frame.writeStream.format("noop").outputMode("append" if _stateless(variant) else "update")
     start, began = time.monotonic(), time.time()
@@ -131,7 +132,7 @@ def run(
         files, size = tree_size(work / "state")
         outcome.state_files += files
         outcome.state_bytes += size
-        after = server_metrics(spark)
+        after = server_metrics(spark, options)
         outcome.server = {name: value - before.get(name, 0) for name, value in after.items()}
     return outcome
 
@@ -184,9 +185,9 @@ def tree_size(folder: Path) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def server_metrics(spark: SparkSession) -> dict[str, int]:
+def server_metrics(spark: SparkSession, options: dict[str, str] | None = None) -> dict[str, int]:
     """The counters of the state server; it is started if there is none, so that the first run is not charged for it."""
-    return json.loads(_in_worker(spark, _metrics))  # type: ignore[no-any-return]
+    return json.loads(_in_worker(spark, functools.partial(_metrics, options)))  # type: ignore[no-any-return]
 
 
 def server_shards(spark: SparkSession) -> list[dict[str, Any]]:
@@ -194,11 +195,11 @@ def server_shards(spark: SparkSession) -> list[dict[str, Any]]:
     return json.loads(_in_worker(spark, _shards))  # type: ignore[no-any-return]
 
 
-def _metrics() -> str:
+def _metrics(options: dict[str, str] | None) -> str:
     from fastchangelog._internal import ServerClient
     from fastchangelog.server import ensure_server
 
-    return ServerClient(str(ensure_server().socket)).metrics()
+    return ServerClient(str(ensure_server(options).socket)).metrics()
 
 
 def _shards() -> str:

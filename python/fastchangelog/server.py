@@ -45,9 +45,9 @@ from fastchangelog.upkeep import Materializers
 
 __all__ = ["ensure_server", "main", "open_session"]
 
-_ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "1000"}
-"""Memory that a batch leaves goes back to the kernel after some seconds without another, not between two batches: the
-unit is a millisecond, and the allocator waits ten of these for large pieces."""
+_ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "0", "MIMALLOC_ALLOW_THP": "0"}
+"""Freed memory goes back to the kernel at once, and in small pages: `memory_budget` is a promise about resident memory.
+A value in the environment wins."""
 
 START_TIMEOUT = 60.0
 """Seconds until a server must have started: an interpreter, an import and a socket, on a busy machine."""
