@@ -32,9 +32,8 @@ def main(plan: dict[str, Any]) -> None:
         .config("spark.sql.shuffle.partitions", plan["partitions"])
         .config("spark.sql.warehouse.dir", str(Path(plan["folder"], "warehouse")))
         .config("spark.deploy.maxExecutorRetries", -1)
+        .config("spark.local.dir", str(Path(plan["folder"], "local")))
     )
-    for name, value in plan["conf"].items():
-        builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     folder = Path(plan["folder"])
@@ -55,7 +54,6 @@ def main(plan: dict[str, Any]) -> None:
 
     writer = counted.writeStream.foreachBatch(write).outputMode("update")
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
-    Path(folder, "running").touch()
     while not query.awaitTermination(0.2):  # type: ignore[arg-type]
         if select.select([0], [], [], 0)[0]:
             break

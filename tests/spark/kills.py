@@ -41,9 +41,8 @@ class KillRun:
         master: str = "local[2,4]",
         partitions: int = 2,
         options: dict[str, str] | None = None,
-        conf: dict[str, str] | None = None,
     ):
-        self.folder, self.partitions = folder, partitions
+        self.folder = folder
         self._mark = f"kills-{os.getpid()}-{folder.name}"
         self._random = random.Random(seed)
         self._model: dict[str | None, list[int]] = {}
@@ -57,7 +56,6 @@ class KillRun:
             "master": master,
             "partitions": partitions,
             "options": {"file_sync": "false", **(options or {})},
-            "conf": {"spark.local.dir": str(folder / "local"), **(conf or {})},
         }
 
     # The job.

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from kills import KillRun
-from waiting import pause, until
+from waiting import pause
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(1800)]
 
@@ -242,4 +242,3 @@ def test_a_cluster_of_two_executors_is_sticky_exact_and_leaves_nothing(start: St
         assert len(set(servers[2:])) == 1, f"shard {shard} moved: {servers}"
     run.check_all()
     run.stop()
-    until("the end of all its processes", lambda: not run.living())

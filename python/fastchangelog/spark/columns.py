@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import Column, SparkSession
 
 __all__ = [
@@ -89,9 +90,8 @@ def same(a: Column, b: Column) -> bool:
 
 def slots(spark: SparkSession) -> int | None:
     """How many tasks run at once; None where that cannot be known (Spark Connect)."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        return None
-    return int(spark.sparkContext.defaultParallelism)
+    context = _context(spark)
+    return None if context is None else int(context.defaultParallelism)
 
 
 def run_this_interpreter(spark: SparkSession) -> None:
@@ -101,10 +101,15 @@ def run_this_interpreter(spark: SparkSession) -> None:
     """
     if os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python", None) is not None:
         return
-    context = getattr(spark, "_sc", None)  # none with Spark Connect
-    if context is not None and context.master.startswith("local") and context.pythonExec == "python3":
+    context = _context(spark)
+    if context is not None and (context.master or "").startswith("local") and context.pythonExec == "python3":
         context.pythonExec = sys.executable
         _log.info("Spark's workers run %s: neither PYSPARK_PYTHON nor spark.pyspark.python is set", sys.executable)
+
+
+def _context(spark: SparkSession) -> SparkContext | None:
+    """None with Spark Connect, where it is out of reach."""
+    return None if type(spark).__module__.startswith("pyspark.sql.connect") else spark.sparkContext
 
 
 def _node(column: Any) -> Any:

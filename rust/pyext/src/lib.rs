@@ -12,8 +12,7 @@ mod split;
 
 use pyo3::prelude::*;
 
-/// Every batch needs the same large buffers for a moment; the system's allocator gives them back to the kernel each
-/// time, which then has to clear them anew.
+/// How long it keeps what was freed can be set from outside; the state server's choice is in `server.py`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
