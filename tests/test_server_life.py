@@ -265,6 +265,16 @@ def test_a_limited_address_space_names_its_setting(world: ServerWorld) -> None:
     assert world.pids() == []
 
 
+def test_the_server_may_open_as_many_files_as_the_system_allows(world: ServerWorld) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, soft), hard))
+    try:
+        pid = world.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (hard, hard)
+
+
 def test_a_bad_option_is_told_to_the_starter(world: ServerWorld) -> None:
     with pytest.raises(InvalidArgument, match="did you mean `memory_budget`"):
         server.ensure_server({"memory_bugdet": "1GiB"})

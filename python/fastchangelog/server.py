@@ -324,6 +324,7 @@ def main(argv: list[str] | None = None) -> int:
     if os.fork() != 0:
         # The child has no worker for a parent: nobody waits for it, nobody is left with a zombie.
         os._exit(0)
+    _raise_open_files()
     try:
         alive = _take_alive_lock(settings.place)
         if alive is None:
@@ -339,6 +340,13 @@ def main(argv: list[str] | None = None) -> int:
     status = _run(settings, server, lambda: _say(ready, "ready"))
     os.close(alive)
     return status
+
+
+def _raise_open_files() -> None:
+    """Every shard has files and every session a socket: as many as the system lets this process have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # some systems call more than they allow their limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _say(ready: int, word: str) -> None:

@@ -39,7 +39,7 @@ _METRICS = pa.list_(pa.int64())
 
 
 @dataclasses.dataclass(frozen=True)
-class Operator:
+class Operator(task.Shipped):
     """What the driver decided, shipped to every task."""
 
     spec: str
@@ -106,6 +106,7 @@ class Anchor(StatefulProcessor):
         yield frame([*nothing, pa.array([numbers], _METRICS)], names)
         self._handle.update((handle,))
         _internal.failpoint("anchor.stored")
+        task.settle("anchor")
 
     def _request(self, shard_id: int, handle: str | None) -> str:
         operator = self._operator

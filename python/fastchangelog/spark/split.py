@@ -15,7 +15,7 @@ from fastchangelog import _internal
 from fastchangelog.errors import one_line
 from fastchangelog.spark import settings
 from fastchangelog.spark.plan.shards import shard_ids
-from fastchangelog.spark.task import local_property
+from fastchangelog.spark.task import Shipped, local_property, settle
 
 __all__ = ["WATERMARK_DELAY", "Split", "payload_type"]
 
@@ -37,7 +37,7 @@ def payload_type(watermark_millis: int | None) -> T.StructType:
     )
 
 
-class Split:
+class Split(Shipped):
     """What `mapInArrow` runs: picklable, and the same for every task."""
 
     def __init__(self, spec: str, input: pa.Schema, options: Mapping[str, str], payload_bytes: int, partitions: int):
@@ -63,6 +63,7 @@ class Split:
                 yield from _rows(splitter.push(shaped(batch, self._input)), ids)
         _internal.failpoint("split.finish")
         yield from _rows(splitter.finish(), ids)
+        settle("split")
 
 
 def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -1,11 +1,18 @@
 """Facts about the Spark task that runs this code.
 
-Owns: reading task properties. Does not own: what they must be (`settings`).
+Owns: reading task properties; the check that driver and worker run one version; what a worker process does once.
+Does not own: what the properties must be (`settings`).
 """
 
 from __future__ import annotations
 
-__all__ = ["BATCH_ID", "QUERY_ID", "local_property"]
+import gc
+from typing import Any
+
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgument
+
+__all__ = ["BATCH_ID", "QUERY_ID", "Shipped", "local_property", "settle"]
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -17,3 +24,36 @@ def local_property(name: str) -> str | None:
 
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(name)
+
+
+class Shipped:
+    """Base of what the driver pickles for its workers: a worker with another version refuses to unpickle it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, _VERSION: _internal.__version__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        shipped = state.get(_VERSION)
+        if shipped != _internal.__version__:
+            raise InvalidArgument(
+                f"two fastchangelog versions in one cluster: the driver has {shipped}, this worker has "
+                f"{_internal.__version__}; install one version on the driver and on every executor"
+            )
+        self.__dict__.update({name: value for name, value in state.items() if name != _VERSION})
+
+
+_VERSION = "fastchangelog version"
+
+_settled: set[str] = set()
+
+
+def settle(kind: str) -> None:
+    """Takes the worker's modules out of the garbage collector's sight, once for each kind of task.
+
+    PySpark's daemon runs a full collection in a worker after each task.  With pandas and pyarrow loaded it visits some
+    hundred thousand objects that live as long as the process, and takes a core from the tasks of the next stage.
+    """
+    if kind not in _settled:
+        _settled.add(kind)
+        gc.collect()
+        gc.freeze()

@@ -106,6 +106,27 @@ options! {
     session_timeout: duration = "30m",
 }
 
+impl Options {
+    /// Options of the process rather than of a state: the first query that starts a server chooses them.
+    pub const OF_PROCESS: &'static [&'static str] =
+        &["memory_budget", "cache_size", "max_message_size", "max_sessions"];
+
+    /// The names in [`Self::OF_PROCESS`] that `asked` sets to something else than these options, which are in force.
+    pub fn overruled(&self, asked: &BTreeMap<String, String>) -> Result<Vec<&'static str>> {
+        let mut names = Vec::new();
+        for name in Self::OF_PROCESS {
+            if let Some(value) = asked.get(*name) {
+                let mut wanted = self.clone();
+                wanted.set(name, value)?;
+                if wanted != *self {
+                    names.push(*name);
+                }
+            }
+        }
+        Ok(names)
+    }
+}
+
 mod parse {
     use super::{Compression, Duration, Error, Result};
 
@@ -236,6 +257,21 @@ mod tests {
 
     fn one(name: &str, value: &str) -> Result<Options> {
         Options::from_map(&BTreeMap::from([(name.to_owned(), value.to_owned())]))
+    }
+
+    #[test]
+    fn overruled_are_options_of_the_process_with_another_value() {
+        let in_force = one("memory_budget", "256MiB").unwrap();
+        let asked = |pairs: &[(&str, &str)]| {
+            let map = pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            in_force.overruled(&map).unwrap()
+        };
+        assert_eq!(asked(&[]), [""; 0], "what is not asked for is not overruled");
+        assert_eq!(asked(&[("memory_budget", "268435456"), ("compression", "lz4")]), [""; 0]);
+        assert_eq!(asked(&[("memory_budget", "1GiB"), ("max_sessions", "9")]), ["memory_budget", "max_sessions"]);
+        for name in Options::OF_PROCESS {
+            assert!(Options::TABLE.iter().any(|(known, _, _)| known == name), "{name}");
+        }
     }
 
     #[test]

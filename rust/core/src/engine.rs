@@ -177,6 +177,15 @@ impl Engine {
         }
         let options = Options::from_map(&request.options)?;
         let config = &self.config;
+        for option in config.options.overruled(&request.options)? {
+            let asked = &request.options[option];
+            tracing::warn!(
+                query = request.query_id,
+                option,
+                asked,
+                "this server was started by a query with another value, which stays in force until the server ends"
+            );
+        }
         let store = Store::open(
             &request.root,
             &request.storage_options,
@@ -257,8 +266,11 @@ impl Engine {
         let others = self.budget.used().saturating_sub(held) + share(limit, HEADROOM_SHARE);
         let hot = limit.saturating_sub(others).max(share(limit, HOT_FLOOR_SHARE));
         let wants: Vec<Want> = shards.iter().map(|s| s.want()).collect();
-        for (shard, bytes) in shards.iter().zip(divide(hot, &wants)) {
-            shard.set_hot_limit(bytes);
+        for (shard, bytes) in shards.into_iter().zip(divide(hot, &wants)) {
+            if shard.set_hot_limit(bytes) {
+                // Another query's open must not wait for what this shard has to write.
+                self.runtime.spawn_blocking(move || shard.fit_hot());
+            }
         }
     }
 

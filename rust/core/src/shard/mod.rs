@@ -249,12 +249,16 @@ impl Shard {
         Want { bytes: if active { held.max(whole) / 8 * 9 } else { held }, active }
     }
 
-    /// Bounds the hot tier of this shard: at once when nobody reads, else from the next change on.
-    pub fn set_hot_limit(&self, bytes: u64) {
+    /// Bounds the hot tier of this shard from the next change on. True if the move is too large to wait for that:
+    /// call [`Self::fit_hot`].
+    pub fn set_hot_limit(&self, bytes: u64) -> bool {
         let old = self.hot_limit.swap(bytes, Ordering::Relaxed);
-        // Small moves wait for the next change: shrinking costs writes.
-        if old.abs_diff(bytes) > old / 8
-            && let Some(mut live) = self.live.try_write()
+        old.abs_diff(bytes) > old / 8
+    }
+
+    /// Evicts what is beyond the hot limit, unless somebody reads: then the next change does. May write to the disk.
+    pub fn fit_hot(&self) {
+        if let Some(mut live) = self.live.try_write()
             && let Some(live) = live.as_mut()
             && let Err(error) = self.limit_hot(live)
         {

@@ -1,0 +1,62 @@
+"""What a worker does once, and only once; a worker of another version.
+
+Owns: tests of `spark.task`. Does not own: tasks inside Spark (tests/spark).
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgument
+from fastchangelog.spark.anchor import Anchor, Operator
+from fastchangelog.spark.split import Split
+
+_SCRIPT = """
+import gc, weakref
+import pandas, pyarrow
+from fastchangelog.spark import task
+
+class Ring:
+    def __init__(self):
+        self.itself = self
+
+garbage = weakref.ref(Ring())
+gc.disable()
+task.settle("split")
+assert garbage() is None, "what nobody can reach must go before the rest is frozen"
+first = gc.get_freeze_count()
+assert first > 50_000, first
+assert len(gc.get_objects()) < 1_000, len(gc.get_objects())
+later = [Ring() for _ in range(5_000)]
+task.settle("split")
+assert gc.get_freeze_count() <= first, "once for each kind: a task's own objects stay in the collector's sight"
+task.settle("anchor")
+assert gc.get_freeze_count() > first, "the first task of another kind may have loaded more modules"
+"""
+
+
+def test_a_worker_freezes_its_modules_once_for_each_kind_of_task() -> None:
+    subprocess.run([sys.executable, "-c", _SCRIPT], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "shipped",
+    [
+        Split("{}", pa.schema([]), {}, 1, 2),
+        Anchor(Operator("{}", "file:///s", "default", pa.schema([]), {}, {}, 2, True)),
+    ],
+    ids=["split", "anchor"],
+)
+def test_a_worker_with_another_version_says_so(shipped: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pickle.dumps(shipped)
+    same = pickle.loads(data)
+    assert type(same) is type(shipped)
+    assert "fastchangelog version" not in vars(same)
+    monkeypatch.setattr(_internal, "__version__", "0.0.9")
+    with pytest.raises(InvalidArgument, match=r"two fastchangelog versions.*has 0\.1\.0, this worker has 0\.0\.9"):
+        pickle.loads(data)
