@@ -11,6 +11,7 @@ import sys
 
 import pyarrow as pa
 import pytest
+
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument
 from fastchangelog.spark.anchor import Anchor, Operator
