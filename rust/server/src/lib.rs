@@ -7,6 +7,7 @@
 //! backend    what the server serves            the engine, or a fake in tests
 //! engine     the engine as a backend
 //! server     listener, limits, peer check      accepts connections
+//! shared     what connections share            flags, policies, failed shards
 //! session    one connection, frame by frame    runs in a thread of its own
 //! client     the other end                     synchronous, fork-safe, hears Ctrl-C
 //! logfile    JSON lines with a size bound
@@ -23,6 +24,7 @@ pub mod process;
 pub mod protocol;
 pub mod server;
 mod session;
+mod shared;
 
 pub use backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
 pub use client::{Client, ClientSettings, SessionClient, Tick};

@@ -1,12 +1,14 @@
 //! The listener: who may connect, how many, and how it all ends.
 //!
-//! Owns: the socket's rights, the accept loop, one thread per connection up to a bound, the register of failed shards.
-//! Does not own: frames (`session`), policies and the process's life (Python), shards (the backend).
+//! Owns: the socket's rights, the accept loop, one thread per connection up to a bound.
+//! Does not own: frames (`session`), what connections share (`shared`), the process's life (Python), shards (the
+//! backend).
 
 use crate::backend::{Backend, MaterializeBackend};
 use crate::logfile::LogFile;
 use crate::protocol::{self, Kind, write_frame};
 use crate::session;
+use crate::shared::{Connections, Shared};
 use fastchangelog_core::failpoint::SharedFailpoints;
 use fastchangelog_core::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
@@ -14,7 +16,6 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -25,8 +26,6 @@ use std::time::{Duration, Instant};
 
 /// Stack of a connection's thread. Merging and combining are loops over flat memory, not recursion.
 const STACK: usize = 2 << 20;
-/// Name prefix of the options that Python's materialization policy reads.
-const POLICY_PREFIX: &str = "materialization_";
 
 /// How a server listens.
 #[derive(Debug, Clone)]
@@ -45,40 +44,6 @@ pub struct Server {
     shared: Arc<Shared>,
     socket: PathBuf,
     accept: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// What the connections share.
-pub(crate) struct Shared {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) log: LogFile,
-    pub(crate) max_message: u64,
-    pub(crate) sessions: AtomicU64,
-    max_connections: usize,
-    failpoints: SharedFailpoints,
-    stopping: AtomicBool,
-    shutdown: AtomicBool,
-    wake: OwnedFd,
-    connections: Mutex<Connections>,
-    registry: Mutex<Registry>,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("sessions", &self.sessions).finish_non_exhaustive()
-    }
-}
-
-struct Connections {
-    next: u64,
-    open: HashMap<u64, UnixStream>,
-    idle_since: Instant,
-}
-
-/// What the policy needs to know of each state, and which shards must fail their job.
-#[derive(Default)]
-struct Registry {
-    policies: HashMap<String, BTreeMap<String, String>>,
-    failed: HashMap<String, String>,
 }
 
 impl Server {
@@ -135,13 +100,7 @@ impl Server {
 
     /// From now on opening this shard fails with `message`, so that its job fails; with None it opens again.
     pub fn set_shard_failure(&self, shard: &str, message: Option<&str>) {
-        let key = self.shared.backend.shards().iter().find(|s| s["id"] == shard).map(shard_key);
-        let mut registry = self.shared.registry.lock();
-        match (key, message) {
-            (Some(key), Some(message)) => drop(registry.failed.insert(key, message.to_owned())),
-            (Some(key), None) => drop(registry.failed.remove(&key)),
-            (None, _) => {}
-        }
+        self.shared.set_shard_failure(shard, message);
     }
 
     /// Connections that are open now.
@@ -194,75 +153,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop(Duration::from_secs(5));
     }
-}
-
-impl Shared {
-    pub(crate) fn metrics(&self) -> BTreeMap<String, u64> {
-        let mut metrics = self.backend.metrics();
-        metrics.insert("server_sessions".to_owned(), self.sessions.load(Ordering::Relaxed));
-        metrics.insert("server_connections".to_owned(), self.connections.lock().open.len() as u64);
-        metrics
-    }
-
-    pub(crate) fn shards(&self) -> Vec<Value> {
-        let mut shards = self.backend.shards();
-        let mut registry = self.registry.lock();
-        // The registry is bounded by the live shards: what belongs to none of them is forgotten.
-        let live: std::collections::HashSet<String> = shards.iter().map(state_key).collect();
-        registry.policies.retain(|key, _| live.contains(key));
-        let live: std::collections::HashSet<String> = shards.iter().map(shard_key).collect();
-        registry.failed.retain(|key, _| live.contains(key));
-        for shard in &mut shards {
-            let policy = registry.policies.get(&state_key(shard));
-            shard["policy"] = json!(policy);
-        }
-        shards
-    }
-
-    /// Refuses a session of a shard that must fail its job; notes the policy that its query asks for.
-    pub(crate) fn admit(&self, request: &Value) -> Result<()> {
-        if self.stopping.load(Ordering::Acquire) {
-            return Err(Error::retryable("the state server is ending; the next attempt starts another one"));
-        }
-        let mut registry = self.registry.lock();
-        if let Some(message) = registry.failed.get(&shard_key(request)) {
-            return Err(Error::new(ErrorKind::Store, message.clone()));
-        }
-        if let Value::Object(options) = &request["options"] {
-            let policy = options
-                .iter()
-                .filter(|(name, _)| name.starts_with(POLICY_PREFIX))
-                .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
-                .collect();
-            registry.policies.insert(state_key(request), policy);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn request_shutdown(&self) {
-        self.shutdown.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn set_failpoints(&self, text: &[u8]) -> Result<()> {
-        let text = std::str::from_utf8(text).map_err(|_| Error::invalid("failpoints that are not UTF-8"))?;
-        if text.is_empty() {
-            self.failpoints.clear();
-            return Ok(());
-        }
-        self.failpoints.set(text)
-    }
-}
-
-fn text<'a>(value: &'a Value, name: &str) -> &'a str {
-    value[name].as_str().unwrap_or_default()
-}
-
-fn state_key(value: &Value) -> String {
-    format!("{}/{}", text(value, "query_id"), text(value, "name"))
-}
-
-fn shard_key(value: &Value) -> String {
-    format!("{}/{}", state_key(value), value["shard"])
 }
 
 fn bind(path: &Path) -> Result<UnixListener> {

@@ -10,7 +10,7 @@
 
 use crate::backend::{ResultStream, SessionBackend};
 use crate::protocol::{self, HEADER, HandleBody, Header, Kind, write_frame};
-use crate::server::Shared;
+use crate::shared::Shared;
 use arrow_ipc::writer::StreamWriter;
 use fastchangelog_core::{Error, Result};
 use serde_json::{Value, json};
