@@ -33,11 +33,14 @@ class Shape:
     key_bytes: int = 0
     #: Batches that together hold every key once, before the others.
     seed_batches: int = 1
+    #: Of 100 rows so many have one and the same key.
+    hot_percent: int = 0
 
     @property
     def name(self) -> str:
         """Folder of this input."""
-        return f"k{self.keys}-r{self.rows}-b{self.batches}-l{self.key_bytes}-s{self.seed_batches}"
+        sizes = f"k{self.keys}-r{self.rows}-b{self.batches}-l{self.key_bytes}-s{self.seed_batches}"
+        return f"{sizes}-h{self.hot_percent}"
 
 
 def folder(root: Path, shape: Shape) -> Path:
@@ -55,6 +58,7 @@ def folder(root: Path, shape: Shape) -> Path:
             ids = np.array_split(order, shape.seed_batches)[batch]
         else:
             ids = rng.integers(0, shape.keys, shape.rows)
+            ids[rng.random(shape.rows) * 100 < shape.hot_percent] = 0
         _write(making, batch, _table(ids, batch, shape.key_bytes, rng))
     making.rename(target)
     return target

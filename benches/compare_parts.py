@@ -67,21 +67,35 @@ class Part:
 
 def side_by_side(setting: Setting) -> list[Part]:
     """Batch times of all variants, taken in turns: A B C, A B C, …; one table for each number of keys."""
-    variants = [v for v in SIDE_BY_SIDE if v in setting.variants]
+    shapes = [Shape(keys, setting.rows, setting.batches) for keys in setting.keys]
+    return _in_turns(setting, shapes, [v for v in SIDE_BY_SIDE if v in setting.variants])
+
+
+def skewed(setting: Setting) -> list[Part]:
+    """The same with one key that has 90 of 100 rows, and with none, side by side with Spark's own operators."""
+    variants = [v for v in SIDE_BY_SIDE[:4] if v in setting.variants]
+    keys = 10_000 if setting.quick else 100_000
+    return _in_turns(setting, [Shape(keys, setting.rows, setting.batches, hot_percent=h) for h in (0, 90)], variants)
+
+
+def _in_turns(setting: Setting, shapes: list[Shape], variants: list[str]) -> list[Part]:
     spark = session()
     parts = []
-    for keys in setting.keys:
-        shape = Shape(keys, setting.rows, setting.batches)
+    for shape in shapes:
         data = setting.input(shape)
         short = compare_data.files(data, 0, 2)
         glob = compare_data.files(data, 0, setting.batches + shape.seed_batches)
         outcomes: dict[str, list[Outcome]] = {v: [] for v in variants}
         for variant in variants:
             warm_up(spark, variant, short, setting.work("warm-up"))
-        for _ in range(setting.rounds):
+        # The JVM compiles for some dozen batches: a round that does not count, unless there is only one.
+        for counts in [False] * (setting.rounds > 1) + [True] * setting.rounds:
             for variant in variants:
-                outcomes[variant].append(run(spark, variant, glob, setting.work(variant)))
-        parts.append(_compared(f"{keys:,} keys, {setting.rows:,} rows a batch", outcomes, shape.seed_batches + WARM_UP))
+                outcome = run(spark, variant, glob, setting.work(variant))
+                outcomes[variant] += [outcome] * counts
+        hot = f", one with {shape.hot_percent} % of the rows" if shape.hot_percent else ""
+        title = f"{shape.keys:,} keys{hot}, {shape.rows:,} rows a batch"
+        parts.append(_compared(title, outcomes, shape.seed_batches + WARM_UP))
     spark.stop()
     return parts
 
@@ -95,6 +109,7 @@ def row_by_row(setting: Setting) -> list[Part]:
     variants = [v for v in ("ours", "tws-row") if v in setting.variants]
     outcomes: dict[str, list[Outcome]] = {v: [] for v in variants}
     for variant in variants:
+        warm_up(spark, variant, glob, setting.work("warm-up"))
         outcomes[variant].append(run(spark, variant, glob, setting.work(variant)))
     spark.stop()
     return [_compared(f"{keys:,} keys, {rows:,} rows a batch, row by row in Python", outcomes, 2)]

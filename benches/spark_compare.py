@@ -1,6 +1,6 @@
 """`make bench`: fastchangelog beside Spark's own operators, on this machine, in one session, taken in turns.
 
-    spark_compare.py all|compare|rows|steps|restart|memory|size [--quick] [--rounds N] [--keys N …] [--out FILE]
+    spark_compare.py all|compare|skew|rows|steps|restart|memory|size [--quick] [--rounds N] [--keys N …] [--out FILE]
 
 Owns: the command line, the tables, the JSON file. Does not own: the parts (compare_parts).
 """
@@ -41,6 +41,7 @@ def restart(setting: Setting) -> list[Part]:
 
 PARTS: dict[str, Callable[[Setting], list[Part]]] = {
     "compare": compare_parts.side_by_side,
+    "skew": compare_parts.skewed,
     "rows": compare_parts.row_by_row,
     "steps": compare_parts.steps,
     "restart": restart,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from kills import KillRun
-from waiting import pause
+from waiting import pause, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(1800)]
 
@@ -98,11 +98,14 @@ def strike(run: KillRun, victim: str, point: str) -> None:
     while not run.reached(point, number):  # in the background, some batches may pass
         run.answered(number)
         number = run.feed()
+    below = {p.pid for p in run.living("worker", "worker daemon", "state server")} if victim == "executor" else set()
     if victim == "driver":
         run.kill_driver()
     else:
         assert run.kill(victim), f"no {victim} to kill at {point}"
     run.release(point)
+    # The next strike must not meet what the dead have left.
+    until("the end of what the executors started", lambda: not below & {p.pid for p in run.living()})
     run.answered(number)
 
 
