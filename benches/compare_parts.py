@@ -16,6 +16,7 @@ import compare_data
 from compare_data import Shape
 from compare_run import (
     Outcome,
+    materializations_settled,
     median,
     resident,
     run,
@@ -286,6 +287,10 @@ def size(setting: Setting) -> list[Part]:
     work = setting.work("size")
     options = {"materialization_interval": "2s"}
     outcome = run(spark, "ours", compare_data.files(data, 0, 1 + setting.batches), work, options=options)
+    materializations_settled(spark, options)
+    # A base is named by the next handle: two small batches, of ten keys.
+    small = setting.input(Shape(10, 10, 1))
+    run(spark, "ours", compare_data.files(small, 0, 2), work, options=options)
     shards = server_shards(spark)
     handles = newest_handles(spark, work / "checkpoint")
     spark.stop()

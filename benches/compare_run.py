@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 from fastchangelog.demo import processes
 
 POLL_SECONDS = 0.02
+SETTLED_SECONDS = 5.0
 
 
 def session(master: str = "local[2]", partitions: int = 2, memory: str = "6g") -> SparkSession:
@@ -193,6 +194,18 @@ def server_metrics(spark: SparkSession, options: dict[str, str] | None = None) -
 def server_shards(spark: SparkSession) -> list[dict[str, Any]]:
     """The server's live shards."""
     return json.loads(_in_worker(spark, _shards))  # type: ignore[no-any-return]
+
+
+def materializations_settled(spark: SparkSession, options: dict[str, str]) -> None:
+    """Returns when none is running and none has been started for a while."""
+    seen = None
+    while True:
+        metrics = server_metrics(spark, options)
+        now = (metrics["materializations_started"], metrics["materializations_completed"])
+        if now == seen and now[0] == now[1]:
+            return
+        seen = now
+        time.sleep(SETTLED_SECONDS)
 
 
 def _metrics(options: dict[str, str] | None) -> str:
