@@ -287,10 +287,13 @@ def size(setting: Setting) -> list[Part]:
     work = setting.work("size")
     options = {"materialization_interval": "2s"}
     outcome = run(spark, "ours", compare_data.files(data, 0, 1 + setting.batches), work, options=options)
-    materializations_settled(spark, options)
-    # A base is named by the next handle: two small batches, of ten keys.
+    # A batch is in the state when the next one asks for it, and a base is named by the next handle after it: small
+    # batches, the last one after all that came before has been materialized.
     small = setting.input(Shape(10, 10, 1))
-    run(spark, "ours", compare_data.files(small, 0, 2), work, options=options)
+    for number in range(2):
+        run(spark, "ours", compare_data.files(small, number, 1), work, options=options)
+        materializations_settled(spark, options)
+    run(spark, "ours", compare_data.files(setting.input(Shape(20, 10, 1)), 1, 1), work, options=options)
     shards = server_shards(spark)
     handles = newest_handles(spark, work / "checkpoint")
     spark.stop()

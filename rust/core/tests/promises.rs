@@ -194,6 +194,24 @@ fn aggregates_that_changed_are_named() {
 }
 
 #[test]
+fn durable_size_stays_near_the_net_size_however_often_keys_are_written_again() {
+    let mut rng = StdRng::seed_from_u64(6);
+    let mut world = World::new(6, &[]);
+    for round in 0..8 {
+        let rows: Vec<_> = (0..40_000)
+            .map(|_| (Some(format!("key-{:08}", rng.random_range(0..40_000))), rng.random_range(0..100)))
+            .collect();
+        world.batch(&rows, 1, Kept::Last);
+        world.batch(&[(Some("x".into()), 1)], 1, Kept::Last);
+        world.materialize();
+        world.batch(&[(Some("x".into()), 1)], 1, Kept::Last);
+        world.batch(&[(Some("x".into()), 1)], 1, Kept::Last);
+        let (durable, net) = world.durable_and_net_bytes();
+        assert!(durable as f64 <= 1.3 * net as f64, "round {round}: {durable} durable bytes for {net} net bytes");
+    }
+}
+
+#[test]
 fn durable_size_after_materialization_is_near_the_net_size() {
     let mut rng = StdRng::seed_from_u64(5);
     let mut world = World::new(5, &[]);

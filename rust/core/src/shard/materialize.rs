@@ -77,7 +77,7 @@ impl Shard {
 }
 
 impl MaterializeRun {
-    /// Writes dirty entries to RocksDB, takes the checkpoint and uploads it. Long; call it off any hot thread.
+    /// Writes dirty entries to RocksDB, compacts it if it is bloated, takes the checkpoint and uploads it. Long; call it off any hot thread.
     pub fn run(&self) -> Result<()> {
         let start = Instant::now();
         let context = self.shard.context();
@@ -89,10 +89,15 @@ impl MaterializeRun {
                 break;
             }
         }
-        let checkpointer = {
+        let (checkpointer, net) = {
             let live = self.shard.live.read();
-            live.as_ref().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?.keyed.checkpointer()
+            let live = live.as_ref().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?;
+            (live.keyed.checkpointer(), live.state_bytes)
         };
+        let density = self.shard.control.lock().density;
+        if let Some(density) = checkpointer.tidy(net, density)? {
+            self.shard.control.lock().density = density;
+        }
         context.failpoints.hit("materialize.checkpoint")?;
         checkpointer.checkpoint(&self.dir)?;
         // Read after the checkpoint: nothing later than this can be in it.

@@ -150,6 +150,8 @@ struct Control {
     /// A finished base that no promoted handle carries yet.
     waiting: Option<materialize::Finished>,
     last_materialized_millis: u64,
+    /// Bytes of files per net byte, as the last compaction left them.
+    density: f64,
 }
 
 /// One shard of one state.

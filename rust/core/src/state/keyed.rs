@@ -10,6 +10,7 @@
 //! 3. what was read from disk is put into the hot tier before the next change, when it still is what is on disk;
 //! 4. after a failed write it answers nothing any more: its owner drops it and restores (P3).
 
+use super::checkpoint::Checkpointer;
 use super::codec::hash_key;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
@@ -18,7 +19,6 @@ use crate::budget::Reservation;
 use crate::error::{Error, Result};
 use crate::model::{ChangeSet, KeyGroup, Op, StateId};
 use parking_lot::Mutex;
-use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions};
 use std::collections::{HashMap, HashSet};
 use std::hint::black_box;
@@ -70,26 +70,6 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         self.shared.metrics().hot_bytes.sub(self.reservation.bytes());
-    }
-}
-
-/// Makes checkpoints of a state's RocksDB, from any thread.
-#[derive(Debug)]
-pub struct Checkpointer {
-    // Before `_shared`, whose cache must outlive the database.
-    db: Arc<DB>,
-    _shared: SharedResources,
-}
-
-impl Checkpointer {
-    /// See [`KeyedState::checkpoint`].
-    pub fn checkpoint(&self, dir: &Path) -> Result<()> {
-        if let Some(parent) = dir.parent() {
-            std::fs::create_dir_all(parent).map_err(|e| Error::io(format!("cannot make {}", parent.display()), &e))?;
-        }
-        self.db.flush()?;
-        Checkpoint::new(&self.db)?.create_checkpoint(dir)?;
-        remove_empty_logs(dir).map_err(|e| Error::io(format!("cannot tidy {}", dir.display()), &e))
     }
 }
 
@@ -295,7 +275,7 @@ impl KeyedState {
 
     /// What makes checkpoints without holding this state: reads and changes go on meanwhile.
     pub fn checkpointer(&self) -> Checkpointer {
-        Checkpointer { db: Arc::clone(&self.db), _shared: self.account.shared.clone() }
+        Checkpointer::new(&self.db, &self.account.shared)
     }
 
     /// Bytes of the SST files of the newest state of RocksDB.
@@ -412,17 +392,6 @@ impl KeyedState {
             }
         }
     }
-}
-
-/// RocksDB puts its write-ahead log into a checkpoint even when nothing ever goes there.
-fn remove_empty_logs(dir: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.path().extension().is_some_and(|e| e == "log") && entry.metadata()?.len() == 0 {
-            std::fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 /// All of RocksDB in order of keys, until `f` says false. Leaves the block cache alone.

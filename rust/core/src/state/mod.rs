@@ -10,6 +10,7 @@
 
 pub mod aggregate;
 mod arrays;
+mod checkpoint;
 pub mod codec;
 pub mod hot;
 pub mod keyed;
