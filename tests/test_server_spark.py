@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def test_the_server_ends_with_the_application_and_the_next_one_gets_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent.parent / "python")]))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # also when this test is the first one, and starts the JVM
     if active := SparkSession.getActiveSession():  # of other tests: its server may have been restarted
         active.stop()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
