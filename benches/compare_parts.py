@@ -29,7 +29,8 @@ from compare_run import (
 
 #: Of a run: the batches that hold every key once, then these many are thrown away.
 WARM_UP = 3
-SIDE_BY_SIDE = ("ours", "ours-sync", "native", "native-hdfs", "floor", "unanchored")
+STATEFUL: tuple[str, ...] = ("ours", "ours-sync", "native", "native-hdfs")
+SIDE_BY_SIDE = (*STATEFUL, "floor", "unanchored")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,7 @@ def side_by_side(setting: Setting) -> list[Part]:
 
 def skewed(setting: Setting) -> list[Part]:
     """The same with one key that has 90 of 100 rows, and with none, side by side with Spark's own operators."""
-    variants = [v for v in SIDE_BY_SIDE[:4] if v in setting.variants]
+    variants = [v for v in STATEFUL if v in setting.variants]
     keys = 10_000 if setting.quick else 100_000
     return _in_turns(setting, [Shape(keys, setting.rows, setting.batches, hot_percent=h) for h in (0, 90)], variants)
 
@@ -293,11 +294,11 @@ def size(setting: Setting) -> list[Part]:
     outcome = run(spark, "ours", compare_data.files(data, 0, 1 + setting.batches), work, options=options)
     # A batch is in the state when the next one asks for it, and a base is named by the next handle after it: small
     # batches, the last one after all that came before has been materialized.
-    small = setting.input(Shape(10, 10, 1))
+    small = setting.input(Shape(10, 10, 2))
     for number in range(2):
         run(spark, "ours", compare_data.files(small, number, 1), work, options=options)
         materializations_settled(spark, options)
-    run(spark, "ours", compare_data.files(setting.input(Shape(20, 10, 1)), 1, 1), work, options=options)
+    run(spark, "ours", compare_data.files(small, 2, 1), work, options=options)
     shards = server_shards(spark)
     handles = newest_handles(spark, work / "checkpoint")
     spark.stop()

@@ -1,6 +1,7 @@
 """A harness that streams the same batches through a plan and keeps what came out.
 
-Owns: the feed of files, one run of a query, rows made comparable. Does not own: what is compared (the tests).
+Owns: the feed of files, one run of a query, the end of its state server, rows made comparable.
+Does not own: what is compared (the tests).
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from pyspark.sql import functions as F
+
+from fastchangelog import _internal
 
 STORE = "spark.sql.streaming.stateStore."
 PROVIDER = STORE + "providerClass"
@@ -66,6 +71,20 @@ def run(df: Any, checkpoint: pathlib.Path, sink: Callable[[Any, int], Any] | Non
     finally:
         query.stop()
     return Ran(got, list(query.recentProgress))
+
+
+def end_state_server(spark: Any) -> pathlib.Path:
+    """Ends the executor's state server, as its workers find it: the next task restores. Gives its data folder."""
+
+    @F.udf("string")
+    def place(_: int) -> str:
+        from fastchangelog.place import Place
+
+        return f"{Place.here().socket}|{Place.here().data_dir}"
+
+    socket, data = spark.range(1).select(place("id")).first()[0].split("|")
+    _internal.ServerClient(socket).shutdown()
+    return pathlib.Path(data)
 
 
 def canonical(value: Any) -> Any:

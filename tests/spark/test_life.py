@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import FORMAT, PROVIDER, rows_of, run
+from stream_harness import FORMAT, PROVIDER, end_state_server, rows_of, run
 
-from fastchangelog import _internal
 from fastchangelog.spark import grouped, metrics, settings
 from fastchangelog.spark.explain import explanation
 
@@ -50,20 +49,6 @@ def test_a_restart_goes_on_where_it_ended(feed: Any, tmp_path: pathlib.Path) -> 
     assert got == expected(BATCHES)
 
 
-def _state_server(spark: Any) -> pathlib.Path:
-    """The folder of the executor's state server, as its workers find it."""
-
-    @F.udf("string")
-    def place(_: int) -> str:
-        from fastchangelog.place import Place
-
-        return f"{Place.here().socket}|{Place.here().data_dir}"
-
-    socket, data = spark.range(1).select(place("id")).first()[0].split("|")
-    _internal.ServerClient(socket).shutdown()
-    return pathlib.Path(data)
-
-
 def test_a_restart_without_anything_local_restores_from_the_store(
     feed: Any, spark: Any, tmp_path: pathlib.Path
 ) -> None:
@@ -72,7 +57,7 @@ def test_a_restart_without_anything_local_restores_from_the_store(
         source.add(rows)
         ran = run(build(source, tmp_path), tmp_path / "ckpt")
         got.update(answers(ran))
-        for child in _state_server(spark).iterdir():  # the server is gone; now everything it had on disk goes
+        for child in end_state_server(spark).iterdir():  # the server is gone; now everything it had on disk goes
             shutil.rmtree(child, ignore_errors=True)
     assert got == expected(BATCHES)
     restored = [p.observedMetrics["fastchangelog.default"]["restores"] for p in ran.progress if p.numInputRows]

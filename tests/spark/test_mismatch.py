@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import rows_of, run
+from stream_harness import end_state_server, rows_of, run
 
-from fastchangelog import _internal
 from fastchangelog.spark import grouped
 from fastchangelog.spark.explain import explanation
 
@@ -34,18 +33,6 @@ def fails(feed: Any, tmp_path: pathlib.Path, *more: Any) -> tuple[str, str]:
     with pytest.raises(Exception) as error:
         run(build(feed, tmp_path, *more), tmp_path / "ckpt")
     return str(error.value), explanation(error.value)
-
-
-def forget_server(spark: Any) -> None:
-    """Ends the state server: the next task restores from the store."""
-
-    @F.udf("string")
-    def place(_: int) -> str:
-        from fastchangelog.place import Place
-
-        return str(Place.here().socket)
-
-    _internal.ServerClient(spark.range(1).select(place("id")).first()[0]).shutdown()
 
 
 def objects(tmp_path: pathlib.Path) -> list[pathlib.Path]:
@@ -81,7 +68,7 @@ def test_a_lost_state_names_the_missing_object(feed: Any, spark: Any, tmp_path: 
     source = feed(SCHEMA, FIRST)
     run(build(source, tmp_path), tmp_path / "ckpt")
     names = {p.name for p in objects(tmp_path)}
-    forget_server(spark)
+    end_state_server(spark)
     kept = tmp_path / "kept"
     (tmp_path / "state").rename(kept)
     source.add(SECOND)
@@ -99,7 +86,7 @@ def test_a_lost_state_names_the_missing_object(feed: Any, spark: Any, tmp_path: 
 def test_a_damaged_object_is_named_with_the_offset(feed: Any, spark: Any, tmp_path: pathlib.Path, damage: str) -> None:
     source = feed(SCHEMA, FIRST)
     run(build(source, tmp_path), tmp_path / "ckpt")
-    forget_server(spark)
+    end_state_server(spark)
     log = [p for p in objects(tmp_path) if p.parent.name == "log"]
     assert log, [str(p) for p in objects(tmp_path)]
     for path in log:

@@ -56,9 +56,9 @@ class Call:
     alias: str | None
 
 
-def is_connect(column: Column) -> bool:
-    """True for a column of Spark Connect."""
-    return type(column).__module__.startswith("pyspark.sql.connect")
+def is_connect(thing: Column | SparkSession) -> bool:
+    """True for a column or a session of Spark Connect."""
+    return type(thing).__module__.startswith("pyspark.sql.connect")
 
 
 def call_of(column: Column) -> Call | None:
@@ -109,7 +109,7 @@ def run_this_interpreter(spark: SparkSession) -> None:
 
 def _context(spark: SparkSession) -> SparkContext | None:
     """None with Spark Connect, where it is out of reach."""
-    return None if type(spark).__module__.startswith("pyspark.sql.connect") else spark.sparkContext
+    return None if is_connect(spark) else spark.sparkContext
 
 
 def _node(column: Any) -> Any:

@@ -77,7 +77,8 @@ impl Shard {
 }
 
 impl MaterializeRun {
-    /// Writes dirty entries to RocksDB, compacts it if it is bloated, takes the checkpoint and uploads it. Long; call it off any hot thread.
+    /// Writes dirty entries to RocksDB, compacts it if it is bloated, takes the checkpoint and uploads it. Long; call it
+    /// off any hot thread.
     pub fn run(&self) -> Result<()> {
         let start = Instant::now();
         let context = self.shard.context();

@@ -150,7 +150,7 @@ struct Control {
     /// A finished base that no promoted handle carries yet.
     waiting: Option<materialize::Finished>,
     last_materialized_millis: u64,
-    /// Bytes of files per net byte, as the last compaction left them.
+    /// Bytes of files per net byte, as the last compaction left them; 0 before the first.
     density: f64,
 }
 

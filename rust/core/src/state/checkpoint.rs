@@ -41,8 +41,8 @@ impl Checkpointer {
 
     /// Compacts if the files hold much more than the `net` bytes of keys and values.
     ///
-    /// `density` is what the last compaction left: bytes of files per net byte, 1.0 if there was none. States that take
-    /// more than their net bytes even when compact are not compacted in vain each time. Gives the new density if it
+    /// `density` is what the last compaction left: bytes of files per net byte, 0 if there was none. States that take more
+    /// than their net bytes even when compact are not compacted in vain each time. Gives the new density if it
     /// compacted. Takes as long as it takes to write the whole state.
     pub fn tidy(&self, net: u64, density: f64) -> Result<Option<f64>> {
         self.db.flush()?;
@@ -56,7 +56,8 @@ impl Checkpointer {
         Ok(Some(after as f64 / net.max(1) as f64))
     }
 
-    fn sst_bytes(&self) -> u64 {
+    /// Bytes of the SST files of the newest state of RocksDB.
+    pub fn sst_bytes(&self) -> u64 {
         self.db.property_int_value("rocksdb.live-sst-files-size").ok().flatten().unwrap_or(0)
     }
 }

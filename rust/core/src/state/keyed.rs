@@ -278,11 +278,6 @@ impl KeyedState {
         Checkpointer::new(&self.db, &self.account.shared)
     }
 
-    /// Bytes of the SST files of the newest state of RocksDB.
-    pub fn approximate_sst_bytes(&self) -> u64 {
-        self.db.property_int_value("rocksdb.live-sst-files-size").ok().flatten().unwrap_or(0)
-    }
-
     /// Loads all of RocksDB into the hot tier, if it fits under the hot limit. True when the tier is complete then:
     /// lookups never go to disk until something is evicted.
     pub fn warm_up(&mut self) -> Result<bool> {

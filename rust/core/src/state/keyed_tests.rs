@@ -255,6 +255,30 @@ fn warm_up_makes_a_restored_state_complete_if_it_fits() {
 }
 
 #[test]
+fn bloated_files_are_compacted_once_and_not_in_vain() {
+    let shared = shared();
+    let root = TempDir::new().unwrap();
+    let mut state = KeyedState::create(&root.path().join("a"), &shared).unwrap();
+    let mut value = [0; 100];
+    for round in 0..3_u8 {
+        value.iter_mut().enumerate().for_each(|(i, v)| *v = round.wrapping_mul(31).wrapping_add(i as u8));
+        state.apply(&numbered(0..300_000, &value)).unwrap();
+        flush_all(&mut state);
+        state.checkpoint(&root.path().join(format!("c{round}"))).unwrap();
+    }
+    let files = state.checkpointer();
+    let before = files.sst_bytes();
+    assert_eq!(files.tidy(before, 0.0).unwrap(), None, "as large as its net bytes is not bloated");
+    let net = before / 4;
+    let density = files.tidy(net, 0.0).unwrap().expect("four times the net bytes is");
+    assert!(files.sst_bytes() < before / 2, "{} of {before} bytes are left of three versions", files.sst_bytes());
+    assert!((density - files.sst_bytes() as f64 / net as f64).abs() < 1e-9);
+    let tiny = files.sst_bytes() / 2;
+    let density = files.tidy(tiny, 0.0).unwrap().expect("twice the net bytes is, at the first look");
+    assert_eq!(files.tidy(tiny, density).unwrap(), None, "it cannot become denser");
+}
+
+#[test]
 fn a_checkpoint_is_hard_links_and_few_small_files() {
     let shared = shared();
     let root = TempDir::new().unwrap();
@@ -263,7 +287,7 @@ fn a_checkpoint_is_hard_links_and_few_small_files() {
     flush_all(&mut state);
     let dir = root.path().join("deeper/b");
     state.checkpoint(&dir).unwrap();
-    assert!(state.approximate_sst_bytes() > 0);
+    assert!(state.checkpointer().sst_bytes() > 0);
     let (mut ssts, mut small) = (0, 0);
     for entry in std::fs::read_dir(&dir).unwrap() {
         let entry = entry.unwrap();
