@@ -25,6 +25,10 @@ const MAX_CACHE: u64 = 4 << 30;
 /// Threads that compact, and the one that flushes, for all shards together.
 const COMPACTION_THREADS: i32 = 2;
 const FLUSH_THREADS: i32 = 1;
+/// What a background thread holds while it works (blocks read ahead, the block and filter being built, the
+/// compressor's window), and the most of the budget that all of them may be counted with.
+const THREAD_BYTES: u64 = 4 << 20;
+const THREADS_SHARE: u64 = 16;
 /// Open files of one shard.
 const MAX_OPEN_FILES: i32 = 64;
 /// A write batch is written when it has reached this size.
@@ -55,11 +59,14 @@ impl std::fmt::Debug for SharedResources {
 }
 
 impl SharedResources {
-    /// Takes RocksDB's part out of `budget`: one block cache, to which all write buffers are charged.
+    /// Takes RocksDB's part out of `budget`: one block cache, to which all write buffers are charged, and what its
+    /// background threads work with.
     pub fn new(budget: &Arc<MemoryBudget>, metrics: SharedMetrics) -> Result<Self> {
         let cache_bytes = (budget.limit() / CACHE_SHARE).clamp(MIN_CACHE, MAX_CACHE);
         let bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
         let cache = Cache::new_lru_cache(bytes);
+        let threads = u64::from((COMPACTION_THREADS + FLUSH_THREADS).unsigned_abs()) * THREAD_BYTES;
+        let work_bytes = threads.min(budget.limit() / THREADS_SHARE);
         let mut env = Env::new()?;
         env.set_background_threads(COMPACTION_THREADS);
         env.set_high_priority_background_threads(FLUSH_THREADS);
@@ -73,7 +80,7 @@ impl SharedResources {
                 write_buffer_size: (bytes / 8).clamp(1 << 20, 32 << 20),
                 budget: Arc::clone(budget),
                 metrics,
-                _reservation: budget.reserve(cache_bytes),
+                _reservation: budget.reserve(cache_bytes + work_bytes),
             }),
         })
     }
