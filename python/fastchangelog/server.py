@@ -45,10 +45,6 @@ from fastchangelog.upkeep import Materializers
 
 __all__ = ["ensure_server", "main", "open_session"]
 
-_ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "0", "MIMALLOC_ALLOW_THP": "0"}
-"""Freed memory goes back to the kernel at once, and in small pages: `memory_budget` is a promise about resident memory.
-A value in the environment wins."""
-
 START_TIMEOUT = 60.0
 """Seconds until a server must have started: an interpreter, an import and a socket, on a busy machine."""
 
@@ -213,7 +209,7 @@ def _start(place: Place, options: Mapping[str, str], deadline: float) -> None:
             stdout=log,
             stderr=log,
             cwd="/",
-            env={**_ALLOCATOR, **environ},
+            env=environ,
             pass_fds=(writer,),
             start_new_session=True,
         )

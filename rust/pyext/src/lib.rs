@@ -12,10 +12,6 @@ mod split;
 
 use pyo3::prelude::*;
 
-/// How long it keeps what was freed can be set from outside; the state server's choice is in `server.py`.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 #[pymodule(gil_used = false)]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", fastchangelog_server::VERSION)?;
