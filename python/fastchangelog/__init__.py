@@ -46,6 +46,7 @@ from fastchangelog.errors import (
 
 if TYPE_CHECKING:
     from fastchangelog import spark
+    from fastchangelog.changelog import Change, ChangelogHandle, ChangelogReader, ChangelogStorage, ChangelogWriter
     from fastchangelog.counters import metrics
     from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer
 
@@ -53,6 +54,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "Change",
+    "ChangelogHandle",
+    "ChangelogReader",
+    "ChangelogStorage",
+    "ChangelogWriter",
     "ClosedError",
     "CorruptDataError",
     "FastChangelogError",
@@ -87,6 +93,11 @@ __all__ = [
 
 #: Public name -> the module that holds it; None where the name is the module.
 _LAZY: dict[str, str | None] = {
+    "Change": "fastchangelog.changelog",
+    "ChangelogHandle": "fastchangelog.changelog",
+    "ChangelogReader": "fastchangelog.changelog",
+    "ChangelogStorage": "fastchangelog.changelog",
+    "ChangelogWriter": "fastchangelog.changelog",
     "MaterializationPolicy": "fastchangelog.materialize",
     "PeriodicMaterializer": "fastchangelog.materialize",
     "metrics": "fastchangelog.counters",

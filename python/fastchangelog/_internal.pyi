@@ -4,14 +4,20 @@ Every call lets go of the GIL while it works or waits, hears Ctrl-C during waits
 `fastchangelog.errors` with a message of one line. Objects belong to the process that made them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Protocol, final
 
 import pyarrow as pa
+from typing_extensions import Self, disjoint_base
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "ChangeBatches",
+    "ChangelogHandle",
+    "ChangelogReader",
+    "ChangelogStorage",
+    "ChangelogWriter",
     "MaterializeRun",
     "ResultBatches",
     "Server",
@@ -41,6 +47,139 @@ class _ArrowArray(Protocol):
 
 class _ArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+@final
+class ChangelogStorage:
+    """A folder in an object store for the logs of any number of writers."""
+
+    def __new__(cls, uri: str, options: Mapping[str, str], storage_options: Mapping[str, str]) -> ChangelogStorage: ...
+    @property
+    def uri(self) -> str:
+        """The folder, without credentials."""
+    @property
+    def tracked_objects(self) -> int:
+        """Log objects whose change sets are counted."""
+    def metrics(self) -> dict[str, int]:
+        """Every counter by name."""
+    def sweep(
+        self, needed: list[ChangelogHandle], grace_seconds: float, dry_run: bool
+    ) -> tuple[list[str], int, int]:
+        """Deletes (or only lists) what is not needed: names, bytes, and the number of objects kept."""
+    def close(self) -> None:
+        """Ends all writers. Twice is fine."""
+
+@disjoint_base
+class ChangelogWriter:
+    """One writer of a storage."""
+
+    def __new__(cls, storage: ChangelogStorage, name: str, start: int, end: int) -> Self: ...
+    def append(self, key_group: int, value: bytes) -> None:
+        """Appends a change of a key group to the active change set.
+
+        Raises `InvalidArgument` for a key group of another writer, `ClosedError` after close, and what a failed upload
+        said if the change waited for room in ``max_in_flight``.
+        """
+    def append_meta(self, value: bytes) -> None:
+        """Appends a metadata record: readers get it before the changes of its change set, with key group -1."""
+    def _append_arrow(self, groups: _ArrowArray, values: _ArrowArray) -> None: ...
+    @property
+    def name(self) -> str:
+        """The writer's name."""
+    @property
+    def _key_groups(self) -> tuple[int, int]: ...
+    @property
+    def initial_sequence_number(self) -> int:
+        """The number of the first change set: 0."""
+    @property
+    def next_sequence_number(self) -> int:
+        """One past the number of the newest change. Asking changes nothing; `rollover` starts a new change set."""
+    @property
+    def last_appended_sequence_number(self) -> int | None:
+        """The number of the newest change; None before the first."""
+    @property
+    def closed(self) -> bool:
+        """True after close."""
+    def rollover(self) -> int:
+        """Ends the active change set, unless it is empty, and returns the number that the next change will have."""
+    def _persist(
+        self,
+        from_sqn: int,
+        checkpoint_id: int,
+        settle: Callable[[ChangelogHandle | None, BaseException | None], None],
+    ) -> None: ...
+    def confirm(self, from_sqn: int, to_sqn: int, checkpoint_id: int) -> None:
+        """Says that a checkpoint with the range ``[from_sqn, to_sqn)`` completed. Confirmations may come in any order;
+        the range's objects stay until `subsume`."""
+    def reset(self, from_sqn: int, to_sqn: int, checkpoint_id: int) -> None:
+        """Says that a checkpoint was aborted: its change sets stay for the next one."""
+    def subsume(self, checkpoint_id: int) -> None:
+        """Says that no checkpoint up to and with this one is retained: truncated change sets that only they named are
+        deleted."""
+    def truncate(self, to_sqn: int) -> None:
+        """Says that change sets below ``to_sqn`` are not needed any more. Those that an open or confirmed checkpoint
+        names stay until it is reset or subsumed. Never moves back."""
+    def truncate_and_close(self, from_sqn: int) -> None:
+        """Closes, and gives up the change sets at or above ``from_sqn`` that no checkpoint names."""
+    def close(self) -> None:
+        """Closes: what was not persisted is lost, pending persists end with `ClosedError`. Twice is fine."""
+
+@final
+class ChangelogHandle:
+    """A durable range of a writer's changes."""
+
+    @staticmethod
+    def from_bytes(data: bytes) -> ChangelogHandle:
+        """The handle of `to_bytes`."""
+    def to_bytes(self) -> bytes:
+        """The handle's binary form."""
+    def to_json(self) -> str:
+        """The handle's readable form."""
+    def moved_to(self, uri: str) -> ChangelogHandle:
+        """The same handle in another folder."""
+    @property
+    def storage(self) -> str:
+        """The storage's folder."""
+    @property
+    def writer(self) -> str:
+        """The writer's name."""
+    @property
+    def key_groups(self) -> tuple[int, int]:
+        """First key group, and one past the last."""
+    @property
+    def from_sequence_number(self) -> int:
+        """First sequence number."""
+    @property
+    def to_sequence_number(self) -> int:
+        """One past the last sequence number."""
+    @property
+    def checkpoint_id(self) -> int:
+        """The checkpoint."""
+    @property
+    def size(self) -> int:
+        """Bytes of all values."""
+    @property
+    def incremental_size(self) -> int:
+        """Bytes of the values that no earlier checkpoint named."""
+    @property
+    def change_count(self) -> int:
+        """Number of changes."""
+
+@final
+class ChangelogReader:
+    """Reads handles."""
+
+    def __new__(cls, storage: ChangelogStorage, cache_dir: str | None) -> ChangelogReader: ...
+    def batches(self, handle: ChangelogHandle, key_groups: tuple[int, int] | None) -> ChangeBatches:
+        """The changes of a handle, or of a part of its key groups."""
+    def close(self) -> None:
+        """Ends the reader."""
+
+@final
+class ChangeBatches:
+    """Record batches of changes, fetched ahead. It belongs to one thread at a time."""
+
+    def __iter__(self) -> ChangeBatches: ...
+    def __next__(self) -> pa.RecordBatch: ...
 
 @final
 class SessionClient:

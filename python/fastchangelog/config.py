@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument
 
-__all__ = ["OptionValue", "duration", "gather_options", "gather_storage_options", "size"]
+__all__ = ["OptionValue", "duration", "gather_options", "gather_storage_options", "size", "texts"]
 
 OptionValue: TypeAlias = "str | int | float | bool | timedelta"
 """What an option may be given as; durations never as bare numbers."""
@@ -51,9 +51,18 @@ def gather_options(
         and not name.startswith(STORAGE_PREFIX)
         and name.removeprefix(PREFIX) not in _NOT_OPTIONS
     }
-    options.update({name: _text(name, value) for name, value in (explicit or {}).items()})
+    options.update(texts(explicit))
     _internal.parse_options(options)
     return options
+
+
+def texts(options: Mapping[str, OptionValue] | None) -> dict[str, str]:
+    """Options as the texts that the core reads.
+
+    >>> texts({"persist_delay": timedelta(milliseconds=5), "file_sync": False})
+    {'persist_delay': '5ms', 'file_sync': 'false'}
+    """
+    return {name: _text(name, value) for name, value in (options or {}).items()}
 
 
 def _text(name: str, value: OptionValue) -> str:

@@ -60,10 +60,16 @@ options! {
     persist_delay: duration = "500ms",
     /// A batch of change sets is uploaded at once when it reaches this size.
     persist_size_threshold: size = "16MiB",
+    /// A writer of a plain changelog uploads its active change set when it has reached this size, without a checkpoint.
+    preemptive_persist_threshold: size = "5MiB",
     /// Log objects uploaded at the same time.
     upload_threads: count = "4",
     /// Bytes of change sets that may wait for upload before commits block.
     max_in_flight: size = "256MiB",
+    /// Log objects deleted at the same time.
+    discard_threads: count = "1",
+    /// Bytes of log objects that a reader of a plain changelog fetches ahead.
+    read_ahead: size = "32MiB",
     /// Requests to the store at the same time.
     store_concurrency: count = "32",
     /// A single request to the store is given up after this time and tried again.
@@ -206,21 +212,70 @@ mod parse {
 }
 
 impl Options {
+    /// What a plain changelog understands, with its defaults where they differ: a checkpoint there waits for its tail
+    /// alone, not for a wave of tasks. The figures are Flink's.
+    const CHANGELOG: &'static [(&'static str, Option<&'static str>)] = &[
+        ("compression", None),
+        ("preemptive_persist_threshold", None),
+        ("persist_delay", Some("10ms")),
+        ("persist_size_threshold", Some("10MiB")),
+        ("max_in_flight", Some("100MiB")),
+        ("upload_threads", Some("5")),
+        ("discard_threads", None),
+        ("read_ahead", None),
+        ("store_concurrency", None),
+        ("request_timeout", None),
+        ("max_attempts", None),
+        ("retry_delay", None),
+        ("file_sync", None),
+        ("local_recovery", None),
+        ("cache_size", None),
+    ];
+
     /// The options of a map of texts. Unknown names are errors that give the nearest known one.
     pub fn from_map(map: &BTreeMap<String, String>) -> Result<Self> {
         let mut this = Self::default();
         for (name, value) in map {
             if !this.set(name, value)? {
-                let hint = nearest(name, Self::TABLE.iter().map(|(n, _, _)| *n))
-                    .map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
-                return Err(Error::invalid(format!("unknown option `{name}`{hint}")));
+                return Err(unknown(name, Self::TABLE.iter().map(|(n, _, _)| *n)));
             }
         }
-        if this.persist_size_threshold > this.max_in_flight {
+        this.validated()
+    }
+
+    /// The options of a plain changelog from a map of texts.
+    pub fn for_changelog(map: &BTreeMap<String, String>) -> Result<Self> {
+        let mut this = Self::default();
+        for (name, default) in Self::CHANGELOG {
+            if let Some(default) = default {
+                this.set(name, default)?;
+            }
+        }
+        for (name, value) in map {
+            if Self::CHANGELOG.iter().any(|(known, _)| known == name) {
+                this.set(name, value)?;
+            } else if Self::TABLE.iter().any(|(known, _, _)| known == name) {
+                return Err(Error::invalid(format!(
+                    "option `{name}` is of keyed state and has no effect on a changelog storage; leave it out"
+                )));
+            } else {
+                return Err(unknown(name, Self::CHANGELOG.iter().map(|(n, _)| *n)));
+            }
+        }
+        this.validated()
+    }
+
+    fn validated(self) -> Result<Self> {
+        if self.persist_size_threshold > self.max_in_flight {
             return Err(Error::invalid("option `persist_size_threshold` must not exceed `max_in_flight`"));
         }
-        Ok(this)
+        Ok(self)
     }
+}
+
+fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Error {
+    let hint = nearest(name, known).map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
+    Error::invalid(format!("unknown option `{name}`{hint}"))
 }
 
 /// A duration from its text, as the option `name` would read it.

@@ -8,15 +8,17 @@
 //! 1  model                                           the nouns, plain data
 //! 2  format                                          bytes <-> nouns, pure
 //! 3  store                                           the bucket, behind retry, limits and fault injection
+//! 4  ownership                                       who may delete a log object
 //! 5  write  snapshot  read                           three stages that do not see each other
 //! 6  state                                           keys, values, aggregates, hot tier over RocksDB
 //! 7  shard                                           one shard: sessions, versions, promotion, restore
-//! 8  engine                                          wires the stages together
+//! 8  engine  changelog                               wire the stages together: keyed state, and the plain log
 //! ```
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod budget;
+pub mod changelog;
 pub mod clock;
 pub mod config;
 pub mod engine;
@@ -25,6 +27,7 @@ pub mod failpoint;
 pub mod format;
 pub mod metrics;
 pub mod model;
+pub mod ownership;
 pub mod read;
 pub mod shard;
 pub mod snapshot;

@@ -112,8 +112,30 @@ counters! {
     log_bytes,
     /// Bytes of change sets waiting for upload or uploading (gauge).
     in_flight_bytes,
+    /// Log objects that could not be written, after the last attempt.
+    upload_failures,
     /// Change sets that had to wait because `max_in_flight` was reached.
     persist_waits,
+    /// Change sets that wait for their batch (gauge).
+    upload_queue_size,
+    /// Batches that wait for a thread or are being uploaded (gauge).
+    uploads_active,
+    /// Appends that had to wait because `max_in_flight` was reached.
+    throttled_appends,
+    /// Microseconds that appends waited for room.
+    throttled_micros,
+    /// Log objects deleted because nobody needs them.
+    discards,
+    /// Log objects that are being deleted (gauge).
+    discards_pending,
+    /// Log objects that could not be deleted.
+    discard_failures,
+    /// Change sets read.
+    sets_read,
+    /// Changes read.
+    changes_read,
+    /// Microseconds spent reading changes.
+    read_micros,
     /// Requests sent to the object store, retries included.
     store_requests,
     /// Requests that had to be repeated.

@@ -9,7 +9,7 @@
 use fastchangelog_core::Error;
 use fastchangelog_core::ErrorKind;
 use fastchangelog_core::config::Compression;
-use fastchangelog_core::format::segment::{INDEX_ENTRY_LEN, encode_set_in_blocks};
+use fastchangelog_core::format::segment::encode_set_in_blocks;
 use fastchangelog_core::format::*;
 use fastchangelog_core::model::handle::HASH_ID;
 use fastchangelog_core::model::*;
@@ -187,7 +187,7 @@ fn a_file() -> Vec<u8> {
     let mut bytes = file_header().to_vec();
     let mut places = Vec::new();
     for records in [3, 0, 20] {
-        let set = encode_set_in_blocks(&a_set(records), Compression::Zstd, 300).unwrap();
+        let set = encode_set_in_blocks(&a_set(records), Compression::Zstd, 300).unwrap().to_bytes();
         places.push((bytes.len() as u64, set.len() as u64));
         bytes.extend_from_slice(&set);
     }
@@ -197,7 +197,7 @@ fn a_file() -> Vec<u8> {
 }
 
 fn cases() -> Vec<Case> {
-    let set = |compression| encode_set_in_blocks(&a_set(60), compression, 300).unwrap().to_vec();
+    let set = |compression| encode_set_in_blocks(&a_set(60), compression, 300).unwrap().to_bytes().to_vec();
     let read_set = |bytes: &[u8]| decode_set(NAME, 1 << 40, bytes).map(drop);
     let case = |name, bytes, read, fix, factor| Case { name, bytes, read, fix, factor };
     vec![

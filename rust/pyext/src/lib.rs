@@ -3,6 +3,7 @@
 //! Owns: argument conversion and the module's contents. Does not own: behaviour; if a function here needs an `if` about
 //! business rules, the rule is in the wrong crate. Documentation for readers is in `_internal.pyi`.
 
+mod changelog;
 mod gate;
 mod handle;
 mod options;
@@ -16,6 +17,11 @@ use pyo3::prelude::*;
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", fastchangelog_server::VERSION)?;
     module.add("PROTOCOL_VERSION", fastchangelog_server::protocol::PROTOCOL_VERSION)?;
+    module.add_class::<changelog::ChangelogStorage>()?;
+    module.add_class::<changelog::ChangelogWriter>()?;
+    module.add_class::<changelog::ChangelogReader>()?;
+    module.add_class::<changelog::ChangeBatches>()?;
+    module.add_class::<changelog::ChangelogHandle>()?;
     module.add_class::<split::Splitter>()?;
     module.add_class::<session::SessionClient>()?;
     module.add_class::<session::ResultBatches>()?;

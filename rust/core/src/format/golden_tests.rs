@@ -6,10 +6,11 @@
 
 use super::*;
 use crate::config::Compression;
+use crate::format::byte_set::*;
 use crate::model::handle::HASH_ID;
 use crate::model::{
-    BaseRef, BatchId, Change, ChangeSet, InstanceId, KeyGroup, KeyGroupRange, ObjectRef, Op, SegmentRef, ShardHandle,
-    StateId, VersionId,
+    BaseRef, BatchId, Change, ChangeSet, ChangelogHandle, InstanceId, KeyGroup, KeyGroupRange, ObjectRef, Op,
+    SegmentRef, SetRef, ShardHandle, StateId, VersionId,
 };
 use bytes::Bytes;
 use std::path::PathBuf;
@@ -105,7 +106,7 @@ fn log_object(compression: Compression) -> Vec<u8> {
     let mut bytes = file_header().to_vec();
     let mut places = Vec::new();
     for seed in 1..4 {
-        let set = segment::encode_set_in_blocks(&set(seed), compression, 1000).unwrap();
+        let set = segment::encode_set_in_blocks(&set(seed), compression, 1000).unwrap().to_bytes();
         places.push((bytes.len() as u64, set.len() as u64));
         bytes.extend_from_slice(&set);
     }
@@ -136,6 +137,74 @@ fn golden_manifest() {
     let stored = golden("manifest_v1.bin", &fresh);
     assert_eq!(decode_manifest("golden", &stored).unwrap(), manifest());
     assert_eq!(stored, fresh);
+}
+
+fn changelog_handle() -> ChangelogHandle {
+    let set = |i: u64| SetRef {
+        sequence_number: 5 + i,
+        object: object("log", 500 + u128::from(i / 2), ""),
+        offset: 16 + 200 * i,
+        length: 190 + i,
+        head: 70 + i,
+        mark: u32::try_from(id(600 + u128::from(i)) >> 96).unwrap(),
+        records: 10 + i,
+        payload: 120 + i,
+    };
+    ChangelogHandle {
+        storage: "s3://bucket/log".to_owned(),
+        writer: "operator-1".to_owned(),
+        key_groups: KeyGroupRange { start: 3, end: 128 },
+        from: 5,
+        to: 9,
+        checkpoint_id: 77,
+        sets: (0..4).map(set).collect(),
+        incremental_size: 243,
+    }
+}
+
+/// Metadata, then some key groups, in blocks of about ten records.
+fn byte_set(compression: Compression) -> (EncodedSet, Vec<(u16, Vec<u8>)>) {
+    let mut records: Vec<(u16, Vec<u8>)> = vec![(0, b"metadata".to_vec())];
+    for i in 0..50u128 {
+        let random = id(7000 + i).to_le_bytes();
+        let length = if i < 20 { 9 } else { usize::from(random[0]) / 4 };
+        records.push((1 + u16::try_from(i / 7).unwrap() * 100, vec![random[1]; length]));
+    }
+    let blocks = records.chunks(11).map(|chunk| {
+        let mut block = ByteBlock::default();
+        chunk.iter().for_each(|(lane, value)| block.push(*lane, value));
+        block
+    });
+    (encode_byte_set(blocks.collect(), compression).unwrap(), records)
+}
+
+#[test]
+fn golden_changelog_handle() {
+    let fresh = encode_changelog_handle(&changelog_handle());
+    let stored = golden("changelog_handle_v1.bin", &fresh);
+    assert_eq!(decode_changelog_handle(&stored).unwrap(), changelog_handle());
+    assert_eq!(stored, fresh);
+}
+
+#[test]
+fn golden_byte_sets() {
+    for (name, compression) in [
+        ("byte_set_none_v1.bin", Compression::None),
+        ("byte_set_lz4_v1.bin", Compression::Lz4),
+        ("byte_set_zstd_v1.bin", Compression::Zstd),
+    ] {
+        let (fresh, written) = byte_set(compression);
+        let stored = Bytes::from(golden(name, &fresh.to_bytes()));
+        let index = decode_set_index(name, 0, &stored).unwrap();
+        let from = SetBytes { object: name, offset_in_object: 0, start: 0, bytes: &stored };
+        let columns = decode_columns(&index, from).unwrap();
+        let read = decode_byte_blocks(&index, &columns, from, 0..index.blocks.len(), &Wanted::ALL).unwrap();
+        let read: Vec<_> = read.iter().map(|(lane, value)| (lane.0, value.to_vec())).collect();
+        assert_eq!(read, written, "{name}");
+        if compression == Compression::None {
+            assert_eq!(stored, fresh.to_bytes(), "{name}");
+        }
+    }
 }
 
 #[test]

@@ -177,7 +177,7 @@ fn read_segments(reader: &mut Reader<'_>, objects: &[ObjectRef], mut batch: Batc
     Ok(segments)
 }
 
-fn pick(objects: &[ObjectRef], reader: &mut Reader<'_>) -> Result<ObjectRef> {
+pub(super) fn pick(objects: &[ObjectRef], reader: &mut Reader<'_>) -> Result<ObjectRef> {
     let number: usize = reader.varint_as("an object number")?;
     objects.get(number).cloned().ok_or_else(|| reader.corrupt(format_args!("object {number} of {}", objects.len())))
 }
@@ -186,20 +186,20 @@ fn pick(objects: &[ObjectRef], reader: &mut Reader<'_>) -> Result<ObjectRef> {
 
 /// The distinct objects that something names, in order of first mention.
 #[derive(Default)]
-struct ObjectsOut<'a> {
+pub(super) struct ObjectsOut<'a> {
     list: Vec<&'a ObjectRef>,
     numbers: HashMap<&'a ObjectRef, usize>,
 }
 
 impl<'a> ObjectsOut<'a> {
-    fn add(&mut self, object: &'a ObjectRef) -> usize {
+    pub(super) fn add(&mut self, object: &'a ObjectRef) -> usize {
         *self.numbers.entry(object).or_insert_with(|| {
             self.list.push(object);
             self.list.len() - 1
         })
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
         put_varint(out, self.list.len() as u64);
         let mut names = NamesOut::default();
         for object in &self.list {
@@ -211,7 +211,7 @@ impl<'a> ObjectsOut<'a> {
 /// Number of the name's folder, two lengths, size and checksum: what an object takes at least.
 const MIN_OBJECT: usize = 3 + 1 + 4;
 
-fn read_objects(reader: &mut Reader<'_>) -> Result<Vec<ObjectRef>> {
+pub(super) fn read_objects(reader: &mut Reader<'_>) -> Result<Vec<ObjectRef>> {
     let count = reader.count(MIN_OBJECT, "the number of objects")?;
     let mut objects = Vec::with_capacity(count);
     let mut names = NamesIn::default();

@@ -12,28 +12,36 @@
 //!    the bytes at hand can hold.
 //!
 //! ```text
-//! segment   log object: file header, change sets, footer
-//! block     some records of a change set, in columns
+//! object    log object: file header, change sets, footer
+//! set       what all change sets have in common: header and index of blocks
+//! segment   change sets of keyed state
+//! block     some records of such a set, in columns
+//! byte_set  change sets of a plain changelog
 //! compress  none, lz4, zstd with contexts kept per thread
 //! handle    shard handles and segment indexes
+//! changelog_handle  handles of plain changelogs
 //! manifest  a materialized base
 //! wire      cursor, varints, envelopes, checksum
 //! ```
 
 pub(crate) mod block;
+pub mod byte_set;
+pub mod changelog_handle;
 pub(crate) mod compress;
 pub mod handle;
 pub mod manifest;
+pub mod object;
 pub mod segment;
+pub mod set;
 pub mod wire;
 
+pub use changelog_handle::{decode_changelog_handle, encode_changelog_handle};
 pub use handle::{decode_handle, decode_segment_index, encode_handle, encode_segment_index};
 pub use manifest::{Manifest, ManifestFile, decode_manifest, encode_manifest};
-pub use segment::{
-    FILE_HEADER_LEN, SET_HEADER_LEN, SetHeader, SetIndex, decode_file, decode_set, decode_set_header, decode_set_index,
-    decode_set_range, encode_set, file_footer, file_header,
-};
-pub use wire::{Crc, crc32c};
+pub use object::{FILE_HEADER_LEN, decode_file, file_footer, file_header};
+pub use segment::{decode_set, decode_set_range, encode_set};
+pub use set::{EncodedSet, INDEX_ENTRY_LEN, SET_HEADER_LEN, SetHeader, SetIndex, decode_set_header, decode_set_index};
+pub use wire::{Crc, combine, crc32c};
 
 #[cfg(test)]
 #[path = "golden_tests.rs"]

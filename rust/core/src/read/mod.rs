@@ -10,6 +10,7 @@
 
 pub mod base;
 pub mod cache;
+pub mod changes;
 pub mod replay;
 
 pub use base::fetch_base;

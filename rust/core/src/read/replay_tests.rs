@@ -34,7 +34,7 @@ async fn written(store: &Store, objects: u16, per_object: u16) -> (Vec<ChangeSet
         let mut places = Vec::new();
         for i in 0..per_object {
             let set = set_of(object * 100 + i);
-            let bytes = encode_set(&set, Compression::Lz4).unwrap();
+            let bytes = encode_set(&set, Compression::Lz4).unwrap().to_bytes();
             places.push((parts.iter().map(|p| p.len() as u64).sum::<u64>(), bytes.len() as u64));
             parts.push(bytes);
             sets.push(set);

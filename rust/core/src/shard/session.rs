@@ -19,7 +19,7 @@ use crate::state::aggregate::AggPlan;
 use crate::state::keyed::{KeyRef, KeyedState};
 use crate::state::table::GroupTable;
 use crate::store::index_name;
-use crate::write::{JoinGuard, PersistFuture};
+use crate::write::{JoinGuard, PersistFuture, Placed};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use std::collections::BTreeMap;
@@ -202,15 +202,14 @@ impl Session {
         let bytes = i64::try_from(set.payload_bytes()).unwrap_or(i64::MAX).saturating_sub(combined.old_bytes);
         let encoded = encode_set(&set, context.options.compression)?;
         self.count("changeset_bytes", set.payload_bytes());
-        self.count("log_bytes", encoded.len() as u64);
+        self.count("log_bytes", encoded.length);
         self.count("encode_micros", micros(start));
         context.metrics.encode_micros.add_elapsed(start);
 
         context.failpoints.hit("session.before-persist")?;
         let version = VersionId::random();
-        let records = set.len() as u64;
         let submitted = Instant::now();
-        let future = context.log.submit(guard, encoded, records, version, self.batch);
+        let future = context.log.submit(guard, encoded, self.batch);
         Ok(Some(Pending {
             version,
             set: Arc::new(set),
@@ -263,10 +262,10 @@ impl Session {
             let object = context.runtime.block_on(context.store.put_new(&index_name(), vec![bytes]))?;
             lineage.set_index(object, n);
         }
-        let segment: SegmentRef = future.wait()?;
+        let Placed { object, offset, length, records, .. } = future.wait()?;
         context.failpoints.hit("session.durable")?;
         self.count("persist_micros", micros(submitted));
-        lineage.segments.push(segment);
+        lineage.segments.push(SegmentRef { version, batch: self.batch, object, offset, length, records });
         let handle = self.handle(shard, version, &lineage, (state_keys, state_bytes));
         let memory = context.budget.reserve(set.memory_bytes());
         let prepared = Prepared {

@@ -19,29 +19,30 @@ mod connect;
 mod diagnose;
 pub mod fault;
 pub mod paths;
+mod put;
 mod retry;
 pub(crate) mod transfer;
 
 pub use paths::{ObjectType, index_name, log_name, manifest_name, object_type, sst_name, state_folder};
+pub use put::Sealed;
 pub use transfer::DownloadError;
 
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::SharedFailpoints;
-use crate::format::{Crc, crc32c};
+use crate::format::crc32c;
 use crate::metrics::SharedMetrics;
 use crate::model::ObjectRef;
 use bytes::Bytes;
 use diagnose::{Redactor, diagnose_io};
 use futures::StreamExt;
 use object_store::path::Path as ObjectPath;
-use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 use retry::{Call, Failure, Requests};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 /// Keeps a local copy of what was uploaded: best effort, it never fails or delays an upload.
 pub trait LocalTwin: Send + Sync {
@@ -165,103 +166,6 @@ impl Store {
             .map_err(|e| Error::invalid(format!("`{name}` is not a name of an object in {}: {e}", self.uri)))
     }
 
-    /// Writes a new object from `parts`; returns when the store acknowledged all of it.
-    ///
-    /// `name` must never have been used before (draw it with [`log_name`] and its like): then a repeated put is safe,
-    /// and "exists already" means that an earlier attempt arrived although its answer was lost. Such an object is
-    /// looked at before it counts as acknowledged.
-    pub async fn put_new(&self, name: &str, parts: Vec<Bytes>) -> Result<ObjectRef> {
-        let mut crc = Crc::new();
-        let mut size = 0;
-        for part in &parts {
-            crc.update(part);
-            size += part.len() as u64;
-        }
-        let object = ObjectRef { name: name.to_owned(), size, crc: crc.value() };
-        let path = self.path(name)?;
-        let payload = PutPayload::from_iter(parts);
-        let call = self.call("write", name, Some(size));
-        let result =
-            self.inner.requests.run(call, |attempt| self.put_attempt(&object, &path, payload.clone(), attempt)).await;
-        match result {
-            Ok(()) => {
-                self.inner.requests.metrics.store_bytes_written.add(size);
-                Ok(object)
-            }
-            Err(error) => {
-                self.remove_remains(&path).await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn put_attempt(
-        &self,
-        object: &ObjectRef,
-        path: &ObjectPath,
-        payload: PutPayload,
-        attempt: usize,
-    ) -> Result<(), Failure> {
-        let inner = &self.inner;
-        inner.requests.failpoints.hit("store.before-put").map_err(failed_point)?;
-        let mode = if inner.create_only.load(Ordering::Relaxed) { PutMode::Create } else { PutMode::Overwrite };
-        let mut result = inner.store.put_opts(path, payload.clone(), PutOptions::from(mode.clone())).await;
-        if mode == PutMode::Create && result.as_ref().is_err_and(cannot_create_only) {
-            inner.create_only.store(false, Ordering::Relaxed);
-            result = inner.store.put_opts(path, payload, PutOptions::from(PutMode::Overwrite)).await;
-        }
-        match result {
-            Ok(_) => {
-                if inner.cheap_head {
-                    self.look(object, path).await?;
-                }
-            }
-            // After an ambiguous answer, look; don't guess.
-            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
-                inner.requests.metrics.store_requests.add(1);
-                self.look(object, path).await?;
-                if attempt == 1 {
-                    // No attempt of ours was lost as far as we know: only its content proves an object ours.
-                    inner.requests.metrics.store_requests.add(1);
-                    let bytes = inner.store.get(path).await?.bytes().await?;
-                    if bytes.len() as u64 != object.size || crc32c(&bytes) != object.crc {
-                        return Err(Failure::Fatal(self.occupied(object)));
-                    }
-                }
-            }
-            Err(error) => return Err(error.into()),
-        }
-        inner.requests.failpoints.hit("store.after-put").map_err(failed_point)
-    }
-
-    /// Checks that `object` is there in its full size.
-    async fn look(&self, object: &ObjectRef, path: &ObjectPath) -> Result<(), Failure> {
-        match self.inner.store.head(path).await {
-            Ok(meta) if meta.size == object.size => Ok(()),
-            Ok(_) => Err(Failure::Fatal(self.occupied(object))),
-            // A conflict with an attempt that was then undone.
-            Err(object_store::Error::NotFound { .. }) => {
-                Err(Failure::Again("the object vanished after the write".into()))
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn occupied(&self, object: &ObjectRef) -> Error {
-        Error::store(format!(
-            "cannot write `{}` in {}: another object has this name; give each state a folder of its own",
-            object.name, self.uri
-        ))
-    }
-
-    /// Best effort, one attempt: an attempt that was given up may have arrived all the same. What arrives even
-    /// later is left to the sweep.
-    async fn remove_remains(&self, path: &ObjectPath) {
-        let limit = self.inner.requests.limits.timeout.min(Duration::from_secs(5));
-        self.inner.requests.metrics.store_requests.add(1);
-        let _ = tokio::time::timeout(limit, self.inner.store.delete(path)).await;
-    }
-
     /// Reads a whole object and verifies its size and checksum.
     pub async fn get(&self, object: &ObjectRef) -> Result<Bytes> {
         let path = self.path(&object.name)?;
@@ -350,20 +254,6 @@ impl Store {
             return Err(Failure::Again(what));
         }
         Err(Failure::Fatal(Error::corrupt(self.full_name(object), 0, what)))
-    }
-
-    /// Writes `name`, replacing what was there: only for the few objects that are not immutable.
-    pub async fn put_overwrite(&self, name: &str, bytes: Bytes) -> Result<()> {
-        let path = self.path(name)?;
-        let size = bytes.len() as u64;
-        let payload = PutPayload::from(bytes);
-        let call = self.call("write", name, Some(size));
-        self.inner
-            .requests
-            .run(call, |_| async { Ok(self.inner.store.put(&path, payload.clone()).await.map(|_| ())?) })
-            .await?;
-        self.inner.requests.metrics.store_bytes_written.add(size);
-        Ok(())
     }
 
     /// Reads `name`, whose size and checksum nobody knows; none if it does not exist.
@@ -461,20 +351,6 @@ impl Store {
 
 fn failed_point(error: Error) -> Failure {
     if error.is_retryable() { Failure::Again(error.message().to_owned()) } else { Failure::Fatal(error) }
-}
-
-fn cannot_create_only(error: &object_store::Error) -> bool {
-    use object_store::Error as E;
-    match error {
-        E::NotImplemented { .. } | E::NotSupported { .. } => true,
-        // A store that does not know the condition, or a file system without hard links (EPERM, ENOTSUP, ENOSYS).
-        E::Generic { store, .. } => {
-            let text = format!("{error:?}");
-            let no_links = *store == "LocalFileSystem" && (text.contains("code: 1,") || text.contains("Unsupported"));
-            no_links || text.contains("501") && text.contains("NotImplemented")
-        }
-        _ => false,
-    }
 }
 
 /// True for a range that starts after the object's end, in the words of HTTP stores, files and memory.

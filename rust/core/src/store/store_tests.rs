@@ -7,6 +7,7 @@ use crate::metrics::Metrics;
 use object_store::memory::InMemory;
 use proptest::prelude::*;
 use std::io::{Read as _, Write as _};
+use std::time::Duration;
 
 fn options(pairs: &[(&str, &str)]) -> Options {
     Options::from_map(&pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()).unwrap()

@@ -3,32 +3,9 @@
 //! Owns: the queue of waiting change sets, the count of sessions that could still join, the number of the timer.
 //! Does not own: timers and uploads; it says what is to be done.
 
-use super::InFlight;
-use crate::error::{Error, Result};
-use crate::model::{BatchId, SegmentRef, VersionId};
-use bytes::Bytes;
-use std::time::Duration;
-use tokio::sync::oneshot;
-
-/// One change set on its way. Dropping it without an answer tells its future so.
-pub(super) struct Entry {
-    pub(super) set: Bytes,
-    pub(super) records: u64,
-    pub(super) version: VersionId,
-    pub(super) batch: BatchId,
-    /// When it was submitted.
-    pub(super) since: Duration,
-    pub(super) answer: oneshot::Sender<Result<SegmentRef>>,
-    pub(super) in_flight: Option<InFlight>,
-}
-
-impl Entry {
-    /// Ends the set's future with an error, after giving its bytes back.
-    pub(super) fn fail(self, error: Error) {
-        drop(self.in_flight);
-        let _ = self.answer.send(Err(error));
-    }
-}
+use super::entry::Entry;
+use crate::error::Result;
+use crate::model::BatchId;
 
 /// What is to be done after an event.
 #[must_use]
@@ -101,17 +78,20 @@ impl Batcher {
         if self.closed {
             return Err(Box::new(entry));
         }
-        if self.batch.replace(entry.batch) != Some(entry.batch) {
-            self.expected = std::mem::take(&mut self.come);
+        if let Some(batch) = entry.batch {
+            if self.batch.replace(batch) != Some(batch) {
+                self.expected = std::mem::take(&mut self.come);
+            }
+            self.come += 1;
         }
-        self.come += 1;
-        self.queued_bytes += entry.set.len() as u64;
+        self.queued_bytes += entry.bytes;
+        let peers = entry.batch.is_some();
         self.queue.push(entry);
         if self.queued_bytes >= self.threshold {
             return Ok(Next::Upload(self.drain()));
         }
         Ok(match self.joiners {
-            0 if self.come < self.expected && self.queue.len() < self.peak => Next::ShortTimer(self.timer),
+            0 if peers && self.come < self.expected && self.queue.len() < self.peak => Next::ShortTimer(self.timer),
             0 => Next::Upload(self.drain()),
             _ if self.queue.len() == 1 => Next::Timer(self.timer),
             _ => Next::Wait,

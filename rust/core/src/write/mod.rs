@@ -1,12 +1,14 @@
 //! The changelog writer: change sets in, durable segments out.
 //!
 //! ```text
-//! session ── join() ──► JoinGuard ── submit(set) ──► PersistFuture ─────────────► SegmentRef
+//! session ── join() ──► JoinGuard ── submit(set) ──► PersistFuture ─────────────► Placed
 //!                            │                            ▲
 //!                       batch: who waits, when to go      │ one answer per set, success or failure
 //!                            ▼                            │
 //!                       upload: header + sets + footer ───┘ one object per batch
 //! ```
+//!
+//! buffer: appends of a plain changelog become a set; ledger: which sets of such a writer are where, and who needs them
 //!
 //! Owns: bringing change sets of many sessions into few objects, the bound on bytes in flight, and one answer per set.
 //! Does not own: the encoding of sets (`format`), retries (`store`), handles, and who deletes objects that no handle
@@ -21,17 +23,24 @@
 //! 4. bytes in flight (waiting or uploading) never exceed `max_in_flight`, a single larger set excepted.
 
 mod batch;
+pub mod buffer;
+mod entry;
+pub mod ledger;
 mod upload;
+
+pub use entry::{Failed, Landing, Parcel, Placed, Room};
 
 use crate::clock::SharedClock;
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
+use crate::format::EncodedSet;
 use crate::metrics::SharedMetrics;
-use crate::model::{BatchId, SegmentRef, VersionId};
+use crate::model::BatchId;
+use crate::ownership::Registry;
 use crate::store::{LocalTwin, Store};
-use batch::{Batcher, Entry, Next};
-use bytes::Bytes;
+use batch::{Batcher, Next};
+use entry::{Answer, Entry};
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
@@ -39,7 +48,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::AbortHandle;
 
 /// Bytes in flight are counted in units of this size.
@@ -62,6 +71,7 @@ struct Shared {
     metrics: SharedMetrics,
     failpoints: SharedFailpoints,
     twin: Option<Arc<dyn LocalTwin>>,
+    registry: Option<Registry>,
     delay: Duration,
     /// Room for bytes in flight, in units.
     room: Arc<Semaphore>,
@@ -89,20 +99,7 @@ pub struct JoinGuard {
 /// The answer for one change set: its durable place, or why there is none.
 #[derive(Debug)]
 pub struct PersistFuture {
-    answer: oneshot::Receiver<Result<SegmentRef>>,
-}
-
-/// Bytes that count as in flight until dropped.
-struct InFlight {
-    bytes: u64,
-    metrics: SharedMetrics,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.metrics.in_flight_bytes.sub(self.bytes);
-    }
+    answer: oneshot::Receiver<Result<Placed>>,
 }
 
 impl LogWriter {
@@ -122,6 +119,7 @@ impl LogWriter {
         let all_room = all_room.unwrap_or(u32::MAX >> 4);
         let attempts = u32::try_from(options.max_attempts.max(1)).unwrap_or(u32::MAX);
         let shared = Shared {
+            registry: None,
             twin: twin.filter(|_| !store.is_local_file()),
             store,
             runtime,
@@ -140,43 +138,91 @@ impl LogWriter {
         Self { shared: Arc::new(shared) }
     }
 
+    /// The same writer, which counts the sets of every object in `registry` before it answers any of them.
+    ///
+    /// # Panics
+    /// If the writer is in use already.
+    #[must_use]
+    pub fn counting(mut self, registry: Registry) -> Self {
+        Arc::get_mut(&mut self.shared).expect("nobody shares a writer that is being made").registry = Some(registry);
+        self
+    }
+
     /// Announces a change set that may come.
     pub fn join(&self) -> JoinGuard {
         self.shared.state.lock().batcher.join();
         JoinGuard { shared: Some(Arc::clone(&self.shared)) }
     }
 
-    /// Hands over an encoded change set; the future ends when it is durable or has failed.
+    /// Hands over an encoded change set of a micro-batch; the future ends when it is durable or has failed.
     ///
     /// Returns at once. When `max_in_flight` is reached, the set waits for room before it counts; dropping the future
     /// gives the wait up, and too long a wait fails naming the option.
-    pub fn submit(
-        &self,
-        guard: JoinGuard,
-        set: Bytes,
-        records: u64,
-        version: VersionId,
-        batch: BatchId,
-    ) -> PersistFuture {
-        let shared = &self.shared;
+    pub fn submit(&self, guard: JoinGuard, set: EncodedSet, batch: BatchId) -> PersistFuture {
         let (answer, receiver) = oneshot::channel();
+        self.hand_in(Some(guard), Parcel::encoded(set), Some(batch), Answer::future(answer));
+        PersistFuture { answer: receiver }
+    }
+
+    /// The same for a set that belongs to no micro-batch; `landing` is told what became of it.
+    pub fn submit_to(&self, guard: Option<JoinGuard>, parcel: Parcel, landing: Box<dyn Landing>) {
+        self.hand_in(guard, parcel, None, Answer::landing(landing));
+    }
+
+    fn hand_in(&self, guard: Option<JoinGuard>, mut parcel: Parcel, batch: Option<BatchId>, answer: Answer) {
+        let shared = &self.shared;
         let since = shared.clock.monotonic();
-        let bytes = set.len() as u64;
-        let mut entry = Entry { set, records, version, batch, since, answer, in_flight: None };
-        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, shared.all_room);
-        if let Ok(permit) = Arc::clone(&shared.room).try_acquire_many_owned(units) {
-            entry.in_flight = Some(shared.in_flight(bytes, permit));
-            shared.enqueue(entry, Some(guard));
+        let bytes = parcel.bytes();
+        // A set that is handed in again holds its room already.
+        if parcel.room.is_none() {
+            parcel.room = self.try_room(bytes);
+        }
+        let entry = Entry { parcel, bytes, batch, since, answer };
+        if entry.parcel.room.is_some() {
+            shared.enqueue(entry, guard);
         } else {
             shared.metrics.persist_waits.add(1);
             // Only uploads make room: what waits for company goes now.
             drop(guard);
-            let next = shared.state.lock().batcher.press();
-            shared.act(next);
+            self.press();
             let waiting = Arc::clone(shared);
-            shared.runtime.spawn(async move { waiting.wait_for_room(units, entry).await });
+            shared.runtime.spawn(async move { waiting.wait_for_room(entry).await });
         }
-        PersistFuture { answer: receiver }
+    }
+
+    /// Room for `bytes` bytes, if there is some now.
+    pub fn try_room(&self, bytes: u64) -> Option<Room> {
+        let shared = &self.shared;
+        let permit = Arc::clone(&shared.room).try_acquire_many_owned(shared.units(bytes)).ok()?;
+        Some(Room::new(bytes, Arc::clone(&shared.metrics), permit))
+    }
+
+    /// Room for `bytes` bytes, as soon as there is some; an error after close.
+    pub async fn room(&self, bytes: u64) -> Result<Room> {
+        let shared = &self.shared;
+        let mut closed = shared.closed.subscribe();
+        let permit = tokio::select! {
+            biased;
+            _ = closed.wait_for(|closed| *closed) => return Err(closed_error()),
+            permit = Arc::clone(&shared.room).acquire_many_owned(shared.units(bytes)) => permit.map_err(|_| closed_error())?,
+        };
+        Ok(Room::new(bytes, Arc::clone(&shared.metrics), permit))
+    }
+
+    /// Uploads what waits for company: somebody needs its room.
+    pub fn press(&self) {
+        let next = self.shared.state.lock().batcher.press();
+        self.shared.act(next);
+    }
+
+    /// The error of a wait for room that lasted `waited`.
+    pub fn no_room(&self, bytes: u64, waited: Duration) -> Error {
+        self.shared.no_room(bytes, waited)
+    }
+
+    /// How long a wait for room may last.
+    pub fn patience(&self) -> Duration {
+        self.shared.patience
     }
 
     /// Ends the writer: what waits or uploads fails as closed, and nothing is accepted any more.
@@ -186,34 +232,34 @@ impl LogWriter {
 }
 
 impl Shared {
-    fn in_flight(&self, bytes: u64, permit: OwnedSemaphorePermit) -> InFlight {
-        self.metrics.in_flight_bytes.add(bytes);
-        InFlight { bytes, metrics: Arc::clone(&self.metrics), _permit: permit }
+    fn units(&self, bytes: u64) -> u32 {
+        u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.all_room)
     }
 
-    async fn wait_for_room(self: Arc<Self>, units: u32, mut entry: Entry) {
-        let bytes = entry.set.len() as u64;
+    fn no_room(&self, bytes: u64, waited: Duration) -> Error {
+        let what = format!(
+            "a change set of {bytes} bytes found no room for {waited:?}: {} of {} bytes are waiting for upload to {}",
+            self.metrics.in_flight_bytes.get(),
+            self.max_in_flight,
+            self.store.uri()
+        );
+        Error::limit(what, "max_in_flight")
+    }
+
+    async fn wait_for_room(self: Arc<Self>, mut entry: Entry) {
+        let bytes = entry.bytes;
         let mut closed = self.closed.subscribe();
         let permit = tokio::select! {
             biased;
             _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
-            // The session has gone.
-            () = entry.answer.closed() => return,
-            permit = Arc::clone(&self.room).acquire_many_owned(units) => permit.map_err(|_| closed_error()),
-            () = tokio::time::sleep(self.patience) => {
-                let what = format!(
-                    "a change set of {bytes} bytes found no room for {:?}: {} of {} bytes are waiting for upload to {}",
-                    self.patience,
-                    self.metrics.in_flight_bytes.get(),
-                    self.max_in_flight,
-                    self.store.uri()
-                );
-                Err(Error::limit(what, "max_in_flight"))
-            }
+            // Whoever waited has gone.
+            () = entry.answer.gone() => return,
+            permit = Arc::clone(&self.room).acquire_many_owned(self.units(bytes)) => permit.map_err(|_| closed_error()),
+            () = tokio::time::sleep(self.patience) => Err(self.no_room(bytes, self.patience)),
         };
         match permit {
             Ok(permit) => {
-                entry.in_flight = Some(self.in_flight(bytes, permit));
+                entry.parcel.room = Some(Room::new(bytes, Arc::clone(&self.metrics), permit));
                 self.enqueue(entry, None);
             }
             Err(error) => entry.fail(error),
@@ -226,7 +272,13 @@ impl Shared {
             // This guard is settled below, in the same step as the set joins.
             guard.shared = None;
         }
-        let next = self.state.lock().batcher.add(entry, joined);
+        let next = {
+            let mut state = self.state.lock();
+            let next = state.batcher.add(entry, joined);
+            // Before anybody can take it out again.
+            self.metrics.upload_queue_size.add(u64::from(next.is_ok()));
+            next
+        };
         match next {
             Ok(next) => self.act(next),
             Err(entry) => entry.fail(closed_error()),
@@ -280,7 +332,12 @@ impl Shared {
             }
         }
         let shared = Arc::clone(self);
-        self.runtime.spawn(async move { upload::run(&shared, batch).await });
+        shared.metrics.uploads_active.add(1);
+        shared.metrics.upload_queue_size.sub(batch.len() as u64);
+        self.runtime.spawn(async move {
+            upload::run(&shared, batch).await;
+            shared.metrics.uploads_active.sub(1);
+        });
     }
 
     fn close(&self) {
@@ -292,6 +349,7 @@ impl Shared {
         if let Some((_, task)) = timer {
             task.abort();
         }
+        self.metrics.upload_queue_size.sub(left.len() as u64);
         for entry in left {
             entry.fail(closed_error());
         }
@@ -313,7 +371,7 @@ impl Drop for JoinGuard {
 
 impl PersistFuture {
     /// Blocks until the answer is there. Not for threads of an asynchronous runtime.
-    pub fn wait(self) -> Result<SegmentRef> {
+    pub fn wait(self) -> Result<Placed> {
         self.answer.blocking_recv().unwrap_or_else(|_| Err(no_answer()))
     }
 }
@@ -325,7 +383,7 @@ fn no_answer() -> Error {
 }
 
 impl Future for PersistFuture {
-    type Output = Result<SegmentRef>;
+    type Output = Result<Placed>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.answer).poll(cx).map(|answer| answer.unwrap_or_else(|_| Err(no_answer())))

@@ -1,40 +1,54 @@
 //! One batch of change sets becomes one log object.
 //!
 //! Owns: the object's layout around its sets, the order "store's acknowledgement, then answers", and the local copy.
-//! Does not own: when a batch goes (`batch`), attempts (`store`).
+//! Does not own: when a batch goes (`batch`), attempts (`store`), the encoding of a set (`format`).
 
-use super::batch::Entry;
+use super::entry::{Entry, Placed};
 use super::{Shared, closed_error};
 use crate::error::Result;
-use crate::format::{Crc, file_footer, file_header};
-use crate::model::{ObjectRef, SegmentRef};
-use crate::store::log_name;
-use bytes::Bytes;
+use crate::format::{EncodedSet, combine, crc32c, file_footer, file_header};
+use crate::model::ObjectRef;
+use crate::store::{Sealed, log_name};
 use std::sync::Arc;
 
 /// A log object before it is written.
 struct Layout {
-    parts: Vec<Bytes>,
+    object: Sealed,
     /// Offset of each set.
     offsets: Vec<u64>,
 }
 
-fn lay_out(batch: &[Entry]) -> Layout {
-    let mut parts = Vec::with_capacity(batch.len() + 2);
-    parts.push(file_header());
-    parts.extend(batch.iter().map(|entry| entry.set.clone()));
-    let mut crc = Crc::new();
-    let mut at = 0;
-    let mut offsets = Vec::with_capacity(parts.len());
-    for part in &parts {
-        crc.update(part);
-        offsets.push(at);
-        at += part.len() as u64;
+/// Encodes what is not encoded. A set that cannot be is told so; the others go on.
+fn encode_all(batch: Vec<Entry>) -> Vec<Entry> {
+    let mut encoded = Vec::with_capacity(batch.len());
+    for mut entry in batch {
+        match entry.parcel.encode() {
+            Ok(()) => encoded.push(entry),
+            Err(error) => entry.fail(error),
+        }
     }
-    offsets.remove(0);
-    let sets: Vec<(u64, u64)> = offsets.iter().zip(batch).map(|(at, entry)| (*at, entry.set.len() as u64)).collect();
-    parts.push(file_footer(&sets, crc.value()));
-    Layout { parts, offsets }
+    encoded
+}
+
+fn lay_out(batch: &[Entry]) -> Result<Layout> {
+    let header = file_header();
+    let (mut crc, mut at) = (crc32c(&header), header.len() as u64);
+    let mut parts = vec![header];
+    let mut offsets = Vec::with_capacity(batch.len());
+    let mut sets = Vec::with_capacity(batch.len());
+    for entry in batch {
+        let set = entry.parcel.set()?;
+        parts.extend(set.parts.iter().cloned());
+        offsets.push(at);
+        sets.push((at, set.length));
+        crc = combine(crc, set.crc, set.length);
+        at += set.length;
+    }
+    let footer = file_footer(&sets, crc);
+    let crc = combine(crc, crc32c(&footer), footer.len() as u64);
+    let size = at + footer.len() as u64;
+    parts.push(footer);
+    Ok(Layout { object: Sealed { parts, size, crc }, offsets })
 }
 
 /// Uploads a batch and answers each of its sets.
@@ -45,25 +59,29 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
         _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
         slot = shared.slots.acquire() => slot.map_err(|_| closed_error()),
     };
-    // Sessions that have gone meanwhile need no upload.
-    let batch: Vec<Entry> = batch.into_iter().filter(|entry| !entry.answer.is_closed()).collect();
+    // Sets that nobody waits for any more need no upload.
+    let mut batch: Vec<Entry> = batch.into_iter().filter(|entry| !entry.answer.is_gone()).collect();
+    if slot.is_ok() && batch.iter().any(|entry| !entry.parcel.is_encoded()) {
+        batch = crate::store::transfer::blocking(move || encode_all(batch)).await;
+    }
     if batch.is_empty() {
         return;
     }
-    let layout = lay_out(&batch);
-    let result = match &slot {
+    let layout = slot.as_ref().map_err(Clone::clone).and_then(|_| lay_out(&batch));
+    let result = match &layout {
         Err(error) => Err(error.clone()),
-        Ok(_) => tokio::select! {
+        Ok(layout) => tokio::select! {
             biased;
-            result = put(shared, layout.parts.clone()) => result,
+            result = put(shared, layout.object.clone()) => result,
             _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
         },
     };
     drop(slot);
-    let object = match result {
-        Ok(object) => object,
-        Err(error) => {
+    let (object, layout) = match (result, layout) {
+        (Ok(object), Ok(layout)) => (object, layout),
+        (Err(error), _) | (_, Err(error)) => {
             tracing::warn!(sets = batch.len(), error = %error, "a batch of change sets could not be made durable");
+            shared.metrics.upload_failures.add(1);
             for entry in batch {
                 entry.fail(error.clone());
             }
@@ -74,32 +92,27 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
     shared.metrics.log_objects.add(1);
     shared.metrics.log_bytes.add(object.size);
     shared.metrics.change_sets.add(batch.len() as u64);
+    if let Some(registry) = &shared.registry {
+        registry.start_tracking(&object.name, batch.len() as u64);
+    }
     let mut in_flight = Vec::with_capacity(batch.len());
     for (entry, offset) in batch.into_iter().zip(layout.offsets) {
         let waited = now.saturating_sub(entry.since).as_micros();
         shared.metrics.persist_micros.add(u64::try_from(waited).unwrap_or(u64::MAX));
-        in_flight.push(entry.in_flight);
-        let segment = SegmentRef {
-            version: entry.version,
-            batch: entry.batch,
-            object: object.clone(),
-            offset,
-            length: entry.set.len() as u64,
-            records: entry.records,
-        };
-        let _ = entry.answer.send(Ok(segment));
+        let Ok(&EncodedSet { length, head, mark, records, .. }) = entry.parcel.set() else { continue };
+        in_flight.push(entry.succeed(Placed { object: object.clone(), offset, length, head, mark, records }));
     }
     // After the answers: a slow or full disk delays nobody. The bytes count as in flight until they are gone.
     if let Some(twin) = shared.twin.clone() {
-        let keep = tokio::task::spawn_blocking(move || twin.keep(&object, &layout.parts));
+        let keep = tokio::task::spawn_blocking(move || twin.keep(&object, &layout.object.parts));
         let _ = keep.await;
     }
     drop(in_flight);
 }
 
-async fn put(shared: &Shared, parts: Vec<Bytes>) -> Result<ObjectRef> {
+async fn put(shared: &Shared, object: Sealed) -> Result<ObjectRef> {
     shared.failpoints.hit("write.before-upload")?;
-    let object = shared.store.put_new(&log_name(), parts).await?;
+    let object = shared.store.put_sealed(&log_name(), object).await?;
     shared.failpoints.hit("write.after-upload")?;
     Ok(object)
 }

@@ -1,0 +1,223 @@
+//! The plain changelog: a log of bytes by key group, usable by itself.
+//!
+//! ```text
+//! Writer: append ─► buffer ─► ledger ─► LogWriter ─► store          Reader: handle ─► ranges / local copy ─► changes
+//!                               │ nobody needs a set any more
+//!                               └► Registry ─► deleted in the background; Storage::sweep finds what nobody counted
+//! ```
+//!
+//! Owns: wiring the stages, one object per process for all writers of a storage, and its close.
+//! Does not own: keyed state (`engine`), the stages.
+//!
+//! Semantics are those of Apache Flink's changelog storage (FLIP-158), with its faults cured.
+
+pub mod sweep;
+pub mod writer;
+
+use crate::clock::SharedClock;
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::failpoint::SharedFailpoints;
+use crate::metrics::SharedMetrics;
+use crate::model::KeyGroupRange;
+use crate::model::ids::MAX_KEY_GROUPS;
+use crate::ownership::Registry;
+use crate::read::ObjectCache;
+use crate::read::changes::ChangeReader;
+use crate::store::Store;
+use crate::write::LogWriter;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::{Handle, Runtime};
+
+pub use writer::{Done, Tick, Writer};
+
+/// How long close waits for deletions that are under way.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What all writers of a storage share.
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) options: Options,
+    pub(crate) log: LogWriter,
+    pub(crate) registry: Registry,
+    pub(crate) runtime: Handle,
+    pub(crate) metrics: SharedMetrics,
+    pub(crate) clock: SharedClock,
+    /// Names of open writers.
+    names: Mutex<HashSet<String>>,
+}
+
+impl Shared {
+    fn forget(&self, name: &str) {
+        self.names.lock().remove(name);
+    }
+}
+
+/// A folder in an object store that holds the logs of any number of writers.
+pub struct ChangelogStorage {
+    shared: Arc<Shared>,
+    runtime: Mutex<Option<Runtime>>,
+}
+
+/// What a storage is made with, beside the folder and its options.
+#[derive(Clone)]
+pub struct Ground {
+    /// Time.
+    pub clock: SharedClock,
+    /// Counters.
+    pub metrics: SharedMetrics,
+    /// Failpoints.
+    pub failpoints: SharedFailpoints,
+}
+
+impl ChangelogStorage {
+    /// Opens the folder `uri`. Nothing is sent to a remote store yet.
+    pub fn open(
+        uri: &str,
+        options: &BTreeMap<String, String>,
+        storage_options: &BTreeMap<String, String>,
+        ground: &Ground,
+    ) -> Result<Self> {
+        let options = Options::for_changelog(options)?;
+        let store =
+            Store::open(uri, storage_options, &options, Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints))?;
+        Self::over(store, options, ground)
+    }
+
+    /// The same over a store that is open, for tests and fault injection.
+    pub fn over(store: Store, options: Options, ground: &Ground) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("fastchangelog-io")
+            .enable_all()
+            .build()
+            .map_err(|e| Error::io("cannot start the I/O threads; raise the limit of processes (ulimit -u)", &e))?;
+        let handle = runtime.handle().clone();
+        let registry =
+            Registry::new(store.clone(), handle.clone(), Arc::clone(&ground.metrics), options.discard_threads);
+        let log = LogWriter::new(
+            store.clone(),
+            &options,
+            handle.clone(),
+            Arc::clone(&ground.clock),
+            Arc::clone(&ground.metrics),
+            Arc::clone(&ground.failpoints),
+            None,
+        )
+        .counting(registry.clone());
+        let shared = Shared {
+            store,
+            options,
+            log,
+            registry,
+            runtime: handle,
+            metrics: Arc::clone(&ground.metrics),
+            clock: Arc::clone(&ground.clock),
+            names: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared), runtime: Mutex::new(Some(runtime)) })
+    }
+
+    /// The folder, as handles name it: without credentials.
+    pub fn uri(&self) -> &str {
+        self.shared.store.uri()
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &SharedMetrics {
+        &self.shared.metrics
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    /// Log objects whose sets are counted.
+    pub fn tracked(&self) -> usize {
+        self.shared.registry.tracked()
+    }
+
+    /// A new writer for the key groups `groups`. A name is used by one open writer at a time.
+    pub fn create_writer(&self, name: &str, groups: KeyGroupRange) -> Result<Writer> {
+        if self.runtime.lock().is_none() {
+            return Err(Error::closed("this changelog storage is closed; open it again"));
+        }
+        if groups.is_empty() || usize::from(groups.end) > MAX_KEY_GROUPS {
+            return Err(Error::invalid(format!(
+                "key groups {} to {} are no range within 0 to {}",
+                groups.start,
+                i64::from(groups.end) - 1,
+                MAX_KEY_GROUPS - 1
+            )));
+        }
+        if name.is_empty() || name.len() > 256 {
+            return Err(Error::invalid("a writer's name has 1 to 256 bytes"));
+        }
+        if !self.shared.names.lock().insert(name.to_owned()) {
+            return Err(Error::invalid(format!(
+                "a writer named `{name}` is open in this storage: close it, or give this one another name"
+            )));
+        }
+        Ok(Writer::new(Arc::clone(&self.shared), name.to_owned(), groups))
+    }
+
+    /// A reader. With a folder, objects of a remote store are kept there and downloaded once for all readers.
+    pub fn reader(&self, cache_dir: Option<&Path>) -> Result<ChangeReader> {
+        if self.runtime.lock().is_none() {
+            return Err(Error::closed("this changelog storage is closed; open it again"));
+        }
+        let shared = &self.shared;
+        let cache = match cache_dir {
+            Some(dir) => Some(ObjectCache::new(dir, shared.options.cache_size, Arc::clone(&shared.metrics))?),
+            None => None,
+        };
+        Ok(ChangeReader::new(
+            shared.store.clone(),
+            cache,
+            shared.runtime.clone(),
+            Arc::clone(&shared.metrics),
+            shared.options.read_ahead,
+        ))
+    }
+
+    /// The runtime that readers wait on.
+    pub fn runtime(&self) -> &Handle {
+        &self.shared.runtime
+    }
+
+    /// Ends all writers: what was not persisted is lost, pending persists end with an error. What is under way gets
+    /// some seconds to end. Twice is fine.
+    pub fn close(&self) {
+        self.shared.log.close();
+        let Some(runtime) = self.runtime.lock().take() else { return };
+        let metrics = Arc::clone(&self.shared.metrics);
+        let settled = async move {
+            while metrics.discards_pending.get() + metrics.uploads_active.get() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let _ = runtime.block_on(async { tokio::time::timeout(CLOSE_PATIENCE, settled).await });
+        runtime.shutdown_timeout(CLOSE_PATIENCE);
+    }
+}
+
+impl Drop for ChangelogStorage {
+    fn drop(&mut self) {
+        self.shared.log.close();
+        if let Some(runtime) = self.runtime.lock().take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[cfg(test)]
+mod failure_tests;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! A storage over a store that fails on demand, for the tests of this folder.
+//!
+//! The runtime's time is real, so a test waits for events (a future, a count), never for time.
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::failpoint::Failpoints;
+use crate::model::{ChangelogHandle, SequenceNumber};
+use crate::store::fault::{FaultStore, Operation};
+use std::sync::mpsc;
+use std::time::Instant;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+pub(super) struct World {
+    pub(super) inner: Arc<FaultStore>,
+    pub(super) storage: ChangelogStorage,
+    pub(super) clock: Arc<ManualClock>,
+}
+
+pub(super) type Persist = mpsc::Receiver<Result<ChangelogHandle>>;
+
+pub(super) fn world(pairs: &[(&str, &str)]) -> World {
+    let mut map: BTreeMap<String, String> =
+        [("compression", "none"), ("retry_delay", "1ms")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    map.extend(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
+    let options = Options::for_changelog(&map).unwrap();
+    let inner = FaultStore::in_memory();
+    let clock = ManualClock::at(1_000_000_000_000);
+    let ground =
+        Ground { clock: Arc::clone(&clock) as _, metrics: SharedMetrics::default(), failpoints: Failpoints::none() };
+    let store = Store::from_object_store(
+        Arc::clone(&inner) as _,
+        "root",
+        "test://bucket/root",
+        &options,
+        Arc::clone(&ground.metrics),
+        Arc::clone(&ground.failpoints),
+    );
+    World { inner, storage: ChangelogStorage::over(store, options, &ground).unwrap(), clock }
+}
+
+pub(super) fn groups(end: u16) -> KeyGroupRange {
+    KeyGroupRange { start: 0, end }
+}
+
+pub(super) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "{what} did not happen");
+        std::thread::yield_now();
+    }
+}
+
+pub(super) fn append(writer: &Writer, bytes: usize) {
+    if writer.append(0, &vec![7; bytes]).unwrap() {
+        writer.relieve(&|| Ok(())).unwrap();
+    }
+}
+
+pub(super) fn persist(writer: &Writer, from: SequenceNumber, checkpoint: u64) -> Persist {
+    let (sender, receiver) = mpsc::channel();
+    writer.persist(from, checkpoint, Box::new(move |result| drop(sender.send(result)))).unwrap();
+    receiver
+}
+
+pub(super) fn wait(persist: &Persist) -> Result<ChangelogHandle> {
+    persist.recv_timeout(PATIENCE).expect("every persist ends")
+}
+
+impl World {
+    pub(super) fn writer(&self, name: &str) -> Writer {
+        self.storage.create_writer(name, groups(4)).unwrap()
+    }
+
+    pub(super) fn puts(&self) -> usize {
+        self.inner.calls_of(Operation::Put)
+    }
+
+    pub(super) fn read(&self, handle: &ChangelogHandle) -> Result<Vec<(i32, Vec<u8>)>> {
+        let mut changes = self.storage.reader(None)?.read(handle, None)?;
+        let mut found = Vec::new();
+        while let Some(set) = self.storage.runtime().block_on(changes.next())? {
+            found.extend(set.records.iter().map(|(lane, value)| (lane.key_group(), value.to_vec())));
+        }
+        Ok(found)
+    }
+
+    pub(super) fn alive(&self, handle: &ChangelogHandle) -> usize {
+        let store = &self.storage.shared.store;
+        let exists = |name: &str| self.storage.runtime().block_on(store.exists(name)).unwrap();
+        handle.sets.iter().filter(|set| exists(&set.object.name)).count()
+    }
+
+    pub(super) fn objects(&self) -> usize {
+        self.storage.runtime().block_on(self.storage.shared.store.list("log")).unwrap().len()
+    }
+
+    /// Nothing is uploading or being deleted.
+    pub(super) fn settled(&self) {
+        let metrics = self.storage.metrics();
+        until("the end of uploads and deletions", || {
+            metrics.in_flight_bytes.get() == 0 && metrics.discards_pending.get() == 0
+        });
+    }
+
+    pub(super) fn settled_failures(&self, n: u64) {
+        until("a failed upload", || self.storage.metrics().upload_failures.get() >= n);
+    }
+}

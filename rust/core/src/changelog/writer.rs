@@ -1,0 +1,472 @@
+//! One writer of a plain changelog.
+//!
+//! Owns: the order of steps between append buffer, ledger, upload and registry, and waiting for room.
+//! Does not own: the steps themselves (`write::buffer`, `write::ledger`, `write`, `ownership`).
+//!
+//! Any thread may call it; calls take effect one after the other. Nothing here waits but an append that meets
+//! `max_in_flight`, and that wait can be interrupted.
+
+use super::Shared;
+use crate::error::{Error, Result};
+use crate::format::byte_set::MAX_VALUE;
+use crate::model::{ChangelogHandle, KeyGroupRange, SequenceNumber, SetRef};
+use crate::write::buffer::AppendBuffer;
+use crate::write::ledger::{Effects, Ledger, Outcome};
+use crate::write::{Failed, JoinGuard, Landing, Parcel, Placed, Room};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Told once what became of a persist: the handle, or why there is none. Called from any thread.
+pub type Done = Box<dyn FnOnce(Result<ChangelogHandle>) + Send>;
+/// Called now and then during a wait; an error ends the wait.
+pub type Tick<'a> = &'a dyn Fn() -> Result<()>;
+
+/// Between two calls of a [`Tick`].
+const TICK: Duration = Duration::from_millis(50);
+
+/// A writer. Cheap to clone; clones are the same writer.
+#[derive(Clone)]
+pub struct Writer {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    shared: Arc<Shared>,
+    name: String,
+    groups: KeyGroupRange,
+    threshold: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    buffer: AppendBuffer,
+    ledger: Ledger<Sealed>,
+    /// Announces the active set to the others that may share its object.
+    guard: Option<JoinGuard>,
+    waiting: HashMap<u64, Done>,
+}
+
+/// A sealed set as the ledger keeps it.
+#[derive(Debug)]
+struct Sealed {
+    parcel: Parcel,
+    payload: u64,
+}
+
+/// What the state's change asks to be done outside its lock.
+struct Todo {
+    effects: Effects<Sealed>,
+    guard: Option<JoinGuard>,
+    done: Vec<(Done, Result<ChangelogHandle>)>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("name", &self.inner.name).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    pub(super) fn new(shared: Arc<Shared>, name: String, groups: KeyGroupRange) -> Self {
+        let threshold = shared.options.preemptive_persist_threshold;
+        let state = State {
+            buffer: AppendBuffer::new(groups),
+            ledger: Ledger::default(),
+            guard: None,
+            waiting: HashMap::new(),
+        };
+        Self { inner: Arc::new(Inner { shared, name, groups, threshold, state: Mutex::new(state) }) }
+    }
+
+    /// The writer's name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The key groups it takes.
+    pub fn key_groups(&self) -> KeyGroupRange {
+        self.inner.groups
+    }
+
+    /// Appends a change of a key group to the active set. Never waits; true: call [`Writer::relieve`] now.
+    #[inline]
+    pub fn append(&self, key_group: u16, value: &[u8]) -> Result<bool> {
+        let inner = &*self.inner;
+        if key_group < inner.groups.start || key_group >= inner.groups.end || value.len() > MAX_VALUE {
+            return Err(inner.refuse(i64::from(key_group), value.len()));
+        }
+        let mut state = inner.state.lock();
+        state.begin(inner)?;
+        state.buffer.append(key_group, value);
+        Ok(inner.is_full(&state))
+    }
+
+    /// Appends a metadata record; else as [`Writer::append`].
+    pub fn append_meta(&self, value: &[u8]) -> Result<bool> {
+        let inner = &*self.inner;
+        if value.len() > MAX_VALUE {
+            return Err(inner.refuse(-1, value.len()));
+        }
+        let mut state = inner.state.lock();
+        state.begin(inner)?;
+        state.buffer.append_meta(value);
+        Ok(inner.is_full(&state))
+    }
+
+    /// Uploads the active set if it has reached `preemptive_persist_threshold`. Waits when `max_in_flight` is reached:
+    /// without this, memory would not be bounded.
+    pub fn relieve(&self, tick: Tick<'_>) -> Result<()> {
+        let state = self.inner.state.lock();
+        if self.inner.is_full(&state) { self.preempt(state, tick) } else { Ok(()) }
+    }
+
+    /// Appends many changes. All key groups are checked before the first is appended; a set may end in between.
+    pub fn append_batch<'a>(
+        &self,
+        groups: &[u16],
+        values: impl ExactSizeIterator<Item = &'a [u8]>,
+        tick: Tick<'_>,
+    ) -> Result<()> {
+        let inner = &*self.inner;
+        if groups.len() != values.len() {
+            let what = format!("{} key groups and {} values: a batch needs one of each", groups.len(), values.len());
+            return Err(Error::invalid(what));
+        }
+        let range = inner.groups;
+        if let Some(wrong) = groups.iter().find(|group| **group < range.start || **group >= range.end) {
+            return Err(inner.refuse(i64::from(*wrong), 0));
+        }
+        let mut state = inner.state.lock();
+        state.begin(inner)?;
+        for (group, value) in groups.iter().zip(values) {
+            if value.len() > MAX_VALUE {
+                return Err(inner.refuse(i64::from(*group), value.len()));
+            }
+            state.buffer.append(*group, value);
+            if inner.is_full(&state) {
+                self.preempt(state, tick)?;
+                state = inner.state.lock();
+                state.begin(inner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals the active set and uploads it without a checkpoint, as soon as there is room for it.
+    #[cold]
+    fn preempt<'a>(&'a self, mut state: MutexGuard<'a, State>, tick: Tick<'_>) -> Result<()> {
+        let inner = &self.inner;
+        let log = &inner.shared.log;
+        let mut room = log.try_room(state.buffer.memory());
+        let start = Instant::now();
+        let failures = state.ledger.failures().0;
+        while room.is_none() {
+            // Sets whose upload failed hold room: only another try can free it.
+            let todo = state.todo_waiting(inner);
+            drop(state);
+            inner.carry_out(todo);
+            log.press();
+            inner.shared.metrics.throttled_appends.add(u64::from(start.elapsed() < TICK));
+            let bytes = inner.state.lock().buffer.memory();
+            room = inner.wait_for_room(bytes)?;
+            tick()?;
+            state = inner.state.lock();
+            if room.is_none() {
+                match state.ledger.failures() {
+                    (count, Some(error)) if count > failures => return Err(error.clone()),
+                    _ if start.elapsed() > log.patience() => return Err(log.no_room(bytes, start.elapsed())),
+                    _ => {}
+                }
+            }
+        }
+        inner.shared.metrics.throttled_micros.add(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
+        if state.buffer.is_empty() {
+            return Ok(()); // sealed by another thread meanwhile
+        }
+        state.seal(inner, room)?;
+        let todo = state.todo_waiting(inner);
+        drop(state);
+        inner.carry_out(todo);
+        Ok(())
+    }
+
+    /// The number that the next change set will have: one past the newest change's. Asking changes nothing.
+    pub fn next_sequence_number(&self) -> SequenceNumber {
+        self.inner.state.lock().next()
+    }
+
+    /// The number of the newest change; none before the first.
+    pub fn last_appended_sequence_number(&self) -> Option<SequenceNumber> {
+        self.next_sequence_number().checked_sub(1)
+    }
+
+    /// Ends the active set, if something is in it, so that what comes next has another number: the one returned.
+    pub fn rollover(&self) -> Result<SequenceNumber> {
+        let inner = &*self.inner;
+        let mut state = inner.state.lock();
+        state.check_open()?;
+        state.seal(inner, None)?;
+        Ok(state.ledger.active())
+    }
+
+    /// Makes everything from `from` on durable, for a checkpoint; `done` is told the handle.
+    ///
+    /// Only what is not durable yet is uploaded, sets whose upload failed once more. Returns at once.
+    pub fn persist(&self, from: SequenceNumber, checkpoint_id: u64, done: Done) -> Result<()> {
+        let inner = &self.inner;
+        let mut state = inner.state.lock();
+        state.check_open()?;
+        let (lowest, next) = (state.ledger.lowest(), state.next());
+        if from >= lowest && from <= next {
+            state.seal(inner, None)?;
+        }
+        let (listener, effects) = state.ledger.persist(from, checkpoint_id)?;
+        state.waiting.insert(listener, done);
+        let todo = state.todo(inner, effects);
+        drop(state);
+        inner.carry_out(todo);
+        Ok(())
+    }
+
+    /// Says that a checkpoint with the range `[from, to)` completed; confirmations may come in any order.
+    pub fn confirm(&self, from: SequenceNumber, to: SequenceNumber, checkpoint_id: u64) -> Result<()> {
+        self.step(to, |ledger| ledger.confirm(from, to, checkpoint_id))
+    }
+
+    /// Says that a checkpoint was aborted: its sets stay for the next one.
+    pub fn reset(&self, from: SequenceNumber, to: SequenceNumber, checkpoint_id: u64) -> Result<()> {
+        self.step(to, |ledger| ledger.reset(from, to, checkpoint_id))
+    }
+
+    /// Says that no checkpoint up to and with `checkpoint_id` is retained: truncated sets that only they named go.
+    pub fn subsume(&self, checkpoint_id: u64) -> Result<()> {
+        self.step(0, |ledger| Ok(ledger.subsume(checkpoint_id)))
+    }
+
+    /// Says that sets below `to` are not needed any more, but for open, confirmed and retained checkpoints.
+    pub fn truncate(&self, to: SequenceNumber) -> Result<()> {
+        self.step(to, |ledger| ledger.truncate(to))
+    }
+
+    /// Closes, and gives up the sets at or above `from` that no checkpoint names.
+    pub fn truncate_and_close(&self, from: SequenceNumber) -> Result<()> {
+        self.end(|ledger| ledger.truncate_and_close(from));
+        Ok(())
+    }
+
+    /// Closes: what was not persisted is lost, pending persists end with an error. Twice is fine.
+    pub fn close(&self) {
+        self.end(Ledger::close);
+    }
+
+    /// True after close.
+    pub fn is_closed(&self) -> bool {
+        self.inner.state.lock().ledger.is_closed()
+    }
+
+    /// One step of the ledger that names numbers up to `to`; the active set is sealed if `to` lies behind it.
+    fn step(
+        &self,
+        to: SequenceNumber,
+        step: impl FnOnce(&mut Ledger<Sealed>) -> Result<Effects<Sealed>>,
+    ) -> Result<()> {
+        let inner = &self.inner;
+        let mut state = inner.state.lock();
+        if to > state.ledger.active() && to == state.next() {
+            state.seal(inner, None)?;
+        }
+        let effects = step(&mut state.ledger)?;
+        let todo = state.todo(inner, effects);
+        drop(state);
+        inner.carry_out(todo);
+        Ok(())
+    }
+
+    fn end(&self, step: impl FnOnce(&mut Ledger<Sealed>) -> Effects<Sealed>) {
+        let inner = &self.inner;
+        let mut state = inner.state.lock();
+        if state.ledger.is_closed() {
+            return;
+        }
+        let effects = step(&mut state.ledger);
+        state.buffer = AppendBuffer::new(inner.groups);
+        let mut todo = state.todo(inner, effects);
+        todo.guard = state.guard.take();
+        drop(state);
+        inner.shared.forget(&inner.name);
+        inner.carry_out(todo);
+    }
+}
+
+impl State {
+    fn check_open(&self) -> Result<()> {
+        if self.ledger.is_closed() {
+            return Err(Error::closed("this changelog writer is closed; create a new one"));
+        }
+        Ok(())
+    }
+
+    /// Before an append.
+    #[inline]
+    fn begin(&mut self, inner: &Inner) -> Result<()> {
+        if self.guard.is_none() {
+            self.check_open()?;
+            self.guard = Some(inner.shared.log.join());
+        }
+        Ok(())
+    }
+
+    fn next(&self) -> SequenceNumber {
+        self.ledger.active() + u64::from(!self.buffer.is_empty())
+    }
+
+    /// Rollover: the active set, unless it is empty, goes to the ledger.
+    fn seal(&mut self, inner: &Inner, room: Option<Room>) -> Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let raw = self.buffer.seal();
+        let payload = raw.payload;
+        let parcel = Parcel::raw(raw, inner.shared.options.compression);
+        let parcel = match room {
+            Some(room) => parcel.with_room(room),
+            None => parcel,
+        };
+        self.ledger.roll(Sealed { parcel, payload })
+    }
+
+    fn todo_waiting(&mut self, inner: &Inner) -> Todo {
+        let effects = self.ledger.persist_waiting();
+        self.todo(inner, effects)
+    }
+
+    fn todo(&mut self, inner: &Inner, mut effects: Effects<Sealed>) -> Todo {
+        let done = std::mem::take(&mut effects.finish).into_iter().filter_map(|(listener, result)| {
+            let done = self.waiting.remove(&listener)?;
+            Some((done, result.map(|outcome| inner.handle(outcome))))
+        });
+        let done = done.collect();
+        // The guard goes with the sets that it announced.
+        let guard = if self.buffer.is_empty() { self.guard.take() } else { None };
+        Todo { effects, guard, done }
+    }
+}
+
+impl Inner {
+    /// The number of the active set.
+    #[cfg(test)]
+    pub(super) fn active(&self) -> SequenceNumber {
+        self.state.lock().ledger.active()
+    }
+
+    #[inline]
+    fn is_full(&self, state: &State) -> bool {
+        state.buffer.payload() >= self.threshold || state.buffer.memory() >= self.threshold.saturating_mul(2)
+    }
+
+    fn refuse(&self, key_group: i64, length: usize) -> Error {
+        if length > MAX_VALUE {
+            return Error::invalid(format!(
+                "a value of {length} bytes exceeds the limit of {MAX_VALUE} bytes; split it over several changes"
+            ));
+        }
+        Error::invalid(format!(
+            "key group {key_group} is not one of the writer `{}`: it takes {} to {}",
+            self.name,
+            self.groups.start,
+            i64::from(self.groups.end) - 1
+        ))
+    }
+
+    fn wait_for_room(&self, bytes: u64) -> Result<Option<Room>> {
+        let log = self.shared.log.clone();
+        self.shared.runtime.block_on(async move {
+            match tokio::time::timeout(TICK, log.room(bytes)).await {
+                Ok(room) => room.map(Some),
+                Err(_) => Ok(None),
+            }
+        })
+    }
+
+    fn handle(&self, outcome: Outcome) -> ChangelogHandle {
+        ChangelogHandle {
+            storage: self.shared.store.uri().to_owned(),
+            writer: self.name.clone(),
+            key_groups: self.groups,
+            from: outcome.range.start,
+            to: outcome.range.end,
+            checkpoint_id: outcome.checkpoint,
+            sets: outcome.sets,
+            incremental_size: outcome.incremental,
+        }
+    }
+
+    fn carry_out(self: &Arc<Self>, todo: Todo) {
+        let Todo { effects, mut guard, done } = todo;
+        for set in effects.release {
+            self.shared.registry.release(&set.object.name);
+        }
+        for set in effects.hand_over {
+            self.shared.registry.stop_tracking(&set.object.name);
+        }
+        let last = effects.submit.len().checked_sub(1);
+        if last.is_some() && guard.is_none() {
+            guard = Some(self.shared.log.join());
+        }
+        for (i, (number, sealed)) in effects.submit.into_iter().enumerate() {
+            let landing = SetLanding { writer: Arc::downgrade(self), number, payload: sealed.payload };
+            // The guard is given with the last: until then the others wait for it, and share its object.
+            let guard = if Some(i) == last { guard.take() } else { None };
+            self.shared.log.submit_to(guard, sealed.parcel, Box::new(landing));
+        }
+        for (done, result) in done {
+            done(result);
+        }
+    }
+
+    fn landed(self: &Arc<Self>, number: SequenceNumber, payload: u64, result: Result<Placed, Failed>) {
+        let result = match result {
+            Ok(Placed { object, offset, length, head, mark, records }) => {
+                Ok(SetRef { sequence_number: number, object, offset, length, head, mark, records, payload })
+            }
+            Err(Failed { error, parcel }) => Err((error, parcel.map(|parcel| Sealed { parcel, payload }))),
+        };
+        let mut state = self.state.lock();
+        let effects = state.ledger.landed(number, result);
+        let todo = state.todo(self, effects);
+        drop(state);
+        self.carry_out(todo);
+    }
+}
+
+/// Brings the answer for one set to its writer. The log does not keep a writer alive: its user does.
+struct SetLanding {
+    writer: Weak<Inner>,
+    number: SequenceNumber,
+    payload: u64,
+}
+
+impl Landing for SetLanding {
+    fn landed(self: Box<Self>, result: Result<Placed, Failed>) {
+        if let Some(writer) = self.writer.upgrade() {
+            writer.landed(self.number, self.payload, result);
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.writer.upgrade().is_none_or(|writer| writer.state.lock().ledger.is_gone(self.number))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Nobody can ask any more; whoever waits is told so.
+        let state = self.state.get_mut();
+        for (_, done) in state.waiting.drain() {
+            done(Err(Error::closed("the changelog writer is gone: keep it until its checkpoints are durable")));
+        }
+        self.shared.forget(&self.name);
+    }
+}

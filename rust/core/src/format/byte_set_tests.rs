@@ -1,0 +1,105 @@
+//! Sets of a plain changelog: round trips, parts, no copies, and damage.
+
+use super::*;
+use crate::error::ErrorKind;
+use crate::format::set::decode_set_index;
+use proptest::prelude::*;
+
+const NAME: &str = "log/x";
+const AT: u64 = 5 << 30;
+
+fn blocks(appends: &[(u16, Vec<u8>)], per_block: usize) -> Vec<ByteBlock> {
+    let mut sorted = appends.to_vec();
+    sorted.sort_by_key(|(lane, _)| *lane);
+    let chunks = sorted.chunks(per_block.max(1)).map(|chunk| {
+        let mut block = ByteBlock::default();
+        chunk.iter().for_each(|(lane, value)| block.push(*lane, value));
+        block
+    });
+    chunks.collect()
+}
+
+fn decode(bytes: &Bytes, wanted: &Wanted) -> Result<Vec<(u16, Vec<u8>)>> {
+    let index = decode_set_index(NAME, AT, bytes)?;
+    let from = SetBytes { object: NAME, offset_in_object: AT, start: 0, bytes };
+    let columns = decode_columns(&index, from)?;
+    let records = decode_byte_blocks(&index, &columns, from, 0..index.blocks.len(), wanted)?;
+    Ok(records.iter().map(|(lane, value)| (lane.0, value.to_vec())).collect())
+}
+
+fn appends() -> impl Strategy<Value = Vec<(u16, Vec<u8>)>> {
+    let value =
+        prop_oneof![3 => Just(vec![7; 12]), 2 => prop::collection::vec(any::<u8>(), 0..50), 1 => Just(Vec::new())];
+    prop::collection::vec((0u16..12, value), 0..60)
+}
+
+proptest! {
+    #[test]
+    fn f02_all_or_some_lanes_are_read_as_written(appends in appends(), per_block in 1usize..40, start in 0u16..12, width in 0u16..12, meta: bool) {
+        let mut sorted = appends.clone();
+        sorted.sort_by_key(|(lane, _)| *lane);
+        let wanted = Wanted { meta, lanes: start..start + width };
+        let part: Vec<_> = sorted.iter().filter(|(lane, _)| wanted.contains(*lane)).cloned().collect();
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
+            let set = encode_byte_set(blocks(&appends, per_block), compression).unwrap();
+            let bytes = set.to_bytes();
+            prop_assert_eq!((set.length, set.crc), (bytes.len() as u64, crc32c(&bytes)));
+            prop_assert_eq!(&decode(&bytes, &Wanted::ALL).unwrap(), &sorted);
+            prop_assert_eq!(&decode(&bytes, &wanted).unwrap(), &part);
+        }
+    }
+
+    #[test]
+    fn a05_any_change_of_a_byte_and_any_cut_is_found(appends in appends(), at: prop::sample::Index, bit in 0u8..8, zstd: bool) {
+        let compression = if zstd { Compression::Zstd } else { Compression::None };
+        let good = encode_byte_set(blocks(&appends, 7), compression).unwrap().to_bytes();
+        let mut bad = good.to_vec();
+        bad[at.index(good.len())] ^= 1 << bit;
+        prop_assert!(decode(&bad.into(), &Wanted::ALL).is_err());
+        let cut = good.slice(..at.index(good.len()));
+        prop_assert!(decode(&cut, &Wanted::ALL).is_err());
+    }
+
+    #[test]
+    fn a05_lies_in_the_columns_are_errors_or_records(appends in appends(), at: prop::sample::Index, byte: u8) {
+        let good = encode_byte_set(blocks(&appends, 7), Compression::None).unwrap().to_bytes();
+        let index = decode_set_index(NAME, AT, &good).unwrap();
+        let from = SetBytes { object: NAME, offset_in_object: AT, start: 0, bytes: &good };
+        let mut columns = decode_columns(&index, from).unwrap();
+        if !columns.is_empty() {
+            let at = at.index(columns.len());
+            columns[at] = byte;
+        }
+        let _ = decode_byte_blocks(&index, &columns, from, 0..index.blocks.len(), &Wanted::ALL);
+    }
+}
+
+#[test]
+fn values_of_an_uncompressed_set_are_not_copied() {
+    let appends: Vec<(u16, Vec<u8>)> = (0..100).map(|i| (i / 10, vec![1; 50])).collect();
+    let bytes = encode_byte_set(blocks(&appends, 30), Compression::None).unwrap().to_bytes();
+    let index = decode_set_index(NAME, 0, &bytes).unwrap();
+    let from = SetBytes { object: NAME, offset_in_object: 0, start: 0, bytes: &bytes };
+    let columns = decode_columns(&index, from).unwrap();
+    let records = decode_byte_blocks(&index, &columns, from, 0..index.blocks.len(), &Wanted::ALL).unwrap();
+    let range = bytes.as_ptr_range();
+    assert!(range.contains(&records.values.as_ptr()) && records.values.len() == 5000);
+}
+
+#[test]
+fn the_other_kind_of_set_is_refused() {
+    let empty = crate::format::encode_set(&crate::model::ChangeSet::default(), Compression::None).unwrap().to_bytes();
+    let error = decode(&empty, &Wanted::ALL).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.message().contains("keyed changes"), "{error}");
+    let plain = encode_byte_set(Vec::new(), Compression::None).unwrap().to_bytes();
+    assert!(decode(&plain, &Wanted::ALL).unwrap().is_empty());
+    assert!(crate::format::decode_set(NAME, 0, &plain).unwrap_err().message().contains("plain changes"));
+}
+
+#[test]
+fn lanes_that_do_not_ascend_are_a_bug() {
+    let mut block = ByteBlock::default();
+    block.push(3, b"a");
+    block.push(2, b"b");
+    assert_eq!(encode_byte_set(vec![block], Compression::None).unwrap_err().kind(), ErrorKind::Internal);
+}

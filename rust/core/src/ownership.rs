@@ -1,0 +1,100 @@
+//! Who may delete a log object: the count of its change sets that somebody may still need.
+//!
+//! Owns: the counts, and deletion in the background when one reaches zero, with a bound on threads and on what waits.
+//! Does not own: why a set is not needed any more (`write::ledger`), objects that nobody counts: those are left to a
+//! sweep.
+//!
+//! Invariants of [`Registry`]:
+//! 1. an object is deleted only when every set in it was released, by whichever writer it is of; never directly;
+//! 2. an object that somebody else owns ([`Registry::stop_tracking`]) is never deleted here, whatever is released;
+//! 3. a failed deletion is logged and counted, never an error: a sweep finds the object.
+
+use crate::metrics::SharedMetrics;
+use crate::store::Store;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+/// The log objects of one storage whose sets are counted. Cheap to clone.
+#[derive(Clone)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Store,
+    runtime: Handle,
+    metrics: SharedMetrics,
+    /// Deletions at the same time.
+    slots: Semaphore,
+    /// Sets of each object that are needed.
+    counts: Mutex<HashMap<Arc<str>, u64>>,
+}
+
+impl Registry {
+    /// A registry that deletes from `store`, at most `threads` objects at a time.
+    pub fn new(store: Store, runtime: Handle, metrics: SharedMetrics, threads: usize) -> Self {
+        let slots = Semaphore::new(threads.clamp(1, Semaphore::MAX_PERMITS));
+        let inner = Inner { store, runtime, metrics, slots, counts: Mutex::default() };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// `sets` sets of `object` may be needed. Comes before anybody can release one of them.
+    pub fn start_tracking(&self, object: &str, sets: u64) {
+        self.inner.counts.lock().insert(object.into(), sets);
+    }
+
+    /// A set of `object` will never be needed again. The last one's object is deleted in the background.
+    pub fn release(&self, object: &str) {
+        {
+            let mut counts = self.inner.counts.lock();
+            let Some(count) = counts.get_mut(object) else {
+                tracing::debug!(object, "a set of an object that is not tracked was released");
+                return;
+            };
+            *count -= 1;
+            if *count > 0 {
+                return;
+            }
+            counts.remove(object);
+        }
+        self.delete(object.to_owned());
+    }
+
+    /// Somebody else owns `object` from now on.
+    pub fn stop_tracking(&self, object: &str) {
+        self.inner.counts.lock().remove(object);
+    }
+
+    /// True while sets of `object` are counted.
+    pub fn is_tracked(&self, object: &str) -> bool {
+        self.inner.counts.lock().contains_key(object)
+    }
+
+    /// Objects that are counted.
+    pub fn tracked(&self) -> usize {
+        self.inner.counts.lock().len()
+    }
+
+    fn delete(&self, object: String) {
+        let inner = Arc::clone(&self.inner);
+        inner.metrics.discards_pending.add(1);
+        self.inner.runtime.spawn(async move {
+            let Ok(_slot) = inner.slots.acquire().await else { return };
+            match inner.store.delete(&object).await {
+                Ok(()) => inner.metrics.discards.add(1),
+                Err(error) => {
+                    inner.metrics.discard_failures.add(1);
+                    tracing::warn!(object, %error, "a log object that nobody needs could not be deleted; a sweep will");
+                }
+            }
+            inner.metrics.discards_pending.sub(1);
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "ownership_tests.rs"]
+mod tests;

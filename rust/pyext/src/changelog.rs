@@ -1,0 +1,489 @@
+//! The plain changelog as Python sees it. Owns: signatures, and the thread that ends Python's futures; the work is
+//! `fastchangelog_core::changelog`'s.
+
+use crate::gate::{Owner, enter, exclusive, lock, raise};
+use arrow_array::builder::BinaryBuilder;
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt16Type;
+use arrow_array::{Array, BinaryArray, Int32Array, Int64Array, RecordBatch};
+use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
+use arrow_schema::{DataType, Field, Schema};
+use fastchangelog_core::changelog::{self, Ground};
+use fastchangelog_core::clock::SystemClock;
+use fastchangelog_core::failpoint::Failpoints;
+use fastchangelog_core::format::{decode_changelog_handle, encode_changelog_handle};
+use fastchangelog_core::metrics::SharedMetrics;
+use fastchangelog_core::model::{self, INITIAL_SEQUENCE_NUMBER, KeyGroupRange};
+use fastchangelog_core::read::changes::{ChangeReader, Changes, ReadSet};
+use fastchangelog_core::{Error, Result};
+use pyo3::exceptions::PyStopIteration;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use pyo3_arrow::{PyArray, PyRecordBatch};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// Between two looks for Ctrl-C.
+const TICK: Duration = Duration::from_millis(50);
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct ChangelogStorage {
+    storage: Arc<changelog::ChangelogStorage>,
+    owner: Owner,
+}
+
+const STORAGE: &str = "changelog storage";
+
+#[pymethods]
+impl ChangelogStorage {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        uri: &str,
+        options: BTreeMap<String, String>,
+        storage_options: BTreeMap<String, String>,
+    ) -> PyResult<Self> {
+        let storage = enter(py, |_| {
+            let points = std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default();
+            let ground = Ground {
+                clock: SystemClock::shared(),
+                metrics: SharedMetrics::default(),
+                failpoints: Failpoints::parse(&points)?,
+            };
+            changelog::ChangelogStorage::open(uri, &options, &storage_options, &ground)
+        })?;
+        Ok(Self { storage: Arc::new(storage), owner: Owner::here() })
+    }
+
+    #[getter]
+    fn uri(&self) -> &str {
+        self.storage.uri()
+    }
+
+    fn metrics(&self) -> BTreeMap<&'static str, u64> {
+        self.storage.metrics().snapshot()
+    }
+
+    #[getter]
+    fn tracked_objects(&self) -> usize {
+        self.storage.tracked()
+    }
+
+    fn sweep(
+        &self,
+        py: Python<'_>,
+        needed: Vec<PyRef<'_, ChangelogHandle>>,
+        grace_seconds: f64,
+        dry_run: bool,
+    ) -> PyResult<(Vec<String>, u64, u64)> {
+        let needed: Vec<model::ChangelogHandle> = needed.iter().map(|handle| handle.0.clone()).collect();
+        enter(py, |_| {
+            self.owner.check(STORAGE)?;
+            let swept = self.storage.sweep(&needed, Duration::from_secs_f64(grace_seconds.max(0.0)), dry_run)?;
+            Ok((swept.deleted, swept.deleted_bytes, swept.kept))
+        })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, |_| {
+            // A forked child has none of the threads that a close would wait for.
+            if self.owner.check(STORAGE).is_ok() {
+                self.storage.close();
+            }
+            Ok(())
+        })
+    }
+}
+
+#[pyclass(frozen, subclass, module = "fastchangelog._internal")]
+pub(crate) struct ChangelogWriter {
+    writer: changelog::Writer,
+    owner: Owner,
+}
+
+const WRITER: &str = "changelog writer";
+
+impl ChangelogWriter {
+    fn relieve(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, |tick| self.writer.relieve(tick))
+    }
+
+    fn step(&self, py: Python<'_>, step: impl FnOnce(&changelog::Writer) -> Result<()> + Send) -> PyResult<()> {
+        enter(py, |_| {
+            self.owner.check(WRITER)?;
+            step(&self.writer)
+        })
+    }
+}
+
+/// Numbers from Python, which may be negative: those are refused by name, not as an overflow.
+fn number(py: Python<'_>, what: &str, value: i64) -> PyResult<u64> {
+    u64::try_from(value)
+        .map_err(|_| raise(py, &Error::invalid(format!("{what} {value} is negative; sequence numbers start at 0"))))
+}
+
+#[pymethods]
+impl ChangelogWriter {
+    #[new]
+    fn new(py: Python<'_>, storage: PyRef<'_, ChangelogStorage>, name: &str, start: i64, end: i64) -> PyResult<Self> {
+        let bound = |value: i64| u16::try_from(value).unwrap_or(u16::MAX);
+        let groups = KeyGroupRange { start: bound(start), end: bound(end) };
+        let (storage, owner) = (Arc::clone(&storage.storage), storage.owner);
+        let writer = enter(py, |_| {
+            owner.check(STORAGE)?;
+            storage.create_writer(name, groups)
+        })?;
+        Ok(Self { writer, owner })
+    }
+
+    #[inline]
+    fn append(&self, py: Python<'_>, key_group: i64, value: &[u8]) -> PyResult<()> {
+        let group = u16::try_from(key_group).unwrap_or(u16::MAX);
+        match self.writer.append(group, value) {
+            Ok(false) => Ok(()),
+            Ok(true) => self.relieve(py),
+            Err(error) => Err(raise(py, &error)),
+        }
+    }
+
+    fn append_meta(&self, py: Python<'_>, value: &[u8]) -> PyResult<()> {
+        match self.writer.append_meta(value) {
+            Ok(false) => Ok(()),
+            Ok(true) => self.relieve(py),
+            Err(error) => Err(raise(py, &error)),
+        }
+    }
+
+    fn _append_arrow(&self, py: Python<'_>, groups: PyArray, values: PyArray) -> PyResult<()> {
+        let (groups, _) = groups.into_inner();
+        let (values, _) = values.into_inner();
+        enter(py, |tick| {
+            self.owner.check(WRITER)?;
+            if groups.null_count() + values.null_count() > 0 {
+                return Err(Error::invalid("a batch of changes holds nulls: every change has a key group and a value"));
+            }
+            let groups = groups
+                .as_primitive_opt::<UInt16Type>()
+                .ok_or_else(|| Error::invalid("key groups must be 16-bit unsigned integers"))?
+                .values();
+            match values.data_type() {
+                DataType::Binary => append_slices(&self.writer, groups, values.as_binary::<i32>(), tick),
+                DataType::LargeBinary => append_slices(&self.writer, groups, values.as_binary::<i64>(), tick),
+                DataType::FixedSizeBinary(_) => {
+                    let values = values.as_fixed_size_binary();
+                    self.writer.append_batch(groups, (0..values.len()).map(|i| values.value(i)), tick)
+                }
+                other => Err(Error::invalid(format!("values of type {other} are not bytes; cast them to binary"))),
+            }
+        })
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        self.writer.name()
+    }
+
+    #[getter]
+    fn _key_groups(&self) -> (u16, u16) {
+        let groups = self.writer.key_groups();
+        (groups.start, groups.end)
+    }
+
+    #[getter]
+    #[expect(clippy::unused_self, reason = "a property of an object in Python")]
+    fn initial_sequence_number(&self) -> u64 {
+        INITIAL_SEQUENCE_NUMBER
+    }
+
+    #[getter]
+    fn next_sequence_number(&self) -> u64 {
+        self.writer.next_sequence_number()
+    }
+
+    #[getter]
+    fn last_appended_sequence_number(&self) -> Option<u64> {
+        self.writer.last_appended_sequence_number()
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.writer.is_closed()
+    }
+
+    fn rollover(&self, py: Python<'_>) -> PyResult<u64> {
+        self.writer.rollover().map_err(|e| raise(py, &e))
+    }
+
+    fn _persist(&self, py: Python<'_>, from_sqn: i64, checkpoint_id: i64, settle: Py<PyAny>) -> PyResult<()> {
+        let from = number(py, "sequence number", from_sqn)?;
+        let checkpoint = number(py, "checkpoint id", checkpoint_id)?;
+        self.step(py, |writer| {
+            let done = move |result| settle_later(settle, result);
+            writer.persist(from, checkpoint, Box::new(done))
+        })
+    }
+
+    fn confirm(&self, py: Python<'_>, from_sqn: i64, to_sqn: i64, checkpoint_id: i64) -> PyResult<()> {
+        let (from, to) = (number(py, "sequence number", from_sqn)?, number(py, "sequence number", to_sqn)?);
+        let checkpoint = number(py, "checkpoint id", checkpoint_id)?;
+        self.step(py, |writer| writer.confirm(from, to, checkpoint))
+    }
+
+    fn reset(&self, py: Python<'_>, from_sqn: i64, to_sqn: i64, checkpoint_id: i64) -> PyResult<()> {
+        let (from, to) = (number(py, "sequence number", from_sqn)?, number(py, "sequence number", to_sqn)?);
+        let checkpoint = number(py, "checkpoint id", checkpoint_id)?;
+        self.step(py, |writer| writer.reset(from, to, checkpoint))
+    }
+
+    fn subsume(&self, py: Python<'_>, checkpoint_id: i64) -> PyResult<()> {
+        let checkpoint = number(py, "checkpoint id", checkpoint_id)?;
+        self.step(py, |writer| writer.subsume(checkpoint))
+    }
+
+    fn truncate(&self, py: Python<'_>, to_sqn: i64) -> PyResult<()> {
+        let to = number(py, "sequence number", to_sqn)?;
+        self.step(py, |writer| writer.truncate(to))
+    }
+
+    fn truncate_and_close(&self, py: Python<'_>, from_sqn: i64) -> PyResult<()> {
+        let from = number(py, "sequence number", from_sqn)?;
+        self.step(py, |writer| writer.truncate_and_close(from))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, |_| {
+            if self.owner.check(WRITER).is_ok() {
+                self.writer.close();
+            }
+            Ok(())
+        })
+    }
+}
+
+fn append_slices<O: arrow_array::OffsetSizeTrait>(
+    writer: &changelog::Writer,
+    groups: &[u16],
+    values: &arrow_array::GenericBinaryArray<O>,
+    tick: changelog::Tick<'_>,
+) -> Result<()> {
+    let data = values.value_data();
+    let slices = values.value_offsets().windows(2).map(|ends| &data[ends[0].as_usize()..ends[1].as_usize()]);
+    writer.append_batch(groups, slices, tick)
+}
+
+/// Hands a result to Python on a thread of its own: the core's threads never wait for the GIL.
+fn settle_later(settle: Py<PyAny>, result: Result<model::ChangelogHandle>) {
+    type Settled = (Py<PyAny>, Result<model::ChangelogHandle>);
+    static QUEUE: OnceLock<Mutex<mpsc::Sender<Settled>>> = OnceLock::new();
+    let queue = QUEUE.get_or_init(|| {
+        let (sender, receiver) = mpsc::channel::<Settled>();
+        let work = move || {
+            for (settle, result) in receiver {
+                // None: the interpreter is ending, and nobody waits any more.
+                Python::try_attach(|py| {
+                    let outcome = match result {
+                        Ok(handle) => {
+                            Py::new(py, ChangelogHandle(handle)).and_then(|h| settle.call1(py, (h, py.None())))
+                        }
+                        Err(error) => settle.call1(py, (py.None(), raise(py, &error))),
+                    };
+                    if let Err(error) = outcome {
+                        error.write_unraisable(py, None);
+                    }
+                });
+            }
+        };
+        let _ = std::thread::Builder::new().name("fcl-futures".to_owned()).spawn(work);
+        Mutex::new(sender)
+    });
+    let _ = lock(queue).send((settle, result));
+}
+
+/// A durable range of a writer's changes.
+#[pyclass(frozen, eq, hash, module = "fastchangelog._internal")]
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct ChangelogHandle(model::ChangelogHandle);
+
+#[pymethods]
+impl ChangelogHandle {
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
+        decode_changelog_handle(data).map(Self).map_err(|e| raise(py, &e))
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &encode_changelog_handle(&self.0))
+    }
+
+    fn to_json(&self, py: Python<'_>) -> PyResult<String> {
+        serde_json::to_string(&self.0).map_err(|e| raise(py, &Error::internal(e)))
+    }
+
+    fn moved_to(&self, uri: &str) -> Self {
+        let storage = uri.trim_end_matches('/').to_owned();
+        Self(model::ChangelogHandle { storage, ..self.0.clone() })
+    }
+
+    #[getter]
+    fn storage(&self) -> &str {
+        &self.0.storage
+    }
+
+    #[getter]
+    fn writer(&self) -> &str {
+        &self.0.writer
+    }
+
+    #[getter]
+    fn key_groups(&self) -> (u16, u16) {
+        (self.0.key_groups.start, self.0.key_groups.end)
+    }
+
+    #[getter]
+    #[expect(clippy::wrong_self_convention, reason = "the number where it begins")]
+    fn from_sequence_number(&self) -> u64 {
+        self.0.from
+    }
+
+    #[getter]
+    fn to_sequence_number(&self) -> u64 {
+        self.0.to
+    }
+
+    #[getter]
+    fn checkpoint_id(&self) -> u64 {
+        self.0.checkpoint_id
+    }
+
+    #[getter]
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    #[getter]
+    fn incremental_size(&self) -> u64 {
+        self.0.incremental_size
+    }
+
+    #[getter]
+    fn change_count(&self) -> u64 {
+        self.0.records()
+    }
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct ChangelogReader {
+    reader: ChangeReader,
+    runtime: Handle,
+    owner: Owner,
+    closed: std::sync::atomic::AtomicBool,
+}
+
+const READER: &str = "changelog reader";
+
+#[pymethods]
+impl ChangelogReader {
+    #[new]
+    fn new(py: Python<'_>, storage: PyRef<'_, ChangelogStorage>, cache_dir: Option<PathBuf>) -> PyResult<Self> {
+        let (storage, owner) = (Arc::clone(&storage.storage), storage.owner);
+        let reader = enter(py, |_| {
+            owner.check(STORAGE)?;
+            storage.reader(cache_dir.as_deref())
+        })?;
+        Ok(Self { reader, runtime: storage.runtime().clone(), owner, closed: false.into() })
+    }
+
+    fn batches(
+        &self,
+        py: Python<'_>,
+        handle: PyRef<'_, ChangelogHandle>,
+        key_groups: Option<(i64, i64)>,
+    ) -> PyResult<ChangeBatches> {
+        let handle = handle.0.clone();
+        let changes = enter(py, |_| {
+            self.owner.check(READER)?;
+            if self.closed.load(std::sync::atomic::Ordering::Relaxed) {
+                return Err(Error::closed("this changelog reader is closed; make a new one"));
+            }
+            let groups = match key_groups {
+                None => None,
+                Some((start, end)) => Some(part(start, end, handle.key_groups)?),
+            };
+            self.reader.read(&handle, groups)
+        })?;
+        Ok(ChangeBatches { changes: Mutex::new(changes), runtime: self.runtime.clone(), owner: self.owner })
+    }
+
+    fn close(&self) {
+        self.closed.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// The key groups `[start, end)` as far as a handle has them.
+fn part(start: i64, end: i64, of: KeyGroupRange) -> Result<KeyGroupRange> {
+    if start < 0 || end < start || end > model::ids::MAX_KEY_GROUPS as i64 {
+        return Err(Error::invalid(format!("key groups {start} to {} are no range", end - 1)));
+    }
+    let clip = |value: i64| u16::try_from(value).unwrap_or(u16::MAX).clamp(of.start, of.end);
+    Ok(KeyGroupRange { start: clip(start), end: clip(end) })
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct ChangeBatches {
+    changes: Mutex<Changes>,
+    runtime: Handle,
+    owner: Owner,
+}
+
+#[pymethods]
+impl ChangeBatches {
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let batch = enter(py, |tick| {
+            self.owner.check(READER)?;
+            let mut changes = exclusive(&self.changes, "iterator of changes")?;
+            loop {
+                let next = self.runtime.block_on(async { tokio::time::timeout(TICK, changes.next()).await });
+                match next {
+                    Ok(set) => return set?.map(record_batch).transpose(),
+                    Err(_) => tick()?,
+                }
+            }
+        })?;
+        match batch {
+            Some(batch) => PyRecordBatch::new(batch).into_pyarrow(py),
+            None => Err(PyStopIteration::new_err(())),
+        }
+    }
+}
+
+/// One set as Arrow has it; values are not copied.
+fn record_batch(set: ReadSet) -> Result<RecordBatch> {
+    let records = set.records;
+    let rows = records.len();
+    let mut groups = Vec::with_capacity(rows);
+    for (lane, count) in &records.runs {
+        groups.resize(groups.len() + *count as usize, lane.key_group());
+    }
+    let number = i64::try_from(set.sequence_number).map_err(Error::internal)?;
+    let values = if records.is_empty() {
+        BinaryBuilder::new().finish()
+    } else {
+        let offsets = OffsetBuffer::new(ScalarBuffer::from(records.offsets));
+        BinaryArray::try_new(offsets, Buffer::from(records.values), None).map_err(Error::internal)?
+    };
+    let schema = Schema::new(vec![
+        Field::new("key_group", DataType::Int32, false),
+        Field::new("value", DataType::Binary, false),
+        Field::new("sequence_number", DataType::Int64, false),
+    ]);
+    let columns: Vec<Arc<dyn Array>> =
+        vec![Arc::new(Int32Array::from(groups)), Arc::new(values), Arc::new(Int64Array::from(vec![number; rows]))];
+    RecordBatch::try_new(Arc::new(schema), columns).map_err(Error::internal)
+}
