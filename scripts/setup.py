@@ -10,6 +10,7 @@ Owns: the folder $FASTCHANGELOG_CACHE (default ~/.cache/fastchangelog), whose pa
 
     libclang/       bindgen's parser. Its path must not move: RocksDB is compiled again when it does.
     target/         cargo's folder
+    azurite/        the Azure server of tests/stores, installed by those tests when there is npm
     venv-X.Y/       the interpreter with all dependencies and the built wheel (never an editable install)
     wheels/         the newest wheel
     stamps/         what each part was made from

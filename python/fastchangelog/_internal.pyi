@@ -30,6 +30,7 @@ __all__ = [
     "failpoint",
     "handle_json",
     "options_table",
+    "overlay_storage_options",
     "parse_duration",
     "parse_options",
     "parse_size",
@@ -52,7 +53,16 @@ class _ArrowStream(Protocol):
 class ChangelogStorage:
     """A folder in an object store for the logs of any number of writers."""
 
-    def __new__(cls, uri: str, options: Mapping[str, str], storage_options: Mapping[str, str]) -> ChangelogStorage: ...
+    def __new__(
+        cls,
+        uri: str,
+        options: Mapping[str, str],
+        storage_options: Mapping[str, str],
+        cache_dir: str | None,
+        provider: Callable[[], tuple[dict[str, str], float | None]] | None = None,
+    ) -> ChangelogStorage:
+        """`provider` gives credentials under their names as storage options, and when they end (seconds since the
+        epoch). It is called on a thread of its own, once at a time, and again before that end."""
     @property
     def uri(self) -> str:
         """The folder, without credentials."""
@@ -330,6 +340,9 @@ def parse_duration(name: str, value: str) -> float:
 
 def parse_size(name: str, value: str) -> int:
     """Bytes of a size's text; `name` is for the message."""
+
+def overlay_storage_options(under: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
+    """`over`, and of `under` what it does not contradict: keys of two sources are never mixed."""
 
 def build_info() -> dict[str, str]:
     """How this binary was built: version, profile, protocol, target."""

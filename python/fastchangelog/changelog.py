@@ -31,7 +31,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.config import OptionValue, duration, gather_storage_options, texts
+from fastchangelog.config import (
+    OptionValue,
+    StorageOption,
+    ask,
+    duration,
+    gather_storage_options,
+    split_provider,
+    texts,
+)
 from fastchangelog.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -257,7 +265,13 @@ class ChangelogStorage:
     ``uri``: ``file:///path``, a plain path, ``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfss://`` or ``memory://``.
     ``options``: see the reference of options; the defaults that differ from keyed state are ``persist_delay`` 10 ms,
     ``persist_size_threshold`` 10 MiB, ``max_in_flight`` 100 MiB and ``upload_threads`` 5, as in Flink.
-    ``storage_options``: as `object_store` names them, such as ``aws_region``.
+    ``storage_options``: as `object_store` names them, such as ``aws_region``, and two more: ``aws_profile``, and
+    ``credential_provider``, a function without arguments that returns credentials, such as ``{"access_key_id": …,
+    "secret_access_key": …, "token": …, "expires_at": …}`` (a datetime with a time zone, or None). It is called on
+    another thread, and again before ``expires_at``; what it raises is the cause of the error that a request ends with.
+    ``cache_dir``: a local folder for copies of a remote store's objects, of what is uploaded (unless the option
+    ``local_recovery`` is off) and of what is read, so that a restore on the same machine downloads nothing. A full or
+    broken disk never fails an upload. Copies that only older checkpoints used go at `ChangelogWriter.confirm`.
 
     Raises `InvalidArgument` for an unknown option (with the nearest known one) or an address that is none.
     """
@@ -267,9 +281,14 @@ class ChangelogStorage:
         uri: str,
         *,
         options: Mapping[str, OptionValue] | None = None,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, StorageOption] | None = None,
+        cache_dir: str | Path | None = None,
     ) -> None:
-        self._native = _internal.ChangelogStorage(uri, texts(options), gather_storage_options(uri, storage_options))
+        provider, given = split_provider(storage_options)
+        store = gather_storage_options(uri, given)
+        folder = None if cache_dir is None else str(cache_dir)
+        asked = None if provider is None else partial(ask, provider)
+        self._native = _internal.ChangelogStorage(uri, texts(options), store, folder, asked)
 
     @property
     def uri(self) -> str:
@@ -284,8 +303,9 @@ class ChangelogStorage:
         return ChangelogWriter(self._native, name, *_bounds(key_groups))
 
     def reader(self, cache_dir: str | Path | None = None) -> ChangelogReader:
-        """A reader. With ``cache_dir``, objects of a remote store are downloaded once, whoever asks, and kept in that
-        folder (up to the option ``cache_size``); without, only the bytes that are wanted are fetched."""
+        """A reader. With ``cache_dir`` (by default the storage's), objects of a remote store are downloaded once,
+        whoever asks, and kept in that folder (up to the option ``cache_size``); without, only the bytes that are wanted
+        are fetched."""
         return ChangelogReader(_internal.ChangelogReader(self._native, None if cache_dir is None else str(cache_dir)))
 
     def metrics(self) -> dict[str, int]:
@@ -376,9 +396,9 @@ def _from_offsets(offsets: Any, buffer: Any) -> pa.Array:
     if len(ends) == 0 or ends.null_count:
         raise InvalidArgument("offsets are one more than the values, without nulls; give [0] for none")
     kind = pa.binary() if ends.type == pa.int32() else pa.large_binary()
-    data = pa.py_buffer(buffer)
-    array = type(pa.array([], kind)).from_buffers(kind, len(ends) - 1, [None, ends.buffers()[1], data], 0, ends.offset)
+    buffers = [None, ends.buffers()[1], pa.py_buffer(buffer)]
     try:
+        array = pa.Array.from_buffers(kind, len(ends) - 1, buffers, 0, ends.offset)
         array.validate(full=True)
     except pa.ArrowException as error:
         raise InvalidArgument(f"offsets do not fit the buffer: {error}") from None

@@ -1,23 +1,44 @@
 """Options: from keyword arguments and Spark's configuration to plain texts that the core understands.
 
-Owns: where options come from, which source wins, the translation of ``spark.hadoop.fs.s3a.*`` to store options.
-Does not own: names, defaults and meanings of options; the core has the one table.
+Owns: where options come from, which source wins, the translation of ``spark.hadoop.fs.s3a.*`` to store options, and
+what a credential provider may return.
+Does not own: names, defaults and meanings of options, and which of them contradict each other; the core has the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument
 
-__all__ = ["OptionValue", "duration", "gather_options", "gather_storage_options", "size", "texts"]
+__all__ = [
+    "CredentialProvider",
+    "OptionValue",
+    "StorageOption",
+    "ask",
+    "duration",
+    "gather_options",
+    "gather_storage_options",
+    "size",
+    "split_provider",
+    "texts",
+]
 
 OptionValue: TypeAlias = "str | int | float | bool | timedelta"
 """What an option may be given as; durations never as bare numbers."""
+
+CredentialProvider: TypeAlias = "Callable[[], Mapping[str, str | datetime | None]]"
+"""A function that returns credentials under their names as storage options, and ``expires_at`` if they end."""
+
+StorageOption: TypeAlias = "str | int | bool | CredentialProvider"
+"""What a storage option may be given as; a function only as ``credential_provider``."""
+
+PROVIDER_OPTION = "credential_provider"
+"""The storage option whose value is a function."""
 
 PREFIX = "spark.fastchangelog."
 """Each option is also a Spark setting with this prefix."""
@@ -102,6 +123,7 @@ def gather_storage_options(
 ) -> dict[str, str]:
     """Options of the object store of ``uri``: explicit, else ``spark.fastchangelog.storage.*``, else what
     ``spark.hadoop.fs.s3a.*`` says (for ``s3://`` and ``s3a://``; settings of the bucket win over general ones).
+    Credentials come whole from one of them.
 
     >>> gather_storage_options("s3a://b/state", conf={"spark.hadoop.fs.s3a.endpoint.region": "eu-west-1"})
     {'aws_region': 'eu-west-1'}
@@ -109,11 +131,43 @@ def gather_storage_options(
     conf = conf or {}
     parts = urlsplit(uri)
     options = _from_s3a(parts.netloc, conf) if parts.scheme in ("s3", "s3a") else {}
-    options.update(
-        (name.removeprefix(STORAGE_PREFIX), value) for name, value in conf.items() if name.startswith(STORAGE_PREFIX)
-    )
-    options.update((name, _text(name, value)) for name, value in (explicit or {}).items())
-    return options
+    ours = {name.removeprefix(STORAGE_PREFIX): value for name, value in conf.items() if name.startswith(STORAGE_PREFIX)}
+    options = _internal.overlay_storage_options(options, ours)
+    return _internal.overlay_storage_options(options, texts(explicit))
+
+
+def split_provider(
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[CredentialProvider | None, dict[str, Any]]:
+    """The credential provider in storage options, if there is one, and the other options."""
+    others = dict(storage_options or {})
+    provider = others.pop(PROVIDER_OPTION, None)
+    if provider is not None and not callable(provider):
+        raise InvalidArgument(
+            f"storage_options: `{PROVIDER_OPTION}` is a {type(provider).__name__}; give a function without arguments "
+            "that returns a dict of credentials"
+        )
+    return provider, others
+
+
+def ask(provider: CredentialProvider) -> tuple[dict[str, str], float | None]:
+    """What a provider gives now: credentials, and when they end in seconds since the epoch.
+
+    >>> ask(lambda: {"access_key_id": "a", "secret_access_key": "s", "token": None, "expires_at": None})
+    ({'access_key_id': 'a', 'secret_access_key': 's'}, None)
+    """
+    answer = provider()
+    if not isinstance(answer, Mapping):
+        raise InvalidArgument(f"the credential provider returned a {type(answer).__name__}; return a dict")
+    given = dict(answer)
+    end = given.pop("expires_at", None)
+    if end is not None and (not isinstance(end, datetime) or end.tzinfo is None):
+        raise InvalidArgument("the credential provider's `expires_at` is not a datetime with a time zone, nor None")
+    wrong = [name for name, value in given.items() if not isinstance(name, str) or not isinstance(value, str | None)]
+    if wrong:
+        raise InvalidArgument(f"the credential provider's {wrong[0]!r} is not a text")
+    credentials = {name: value for name, value in given.items() if isinstance(value, str)}
+    return credentials, None if end is None else end.timestamp()
 
 
 def _from_s3a(bucket: str, conf: Mapping[str, str]) -> dict[str, str]:

@@ -55,9 +55,6 @@ HELPFUL = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
 
-#: The name in `storage_options` of a function that is asked for credentials whenever a session opens.
-PROVIDER_OPTION = "credential_provider"
-
 _SCHEMES = {"", "file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"}
 
 
@@ -150,21 +147,16 @@ def size_option(options: Mapping[str, str], name: str) -> int:
 
 def storage_options(spark: SparkSession, root: str, given: Mapping[str, object] | None) -> dict[str, object]:
     """Options of the root's store, from the argument and the conf.  Values are credentials: never shown."""
-    explicit = dict(given or {})
-    provider = explicit.pop(PROVIDER_OPTION, None)
-    if provider is not None and not callable(provider):
-        raise InvalidArgument(f"storage_options: {PROVIDER_OPTION} is a function that returns a dict of options")
+    provider, explicit = config.split_provider(given)
     wrong = [name for name, value in explicit.items() if not isinstance(value, (str, bool, int))]
     if wrong:
         raise InvalidArgument(f"storage_options: {wrong[0]} is not a text, a number or a bool")
-    texts: dict[str, object] = dict(config.gather_storage_options(root, explicit, spark.conf.getAll))  # type: ignore[arg-type]
-    return texts if provider is None else {**texts, PROVIDER_OPTION: provider}
+    texts: dict[str, object] = dict(config.gather_storage_options(root, explicit, spark.conf.getAll))
+    return texts if provider is None else {**texts, config.PROVIDER_OPTION: provider}
 
 
 def resolved(options: Mapping[str, object]) -> dict[str, str]:
-    """What goes to the store: the credential provider, if there is one, has been asked now."""
-    out = {name: str(value) for name, value in options.items() if name != PROVIDER_OPTION}
-    provider = options.get(PROVIDER_OPTION)
-    if callable(provider):
-        out.update({str(name): str(value) for name, value in provider().items()})
-    return out
+    """What goes to the store: the credential provider, if there is one, has been asked now, and wins."""
+    provider, others = config.split_provider(options)
+    given = {name: str(value) for name, value in others.items()}
+    return given if provider is None else _internal.overlay_storage_options(given, config.ask(provider)[0])

@@ -3,24 +3,74 @@
 //! Owns: the registry of named counters and gauges, cheap enough for hot paths (one atomic add).
 //! Does not own: their export (server and Python do that); they are never used for correctness.
 
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($(#[$doc:meta])* $name:ident),* ; $($(#[$histogram_doc:meta])* $histogram:ident),* $(,)?) => {
         /// All counters of one process. Names are stable: they are what users see.
         #[derive(Debug, Default)]
-        pub struct Metrics { $($(#[$doc])* pub $name: Counter,)* news: News }
+        pub struct Metrics {
+            $($(#[$doc])* pub $name: Counter,)*
+            $($(#[$histogram_doc])* pub $histogram: Histogram,)*
+            news: News,
+        }
 
         impl Metrics {
             /// Every counter by name.
             pub fn snapshot(&self) -> BTreeMap<&'static str, u64> {
                 BTreeMap::from([$((stringify!($name), self.$name.get()),)*])
             }
+
+            /// Every histogram by name.
+            pub fn distributions(&self) -> BTreeMap<&'static str, Distribution> {
+                BTreeMap::from([$((stringify!($histogram), self.$histogram.get()),)*])
+            }
         }
     };
+}
+
+/// The newest values of something, as many as Flink's histograms keep.
+#[derive(Debug, Default)]
+pub struct Histogram(Mutex<VecDeque<u64>>);
+
+/// What a histogram holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Distribution {
+    /// Values seen lately.
+    pub count: u64,
+    /// The least.
+    pub min: u64,
+    /// Half of them are no larger.
+    pub p50: u64,
+    /// Ninety-nine of a hundred are no larger.
+    pub p99: u64,
+    /// The greatest.
+    pub max: u64,
+}
+
+impl Histogram {
+    const WINDOW: usize = 1000;
+
+    /// Adds a value.
+    pub fn record(&self, value: u64) {
+        let mut values = self.0.lock();
+        if values.len() == Self::WINDOW {
+            values.pop_front();
+        }
+        values.push_back(value);
+    }
+
+    /// The distribution of the newest values.
+    pub fn get(&self) -> Distribution {
+        let mut values: Vec<u64> = self.0.lock().iter().copied().collect();
+        values.sort_unstable();
+        let at = |percent: usize| values.get((values.len() * percent).div_ceil(100).max(1) - 1).copied().unwrap_or(0);
+        Distribution { count: values.len() as u64, min: at(0), p50: at(50), p99: at(99), max: at(100) }
+    }
 }
 
 /// One number, shared by threads.
@@ -193,5 +243,28 @@ counters! {
     /// Objects the local cache pushed out.
     cache_evictions,
     /// Damaged or vanished files found in the local cache.
-    cache_damaged,
+    cache_damaged;
+    /// Change sets per log object.
+    upload_sets,
+    /// Bytes per log object.
+    upload_bytes,
+    /// Microseconds from the start of a log object's upload to its acknowledgement.
+    upload_micros,
+    /// Attempts that a request to the store took until it succeeded.
+    request_attempts,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_forgets_old_values() {
+        let histogram = Histogram::default();
+        assert_eq!(histogram.get(), Distribution::default());
+        histogram.record(7);
+        assert_eq!(histogram.get(), Distribution { count: 1, min: 7, p50: 7, p99: 7, max: 7 });
+        (1..=1000).for_each(|value| histogram.record(value));
+        assert_eq!(histogram.get(), Distribution { count: 1000, min: 1, p50: 500, p99: 990, max: 1000 });
+    }
 }

@@ -10,6 +10,7 @@
 //! 3. a failed deletion is logged and counted, never an error: a sweep finds the object.
 
 use crate::metrics::SharedMetrics;
+use crate::model::ObjectRef;
 use crate::store::Store;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -92,6 +93,36 @@ impl Registry {
             }
             inner.metrics.discards_pending.sub(1);
         });
+    }
+}
+
+/// Which local copies a checkpoint that is not confirmed yet may still want: the newest checkpoint that used each object.
+///
+/// Copies are a convenience: without one there is the store. So nothing here is exact between writers that count their
+/// checkpoints differently; the newest number wins.
+#[derive(Debug, Default)]
+pub struct LocalRegistry {
+    last_used: Mutex<HashMap<ObjectRef, u64>>,
+}
+
+impl LocalRegistry {
+    /// `checkpoint` names `object`.
+    pub fn register(&self, object: &ObjectRef, checkpoint: u64) {
+        let mut last_used = self.last_used.lock();
+        match last_used.get_mut(object) {
+            Some(last) => *last = checkpoint.max(*last),
+            None => drop(last_used.insert(object.clone(), checkpoint)),
+        }
+    }
+
+    /// Forgets the objects that only checkpoints older than `checkpoint` used, and gives them back.
+    pub fn discard_up_to(&self, checkpoint: u64) -> Vec<ObjectRef> {
+        self.last_used.lock().extract_if(|_, last| *last < checkpoint).map(|(object, _)| object).collect()
+    }
+
+    /// Forgets an object that is deleted.
+    pub fn forget(&self, object: &ObjectRef) {
+        self.last_used.lock().remove(object);
     }
 }
 

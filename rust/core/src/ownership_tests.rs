@@ -74,3 +74,23 @@ async fn a_failed_deletion_is_counted_and_nothing_more() {
     f.settled().await;
     assert_eq!((f.metrics.discards.get(), f.metrics.discard_failures.get()), (0, 1));
 }
+
+#[test]
+fn l01_copies_go_with_the_last_checkpoint_that_used_them() {
+    let object = |name: &str| ObjectRef { name: name.into(), size: 1, crc: 0 };
+    let registry = LocalRegistry::default();
+    for (name, checkpoint) in [("f1", 1), ("f2", 1), ("f2", 2), ("f3", 2), ("f2", 1)] {
+        registry.register(&object(name), checkpoint);
+    }
+    let names = |objects: Vec<ObjectRef>| {
+        let mut names: Vec<String> = objects.into_iter().map(|o| o.name).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(registry.discard_up_to(1)), [""; 0]);
+    assert_eq!(names(registry.discard_up_to(2)), ["f1"]);
+    assert_eq!(names(registry.discard_up_to(3)), ["f2", "f3"]);
+    registry.register(&object("f4"), 1);
+    registry.forget(&object("f4"));
+    assert_eq!(names(registry.discard_up_to(9)), [""; 0]);
+}

@@ -2,6 +2,7 @@
 //! `fastchangelog_core::changelog`'s.
 
 use crate::gate::{Owner, enter, exclusive, lock, raise};
+use crate::provider;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt16Type;
@@ -40,11 +41,14 @@ const STORAGE: &str = "changelog storage";
 #[pymethods]
 impl ChangelogStorage {
     #[new]
+    #[pyo3(signature = (uri, options, storage_options, cache_dir, provider = None))]
     fn new(
         py: Python<'_>,
         uri: &str,
         options: BTreeMap<String, String>,
         storage_options: BTreeMap<String, String>,
+        cache_dir: Option<PathBuf>,
+        provider: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let storage = enter(py, |_| {
             let points = std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default();
@@ -53,7 +57,7 @@ impl ChangelogStorage {
                 metrics: SharedMetrics::default(),
                 failpoints: Failpoints::parse(&points)?,
             };
-            changelog::ChangelogStorage::open(uri, &options, &storage_options, &ground)
+            provider::open(uri, &options, &storage_options, provider, cache_dir.as_deref(), &ground)
         })?;
         Ok(Self { storage: Arc::new(storage), owner: Owner::here() })
     }
@@ -63,8 +67,14 @@ impl ChangelogStorage {
         self.storage.uri()
     }
 
-    fn metrics(&self) -> BTreeMap<&'static str, u64> {
-        self.storage.metrics().snapshot()
+    fn metrics(&self) -> BTreeMap<String, u64> {
+        let metrics = self.storage.metrics();
+        let mut all: BTreeMap<String, u64> = metrics.snapshot().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        for (name, d) in metrics.distributions() {
+            let parts = [("count", d.count), ("min", d.min), ("p50", d.p50), ("p99", d.p99), ("max", d.max)];
+            all.extend(parts.map(|(part, value)| (format!("{name}_{part}"), value)));
+        }
+        all
     }
 
     #[getter]

@@ -7,6 +7,7 @@ mod changelog;
 mod gate;
 mod handle;
 mod options;
+mod provider;
 mod server;
 mod session;
 mod split;
@@ -33,6 +34,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::parse_options, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_duration, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(options::overlay_storage_options, module)?)?;
     module.add_function(wrap_pyfunction!(options::default_max_parallelism, module)?)?;
     module.add_function(wrap_pyfunction!(options::build_info, module)?)?;
     module.add_function(wrap_pyfunction!(options::failpoint, module)?)?;

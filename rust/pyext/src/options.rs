@@ -5,6 +5,7 @@ use fastchangelog_core::Result;
 use fastchangelog_core::config::{self, Options};
 use fastchangelog_core::failpoint::{Failpoints, SharedFailpoints};
 use fastchangelog_core::model::ids;
+use fastchangelog_core::store;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -31,6 +32,15 @@ pub(crate) fn parse_duration(py: Python<'_>, name: &str, value: &str) -> PyResul
 #[pyfunction]
 pub(crate) fn parse_size(py: Python<'_>, name: &str, value: &str) -> PyResult<u64> {
     config::parse_size(name, value).map_err(|e| raise(py, &e))
+}
+
+/// Storage options from two places, of which `over` wins.
+#[pyfunction]
+pub(crate) fn overlay_storage_options(
+    under: BTreeMap<String, String>,
+    over: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    store::overlaid(&under, &over)
 }
 
 /// Key groups of a state of `shards` shards.

@@ -56,7 +56,7 @@ fn b10_a_throttled_append_can_be_interrupted() {
 }
 
 #[test]
-fn x10_a_throttled_append_says_why_the_store_fails() {
+fn a16_x10_a_throttled_append_says_why_the_store_fails() {
     let w = world(&[
         ("preemptive_persist_threshold", "1"),
         ("persist_size_threshold", "1"),
@@ -327,4 +327,69 @@ fn p2_any_order_of_writers_and_faults_gives_true_handles() {
             assert_eq!(by_group(&w.read(handle).unwrap()), by_group(&logs[*i][..*length]), "seed {seed}");
         }
     }
+}
+
+// --------------------------------------------------------------------------------------------------------- local copies
+
+impl World {
+    fn copies(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("copies")).unwrap().count()
+    }
+
+    /// Uploads have ended, their copies included: the room is given back after both.
+    fn copied(&self) {
+        until("the copies", || {
+            let metrics = self.storage.metrics();
+            metrics.in_flight_bytes.get() + metrics.uploads_active.get() == 0
+        });
+    }
+}
+
+#[test]
+fn w14_w16_a09_copies_live_as_long_as_a_checkpoint_wants_them() {
+    let w = world_with(&[("preemptive_persist_threshold", "100")], true);
+    let writer = w.writer("a");
+    append(&writer, 10);
+    let first = wait(&persist(&writer, 0, 1)).unwrap();
+    append(&writer, 100);
+    until("the pre-emptive upload", || w.storage.metrics().change_sets.get() == 2);
+    append(&writer, 10);
+    let second = wait(&persist(&writer, 0, 2)).unwrap();
+    w.copied();
+    assert_eq!(w.copies(), 3);
+    let gets = w.inner.calls_of(Operation::Get);
+    assert_eq!(w.read(&second).unwrap().len(), 3);
+    assert_eq!(w.inner.calls_of(Operation::Get), gets, "restored from the disk");
+    // An aborted checkpoint's sets are the next one's: their copies stay.
+    writer.reset(0, second.to, 2).unwrap();
+    assert_eq!(w.copies(), 3);
+    let third = wait(&persist(&writer, second.to, 3)).unwrap();
+    writer.confirm(third.from, third.to, 3).unwrap();
+    assert_eq!(w.copies(), 0, "a confirmed checkpoint needs no older copies");
+    assert_eq!(w.read(&first).unwrap().len(), 1, "the store has it");
+}
+
+#[test]
+fn w15_copies_outlive_a_truncation_before_the_confirm() {
+    let w = world_with(&[], true);
+    let writer = w.writer("a");
+    append(&writer, 10);
+    let handle = wait(&persist(&writer, 0, 1)).unwrap();
+    writer.truncate(1).unwrap();
+    writer.confirm(0, 1, 1).unwrap();
+    w.copied();
+    assert_eq!((w.copies(), w.alive(&handle)), (1, 1));
+    writer.subsume(1).unwrap();
+    w.settled();
+    assert_eq!((w.copies(), w.alive(&handle)), (0, 0), "the copy goes with the object");
+}
+
+#[test]
+fn a07_a_full_local_disk_harms_no_checkpoint() {
+    let w = world_with(&[], true);
+    let writer = w.writer("a");
+    std::fs::remove_dir_all(w.dir.path().join("copies")).unwrap();
+    append(&writer, 10);
+    let handle = wait(&persist(&writer, 0, 1)).unwrap();
+    assert_eq!((w.alive(&handle), handle.size()), (1, 10));
 }

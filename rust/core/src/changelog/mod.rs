@@ -19,13 +19,14 @@ use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
-use crate::model::KeyGroupRange;
 use crate::model::ids::MAX_KEY_GROUPS;
-use crate::ownership::Registry;
+use crate::model::{KeyGroupRange, SetRef};
+use crate::ownership::{LocalRegistry, Registry};
 use crate::read::ObjectCache;
 use crate::read::changes::ChangeReader;
 use crate::store::Store;
 use crate::write::LogWriter;
+use crate::write::pool::BlockPool;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -35,6 +36,8 @@ use tokio::runtime::{Handle, Runtime};
 
 pub use writer::{Done, Tick, Writer};
 
+/// Memory that is kept for further sets, in sets of full size.
+const POOLED_SETS: u64 = 2;
 /// How long close waits for deletions that are under way.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -44,6 +47,9 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) log: LogWriter,
     pub(crate) registry: Registry,
+    /// Copies of uploaded objects on the local disk, if wanted.
+    local: Option<Local>,
+    pub(crate) pool: BlockPool,
     pub(crate) runtime: Handle,
     pub(crate) metrics: SharedMetrics,
     pub(crate) clock: SharedClock,
@@ -51,7 +57,38 @@ pub(crate) struct Shared {
     names: Mutex<HashSet<String>>,
 }
 
+struct Local {
+    cache: Arc<ObjectCache>,
+    registry: LocalRegistry,
+}
+
 impl Shared {
+    /// A checkpoint names these objects: their local copies are wanted.
+    fn use_copies(&self, sets: &[SetRef], checkpoint: u64) {
+        if let Some(local) = &self.local {
+            sets.iter().for_each(|set| local.registry.register(&set.object, checkpoint));
+        }
+    }
+
+    /// A checkpoint is complete: copies that only older ones used are not wanted any more.
+    fn drop_copies(&self, checkpoint: u64) {
+        if let Some(local) = &self.local {
+            let old = local.registry.discard_up_to(checkpoint);
+            old.iter().for_each(|object| local.cache.discard(&self.store, object));
+        }
+    }
+
+    /// A set is not needed any more. The local copy goes with the object.
+    fn release(&self, set: &SetRef) {
+        self.registry.release(&set.object.name);
+        if let Some(local) = &self.local
+            && !self.registry.is_tracked(&set.object.name)
+        {
+            local.registry.forget(&set.object);
+            local.cache.discard(&self.store, &set.object);
+        }
+    }
+
     fn forget(&self, name: &str) {
         self.names.lock().remove(name);
     }
@@ -75,21 +112,23 @@ pub struct Ground {
 }
 
 impl ChangelogStorage {
-    /// Opens the folder `uri`. Nothing is sent to a remote store yet.
+    /// Opens the folder `uri`. Nothing is sent to a remote store yet. With a folder `local_dir`, copies of a remote
+    /// store's objects are kept there: of what is uploaded (option `local_recovery`), and of what is read.
     pub fn open(
         uri: &str,
         options: &BTreeMap<String, String>,
         storage_options: &BTreeMap<String, String>,
+        local_dir: Option<&Path>,
         ground: &Ground,
     ) -> Result<Self> {
         let options = Options::for_changelog(options)?;
         let store =
             Store::open(uri, storage_options, &options, Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints))?;
-        Self::over(store, options, ground)
+        Self::over(store, options, local_dir, ground)
     }
 
     /// The same over a store that is open, for tests and fault injection.
-    pub fn over(store: Store, options: Options, ground: &Ground) -> Result<Self> {
+    pub fn over(store: Store, options: Options, local_dir: Option<&Path>, ground: &Ground) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("fastchangelog-io")
@@ -99,6 +138,14 @@ impl ChangelogStorage {
         let handle = runtime.handle().clone();
         let registry =
             Registry::new(store.clone(), handle.clone(), Arc::clone(&ground.metrics), options.discard_threads);
+        let local = match local_dir.filter(|_| !store.is_local_file()) {
+            Some(dir) => {
+                let cache = ObjectCache::new(dir, options.cache_size, Arc::clone(&ground.metrics))?;
+                Some(Local { cache, registry: LocalRegistry::default() })
+            }
+            None => None,
+        };
+        let twin = local.as_ref().filter(|_| options.local_recovery).map(|local| local.cache.twin(&store));
         let log = LogWriter::new(
             store.clone(),
             &options,
@@ -106,14 +153,16 @@ impl ChangelogStorage {
             Arc::clone(&ground.clock),
             Arc::clone(&ground.metrics),
             Arc::clone(&ground.failpoints),
-            None,
+            twin,
         )
         .counting(registry.clone());
         let shared = Shared {
             store,
+            pool: BlockPool::new(options.preemptive_persist_threshold.saturating_mul(POOLED_SETS)),
             options,
             log,
             registry,
+            local,
             runtime: handle,
             metrics: Arc::clone(&ground.metrics),
             clock: Arc::clone(&ground.clock),
@@ -166,7 +215,8 @@ impl ChangelogStorage {
         Ok(Writer::new(Arc::clone(&self.shared), name.to_owned(), groups))
     }
 
-    /// A reader. With a folder, objects of a remote store are kept there and downloaded once for all readers.
+    /// A reader. With a folder (by default the storage's), objects of a remote store are kept there and downloaded once
+    /// for all readers.
     pub fn reader(&self, cache_dir: Option<&Path>) -> Result<ChangeReader> {
         if self.runtime.lock().is_none() {
             return Err(Error::closed("this changelog storage is closed; open it again"));
@@ -174,7 +224,7 @@ impl ChangelogStorage {
         let shared = &self.shared;
         let cache = match cache_dir {
             Some(dir) => Some(ObjectCache::new(dir, shared.options.cache_size, Arc::clone(&shared.metrics))?),
-            None => None,
+            None => shared.local.as_ref().map(|local| Arc::clone(&local.cache)),
         };
         Ok(ChangeReader::new(
             shared.store.clone(),

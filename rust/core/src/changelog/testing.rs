@@ -16,11 +16,17 @@ pub(super) struct World {
     pub(super) inner: Arc<FaultStore>,
     pub(super) storage: ChangelogStorage,
     pub(super) clock: Arc<ManualClock>,
+    pub(super) dir: tempfile::TempDir,
 }
 
 pub(super) type Persist = mpsc::Receiver<Result<ChangelogHandle>>;
 
 pub(super) fn world(pairs: &[(&str, &str)]) -> World {
+    world_with(pairs, false)
+}
+
+/// With copies on the local disk.
+pub(super) fn world_with(pairs: &[(&str, &str)], copies: bool) -> World {
     let mut map: BTreeMap<String, String> =
         [("compression", "none"), ("retry_delay", "1ms")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     map.extend(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
@@ -37,7 +43,10 @@ pub(super) fn world(pairs: &[(&str, &str)]) -> World {
         Arc::clone(&ground.metrics),
         Arc::clone(&ground.failpoints),
     );
-    World { inner, storage: ChangelogStorage::over(store, options, &ground).unwrap(), clock }
+    let dir = tempfile::tempdir().unwrap();
+    let local = copies.then(|| dir.path().join("copies"));
+    let storage = ChangelogStorage::over(store, options, local.as_deref(), &ground).unwrap();
+    World { inner, storage, clock, dir }
 }
 
 pub(super) fn groups(end: u16) -> KeyGroupRange {

@@ -72,7 +72,7 @@ impl Writer {
     pub(super) fn new(shared: Arc<Shared>, name: String, groups: KeyGroupRange) -> Self {
         let threshold = shared.options.preemptive_persist_threshold;
         let state = State {
-            buffer: AppendBuffer::new(groups),
+            buffer: AppendBuffer::new(groups, shared.pool.clone()),
             ledger: Ledger::default(),
             guard: None,
             waiting: HashMap::new(),
@@ -232,7 +232,9 @@ impl Writer {
 
     /// Says that a checkpoint with the range `[from, to)` completed; confirmations may come in any order.
     pub fn confirm(&self, from: SequenceNumber, to: SequenceNumber, checkpoint_id: u64) -> Result<()> {
-        self.step(to, |ledger| ledger.confirm(from, to, checkpoint_id))
+        self.step(to, |ledger| ledger.confirm(from, to, checkpoint_id))?;
+        self.inner.shared.drop_copies(checkpoint_id);
+        Ok(())
     }
 
     /// Says that a checkpoint was aborted: its sets stay for the next one.
@@ -291,7 +293,7 @@ impl Writer {
             return;
         }
         let effects = step(&mut state.ledger);
-        state.buffer = AppendBuffer::new(inner.groups);
+        state.buffer = AppendBuffer::new(inner.groups, inner.shared.pool.clone());
         let mut todo = state.todo(inner, effects);
         todo.guard = state.guard.take();
         drop(state);
@@ -391,6 +393,7 @@ impl Inner {
     }
 
     fn handle(&self, outcome: Outcome) -> ChangelogHandle {
+        self.shared.use_copies(&outcome.sets, outcome.checkpoint);
         ChangelogHandle {
             storage: self.shared.store.uri().to_owned(),
             writer: self.name.clone(),
@@ -406,7 +409,7 @@ impl Inner {
     fn carry_out(self: &Arc<Self>, todo: Todo) {
         let Todo { effects, mut guard, done } = todo;
         for set in effects.release {
-            self.shared.registry.release(&set.object.name);
+            self.shared.release(&set);
         }
         for set in effects.hand_over {
             self.shared.registry.stop_tracking(&set.object.name);

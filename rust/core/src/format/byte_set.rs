@@ -19,7 +19,7 @@ use super::compress;
 use super::set::{
     BlockEntry, Columns, EncodedSet, MAX_BLOCK, SetIndex, SetKind, check_crc, check_kind, head_len, put_head, to_u32,
 };
-use super::wire::{Reader, combine, crc32c, put_varint};
+use super::wire::{Reader, crc32c, put_varint};
 use crate::config::Compression;
 use crate::error::{Error, Result};
 use crate::model::Lane;
@@ -50,9 +50,14 @@ pub struct ByteBlock {
 }
 
 impl ByteBlock {
-    /// An empty block with room for `bytes` bytes of values.
-    pub fn with_capacity(bytes: usize) -> Self {
-        Self { values: Vec::with_capacity(bytes), ..Self::default() }
+    /// An empty block that puts its values into `memory`, which is empty.
+    pub fn in_memory(memory: Vec<u8>) -> Self {
+        Self { values: memory, ..Self::default() }
+    }
+
+    /// The memory of its values.
+    pub fn into_memory(self) -> Vec<u8> {
+        self.values
     }
 
     /// Adds a value at the end.
@@ -154,8 +159,12 @@ impl ByteBlock {
 }
 
 /// Encodes blocks, whose lanes ascend from block to block, as one set. Values are taken over, not copied, unless they
-/// are compressed.
-pub fn encode_byte_set(blocks: Vec<ByteBlock>, compression: Compression) -> Result<EncodedSet> {
+/// are compressed; `own` says who gets their memory when they are not needed any more.
+pub fn encode_byte_set(
+    blocks: Vec<ByteBlock>,
+    compression: Compression,
+    own: &dyn Fn(Vec<u8>) -> Bytes,
+) -> Result<EncodedSet> {
     let mut entries = Vec::with_capacity(blocks.len());
     let mut columns = Vec::new();
     let mut values = Vec::with_capacity(blocks.len() + 1);
@@ -167,10 +176,11 @@ pub fn encode_byte_set(blocks: Vec<ByteBlock>, compression: Compression) -> Resu
         block.put_columns(&mut columns)?;
         let (first, last) = (block.first(), block.runs.last().map_or(0, |run| run.lane));
         let stored = match compression {
-            Compression::None => Bytes::from(block.values),
+            Compression::None => own(block.values),
             _ => {
                 let mut out = Vec::new();
                 compress::compress(compression, &block.values, &mut out)?;
+                drop(own(block.values));
                 Bytes::from(out)
             }
         };
@@ -194,14 +204,10 @@ pub fn encode_byte_set(blocks: Vec<ByteBlock>, compression: Compression) -> Resu
     let head_bytes = head.len() as u64;
     let total = head_bytes + entries.iter().map(|entry| u64::from(entry.length)).sum::<u64>();
     let mark = put_head(&mut head[..head_len], SetKind::Bytes, compression, &entries, columns, total)?;
-    let mut crc = crc32c(&head);
-    for entry in &entries {
-        crc = combine(crc, entry.crc, u64::from(entry.length));
-    }
     let records = entries.iter().map(|entry| u64::from(entry.records)).sum();
     let mut parts = vec![Bytes::from(head)];
     parts.extend(values.into_iter().filter(|value| !value.is_empty()));
-    Ok(EncodedSet { parts, length: total, crc, head: head_bytes, mark, records })
+    Ok(EncodedSet { parts, length: total, head: head_bytes, mark, records })
 }
 
 /// The lanes that a reader wants.

@@ -175,7 +175,7 @@ fn byte_set(compression: Compression) -> (EncodedSet, Vec<(u16, Vec<u8>)>) {
         chunk.iter().for_each(|(lane, value)| block.push(*lane, value));
         block
     });
-    (encode_byte_set(blocks.collect(), compression).unwrap(), records)
+    (encode_byte_set(blocks.collect(), compression, &Bytes::from).unwrap(), records)
 }
 
 #[test]

@@ -11,15 +11,6 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The CRC-32C of two runs of bytes one after the other, from those of each; `length` is that of the second.
-pub fn combine(first: u32, second: u32, length: u64) -> u32 {
-    let combined =
-        crc_fast::checksum_combine(crc_fast::CrcAlgorithm::Crc32Iscsi, u64::from(first), u64::from(second), length);
-    #[expect(clippy::cast_possible_truncation, reason = "a 32-bit checksum in a wider type")]
-    let combined = combined as u32;
-    combined
-}
-
 /// A CRC-32C over bytes that arrive in parts.
 #[derive(Debug, Clone)]
 pub struct Crc(crc_fast::Digest);
@@ -282,8 +273,6 @@ mod tests {
         parts.update(b"1234");
         parts.update(b"56789");
         assert_eq!(parts.value(), 0xe306_9283);
-        assert_eq!(combine(crc32c(b"1234"), crc32c(b"56789"), 5), 0xe306_9283);
-        assert_eq!(combine(crc32c(b"123456789"), crc32c(b""), 0), 0xe306_9283);
     }
 
     proptest! {

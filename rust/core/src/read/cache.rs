@@ -328,6 +328,16 @@ impl ObjectCache {
         });
     }
 
+    /// Removes the copy of an object that nobody will want, unless somebody has leased it now.
+    pub fn discard(&self, store: &Store, object: &ObjectRef) {
+        let key = key_of(store.uri(), object);
+        let mut table = self.table.lock();
+        if table.slots.get(&key).is_some_and(|slot| slot.leases == 0 && slot.loading.is_none()) {
+            self.forget(&mut table, &key);
+            let _ = std::fs::remove_file(self.dir.join(&*key));
+        }
+    }
+
     /// Keeps a copy of an object of `store` whose content is the immutable local file `file`: a hard link, no bytes.
     pub fn adopt(self: &Arc<Self>, store: &Store, object: &ObjectRef, file: &Path) {
         self.insert(store.uri(), object, |path| match std::fs::hard_link(file, path) {

@@ -56,7 +56,7 @@ impl Fixture {
 }
 
 #[test]
-fn x19_sixty_four_threads_one_download() {
+fn a15_x19_sixty_four_threads_one_download() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let f = fixture(1 << 20);
     let object = runtime.block_on(f.put("log/a", &[5; 1000]));
@@ -80,7 +80,7 @@ fn x19_sixty_four_threads_one_download() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn x19_a_failed_download_leaves_nothing_and_may_be_tried_again() {
+async fn a15_x19_a_failed_download_leaves_nothing_and_may_be_tried_again() {
     let f = fixture(1 << 20);
     let object = f.put("log/a", &[5; 1000]).await;
     for fault in [Fault::FailBefore, Fault::Truncate, Fault::Flip, Fault::Hang] {
@@ -135,7 +135,7 @@ async fn whoever_asked_first_may_go_away() {
 }
 
 #[tokio::test]
-async fn the_least_recently_used_goes_and_a_leased_file_never() {
+async fn a15_the_least_recently_used_goes_and_a_leased_file_never() {
     let f = fixture(25);
     let mut objects = Vec::new();
     for i in 0..4u8 {
@@ -171,7 +171,7 @@ async fn use_makes_recent() {
 }
 
 #[tokio::test]
-async fn copies_survive_a_restart_and_are_verified() {
+async fn l05_l06_copies_survive_a_restart_and_are_verified() {
     let f = fixture(1 << 20);
     let (a, b, c) = (f.put("a", &[1; 10]).await, f.put("b", &[2; 10]).await, f.put("c", &[3; 10]).await);
     for object in [&a, &b, &c] {

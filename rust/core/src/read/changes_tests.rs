@@ -40,7 +40,7 @@ async fn object(f: &Fixture, sets: u64, per_group: u16, compression: Compression
             (0..per_group).for_each(|i| block.push(group + 1, &[(group + i) as u8; 100]));
             blocks.push(block);
         }
-        let set = encode_byte_set(blocks, compression).unwrap();
+        let set = encode_byte_set(blocks, compression, &Bytes::from).unwrap();
         places.push((at, set.length));
         refs.push((number, at, set.length, set.head, set.mark, set.records));
         at += set.length;
@@ -189,5 +189,43 @@ async fn a_missing_object_is_named() {
             error.kind() == ErrorKind::NotFound && error.message().contains(&handle.sets[0].object.name),
             "{error}"
         );
+    }
+}
+
+#[tokio::test]
+async fn a14_offsets_above_four_gibibytes_are_read_right() {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile::tempdir().unwrap();
+    let metrics = SharedMetrics::default();
+    let uri = dir.path().to_str().unwrap();
+    let store = Store::open(uri, &[].into(), &Options::default(), Arc::clone(&metrics), Failpoints::none()).unwrap();
+    let mut block = ByteBlock::default();
+    block.push(3, b"far away");
+    let set = encode_byte_set(vec![block], Compression::None, &Bytes::from).unwrap();
+    let name = crate::store::log_name();
+    std::fs::create_dir_all(dir.path().join("log")).unwrap();
+    let file = std::fs::File::create(dir.path().join(&name)).unwrap();
+    let mut sets = Vec::new();
+    for (number, offset) in [(0, 1 << 20), (1, (2 << 30) + 5), (2, (4 << 30) + 7)] {
+        file.write_all_at(&set.to_bytes(), offset).unwrap();
+        let object = ObjectRef { name: name.clone(), size: (5 << 30) + 3, crc: 0 };
+        let (length, head, mark, records) = (set.length, set.head, set.mark, set.records);
+        sets.push(SetRef { sequence_number: number, object, offset, length, head, mark, records, payload: 8 });
+    }
+    file.set_len((5 << 30) + 3).unwrap();
+    let handle = ChangelogHandle {
+        storage: store.uri().to_owned(),
+        writer: "w".into(),
+        key_groups: KeyGroupRange { start: 0, end: GROUPS },
+        from: 0,
+        to: 3,
+        checkpoint_id: 1,
+        sets,
+        incremental_size: 0,
+    };
+    let reader = ChangeReader::new(store, None, Handle::current(), metrics, 32 << 20);
+    for groups in [None, Some(KeyGroupRange { start: 2, end: 3 })] {
+        let found = all(reader.read(&handle, groups).unwrap()).await.unwrap();
+        assert_eq!(found, [(0, 2, 8), (1, 2, 8), (2, 2, 8)]);
     }
 }

@@ -1,9 +1,14 @@
 //! From a URI to a connected store.
 //!
-//! Owns: the URI schemes, the check of storage options, and building `object_store` clients with their retries off.
-//! Does not own: requests (`retry`), nor reading Hadoop's settings (Python translates them to storage options).
+//! Owns: the URI schemes, the check of storage options, which source of credentials is used, and building `object_store`
+//! clients with their retries off.
+//! Does not own: requests (`retry`), which options contradict each other (`environment`), how credentials are fetched and
+//! kept (`credentials`), nor reading Hadoop's settings (Python translates them to storage options).
 
-use super::diagnose::{Redactor, clean_url, diagnose, diagnose_io};
+use super::credentials::{Credential, Provided, Provider, Watched};
+use super::diagnose::{Redactor, Source, clean_url, diagnose, diagnose_io};
+use super::environment::{Environment, StoreKey, Topic, is_secret, topics};
+use super::profile;
 use crate::config::{Options, nearest};
 use crate::error::{Error, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -13,7 +18,7 @@ use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
-use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
+use object_store::{ClientConfigKey, CredentialProvider, ObjectStore, RetryConfig};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -61,11 +66,13 @@ const S3_OPTIONS: &[&str] = &[
     "metadata_endpoint",
     "imdsv1_fallback",
     "disable_tagging",
+    "profile",
     "aws_access_key_id",
     "aws_secret_access_key",
     "aws_session_token",
     "aws_region",
     "aws_endpoint",
+    "aws_profile",
 ];
 const AZURE_OPTIONS: &[&str] = &[
     "account_name",
@@ -123,7 +130,13 @@ const CLIENT_OPTIONS: &[&str] = &[
 static MEMORY: LazyLock<Mutex<HashMap<String, Arc<InMemory>>>> = LazyLock::new(Mutex::default);
 
 /// Connects to `uri`; nothing is sent yet, but the folder of a `file://` URI is made.
-pub(super) fn connect(uri: &str, storage_options: &BTreeMap<String, String>, options: &Options) -> Result<Connected> {
+pub(super) fn connect(
+    uri: &str,
+    storage_options: &BTreeMap<String, String>,
+    provider: Option<Provider>,
+    options: &Options,
+    environment: &Environment,
+) -> Result<Connected> {
     let trimmed = uri.trim();
     if trimmed.is_empty() {
         return Err(Error::invalid(format!("the location of the state is empty; give a folder as {SCHEMES}")));
@@ -169,7 +182,7 @@ pub(super) fn connect(uri: &str, storage_options: &BTreeMap<String, String>, opt
                 redactor: Redactor::default(),
             })
         }
-        scheme => remote(scheme, &url, &shown, storage_options, options),
+        scheme => remote(scheme, &url, &shown, storage_options, provider, options, environment),
     }
 }
 
@@ -211,11 +224,15 @@ fn remote(
     url: &Url,
     shown: &str,
     storage_options: &BTreeMap<String, String>,
+    provider: Option<Provider>,
     options: &Options,
+    environment: &Environment,
 ) -> Result<Connected> {
-    let redactor = Redactor::new(secrets(storage_options));
+    let given_secrets = storage_options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value);
+    let redactor = Redactor::new(given_secrets.chain(environment.secrets()).cloned());
     let host = url.host_str().filter(|h| !h.is_empty());
-    let host = host.ok_or_else(|| Error::invalid(format!("{shown} names no bucket; write {scheme}://bucket/folder")));
+    let host =
+        host.ok_or_else(|| Error::invalid(format!("{shown} names no bucket; write {scheme}://bucket/folder")))?;
     let failed = |e: object_store::Error| {
         let text = redactor.clean(&diagnose(&e).cause);
         Error::invalid(format!("cannot connect to {shown}: {text}; correct the storage options or the URI"))
@@ -227,52 +244,69 @@ fn remote(
         .iter()
         .any(|(k, v)| k.to_ascii_lowercase().contains("endpoint") && v.trim_start().starts_with("http://"));
 
+    // The builder with `$beside` (from farther away) and `$given`, and then with credentials that are watched where they
+    // are fetched: by the caller's function, or by the store that a first build makes.
     macro_rules! build {
-        ($builder:expr, $key:ty, $names:expr, $url:expr) => {{
+        ($builder:expr, $key:ty, $url:expr, $beside:expr, $given:expr, $fetched:expr) => {{
             let mut builder = $builder.with_url($url).with_retry(no_retries());
+            for (key, value) in $beside {
+                builder = builder.with_config(key, value);
+            }
             if !set("timeout") {
                 builder = builder.with_config(<$key>::Client(ClientConfigKey::Timeout), &timeout);
             }
             if plain_http {
                 builder = builder.with_config(<$key>::Client(ClientConfigKey::AllowHttp), "true");
             }
-            for (name, value) in storage_options {
-                let key =
-                    <$key>::from_str(&name.to_ascii_lowercase()).map_err(|_| unknown_option(name, scheme, $names))?;
+            for (key, value) in $given {
                 builder = builder.with_config(key, value);
             }
-            builder
+            match (provider, $fetched) {
+                (Some(provider), _) => builder = builder.with_credentials(provided(provider, &redactor)),
+                (None, Some(source)) => {
+                    let first = builder.clone().build().map_err(failed)?;
+                    let watched = Watched::over(Arc::clone(first.credentials()), source, redactor.clone());
+                    builder = builder.with_credentials(watched);
+                }
+                (None, None) => {}
+            }
+            Arc::new(builder.build().map_err(failed)?)
         }};
     }
 
-    let (store, prefix, base): (Arc<dyn ObjectStore>, String, String) = match scheme {
+    let (store, base): (Arc<dyn ObjectStore>, String) = match scheme {
         "s3" | "s3a" => {
-            let host = host?;
-            let mut builder =
-                build!(AmazonS3Builder::from_env(), AmazonS3ConfigKey, S3_OPTIONS, format!("s3://{host}"));
-            if builder.get_config_value(&AmazonS3ConfigKey::Checksum).is_none() {
-                // The store itself compares what arrived with what was sent: its answer covers the content.
-                builder = builder.with_config(AmazonS3ConfigKey::Checksum, "sha256");
-            }
-            (Arc::new(builder.build().map_err(failed)?), prefix_of(url, shown)?, format!("s3://{host}"))
+            let (profile, storage_options) = profile::split(storage_options);
+            let given = parsed::<AmazonS3ConfigKey>(&storage_options, scheme, S3_OPTIONS)?;
+            let mut beside = beside(&given, provider.is_some() || profile.is_some(), environment);
+            let more = profile::options(profile.as_deref(), provider.is_some(), &given, &beside, environment)?;
+            redactor.learn(more.iter().filter(|(key, _)| key.topic() == Topic::Keys).map(|(_, value)| value.clone()));
+            beside.extend(more);
+            let fetched = source(given.iter().chain(&beside));
+            // The store itself compares what arrived with what was sent: its answer covers the content.
+            let builder = AmazonS3Builder::new().with_config(AmazonS3ConfigKey::Checksum, "sha256");
+            let base = format!("s3://{host}");
+            (build!(builder, AmazonS3ConfigKey, &base, beside, given, fetched), base)
         }
         "gs" | "gcs" => {
-            let host = host?;
-            let builder =
-                build!(GoogleCloudStorageBuilder::from_env(), GoogleConfigKey, GOOGLE_OPTIONS, format!("gs://{host}"));
-            (Arc::new(builder.build().map_err(failed)?), prefix_of(url, shown)?, format!("gs://{host}"))
+            let given = parsed::<GoogleConfigKey>(storage_options, scheme, GOOGLE_OPTIONS)?;
+            let beside = beside(&given, provider.is_some(), environment);
+            // Which file or service gives them, only the client knows.
+            let fetched = Some(Source::Service);
+            let base = format!("gs://{host}");
+            (build!(GoogleCloudStorageBuilder::new(), GoogleConfigKey, &base, beside, given, fetched), base)
         }
         "az" | "azure" | "adl" | "abfs" | "abfss" => {
-            let host = host?;
             let base = match url.username() {
                 "" => format!("{scheme}://{host}"),
                 container => format!("{scheme}://{container}@{host}"),
             };
-            let builder = build!(MicrosoftAzureBuilder::from_env(), AzureConfigKey, AZURE_OPTIONS, base.clone());
-            (Arc::new(builder.build().map_err(failed)?), prefix_of(url, shown)?, base)
+            let given = parsed::<AzureConfigKey>(storage_options, scheme, AZURE_OPTIONS)?;
+            let beside = beside(&given, provider.is_some(), environment);
+            let fetched = source(given.iter().chain(&beside));
+            (build!(MicrosoftAzureBuilder::new(), AzureConfigKey, &base, beside, given, fetched), base)
         }
         "http" | "https" => {
-            host?;
             let base = url[..url::Position::BeforePath].to_owned();
             let mut builder = HttpBuilder::new().with_url(&base).with_retry(no_retries());
             if !set("timeout") {
@@ -286,7 +320,7 @@ fn remote(
                     .map_err(|_| unknown_option(name, scheme, CLIENT_OPTIONS))?;
                 builder = builder.with_config(key, value);
             }
-            (Arc::new(builder.build().map_err(failed)?), prefix_of(url, shown)?, base)
+            (Arc::new(builder.build().map_err(failed)?), base)
         }
         _ => {
             return Err(Error::invalid(format!(
@@ -294,7 +328,41 @@ fn remote(
             )));
         }
     };
+    let prefix = prefix_of(url, shown)?;
     Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, cheap_head: false, redactor })
+}
+
+fn provided<T: Credential>(provider: Provider, redactor: &Redactor) -> Arc<dyn CredentialProvider<Credential = T>> {
+    Arc::new(Provided::new(provider, redactor.clone()))
+}
+
+/// The storage options of a kind of store; an unknown name is an error.
+fn parsed<K: StoreKey>(
+    storage_options: &BTreeMap<String, String>,
+    scheme: &str,
+    names: &[&'static str],
+) -> Result<Vec<(K, String)>> {
+    let parse = |(name, value): (&String, &String)| match K::named(name) {
+        Some(key) => Ok((key, value.clone())),
+        None => Err(unknown_option(name, scheme, names)),
+    };
+    storage_options.iter().map(parse).collect()
+}
+
+/// What the environment adds to the options that are `given`, and to a provider or a profile that is named.
+fn beside<K: StoreKey>(given: &[(K, String)], named: bool, environment: &Environment) -> Vec<(K, String)> {
+    let mut about = topics(given);
+    about.extend(named.then_some(Topic::Named));
+    environment.options(&about)
+}
+
+/// Who will be asked for credentials; none if the options hold them.
+fn source<'a, K: StoreKey + 'a>(options: impl Iterator<Item = &'a (K, String)>) -> Option<Source> {
+    let about = topics(options);
+    if about.contains(&Topic::Keys) {
+        return None;
+    }
+    Some(if about.iter().any(|topic| topic.is_source()) { Source::Service } else { Source::Machine })
 }
 
 fn no_retries() -> RetryConfig {
@@ -341,33 +409,13 @@ fn unknown_option(name: &str, scheme: &str, known: &[&'static str]) -> Error {
 /// `file://` and `memory://` have no options; those of other stores are ignored, so that a configuration can be shared.
 fn check_no_options(storage_options: &BTreeMap<String, String>, scheme: &str) -> Result<()> {
     let known = |name: &str| {
-        AmazonS3ConfigKey::from_str(name).is_ok()
-            || AzureConfigKey::from_str(name).is_ok()
-            || GoogleConfigKey::from_str(name).is_ok()
-            || ClientConfigKey::from_str(name).is_ok()
+        AmazonS3ConfigKey::named(name).is_some()
+            || AzureConfigKey::named(name).is_some()
+            || GoogleConfigKey::named(name).is_some()
+            || profile::is_option(name)
     };
-    match storage_options.keys().find(|name| !known(&name.to_ascii_lowercase())) {
+    match storage_options.keys().find(|name| !known(name)) {
         Some(name) => Err(unknown_option(name, scheme.trim_end_matches("://"), S3_OPTIONS)),
         None => Ok(()),
     }
-}
-
-/// Values that must never be shown: of options and environment variables whose names say so.
-fn secrets(storage_options: &BTreeMap<String, String>) -> Vec<String> {
-    let secret = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        ["key", "secret", "token", "sas", "password", "credential", "bearer", "service_account"]
-            .iter()
-            .any(|part| name.contains(part))
-    };
-    let environment = std::env::vars_os()
-        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
-        .filter(|(k, _)| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|p| k.starts_with(p)));
-    storage_options
-        .iter()
-        .map(|(k, v)| (k.clone(), v.clone()))
-        .chain(environment)
-        .filter(|(k, v)| secret(k) && !v.is_empty())
-        .map(|(_, v)| v)
-        .collect()
 }

@@ -8,11 +8,16 @@
 //! 2. an error of unknown origin is worth another attempt; only what is known to be permanent is permanent.
 
 use crate::error::ErrorKind;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::error::Error as StdError;
 use std::io;
+use std::sync::Arc;
 
 /// Longest cause that is put into a message.
 const MAX_CAUSE: usize = 500;
+/// Fetched secrets that are remembered: those of the last ten credentials or so; older ones have ended.
+const MAX_LEARNED: usize = 32;
 
 /// What to do about a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +45,42 @@ impl Diagnosis {
     }
 }
 
+/// Who failed to give credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The caller's function, which said what kind of error it is.
+    Function(ErrorKind),
+    /// The machine's metadata service, which need not exist.
+    Machine,
+    /// A service that the options or the environment name.
+    Service,
+}
+
+/// Credentials could not be fetched.
+#[derive(Debug)]
+pub(super) struct CredentialsError {
+    pub(super) source: Source,
+    pub(super) text: String,
+}
+
+impl std::fmt::Display for CredentialsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl StdError for CredentialsError {}
+
+impl From<CredentialsError> for object_store::Error {
+    fn from(error: CredentialsError) -> Self {
+        Self::Generic { store: "credentials", source: Box::new(error) }
+    }
+}
+
 const FIX_RIGHTS: &str = "check the credentials and that they may read, write, list and delete in this folder";
+const FIX_NO_CREDENTIALS: &str = "set credentials in `storage_options` or in the environment of the executors";
+const FIX_SOURCE: &str = "correct the source of the credentials that the storage options or the environment name";
+const FIX_PROVIDER: &str = "see why the `credential_provider` failed";
 const FIX_FOLDER_RIGHTS: &str =
     "give the user that runs the executors the right to write there, or choose another folder";
 const FIX_SPACE: &str = "free space there or choose another location for the state";
@@ -56,6 +96,9 @@ const FIX_PATH: &str = "correct the path in the URI";
 pub(super) fn diagnose(error: &object_store::Error) -> Diagnosis {
     use object_store::Error as E;
     let text = error.to_string();
+    if let Some(failed) = credentials_error(error) {
+        return diagnose_credentials(failed);
+    }
     match error {
         E::NotFound { .. } if is_bucket_missing(&text) => {
             Diagnosis::never(ErrorKind::Store, "the bucket does not exist", FIX_BUCKET)
@@ -108,13 +151,6 @@ pub(super) fn diagnose_io(error: &io::Error) -> Diagnosis {
 }
 
 fn diagnose_http(text: &str, cause: String) -> Diagnosis {
-    if text.contains("169.254.169.254") || text.contains("metadata.google.internal") {
-        return Diagnosis::never(
-            ErrorKind::PermissionDenied,
-            "no credentials were found (not in the storage options, not in the environment, no metadata service)",
-            "set credentials in `storage_options` or in the environment of the executors",
-        );
-    }
     if text.contains("redirect without LOCATION") {
         return Diagnosis::never(ErrorKind::Store, "the bucket is in another region", FIX_REGION);
     }
@@ -138,6 +174,45 @@ fn diagnose_http(text: &str, cause: String) -> Diagnosis {
     }
 }
 
+fn credentials_error(error: &object_store::Error) -> Option<&CredentialsError> {
+    let mut current: Option<&(dyn StdError + 'static)> = error.source();
+    while let Some(next) = current {
+        if let Some(found) = next.downcast_ref() {
+            return Some(found);
+        }
+        current = next.source();
+    }
+    None
+}
+
+fn diagnose_credentials(failed: &CredentialsError) -> Diagnosis {
+    let text = failed.text.as_str();
+    let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let status = http_status(text);
+    let cause = format!("credentials could not be fetched: {text}");
+    match failed.source {
+        Source::Function(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_PROVIDER },
+        Source::Function(kind) => Diagnosis::never(kind, cause, FIX_PROVIDER),
+        // Busy, as the services of Amazon, Azure and Google say it.
+        _ if matches!(status, Some(408 | 425 | 429 | 500..)) || has(&["Throttl", "IDPCommunicationError"]) => {
+            Diagnosis::again(cause)
+        }
+        Source::Machine => Diagnosis::never(
+            ErrorKind::PermissionDenied,
+            "no credentials were found (not in the storage options, not in the environment, in no profile, and no \
+             metadata service gives some)",
+            FIX_NO_CREDENTIALS,
+        ),
+        Source::Service if status.is_some() => {
+            Diagnosis::never(ErrorKind::PermissionDenied, format!("permission denied: {cause}"), FIX_SOURCE)
+        }
+        Source::Service if has(&["token file", "No such file"]) => {
+            Diagnosis::never(ErrorKind::PermissionDenied, cause, FIX_SOURCE)
+        }
+        Source::Service => Diagnosis::again(cause),
+    }
+}
+
 /// The status in the text of an HTTP error: `object_store` doesn't give it in another way.
 fn http_status(text: &str) -> Option<u16> {
     let rest = text.split_once("status code: ")?.1;
@@ -158,7 +233,7 @@ fn io_error(error: &object_store::Error) -> Option<&io::Error> {
 }
 
 /// The text of the innermost errors that add something, outermost first.
-fn source_text(error: &object_store::Error) -> String {
+pub(super) fn source_text(error: &object_store::Error) -> String {
     let mut text = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     let mut current = error.source().and_then(StdError::source);
     while let Some(next) = current {
@@ -171,31 +246,52 @@ fn source_text(error: &object_store::Error) -> String {
     text
 }
 
-/// Takes credentials out of texts.
-#[derive(Default)]
+/// Takes credentials out of texts. Clones share what they know.
+#[derive(Default, Clone)]
 pub(super) struct Redactor {
-    secrets: Vec<String>,
+    /// Given at the start, the longest first.
+    secrets: Arc<[String]>,
+    /// Fetched meanwhile, the newest last.
+    learned: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl std::fmt::Debug for Redactor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Redactor({} secrets)", self.secrets.len())
+        write!(f, "Redactor({} secrets)", self.secrets.len() + self.learned.lock().len())
     }
+}
+
+/// Shorter values than any credential, such as `true`, would only garble texts.
+fn is_long_enough(secret: &str) -> bool {
+    secret.len() >= 6
 }
 
 impl Redactor {
     /// Removes `secrets` wherever they occur.
     pub(super) fn new(secrets: impl IntoIterator<Item = String>) -> Self {
-        // Shorter values than any credential, such as `true`, would only garble texts.
-        let mut secrets: Vec<String> = secrets.into_iter().filter(|s| s.len() >= 6).collect();
+        let mut secrets: Vec<String> = secrets.into_iter().filter(|secret| is_long_enough(secret)).collect();
         secrets.sort_by_key(|s| std::cmp::Reverse(s.len()));
-        Self { secrets }
+        Self { secrets: secrets.into(), learned: Arc::default() }
+    }
+
+    /// Removes `secrets` from now on, too.
+    pub(super) fn learn(&self, secrets: impl IntoIterator<Item = String>) {
+        let mut learned = self.learned.lock();
+        for secret in secrets.into_iter().filter(|secret| is_long_enough(secret)) {
+            if self.secrets.contains(&secret) || learned.contains(&secret) {
+                continue;
+            }
+            if learned.len() == MAX_LEARNED {
+                learned.pop_front();
+            }
+            learned.push_back(secret);
+        }
     }
 
     /// `text` on one line, short, and without credentials.
     pub(super) fn clean(&self, text: &str) -> String {
         let mut text = summarize_xml(text);
-        for secret in &self.secrets {
+        for secret in self.secrets.iter().chain(self.learned.lock().iter()) {
             if text.contains(secret.as_str()) {
                 text = text.replace(secret.as_str(), "***");
             }
@@ -285,6 +381,35 @@ mod tests {
         let missing = |text: &str| object_store::Error::NotFound { path: "a".into(), source: text.into() };
         assert_eq!(diagnose(&missing("<Code>NoSuchBucket</Code>")).permanent, Some(ErrorKind::Store));
         assert_eq!(diagnose(&missing("<Code>NoSuchKey</Code>")).permanent, Some(ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn credentials_that_are_missing_or_refused_are_told_from_a_bad_moment() {
+        let kind = |source, text: &str| {
+            let error: object_store::Error = CredentialsError { source, text: text.to_owned() }.into();
+            diagnose(&object_store::Error::Generic { store: "S3", source: Box::new(error) }).permanent
+        };
+        let denied = Some(ErrorKind::PermissionDenied);
+        assert_eq!(kind(Source::Machine, "error sending request"), denied);
+        assert_eq!(kind(Source::Machine, "status code: 404 Not Found"), denied);
+        assert_eq!(kind(Source::Machine, "status code: 503 Service Unavailable"), None);
+        assert_eq!(kind(Source::Service, "error sending request"), None);
+        assert_eq!(kind(Source::Service, "status code: 403 Forbidden: AccessDenied"), denied);
+        assert_eq!(kind(Source::Service, "status code: 400 Bad Request: ExpiredTokenException"), denied);
+        assert_eq!(kind(Source::Service, "status code: 400 Bad Request: Throttling"), None);
+        assert_eq!(kind(Source::Service, "Failed to read token file '/x': No such file"), denied);
+        assert_eq!(kind(Source::Function(ErrorKind::Retryable), "sealed"), None);
+        assert_eq!(kind(Source::Function(ErrorKind::InvalidArgument), "x"), Some(ErrorKind::InvalidArgument));
+    }
+
+    #[test]
+    fn what_is_learned_is_removed_by_all_clones() {
+        let redactor = Redactor::new(["given-secret".to_owned()]);
+        let clone = redactor.clone();
+        clone
+            .learn((0..100).map(|n| format!("fetched-{n}-secret")).chain(["given-secret".to_owned(), "on".to_owned()]));
+        assert_eq!(redactor.clean("given-secret fetched-99-secret on"), "*** *** on");
+        assert_eq!(format!("{redactor:?}"), format!("Redactor({} secrets)", MAX_LEARNED + 1));
     }
 
     #[test]

@@ -16,13 +16,17 @@
 //! 4. no message holds a credential.
 
 mod connect;
+pub mod credentials;
 mod diagnose;
+mod environment;
 pub mod fault;
 pub mod paths;
+mod profile;
 mod put;
 mod retry;
 pub(crate) mod transfer;
 
+pub use environment::overlaid;
 pub use paths::{ObjectType, index_name, log_name, manifest_name, object_type, sst_name, state_folder};
 pub use put::Sealed;
 pub use transfer::DownloadError;
@@ -35,6 +39,7 @@ use crate::metrics::SharedMetrics;
 use crate::model::ObjectRef;
 use bytes::Bytes;
 use diagnose::{Redactor, diagnose_io};
+use environment::Environment;
 use futures::StreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
@@ -96,7 +101,19 @@ impl Store {
         metrics: SharedMetrics,
         failpoints: SharedFailpoints,
     ) -> Result<Self> {
-        let connected = connect::connect(uri, storage_options, options)?;
+        Self::open_with(uri, storage_options, None, options, metrics, failpoints)
+    }
+
+    /// The same with credentials of `provider`, which win over all others.
+    pub fn open_with(
+        uri: &str,
+        storage_options: &BTreeMap<String, String>,
+        provider: Option<credentials::Provider>,
+        options: &Options,
+        metrics: SharedMetrics,
+        failpoints: SharedFailpoints,
+    ) -> Result<Self> {
+        let connected = connect::connect(uri, storage_options, provider, options, &Environment::of_process())?;
         let requests = Requests::new(options, metrics, failpoints, connected.redactor, rand::random());
         let inner = Inner {
             store: connected.store,

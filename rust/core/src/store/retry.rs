@@ -146,7 +146,10 @@ impl Requests {
         let mut number = 1;
         loop {
             let failure = match self.once(call, attempt(number)).await {
-                Ok(value) => return Ok(value),
+                Ok(value) => {
+                    self.metrics.request_attempts.record(number as u64);
+                    return Ok(value);
+                }
                 Err(failure) => failure,
             };
             let diagnosis = match failure {

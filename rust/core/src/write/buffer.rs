@@ -7,6 +7,7 @@
 //! A buffer keeps one bucket per lane, or, for more than [`MAX_BUCKETS`] lanes, one for each few: those are put in order
 //! when the set is sealed. A bucket begins with the size that it had in the set before.
 
+use super::pool::BlockPool;
 use crate::config::Compression;
 use crate::error::Result;
 use crate::format::EncodedSet;
@@ -36,6 +37,7 @@ pub struct AppendBuffer {
     /// Bucket 0 holds metadata; bucket 1 + i the lanes of `width` key groups from `groups.start + i × width` on.
     buckets: Vec<Bucket>,
     width: u16,
+    pool: BlockPool,
     records: u64,
     payload: u64,
     memory: u64,
@@ -47,6 +49,7 @@ pub struct RawSet {
     buckets: Vec<Vec<ByteBlock>>,
     /// False when blocks hold lanes in any order.
     in_order: bool,
+    pool: BlockPool,
     /// Number of changes.
     pub records: u64,
     /// Bytes of values.
@@ -56,14 +59,15 @@ pub struct RawSet {
 }
 
 impl AppendBuffer {
-    /// An empty buffer for the key groups `groups`.
-    pub fn new(groups: KeyGroupRange) -> Self {
+    /// An empty buffer for the key groups `groups`, with its memory from `pool`.
+    pub fn new(groups: KeyGroupRange, pool: BlockPool) -> Self {
         let width = groups.len().div_ceil(MAX_BUCKETS).max(1);
         let buckets = 1 + groups.len().div_ceil(width);
         Self {
             groups,
             buckets: (0..buckets).map(|_| Bucket::default()).collect(),
             width: u16::try_from(width).unwrap_or(u16::MAX),
+            pool,
             records: 0,
             payload: 0,
             memory: 0,
@@ -93,13 +97,13 @@ impl AppendBuffer {
         let bucket = &mut self.buckets[bucket];
         let mut before = bucket.open.memory();
         if !bucket.open.has_room(value.len(), BLOCK_TARGET) {
-            let full = std::mem::replace(&mut bucket.open, ByteBlock::with_capacity(BLOCK_TARGET));
+            let full = std::mem::replace(&mut bucket.open, ByteBlock::in_memory(self.pool.take(BLOCK_TARGET)));
             bucket.closed.push(full);
             before = 0;
         } else if bucket.open.is_empty() {
             // A little more than last time, in steps, so that most sets need no growth.
             let capacity = (bucket.expected + bucket.expected / 16).next_multiple_of(64).min(BLOCK_TARGET);
-            bucket.open = ByteBlock::with_capacity(capacity.max(value.len()));
+            bucket.open = ByteBlock::in_memory(self.pool.take(capacity.max(value.len())));
         }
         bucket.open.push(lane, value);
         self.memory += (bucket.open.memory() - before) as u64;
@@ -136,6 +140,7 @@ impl AppendBuffer {
         RawSet {
             buckets,
             in_order: self.width == 1,
+            pool: self.pool.clone(),
             records: std::mem::take(&mut self.records),
             payload: std::mem::take(&mut self.payload),
             memory: std::mem::take(&mut self.memory),
@@ -160,13 +165,14 @@ impl RawSet {
                     continue;
                 }
                 block.iter().for_each(|(lane, value)| small.push(lane, value));
+                self.pool.give(block.into_memory());
                 if small.len() >= SMALL_BLOCK {
                     blocks.push(std::mem::take(&mut small));
                 }
             }
         }
         blocks.push(small);
-        encode_byte_set(blocks, compression)
+        encode_byte_set(blocks, compression, &|memory| self.pool.lend(memory))
     }
 }
 

@@ -26,6 +26,7 @@ mod batch;
 pub mod buffer;
 mod entry;
 pub mod ledger;
+pub mod pool;
 mod upload;
 
 pub use entry::{Failed, Landing, Parcel, Placed, Room};
@@ -390,6 +391,8 @@ impl Future for PersistFuture {
     }
 }
 
+#[cfg(test)]
+mod attempt_tests;
 #[cfg(test)]
 #[path = "write_tests.rs"]
 mod tests;

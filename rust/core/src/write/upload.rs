@@ -6,10 +6,14 @@
 use super::entry::{Entry, Placed};
 use super::{Shared, closed_error};
 use crate::error::Result;
-use crate::format::{EncodedSet, combine, crc32c, file_footer, file_header};
+use crate::format::{Crc, EncodedSet, file_footer, file_header};
 use crate::model::ObjectRef;
+use crate::store::transfer::blocking;
 use crate::store::{Sealed, log_name};
 use std::sync::Arc;
+
+/// Sets of so few bytes are encoded by the I/O thread itself: another thread's start would take longer.
+const ENCODED_HERE: u64 = 128 << 10;
 
 /// A log object before it is written.
 struct Layout {
@@ -32,23 +36,24 @@ fn encode_all(batch: Vec<Entry>) -> Vec<Entry> {
 
 fn lay_out(batch: &[Entry]) -> Result<Layout> {
     let header = file_header();
-    let (mut crc, mut at) = (crc32c(&header), header.len() as u64);
+    let (mut crc, mut at) = (Crc::new(), header.len() as u64);
+    crc.update(&header);
     let mut parts = vec![header];
     let mut offsets = Vec::with_capacity(batch.len());
     let mut sets = Vec::with_capacity(batch.len());
     for entry in batch {
         let set = entry.parcel.set()?;
+        set.parts.iter().for_each(|part| crc.update(part));
         parts.extend(set.parts.iter().cloned());
         offsets.push(at);
         sets.push((at, set.length));
-        crc = combine(crc, set.crc, set.length);
         at += set.length;
     }
-    let footer = file_footer(&sets, crc);
-    let crc = combine(crc, crc32c(&footer), footer.len() as u64);
+    let footer = file_footer(&sets, crc.value());
+    crc.update(&footer);
     let size = at + footer.len() as u64;
     parts.push(footer);
-    Ok(Layout { object: Sealed { parts, size, crc }, offsets })
+    Ok(Layout { object: Sealed { parts, size, crc: crc.value() }, offsets })
 }
 
 /// Uploads a batch and answers each of its sets.
@@ -61,12 +66,14 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
     };
     // Sets that nobody waits for any more need no upload.
     let mut batch: Vec<Entry> = batch.into_iter().filter(|entry| !entry.answer.is_gone()).collect();
-    if slot.is_ok() && batch.iter().any(|entry| !entry.parcel.is_encoded()) {
-        batch = crate::store::transfer::blocking(move || encode_all(batch)).await;
+    let raw: u64 = batch.iter().filter(|entry| !entry.parcel.is_encoded()).map(|entry| entry.bytes).sum();
+    if slot.is_ok() && raw > 0 {
+        batch = if raw < ENCODED_HERE { encode_all(batch) } else { blocking(move || encode_all(batch)).await };
     }
     if batch.is_empty() {
         return;
     }
+    let start = std::time::Instant::now();
     let layout = slot.as_ref().map_err(Clone::clone).and_then(|_| lay_out(&batch));
     let result = match &layout {
         Err(error) => Err(error.clone()),
@@ -88,6 +95,9 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
             return;
         }
     };
+    shared.metrics.upload_sets.record(batch.len() as u64);
+    shared.metrics.upload_bytes.record(object.size);
+    shared.metrics.upload_micros.record(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX).max(1));
     let now = shared.clock.monotonic();
     shared.metrics.log_objects.add(1);
     shared.metrics.log_bytes.add(object.size);

@@ -5,7 +5,7 @@ use crate::clock::ManualClock;
 use crate::config::Compression;
 use crate::error::ErrorKind;
 use crate::failpoint::Failpoints;
-use crate::format::{crc32c, decode_file, decode_set, encode_set};
+use crate::format::{decode_file, decode_set, encode_set};
 use crate::model::{Change, ChangeSet, KeyGroup, ObjectRef, Op, StateId};
 use crate::store::fault::{Fault, FaultStore, Operation};
 use bytes::Bytes;
@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio::time::Instant;
 
-struct Fixture {
-    writer: LogWriter,
-    store: Store,
-    inner: Arc<FaultStore>,
-    metrics: SharedMetrics,
+pub(super) struct Fixture {
+    pub(super) writer: LogWriter,
+    pub(super) store: Store,
+    pub(super) inner: Arc<FaultStore>,
+    pub(super) metrics: SharedMetrics,
     failpoints: SharedFailpoints,
 }
 
@@ -45,27 +45,27 @@ fn fixture_with(pairs: &[(&str, &str)], twin: Option<Arc<dyn LocalTwin>>) -> Fix
     Fixture { writer, store, inner, metrics, failpoints }
 }
 
-fn fixture(pairs: &[(&str, &str)]) -> Fixture {
+pub(super) fn fixture(pairs: &[(&str, &str)]) -> Fixture {
     fixture_with(pairs, None)
 }
 
 impl Fixture {
-    fn submit(&self, guard: JoinGuard, bytes: usize) -> PersistFuture {
+    pub(super) fn submit(&self, guard: JoinGuard, bytes: usize) -> PersistFuture {
         self.writer.submit(guard, encoded(Bytes::from(vec![7; bytes]), 1), BatchId(3))
     }
 
-    fn puts(&self) -> usize {
+    pub(super) fn puts(&self) -> usize {
         self.inner.calls_of(Operation::Put)
     }
 
-    async fn objects(&self) -> usize {
+    pub(super) async fn objects(&self) -> usize {
         self.store.list("log").await.unwrap().len()
     }
 }
 
 fn encoded(bytes: Bytes, records: u64) -> EncodedSet {
-    let (length, crc) = (bytes.len() as u64, crc32c(&bytes));
-    EncodedSet { parts: vec![bytes], length, crc, head: 0, mark: 0, records }
+    let length = bytes.len() as u64;
+    EncodedSet { parts: vec![bytes], length, head: 0, mark: 0, records }
 }
 
 fn change_set(seed: u8) -> (ChangeSet, Bytes) {
@@ -139,7 +139,7 @@ async fn a_wave_of_tasks_is_one_object_though_its_sessions_never_meet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_delay_every_set_goes_at_once() {
+async fn b01_without_delay_every_set_goes_at_once() {
     let f = fixture(&[("persist_delay", "0s")]);
     let _open = f.writer.join();
     for n in 1..=2 {
@@ -149,7 +149,7 @@ async fn without_delay_every_set_goes_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_size_threshold_sends_the_batch() {
+async fn b02_the_size_threshold_sends_the_batch() {
     let f = fixture(&[("persist_delay", "365 days"), ("persist_size_threshold", "77")]);
     let _open = f.writer.join();
     let mut futures = Vec::new();
@@ -165,7 +165,7 @@ async fn the_size_threshold_sends_the_batch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_waits_for_company_for_the_persist_delay_only() {
+async fn b03_a_set_waits_for_company_for_the_persist_delay_only() {
     let f = fixture(&[("persist_delay", "50ms")]);
     let _open = f.writer.join();
     let start = Instant::now();
@@ -214,7 +214,7 @@ async fn x25_a_failure_stays_with_its_batch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn x08_close_ends_every_future() {
+async fn b08_x08_close_ends_every_future() {
     let f = fixture(&[("max_in_flight", "4KiB"), ("persist_size_threshold", "1KiB"), ("persist_delay", "1h")]);
     f.inner.always(Operation::Put, Fault::Hang);
     let uploading = f.submit(f.writer.join(), 2048);
@@ -257,7 +257,7 @@ fn a_thread_can_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn p7_bytes_in_flight_are_bounded() {
+async fn b09_p7_bytes_in_flight_are_bounded() {
     let f = fixture(&[("max_in_flight", "10KiB"), ("persist_size_threshold", "1KiB")]);
     f.inner.hold();
     let first = f.submit(f.writer.join(), 10 << 10);
@@ -289,7 +289,7 @@ async fn a_wait_for_room_does_not_wait_for_company() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn p7_a_wait_for_room_is_cancellable_and_ends_with_the_option() {
+async fn b10_p7_a_wait_for_room_is_cancellable_and_ends_with_the_option() {
     let f = fixture(&[("max_in_flight", "1KiB"), ("persist_size_threshold", "1KiB")]);
     f.inner.always(Operation::Put, Fault::Hang);
     let first = f.submit(f.writer.join(), 1024);
@@ -352,7 +352,7 @@ impl LocalTwin for Twin {
 }
 
 #[tokio::test]
-async fn x07_the_local_copy_never_harms() {
+async fn a07_x07_the_local_copy_never_harms() {
     let twin = Arc::new(Twin(Mutex::default()));
     let f = fixture_with(&[], Some(Arc::clone(&twin) as _));
     let segment = f.submit(f.writer.join(), 10).await.unwrap();

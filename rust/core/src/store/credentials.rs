@@ -1,0 +1,268 @@
+//! Credentials that are fetched: by a function of the caller, or by `object_store` from a service.
+//!
+//! Owns: asking the caller's function and keeping its answer until shortly before its end; telling the redactor what was
+//! fetched; marking errors as those of credentials.
+//! Does not own: which source is used (`connect`), what an error means (`diagnose`).
+//!
+//! Invariants:
+//! 1. the function runs on a thread of its own, once at a time: no I/O thread waits for it, and none is joined;
+//! 2. an answer that came after an attempt was given up is used by the next one, not asked for again;
+//! 3. whatever was fetched is known to the redactor before it is sent.
+
+use super::diagnose::{CredentialsError, Redactor, Source, source_text};
+use super::environment::StoreKey;
+use crate::clock::SharedClock;
+use crate::error::{Error, Result};
+use async_trait::async_trait;
+use object_store::CredentialProvider;
+use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
+use object_store::azure::{AzureAccessKey, AzureConfigKey, AzureCredential, split_sas};
+use object_store::gcp::{GcpCredential, GoogleConfigKey};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Credentials are asked for again this long before they end, or after half of their time if that is later.
+const MARGIN_MILLIS: u64 = 5 * 60 * 1000;
+/// When the function failed, and what it gave before is still good: the time until it is asked again.
+const PAUSE_MILLIS: u64 = 10 * 1000;
+
+/// What a function gives.
+#[derive(Clone, Default)]
+pub struct Granted {
+    /// Credentials under the names that they have as storage options.
+    pub options: BTreeMap<String, String>,
+    /// When they end, in milliseconds since the epoch; none = never.
+    pub expires_at_millis: Option<u64>,
+}
+
+/// A function that gives credentials; it may take its time.
+pub type Ask = Arc<dyn Fn() -> Result<Granted> + Send + Sync>;
+
+/// A caller's source of credentials.
+#[derive(Clone)]
+pub struct Provider {
+    ask: Ask,
+    clock: SharedClock,
+}
+
+impl Provider {
+    /// Asks `ask`, and again before what it gave ends by `clock`.
+    pub fn new(ask: Ask, clock: SharedClock) -> Self {
+        Self { ask, clock }
+    }
+}
+
+/// What of a credential must never be shown, and how it is made of what a function gave.
+pub(super) trait Credential: Sized + Send + Sync + fmt::Debug + 'static {
+    fn secrets(&self) -> Vec<String>;
+    fn from_options(options: &BTreeMap<String, String>) -> Result<Self>;
+}
+
+impl Credential for AwsCredential {
+    fn secrets(&self) -> Vec<String> {
+        [Some(&self.key_id), Some(&self.secret_key), self.token.as_ref()].into_iter().flatten().cloned().collect()
+    }
+
+    fn from_options(options: &BTreeMap<String, String>) -> Result<Self> {
+        use AmazonS3ConfigKey as Key;
+        let [key_id, secret_key, token] = pick(options, [Key::AccessKeyId, Key::SecretAccessKey, Key::Token])?;
+        match (key_id, secret_key) {
+            (Some(key_id), Some(secret_key)) => Ok(Self { key_id, secret_key, token }),
+            _ => Err(unusable("no access_key_id or no secret_access_key")),
+        }
+    }
+}
+
+impl Credential for AzureCredential {
+    fn secrets(&self) -> Vec<String> {
+        match self {
+            // The caller's options and answers hold it as text.
+            Self::AccessKey(_) => Vec::new(),
+            Self::SASToken(pairs) => pairs.iter().filter(|(name, _)| name == "sig").map(|(_, v)| v.clone()).collect(),
+            Self::BearerToken(token) => vec![token.clone()],
+        }
+    }
+
+    fn from_options(options: &BTreeMap<String, String>) -> Result<Self> {
+        use AzureConfigKey as Key;
+        match pick(options, [Key::AccessKey, Key::SasKey, Key::Token])? {
+            [Some(key), None, None] => AzureAccessKey::try_new(&key)
+                .map(Self::AccessKey)
+                .map_err(|_| unusable("an account_key that is not Base64")),
+            [None, Some(sas), None] => {
+                split_sas(&sas).map(Self::SASToken).map_err(|_| unusable("a malformed sas_token"))
+            }
+            [None, None, Some(token)] => Ok(Self::BearerToken(token)),
+            _ => Err(unusable("not exactly one of account_key, sas_token and token")),
+        }
+    }
+}
+
+impl Credential for GcpCredential {
+    fn secrets(&self) -> Vec<String> {
+        vec![self.bearer.clone()]
+    }
+
+    fn from_options(options: &BTreeMap<String, String>) -> Result<Self> {
+        let [token] = pick(options, [GoogleConfigKey::BearerToken])?;
+        token.map(|bearer| Self { bearer }).ok_or_else(|| unusable("no token"))
+    }
+}
+
+fn unusable(what: &str) -> Error {
+    Error::invalid(format!("the credential provider returned {what}; correct what it returns"))
+}
+
+/// The values of the options `wanted`; an option that is none of them is an error.
+fn pick<K: StoreKey, const N: usize>(
+    options: &BTreeMap<String, String>,
+    wanted: [K; N],
+) -> Result<[Option<String>; N]> {
+    let mut picked = [const { None }; N];
+    for (name, value) in options {
+        let place = K::named(name).and_then(|key| wanted.iter().position(|other| *other == key));
+        let place = place.ok_or_else(|| unusable(&format!("`{name}`, which is no credential of this store")))?;
+        picked[place] = Some(value.clone());
+    }
+    Ok(picked)
+}
+
+struct Kept<T> {
+    credential: Arc<T>,
+    ask_again_millis: Option<u64>,
+    expires_at_millis: Option<u64>,
+}
+
+struct Answers<T> {
+    kept: Option<Kept<T>>,
+    pending: Option<oneshot::Receiver<Result<Granted>>>,
+}
+
+/// Credentials of the caller's function.
+pub(super) struct Provided<T> {
+    provider: Provider,
+    redactor: Redactor,
+    answers: tokio::sync::Mutex<Answers<T>>,
+}
+
+impl<T> fmt::Debug for Provided<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Provided")
+    }
+}
+
+impl<T: Credential> Provided<T> {
+    pub(super) fn new(provider: Provider, redactor: Redactor) -> Self {
+        Self { provider, redactor, answers: tokio::sync::Mutex::new(Answers { kept: None, pending: None }) }
+    }
+
+    fn ask(&self) -> oneshot::Receiver<Result<Granted>> {
+        let (sender, receiver) = oneshot::channel();
+        let ask = Arc::clone(&self.provider.ask);
+        // Without a thread the sender is dropped, which the receiver reports.
+        let _ = std::thread::Builder::new().name("fcl-credentials".to_owned()).spawn(move || sender.send(ask()));
+        receiver
+    }
+
+    fn keep(&self, granted: &Granted) -> Result<Kept<T>> {
+        self.redactor.learn(granted.options.values().cloned());
+        let credential = Arc::new(T::from_options(&granted.options)?);
+        let now = self.provider.clock.now_millis();
+        let ask_again_millis =
+            granted.expires_at_millis.map(|end| end - MARGIN_MILLIS.min(end.saturating_sub(now) / 2));
+        Ok(Kept { credential, ask_again_millis, expires_at_millis: granted.expires_at_millis })
+    }
+}
+
+#[async_trait]
+impl<T: Credential> CredentialProvider for Provided<T> {
+    type Credential = T;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<T>> {
+        let mut answers = self.answers.lock().await;
+        let Answers { kept, pending } = &mut *answers;
+        let now = || self.provider.clock.now_millis();
+        if let Some(kept) = kept
+            && kept.ask_again_millis.is_none_or(|end| now() < end)
+        {
+            return Ok(Arc::clone(&kept.credential));
+        }
+        let answer = pending.get_or_insert_with(|| self.ask()).await;
+        *pending = None;
+        let granted = answer.unwrap_or_else(|_| Err(Error::retryable("the credential provider gave no answer")));
+        let still_good = kept.as_ref().and_then(|kept| kept.expires_at_millis).filter(|end| now() < *end);
+        match granted.and_then(|granted| self.keep(&granted)) {
+            Ok(fresh) => Ok(Arc::clone(&kept.insert(fresh).credential)),
+            Err(error) => match kept.as_mut().zip(still_good) {
+                Some((kept, end)) => {
+                    tracing::warn!(
+                        cause = %self.redactor.clean(error.message()),
+                        "credentials could not be renewed; the old ones are used until they end"
+                    );
+                    kept.ask_again_millis = Some(end.min(now() + PAUSE_MILLIS));
+                    Ok(Arc::clone(&kept.credential))
+                }
+                None => {
+                    let text = error.message().to_owned();
+                    Err(CredentialsError { source: Source::Function(error.kind()), text }.into())
+                }
+            },
+        }
+    }
+}
+
+/// Credentials of another source, on their way to the store.
+pub(super) struct Watched<T> {
+    inner: Arc<dyn CredentialProvider<Credential = T>>,
+    source: Source,
+    redactor: Redactor,
+    last: Mutex<Option<Arc<T>>>,
+}
+
+impl<T> fmt::Debug for Watched<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Watched({:?})", self.source)
+    }
+}
+
+impl<T: Credential> Watched<T> {
+    /// The credentials of `inner`, which asks `source`.
+    pub(super) fn over(
+        inner: Arc<dyn CredentialProvider<Credential = T>>,
+        source: Source,
+        redactor: Redactor,
+    ) -> Arc<Self> {
+        Arc::new(Self { inner, source, redactor, last: Mutex::new(None) })
+    }
+}
+
+#[async_trait]
+impl<T: Credential> CredentialProvider for Watched<T> {
+    type Credential = T;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<T>> {
+        match self.inner.get_credential().await {
+            Ok(credential) => {
+                let mut last = self.last.lock();
+                if !last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &credential)) {
+                    self.redactor.learn(credential.secrets());
+                    *last = Some(Arc::clone(&credential));
+                }
+                Ok(credential)
+            }
+            Err(error) => {
+                // A metadata service that answered once exists.
+                let exists = self.last.lock().is_some();
+                let source = if self.source == Source::Machine && exists { Source::Service } else { self.source };
+                Err(CredentialsError { source, text: source_text(&error) }.into())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "credentials_tests.rs"]
+mod tests;

@@ -1,0 +1,291 @@
+//! What the environment adds to the storage options, and what gives way to them.
+//!
+//! Owns: the variables that stores read, which options contradict one another, and which values are secrets.
+//! Does not own: what an option does (`object_store`), the files that Amazon's tools share (`profile`).
+//!
+//! Rule: who names a source of credentials, an endpoint or a region gets that one, never a mixture of it and others.
+
+use object_store::aws::AmazonS3ConfigKey;
+use object_store::azure::AzureConfigKey;
+use object_store::gcp::GoogleConfigKey;
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// What an option is about, as far as one option can contradict another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Topic {
+    /// Something that contradicts nothing.
+    Nothing,
+    /// Where the store is.
+    Endpoint,
+    /// The store's region.
+    Region,
+    /// Which credentials are used, or none; names no source by itself.
+    Switch,
+    /// Keys, tokens and signatures, as they are sent or signed with.
+    Keys,
+    /// A function or a profile, named by the caller.
+    Named,
+    /// AWS: a token in a file, good for a role.
+    WebIdentity,
+    /// AWS: the role that is assumed with it.
+    Role,
+    /// AWS: a service beside the container.
+    Container,
+    /// Azure: who asks; belongs to a secret, a token in a file or a machine.
+    Application,
+    /// Azure: the application's secret.
+    ClientSecret,
+    /// Azure: a token in a file.
+    Federated,
+    /// Azure: a service of the machine.
+    Machine,
+    /// Azure: the login of its command line.
+    CommandLine,
+    /// Azure: Fabric's token service.
+    Fabric,
+}
+
+impl Topic {
+    fn is_about_credentials(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Endpoint | Self::Region)
+    }
+
+    /// True if credentials come from what this is about.
+    pub(super) fn is_source(self) -> bool {
+        self.is_about_credentials() && !matches!(self, Self::Switch | Self::Role | Self::Application | Self::Machine)
+    }
+
+    /// True if an option about this takes the place of options about `other` that come from farther away.
+    fn replaces(self, other: Self) -> bool {
+        let kept: &[Self] = match self {
+            Self::Nothing | Self::Switch => return false,
+            Self::Endpoint | Self::Region => return self == other,
+            Self::Keys | Self::Named | Self::CommandLine => &[],
+            Self::Container | Self::Fabric => &[self],
+            Self::WebIdentity | Self::Role => &[Self::WebIdentity, Self::Role],
+            Self::Application => &[Self::Application, Self::ClientSecret, Self::Federated, Self::Machine],
+            Self::ClientSecret | Self::Federated | Self::Machine => &[self, Self::Application],
+        };
+        other.is_about_credentials() && !kept.contains(&other)
+    }
+}
+
+/// The options of one kind of store.
+pub(super) trait StoreKey: FromStr + PartialEq {
+    /// How the names of its variables begin.
+    const VARIABLES: &'static str;
+    /// Variables of other names, with the option that each is.
+    const OTHERS: &'static [(&'static str, &'static str)] = &[];
+
+    fn topic(&self) -> Topic;
+
+    /// The option `name`, in either case.
+    fn named(name: &str) -> Option<Self> {
+        name.to_ascii_lowercase().parse().ok()
+    }
+}
+
+impl StoreKey for AmazonS3ConfigKey {
+    const VARIABLES: &'static str = "AWS_";
+
+    fn topic(&self) -> Topic {
+        match self {
+            Self::AccessKeyId | Self::SecretAccessKey | Self::Token => Topic::Keys,
+            Self::WebIdentityTokenFile => Topic::WebIdentity,
+            Self::RoleArn | Self::RoleSessionName => Topic::Role,
+            Self::ContainerCredentialsRelativeUri
+            | Self::ContainerCredentialsFullUri
+            | Self::ContainerAuthorizationTokenFile => Topic::Container,
+            Self::SkipSignature => Topic::Switch,
+            Self::Endpoint | Self::S3Endpoint => Topic::Endpoint,
+            Self::Region | Self::DefaultRegion => Topic::Region,
+            _ => Topic::Nothing,
+        }
+    }
+}
+
+impl StoreKey for AzureConfigKey {
+    const VARIABLES: &'static str = "AZURE_";
+    const OTHERS: &'static [(&'static str, &'static str)] = &[("IDENTITY_ENDPOINT", "azure_identity_endpoint")];
+
+    fn topic(&self) -> Topic {
+        match self {
+            Self::AccessKey | Self::SasKey | Self::Token => Topic::Keys,
+            Self::ClientId | Self::AuthorityId | Self::AuthorityHost => Topic::Application,
+            Self::ClientSecret => Topic::ClientSecret,
+            Self::FederatedTokenFile => Topic::Federated,
+            Self::MsiEndpoint | Self::ObjectId | Self::MsiResourceId => Topic::Machine,
+            Self::UseAzureCli => Topic::CommandLine,
+            Self::FabricTokenServiceUrl
+            | Self::FabricWorkloadHost
+            | Self::FabricSessionToken
+            | Self::FabricClusterIdentifier => Topic::Fabric,
+            Self::SkipSignature | Self::CredentialType => Topic::Switch,
+            Self::Endpoint => Topic::Endpoint,
+            _ => Topic::Nothing,
+        }
+    }
+}
+
+impl StoreKey for GoogleConfigKey {
+    const VARIABLES: &'static str = "GOOGLE_";
+    const OTHERS: &'static [(&'static str, &'static str)] = &[("SERVICE_ACCOUNT", "google_service_account")];
+
+    fn topic(&self) -> Topic {
+        match self {
+            Self::ServiceAccount | Self::ServiceAccountKey | Self::ApplicationCredentials | Self::BearerToken => {
+                Topic::Keys
+            }
+            Self::SkipSignature => Topic::Switch,
+            Self::BaseUrl => Topic::Endpoint,
+            _ => Topic::Nothing,
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        // As providers of credentials call it for each store.
+        if name.eq_ignore_ascii_case("token") {
+            Some(Self::BearerToken)
+        } else {
+            name.to_ascii_lowercase().parse().ok()
+        }
+    }
+}
+
+/// What an option with this value is about; a switch that is off is about nothing.
+fn topic_of<K: StoreKey>(key: &K, value: &str) -> Topic {
+    let off = ["false", "0", "no", "off"].iter().any(|word| value.trim().eq_ignore_ascii_case(word));
+    match key.topic() {
+        Topic::CommandLine if off => Topic::Nothing,
+        topic => topic,
+    }
+}
+
+/// What options are about.
+pub(super) fn topics<'a, K: StoreKey + 'a>(options: impl IntoIterator<Item = &'a (K, String)>) -> Vec<Topic> {
+    options.into_iter().map(|(key, value)| topic_of(key, value)).collect()
+}
+
+/// The environment of a process.
+pub(super) struct Environment(BTreeMap<String, String>);
+
+impl Environment {
+    /// That of this process; what is not UTF-8 is left out.
+    pub(super) fn of_process() -> Self {
+        std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
+    }
+
+    /// The variable `name`, unless it is empty.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// The options that are set here and don't contradict what was `given`.
+    pub(super) fn options<K: StoreKey>(&self, given: &[Topic]) -> Vec<(K, String)> {
+        let others = K::OTHERS.iter().filter_map(|(variable, name)| Some((K::named(name)?, self.0.get(*variable)?)));
+        let named = self.0.iter().filter(|(variable, _)| variable.starts_with(K::VARIABLES));
+        others
+            .chain(named.filter_map(|(variable, value)| Some((K::named(variable)?, value))))
+            .filter(|(key, _)| !given.iter().any(|topic| topic.replaces(key.topic())))
+            .map(|(key, value)| (key, value.clone()))
+            .collect()
+    }
+
+    /// Values that must never be shown.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &String> {
+        let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
+        self.0.iter().filter(move |(name, _)| ours(name) && is_secret(name)).map(|(_, value)| value)
+    }
+}
+
+impl FromIterator<(String, String)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(variables: I) -> Self {
+        Self(variables.into_iter().collect())
+    }
+}
+
+/// True for names of options and variables whose values must never be shown.
+pub(super) fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["key", "secret", "token", "sas", "password", "credential", "bearer", "service_account"]
+        .iter()
+        .any(|part| name.contains(part))
+}
+
+/// `over`, and of `under` what doesn't contradict it: storage options from two places, of which one wins.
+pub fn overlaid(under: &BTreeMap<String, String>, over: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    fn gives_way<K: StoreKey>(name: &str, over: &BTreeMap<String, String>) -> bool {
+        let Some(key) = K::named(name) else { return false };
+        over.iter().any(|(other, value)| {
+            K::named(other).is_some_and(|other| other == key || topic_of(&other, value).replaces(key.topic()))
+        })
+    }
+    let mut merged = under.clone();
+    merged.retain(|name, _| {
+        !gives_way::<AmazonS3ConfigKey>(name, over)
+            && !gives_way::<AzureConfigKey>(name, over)
+            && !gives_way::<GoogleConfigKey>(name, over)
+    });
+    merged.extend(over.iter().map(|(name, value)| (name.clone(), value.clone())));
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    /// The variables that are still options beside the `given` ones.
+    fn left<K: StoreKey>(variables: &[&str], given: &[&str]) -> usize {
+        let environment: Environment = variables.iter().map(|v| ((*v).to_owned(), "x".to_owned())).collect();
+        let given: Vec<Topic> = given.iter().map(|name| K::named(name).unwrap().topic()).collect();
+        environment.options::<K>(&given).len()
+    }
+
+    #[test]
+    fn the_environment_never_mixes_into_what_was_given() {
+        type S3 = AmazonS3ConfigKey;
+        let keys = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
+        assert_eq!(left::<S3>(&keys, &[]), 3);
+        assert_eq!(left::<S3>(&keys, &["region", "endpoint", "skip_signature"]), 3);
+        assert_eq!(left::<S3>(&keys, &["access_key_id", "secret_access_key"]), 0);
+        assert_eq!(left::<S3>(&keys, &["web_identity_token_file"]), 0);
+        let kubernetes = ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN", "AWS_SKIP_SIGNATURE"];
+        assert_eq!(left::<S3>(&kubernetes, &["role_arn"]), 2, "another role with the pod's token");
+        assert_eq!(left::<S3>(&kubernetes, &["access_key_id"]), 0);
+        assert_eq!(left::<S3>(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION"], &["aws_endpoint"]), 1);
+        assert_eq!(left::<S3>(&["AWS_REGION", "AWS_PROFILE"], &["default_region"]), 0);
+
+        type Azure = AzureConfigKey;
+        assert_eq!(left::<Azure>(&["AZURE_STORAGE_TOKEN", "AZURE_STORAGE_ACCOUNT_NAME"], &["account_key"]), 1);
+        let pod = ["AZURE_CLIENT_ID", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE", "IDENTITY_ENDPOINT"];
+        assert_eq!(left::<Azure>(&pod, &["client_id"]), 4);
+        assert_eq!(left::<Azure>(&pod, &["client_secret"]), 2);
+        assert_eq!(left::<Azure>(&pod, &["sas_token"]), 0);
+
+        type Google = GoogleConfigKey;
+        assert_eq!(left::<Google>(&["SERVICE_ACCOUNT", "GOOGLE_BUCKET"], &["service_account_key"]), 1);
+    }
+
+    #[test]
+    fn a_switch_that_is_off_replaces_nothing() {
+        let off = [(AzureConfigKey::UseAzureCli, "false".to_owned())];
+        assert_eq!(topics(&off), [Topic::Nothing]);
+        assert_eq!(topics(&[(AzureConfigKey::UseAzureCli, "true".to_owned())]), [Topic::CommandLine]);
+    }
+
+    #[test]
+    fn of_two_places_one_wins_whole() {
+        let under = map(&[("aws_access_key_id", "old"), ("aws_session_token", "old"), ("aws_region", "r")]);
+        let over = map(&[("access_key_id", "new"), ("secret_access_key", "new")]);
+        let merged = map(&[("access_key_id", "new"), ("secret_access_key", "new"), ("aws_region", "r")]);
+        assert_eq!(overlaid(&under, &over), merged);
+        assert_eq!(overlaid(&under, &BTreeMap::new()), under);
+        let sas = map(&[("sas_token", "s")]);
+        assert_eq!(overlaid(&map(&[("azure_storage_account_key", "k")]), &sas), sas);
+    }
+}

@@ -1,0 +1,75 @@
+"""Servers for all tests of this folder, a bucket or container for each, and an environment without credentials.
+
+Owns: what is shared by whom. Does not own: the servers (`servers`), the buckets (`places`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from fault_proxy import FaultProxy
+from places import AzurePlace, S3Place, s3_admin
+from servers import Unavailable, azure_server, s3_server
+
+
+def _forget_who_runs_this(environment: pytest.MonkeyPatch) -> None:
+    """No client finds credentials, profiles or proxies of whoever runs the tests."""
+    for name in tuple(os.environ):
+        if name.startswith(("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")) or name.lower().endswith("_proxy"):
+            environment.delenv(name)
+    environment.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    environment.setenv("AWS_CONFIG_FILE", os.devnull)
+
+
+@pytest.fixture(autouse=True)
+def _no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    _forget_who_runs_this(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """`host:port` of the S3 server."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[str]:
+    """`host:port` of the Azure server; without one its tests are skipped."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(azure_server())
+        except Unavailable as reason:
+            pytest.skip(f"no Azure server: {reason}")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def admin(s3: str) -> Any:
+    """Amazon's own client of the S3 server."""
+    with pytest.MonkeyPatch.context() as environment:
+        _forget_who_runs_this(environment)
+        return s3_admin(s3)
+
+
+@pytest.fixture
+def bucket(s3: str, admin: Any) -> Iterator[S3Place]:
+    """An empty bucket behind a proxy of its own."""
+    with FaultProxy(s3) as proxy:
+        yield S3Place(admin, proxy)
+
+
+@pytest.fixture
+def container(azure: str) -> Iterator[AzurePlace]:
+    """An empty container behind a proxy of its own."""
+    with FaultProxy(azure) as proxy:
+        yield AzurePlace(azure, proxy)
