@@ -1,0 +1,70 @@
+"""Which conformance cases have a test: every case of `docs/conformance.md` must stand in the name of one.
+
+Owns: the comparison of the page's ids with the names of tests, in Rust and in Python.
+Does not own: the cases; the page says what each is, and which are left out and why.
+
+A test carries ids as the first words of its name: `w04_…`, `a03_x03_…`, or a run of them, `q01_to_q09_…`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_CASE = re.compile(r"^\| ([A-Z])-(\d\d) \| (.*?) \|", re.MULTILINE)
+_RUST = re.compile(r"#\[(?:tokio::)?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:async )?fn (\w+)")
+_PROPTEST = re.compile(r"#\[test\]\s*fn (\w+)")
+_PYTHON = re.compile(r"^\s*def test_(\w+)", re.MULTILINE)
+_ID = re.compile(r"([a-z])(\d\d)")
+
+
+def cases() -> dict[str, str]:
+    """Every case of the page that is to be tested: id and short description."""
+    page = (ROOT / "docs" / "conformance.md").read_text()
+    found = {f"{group.lower()}{number}": text for group, number, text in _CASE.findall(page)}
+    return {case: text for case, text in found.items() if not text.startswith("left out")}
+
+
+def ids_of(name: str) -> set[str]:
+    """The ids at the start of a test's name."""
+    found: set[str] = set()
+    words = name.split("_")
+    for at, word in enumerate(words):
+        match = _ID.fullmatch(word)
+        if match:
+            found.add(word)
+        elif word == "to" and at and at + 1 < len(words):
+            first, last = _ID.fullmatch(words[at - 1]), _ID.fullmatch(words[at + 1])
+            if not first or not last:
+                break
+            found |= {f"{first[1]}{n:02}" for n in range(int(first[2]), int(last[2]) + 1)}
+        else:
+            break
+    return found
+
+
+def tested() -> set[str]:
+    """The ids in the names of all tests."""
+    names = [name for path in (ROOT / "rust").rglob("*.rs") for name in _names(path.read_text(), _RUST, _PROPTEST)]
+    names += [name for path in (ROOT / "tests").rglob("test_*.py") for name in _names(path.read_text(), _PYTHON)]
+    return {case for name in names for case in ids_of(name)}
+
+
+def _names(text: str, *patterns: re.Pattern[str]) -> list[str]:
+    return [name for pattern in patterns for name in pattern.findall(text)]
+
+
+def main() -> int:
+    """Prints the cases without a test."""
+    wanted, found = cases(), tested()
+    missing = sorted(set(wanted) - found)
+    for case in missing:
+        print(f"{case[0].upper()}-{case[1:]}: {wanted[case]}")
+    print(f"{len(wanted) - len(missing)} of {len(wanted)} conformance cases have a test")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
