@@ -28,7 +28,7 @@ use crate::store::Store;
 use crate::write::LogWriter;
 use crate::write::pool::BlockPool;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,22 +112,8 @@ pub struct Ground {
 }
 
 impl ChangelogStorage {
-    /// Opens the folder `uri`. Nothing is sent to a remote store yet. With a folder `local_dir`, copies of a remote
-    /// store's objects are kept there: of what is uploaded (option `local_recovery`), and of what is read.
-    pub fn open(
-        uri: &str,
-        options: &BTreeMap<String, String>,
-        storage_options: &BTreeMap<String, String>,
-        local_dir: Option<&Path>,
-        ground: &Ground,
-    ) -> Result<Self> {
-        let options = Options::for_changelog(options)?;
-        let store =
-            Store::open(uri, storage_options, &options, Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints))?;
-        Self::over(store, options, local_dir, ground)
-    }
-
-    /// The same over a store that is open, for tests and fault injection.
+    /// A storage in the folder `store`. With a folder `local_dir`, copies of a remote store's objects are kept there: of
+    /// what is uploaded (option `local_recovery`), and of what is read.
     pub fn over(store: Store, options: Options, local_dir: Option<&Path>, ground: &Ground) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
