@@ -7,6 +7,7 @@ use crate::clock::ManualClock;
 use crate::failpoint::Failpoints;
 use crate::model::{ChangelogHandle, SequenceNumber};
 use crate::store::fault::{FaultStore, Operation};
+use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Instant;
 
