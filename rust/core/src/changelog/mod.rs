@@ -37,7 +37,7 @@ use tokio::runtime::{Handle, Runtime};
 pub use writer::{Done, Tick, Writer};
 
 /// Memory that is kept for further sets, in sets of full size.
-const POOLED_SETS: u64 = 2;
+const POOLED_SETS: u64 = 8;
 /// How long close waits for deletions that are under way.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
