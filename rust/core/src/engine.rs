@@ -15,6 +15,7 @@ use crate::read::ObjectCache;
 use crate::shard::{Placement, Shard, ShardContext};
 use crate::state::aggregate::{AggPlan, AggSpec};
 use crate::state::rocks::SharedResources;
+use crate::store::transfer::start_io_threads;
 use crate::store::{Store, paths::state_folder};
 use crate::write::LogWriter;
 use base64::Engine as _;
@@ -106,12 +107,7 @@ pub struct Engine {
 impl Engine {
     /// Starts an engine with an empty local folder.
     pub fn start(config: EngineConfig) -> Result<Arc<Self>> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .thread_name("fastchangelog-io")
-            .enable_all()
-            .build()
-            .map_err(|e| Error::io("cannot start the I/O threads; raise the limit of processes (ulimit -u)", &e))?;
+        let runtime = start_io_threads()?;
         let budget = MemoryBudget::new(config.options.memory_budget);
         let resources = SharedResources::new(&budget, Arc::clone(&config.metrics))?;
         let shards = config.local_dir.join("shards");

@@ -25,6 +25,7 @@ use crate::ownership::{LocalRegistry, Registry};
 use crate::read::ObjectCache;
 use crate::read::changes::ChangeReader;
 use crate::store::Store;
+use crate::store::transfer::start_io_threads;
 use crate::write::LogWriter;
 use crate::write::pool::BlockPool;
 use parking_lot::Mutex;
@@ -115,12 +116,7 @@ impl ChangelogStorage {
     /// A storage in the folder `store`. With a folder `local_dir`, copies of a remote store's objects are kept there: of
     /// what is uploaded (option `local_recovery`), and of what is read.
     pub fn over(store: Store, options: Options, local_dir: Option<&Path>, ground: &Ground) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .thread_name("fastchangelog-io")
-            .enable_all()
-            .build()
-            .map_err(|e| Error::io("cannot start the I/O threads; raise the limit of processes (ulimit -u)", &e))?;
+        let runtime = start_io_threads()?;
         let handle = runtime.handle().clone();
         let registry =
             Registry::new(store.clone(), handle.clone(), Arc::clone(&ground.metrics), options.discard_threads);

@@ -459,7 +459,7 @@ impl Landing for SetLanding {
     }
 
     fn is_gone(&self) -> bool {
-        self.writer.upgrade().is_none_or(|writer| writer.state.lock().ledger.is_gone(self.number))
+        self.writer.upgrade().is_none_or(|writer| !writer.state.lock().ledger.is_needed(self.number))
     }
 }
 

@@ -61,11 +61,6 @@ impl EncodedSet {
             parts => parts.concat().into(),
         }
     }
-
-    /// Bytes of memory held.
-    pub fn memory(&self) -> u64 {
-        self.length
-    }
 }
 
 /// The verified fixed part of a change set.

@@ -128,35 +128,20 @@ impl ChangeReader {
         let start = Instant::now();
         let run = Arc::clone(run);
         let name = format!("{}/{}", self.store.uri(), run.object.name);
-        let cached = self.cache.as_ref().filter(|cache| part.is_none() || cache.contains(&self.store, &run.object));
-        let sets = match (part, cached) {
-            (None, _) => {
-                let bytes = self.bytes(&run.object, run.bytes.clone()).await?;
-                blocking(move || decode_run(&name, &run, &bytes)).await?
+        let wanted = part.map_or(Wanted::ALL, wanted_of);
+        let here = self.cache.as_ref().is_some_and(|cache| cache.contains(&self.store, &run.object));
+        let sets = if part.is_none() || here {
+            let bytes = self.bytes(&run.object, run.bytes.clone()).await?;
+            blocking(move || decode_run(&name, &run, &bytes, &wanted)).await?
+        } else {
+            let mut sets = Vec::new();
+            for set in &run.sets {
+                sets.extend(self.part_of(&name, set, &wanted).await?);
             }
-            (Some(groups), Some(_)) => {
-                let bytes = self.bytes(&run.object, run.bytes.clone()).await?;
-                let wanted = wanted_of(groups);
-                blocking(move || {
-                    let each = run.sets.iter().map(|set| {
-                        let at = usize::try_from(set.offset - run.bytes.start).map_err(Error::internal)?;
-                        let length = usize::try_from(set.length).map_err(Error::internal)?;
-                        decode_set(&name, set, &bytes.slice(at..at + length), &wanted)
-                    });
-                    each.collect::<Result<Vec<_>>>().map(|sets| sets.into_iter().flatten().collect())
-                })
-                .await?
-            }
-            (Some(groups), None) => {
-                let mut sets = Vec::new();
-                for set in &run.sets {
-                    sets.extend(self.part_of(&name, set, &wanted_of(groups)).await?);
-                }
-                sets
-            }
+            sets
         };
         let changes: u64 = sets.iter().map(|set| set.records.len() as u64).sum();
-        self.metrics.sets_read.add(run_len(&sets));
+        self.metrics.sets_read.add(sets.len() as u64);
         self.metrics.changes_read.add(changes);
         self.metrics.read_micros.add_elapsed(start);
         Ok(sets)
@@ -191,10 +176,6 @@ impl ChangeReader {
         }
         Ok(sets)
     }
-}
-
-fn run_len(sets: &[ReadSet]) -> u64 {
-    sets.len() as u64
 }
 
 fn wanted_of(groups: KeyGroupRange) -> Wanted {
@@ -257,12 +238,13 @@ fn runs_of(sets: &[SetRef], limit: u64) -> Vec<Run> {
     runs
 }
 
-fn decode_run(name: &str, run: &Run, bytes: &Bytes) -> Result<Vec<ReadSet>> {
+/// The wanted records of sets that were fetched together.
+fn decode_run(name: &str, run: &Run, bytes: &Bytes, wanted: &Wanted) -> Result<Vec<ReadSet>> {
     let mut sets = Vec::with_capacity(run.sets.len());
     for set in &run.sets {
         let at = usize::try_from(set.offset - run.bytes.start).map_err(Error::internal)?;
         let length = usize::try_from(set.length).map_err(Error::internal)?;
-        sets.extend(decode_set(name, set, &bytes.slice(at..at + length), &Wanted::ALL)?);
+        sets.extend(decode_set(name, set, &bytes.slice(at..at + length), wanted)?);
     }
     Ok(sets)
 }

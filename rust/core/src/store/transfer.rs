@@ -1,6 +1,7 @@
 //! Objects from and to files, in parts.
 //!
-//! Owns: uploads of files in parts, verified downloads into files, and the walk over a local store's folder.
+//! Owns: uploads of files in parts, verified downloads into files, the walk over a local store's folder, and the threads
+//! for all that.
 //! Does not own: which files (`snapshot`, `read`).
 //!
 //! Invariants:
@@ -227,6 +228,16 @@ fn unwritable(file: &Path, error: &std::io::Error) -> DownloadError {
         diagnosis.permanent.unwrap_or(crate::error::ErrorKind::Retryable),
         format!("cannot write {}: {}; {}", file.display(), diagnosis.cause, diagnosis.advice),
     ))
+}
+
+/// The threads that wait for stores, and on which callers' tasks run.
+pub(crate) fn start_io_threads() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("fastchangelog-io")
+        .enable_all()
+        .build()
+        .map_err(|e| Error::io("cannot start the I/O threads; raise the limit of processes (ulimit -u)", &e))
 }
 
 /// Runs `work` where it may block; a panic in it is passed on.

@@ -388,13 +388,8 @@ impl<D> Ledger<D> {
     }
 
     /// True while the writer or a checkpoint needs a set.
-    fn is_needed(&self, number: SequenceNumber) -> bool {
+    pub fn is_needed(&self, number: SequenceNumber) -> bool {
         (self.lowest..self.highest).contains(&number) || self.pins.values().any(|pin| pin.range.contains(&number))
-    }
-
-    /// True when nobody will ask for a set that waits for room or upload.
-    pub fn is_gone(&self, number: SequenceNumber) -> bool {
-        !self.is_needed(number)
     }
 
     fn drop_unneeded(&mut self, effects: &mut Effects<D>) {
