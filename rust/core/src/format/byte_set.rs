@@ -19,7 +19,7 @@ use super::compress;
 use super::set::{
     BlockEntry, Columns, EncodedSet, MAX_BLOCK, SetIndex, SetKind, check_crc, check_kind, head_len, put_head, to_u32,
 };
-use super::wire::{Reader, crc32c, put_varint};
+use super::wire::{Reader, crc32c, crc32c_joined, put_varint};
 use crate::config::Compression;
 use crate::error::{Error, Result};
 use crate::model::Lane;
@@ -205,9 +205,10 @@ pub fn encode_byte_set(
     let total = head_bytes + entries.iter().map(|entry| u64::from(entry.length)).sum::<u64>();
     let mark = put_head(&mut head[..head_len], SetKind::Bytes, compression, &entries, columns, total)?;
     let records = entries.iter().map(|entry| u64::from(entry.records)).sum();
+    let crc = entries.iter().fold(crc32c(&head), |crc, block| crc32c_joined(crc, block.crc, u64::from(block.length)));
     let mut parts = vec![Bytes::from(head)];
     parts.extend(values.into_iter().filter(|value| !value.is_empty()));
-    Ok(EncodedSet { parts, length: total, head: head_bytes, mark, records })
+    Ok(EncodedSet { parts, length: total, crc, head: head_bytes, mark, records })
 }
 
 /// The lanes that a reader wants.

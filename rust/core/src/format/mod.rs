@@ -41,7 +41,7 @@ pub use manifest::{Manifest, ManifestFile, decode_manifest, encode_manifest};
 pub use object::{FILE_HEADER_LEN, decode_file, file_footer, file_header};
 pub use segment::{decode_set, decode_set_range, encode_set};
 pub use set::{EncodedSet, INDEX_ENTRY_LEN, SET_HEADER_LEN, SetHeader, SetIndex, decode_set_header, decode_set_index};
-pub use wire::{Crc, crc32c};
+pub use wire::{Crc, crc32c, crc32c_joined};
 
 #[cfg(test)]
 #[path = "golden_tests.rs"]

@@ -9,7 +9,7 @@ use super::compress;
 use super::set::{
     BlockEntry, Columns, EncodedSet, SetIndex, SetKind, check_kind, decode_whole_index, head_len, put_head, to_u32,
 };
-use super::wire::{Reader, crc32c};
+use super::wire::{Reader, crc32c, crc32c_joined};
 use crate::config::Compression;
 use crate::error::{Error, Result};
 use crate::model::{ChangeSet, KeyGroup, KeyGroupRange};
@@ -58,7 +58,9 @@ pub fn encode_set_in_blocks(set: &ChangeSet, compression: Compression, block_tar
     if out.capacity() - out.len() > out.len() / 4 {
         out.shrink_to_fit();
     }
-    Ok(EncodedSet { parts: vec![out.into()], length, head: blocks_at as u64, mark, records: set.len() as u64 })
+    let head = crc32c(&out[..blocks_at]);
+    let crc = blocks.iter().fold(head, |crc, block| crc32c_joined(crc, block.crc, u64::from(block.length)));
+    Ok(EncodedSet { parts: vec![out.into()], length, crc, head: blocks_at as u64, mark, records: set.len() as u64 })
 }
 
 /// Cuts the records into runs of about `target` bytes; checks what the format cannot hold.

@@ -45,6 +45,8 @@ pub struct EncodedSet {
     pub parts: Vec<Bytes>,
     /// Bytes of all parts.
     pub length: u64,
+    /// CRC-32C of all parts.
+    pub crc: u32,
     /// Bytes at its start that say what is where.
     pub head: u64,
     /// The checksum in its header, which covers those of index and blocks: it tells this set from any other.

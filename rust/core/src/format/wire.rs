@@ -11,6 +11,45 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// The CRC-32C of some bytes followed by `length` others, from the checksums of both: nothing is read twice.
+///
+/// A checksum is a polynomial over GF(2) modulo the generator; bytes that follow multiply it by x^(8 × length).
+pub fn crc32c_joined(before: u32, after: u32, length: u64) -> u32 {
+    let mut moved = before;
+    for (bit, power) in POWERS.iter().enumerate() {
+        if length >> bit & 1 == 1 {
+            moved = times(*power, moved);
+        }
+    }
+    moved ^ after
+}
+
+/// x^(8 × 2^i) modulo the generator.
+static POWERS: [u32; 64] = {
+    // Bit 31 is x^0: this is x^8.
+    let mut powers = [1 << 23; 64];
+    let mut i = 1;
+    while i < 64 {
+        powers[i] = times(powers[i - 1], powers[i - 1]);
+        i += 1;
+    }
+    powers
+};
+
+/// The product of two polynomials modulo the generator of CRC-32C, the lowest power in the highest bit.
+const fn times(a: u32, mut b: u32) -> u32 {
+    const GENERATOR: u32 = 0x82f6_3b78;
+    let (mut product, mut bit) = (0, 1 << 31);
+    while bit != 0 {
+        if a & bit != 0 {
+            product ^= b;
+        }
+        b = (b >> 1) ^ (GENERATOR & (b & 1).wrapping_neg());
+        bit >>= 1;
+    }
+    product
+}
+
 /// A CRC-32C over bytes that arrive in parts.
 #[derive(Debug, Clone)]
 pub struct Crc(crc_fast::Digest);
@@ -273,6 +312,21 @@ mod tests {
         parts.update(b"1234");
         parts.update(b"56789");
         assert_eq!(parts.value(), 0xe306_9283);
+    }
+
+    #[test]
+    fn joined_checksums_are_those_of_the_joined_bytes() {
+        let bytes: Vec<u8> = (0..70_000u64).map(|i| ((i * i) >> 7) as u8).collect();
+        for cut in [0, 1, 8, 4095, 65_537, 69_999, 70_000] {
+            let (before, after) = bytes.split_at(cut);
+            let joined = crc32c_joined(crc32c(before), crc32c(after), after.len() as u64);
+            assert_eq!(joined, crc32c(&bytes), "cut at {cut}");
+        }
+        // More zeros than memory has: 2^33 at once are 2^32 twice.
+        let zeros = |bits: u32| (0..bits).fold(crc32c(&[0]), |crc, bit| crc32c_joined(crc, crc, 1 << bit));
+        assert_eq!(zeros(16), crc32c(&vec![0; 1 << 16]));
+        let twice = (0..2).fold(crc32c(b"x"), |crc, _| crc32c_joined(crc, zeros(32), 1 << 32));
+        assert_eq!(crc32c_joined(crc32c(b"x"), zeros(33), 1 << 33), twice);
     }
 
     proptest! {

@@ -8,6 +8,7 @@
 use super::credentials::{Credential, Provided, Provider, Watched};
 use super::diagnose::{Redactor, Source, clean_url, diagnose, diagnose_io};
 use super::environment::{Environment, StoreKey, Topic, is_secret, topics};
+use super::local::LocalFiles;
 use super::profile;
 use crate::config::{Options, nearest};
 use crate::error::{Error, Result};
@@ -15,7 +16,6 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
-use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
 use object_store::{ClientConfigKey, CredentialProvider, ObjectStore, RetryConfig};
@@ -37,8 +37,6 @@ pub(super) struct Connected {
     pub(super) uri: String,
     /// The folder on disk, for `file://`.
     pub(super) local: Option<PathBuf>,
-    /// True when asking for an object's size after a put costs nothing.
-    pub(super) cheap_head: bool,
     pub(super) redactor: Redactor,
 }
 
@@ -178,7 +176,6 @@ pub(super) fn connect(
                 uri: join_uri(&format!("memory://{name}"), &prefix),
                 prefix,
                 local: None,
-                cheap_head: true,
                 redactor: Redactor::default(),
             })
         }
@@ -205,16 +202,13 @@ fn local(path: &Path, options: &Options) -> Result<Connected> {
         let kind = diagnosis.permanent.unwrap_or(crate::error::ErrorKind::Store);
         Error::new(kind, format!("cannot make the folder of {uri}: {}; {}", diagnosis.cause, diagnosis.advice))
     })?;
-    let store = LocalFileSystem::new_with_prefix(path)
-        .map_err(|e| Error::store(format!("cannot open the folder of {uri}: {e}")))?
-        .with_fsync(options.file_sync)
-        .with_automatic_cleanup(false);
+    let store = LocalFiles::open(path, options.file_sync)
+        .map_err(|e| Error::store(format!("cannot open the folder of {uri}: {e}")))?;
     Ok(Connected {
         store: Arc::new(store),
         prefix: String::new(),
         uri,
         local: Some(path.to_owned()),
-        cheap_head: true,
         redactor: Redactor::default(),
     })
 }
@@ -329,7 +323,7 @@ fn remote(
         }
     };
     let prefix = prefix_of(url, shown)?;
-    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, cheap_head: false, redactor })
+    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, redactor })
 }
 
 fn provided<T: Credential>(provider: Provider, redactor: &Redactor) -> Arc<dyn CredentialProvider<Credential = T>> {

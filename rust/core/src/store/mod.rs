@@ -20,6 +20,7 @@ pub mod credentials;
 mod diagnose;
 mod environment;
 pub mod fault;
+mod local;
 pub mod paths;
 mod profile;
 mod put;
@@ -72,7 +73,6 @@ struct Inner {
     requests: Requests,
     /// The root folder on disk, for `file://`.
     local: Option<PathBuf>,
-    cheap_head: bool,
     /// False once the store said that it cannot put create-only; names are random, so plain puts are as safe.
     create_only: AtomicBool,
 }
@@ -115,13 +115,8 @@ impl Store {
     ) -> Result<Self> {
         let connected = connect::connect(uri, storage_options, provider, options, &Environment::of_process())?;
         let requests = Requests::new(options, metrics, failpoints, connected.redactor, rand::random());
-        let inner = Inner {
-            store: connected.store,
-            requests,
-            local: connected.local,
-            cheap_head: connected.cheap_head,
-            create_only: AtomicBool::new(true),
-        };
+        let inner =
+            Inner { store: connected.store, requests, local: connected.local, create_only: AtomicBool::new(true) };
         Ok(Self {
             inner: Arc::new(inner),
             prefix: connected.prefix,
@@ -140,8 +135,7 @@ impl Store {
         failpoints: SharedFailpoints,
     ) -> Self {
         let requests = Requests::new(options, metrics, failpoints, Redactor::default(), 0);
-        let inner =
-            Inner { store: inner, requests, local: None, cheap_head: false, create_only: AtomicBool::new(true) };
+        let inner = Inner { store: inner, requests, local: None, create_only: AtomicBool::new(true) };
         Self {
             inner: Arc::new(inner),
             prefix: ObjectPath::from(prefix).as_ref().to_owned(),

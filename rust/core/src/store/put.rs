@@ -88,11 +88,7 @@ impl Store {
             result = inner.store.put_opts(path, payload, PutOptions::from(PutMode::Overwrite)).await;
         }
         match result {
-            Ok(_) => {
-                if inner.cheap_head {
-                    self.look(object, path).await?;
-                }
-            }
+            Ok(_) => {}
             // After an ambiguous answer, look; don't guess.
             Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
                 inner.requests.metrics.store_requests.add(1);
@@ -114,19 +110,6 @@ impl Store {
             Err(error) => return Err(error.into()),
         }
         inner.requests.failpoints.hit("store.after-put").map_err(failed_point)
-    }
-
-    /// Checks that `object` is there in its full size.
-    async fn look(&self, object: &ObjectRef, path: &ObjectPath) -> Result<(), Failure> {
-        match self.inner.store.head(path).await {
-            Ok(meta) if meta.size == object.size => Ok(()),
-            Ok(_) => Err(Failure::Fatal(self.occupied(object))),
-            // A conflict with an attempt that was then undone.
-            Err(object_store::Error::NotFound { .. }) => {
-                Err(Failure::Again("the object vanished after the write".into()))
-            }
-            Err(error) => Err(error.into()),
-        }
     }
 
     fn occupied(&self, object: &ObjectRef) -> Error {

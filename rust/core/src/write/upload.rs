@@ -6,7 +6,7 @@
 use super::entry::{Entry, Placed};
 use super::{Shared, closed_error};
 use crate::error::Result;
-use crate::format::{Crc, EncodedSet, file_footer, file_header};
+use crate::format::{EncodedSet, crc32c, crc32c_joined, file_footer, file_header};
 use crate::model::ObjectRef;
 use crate::store::transfer::blocking;
 use crate::store::{Sealed, log_name};
@@ -36,24 +36,24 @@ fn encode_all(batch: Vec<Entry>) -> Vec<Entry> {
 
 fn lay_out(batch: &[Entry]) -> Result<Layout> {
     let header = file_header();
-    let (mut crc, mut at) = (Crc::new(), header.len() as u64);
-    crc.update(&header);
+    // Each set knows its checksum: nothing is read again.
+    let (mut crc, mut at) = (crc32c(&header), header.len() as u64);
     let mut parts = vec![header];
     let mut offsets = Vec::with_capacity(batch.len());
     let mut sets = Vec::with_capacity(batch.len());
     for entry in batch {
         let set = entry.parcel.set()?;
-        set.parts.iter().for_each(|part| crc.update(part));
+        crc = crc32c_joined(crc, set.crc, set.length);
         parts.extend(set.parts.iter().cloned());
         offsets.push(at);
         sets.push((at, set.length));
         at += set.length;
     }
-    let footer = file_footer(&sets, crc.value());
-    crc.update(&footer);
+    let footer = file_footer(&sets, crc);
+    crc = crc32c_joined(crc, crc32c(&footer), footer.len() as u64);
     let size = at + footer.len() as u64;
     parts.push(footer);
-    Ok(Layout { object: Sealed { parts, size, crc: crc.value() }, offsets })
+    Ok(Layout { object: Sealed { parts, size, crc }, offsets })
 }
 
 /// Uploads a batch and answers each of its sets.

@@ -5,7 +5,7 @@ use crate::clock::ManualClock;
 use crate::config::Compression;
 use crate::error::ErrorKind;
 use crate::failpoint::Failpoints;
-use crate::format::{decode_file, decode_set, encode_set};
+use crate::format::{crc32c, decode_file, decode_set, encode_set};
 use crate::model::{Change, ChangeSet, KeyGroup, ObjectRef, Op, StateId};
 use crate::store::fault::{Fault, FaultStore, Operation};
 use bytes::Bytes;
@@ -65,7 +65,8 @@ impl Fixture {
 
 fn encoded(bytes: Bytes, records: u64) -> EncodedSet {
     let length = bytes.len() as u64;
-    EncodedSet { parts: vec![bytes], length, head: 0, mark: 0, records }
+    let crc = crc32c(&bytes);
+    EncodedSet { parts: vec![bytes], length, crc, head: 0, mark: 0, records }
 }
 
 fn change_set(seed: u8) -> (ChangeSet, Bytes) {
