@@ -64,6 +64,8 @@ options! {
     preemptive_persist_threshold: size = "5MiB",
     /// Log objects uploaded at the same time.
     upload_threads: count = "4",
+    /// Objects larger than twice this are uploaded in parts of this size, four at the same time; 5MiB to 1GiB.
+    upload_part_size: size = "8MiB",
     /// Bytes of change sets that may wait for upload before commits block.
     max_in_flight: size = "256MiB",
     /// Log objects deleted at the same time.
@@ -221,6 +223,7 @@ impl Options {
         ("persist_size_threshold", Some("10MiB")),
         ("max_in_flight", Some("100MiB")),
         ("upload_threads", Some("5")),
+        ("upload_part_size", None),
         ("discard_threads", None),
         ("read_ahead", None),
         ("store_concurrency", None),
@@ -268,6 +271,10 @@ impl Options {
     fn validated(self) -> Result<Self> {
         if self.persist_size_threshold > self.max_in_flight {
             return Err(Error::invalid("option `persist_size_threshold` must not exceed `max_in_flight`"));
+        }
+        // The bounds of S3: smaller parts are refused; larger ones are of no use, and are repeated whole.
+        if !(5 << 20..=1 << 30).contains(&self.upload_part_size) {
+            return Err(Error::invalid("option `upload_part_size` must be from 5MiB to 1GiB"));
         }
         Ok(self)
     }

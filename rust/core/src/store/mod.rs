@@ -6,6 +6,8 @@
 //!                                 └ diagnose: again or never, and in which words
 //! ```
 //!
+//! parts: large objects; transfer: files
+//!
 //! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written.
 //! Does not own: who may delete what, the content of objects, or when something is uploaded.
 //!
@@ -21,6 +23,7 @@ mod diagnose;
 mod environment;
 pub mod fault;
 mod local;
+mod parts;
 pub mod paths;
 mod profile;
 mod put;
@@ -73,6 +76,7 @@ struct Inner {
     requests: Requests,
     /// The root folder on disk, for `file://`.
     local: Option<PathBuf>,
+    part_size: u64,
     /// False once the store said that it cannot put create-only; names are random, so plain puts are as safe.
     create_only: AtomicBool,
 }
@@ -115,8 +119,13 @@ impl Store {
     ) -> Result<Self> {
         let connected = connect::connect(uri, storage_options, provider, options, &Environment::of_process())?;
         let requests = Requests::new(options, metrics, failpoints, connected.redactor, rand::random());
-        let inner =
-            Inner { store: connected.store, requests, local: connected.local, create_only: AtomicBool::new(true) };
+        let inner = Inner {
+            store: connected.store,
+            requests,
+            local: connected.local,
+            part_size: options.upload_part_size,
+            create_only: AtomicBool::new(true),
+        };
         Ok(Self {
             inner: Arc::new(inner),
             prefix: connected.prefix,
@@ -135,7 +144,13 @@ impl Store {
         failpoints: SharedFailpoints,
     ) -> Self {
         let requests = Requests::new(options, metrics, failpoints, Redactor::default(), 0);
-        let inner = Inner { store: inner, requests, local: None, create_only: AtomicBool::new(true) };
+        let inner = Inner {
+            store: inner,
+            requests,
+            local: None,
+            part_size: options.upload_part_size,
+            create_only: AtomicBool::new(true),
+        };
         Self {
             inner: Arc::new(inner),
             prefix: ObjectPath::from(prefix).as_ref().to_owned(),
@@ -165,6 +180,17 @@ impl Store {
     /// True when objects are files on this machine (or a mounted file system).
     pub fn is_local_file(&self) -> bool {
         self.inner.local.is_some()
+    }
+
+    /// Runs a removal that nobody waits for, except who closes: it counts as pending. Outside of a runtime, and at the
+    /// end of one, what it would remove is left to the sweep.
+    fn in_background(&self, removal: impl Future<Output = ()> + Send + 'static) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let pending = Pending::counted(&self.inner.requests.metrics);
+        runtime.spawn(async move {
+            removal.await;
+            drop(pending);
+        });
     }
 
     fn call<'a>(&'a self, verb: &'static str, name: &'a str, bytes: Option<u64>) -> Call<'a> {
@@ -360,6 +386,22 @@ impl Store {
     }
 }
 
+/// A removal in the background, counted from its start to its end, whichever that is.
+struct Pending(SharedMetrics);
+
+impl Pending {
+    fn counted(metrics: &SharedMetrics) -> Self {
+        metrics.discards_pending.add(1);
+        Self(Arc::clone(metrics))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.discards_pending.sub(1);
+    }
+}
+
 fn failed_point(error: Error) -> Failure {
     if error.is_retryable() { Failure::Again(error.message().to_owned()) } else { Failure::Fatal(error) }
 }
@@ -382,6 +424,8 @@ fn remove_file(file: &std::path::Path, uri: &str, name: &str) -> Result<()> {
     }
 }
 
+#[cfg(test)]
+mod parts_tests;
 #[cfg(test)]
 #[path = "store_tests.rs"]
 mod tests;

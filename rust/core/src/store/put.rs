@@ -1,14 +1,16 @@
 //! Writing objects: create-only, acknowledged, and without remains.
 //!
-//! Owns: puts of whole objects from memory, and what an ambiguous answer means.
-//! Does not own: puts in parts (`transfer`), attempts and time limits (`retry`), reading.
+//! Owns: puts of objects from memory, and what an ambiguous answer means.
+//! Does not own: the sending of parts (`parts`), attempts and time limits (`retry`), reading.
 
+use super::parts::PartSource;
 use super::retry::Failure;
 use super::{Store, failed_point};
 use crate::error::{Error, Result};
-use crate::format::{Crc, crc32c};
+use crate::format::Crc;
 use crate::model::ObjectRef;
 use bytes::Bytes;
+use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +39,29 @@ impl Sealed {
     }
 }
 
+/// A payload, cut into parts without copying.
+struct Slices {
+    rest: object_store::PutPayloadIntoIter,
+    first: Bytes,
+}
+
+impl PartSource for Slices {
+    async fn next(&mut self, length: u64) -> Result<PutPayload, Failure> {
+        let mut left = usize::try_from(length).unwrap_or(usize::MAX);
+        let mut slices = Vec::new();
+        while left > 0 {
+            if self.first.is_empty() {
+                let next = self.rest.next();
+                self.first = next.ok_or_else(|| Failure::Fatal(Error::internal("an object is shorter than said")))?;
+            }
+            let slice = self.first.split_to(left.min(self.first.len()));
+            left -= slice.len();
+            slices.push(slice);
+        }
+        Ok(PutPayload::from_iter(slices))
+    }
+}
+
 impl Store {
     /// Writes a new object from `parts`; returns when the store acknowledged all of it.
     ///
@@ -53,11 +78,18 @@ impl Store {
         let object = ObjectRef { name: name.to_owned(), size, crc };
         let path = self.path(name)?;
         let payload = PutPayload::from_iter(parts);
-        let call = self.call("write", name, Some(size));
+        // A local file is written at one go: parts would only be copied twice.
+        let whole = self.fits_one_put(size) || self.is_local_file();
+        let call = self.call("write", name, whole.then_some(size));
         let foreign = AtomicBool::new(false);
-        let result =
-            self.inner.requests.run(call, |_| self.put_attempt(&object, &path, payload.clone(), &foreign)).await;
-        match result {
+        let put = self.inner.requests.run(call, |_| async {
+            if whole {
+                self.put_attempt(&object, &path, payload.clone(), &foreign).await
+            } else {
+                self.parts_attempt(&object, &path, &payload, &foreign).await
+            }
+        });
+        match put.await {
             Ok(()) => {
                 self.inner.requests.metrics.store_bytes_written.add(size);
                 Ok(object)
@@ -89,27 +121,59 @@ impl Store {
         }
         match result {
             Ok(_) => {}
-            // After an ambiguous answer, look; don't guess.
             Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
                 inner.requests.metrics.store_requests.add(1);
-                // Only its content proves an object ours.
-                let bytes = match inner.store.get(path).await {
-                    Ok(found) if found.meta.size == object.size => found.bytes().await?,
-                    Ok(_) => Bytes::new(),
-                    // A conflict with an attempt that was then undone.
-                    Err(object_store::Error::NotFound { .. }) => {
-                        return Err(Failure::Again("the object vanished after the write".into()));
-                    }
-                    Err(error) => return Err(error.into()),
-                };
-                if bytes.len() as u64 != object.size || crc32c(&bytes) != object.crc {
-                    foreign.store(true, Ordering::Relaxed);
-                    return Err(Failure::Fatal(self.occupied(object)));
-                }
+                self.expect_ours(object, path, foreign).await?;
             }
             Err(error) => return Err(error.into()),
         }
         inner.requests.failpoints.hit("store.after-put").map_err(failed_point)
+    }
+
+    /// The same in parts. A name in use is noticed unless it came into use a moment ago.
+    async fn parts_attempt(
+        &self,
+        object: &ObjectRef,
+        path: &ObjectPath,
+        payload: &PutPayload,
+        foreign: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let failpoints = &self.inner.requests.failpoints;
+        failpoints.hit("store.before-put").map_err(failed_point)?;
+        let mut source = Slices { rest: payload.clone().into_iter(), first: Bytes::new() };
+        match self.put_parts(path, object.size, &mut source, true).await {
+            Ok(found) => self.check_size(object, found)?,
+            Err(Failure::Store(object_store::Error::AlreadyExists { .. })) => {
+                self.limited(object.size, self.expect_ours(object, path, foreign)).await?;
+            }
+            Err(failure) => return Err(failure),
+        }
+        failpoints.hit("store.after-put").map_err(failed_point)
+    }
+
+    /// After an ambiguous answer, look; don't guess. Only its content proves an object ours.
+    async fn expect_ours(&self, object: &ObjectRef, path: &ObjectPath, foreign: &AtomicBool) -> Result<(), Failure> {
+        let (mut crc, mut size) = (Crc::new(), 0);
+        match self.inner.store.get(path).await {
+            Ok(found) if found.meta.size == object.size => {
+                let mut bytes = found.into_stream();
+                while let Some(chunk) = bytes.try_next().await? {
+                    crc.update(&chunk);
+                    size += chunk.len() as u64;
+                }
+            }
+            Ok(_) => {}
+            // A conflict with an attempt that was then undone.
+            Err(object_store::Error::NotFound { .. }) => {
+                return Err(Failure::Again("the object vanished after the write".into()));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        if (size, crc.value()) != (object.size, object.crc) {
+            foreign.store(true, Ordering::Relaxed);
+            return Err(Failure::Fatal(self.occupied(object)));
+        }
+        Ok(())
     }
 
     fn occupied(&self, object: &ObjectRef) -> Error {

@@ -51,7 +51,8 @@ impl Limits {
         self.first_pause.saturating_mul(1 << doublings).min(MAX_PAUSE).mul_f64(0.5 + jitter / 2.0)
     }
 
-    fn time_for(&self, bytes: u64) -> Duration {
+    /// Time of one attempt that moves `bytes` bytes.
+    pub(super) fn time_for(&self, bytes: u64) -> Duration {
         self.timeout + Duration::from_secs(bytes / MIN_BYTES_PER_SECOND)
     }
 }

@@ -1,8 +1,8 @@
 //! Objects from and to files, in parts.
 //!
-//! Owns: uploads of files in parts, verified downloads into files, the walk over a local store's folder, and the threads
-//! for all that.
-//! Does not own: which files (`snapshot`, `read`).
+//! Owns: uploads of files, verified downloads into files, the walk over a local store's folder, and the threads for all
+//! that.
+//! Does not own: which files (`snapshot`, `read`), the sending of parts (`parts`).
 //!
 //! Invariants:
 //! 1. a download that fails or is dropped leaves no file, neither half nor under another name;
@@ -10,30 +10,23 @@
 //! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer.
 
 use super::diagnose::diagnose_io;
+use super::parts::{PARALLEL_PARTS, PartSource, part_size};
 use super::retry::Failure;
-use super::{Inner, Listed, Store, failed_point};
+use super::{Listed, Store, failed_point};
 use crate::error::{Error, Result};
 use crate::format::Crc;
 use crate::model::ObjectRef;
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::retry::{RetryContext, RetryFailure, RetryPolicy};
-use object_store::{MultipartUpload, ObjectStoreExt, PutMultipartOptions, PutPayload};
+use object_store::PutPayload;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Weak};
 use std::time::UNIX_EPOCH;
 
-/// Size of a part; larger files than 80 GiB get larger parts (stores allow 10,000).
+/// Size of a part of a download.
 const PART: u64 = 8 << 20;
-const MAX_PARTS: u64 = 9_000;
-/// Parts of one transfer under way at the same time.
-const PARALLEL_PARTS: usize = 4;
-/// Files up to this size are put in one request.
-const ONE_PUT: u64 = 2 * PART;
 
 /// Why a download failed: callers can do without a local file, but not without the store.
 #[derive(Debug, Clone)]
@@ -57,15 +50,22 @@ impl Store {
     /// Writes a new object with the content of a file, in parts if it is large; rules as for [`Store::put_new`].
     pub async fn put_file(&self, name: &str, file: &Path) -> Result<ObjectRef> {
         let size = std::fs::metadata(file).map_err(|e| unreadable(file, &e))?.len();
-        if size <= ONE_PUT {
+        if self.fits_one_put(size) {
             let file = file.to_owned();
             let bytes = blocking(move || std::fs::read(&file).map_err(|e| unreadable(&file, &e))).await?;
             return self.put_new(name, vec![Bytes::from(bytes)]).await;
         }
         let path = self.path(name)?;
-        let result =
-            self.inner.requests.run(self.call("write", name, None), |_| self.put_parts(name, &path, file, size)).await;
-        match result {
+        let put = self.inner.requests.run(self.call("write", name, None), |_| async {
+            self.inner.requests.failpoints.hit("store.before-put").map_err(failed_point)?;
+            let mut source = FileSource::open(file)?;
+            let found = self.put_parts(&path, size, &mut source, false).await?;
+            let object = ObjectRef { name: name.to_owned(), size, crc: source.crc.value() };
+            self.check_size(&object, found)?;
+            self.inner.requests.failpoints.hit("store.after-put").map_err(failed_point)?;
+            Ok(object)
+        });
+        match put.await {
             Ok(object) => {
                 self.inner.requests.metrics.store_bytes_written.add(object.size);
                 Ok(object)
@@ -74,90 +74,6 @@ impl Store {
                 self.remove_remains(&path).await;
                 Err(error)
             }
-        }
-    }
-
-    async fn put_parts(
-        &self,
-        name: &str,
-        path: &object_store::path::Path,
-        file: &Path,
-        size: u64,
-    ) -> Result<ObjectRef, Failure> {
-        self.inner.requests.failpoints.hit("store.before-put").map_err(failed_point)?;
-        let policy = PartRetries { inner: Arc::downgrade(&self.inner) };
-        let options = PutMultipartOptions::default().with_retry_policy(Arc::new(policy));
-        let mut upload = self.limited(0, self.inner.store.put_multipart_opts(path, options)).await?;
-        let sent = self.send_parts(name, upload.as_mut(), file, size).await;
-        let object = match sent {
-            Ok(object) => self.limited(0, upload.complete()).await.map(|_| object),
-            Err(failure) => Err(failure),
-        };
-        match object {
-            Ok(object) => {
-                self.limited(0, self.inner.store.head(path))
-                    .await
-                    .and_then(|meta| self.check_size(&object, meta.size))?;
-                self.inner.requests.failpoints.hit("store.after-put").map_err(failed_point)?;
-                Ok(object)
-            }
-            Err(failure) => {
-                // Best effort: the store keeps and bills parts of an upload that is neither completed nor aborted.
-                let _ = self.limited(0, upload.abort()).await;
-                Err(failure)
-            }
-        }
-    }
-
-    async fn send_parts(
-        &self,
-        name: &str,
-        upload: &mut dyn MultipartUpload,
-        file: &Path,
-        size: u64,
-    ) -> Result<ObjectRef, Failure> {
-        let part = part_size(size);
-        let mut input = File::open(file).map_err(|e| Failure::Fatal(unreadable(file, &e)))?;
-        let mut crc = Crc::new();
-        let mut left = size;
-        let mut running = stream::FuturesUnordered::new();
-        while left > 0 {
-            if running.len() >= PARALLEL_PARTS {
-                running.try_next().await?;
-            }
-            let length = left.min(part);
-            let (back, bytes) = blocking(move || {
-                let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
-                Read::by_ref(&mut input).take(length).read_to_end(&mut bytes).map(|_| (input, bytes))
-            })
-            .await
-            .map_err(|e| Failure::Fatal(unreadable(file, &e)))?;
-            input = back;
-            if bytes.len() as u64 != length {
-                return Err(Failure::Fatal(Error::internal(format!("{} changed during its upload", file.display()))));
-            }
-            crc.update(&bytes);
-            let sending = upload.put_part(PutPayload::from(bytes));
-            running.push(self.limited(length, sending));
-            left -= length;
-        }
-        while running.try_next().await?.is_some() {}
-        Ok(ObjectRef { name: name.to_owned(), size, crc: crc.value() })
-    }
-
-    /// One request inside a larger one: counted and limited in time, part retries included.
-    async fn limited<T>(
-        &self,
-        bytes: u64,
-        request: impl Future<Output = Result<T, object_store::Error>>,
-    ) -> Result<T, Failure> {
-        let requests = &self.inner.requests;
-        requests.metrics.store_requests.add(1);
-        let attempts = u32::try_from(requests.limits.attempts).unwrap_or(u32::MAX);
-        let limit = (requests.limits.timeout + std::time::Duration::from_secs(bytes >> 20)).saturating_mul(attempts);
-        match tokio::time::timeout(limit, request).await {
-            Ok(result) => Ok(result?),
-            Err(_) => Err(Failure::Again(format!("no answer within {limit:?}"))),
         }
     }
 
@@ -187,7 +103,7 @@ impl Store {
         mut temp: TempFile,
         path: &Path,
     ) -> Result<(TempFile, u32), DownloadError> {
-        let part = part_size(object.size);
+        let part = part_size(object.size, PART);
         let ranges = (0..object.size.div_ceil(part).max(1)).map(|i| {
             let offset = i * part;
             (offset, part.min(object.size - offset))
@@ -214,8 +130,38 @@ impl Store {
     }
 }
 
-fn part_size(size: u64) -> u64 {
-    PART.max(size.div_ceil(MAX_PARTS).next_multiple_of(1 << 20))
+/// A file that is read part by part, and its checksum so far.
+struct FileSource<'a> {
+    path: &'a Path,
+    /// None while a thread reads from it.
+    file: Option<File>,
+    crc: Crc,
+}
+
+impl<'a> FileSource<'a> {
+    fn open(path: &'a Path) -> Result<Self, Failure> {
+        let file = File::open(path).map_err(|e| Failure::Fatal(unreadable(path, &e)))?;
+        Ok(Self { path, file: Some(file), crc: Crc::new() })
+    }
+}
+
+impl PartSource for FileSource<'_> {
+    async fn next(&mut self, length: u64) -> Result<PutPayload, Failure> {
+        let changed = || Failure::Fatal(Error::internal(format!("{} changed during its upload", self.path.display())));
+        let mut file = self.file.take().ok_or_else(changed)?;
+        let (file, bytes) = blocking(move || {
+            let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+            Read::by_ref(&mut file).take(length).read_to_end(&mut bytes).map(|_| (file, bytes))
+        })
+        .await
+        .map_err(|e| Failure::Fatal(unreadable(self.path, &e)))?;
+        if bytes.len() as u64 != length {
+            return Err(changed());
+        }
+        self.file = Some(file);
+        self.crc.update(&bytes);
+        Ok(PutPayload::from(bytes))
+    }
 }
 
 fn unreadable(file: &Path, error: &std::io::Error) -> Error {
@@ -285,33 +231,6 @@ impl Drop for TempFile {
         if !self.published {
             let _ = std::fs::remove_file(&self.path);
         }
-    }
-}
-
-/// Retries of single parts: a part keeps its number, so the library that numbers them has to repeat it.
-#[derive(Debug)]
-struct PartRetries {
-    inner: Weak<Inner>,
-}
-
-#[async_trait]
-impl RetryPolicy for PartRetries {
-    async fn retry(&self, context: RetryContext) -> bool {
-        let Some(inner) = self.inner.upgrade() else { return false };
-        let requests = &inner.requests;
-        let passing = match context.failure {
-            RetryFailure::Status(status) => {
-                status.is_server_error() || matches!(status.as_u16(), 200 | 408 | 425 | 429)
-            }
-            _ => true,
-        };
-        if !passing || context.attempt >= requests.limits.attempts {
-            return false;
-        }
-        requests.metrics.store_retries.add(1);
-        requests.metrics.store_requests.add(1);
-        tokio::time::sleep(requests.limits.pause(context.attempt, requests.jitter.next())).await;
-        true
     }
 }
 
