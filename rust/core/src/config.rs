@@ -66,6 +66,12 @@ options! {
     upload_threads: count = "4",
     /// Objects larger than twice this are uploaded in parts of this size, four at the same time; 5MiB to 1GiB.
     upload_part_size: size = "8MiB",
+    /// A log object's upload that takes more than twice as long as this percentile of the latest ones of its size gets a second attempt beside it, under another name; 0 = never. Never for `file://`.
+    hedge_percentile: count = "95",
+    /// No upload gets a second attempt beside it before this time has passed.
+    hedge_delay: duration = "200ms",
+    /// Bytes of second attempts per byte of log objects, at most.
+    hedge_ratio: ratio = "0.1",
     /// Bytes of change sets that may wait for upload before commits block.
     max_in_flight: size = "256MiB",
     /// Log objects deleted at the same time.
@@ -224,6 +230,9 @@ impl Options {
         ("max_in_flight", Some("100MiB")),
         ("upload_threads", Some("5")),
         ("upload_part_size", None),
+        ("hedge_percentile", None),
+        ("hedge_delay", None),
+        ("hedge_ratio", None),
         ("discard_threads", None),
         ("read_ahead", None),
         ("store_concurrency", None),
@@ -275,6 +284,9 @@ impl Options {
         // The bounds of S3: smaller parts are refused; larger ones are of no use, and are repeated whole.
         if !(5 << 20..=1 << 30).contains(&self.upload_part_size) {
             return Err(Error::invalid("option `upload_part_size` must be from 5MiB to 1GiB"));
+        }
+        if self.hedge_percentile > 99 {
+            return Err(Error::invalid("option `hedge_percentile` must be from 1 to 99, or 0 for never"));
         }
         Ok(self)
     }

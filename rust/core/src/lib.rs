@@ -7,7 +7,7 @@
 //! 0  error clock metrics config budget failpoint     the ground: no I/O
 //! 1  model                                           the nouns, plain data
 //! 2  format                                          bytes <-> nouns, pure
-//! 3  store                                           the bucket, behind retry, limits and fault injection
+//! 3  store                                           the bucket, behind retry, hedging, limits and fault injection
 //! 4  ownership                                       who may delete a log object
 //! 5  write  snapshot  read                           three stages that do not see each other
 //! 6  state                                           keys, values, aggregates, hot tier over RocksDB

@@ -164,6 +164,12 @@ counters! {
     in_flight_bytes,
     /// Log objects that could not be written, after the last attempt.
     upload_failures,
+    /// Second attempts that were started beside slow uploads of log objects.
+    hedges_started,
+    /// Second attempts that arrived first.
+    hedges_won,
+    /// Bytes of second attempts, arrived or not.
+    hedge_bytes,
     /// Change sets that had to wait because `max_in_flight` was reached.
     persist_waits,
     /// Change sets that wait for their batch (gauge).
@@ -176,7 +182,7 @@ counters! {
     throttled_micros,
     /// Log objects deleted because nobody needs them.
     discards,
-    /// Log objects that are being deleted (gauge).
+    /// Log objects that are being deleted, or will be when their upload has ended (gauge).
     discards_pending,
     /// Log objects that could not be deleted.
     discard_failures,

@@ -37,6 +37,8 @@ pub(super) struct Connected {
     pub(super) uri: String,
     /// The folder on disk, for `file://`.
     pub(super) local: Option<PathBuf>,
+    /// False for memory and files of this machine, which gain nothing by a second attempt beside a slow one.
+    pub(super) remote: bool,
     pub(super) redactor: Redactor,
 }
 
@@ -176,6 +178,7 @@ pub(super) fn connect(
                 uri: join_uri(&format!("memory://{name}"), &prefix),
                 prefix,
                 local: None,
+                remote: false,
                 redactor: Redactor::default(),
             })
         }
@@ -209,6 +212,7 @@ fn local(path: &Path, options: &Options) -> Result<Connected> {
         prefix: String::new(),
         uri,
         local: Some(path.to_owned()),
+        remote: false,
         redactor: Redactor::default(),
     })
 }
@@ -323,7 +327,7 @@ fn remote(
         }
     };
     let prefix = prefix_of(url, shown)?;
-    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, redactor })
+    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, remote: true, redactor })
 }
 
 fn provided<T: Credential>(provider: Provider, redactor: &Redactor) -> Arc<dyn CredentialProvider<Credential = T>> {

@@ -69,6 +69,8 @@ struct Seeded {
     state: u64,
     per_mille: u64,
     faults: Vec<Fault>,
+    /// None = all.
+    on: Option<Operation>,
 }
 
 #[derive(Debug)]
@@ -115,7 +117,13 @@ impl FaultStore {
 
     /// From now on each call meets one of `faults` with a chance of `per_mille` in 1000, as `seed` has it.
     pub fn seeded(&self, seed: u64, per_mille: u64, faults: &[Fault]) {
-        self.shared.script.lock().seeded = Some(Seeded { state: seed, per_mille, faults: faults.to_vec() });
+        self.shared.script.lock().seeded = Some(Seeded { state: seed, per_mille, faults: faults.to_vec(), on: None });
+    }
+
+    /// The same for calls of `operation` only.
+    pub fn seeded_on(&self, operation: Operation, seed: u64, per_mille: u64, faults: &[Fault]) {
+        let seeded = Seeded { state: seed, per_mille, faults: faults.to_vec(), on: Some(operation) };
+        self.shared.script.lock().seeded = Some(seeded);
     }
 
     /// No more faults; calls are counted on.
@@ -203,7 +211,8 @@ impl Script {
         let number = self.calls.len() as u64;
         self.calls.push((operation, path.to_string()));
         let always = self.always.iter().find(|(o, _)| *o == operation).map(|(_, f)| *f);
-        self.at.get(&number).copied().or(always).or_else(|| self.seeded.as_mut().and_then(Seeded::draw))
+        let seeded = self.seeded.as_mut().filter(|seeded| seeded.on.is_none_or(|o| o == operation));
+        self.at.get(&number).copied().or(always).or_else(|| seeded.and_then(Seeded::draw))
     }
 }
 

@@ -6,7 +6,7 @@
 //!                                 └ diagnose: again or never, and in which words
 //! ```
 //!
-//! parts: large objects; transfer: files
+//! hedge: a second attempt beside a slow one; parts: large objects; transfer: files
 //!
 //! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written.
 //! Does not own: who may delete what, the content of objects, or when something is uploaded.
@@ -14,7 +14,7 @@
 //! Invariants of [`Store`]:
 //! 1. an [`ObjectRef`] is returned only after the store acknowledged the complete object (P2, X-01);
 //! 2. bytes are returned only if their length, and for whole objects their checksum, match the reference (P9, P10);
-//! 3. a put that is given up removes what it may have left (X-05);
+//! 3. a put that is given up removes what it may have left (X-05), also one of a log object that is dropped;
 //! 4. no message holds a credential.
 
 mod connect;
@@ -23,6 +23,7 @@ mod diagnose;
 mod environment;
 pub mod fault;
 mod local;
+mod hedge;
 mod parts;
 pub mod paths;
 mod profile;
@@ -45,6 +46,7 @@ use bytes::Bytes;
 use diagnose::{Redactor, diagnose_io};
 use environment::Environment;
 use futures::StreamExt;
+use hedge::Hedges;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 use retry::{Call, Failure, Requests};
@@ -77,6 +79,7 @@ struct Inner {
     /// The root folder on disk, for `file://`.
     local: Option<PathBuf>,
     part_size: u64,
+    hedges: Hedges,
     /// False once the store said that it cannot put create-only; names are random, so plain puts are as safe.
     create_only: AtomicBool,
 }
@@ -124,6 +127,7 @@ impl Store {
             requests,
             local: connected.local,
             part_size: options.upload_part_size,
+            hedges: Hedges::new(options, connected.remote),
             create_only: AtomicBool::new(true),
         };
         Ok(Self {
@@ -149,6 +153,7 @@ impl Store {
             requests,
             local: None,
             part_size: options.upload_part_size,
+            hedges: Hedges::new(options, true),
             create_only: AtomicBool::new(true),
         };
         Self {
@@ -424,6 +429,8 @@ fn remove_file(file: &std::path::Path, uri: &str, name: &str) -> Result<()> {
     }
 }
 
+#[cfg(test)]
+mod hedge_tests;
 #[cfg(test)]
 mod parts_tests;
 #[cfg(test)]

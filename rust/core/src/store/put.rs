@@ -1,10 +1,11 @@
 //! Writing objects: create-only, acknowledged, and without remains.
 //!
 //! Owns: puts of objects from memory, and what an ambiguous answer means.
-//! Does not own: the sending of parts (`parts`), attempts and time limits (`retry`), reading.
+//! Does not own: the sending of parts (`parts`), attempts and time limits (`retry`), second attempts beside slow ones
+//! (`hedge`), reading.
 
 use super::parts::PartSource;
-use super::retry::Failure;
+use super::retry::{Failure, Tries};
 use super::{Store, failed_point};
 use crate::error::{Error, Result};
 use crate::format::Crc;
@@ -13,8 +14,10 @@ use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The bytes of an object with their size and CRC-32C, whoever computed them.
 #[derive(Debug, Clone)]
@@ -36,6 +39,50 @@ impl Sealed {
             size += part.len() as u64;
         }
         Self { parts, size, crc: crc.value() }
+    }
+}
+
+/// What an upload does now, for somebody beside it.
+#[derive(Debug, Default)]
+pub(super) struct Progress(Mutex<Step>);
+
+#[derive(Debug, Default)]
+struct Step {
+    begun: Option<Instant>,
+    touched: bool,
+    given_up: bool,
+}
+
+impl Progress {
+    fn begin(&self) -> Result<(), Failure> {
+        let mut step = self.0.lock();
+        if step.given_up {
+            return Err(Failure::Fatal(Error::closed("the upload was given up")));
+        }
+        step.begun = Some(Instant::now());
+        step.touched = true;
+        Ok(())
+    }
+
+    fn end(&self, success: bool) {
+        if !success {
+            self.0.lock().begun = None;
+        }
+    }
+
+    /// When the attempt that is under way, or has succeeded, began. None while the upload waits for a slot or pauses.
+    pub(super) fn begun(&self) -> Option<Instant> {
+        self.0.lock().begun
+    }
+
+    /// True when an attempt was begun: it may leave something.
+    pub(super) fn touched(&self) -> bool {
+        self.0.lock().touched
+    }
+
+    /// No further attempt is begun.
+    pub(super) fn give_up(&self) {
+        self.0.lock().given_up = true;
     }
 }
 
@@ -74,6 +121,17 @@ impl Store {
 
     /// [`Store::put_new`] of bytes whose checksum is known.
     pub async fn put_sealed(&self, name: &str, sealed: Sealed) -> Result<ObjectRef> {
+        self.put_watched(name, sealed, Tries::All, &Progress::default()).await
+    }
+
+    /// [`Store::put_sealed`], tried as often as `tries` says, while somebody else watches its `progress`.
+    pub(super) async fn put_watched(
+        &self,
+        name: &str,
+        sealed: Sealed,
+        tries: Tries,
+        progress: &Progress,
+    ) -> Result<ObjectRef> {
         let Sealed { parts, size, crc } = sealed;
         let object = ObjectRef { name: name.to_owned(), size, crc };
         let path = self.path(name)?;
@@ -82,12 +140,15 @@ impl Store {
         let whole = self.fits_one_put(size) || self.is_local_file();
         let call = self.call("write", name, whole.then_some(size));
         let foreign = AtomicBool::new(false);
-        let put = self.inner.requests.run(call, |_| async {
-            if whole {
+        let put = self.inner.requests.run_some(call, tries, |_| async {
+            progress.begin()?;
+            let result = if whole {
                 self.put_attempt(&object, &path, payload.clone(), &foreign).await
             } else {
                 self.parts_attempt(&object, &path, &payload, &foreign).await
-            }
+            };
+            progress.end(result.is_ok());
+            result
         });
         match put.await {
             Ok(()) => {

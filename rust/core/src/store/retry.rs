@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! 1. a request fails once, after its last attempt, never between attempts;
-//! 2. attempts of one request never overlap: the one that timed out is dropped before the next starts;
+//! 2. attempts of one request never overlap: the one that timed out is dropped before the next starts; a second
+//!    attempt beside a slow one is another request, under another name (`hedge`);
 //! 3. every wait has a bound: an attempt by `request_timeout` plus an allowance for its bytes, all by `max_attempts`.
 
 use super::diagnose::{Diagnosis, Redactor, diagnose};
@@ -15,9 +16,10 @@ use crate::error::{Error, ErrorKind};
 use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 /// Longest pause between two attempts.
@@ -106,11 +108,20 @@ pub(super) struct Call<'a> {
     pub(super) uri: &'a str,
 }
 
+/// How often a request is tried.
+#[derive(Debug)]
+pub(super) enum Tries {
+    /// Up to `max_attempts` times; each waits for a slot.
+    All,
+    /// Once, in this slot.
+    Once(OwnedSemaphorePermit),
+}
+
 /// What all requests of a store share.
 #[derive(Debug)]
 pub(super) struct Requests {
     pub(super) limits: Limits,
-    pub(super) permits: Semaphore,
+    permits: Arc<Semaphore>,
     pub(super) metrics: SharedMetrics,
     pub(super) failpoints: SharedFailpoints,
     pub(super) redactor: Redactor,
@@ -127,7 +138,7 @@ impl Requests {
     ) -> Self {
         Self {
             limits: Limits::of(options),
-            permits: Semaphore::new(options.store_concurrency.clamp(1, Semaphore::MAX_PERMITS)),
+            permits: Arc::new(Semaphore::new(options.store_concurrency.clamp(1, Semaphore::MAX_PERMITS))),
             metrics,
             failpoints,
             redactor,
@@ -135,18 +146,36 @@ impl Requests {
         }
     }
 
+    /// A slot for one request, if one is free that nobody waits for.
+    pub(super) fn free_slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.permits).try_acquire_owned().ok()
+    }
+
     /// Runs attempts of `call` until one succeeds, one fails for good, or all are used up.
     ///
     /// `attempt` gets the attempt's number, from 1.
-    pub(super) async fn run<T, F, Fut>(&self, call: Call<'_>, mut attempt: F) -> Result<T, Error>
+    pub(super) async fn run<T, F, Fut>(&self, call: Call<'_>, attempt: F) -> Result<T, Error>
+    where
+        F: FnMut(usize) -> Fut,
+        Fut: Future<Output = Result<T, Failure>>,
+    {
+        self.run_some(call, Tries::All, attempt).await
+    }
+
+    /// [`Requests::run`] with as many attempts as `tries` says.
+    pub(super) async fn run_some<T, F, Fut>(&self, call: Call<'_>, tries: Tries, mut attempt: F) -> Result<T, Error>
     where
         F: FnMut(usize) -> Fut,
         Fut: Future<Output = Result<T, Failure>>,
     {
         let start = Instant::now();
+        let (attempts, mut slot) = match tries {
+            Tries::All => (self.limits.attempts, None),
+            Tries::Once(slot) => (1, Some(slot)),
+        };
         let mut number = 1;
         loop {
-            let failure = match self.once(call, attempt(number)).await {
+            let failure = match self.once(call, slot.take(), attempt(number)).await {
                 Ok(value) => {
                     self.metrics.request_attempts.record(number as u64);
                     return Ok(value);
@@ -165,7 +194,7 @@ impl Requests {
                     advice: "raise `request_timeout` or `max_attempts` if the store is slow, else check that it can be reached",
                 },
             };
-            if diagnosis.permanent.is_some() || number >= self.limits.attempts {
+            if diagnosis.permanent.is_some() || number >= attempts {
                 // A missing object is an answer, not a failure of the store.
                 if diagnosis.permanent != Some(ErrorKind::NotFound) {
                     self.metrics.store_failures.add(1);
@@ -186,13 +215,19 @@ impl Requests {
         }
     }
 
-    /// One attempt, counted, within its time and the bound on concurrent requests.
-    pub(super) async fn once<T>(
+    /// One attempt, counted, within its time and the bound on concurrent requests; in `slot`, or else in the next free one.
+    async fn once<T>(
         &self,
         call: Call<'_>,
+        slot: Option<OwnedSemaphorePermit>,
         attempt: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let permit = self.permits.acquire().await.map_err(|_| Failure::Fatal(Error::closed("the store was closed")))?;
+        let waited = match &slot {
+            Some(_) => None,
+            None => {
+                Some(self.permits.acquire().await.map_err(|_| Failure::Fatal(Error::closed("the store was closed")))?)
+            }
+        };
         self.metrics.store_requests.add(1);
         let start = std::time::Instant::now();
         let result = match call.bytes {
@@ -205,7 +240,7 @@ impl Requests {
             }
         };
         self.metrics.store_micros.add_elapsed(start);
-        drop(permit);
+        drop((slot, waited));
         result
     }
 

@@ -88,6 +88,50 @@ async fn r08_a12_given_up_attempts_leave_one_object_and_bounded_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a12_x14_a_slow_upload_is_doubled_within_the_budget_and_its_sets_name_the_winner() {
+    let f = fixture(&[]);
+    f.inner.always(Operation::Put, Fault::Delay(Duration::from_millis(10)));
+    for _ in 0..30 {
+        upload(&f).await.unwrap();
+    }
+    let objects = f.objects().await;
+    f.inner.next(Fault::Delay(Duration::from_secs(5)));
+    let start = Instant::now();
+    let sets = [f.writer.join(), f.writer.join()].map(|guard| f.submit(guard, 10));
+    for set in sets {
+        let placed = set.await.unwrap();
+        assert!(f.store.get(&placed.object).await.unwrap().len() as u64 == placed.object.size);
+        let (_, path) = f.inner.log().into_iter().rev().find(|(o, _)| *o == Operation::Put).unwrap();
+        assert!(path.ends_with(&placed.object.name), "the second attempt's: {path}");
+    }
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_millis(210) && waited < Duration::from_millis(220), "{waited:?}");
+    assert_eq!((f.metrics.hedges_started.get(), f.metrics.hedges_won.get(), f.metrics.log_objects.get()), (1, 1, 31));
+    assert!(f.metrics.hedge_bytes.get() * 10 <= f.metrics.log_bytes.get());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((f.objects().await, f.metrics.discards_pending.get()), (objects + 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a08_a_close_between_two_attempts_leaves_nothing() {
+    let f = fixture(&[]);
+    for _ in 0..30 {
+        upload(&f).await.unwrap();
+    }
+    let objects = f.objects().await;
+    f.inner.always(Operation::Put, Fault::HangAfter);
+    let set = f.submit(f.writer.join(), 10);
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert_eq!((f.metrics.hedges_started.get(), f.objects().await), (1, objects + 2));
+    f.writer.close();
+    assert_eq!(set.await.unwrap_err().kind(), ErrorKind::Closed);
+    while f.metrics.discards_pending.get() + f.metrics.uploads_active.get() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(f.objects().await, objects);
+}
+
+#[tokio::test(start_paused = true)]
 async fn b07_nothing_is_taken_after_close() {
     let f = fixture(&[]);
     f.writer.close();

@@ -1,16 +1,17 @@
 //! One batch of change sets becomes one log object.
 //!
 //! Owns: the object's layout around its sets, the order "store's acknowledgement, then answers", and the local copy.
-//! Does not own: when a batch goes (`batch`), attempts (`store`), the encoding of a set (`format`).
+//! Does not own: when a batch goes (`batch`), attempts, also those beside a slow one (`store`), the encoding of a set (`format`).
 
 use super::entry::{Entry, Placed};
 use super::{Shared, closed_error};
 use crate::error::Result;
 use crate::format::{EncodedSet, crc32c, crc32c_joined, file_footer, file_header};
 use crate::model::ObjectRef;
+use crate::store::Sealed;
 use crate::store::transfer::blocking;
-use crate::store::{Sealed, log_name};
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// Sets of so few bytes are encoded by the I/O thread itself: another thread's start would take longer.
 const ENCODED_HERE: u64 = 128 << 10;
@@ -59,6 +60,7 @@ fn lay_out(batch: &[Entry]) -> Result<Layout> {
 /// Uploads a batch and answers each of its sets.
 pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
     let mut closed = shared.closed.subscribe();
+    let losers_end = closed.clone();
     let slot = tokio::select! {
         biased;
         _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
@@ -79,7 +81,7 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
         Err(error) => Err(error.clone()),
         Ok(layout) => tokio::select! {
             biased;
-            result = put(shared, layout.object.clone()) => result,
+            result = put(shared, layout.object.clone(), &losers_end) => result,
             _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
         },
     };
@@ -120,9 +122,9 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
     drop(in_flight);
 }
 
-async fn put(shared: &Shared, object: Sealed) -> Result<ObjectRef> {
+async fn put(shared: &Shared, object: Sealed, losers_end: &watch::Receiver<bool>) -> Result<ObjectRef> {
     shared.failpoints.hit("write.before-upload")?;
-    let object = shared.store.put_sealed(&log_name(), object).await?;
+    let object = shared.store.put_log(object, losers_end).await?;
     shared.failpoints.hit("write.after-upload")?;
     Ok(object)
 }
