@@ -137,3 +137,10 @@ def test_changelog_compare_quick(tmp_path: Path) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert all(json.loads(out.read_text())["cases"].values())
+
+
+def test_changelog_s3_quick() -> None:
+    script = Path(__file__).with_name("changelog_s3.py")
+    done = subprocess.run([sys.executable, str(script), "--quick"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "200 writers: 1 PUT" in done.stdout, done.stdout
