@@ -8,7 +8,8 @@
 //!    order of its appends;
 //! 2. every byte handed out was verified against the checksum that was written with it (P9, P10);
 //! 3. of an object that is not in the cache, a reader of some key groups fetches the sets' heads and the blocks of those
-//!    groups only.
+//!    groups only;
+//! 4. a local copy is a convenience: damaged, deleted or impossible to write, it costs a request and nothing else (P3).
 
 use super::cache::ObjectCache;
 use crate::error::{Error, ErrorKind, Result};
@@ -16,8 +17,8 @@ use crate::format::byte_set::{ByteRecords, SetBytes, Wanted, decode_byte_blocks,
 use crate::format::set::{SetIndex, decode_set_index};
 use crate::metrics::SharedMetrics;
 use crate::model::{ChangelogHandle, KeyGroupRange, Lane, ObjectRef, SequenceNumber, SetRef};
-use crate::store::Store;
 use crate::store::transfer::blocking;
+use crate::store::{DownloadError, Store};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use std::collections::VecDeque;
@@ -115,8 +116,9 @@ impl ChangeReader {
                 self.metrics.store_retries.add(1);
                 if let Some(cache) = &self.cache
                     && cache.contains(&self.store, &run.object)
+                    && let Ok(lease) = cache.lease(&self.store, &run.object).await
                 {
-                    cache.lease(&self.store, &run.object).await?.condemn();
+                    lease.condemn();
                 }
                 self.fetch_once(&run, part).await
             }
@@ -149,9 +151,29 @@ impl ChangeReader {
 
     async fn bytes(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
         let length = range.end - range.start;
-        let Some(cache) = &self.cache else { return self.store.get_range(object, range.start, length).await };
-        let lease = cache.lease(&self.store, object).await?;
-        blocking(move || lease.read_at(range.start, length)).await
+        if let Some(cache) = &self.cache {
+            match cache.try_lease(&self.store, object).await {
+                Ok(lease) => {
+                    let start = range.start;
+                    let (bytes, lease) = blocking(move || (lease.read_at(start, length), lease)).await;
+                    match bytes {
+                        Ok(bytes) => return Ok(bytes),
+                        // The handle asks for what the object does not have.
+                        Err(error) if error.kind() == ErrorKind::Corrupt => return Err(error),
+                        Err(error) => {
+                            tracing::warn!(%error, "a local copy of a log object is gone");
+                            lease.condemn();
+                        }
+                    }
+                }
+                Err(DownloadError::Store(error)) => return Err(error),
+                // Full or broken local disk: the store has it all the same.
+                Err(DownloadError::Local(error)) => {
+                    tracing::warn!(%error, "a log object is read without a local copy");
+                }
+            }
+        }
+        self.store.get_range(object, range.start, length).await
     }
 
     /// The wanted records of a set whose object is not here.

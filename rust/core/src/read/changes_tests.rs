@@ -193,6 +193,33 @@ async fn a_missing_object_is_named() {
 }
 
 #[tokio::test]
+async fn a07_x07_a_lost_copy_costs_a_request_and_nothing_else() {
+    let f = fixture();
+    let handle = object(&f, 2, 3, Compression::None).await;
+    let reader = f.reader(Some(f.cache()));
+    let folder = f.dir.path().join("cache");
+    let expected = all(reader.read(&handle, None).unwrap()).await.unwrap();
+    for harm in ["flip", "cut", "remove", "remove all"] {
+        let copy = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = std::fs::read(&copy).unwrap();
+        match harm {
+            "flip" => {
+                let last = usize::try_from(handle.sets[1].offset + handle.sets[1].length).unwrap() - 1;
+                bytes[last] ^= 1;
+                std::fs::write(&copy, bytes).unwrap();
+            }
+            "cut" => std::fs::write(&copy, &bytes[..20]).unwrap(),
+            "remove" => std::fs::remove_file(&copy).unwrap(),
+            _ => std::fs::remove_dir_all(&folder).unwrap(),
+        }
+        let before = f.gets();
+        assert_eq!(all(reader.read(&handle, None).unwrap()).await.unwrap(), expected, "{harm}");
+        assert_eq!(f.gets(), before + 1, "{harm}");
+        assert_eq!(all(reader.read(&handle, None).unwrap()).await.unwrap(), expected, "once more after {harm}");
+    }
+}
+
+#[tokio::test]
 async fn a14_offsets_above_four_gibibytes_are_read_right() {
     use std::os::unix::fs::FileExt;
     let dir = tempfile::tempdir().unwrap();
