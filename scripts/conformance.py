@@ -1,5 +1,7 @@
 """Which conformance cases have a test: every case of `docs/conformance.md` must stand in the name of one.
 
+Every number of a group that the page lists must have a row, and every row must belong to one.
+
 Owns: the comparison of the page's ids with the names of tests, in Rust and in Python.
 Does not own: the cases; the page says what each is, and which are left out and why.
 
@@ -13,6 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+_GROUP = re.compile(r"^\| ([A-Z]) \| (\d+) \|", re.MULTILINE)
 _CASE = re.compile(r"^\| ([A-Z])-(\d\d) \| (.*?) \|", re.MULTILINE)
 _RUST = re.compile(r"#\[(?:tokio::)?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:async )?fn (\w+)")
 _PROPTEST = re.compile(r"#\[test\]\s*fn (\w+)")
@@ -20,11 +23,28 @@ _PYTHON = re.compile(r"^\s*def test_(\w+)", re.MULTILINE)
 _ID = re.compile(r"([a-z])(\d\d)")
 
 
+def _page() -> str:
+    return (ROOT / "docs" / "conformance.md").read_text()
+
+
+def rows(page: str) -> dict[str, str]:
+    """Every row of the page: id and short description."""
+    return {f"{group.lower()}{number}": text for group, number, text in _CASE.findall(page)}
+
+
 def cases() -> dict[str, str]:
     """Every case of the page that is to be tested: id and short description."""
-    page = (ROOT / "docs" / "conformance.md").read_text()
-    found = {f"{group.lower()}{number}": text for group, number, text in _CASE.findall(page)}
-    return {case: text for case, text in found.items() if not text.startswith("left out")}
+    return {case: text for case, text in rows(_page()).items() if not text.startswith("left out")}
+
+
+def unjudged(page: str) -> list[str]:
+    """What is wrong with the page's rows: numbers of a group without one or with two, rows of no group."""
+    wanted = {f"{group.lower()}{n:02}" for group, count in _GROUP.findall(page) for n in range(1, int(count) + 1)}
+    found = [f"{group.lower()}{number}" for group, number, _ in _CASE.findall(page)]
+    wrong = dict.fromkeys(wanted - set(found), "no row in docs/conformance.md")
+    wrong |= dict.fromkeys(set(found) - wanted, "not in the groups of docs/conformance.md")
+    wrong |= {case: "two rows in docs/conformance.md" for case in found if found.count(case) > 1}
+    return [f"{case[0].upper()}-{case[1:]}: {what}" for case, what in sorted(wrong.items())]
 
 
 def ids_of(name: str) -> set[str]:
@@ -57,13 +77,15 @@ def _names(text: str, *patterns: re.Pattern[str]) -> list[str]:
 
 
 def main() -> int:
-    """Prints the cases without a test."""
+    """Prints the cases without a row, and those without a test."""
+    wrong = unjudged(_page())
+    print(*wrong, sep="\n", end="\n" if wrong else "")
     wanted, found = cases(), tested()
     missing = sorted(set(wanted) - found)
     for case in missing:
         print(f"{case[0].upper()}-{case[1:]}: {wanted[case]}")
     print(f"{len(wanted) - len(missing)} of {len(wanted)} conformance cases have a test")
-    return 1 if missing else 0
+    return 1 if missing or wrong else 0
 
 
 if __name__ == "__main__":

@@ -339,6 +339,14 @@ def test_key_groups_are_a_range(storage: fc.ChangelogStorage, key_groups: Any) -
         storage.create_writer("w", key_groups=key_groups)
 
 
+def test_p01_a_path_or_its_uri_is_a_storage(tmp_path: Path) -> None:
+    for uri in (str(tmp_path / "path"), (tmp_path / "uri").as_uri()):
+        with fc.ChangelogStorage(uri) as storage:
+            writer = storage.create_writer("w", key_groups=range(4))
+            writer.append(1, b"kept")
+            assert read(storage, durable(writer)) == [(1, b"kept")]
+
+
 def test_p02_options_are_named(tmp_path: Path) -> None:
     for options, named in (
         ({"persist_dealy": "1s"}, "`persist_delay`"),

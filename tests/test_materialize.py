@@ -133,7 +133,7 @@ def test_nothing_to_do_when_nothing_changed() -> None:
     world.begin()
 
 
-def test_the_log_starts_a_run_by_bytes_and_by_ratio() -> None:
+def test_a16_x27_the_log_starts_a_run_by_bytes_and_by_ratio() -> None:
     world = World(MaterializationPolicy(interval="1h", log_bytes="8MiB", log_ratio=4.0))
     world.clock.now = 1000.0
     world.target.seen = Progress(log_bytes=(8 << 20) - 1, state_bytes=1 << 30)

@@ -126,7 +126,7 @@ def _start_at_once(gate: Connection, results: Connection) -> None:
         results.send(repr(error))
 
 
-def test_many_starters_get_one_server(world: ServerWorld) -> None:
+def test_p04_many_starters_get_one_server(world: ServerWorld) -> None:
     forks = multiprocessing.get_context("fork")
     pipes = []
     for _ in range(STARTERS):
@@ -185,7 +185,7 @@ def test_it_ends_when_its_data_folder_vanishes(world: ServerWorld) -> None:
     assert not world.local_dir.exists(), "nothing is made again"
 
 
-def test_it_takes_its_data_along_when_terminated(world: ServerWorld) -> None:
+def test_l10_it_takes_its_data_along_when_terminated(world: ServerWorld) -> None:
     pid = world.start()
     os.kill(pid, signal.SIGTERM)
     assert ended(pid)

@@ -30,7 +30,7 @@ def test_one_place_for_each_set_of_local_folders(tmp_path: Path) -> None:
     assert none.data_dir.is_relative_to(none.run_dir)
 
 
-def test_of_several_local_folders_the_first_holds_the_data() -> None:
+def test_l07_of_several_local_folders_the_first_holds_the_data() -> None:
     place = Place.here({"SPARK_LOCAL_DIRS": "/ssd/blockmgr-1,/hdd/blockmgr-2"})
     assert place.data_dir.parent == Path("/ssd/blockmgr-1")
 

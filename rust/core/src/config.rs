@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn overruled_are_options_of_the_process_with_another_value() {
+    fn p06_overruled_are_options_of_the_process_with_another_value() {
         let in_force = one("memory_budget", "256MiB").unwrap();
         let asked = |pairs: &[(&str, &str)]| {
             let map = pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();

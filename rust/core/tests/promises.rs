@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 #[test]
-fn p1_p8_whichever_execution_is_kept_is_the_state() {
+fn a17_p1_p8_whichever_execution_is_kept_is_the_state() {
     for seed in seeds(6) {
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);
@@ -191,6 +191,44 @@ fn aggregates_that_changed_are_named() {
     let error = world.try_open(0, 9).err().expect("the aggregates changed");
     assert_eq!(error.kind(), ErrorKind::SchemaMismatch);
     assert!(error.message().contains("max(amount)"), "{error}");
+}
+
+#[test]
+fn a13_x15_a_key_that_changes_a_thousand_times_in_a_batch_is_one_record() {
+    let mut world = World::new(7, &[]);
+    let rows: Vec<_> = (0..1000).map(|i| (Some(format!("key-{}", i % 3)), i)).collect();
+    world.batch(&rows, 1, Kept::Last);
+    assert_eq!(world.newest_records(), 3);
+    world.check_all();
+}
+
+#[test]
+fn m08_materializations_are_counted_and_measured() {
+    let mut world = World::new(8, &[]);
+    let counts = |world: &World| {
+        let found = world.metrics().snapshot();
+        let runs = ["started", "completed", "failed"].map(|what| found[&*format!("materializations_{what}")]);
+        (runs, found["materialize_bytes"], found["materialize_micros"])
+    };
+    world.materialize();
+    assert_eq!(counts(&world), ([0, 0, 0], 0, 0), "nothing to do");
+    // The second hands back what the first prepared.
+    for _ in 0..2 {
+        world.batch(&[(Some("a".into()), 1)], 1, Kept::Last);
+    }
+    world.materialize();
+    let (first, bytes, micros) = counts(&world);
+    assert!(first[0] > 0 && first == [first[0], first[0], 0], "{first:?}");
+    assert!(bytes > 0 && micros > 0, "{bytes} bytes, {micros} µs");
+    // The second carries the base, the third hands it back.
+    for _ in 0..3 {
+        world.batch(&[(Some("a".into()), 1)], 1, Kept::Last);
+    }
+    assert_eq!(counts(&world), (first, bytes, micros), "a batch is no base");
+    world.failpoints("materialize.push=error@1");
+    world.materialize();
+    let (second, ..) = counts(&world);
+    assert!(second[0] > first[0] && second[0] == second[1] + 1 && second[2] == 1, "{second:?}");
 }
 
 #[test]

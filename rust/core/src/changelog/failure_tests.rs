@@ -109,6 +109,7 @@ fn a03_x03_closing_one_writer_leaves_the_others_sets() {
     w.inner.hold();
     let lost = persist(&one, 0, 1);
     let kept = persist(&two, 0, 1);
+    until("the upload of both", || w.puts() == 1);
     one.close();
     assert_eq!(wait(&lost).unwrap_err().kind(), ErrorKind::Closed);
     w.inner.release();
@@ -140,7 +141,7 @@ fn a08_x08_close_ends_every_persist() {
 }
 
 #[test]
-fn a_writer_that_is_dropped_ends_its_persists() {
+fn a08_x08_a_writer_that_is_dropped_ends_its_persists() {
     let w = world(&[("request_timeout", "1h")]);
     let writer = w.writer("a");
     append(&writer, 10);
@@ -237,6 +238,24 @@ fn d06_an_object_of_two_writers_goes_with_the_second() {
         writer.truncate(1).unwrap();
         w.settled();
     }
+    assert_eq!(w.objects(), 0);
+}
+
+#[test]
+fn h08_an_aborted_checkpoint_takes_nothing_from_another_of_the_same_sets() {
+    let w = world(&[]);
+    let writer = w.writer("a");
+    append(&writer, 10);
+    let (one, two) = (persist(&writer, 0, 1), persist(&writer, 0, 2));
+    let handle = wait(&one).unwrap();
+    assert_eq!(wait(&two).unwrap().sets, handle.sets);
+    writer.confirm(0, 1, 1).unwrap();
+    writer.reset(0, 1, 2).unwrap();
+    writer.truncate(1).unwrap();
+    w.settled();
+    assert_eq!(w.alive(&handle), 1);
+    writer.subsume(1).unwrap();
+    w.settled();
     assert_eq!(w.objects(), 0);
 }
 
@@ -346,7 +365,7 @@ impl World {
 }
 
 #[test]
-fn w14_w16_a09_copies_live_as_long_as_a_checkpoint_wants_them() {
+fn w14_w16_l04_a09_copies_live_as_long_as_a_checkpoint_wants_them() {
     let w = world_with(&[("preemptive_persist_threshold", "100")], true);
     let writer = w.writer("a");
     append(&writer, 10);
@@ -367,6 +386,26 @@ fn w14_w16_a09_copies_live_as_long_as_a_checkpoint_wants_them() {
     writer.confirm(third.from, third.to, 3).unwrap();
     assert_eq!(w.copies(), 0, "a confirmed checkpoint needs no older copies");
     assert_eq!(w.read(&first).unwrap().len(), 1, "the store has it");
+}
+
+#[test]
+fn l03_l09_a_confirm_takes_the_copies_of_all_older_checkpoints_and_no_others() {
+    let w = world_with(&[], true);
+    let writer = w.writer("a");
+    let handles: Vec<ChangelogHandle> = (1..=4)
+        .map(|id| {
+            append(&writer, 10);
+            wait(&persist(&writer, id - 1, id)).unwrap()
+        })
+        .collect();
+    w.copied();
+    for (confirmed, left) in [(3, 2), (4, 1)] {
+        writer.confirm(confirmed - 1, confirmed, confirmed).unwrap();
+        assert_eq!(w.copies(), left, "after checkpoint {confirmed}");
+    }
+    let gets = w.inner.calls_of(Operation::Get);
+    assert_eq!(w.read(&handles[3]).unwrap().len(), 1);
+    assert_eq!(w.inner.calls_of(Operation::Get), gets, "the copy of the newest is the one that is left");
 }
 
 #[test]

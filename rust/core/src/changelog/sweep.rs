@@ -62,3 +62,7 @@ impl ChangelogStorage {
         Ok(swept)
     }
 }
+
+#[cfg(test)]
+#[path = "sweep_tests.rs"]
+mod tests;

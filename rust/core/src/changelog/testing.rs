@@ -32,7 +32,10 @@ pub(super) fn world_with(pairs: &[(&str, &str)], copies: bool) -> World {
         [("compression", "none"), ("retry_delay", "1ms")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     map.extend(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
     let options = Options::for_changelog(&map).unwrap();
-    let inner = FaultStore::in_memory();
+    world_over(FaultStore::in_memory(), options, copies)
+}
+
+fn world_over(inner: Arc<FaultStore>, options: Options, copies: bool) -> World {
     let clock = ManualClock::at(1_000_000_000_000);
     let ground =
         Ground { clock: Arc::clone(&clock) as _, metrics: SharedMetrics::default(), failpoints: Failpoints::none() };
@@ -81,6 +84,17 @@ pub(super) fn wait(persist: &Persist) -> Result<ChangelogHandle> {
 impl World {
     pub(super) fn writer(&self, name: &str) -> Writer {
         self.storage.create_writer(name, groups(4)).unwrap()
+    }
+
+    /// The process ends between two steps, and another begins: nothing but the store is left.
+    pub(super) fn crashed(self) -> Self {
+        let Self { inner, storage, .. } = self;
+        let options = storage.shared.options.clone();
+        let runtime = storage.runtime.lock().take();
+        runtime.unwrap().shutdown_timeout(PATIENCE);
+        drop(storage);
+        inner.heal();
+        world_over(inner, options, false)
     }
 
     pub(super) fn puts(&self) -> usize {

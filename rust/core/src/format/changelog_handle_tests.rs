@@ -30,7 +30,7 @@ fn handle(sets: u64) -> ChangelogHandle {
 }
 
 #[test]
-fn h01_a_handle_round_trips_and_stays_small() {
+fn h01_h02_a_handle_round_trips_and_stays_small() {
     for sets in [0, 1, 7, 300] {
         let handle = handle(sets);
         let bytes = encode_changelog_handle(&handle);

@@ -160,7 +160,7 @@ async fn a15_the_least_recently_used_goes_and_a_leased_file_never() {
 }
 
 #[tokio::test]
-async fn use_makes_recent() {
+async fn a15_x19_use_makes_recent() {
     let f = fixture(25);
     let (a, b, c) = (f.put("a", &[1; 10]).await, f.put("b", &[2; 10]).await, f.put("c", &[3; 10]).await);
     drop(f.lease(&a).await);
@@ -168,6 +168,19 @@ async fn use_makes_recent() {
     drop(f.lease(&a).await);
     drop(f.lease(&c).await);
     assert!(f.cache.contains(&f.store, &a) && !f.cache.contains(&f.store, &b));
+}
+
+#[tokio::test]
+async fn a15_x19_what_is_leased_again_or_twice_is_in_use() {
+    let f = fixture(25);
+    let (a, b, c) = (f.put("a", &[1; 10]).await, f.put("b", &[2; 10]).await, f.put("c", &[3; 10]).await);
+    drop(f.lease(&a).await);
+    let again = f.lease(&a).await;
+    drop(f.lease(&a).await);
+    drop(f.lease(&b).await);
+    drop(f.lease(&c).await);
+    assert!(f.cache.contains(&f.store, &a) && !f.cache.contains(&f.store, &b), "b made room for c");
+    assert_eq!(again.read_at(0, 10).unwrap(), &[1; 10][..]);
 }
 
 #[tokio::test]
@@ -212,7 +225,7 @@ async fn a_condemned_copy_is_replaced() {
 }
 
 #[tokio::test]
-async fn kept_and_adopted_objects_need_no_download() {
+async fn l08_kept_and_adopted_objects_need_no_download_and_others_do() {
     let f = fixture(1 << 20);
     let (a, b) = (f.put("log/a", b"12345678").await, f.put("sst/b", b"sst").await);
     f.cache.twin(&f.store).keep(&a, &[Bytes::from_static(b"1234"), Bytes::from_static(b"5678")]);
@@ -226,6 +239,9 @@ async fn kept_and_adopted_objects_need_no_download() {
     // Another state's object of the same name is another object.
     let elsewhere = f.store.child("other");
     assert!(!f.cache.contains(&elsewhere, &a));
+    let unknown = f.put("log/c", b"unknown").await;
+    assert!(!f.cache.contains(&f.store, &unknown));
+    assert_eq!((f.lease(&unknown).await.read_at(0, 7).unwrap(), f.gets()), ("unknown".into(), 1));
 }
 
 #[tokio::test]

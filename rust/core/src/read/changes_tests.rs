@@ -108,7 +108,7 @@ async fn sets_of_an_object_are_one_request_and_come_in_order() {
 }
 
 #[tokio::test]
-async fn x29_a_part_of_the_key_groups_fetches_a_part_of_the_bytes() {
+async fn h07_x29_a_part_of_the_key_groups_fetches_a_part_of_the_bytes() {
     let f = fixture();
     let handle = object(&f, 2, 200, Compression::None).await;
     let read = |groups| {
@@ -217,6 +217,29 @@ async fn a07_x07_a_lost_copy_costs_a_request_and_nothing_else() {
         assert_eq!(f.gets(), before + 1, "{harm}");
         assert_eq!(all(reader.read(&handle, None).unwrap()).await.unwrap(), expected, "once more after {harm}");
     }
+}
+
+#[tokio::test]
+async fn x29_objects_are_fetched_ahead() {
+    let f = fixture();
+    let mut handle = object(&f, 1, 1, Compression::None).await;
+    for number in 1..5 {
+        let mut set = object(&f, 1, 1, Compression::None).await.sets.remove(0);
+        set.sequence_number = number;
+        handle.sets.push(set);
+    }
+    handle.to = 5;
+    f.inner.hold();
+    let before = f.gets();
+    let mut reading = Box::pin(all(f.reader(None).read(&handle, None).unwrap()));
+    assert!(futures::poll!(reading.as_mut()).is_pending());
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(f.gets() - before, 5, "nobody waits for the first before the second is asked for");
+    f.inner.release();
+    let found = reading.await.unwrap();
+    assert!(found.is_sorted_by_key(|(number, group, _)| (*number, *group)) && found.len() == 5 * 65);
 }
 
 #[tokio::test]

@@ -132,6 +132,15 @@ async fn a08_a_close_between_two_attempts_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a12_x14_a_store_that_never_answers_costs_a_bounded_multiple_of_the_bytes() {
+    let f = fixture(&[("request_timeout", "500ms"), ("max_attempts", "3")]);
+    f.inner.always(Operation::Put, Fault::Hang);
+    upload(&f).await.unwrap_err();
+    assert!((3..=6).contains(&f.puts()), "{}", f.puts());
+    assert_eq!((f.objects().await, f.metrics.in_flight_bytes.get()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn b07_nothing_is_taken_after_close() {
     let f = fixture(&[]);
     f.writer.close();

@@ -76,7 +76,7 @@ fn a_persist_does_not_fail_by_an_attempt_older_than_itself() {
 }
 
 #[test]
-fn x16_incremental_counts_every_set_that_is_new_to_the_checkpoint() {
+fn h06_x16_incremental_counts_every_set_that_is_new_to_the_checkpoint() {
     let mut ledger = Ledger::default();
     let mut persist = |checkpoint, new: &[SequenceNumber]| {
         for _ in new {
@@ -107,7 +107,7 @@ fn arguments_are_checked() {
     assert!(ledger.confirm(2, 1, 1).is_err() && ledger.confirm(0, 4, 1).is_err());
     assert!(ledger.reset(2, 1, 1).is_err() && ledger.truncate(4).is_err());
     drop(ledger.truncate(0).unwrap());
-    assert_eq!(ledger.lowest(), 1, "x24: never back");
+    assert_eq!(ledger.lowest(), 1, "never back (X-24)");
     drop(ledger.close());
     assert_eq!(ledger.persist(1, 1).unwrap_err().kind(), ErrorKind::Closed);
 }

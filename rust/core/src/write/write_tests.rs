@@ -80,7 +80,7 @@ fn change_set(seed: u8) -> (ChangeSet, Bytes) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sets_of_open_sessions_share_one_object() {
+async fn x18_sets_of_open_sessions_share_one_object() {
     let f = fixture(&[]);
     let guards: Vec<JoinGuard> = (0..3).map(|_| f.writer.join()).collect();
     let sets: Vec<(ChangeSet, Bytes)> = (0..3).map(change_set).collect();

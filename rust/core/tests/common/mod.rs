@@ -10,6 +10,7 @@ use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::config::Options;
 use fastchangelog_core::engine::{Engine, EngineConfig, OpenRequest, Session, format_handle};
 use fastchangelog_core::failpoint::Failpoints;
+use fastchangelog_core::metrics::Metrics;
 use fastchangelog_core::model::ShardHandle;
 use fastchangelog_core::state::aggregate::AggSpec;
 use fastchangelog_core::state::split::Splitter;
@@ -283,6 +284,17 @@ impl World {
         let mut names: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
         names.sort();
         names.swap_remove(0)
+    }
+
+    /// Records of the newest change sets of all shards.
+    pub fn newest_records(&self) -> u64 {
+        let handles = self.history.last().unwrap().handles.iter().flatten();
+        let handles = handles.map(|handle| fastchangelog_core::engine::parse_handle(handle).unwrap());
+        handles.filter_map(|handle| handle.segments.last().map(|segment| segment.records)).sum()
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        self.engine.metrics()
     }
 
     /// Bytes of all objects reachable from the newest handles, and bytes of keys and values in them.
