@@ -179,16 +179,6 @@ impl From<arrow_schema::ArrowError> for Error {
     }
 }
 
-impl From<rocksdb::Error> for Error {
-    fn from(error: rocksdb::Error) -> Self {
-        let kind = match error.kind() {
-            rocksdb::ErrorKind::Corruption => ErrorKind::Corrupt,
-            _ => ErrorKind::Retryable,
-        };
-        Self::new(kind, format!("RocksDB (the local cache): {error}; check the disk of the executor's local folder"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

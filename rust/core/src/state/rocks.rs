@@ -156,6 +156,16 @@ impl SharedResources {
     }
 }
 
+impl From<rocksdb::Error> for Error {
+    fn from(error: rocksdb::Error) -> Self {
+        let kind = match error.kind() {
+            rocksdb::ErrorKind::Corruption => ErrorKind::Corrupt,
+            _ => ErrorKind::Retryable,
+        };
+        Self::new(kind, format!("RocksDB (the local cache): {error}; check the disk of the executor's local folder"))
+    }
+}
+
 /// An error at open is about the files: the caller deletes them and restores (P3).
 fn open_error(dir: &Path, error: &rocksdb::Error) -> Error {
     let text = error.to_string();
