@@ -87,6 +87,26 @@ fn values_of_an_uncompressed_set_are_not_copied() {
 }
 
 #[test]
+fn p9_a_lane_that_nobody_could_ask_for_is_neither_written_nor_read() {
+    let of_lane = |lane| {
+        encode_byte_set(blocks(&[(lane, b"x".to_vec())], 1), Compression::None, &Bytes::from).map(|s| s.to_bytes())
+    };
+    let mut bytes = of_lane(Lane::of(32_767).0).unwrap().to_vec();
+    assert_eq!(decode(&bytes.clone().into(), &Wanted::ALL).unwrap().len(), 1);
+    for lane in [32_769, u16::MAX] {
+        assert_eq!(of_lane(lane).unwrap_err().kind(), ErrorKind::Internal, "{lane}");
+        // First and last number of the only block, and the checksums over them.
+        bytes[40..44].copy_from_slice(&[lane.to_le_bytes(), lane.to_le_bytes()].concat());
+        let index = crc32c(&bytes[40..72]).to_le_bytes();
+        bytes[32..36].copy_from_slice(&index);
+        let header = crc32c(&bytes[..36]).to_le_bytes();
+        bytes[36..40].copy_from_slice(&header);
+        let error = decode(&bytes.clone().into(), &Wanted::ALL).unwrap_err();
+        assert!(error.kind() == ErrorKind::Corrupt && error.message().contains("index"), "{lane}: {error}");
+    }
+}
+
+#[test]
 fn the_other_kind_of_set_is_refused() {
     let empty = crate::format::encode_set(&crate::model::ChangeSet::default(), Compression::None).unwrap().to_bytes();
     let error = decode(&empty, &Wanted::ALL).unwrap_err();

@@ -60,6 +60,8 @@ pub fn decode_changelog_handle(bytes: &[u8]) -> Result<ChangelogHandle> {
     let count = reader.count(MIN_SET, "the number of sets")?;
     let mut sets = Vec::with_capacity(count);
     let mut next = from;
+    // What readers add up.
+    let (mut records, mut payload) = (0_u64, 0_u64);
     for _ in 0..count {
         let set = SetRef {
             sequence_number: reader.varint("a sequence number")?,
@@ -72,9 +74,13 @@ pub fn decode_changelog_handle(bytes: &[u8]) -> Result<ChangelogHandle> {
             payload: reader.varint("a set's payload")?,
         };
         let fits = set.offset.checked_add(set.length).is_some_and(|end| end <= set.object.size);
-        if set.sequence_number < next || set.sequence_number >= to || !fits || set.head > set.length {
+        let sums = records.checked_add(set.records).zip(payload.checked_add(set.payload));
+        let Some(sums) =
+            sums.filter(|_| fits && set.head <= set.length && set.sequence_number >= next && set.sequence_number < to)
+        else {
             return Err(reader.corrupt("a set contradicts the handle"));
-        }
+        };
+        (records, payload) = sums;
         next = set.sequence_number + 1;
         sets.push(set);
     }

@@ -53,6 +53,15 @@ fn a_newer_version_is_told_from_damage() {
     assert_eq!(decode_changelog_handle(b"something else").unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
+#[test]
+fn p9_sets_that_add_up_to_more_than_a_number_are_refused() {
+    for change in [|set: &mut SetRef| set.records = u64::MAX, |set: &mut SetRef| set.payload = u64::MAX] {
+        let mut handle = handle(3);
+        change(&mut handle.sets[1]);
+        assert_eq!(decode_changelog_handle(&encode_changelog_handle(&handle)).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
+
 proptest! {
     #[test]
     fn a05_any_change_of_a_byte_is_found(at: prop::sample::Index, bit in 0u8..8, cut: prop::sample::Index) {

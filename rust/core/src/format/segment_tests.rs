@@ -18,7 +18,7 @@ fn any_set() -> impl Strategy<Value = ChangeSet> {
     let record = (
         op,
         prop_oneof![3 => Just(0u16), 1 => any::<u16>()],
-        prop_oneof![3 => 0u16..20, 1 => any::<u16>()],
+        prop_oneof![3 => 0u16..20, 1 => 0u16..32_768],
         key,
         value,
     );
@@ -74,6 +74,27 @@ proptest! {
         prop_assert!(decode_set("log/x", 0, &bytes).is_err());
         prop_assert!(decode_file("log/x", &bytes).is_err());
     }
+}
+
+#[test]
+fn p9_a_key_group_that_cannot_exist_is_neither_written_nor_read() {
+    let set_of = |group| {
+        let mut set = ChangeSet::default();
+        let change = Change { op: Op::Put, state: StateId(0), key_group: KeyGroup(group), key: b"k", value: b"v" };
+        set.push(change);
+        encode_set(&set, Compression::None)
+    };
+    let mut bytes = set_of(32_767).unwrap().to_bytes().to_vec();
+    assert_eq!(decode_set("log/x", 0, &bytes).unwrap().len(), 1);
+    assert_eq!(set_of(32_768).unwrap_err().kind(), ErrorKind::Internal);
+    // The index's last number, and the checksums over it.
+    bytes[SET_HEADER_LEN + 2..SET_HEADER_LEN + 4].copy_from_slice(&32_768_u16.to_le_bytes());
+    let index = crc32c(&bytes[SET_HEADER_LEN..SET_HEADER_LEN + INDEX_ENTRY_LEN]).to_le_bytes();
+    bytes[32..36].copy_from_slice(&index);
+    let header = crc32c(&bytes[..36]).to_le_bytes();
+    bytes[36..40].copy_from_slice(&header);
+    let error = decode_set("log/x", 0, &bytes).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.message().contains("index"), "{error}");
 }
 
 fn numbers(n: u64, groups: u16) -> ChangeSet {

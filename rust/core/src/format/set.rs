@@ -12,6 +12,7 @@ use super::compress;
 use super::wire::{Reader, check_version, crc32c, foreign};
 use crate::config::Compression;
 use crate::error::{Error, Result};
+use crate::model::ids::MAX_KEY_GROUPS;
 use bytes::Bytes;
 use std::ops::Range;
 
@@ -188,6 +189,11 @@ pub(super) fn check_crc(object: &str, at: u64, what: &str, stored: &[u8], writte
     Err(Error::corrupt(object, at, what))
 }
 
+/// How many numbers there are: key groups, or lanes, which are one more. A reader of all of them must not miss a record.
+fn numbers_of(kind: SetKind) -> usize {
+    MAX_KEY_GROUPS + usize::from(kind == SetKind::Bytes)
+}
+
 /// Bytes of header and index of a set of `blocks` blocks.
 pub(super) fn head_len(kind: SetKind, blocks: usize) -> usize {
     SET_HEADER_LEN + index_len(kind, blocks)
@@ -209,6 +215,9 @@ pub(super) fn put_head(
     columns: Columns,
     length: u64,
 ) -> Result<u32> {
+    if let Some(block) = blocks.last().filter(|block| usize::from(block.last) >= numbers_of(kind)) {
+        return Err(Error::internal(format!("a change set of number {}, which cannot exist", block.last)));
+    }
     let (header, index) = out.split_at_mut(SET_HEADER_LEN);
     for (entry, block) in index.chunks_exact_mut(INDEX_ENTRY_LEN).zip(blocks) {
         entry[0..2].copy_from_slice(&block.first.to_le_bytes());
@@ -285,6 +294,7 @@ pub fn decode_set_index(object: &str, offset_in_object: u64, bytes: &[u8]) -> Re
     let index = reader.take(index, "the block index of a change set")?;
     check_crc(object, index_at, "the block index", index, header.index_crc)?;
     let mut reader = Reader::new(object, index_at, index);
+    let numbers = numbers_of(header.kind);
     let mut blocks = Vec::with_capacity(header.blocks as usize);
     let (mut offset, mut records, mut previous) = (header.index_end(), 0_u64, 0);
     for _ in 0..header.blocks {
@@ -300,6 +310,7 @@ pub fn decode_set_index(object: &str, offset_in_object: u64, bytes: &[u8]) -> Re
         let raw_limit = if block.records > 1 { MAX_BLOCK } else { u32::MAX };
         if block.first < previous
             || block.last < block.first
+            || usize::from(block.last) >= numbers
             || block.records == 0
             || block.raw_length > raw_limit
             || block.length > block.raw_length
