@@ -81,7 +81,8 @@ def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
         yield str(path.relative_to(ROOT)), path.read_bytes()
         return
     for folder, names, files in os.walk(path):
-        names[:] = sorted(n for n in names if n not in ("__pycache__", "target"))
+        # Nothing is made from the folders of fuzzers and model checkers.
+        names[:] = sorted(n for n in names if n not in ("__pycache__", "target", "fuzz", "shuttled"))
         for name in sorted(files):
             if not name.endswith((".pyc", ".so")):
                 file = Path(folder) / name

@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod forge;
+
 use fastchangelog_core::Error;
 use fastchangelog_core::ErrorKind;
 use fastchangelog_core::config::Compression;
@@ -13,49 +15,9 @@ use fastchangelog_core::format::segment::encode_set_in_blocks;
 use fastchangelog_core::format::*;
 use fastchangelog_core::model::handle::HASH_ID;
 use fastchangelog_core::model::*;
+use forge::{fix_envelope, fix_file, fix_set, peak_of};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-/// Counts what this thread asks for, so that tests can bound it.
-struct Counting;
-
-thread_local! {
-    static LIVE: Cell<i64> = const { Cell::new(0) };
-    static PEAK: Cell<i64> = const { Cell::new(0) };
-}
-
-fn count(by: i64) {
-    let _ = LIVE.try_with(|live| {
-        live.set(live.get() + by);
-        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
-    });
-}
-
-// SAFETY: every call is handed on unchanged to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size().cast_signed() as i64);
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count(-(layout.size().cast_signed() as i64));
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Bytes allocated at most at one moment of `f`, beyond what was there before.
-fn peak_of<T>(f: impl FnOnce() -> T) -> (T, i64) {
-    let before = LIVE.get();
-    PEAK.set(before);
-    let result = f();
-    (result, PEAK.get() - before)
-}
 
 const NAME: &str = "some/object";
 
@@ -68,53 +30,6 @@ struct Case {
     fix: fn(&mut [u8]),
     /// Bytes of memory that reading may take, per byte read.
     factor: i64,
-}
-
-fn put_crc(bytes: &mut [u8], from: usize, at: usize) {
-    if at + 4 <= bytes.len() {
-        let crc = crc32c(&bytes[from..at]).to_le_bytes();
-        bytes[at..at + 4].copy_from_slice(&crc);
-    }
-}
-
-fn fix_envelope(bytes: &mut [u8]) {
-    put_crc(bytes, 0, bytes.len().saturating_sub(4));
-}
-
-/// Blocks first, then the index over them, then the header over the index.
-fn fix_set(bytes: &mut [u8]) {
-    let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
-    let blocks = word(bytes, 8);
-    let Some(index_end) = blocks.checked_mul(INDEX_ENTRY_LEN).map(|n| n + SET_HEADER_LEN).filter(|n| *n <= bytes.len())
-    else {
-        put_crc(bytes, 0, 36);
-        return;
-    };
-    let mut at = index_end;
-    for i in 0..blocks {
-        let entry = SET_HEADER_LEN + i * INDEX_ENTRY_LEN;
-        let length = word(bytes, entry + 12);
-        let Some(end) = at.checked_add(length).filter(|end| *end <= bytes.len()) else { break };
-        let crc = crc32c(&bytes[at..end]).to_le_bytes();
-        bytes[entry + 16..entry + 20].copy_from_slice(&crc);
-        at = end;
-    }
-    let crc = crc32c(&bytes[SET_HEADER_LEN..index_end]).to_le_bytes();
-    bytes[32..36].copy_from_slice(&crc);
-    put_crc(bytes, 0, 36);
-}
-
-fn fix_file(bytes: &mut [u8]) {
-    put_crc(bytes, 0, FILE_HEADER_LEN - 4);
-    let n = bytes.len();
-    let footer = u32::from_le_bytes(bytes[n - 8..n - 4].try_into().unwrap()) as usize;
-    if footer < n && footer >= 12 {
-        put_crc(bytes, 0, n - 12);
-        // the checksum over all before the footer stands in front of the footer's length
-        let crc = crc32c(&bytes[..n - footer]).to_le_bytes();
-        bytes[n - 12..n - 8].copy_from_slice(&crc);
-        put_crc(bytes, n - footer, n - 4);
-    }
 }
 
 fn a_set(records: u64) -> ChangeSet {
