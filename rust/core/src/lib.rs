@@ -4,7 +4,7 @@
 //! order of the ranks). `tests/floors.rs` reads this list and fails on an import that goes up.
 //!
 //! ```text
-//! 0  error clock metrics config budget failpoint     the ground: no I/O
+//! 0  error clock metrics config budget failpoint sync    the ground: no I/O
 //! 1  model                                           the nouns, plain data
 //! 2  format                                          bytes <-> nouns, pure
 //! 3  store                                           the bucket, behind retry, hedging, limits and fault injection
@@ -33,6 +33,7 @@ pub mod shard;
 pub mod snapshot;
 pub mod state;
 pub mod store;
+pub mod sync;
 pub mod write;
 
 pub use error::{Error, ErrorKind, Result};

@@ -12,10 +12,9 @@
 use crate::metrics::SharedMetrics;
 use crate::model::ObjectRef;
 use crate::store::Store;
-use parking_lot::Mutex;
+use crate::sync::{Handle, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 /// The log objects of one storage whose sets are counted. Cheap to clone.

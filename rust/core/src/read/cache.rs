@@ -10,31 +10,36 @@
 //! 4. without leases the files hold at most `max_bytes`, least recently used ones go first;
 //! 5. a file that was not written or verified by this process is verified before its first lease; damage found later
 //!    ([`Lease::condemn`]) removes the file from the cache, so that the next lease downloads it again;
-//! 6. [`ObjectCache::keep`] and [`ObjectCache::adopt`] never fail: without a copy there is still the store.
+//! 6. [`ObjectCache::keep`] and [`ObjectCache::adopt`] never fail: without a copy there is still the store;
+//! 7. a file in the folder has an entry in the table from before it appears until it is gone, and whoever looks an
+//!    object up while its copy is being placed does not take that copy for there;
+//! 8. what was downloaded goes when nobody has used it for the idle timeout, counted from its last use; what was kept
+//!    for recovery on this machine stays.
+//!
+//! One cache to a folder: a second one, in this process or another, would take the first one's files for its own. A
+//! state server has its folder to itself, and all its shards share one cache.
 
+use super::copy::{Key, is_intact, key_of, size_of_name};
+use crate::clock::SharedClock;
 use crate::error::{Error, Result};
-use crate::format::Crc;
 use crate::metrics::SharedMetrics;
 use crate::model::ObjectRef;
 use crate::store::transfer::{TEMP_SUFFIX, TempFile, blocking};
 use crate::store::{DownloadError, LocalTwin, Store};
+use crate::sync::{Mutex, spawn};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::Shared;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Which copy: by the object's full name, size and checksum; also the copy's file name.
-type Key = Arc<str>;
 type Loading = Shared<oneshot::Receiver<Result<(), DownloadError>>>;
-
-const SUFFIX: &str = ".copy";
 
 #[derive(Debug)]
 struct Slot {
@@ -42,10 +47,18 @@ struct Slot {
     leases: u32,
     /// Its key in `idle`, when nobody has leased it.
     idle_since: Option<u64>,
+    /// When it became idle.
+    idle_at: Duration,
     /// Tells this file from a later one of the same key.
     id: u64,
-    /// None once the file is there.
+    /// A download or verification that is under way.
     loading: Option<Loading>,
+    /// True while somebody who has the content places the file.
+    placing: bool,
+    /// True once the file is there.
+    present: bool,
+    /// True if it was downloaded: nobody wanted it beforehand.
+    fetched: bool,
     /// False for a file of an earlier process whose content nobody has verified yet.
     verified: bool,
 }
@@ -60,13 +73,37 @@ struct Table {
     tick: u64,
 }
 
+impl Slot {
+    /// A slot without a file, leased by nobody.
+    fn new(size: u64, id: u64) -> Self {
+        Self {
+            size,
+            leases: 0,
+            idle_since: None,
+            idle_at: Duration::ZERO,
+            id,
+            loading: None,
+            placing: false,
+            present: false,
+            fetched: false,
+            verified: false,
+        }
+    }
+}
+
 /// Local copies of objects of any number of states.
-#[derive(Debug)]
 pub struct ObjectCache {
     dir: PathBuf,
     max_bytes: u64,
     metrics: SharedMetrics,
     table: Mutex<Table>,
+    idle_timeout: Option<(Duration, SharedClock)>,
+}
+
+impl std::fmt::Debug for ObjectCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObjectCache").field("dir", &self.dir).finish_non_exhaustive()
+    }
 }
 
 /// A local copy that stays while this exists.
@@ -79,20 +116,6 @@ pub struct Lease {
     object: ObjectRef,
     /// The object with its store, for messages.
     full_name: String,
-}
-
-fn key_of(uri: &str, object: &ObjectRef) -> Key {
-    let name = xxhash_rust::xxh3::xxh3_128(format!("{uri}\n{}", object.name).as_bytes());
-    format!("{name:032x}-{:x}-{:08x}{SUFFIX}", object.size, object.crc).into()
-}
-
-/// Size and checksum that a copy's file name promises.
-fn parse_name(name: &str) -> Option<(u64, u32)> {
-    let mut parts = name.strip_suffix(SUFFIX)?.split('-');
-    let (hash, size, crc) = (parts.next()?, parts.next()?, parts.next()?);
-    let size = u64::from_str_radix(size, 16).ok()?;
-    let crc = u32::from_str_radix(crc, 16).ok().filter(|_| crc.len() == 8)?;
-    (hash.len() == 32 && parts.next().is_none()).then_some((size, crc))
 }
 
 impl ObjectCache {
@@ -109,7 +132,7 @@ impl ObjectCache {
                 let _ = std::fs::remove_file(entry.path());
                 continue;
             }
-            let (Some((size, _)), Ok(meta)) = (parse_name(name), entry.metadata()) else { continue };
+            let (Some(size), Ok(meta)) = (size_of_name(name), entry.metadata()) else { continue };
             if meta.len() == size {
                 found.push((meta.modified().ok(), Key::from(name), size));
             } else {
@@ -117,18 +140,40 @@ impl ObjectCache {
             }
         }
         found.sort();
-        let this = Self { dir: dir.to_owned(), max_bytes, metrics, table: Mutex::default() };
+        let this = Self { dir: dir.to_owned(), max_bytes, metrics, table: Mutex::default(), idle_timeout: None };
         {
             let mut table = this.table.lock();
             for (_, key, size) in found {
                 table.tick += 1;
-                let slot = Slot { size, leases: 0, idle_since: None, id: table.tick, loading: None, verified: false };
+                let slot = Slot { present: true, ..Slot::new(size, table.tick) };
                 table.bytes += size;
                 table.slots.insert(Arc::clone(&key), slot);
                 this.set_idle(&mut table, &key);
             }
         }
         Ok(Arc::new(this))
+    }
+
+    /// The same cache, whose downloads go when nobody has used them for `timeout`; see [`ObjectCache::evict_idle`].
+    ///
+    /// # Panics
+    /// If the cache is in use already.
+    #[must_use]
+    pub fn with_idle_timeout(mut self: Arc<Self>, timeout: Duration, clock: SharedClock) -> Arc<Self> {
+        Arc::get_mut(&mut self).expect("nobody shares a cache that is being made").idle_timeout =
+            Some((timeout, clock));
+        self
+    }
+
+    /// Removes the downloads that nobody has used for the idle timeout. Whoever made the cache calls it now and then.
+    pub fn evict_idle(&self) {
+        let Some((timeout, clock)) = &self.idle_timeout else { return };
+        let mut table = self.table.lock();
+        let now = clock.monotonic();
+        let is_old = |slot: &Slot| slot.fetched && now.saturating_sub(slot.idle_at) >= *timeout;
+        let old: Vec<Key> =
+            table.idle.values().filter(|key| table.slots.get(*key).is_some_and(is_old)).cloned().collect();
+        old.iter().for_each(|key| self.evict(&mut table, key));
     }
 
     /// The local copy of `object`, downloaded if there is none.
@@ -182,7 +227,8 @@ impl ObjectCache {
             }
             self.metrics.cache_hits.add(1);
             if slot.loading.is_none() && !slot.verified {
-                slot.loading = Some(self.start_loading(key, slot.id, true, store, object));
+                // A file that is being placed may still fail to come: this download takes its place, or is replaced by it.
+                slot.loading = Some(self.start_loading(key, slot.id, slot.present, store, object));
             }
             return (slot.id, slot.loading.clone());
         }
@@ -193,8 +239,7 @@ impl ObjectCache {
         table.tick += 1;
         let id = table.tick;
         let loading = Some(self.start_loading(key, id, false, store, object));
-        let slot = Slot { size: object.size, leases: 1, idle_since: None, id, loading, verified: false };
-        let loading = slot.loading.clone();
+        let slot = Slot { leases: 1, loading: loading.clone(), fetched: true, ..Slot::new(object.size, id) };
         table.slots.insert(Arc::clone(key), slot);
         (id, loading)
     }
@@ -203,7 +248,7 @@ impl ObjectCache {
         let (sender, receiver) = oneshot::channel();
         let (this, key, store, object) = (Arc::clone(self), Arc::clone(key), store.clone(), object.clone());
         // A task of its own: whoever asked first may go away without harming the others.
-        tokio::spawn(async move {
+        spawn(async move {
             let result = this.load(&key, known, &store, &object).await;
             this.loaded(&key, id, result.is_ok());
             let _ = sender.send(result);
@@ -228,12 +273,20 @@ impl ObjectCache {
         let mut table = self.table.lock();
         let Some(slot) = table.slots.get_mut(key).filter(|slot| slot.id == id) else { return };
         slot.loading = None;
-        slot.verified = ok;
-        if !ok {
-            self.forget(&mut table, key);
+        // A failed one took the file away that it found damaged; one that was placed meanwhile is sound.
+        slot.present = ok || (slot.present && slot.verified);
+        slot.verified = slot.present;
+        self.settle(&mut table, key);
+    }
+
+    /// What becomes of a slot after a download, a placing or a lease has ended.
+    fn settle(&self, table: &mut Table, key: &Key) {
+        let Some(slot) = table.slots.get(key).filter(|slot| slot.loading.is_none() && !slot.placing) else { return };
+        if !slot.present {
+            self.forget(table, key);
+            let _ = std::fs::remove_file(self.dir.join(&**key));
         } else if slot.leases == 0 {
-            // Everybody who waited has gone.
-            self.set_idle(&mut table, key);
+            self.set_idle(table, key);
         }
     }
 
@@ -253,6 +306,7 @@ impl ObjectCache {
         let tick = table.tick;
         if let Some(slot) = table.slots.get_mut(key) {
             slot.idle_since = Some(tick);
+            slot.idle_at = self.idle_timeout.as_ref().map_or(Duration::ZERO, |(_, clock)| clock.monotonic());
             table.idle.insert(tick, Arc::clone(key));
         }
         self.make_room(table, 0);
@@ -262,20 +316,22 @@ impl ObjectCache {
     fn make_room(&self, table: &mut Table, more: u64) {
         while table.bytes.saturating_add(more) > self.max_bytes {
             let Some((_, key)) = table.idle.pop_first() else { break };
-            self.forget(table, &key);
-            let _ = std::fs::remove_file(self.dir.join(&*key));
-            self.metrics.cache_evictions.add(1);
+            self.evict(table, &key);
         }
         self.metrics.cache_bytes.set(table.bytes);
+    }
+
+    fn evict(&self, table: &mut Table, key: &Key) {
+        self.forget(table, key);
+        let _ = std::fs::remove_file(self.dir.join(&**key));
+        self.metrics.cache_evictions.add(1);
     }
 
     fn release(&self, key: &Key, id: u64) {
         let mut table = self.table.lock();
         let Some(slot) = table.slots.get_mut(key).filter(|slot| slot.id == id) else { return };
         slot.leases = slot.leases.saturating_sub(1);
-        if slot.leases == 0 && slot.loading.is_none() {
-            self.set_idle(&mut table, key);
-        }
+        self.settle(&mut table, key);
     }
 
     /// Adds a file that appears by `place`, unless there is one already or no room.
@@ -293,26 +349,29 @@ impl ObjectCache {
             table.bytes += object.size;
             self.metrics.cache_bytes.set(table.bytes);
             table.tick += 1;
+            let slot = Slot { placing: true, ..Slot::new(object.size, table.tick) };
+            table.slots.insert(Arc::clone(&key), slot);
             table.tick
         };
         let path = self.dir.join(&*key);
         let placed = place(&path);
-        let mut table = self.table.lock();
-        if let Err(error) = placed {
+        if let Err(error) = &placed {
             tracing::debug!(object = %object.name, %error, "no local copy is kept");
-            table.bytes = table.bytes.saturating_sub(object.size);
-            self.metrics.cache_bytes.set(table.bytes);
-            return;
         }
-        if table.slots.contains_key(&key) {
-            // A download (or another copy) of the same object came in between; it owns the file and the bytes.
-            table.bytes = table.bytes.saturating_sub(object.size);
-            self.metrics.cache_bytes.set(table.bytes);
-            return;
+        let mut table = self.table.lock();
+        match table.slots.get_mut(&key) {
+            Some(slot) if slot.id == id => {
+                slot.placing = false;
+                if placed.is_ok() {
+                    (slot.present, slot.verified) = (true, true);
+                }
+                self.settle(&mut table, &key);
+            }
+            // Another slot's file is as good as this one.
+            Some(_) => {}
+            // Condemned by somebody who had downloaded it meanwhile.
+            None => drop(std::fs::remove_file(&path)),
         }
-        let slot = Slot { size: object.size, leases: 0, idle_since: None, id, loading: None, verified: true };
-        table.slots.insert(Arc::clone(&key), slot);
-        self.set_idle(&mut table, &key);
     }
 
     /// Keeps a copy of an object of `store` from its bytes in memory.
@@ -332,7 +391,7 @@ impl ObjectCache {
     pub fn discard(&self, store: &Store, object: &ObjectRef) {
         let key = key_of(store.uri(), object);
         let mut table = self.table.lock();
-        if table.slots.get(&key).is_some_and(|slot| slot.leases == 0 && slot.loading.is_none()) {
+        if table.slots.get(&key).is_some_and(|slot| slot.idle_since.is_some()) {
             self.forget(&mut table, &key);
             let _ = std::fs::remove_file(self.dir.join(&*key));
         }
@@ -373,25 +432,6 @@ impl LocalTwin for Twin {
     fn keep(&self, object: &ObjectRef, parts: &[Bytes]) {
         self.cache.keep_at(&self.uri, object, parts);
     }
-}
-
-/// True when the file has the size and the checksum of `object`.
-fn is_intact(file: &Path, object: &ObjectRef) -> bool {
-    let read = || -> std::io::Result<(u64, u32)> {
-        let mut input = File::open(file)?;
-        let mut crc = Crc::new();
-        let mut size = 0;
-        let mut buffer = vec![0; 1 << 18];
-        loop {
-            let n = input.read(&mut buffer)?;
-            if n == 0 {
-                return Ok((size, crc.value()));
-            }
-            size += n as u64;
-            crc.update(&buffer[..n]);
-        }
-    };
-    read().is_ok_and(|found| found == (object.size, object.crc))
 }
 
 impl Lease {

@@ -1,6 +1,7 @@
 //! Tests of the local copies: one download, no leaks, a bound on bytes, and no harm from a bad disk.
 
 use super::*;
+use crate::clock::ManualClock;
 use crate::config::Options;
 use crate::error::ErrorKind;
 use crate::failpoint::Failpoints;
@@ -157,6 +158,54 @@ async fn a15_the_least_recently_used_goes_and_a_leased_file_never() {
     assert!(f.cache.bytes() <= 25);
     assert_eq!(f.files() as u64 * 10, f.cache.bytes());
     assert_eq!(f.metrics.cache_bytes.get(), f.cache.bytes());
+}
+
+#[tokio::test]
+async fn x19_what_was_downloaded_goes_when_nobody_used_it_for_the_idle_timeout() {
+    let f = fixture(1 << 20);
+    let clock = ManualClock::at(1000);
+    let limit = Duration::from_mins(10);
+    let dir = tempfile::tempdir().unwrap();
+    let cache = ObjectCache::new(dir.path(), 1 << 20, Arc::clone(&f.metrics)).unwrap();
+    let cache = cache.with_idle_timeout(limit, Arc::clone(&clock) as _);
+    let (used, held, kept) =
+        (f.put("used", &[1; 10]).await, f.put("held", &[2; 10]).await, f.put("kept", b"kept").await);
+    cache.keep(&f.store, &kept, &[Bytes::from_static(b"kept")]);
+    let lease = cache.lease(&f.store, &held).await.unwrap();
+    drop(cache.lease(&f.store, &used).await.unwrap());
+    let here = || [&used, &held, &kept].map(|object| cache.contains(&f.store, object));
+    clock.advance(Duration::from_millis(599_999));
+    cache.evict_idle();
+    assert_eq!(here(), [true; 3], "not yet");
+    // An old timer of the original evicted what had just been used again: here a use starts the time anew.
+    drop(cache.lease(&f.store, &used).await.unwrap());
+    clock.advance(Duration::from_millis(1));
+    cache.evict_idle();
+    assert_eq!(here(), [true; 3], "used again");
+    clock.advance(limit);
+    cache.evict_idle();
+    assert_eq!(here(), [false, true, true], "in use, or kept for recovery");
+    assert!(lease.is_intact() && f.metrics.cache_evictions.get() == 1);
+    drop(lease);
+    cache.evict_idle();
+    assert!(here()[1], "its time begins when it is given back");
+    clock.advance(limit);
+    cache.evict_idle();
+    assert_eq!((here(), cache.bytes()), ([false, false, true], 4));
+    // The next reader downloads it again.
+    drop(cache.lease(&f.store, &used).await.unwrap());
+    assert_eq!(f.gets(), 3);
+}
+
+/// A server's shards share one cache, whatever state they are of: one download for all of its processes' sessions.
+#[tokio::test]
+async fn x19_all_stores_over_one_cache_share_a_download() {
+    let f = fixture(1 << 20);
+    let object = f.put("log/a", &[5; 1000]).await;
+    let stores: Vec<Store> = (0..8).map(|_| f.store.clone()).collect();
+    let leases = futures::future::join_all(stores.iter().map(|store| f.cache.lease(store, &object))).await;
+    assert!(leases.iter().all(|lease| lease.as_ref().unwrap().is_intact()));
+    assert_eq!((f.gets(), f.files()), (1, 1));
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@
 pub mod base;
 pub mod cache;
 pub mod changes;
+mod copy;
 pub mod replay;
 
 pub use base::fetch_base;

@@ -40,17 +40,15 @@ use crate::metrics::SharedMetrics;
 use crate::model::BatchId;
 use crate::ownership::Registry;
 use crate::store::{LocalTwin, Store};
+use crate::sync::{AbortHandle, Handle, Mutex, sleep};
 use batch::{Batcher, Next};
 use entry::{Answer, Entry};
-use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
-use tokio::task::AbortHandle;
 
 /// Bytes in flight are counted in units of this size.
 const UNIT: u64 = 1 << 10;
@@ -256,7 +254,7 @@ impl Shared {
             // Whoever waited has gone.
             () = entry.answer.gone() => return,
             permit = Arc::clone(&self.room).acquire_many_owned(self.units(bytes)) => permit.map_err(|_| closed_error()),
-            () = tokio::time::sleep(self.patience) => Err(self.no_room(bytes, self.patience)),
+            () = sleep(self.patience) => Err(self.no_room(bytes, self.patience)),
         };
         match permit {
             Ok(permit) => {
@@ -302,7 +300,7 @@ impl Shared {
         }
         let weak = Arc::downgrade(self);
         let task = self.runtime.spawn(async move {
-            tokio::time::sleep(delay).await;
+            sleep(delay).await;
             if let Some(shared) = Weak::upgrade(&weak) {
                 let next = shared.state.lock().batcher.timer(number);
                 shared.act(next);

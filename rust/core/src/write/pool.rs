@@ -5,8 +5,8 @@
 //! Without it every set would be written into fresh pages: the kernel clears them one by one, which costs as much as
 //! copying the values does.
 
+use crate::sync::Mutex;
 use bytes::Bytes;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

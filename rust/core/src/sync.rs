@@ -1,0 +1,16 @@
+//! The primitives of concurrency that a test's scheduler can replace.
+//!
+//! Owns: the list of them. `rust/shuttled` compiles the files that import from here a second time, with shuttle's
+//! primitives of the same names, and tries out their interleavings.
+//! Does not own: what is built with them. Primitives that never block a thread (tokio's channels and semaphores) need no
+//! replacement and are not listed.
+
+pub use parking_lot::Mutex;
+pub use tokio::runtime::Handle;
+pub use tokio::task::AbortHandle;
+pub use tokio::time::sleep;
+
+/// Starts a task on the runtime that the caller is on.
+pub fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(task);
+}
