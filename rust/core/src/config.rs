@@ -92,6 +92,8 @@ options! {
     local_recovery: flag = "true",
     /// Bytes of local copies and downloads kept on the executor's disk.
     cache_size: size = "10GiB",
+    /// Downloaded local copies that nobody has used for this long are removed; those kept for recovery stay.
+    cache_idle_timeout: duration = "10m",
     /// Segments named in a handle before older ones move to an index object.
     max_handle_segments: count = "32",
     /// Time between materializations of a shard.
@@ -123,7 +125,7 @@ options! {
 impl Options {
     /// Options of the process rather than of a state: the first query that starts a server chooses them.
     pub const OF_PROCESS: &'static [&'static str] =
-        &["memory_budget", "cache_size", "max_message_size", "max_sessions"];
+        &["memory_budget", "cache_size", "cache_idle_timeout", "max_message_size", "max_sessions"];
 
     /// The names in [`Self::OF_PROCESS`] that `asked` sets to something else than these options, which are in force.
     pub fn overruled(&self, asked: &BTreeMap<String, String>) -> Result<Vec<&'static str>> {

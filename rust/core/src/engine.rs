@@ -117,7 +117,8 @@ impl Engine {
             &config.local_dir.join("objects"),
             config.options.cache_size,
             Arc::clone(&config.metrics),
-        )?;
+        )?
+        .with_idle_timeout(config.options.cache_idle_timeout, Arc::clone(&config.clock));
         Ok(Arc::new(Self {
             runtime,
             resources,
@@ -287,8 +288,10 @@ impl Engine {
         self.shards().iter().map(|s| s.sessions).sum()
     }
 
-    /// Closes shards that no session opened for longer than their option `shard_idle_timeout`.
+    /// Closes shards that no session opened for longer than their option `shard_idle_timeout`, and removes downloads that
+    /// nobody used for `cache_idle_timeout`.
     pub fn close_idle(&self) {
+        self.cache.evict_idle();
         let mut closed = Vec::new();
         self.shards.lock().retain(|_, shard| {
             let status = shard.status();
@@ -348,3 +351,7 @@ pub fn parse_handle(text: &str) -> Result<ShardHandle> {
 fn share(bytes: u64, share: f64) -> u64 {
     (bytes as f64 * share) as u64
 }
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;
