@@ -23,6 +23,8 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     /// Of so many requests, about one fails; 0: none does.
     fails_one_in: u32,
+    /// Of so many puts, about one is never answered; 0: none.
+    hangs_one_in: u32,
     state: Mutex<State>,
 }
 
@@ -31,6 +33,10 @@ struct Inner {
 pub struct State {
     /// Its objects.
     pub objects: BTreeMap<String, Bytes>,
+    /// Bytes of puts under way.
+    pub uploading: u64,
+    /// The most of them at one moment.
+    pub most_uploading: u64,
     /// Downloads under way.
     pub downloading: BTreeSet<String>,
     /// Downloads that began.
@@ -44,7 +50,12 @@ pub struct State {
 impl Store {
     /// A store, of whose requests one in `fails_one_in` fails; 0: none.
     pub fn new(fails_one_in: u32) -> Self {
-        Self(Arc::new(Inner { fails_one_in, state: Mutex::default() }))
+        Self::with(fails_one_in, 0)
+    }
+
+    /// The same; and of puts one in `hangs_one_in` is never answered.
+    pub fn with(fails_one_in: u32, hangs_one_in: u32) -> Self {
+        Self(Arc::new(Inner { fails_one_in, hangs_one_in, state: Mutex::default() }))
     }
 
     /// Looks at the store.
@@ -53,7 +64,7 @@ impl Store {
     }
 
     fn fails(&self) -> bool {
-        self.0.fails_one_in > 0 && shuttle::rand::thread_rng().gen_ratio(1, self.0.fails_one_in)
+        one_in(self.0.fails_one_in)
     }
 
     /// The store's name.
@@ -66,9 +77,18 @@ impl Store {
         false
     }
 
+    /// Puts a log object; a store that is never slow needs no second attempt.
+    pub async fn put_log(&self, object: Sealed, _closed: &tokio::sync::watch::Receiver<bool>) -> Result<ObjectRef> {
+        self.put_sealed(&log_name(), object).await
+    }
+
     /// Puts an object.
     pub async fn put_sealed(&self, name: &str, object: Sealed) -> Result<ObjectRef> {
+        let _uploading = Uploading::new(self, object.size);
         shuttle::future::yield_now().await;
+        if one_in(self.0.hangs_one_in) {
+            std::future::pending::<()>().await;
+        }
         if self.fails() {
             return Err(Error::store("the model store refuses"));
         }
@@ -114,6 +134,29 @@ impl Store {
     }
 }
 
+fn one_in(n: u32) -> bool {
+    n > 0 && shuttle::rand::thread_rng().gen_ratio(1, n)
+}
+
+/// A put under way, until it ends or is given up.
+struct Uploading<'a>(&'a Store, u64);
+
+impl<'a> Uploading<'a> {
+    fn new(store: &'a Store, bytes: u64) -> Self {
+        store.look(|state| {
+            state.uploading += bytes;
+            state.most_uploading = state.most_uploading.max(state.uploading);
+        });
+        Self(store, bytes)
+    }
+}
+
+impl Drop for Uploading<'_> {
+    fn drop(&mut self) {
+        self.0.look(|state| state.uploading -= self.1);
+    }
+}
+
 /// Files on the real disk, with choices of the scheduler between the steps.
 pub mod transfer {
     use std::fs::File;
@@ -150,7 +193,10 @@ pub mod transfer {
 
         /// Gives the file its name, replacing another.
         pub fn publish(self, target: &Path) -> std::io::Result<()> {
-            shuttle::thread::yield_now();
+            // Often at once, and now and then so late that everything else is over.
+            for _ in 0..[0, 0, 1, 50][shuttle::rand::Rng::gen_range(&mut shuttle::rand::thread_rng(), 0..4)] {
+                shuttle::thread::yield_now();
+            }
             std::fs::rename(&self.path, target)?;
             shuttle::thread::yield_now();
             Ok(())
