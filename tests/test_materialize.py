@@ -245,6 +245,35 @@ def test_x26_values_that_can_never_work_are_refused() -> None:
         MaterializationPolicy(log_ratio=0.0)
     with pytest.raises(InvalidArgument):
         MaterializationPolicy(max_failures=-1)
+    with pytest.raises(InvalidArgument, match="`segments`"):
+        MaterializationPolicy(segments=0)
+    with pytest.raises(InvalidArgument, match="`replay_time`"):
+        MaterializationPolicy(replay_time="0s")
+
+
+@pytest.mark.parametrize(
+    ("policy", "below", "at"),
+    [
+        (MaterializationPolicy(None, segments=5), Progress(segments=4), Progress(segments=5)),
+        (MaterializationPolicy(None, replay_time="2s"), Progress(replay_seconds=1.9), Progress(replay_seconds=2.0)),
+        (
+            MaterializationPolicy(None, segments=None, replay_time=None),
+            Progress(segments=10**6, replay_seconds=1e6),
+            None,
+        ),
+    ],
+)
+def test_change_sets_and_the_time_of_a_replay_start_a_run(
+    policy: MaterializationPolicy, below: Progress, at: Progress | None
+) -> None:
+    world = World(policy)
+    world.target.seen = below
+    world.loop.poll()
+    assert not world.target.runs
+    if at is not None:
+        world.target.seen = at
+        world.loop.poll()
+        assert len(world.target.runs) == 1
 
 
 def test_a_policy_from_options() -> None:
@@ -254,10 +283,12 @@ def test_a_policy_from_options() -> None:
             "materialization_log_bytes": "1MiB",
             "materialization_log_ratio": "2",
             "materialization_max_failures": "0",
+            "materialization_segments": "0",
+            "materialization_replay_time": "1 minute",
             "compression": "lz4",
         }
     )
-    assert policy == MaterializationPolicy(timedelta(seconds=30), 1 << 20, 2.0, 0)
+    assert policy == MaterializationPolicy(timedelta(seconds=30), 1 << 20, 2.0, 0, None, timedelta(minutes=1))
     assert MaterializationPolicy.from_options({}) == MaterializationPolicy()
     assert MaterializationPolicy.from_options({"materialization_log_ratio": "0"}).log_ratio is None
 

@@ -1,6 +1,7 @@
 """When to materialize: a pure policy and the loop that follows it, with time as a parameter.
 
-Owns: the decision (time, bytes of log, ratio of log to state), one run at a time, what failures in a row mean.
+Owns: the decision (time, bytes, ratio, number of change sets, time of a replay), one run at a time, what failures in a
+row mean.
 Does not own: what a materialization is (the target's), threads (the run's future brings its own) or waiting (the
 owner calls `poll`).
 
@@ -45,6 +46,10 @@ class Progress:
 
     log_bytes: int = 0
     state_bytes: int = 0
+    segments: int = 0
+    """Change sets of the log."""
+    replay_seconds: float = 0.0
+    """What replaying them would take, as far as that is known."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,9 @@ class MaterializationPolicy:
     """When to materialize, and how many failures in a row are borne.
 
     `interval` counts from the end of one run to the start of the next; None = never by time alone. `log_bytes` and
-    `log_ratio` (log to state) start a run as soon as either is reached; None = not by this. The failure after
-    `max_failures` failures in a row fails the job.
+    `log_ratio` (log to state), `segments` (change sets since the base, each a request of a restore) and `replay_time`
+    (what a restore would take to replay them) start a run as soon as one is reached; None = not by this. The failure
+    after `max_failures` failures in a row fails the job.
 
     >>> MaterializationPolicy(interval="5m", log_bytes="64MiB").interval
     datetime.timedelta(seconds=300)
@@ -63,6 +69,8 @@ class MaterializationPolicy:
     log_bytes: int | str | None = 256 << 20
     log_ratio: float | None = 4.0
     max_failures: int = 3
+    segments: int | None = 1000
+    replay_time: timedelta | str | None = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
         if self.interval is not None:
@@ -78,6 +86,13 @@ class MaterializationPolicy:
             raise InvalidArgument("`log_ratio` must be above zero; None turns it off")
         if self.max_failures < 0:
             raise InvalidArgument("`max_failures` must not be negative")
+        if self.segments is not None and self.segments <= 0:
+            raise InvalidArgument("`segments` must be above zero; None turns it off")
+        if self.replay_time is not None:
+            replay_time = config.duration("replay_time", self.replay_time)
+            if replay_time <= timedelta(0):
+                raise InvalidArgument("`replay_time` must be longer than zero; None turns it off")
+            object.__setattr__(self, "replay_time", replay_time)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> MaterializationPolicy:
@@ -92,6 +107,8 @@ class MaterializationPolicy:
             log_bytes=options.get("materialization_log_bytes", default.log_bytes),
             log_ratio=float(options.get("materialization_log_ratio", default.log_ratio or 0)) or None,
             max_failures=int(options.get("materialization_max_failures", default.max_failures)),
+            segments=int(options.get("materialization_segments", default.segments or 0)) or None,
+            replay_time=options.get("materialization_replay_time", default.replay_time),
         )
 
     @property
@@ -123,6 +140,10 @@ class MaterializationPolicy:
     def wants(self, progress: Progress) -> bool:
         """True when the log alone asks for a run, whatever the time."""
         if progress.log_bytes >= self._bytes:
+            return True
+        if self.segments is not None and progress.segments >= self.segments:
+            return True
+        if isinstance(self.replay_time, timedelta) and progress.replay_seconds >= self.replay_time.total_seconds():
             return True
         if self.log_ratio is None or progress.log_bytes < RATIO_FLOOR:
             return False

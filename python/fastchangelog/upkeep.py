@@ -1,6 +1,6 @@
 """The upkeep of a server's live shards: each has a materializer that follows the policy of its query.
 
-Owns: which shards have a materializer, and what a shard's failures mean for its job.
+Owns: which shards have a materializer, how long a replay would take, and what a shard's failures mean for its job.
 Does not own: the policy (`materialize`), the threads and the life of the process (`server`).
 """
 
@@ -20,6 +20,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Materializers"]
 
+REPLAY_BYTES_PER_SECOND = 20e6
+"""What is assumed of a replay before this server has replayed enough to know."""
+
+KNOWN_FROM = 8 << 20
+"""Bytes replayed from which on the measured speed is believed."""
+
+
+def replay_speed(metrics: Mapping[str, int]) -> float:
+    """Bytes per second that this server replays.
+
+    >>> replay_speed({"replay_bytes": 100 << 20, "replay_micros": 2_000_000}) / (1 << 20)
+    50.0
+    """
+    replayed, micros = metrics.get("replay_bytes", 0), metrics.get("replay_micros", 0)
+    return replayed * 1e6 / micros if replayed >= KNOWN_FROM and micros > 0 else REPLAY_BYTES_PER_SECOND
+
 
 class ShardTarget:
     """One live shard, as `PeriodicMaterializer` wants it."""
@@ -34,9 +50,15 @@ class ShardTarget:
         """What the last list of shards said."""
         return self._progress
 
-    def saw(self, status: Mapping[str, Any]) -> None:
-        """Takes over a new status of the shard."""
-        self._progress = Progress(int(status.get("log_bytes_since_base", 0)), int(status.get("state_bytes", 0)))
+    def saw(self, status: Mapping[str, Any], speed: float = REPLAY_BYTES_PER_SECOND) -> None:
+        """Takes over a new status of the shard; `speed`: bytes per second of a replay."""
+        log_bytes = int(status.get("log_bytes_since_base", 0))
+        self._progress = Progress(
+            log_bytes=log_bytes,
+            state_bytes=int(status.get("state_bytes", 0)),
+            segments=int(status.get("segments_since_base", 0)),
+            replay_seconds=log_bytes / speed,
+        )
 
     def begin(self) -> ShardRun | None:
         """See `materialize.Target`."""
@@ -79,6 +101,7 @@ class Materializers:
     def poll(self) -> None:
         """Starts, polls and ends materializers; a shard whose failures are too many fails its job."""
         statuses = {status["id"]: status for status in json.loads(self._server.shards())}
+        speed = replay_speed(self._server.metrics())
         for shard_id in self._live.keys() - statuses.keys():
             self._live.pop(shard_id)[1].close()
             self._failed.discard(shard_id)
@@ -89,7 +112,7 @@ class Materializers:
                 materializer = PeriodicMaterializer(target, policy, clock=self._clock, owner=shard_id)
                 self._live[shard_id] = (target, materializer)
             target, materializer = self._live[shard_id]
-            target.saw(status)
+            target.saw(status, speed)
             self._poll_one(shard_id, materializer)
 
     def _poll_one(self, shard_id: str, materializer: PeriodicMaterializer[None]) -> None:

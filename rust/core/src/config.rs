@@ -102,6 +102,10 @@ options! {
     materialization_log_bytes: size = "256MiB",
     /// Materialize when the log since the base exceeds this multiple of the state's size.
     materialization_log_ratio: ratio = "4.0",
+    /// Materialize when the log since the base has this many change sets: each is a request of a restore, and a handle names them all; 0 = no bound.
+    materialization_segments: count = "1000",
+    /// Materialize when replaying the log since the base would take about this long, at the speed that this server last replayed with.
+    materialization_replay_time: duration = "30s",
     /// Failures in a row that a materialization may have before the job fails.
     materialization_max_failures: count = "3",
     /// Number of key groups; 0 = from the number of partitions, as Flink does. Fixed at the first start of a state.
@@ -244,6 +248,7 @@ impl Options {
         ("file_sync", None),
         ("local_recovery", None),
         ("cache_size", None),
+        ("cache_idle_timeout", None),
     ];
 
     /// The options of a map of texts. Unknown names are errors that give the nearest known one.

@@ -218,6 +218,10 @@ counters! {
     restore_micros,
     /// Bytes of bases and segments read by restores.
     restore_bytes,
+    /// Bytes of change sets replayed.
+    replay_bytes,
+    /// Microseconds spent replaying change sets, fetching them included.
+    replay_micros,
     /// Microseconds from commit to the durable acknowledgement.
     persist_micros,
     /// Microseconds spent merging partial rows into overlays.

@@ -11,6 +11,7 @@
 //!
 //! Semantics are those of Apache Flink's changelog storage (FLIP-158), with its faults cured.
 
+mod copies;
 pub mod sweep;
 pub mod writer;
 
@@ -122,7 +123,7 @@ impl ChangelogStorage {
             Registry::new(store.clone(), handle.clone(), Arc::clone(&ground.metrics), options.discard_threads);
         let local = match local_dir.filter(|_| !store.is_local_file()) {
             Some(dir) => {
-                let cache = ObjectCache::new(dir, options.cache_size, Arc::clone(&ground.metrics))?;
+                let cache = copies::open(dir, &options, &ground.metrics, &ground.clock)?;
                 Some(Local { cache, registry: LocalRegistry::default() })
             }
             None => None,
@@ -205,7 +206,7 @@ impl ChangelogStorage {
         }
         let shared = &self.shared;
         let cache = match cache_dir {
-            Some(dir) => Some(ObjectCache::new(dir, shared.options.cache_size, Arc::clone(&shared.metrics))?),
+            Some(dir) => Some(copies::open(dir, &shared.options, &shared.metrics, &shared.clock)?),
             None => shared.local.as_ref().map(|local| Arc::clone(&local.cache)),
         };
         Ok(ChangeReader::new(

@@ -17,7 +17,7 @@
 //!    for recovery on this machine stays.
 //!
 //! One cache to a folder: a second one, in this process or another, would take the first one's files for its own. A
-//! state server has its folder to itself, and all its shards share one cache.
+//! state server has its folder to itself, and all its shards share one cache; `changelog::copies` sees to it elsewhere.
 
 use super::copy::{Key, is_intact, key_of, size_of_name};
 use crate::clock::SharedClock;
@@ -98,11 +98,14 @@ pub struct ObjectCache {
     metrics: SharedMetrics,
     table: Mutex<Table>,
     idle_timeout: Option<(Duration, SharedClock)>,
+    /// What keeps others out of the folder, as long as it is open.
+    claim: Option<File>,
 }
 
 impl std::fmt::Debug for ObjectCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ObjectCache").field("dir", &self.dir).finish_non_exhaustive()
+        let claimed = self.claim.is_some();
+        f.debug_struct("ObjectCache").field("dir", &self.dir).field("claimed", &claimed).finish_non_exhaustive()
     }
 }
 
@@ -140,7 +143,8 @@ impl ObjectCache {
             }
         }
         found.sort();
-        let this = Self { dir: dir.to_owned(), max_bytes, metrics, table: Mutex::default(), idle_timeout: None };
+        let this =
+            Self { dir: dir.to_owned(), max_bytes, metrics, table: Mutex::default(), idle_timeout: None, claim: None };
         {
             let mut table = this.table.lock();
             for (_, key, size) in found {
@@ -162,6 +166,16 @@ impl ObjectCache {
     pub fn with_idle_timeout(mut self: Arc<Self>, timeout: Duration, clock: SharedClock) -> Arc<Self> {
         Arc::get_mut(&mut self).expect("nobody shares a cache that is being made").idle_timeout =
             Some((timeout, clock));
+        self
+    }
+
+    /// The same cache, which keeps `claim` open as long as anybody uses it.
+    ///
+    /// # Panics
+    /// If the cache is in use already.
+    #[must_use]
+    pub fn with_claim(mut self: Arc<Self>, claim: File) -> Arc<Self> {
+        Arc::get_mut(&mut self).expect("nobody shares a cache that is being made").claim = Some(claim);
         self
     }
 

@@ -222,11 +222,14 @@ impl Shard {
 
     fn apply_segments(&self, keyed: &mut KeyedState, segments: &[SegmentRef]) -> Result<()> {
         let context = &self.context;
-        context.metrics.restore_bytes.add(segments.iter().map(|s| s.length).sum());
+        let (start, bytes) = (Instant::now(), segments.iter().map(|s| s.length).sum());
+        context.metrics.restore_bytes.add(bytes);
         let mut sets = std::pin::pin!(read_segments(&context.store, context.cache.as_ref(), segments, REPLAY_PREFETCH));
         while let Some(set) = context.runtime.block_on(sets.try_next())? {
             keyed.apply(&set)?;
         }
+        context.metrics.replay_bytes.add(bytes);
+        context.metrics.replay_micros.add_elapsed(start);
         Ok(())
     }
 
