@@ -185,8 +185,8 @@ fn make_folder(target: &Path, sync: bool) -> Result<()> {
     let missing: Vec<&Path> = target.ancestors().skip(1).take_while(|folder| !folder.exists()).collect();
     for folder in missing.into_iter().rev() {
         match std::fs::create_dir(folder) {
-            // Another put was faster.
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            // Another put was faster; what is there and no folder (a link to nowhere) would be tried for ever.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
             made => made.map_err(|e| refused("make the folder", folder, e))?,
         }
         if sync {

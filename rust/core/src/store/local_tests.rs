@@ -65,6 +65,15 @@ async fn invariant_3_synced_puts_make_their_folders() {
 }
 
 #[tokio::test]
+async fn a_folder_that_cannot_be_made_ends_the_put() {
+    let folder = folder();
+    let files = LocalFiles::open(folder.path(), false).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("nowhere"), folder.path().join("log")).unwrap();
+    let lost = put(&files, "log/a", vec!["lost".into()], PutMode::Create).await.unwrap_err();
+    assert!(lost.to_string().contains("log"), "{lost}");
+}
+
+#[tokio::test]
 async fn more_pieces_than_one_call_takes() {
     let folder = folder();
     let files = LocalFiles::open(folder.path(), false).unwrap();
