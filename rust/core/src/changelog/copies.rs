@@ -109,6 +109,8 @@ mod tests {
     use super::*;
     use crate::clock::ManualClock;
     use crate::failpoint::Failpoints;
+    use crate::model::ObjectRef;
+    use crate::read::Lease;
     use crate::store::Store;
     use bytes::Bytes;
 
@@ -126,16 +128,24 @@ mod tests {
         assert!(other.0.ends_with("1") && claim(&other.0).unwrap().0.ends_with("1/1"));
     }
 
+    /// A lease of a new object, with what it is of.
+    fn leased(cache: &Arc<ObjectCache>, name: &str) -> (Store, ObjectRef, Lease) {
+        let (options, metrics) = (Options::default(), SharedMetrics::default());
+        let store =
+            Store::open(&format!("memory://{name}"), &[].into(), &options, metrics, Failpoints::none()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let object = store.put_new("log/a", vec![Bytes::from_static(b"a")]).await.unwrap();
+            let lease = cache.lease(&store, &object).await.unwrap();
+            (store, object, lease)
+        })
+    }
+
     #[test]
     fn invariant_2_a_place_is_free_when_nobody_uses_it() {
         let dir = tempfile::tempdir().unwrap();
         let cache = at(dir.path());
-        let metrics = SharedMetrics::default();
-        let store =
-            Store::open("memory://copies", &[].into(), &Options::default(), metrics, Failpoints::none()).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let object = runtime.block_on(store.put_new("log/a", vec![Bytes::from_static(b"a")])).unwrap();
-        let lease = runtime.block_on(cache.lease(&store, &object)).unwrap();
+        let (_, _, lease) = leased(&cache, "copies");
         drop(cache);
         let root = std::fs::canonicalize(dir.path()).unwrap();
         assert_ne!(claim(&root).unwrap().0, root, "a lease uses it");
@@ -146,14 +156,11 @@ mod tests {
     #[test]
     fn downloads_that_nobody_uses_go() {
         let dir = tempfile::tempdir().unwrap();
-        let (clock, metrics) = (ManualClock::at(0), SharedMetrics::default());
-        let cache = open(dir.path(), &Options::default(), &metrics, &(Arc::clone(&clock) as _)).unwrap();
-        let store =
-            Store::open("memory://idle", &[].into(), &Options::default(), Arc::clone(&metrics), Failpoints::none())
-                .unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let object = runtime.block_on(store.put_new("log/a", vec![Bytes::from_static(b"a")])).unwrap();
-        drop(runtime.block_on(cache.lease(&store, &object)).unwrap());
+        let clock = ManualClock::at(0);
+        let clocked: SharedClock = Arc::clone(&clock) as _;
+        let cache = open(dir.path(), &Options::default(), &SharedMetrics::default(), &clocked).unwrap();
+        let (store, object, lease) = leased(&cache, "idle");
+        drop(lease);
         assert!(look() && cache.contains(&store, &object));
         clock.advance(Options::default().cache_idle_timeout);
         assert!(look() && !cache.contains(&store, &object));
