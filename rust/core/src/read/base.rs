@@ -42,6 +42,17 @@ pub async fn fetch_base(
     base: &BaseRef,
     into: &Path,
 ) -> Result<Manifest> {
+    let manifest = fetch_manifest(store, base).await?;
+    std::fs::create_dir(into).map_err(|e| Error::io(format!("cannot make the folder {}", into.display()), &e))?;
+    let mut folder = Folder { path: into.to_owned(), keep: false };
+    place_inline(&manifest, into)?;
+    fetch_files(store, cache, &manifest, into, |_| true).await?;
+    folder.keep = true;
+    Ok(manifest)
+}
+
+/// The manifest of `base`, checked to be its.
+pub(super) async fn fetch_manifest(store: &Store, base: &BaseRef) -> Result<Manifest> {
     let bytes = store.get(&base.manifest).await?;
     let name = format!("{}/{}", store.uri(), base.manifest.name);
     let manifest = decode_manifest(&name, &bytes)?;
@@ -52,18 +63,32 @@ pub async fn fetch_base(
             format!("it is the manifest of version {}, the handle names {}", manifest.version, base.version),
         ));
     }
-    std::fs::create_dir(into).map_err(|e| Error::io(format!("cannot make the folder {}", into.display()), &e))?;
-    let mut folder = Folder { path: into.to_owned(), keep: false };
+    Ok(manifest)
+}
+
+/// Writes the files whose bytes are in the manifest.
+pub(super) fn place_inline(manifest: &Manifest, into: &Path) -> Result<()> {
     for (name, content) in &manifest.inline {
         let file = into.join(name);
         std::fs::write(&file, content).map_err(|e| Error::io(format!("cannot write {}", file.display()), &e))?;
     }
-    stream::iter(&manifest.files)
-        .map(Ok)
-        .try_for_each_concurrent(PARALLEL_FILES, |file| fetch_file(store, cache, file, into.join(&file.name)))
-        .await?;
-    folder.keep = true;
-    Ok(manifest)
+    Ok(())
+}
+
+/// Fetches the files of the manifest that `wanted` names, into the folder `into`. Returns their bytes.
+pub(super) async fn fetch_files(
+    store: &Store,
+    cache: Option<&Arc<ObjectCache>>,
+    manifest: &Manifest,
+    into: &Path,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<u64> {
+    let files: Vec<&ManifestFile> = manifest.files.iter().filter(|file| wanted(&file.name)).collect();
+    let bytes = files.iter().map(|file| file.object.size).sum();
+    // A list, not a lazy stream of closures: so the future stays `Send` for any lifetime.
+    let fetches: Vec<_> = files.into_iter().map(|f| fetch_file(store, cache, f, into.join(&f.name))).collect();
+    stream::iter(fetches).buffer_unordered(PARALLEL_FILES).try_collect::<()>().await?;
+    Ok(bytes)
 }
 
 async fn fetch_file(

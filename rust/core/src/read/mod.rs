@@ -3,6 +3,7 @@
 //! ```text
 //! replay  segments ──► change sets, in order, prefetched     cache  objects on local disk: one download, many readers
 //! base    manifest ──► a folder of RocksDB files
+//! part    the same two for a range of key groups: only the tables and blocks that may hold its keys
 //! ```
 //!
 //! Owns: which bytes are fetched for a restore, from where, and the local copies.
@@ -12,8 +13,10 @@ pub mod base;
 pub mod cache;
 pub mod changes;
 mod copy;
+pub mod part;
 pub mod replay;
 
 pub use base::fetch_base;
 pub use cache::{Lease, ObjectCache};
+pub use part::{PartOfBase, fetch_part_of_base, read_parts};
 pub use replay::read_segments;

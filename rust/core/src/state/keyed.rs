@@ -14,12 +14,12 @@ use super::checkpoint::Checkpointer;
 use super::codec::hash_key;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
-use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, push_key, split_key};
+use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, no_wal, push_key, split_key};
 use crate::budget::Reservation;
 use crate::error::{Error, Result};
-use crate::model::{ChangeSet, KeyGroup, Op, StateId};
+use crate::model::{ChangeSet, KeyGroup, KeyGroupRange, Op, StateId};
 use parking_lot::Mutex;
-use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions};
+use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, IngestExternalFileOptions, ReadOptions, WriteBatch};
 use std::collections::{HashMap, HashSet};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -238,6 +238,30 @@ impl KeyedState {
         }
         let written = sink.finish();
         self.wrote(written)
+    }
+
+    /// Takes over tables in the order of their keys, none of which the state has; their files are gone then.
+    pub fn ingest(&mut self, tables: Vec<PathBuf>) -> Result<()> {
+        self.check()?;
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let mut options = IngestExternalFileOptions::default();
+        options.set_move_files(true);
+        self.db.ingest_external_file_opts(&options, tables)?;
+        self.hot.set_complete(false);
+        self.stored = true;
+        Ok(())
+    }
+
+    /// Deletes all entries of `groups`, none of which may be in the hot tier: for a state that was opened just now.
+    pub(super) fn delete_groups(&mut self, groups: KeyGroupRange) -> Result<()> {
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let mut batch = WriteBatch::default();
+        batch.delete_range(groups.start.to_be_bytes(), groups.end.to_be_bytes());
+        Ok(self.db.write_opt(batch, &no_wal())?)
     }
 
     /// Starts a flush of all that is dirty now.

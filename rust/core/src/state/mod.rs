@@ -1,7 +1,7 @@
 //! Keyed state: keys, values, aggregates, and the hot tier over RocksDB.
 //!
 //! Owns: the canonical key encoding and its hash, accumulator rows and the tables that hold them, the split of input
-//! rows into shards, and the local keyed state.
+//! rows into shards, the local keyed state, and states of a range of key groups ([`part`]).
 //! Does not own: which version a shard is at (`shard`), the log (`write`), the bucket (`store`).
 //!
 //! The way of a row through this floor: [`split`] encodes its key ([`codec`]), folds it into an accumulator row
@@ -15,6 +15,7 @@ pub mod codec;
 pub mod hot;
 pub mod keyed;
 mod order;
+pub mod part;
 mod payload;
 pub mod rocks;
 mod rows;

@@ -100,7 +100,8 @@ impl SharedResources {
         self.inner.cache.get_usage() as u64
     }
 
-    fn options(&self) -> Options {
+    /// The options of every database and every table of the process.
+    pub(super) fn options(&self) -> Options {
         let shared = &*self.inner;
         let mut table = BlockBasedOptions::default();
         table.set_block_cache(&shared.cache);
@@ -153,6 +154,23 @@ impl SharedResources {
         }
         let families = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
         DB::open_cf_with_opts(&options, dir, families).map_err(|e| open_error(dir, &e))
+    }
+
+    /// Opens files of which tables may be absent: nothing is compacted, and an absent table is an error only when it is
+    /// read.
+    pub(super) fn open_sparse(&self, dir: &Path, read_only: bool) -> Result<DB> {
+        let mut options = self.options();
+        // With them RocksDB refuses to open without all tables. Checksums are verified all the same.
+        options.set_paranoid_checks(false);
+        options.set_skip_stats_update_on_db_open(true);
+        options.set_disable_auto_compactions(true);
+        let families = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
+        let db = if read_only {
+            DB::open_cf_with_opts_for_read_only(&options, dir, families, false)
+        } else {
+            DB::open_cf_with_opts(&options, dir, families)
+        };
+        db.map_err(|e| open_error(dir, &e))
     }
 }
 

@@ -1,0 +1,137 @@
+//! Parts of a state: the entries of a range of key groups out of the RocksDB files of a base.
+//!
+//! Owns: which tables of a base a range needs, clipping a base to a range, and moving a range from one base into another
+//! state.
+//! Does not own: fetching the files (`read`), which bases and in which order (`shard`).
+//!
+//! RocksDB's own manifest lists the first and the last key of each table, so a base need not be here as a whole: it is
+//! opened without looking at its tables, and made to forget those beside the range before anything is read. A fault in
+//! that choice cannot lose an entry, only fail: what RocksDB does not forget must be here.
+//!
+//! Invariants:
+//! 1. a range needs every table that may hold one of its keys, both of the table's bounds inclusive, every table
+//!    of level 0 (RocksDB never forgets these), and the neighbours that share a bound with one of them (RocksDB forgets
+//!    neither without the other);
+//! 2. nothing is compacted before the entries are where they shall be;
+//! 3. after [`clip`] and [`export`] exactly the entries of the range are there, as they were before.
+
+use super::keyed::KeyedState;
+use super::rocks::SharedResources;
+use crate::error::{Error, Result};
+use crate::model::KeyGroupRange;
+use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions, SstFileWriter};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Size of an exported table; the same as of those that RocksDB writes.
+const TABLE_BYTES: u64 = 32 << 20;
+/// After every key of a state: key groups end at 32,768.
+const AFTER_ALL: &[u8] = &[u8::MAX];
+
+/// A table as RocksDB's manifest lists it.
+#[derive(Debug)]
+struct Table {
+    name: String,
+    level: i32,
+    first: Vec<u8>,
+    last: Vec<u8>,
+}
+
+/// Names of the tables that `groups` need, of the base whose other files are in `dir`. No table has to be there.
+pub fn tables_of(dir: &Path, groups: KeyGroupRange, shared: &SharedResources) -> Result<BTreeSet<String>> {
+    let tables = tables(&shared.open_sparse(dir, true)?)?;
+    let needed = needed(&tables, groups);
+    Ok(tables.into_iter().zip(needed).filter(|(_, needed)| *needed).map(|(table, _)| table.name).collect())
+}
+
+/// Opens the base in `dir`, which holds the entries of `have`, as the state of the entries of `want`. Tables that `want`
+/// does not need may be absent.
+pub fn clip(dir: &Path, have: KeyGroupRange, want: KeyGroupRange, shared: &SharedResources) -> Result<KeyedState> {
+    drop_absent(dir, want, shared)?;
+    let mut keyed = KeyedState::open(dir, shared)?;
+    keyed.delete_groups(KeyGroupRange { start: have.start, end: have.end.min(want.start) })?;
+    keyed.delete_groups(KeyGroupRange { start: have.start.max(want.end), end: have.end })?;
+    Ok(keyed)
+}
+
+/// Writes the entries of `groups` of the base in `from` into new tables `0`, `1`, … in the folder `into`, for
+/// [`KeyedState::ingest`]. Tables that `groups` do not need may be absent. Of the base, nothing can be used afterwards.
+pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedResources) -> Result<Vec<PathBuf>> {
+    drop_absent(from, groups, shared)?;
+    let db = shared.open_sparse(from, true)?;
+    let mut options = ReadOptions::default();
+    options.fill_cache(false);
+    options.set_readahead_size(2 << 20);
+    options.set_iterate_lower_bound(groups.start.to_be_bytes());
+    options.set_iterate_upper_bound(groups.end.to_be_bytes());
+    let mut iterator = db.raw_iterator_opt(options);
+    iterator.seek_to_first();
+    let table_options = shared.options();
+    let mut tables = Vec::new();
+    while iterator.valid() {
+        let path = into.join(tables.len().to_string());
+        let mut writer = SstFileWriter::create(&table_options);
+        writer.open(&path)?;
+        while let Some((key, value)) = iterator.item().filter(|_| writer.file_size() < TABLE_BYTES) {
+            writer.put(key, value)?;
+            iterator.next();
+        }
+        writer.finish()?;
+        tables.push(path);
+    }
+    iterator.status()?;
+    Ok(tables)
+}
+
+/// Makes the base in `dir` forget the absent tables, all of which are beside `want`.
+fn drop_absent(dir: &Path, want: KeyGroupRange, shared: &SharedResources) -> Result<()> {
+    let absent = |db: &DB| Ok::<_, Error>(tables(db)?.into_iter().find(|table| !dir.join(&table.name).exists()));
+    if absent(&shared.open_sparse(dir, true)?)?.is_none() {
+        return Ok(());
+    }
+    let db = shared.open_sparse(dir, false)?;
+    let family = db
+        .cf_handle(DEFAULT_COLUMN_FAMILY_NAME)
+        .ok_or_else(|| Error::internal("RocksDB has no default column family"))?;
+    db.delete_file_in_range_cf(family, &[][..], &want.start.to_be_bytes()[..])?;
+    db.delete_file_in_range_cf(family, &want.end.to_be_bytes()[..], AFTER_ALL)?;
+    match absent(&db)? {
+        None => Ok(()),
+        Some(table) => Err(Error::internal(format!("RocksDB still wants {table:?}, which was left out of a base"))),
+    }
+}
+
+fn tables(db: &DB) -> Result<Vec<Table>> {
+    let table = |file: rocksdb::LiveFile| Table {
+        name: file.name.trim_start_matches('/').to_owned(),
+        level: file.level,
+        first: file.start_key.unwrap_or_default(),
+        // Without a bound it may reach anywhere.
+        last: file.end_key.unwrap_or_else(|| AFTER_ALL.to_vec()),
+    };
+    Ok(db.live_files()?.into_iter().map(table).collect())
+}
+
+/// Which of `tables` are needed (invariant 1).
+fn needed(tables: &[Table], groups: KeyGroupRange) -> Vec<bool> {
+    let (start, end) = (groups.start.to_be_bytes(), groups.end.to_be_bytes());
+    let wanted = |t: &Table| t.level == 0 || (t.first[..] < end[..] && t.last[..] >= start[..]);
+    let mut needed: Vec<bool> = tables.iter().map(wanted).collect();
+    loop {
+        let more: Vec<usize> = (0..tables.len())
+            .filter(|&i| {
+                let touches =
+                    |t: &Table| t.level == tables[i].level && t.first <= tables[i].last && t.last >= tables[i].first;
+                !needed[i] && tables.iter().zip(&needed).any(|(t, &needed)| needed && touches(t))
+            })
+            .collect();
+        if more.is_empty() {
+            return needed;
+        }
+        more.into_iter().for_each(|i| needed[i] = true);
+    }
+}
+
+#[cfg(test)]
+#[path = "part_tests.rs"]
+mod tests;
