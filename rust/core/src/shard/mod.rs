@@ -9,14 +9,20 @@
 //! 2. Any number of sessions may prepare versions from the live one; none of them is visible to another [P8].
 //! 3. A session whose base is no longer live fails with a retryable error; it never reads another version [P8].
 //! 4. Whatever is lost locally is rebuilt from the handle alone [P2, P3].
+//!
+//! Beside that stands [`rescale`]: a state of other key groups, made from the handles of all shards ([`sources`]).
 
 pub mod lineage;
 mod materialize;
+pub mod rescale;
 pub mod session;
+pub mod sources;
 mod transition;
 
 pub use materialize::MaterializeRun;
+pub use rescale::{RangeState, Rescaler};
 pub use session::{Committed, ResultBatches, Session};
+pub use sources::Sources;
 
 use crate::budget::{MemoryBudget, Reservation, Want};
 use crate::clock::SharedClock;

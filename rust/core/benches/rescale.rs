@@ -1,0 +1,198 @@
+//! Rescaling a million keys from one shard to two and back, and two ways of moving half of them between states.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use fastchangelog_core::budget::MemoryBudget;
+use fastchangelog_core::config::{Compression, Options};
+use fastchangelog_core::failpoint::Failpoints;
+use fastchangelog_core::format::{FILE_HEADER_LEN, crc32c, encode_set, file_footer, file_header};
+use fastchangelog_core::metrics::Metrics;
+use fastchangelog_core::model::handle::HASH_ID;
+use fastchangelog_core::model::{
+    BatchId, Change, ChangeSet, InstanceId, KeyGroupRange, Op, SegmentRef, ShardHandle, StateId, VersionId,
+    key_group_of, shard_range,
+};
+use fastchangelog_core::shard::{Rescaler, Sources};
+use fastchangelog_core::snapshot::{Inventory, push};
+use fastchangelog_core::state::codec::hash_key;
+use fastchangelog_core::state::keyed::KeyedState;
+use fastchangelog_core::state::part::export;
+use fastchangelog_core::state::rocks::SharedResources;
+use fastchangelog_core::store::{Store, log_name};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+const KEYS: u64 = 1_000_000;
+/// Keys that the segment after each base changes.
+const CHANGED: u64 = 100_000;
+const GROUPS: u16 = 128;
+
+/// Changes of `keys` in `range`, each value of 24 bytes that compress little.
+fn change_set(keys: u64, range: KeyGroupRange, round: u64) -> ChangeSet {
+    let mut set = ChangeSet::default();
+    for i in 0..keys {
+        let mut key = [1; 9];
+        key[1..].copy_from_slice(&i.to_be_bytes());
+        let hash = hash_key(&key);
+        let key_group = key_group_of(hash, GROUPS);
+        if range.contains(key_group) {
+            let value = [hash, hash.rotate_left(13) ^ round, i].map(u64::to_le_bytes).concat();
+            set.push(Change { op: Op::Put, state: StateId(0), key_group, key: &key, value: &value });
+        }
+    }
+    set.sort_by_key_group();
+    set
+}
+
+struct World {
+    root: tempfile::TempDir,
+    runtime: Runtime,
+    rescaler: Rescaler,
+    folders: u32,
+}
+
+impl World {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let (metrics, failpoints) = (Arc::new(Metrics::default()), Failpoints::none());
+        let options = Options { file_sync: false, ..Options::default() };
+        let uri = root.path().join("bucket").display().to_string();
+        let store =
+            Store::open(&uri, &BTreeMap::new(), &options, Arc::clone(&metrics), Arc::clone(&failpoints)).unwrap();
+        let resources = SharedResources::new(&MemoryBudget::new(1 << 30), Arc::clone(&metrics)).unwrap();
+        let rescaler = Rescaler { store, cache: None, resources, metrics, failpoints };
+        Self { root, runtime: Runtime::new().unwrap(), rescaler, folders: 0 }
+    }
+
+    fn fresh(&mut self) -> PathBuf {
+        self.folders += 1;
+        self.root.path().join(format!("{}", self.folders))
+    }
+
+    /// The checkpoint of a state of all keys in `range`.
+    fn checkpoint(&mut self, range: KeyGroupRange) -> PathBuf {
+        let (dir, checkpoint) = (self.fresh(), self.fresh());
+        let mut keyed = KeyedState::create(&dir, &self.rescaler.resources).unwrap();
+        keyed.apply(&change_set(KEYS, range, 0)).unwrap();
+        keyed.begin_flush();
+        while keyed.flush_dirty(100_000).unwrap() {}
+        keyed.checkpointer().tidy(1, 0.0).unwrap();
+        keyed.checkpoint(&checkpoint).unwrap();
+        keyed.destroy().unwrap();
+        checkpoint
+    }
+
+    /// Handles of `shards` shards: a base of all keys and a segment that changes some.
+    fn sources(&mut self, shards: u32) -> Sources {
+        let handles = (0..shards).map(|shard| {
+            let key_groups = shard_range(shard, shards, GROUPS);
+            let checkpoint = self.checkpoint(key_groups);
+            let (instance, version) = (InstanceId::random(), VersionId::random());
+            let (none, r) = (Inventory::default(), &self.rescaler);
+            let base = push(&r.store, &checkpoint, &none, instance, version, version, &r.failpoints, &r.metrics);
+            let (base, _) = self.runtime.block_on(base).unwrap();
+            let set = change_set(CHANGED, key_groups, 1);
+            let bytes = encode_set(&set, Compression::Zstd).unwrap().to_bytes();
+            let (offset, length) = (FILE_HEADER_LEN as u64, bytes.len() as u64);
+            let mut object = file_header().to_vec();
+            object.extend_from_slice(&bytes);
+            object.extend_from_slice(&file_footer(&[(offset, length)], crc32c(&object)));
+            let object = self.runtime.block_on(r.store.put_new(&log_name(), vec![object.into()])).unwrap();
+            let version = VersionId::random();
+            let records = set.len() as u64;
+            ShardHandle {
+                instance,
+                version,
+                parent: None,
+                batch: BatchId(1),
+                shard,
+                shards,
+                max_parallelism: GROUPS,
+                key_groups,
+                hash_id: HASH_ID,
+                schema_id: 0,
+                schema: String::new(),
+                watermark: None,
+                state_keys: 0,
+                state_bytes: 0,
+                base: Some(base),
+                indexed: None,
+                segments: vec![SegmentRef { version, batch: BatchId(1), object, offset, length, records }],
+            }
+        });
+        Sources::of(handles.collect()).unwrap()
+    }
+
+    fn rescale(&mut self, sources: &Sources, shards: u32) {
+        for range in sources.targets(shards).unwrap() {
+            let dir = self.fresh();
+            let state = self.runtime.block_on(self.rescaler.restore_range(range, sources, &dir)).unwrap();
+            state.keyed.destroy().unwrap();
+        }
+    }
+
+    /// Half of the key groups of a base into an empty state, as tables.
+    fn move_tables(&mut self, from: &Path, half: KeyGroupRange) -> KeyedState {
+        let (dir, into) = (self.fresh(), self.fresh());
+        std::fs::create_dir(&into).unwrap();
+        let mut keyed = KeyedState::create(&dir, &self.rescaler.resources).unwrap();
+        keyed.ingest(export(from, half, &into, &self.rescaler.resources).unwrap()).unwrap();
+        keyed
+    }
+
+    /// The same as changes.
+    fn move_changes(&mut self, from: &Path, half: KeyGroupRange) -> KeyedState {
+        let (dir, copy) = (self.fresh(), self.fresh());
+        std::fs::create_dir(&copy).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let name = entry.unwrap().file_name();
+            std::fs::copy(from.join(&name), copy.join(&name)).unwrap();
+        }
+        let source = KeyedState::open(&copy, &self.rescaler.resources).unwrap();
+        let mut keyed = KeyedState::create(&dir, &self.rescaler.resources).unwrap();
+        let mut set = ChangeSet::default();
+        source
+            .for_each(&mut |e| {
+                if half.contains(e.key_group) {
+                    let value = e.value.unwrap_or_default();
+                    set.push(Change { op: Op::Put, state: e.state, key_group: e.key_group, key: e.key, value });
+                    if set.payload_bytes() > 8 << 20 {
+                        keyed.apply(&std::mem::take(&mut set))?;
+                    }
+                }
+                Ok(())
+            })
+            .unwrap();
+        keyed.apply(&set).unwrap();
+        // On disk, as the tables are.
+        keyed.begin_flush();
+        while keyed.flush_dirty(100_000).unwrap() {}
+        source.destroy().unwrap();
+        keyed
+    }
+}
+
+fn rescale(c: &mut Criterion) {
+    let mut world = World::new();
+    let mut group = c.benchmark_group("rescale");
+    group.throughput(Throughput::Elements(KEYS)).sample_size(10);
+    for (from, to) in [(1, 2), (2, 1)] {
+        let sources = world.sources(from);
+        group.bench_function(format!("{from} to {to}"), |b| b.iter(|| world.rescale(&sources, to)));
+    }
+    let half = shard_range(0, 2, GROUPS);
+    let base = world.checkpoint(shard_range(0, 1, GROUPS));
+    group.throughput(Throughput::Elements(KEYS / 2));
+    group.bench_function("move half/tables", |b| {
+        b.iter_batched(|| (), |()| world.move_tables(&base, half), BatchSize::PerIteration);
+    });
+    group.bench_function("move half/changes", |b| {
+        b.iter_batched(|| (), |()| world.move_changes(&base, half), BatchSize::PerIteration);
+    });
+    group.finish();
+}
+
+criterion_group!(benches, rescale);
+criterion_main!(benches);

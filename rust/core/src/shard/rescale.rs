@@ -1,0 +1,309 @@
+//! Rescaling: the state of a range of key groups, made from the handles of all shards of another number of shards.
+//!
+//! Owns: the way from handles to a local state of exactly the range: whose files are taken over, whose entries are
+//! copied, whose changes are replayed, and that a failure leaves nothing behind.
+//! Does not own: which handles (`sources`), the version and the handle of what comes out, where it is used.
+//!
+//! Steps:
+//! 1. read what leads to each source that has wanted key groups;
+//! 2. take one base over: fetch the tables that may hold wanted keys, clip the rest;
+//! 3. of the other bases, [`PARALLEL_SOURCES`] at a time: fetch such tables, write the wanted entries into new tables,
+//!    ingest these;
+//! 4. replay all segments, of each only the wanted key groups;
+//! 5. count.
+//!
+//! Invariants:
+//! 1. the result holds exactly the entries of the range, as base and segments of their sources have them (P5);
+//! 2. nothing is written to the store, and sources are only read;
+//! 3. when it has failed, neither of its folders is there; when it is dropped at any point, they go with the end of what
+//!    is under way on threads;
+//! 4. of a base only those tables are fetched that may hold a wanted key, of a large segment only such blocks.
+
+use super::lineage::Lineage;
+use super::sources::{Sources, Wanted, choose_base};
+use crate::error::{Error, Result};
+use crate::failpoint::SharedFailpoints;
+use crate::format::handle::decode_segment_index;
+use crate::metrics::SharedMetrics;
+use crate::model::{BaseRef, ChangeSet, KeyGroupRange};
+use crate::read::{ObjectCache, fetch_part_of_base, read_parts, read_segments};
+use crate::state::keyed::KeyedState;
+use crate::state::part::{clip, export, tables_of};
+use crate::state::rocks::SharedResources;
+use crate::store::Store;
+use crate::store::transfer::blocking;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// Bases that are on the disk beside the new state at the same time.
+const PARALLEL_SOURCES: usize = 2;
+/// Change sets read ahead.
+const PREFETCH: usize = 4;
+
+/// What rescaling needs of the process, and where the sources' objects are.
+#[derive(Clone)]
+pub struct Rescaler {
+    /// The folder that the handles' object names are relative to.
+    pub store: Store,
+    /// Local copies; none when the bucket is a local folder.
+    pub cache: Option<Arc<ObjectCache>>,
+    /// RocksDB's shared memory.
+    pub resources: SharedResources,
+    /// Counters of the process.
+    pub metrics: SharedMetrics,
+    /// Failpoints of the process.
+    pub failpoints: SharedFailpoints,
+}
+
+/// The state of a range of key groups.
+#[derive(Debug)]
+pub struct RangeState {
+    /// Its entries.
+    pub keyed: KeyedState,
+    /// Number of keys.
+    pub keys: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Bytes of tables and changes that were brought for it.
+    pub fetched: u64,
+}
+
+/// A folder that vanishes with the last who uses it, unless it was kept.
+struct Folder {
+    path: PathBuf,
+    keep: AtomicBool,
+    /// The folder it is in, if that one vanishes, too: not before this one.
+    _inside: Option<Arc<Folder>>,
+    /// Tells who waits for the end of all folders. A field, so that it goes after the folder.
+    user: mpsc::Sender<()>,
+}
+
+impl Folder {
+    fn create(path: PathBuf, inside: Option<&Arc<Self>>, user: mpsc::Sender<()>) -> Result<Arc<Self>> {
+        std::fs::create_dir(&path).map_err(|e| Error::io(format!("cannot make the folder {}", path.display()), &e))?;
+        Ok(Arc::new(Self { path, keep: AtomicBool::new(false), _inside: inside.cloned(), user }))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.keep.load(Ordering::Relaxed) {
+            return;
+        }
+        // Under another name first: a dropped download that is still on a thread must not put a file into it meanwhile.
+        let mut gone = self.path.clone().into_os_string();
+        gone.push(".gone");
+        let removed = std::fs::rename(&self.path, &gone).and_then(|()| std::fs::remove_dir_all(&gone));
+        if let Err(error) = removed {
+            tracing::warn!(%error, folder = %self.path.display(), "a local folder could not be removed");
+        }
+    }
+}
+
+/// A state in the making. The state is closed before its folder is removed.
+struct Building {
+    keyed: KeyedState,
+    folder: Arc<Folder>,
+}
+
+impl Building {
+    /// Runs a step where it may block. After an error, or when nobody waits any more, the state is gone.
+    async fn step<T: Send + 'static>(
+        mut self,
+        step: impl FnOnce(&mut KeyedState) -> Result<T> + Send + 'static,
+    ) -> Result<(Self, T)> {
+        blocking(move || step(&mut self.keyed).map(|value| (self, value))).await
+    }
+}
+
+/// A source, and what leads to it.
+struct Source<'a> {
+    wanted: Wanted<'a>,
+    lineage: Lineage,
+}
+
+impl Rescaler {
+    /// The state of `target` from the shards of `sources`, in the new folder `dir`. See the module documentation.
+    pub async fn restore_range(&self, target: KeyGroupRange, sources: &Sources, dir: &Path) -> Result<RangeState> {
+        let (user, mut users) = mpsc::channel(1);
+        let result = self.restore(target, sources, dir, user).await;
+        // After a failure, other sources may still be at work on threads: they hold their folders.
+        users.recv().await;
+        result
+    }
+
+    async fn restore(
+        &self,
+        target: KeyGroupRange,
+        sources: &Sources,
+        dir: &Path,
+        user: mpsc::Sender<()>,
+    ) -> Result<RangeState> {
+        let start = Instant::now();
+        let wanted = sources.wanted(target)?;
+        self.failpoints.hit("rescale.before")?;
+        let folder = Folder::create(dir.to_owned(), None, user.clone())?;
+        let mut parts = dir.as_os_str().to_owned();
+        parts.push(".parts");
+        let parts = Folder::create(parts.into(), None, user)?;
+
+        // 1. what leads to the sources
+        let chosen = choose_base(&wanted);
+        let lineages: Vec<_> = wanted.iter().map(|wanted| self.lineage(*wanted)).collect();
+        let sources: Vec<Source<'_>> = stream::iter(lineages).buffered(PREFETCH).try_collect().await?;
+        self.failpoints.hit("rescale.lineages")?;
+
+        // 2. one base as it is
+        let (mut building, mut fetched) = self.begin(chosen.map(|i| &sources[i]), folder).await?;
+        self.failpoints.hit("rescale.taken-over")?;
+
+        // 3. the entries of the others
+        let others =
+            sources.iter().enumerate().filter(|(i, source)| Some(*i) != chosen && source.lineage.base.is_some());
+        let exports: Vec<_> = others.map(|(_, source)| self.export(source, &parts)).collect();
+        let mut exports = stream::iter(exports).buffered(PARALLEL_SOURCES);
+        while let Some((tables, bytes)) = exports.try_next().await? {
+            self.failpoints.hit("rescale.exported")?;
+            // The tables are in that folder until RocksDB has taken them.
+            let keep = Arc::clone(&parts);
+            (building, ()) = building
+                .step(move |keyed| {
+                    let ingested = keyed.ingest(tables);
+                    drop(keep);
+                    ingested
+                })
+                .await?;
+            fetched += bytes;
+            self.failpoints.hit("rescale.ingested")?;
+        }
+        drop(exports);
+        drop(parts);
+
+        // 4. the changes of all
+        for source in &sources {
+            let mut sets = self.changes(source);
+            while let Some((set, bytes)) = sets.try_next().await? {
+                (building, ()) = building.step(move |keyed| keyed.apply(&set)).await?;
+                fetched += bytes;
+                self.failpoints.hit("rescale.replayed")?;
+            }
+        }
+
+        // 5. how much it is
+        let (building, (keys, bytes)) = match whole(&sources) {
+            Some(counts) => (building, counts),
+            None => building.step(|keyed| count(keyed)).await?,
+        };
+        self.failpoints.hit("rescale.done")?;
+        let Building { keyed, folder } = building;
+        folder.keep.store(true, Ordering::Relaxed);
+        self.metrics.restores.add(1);
+        self.metrics.restore_bytes.add(fetched);
+        self.metrics.restore_micros.add_elapsed(start);
+        tracing::info!(
+            from = target.start,
+            to = target.end,
+            sources = sources.len(),
+            keys,
+            fetched,
+            millis = start.elapsed().as_millis(),
+            "restored a range of key groups"
+        );
+        Ok(RangeState { keyed, keys, bytes, fetched })
+    }
+
+    async fn lineage<'a>(&self, wanted: Wanted<'a>) -> Result<Source<'a>> {
+        let index = match &wanted.handle.indexed {
+            None => Vec::new(),
+            Some(object) => decode_segment_index(&object.name, &self.store.get(object).await?)?,
+        };
+        Ok(Source { wanted, lineage: Lineage::of(wanted.handle, index)? })
+    }
+
+    /// The base of `source` clipped to what is wanted of it, or nothing yet.
+    async fn begin(&self, source: Option<&Source<'_>>, folder: Arc<Folder>) -> Result<(Building, u64)> {
+        let shared = self.resources.clone();
+        let Some((source, base)) = source.and_then(|source| Some((source, source.lineage.base.as_ref()?))) else {
+            let created = blocking(move || {
+                Ok::<_, Error>(Building { keyed: KeyedState::create(&folder.path, &shared)?, folder })
+            });
+            return Ok((created.await?, 0));
+        };
+        let bytes = self.fetch(source, base, &folder).await?;
+        self.failpoints.hit("rescale.fetched")?;
+        let (have, want) = (source.wanted.handle.key_groups, source.wanted.groups);
+        let clipped =
+            blocking(move || Ok::<_, Error>(Building { keyed: clip(&folder.path, have, want, &shared)?, folder }));
+        Ok((clipped.await?, bytes))
+    }
+
+    /// The wanted entries of the base of `source` in new tables in the folder `parts`, and the bytes fetched for them.
+    async fn export(&self, source: &Source<'_>, parts: &Arc<Folder>) -> Result<(Vec<PathBuf>, u64)> {
+        let Some(base) = &source.lineage.base else { return Ok((Vec::new(), 0)) };
+        let shard = source.wanted.handle.shard;
+        // Removed as soon as the entries are out of it; the tables are beside it.
+        let from = Folder::create(parts.path.join(format!("base-{shard}")), Some(parts), parts.user.clone())?;
+        let bytes = self.fetch(source, base, &from).await?;
+        self.failpoints.hit("rescale.fetched")?;
+        let (groups, shared) = (source.wanted.groups, self.resources.clone());
+        let into = parts.path.join(format!("tables-{shard}"));
+        let tables = blocking(move || {
+            std::fs::create_dir(&into).map_err(|e| Error::io(format!("cannot make {}", into.display()), &e))?;
+            let tables = export(&from.path, groups, &into, &shared);
+            drop(from);
+            tables
+        });
+        Ok((tables.await?, bytes))
+    }
+
+    /// Brings of `base` what is wanted to the folder; gives the bytes.
+    async fn fetch(&self, source: &Source<'_>, base: &BaseRef, folder: &Arc<Folder>) -> Result<u64> {
+        let (groups, shared, chosen_in) = (source.wanted.groups, self.resources.clone(), Arc::clone(folder));
+        let choose = move || tables_of(&chosen_in.path, groups, &shared);
+        let part = fetch_part_of_base(&self.store, self.cache.as_ref(), base, &folder.path, choose).await?;
+        if part.manifest.instance != source.wanted.handle.instance {
+            let name = format!("{}/{}", self.store.uri(), base.manifest.name);
+            return Err(Error::corrupt(name, 0, "the base belongs to another state"));
+        }
+        Ok(part.bytes)
+    }
+
+    /// The wanted changes of a source, and the bytes of each.
+    fn changes(&self, source: &Source<'_>) -> BoxStream<'static, Result<(ChangeSet, u64)>> {
+        let (store, cache, segments) = (&self.store, self.cache.as_ref(), &source.lineage.segments);
+        if source.wanted.is_whole() {
+            let lengths = stream::iter(segments.iter().map(|s| s.length).collect::<Vec<_>>());
+            let sets = read_segments(store, cache, segments, PREFETCH);
+            sets.zip(lengths).map(|(set, length)| Ok((set?, length))).boxed()
+        } else {
+            let sets = read_parts(store, cache, segments, source.wanted.groups, PREFETCH);
+            sets.map_ok(|part| (part.set, part.fetched)).boxed()
+        }
+    }
+}
+
+/// Keys and bytes, if the handles tell: all of each source is wanted.
+fn whole(sources: &[Source<'_>]) -> Option<(u64, u64)> {
+    let all = sources.iter().all(|source| source.wanted.is_whole());
+    let handles = || sources.iter().map(|source| source.wanted.handle);
+    all.then(|| (handles().map(|h| h.state_keys).sum(), handles().map(|h| h.state_bytes).sum()))
+}
+
+fn count(keyed: &KeyedState) -> Result<(u64, u64)> {
+    let (mut keys, mut bytes) = (0, 0);
+    keyed.for_each(&mut |entry| {
+        keys += 1;
+        bytes += (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as u64;
+        Ok(())
+    })?;
+    Ok((keys, bytes))
+}
+
+#[cfg(test)]
+#[path = "rescale_tests.rs"]
+mod tests;
