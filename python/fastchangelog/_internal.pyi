@@ -19,6 +19,7 @@ __all__ = [
     "ChangelogStorage",
     "ChangelogWriter",
     "MaterializeRun",
+    "ObjectFolder",
     "ResultBatches",
     "Server",
     "ServerClient",
@@ -29,11 +30,14 @@ __all__ = [
     "default_max_parallelism",
     "failpoint",
     "handle_json",
+    "manifest_json",
+    "object_type",
     "options_table",
     "overlay_storage_options",
     "parse_duration",
     "parse_options",
     "parse_size",
+    "segment_index_json",
     "spec_check",
 ]
 
@@ -319,6 +323,37 @@ class Splitter:
 
     def finish(self) -> list[tuple[int, bytes]]:
         """Gives what is left."""
+
+@final
+class ObjectFolder:
+    """A folder in an object store, as a sweep sees it."""
+
+    def __new__(cls, uri: str, options: Mapping[str, str], storage_options: Mapping[str, str]) -> ObjectFolder:
+        """Connects to `uri`; a local folder is made if need be."""
+    @property
+    def uri(self) -> str:
+        """The folder, without credentials."""
+    def child(self, folder: str) -> ObjectFolder:
+        """A folder of it. Names are relative to the folder that is asked."""
+    def list(self, prefix: str) -> list[tuple[str, int, float]]:
+        """All objects below `prefix`: names, sizes, and when they were written, in seconds since the epoch by the
+        store's clock."""
+    def read(self, name: str) -> bytes | None:
+        """The bytes of an object; None if there is none."""
+    def write(self, name: str, data: bytes) -> None:
+        """Writes an object as a whole, also over another one."""
+    def delete(self, name: str) -> None:
+        """Deletes an object; one that is not there is fine."""
+
+def object_type(name: str) -> str | None:
+    """What an object is by its name in a state's folder: `log`, `sst`, `base`, `index`, `probe` or `note`; None for a
+    name that is not ours."""
+
+def manifest_json(name: str, data: bytes) -> str:
+    """A base's manifest as a JSON object: `instance`, `version`, `replay_after` and the names of its `objects`."""
+
+def segment_index_json(name: str, data: bytes) -> str:
+    """The segments that an index object lists, as a JSON array of version and object."""
 
 def spec_check(spec: str) -> None:
     """Raises `InvalidArgument` when an aggregate specification cannot work; also for unsupported types."""

@@ -16,7 +16,7 @@ use crate::shard::{Placement, Shard, ShardContext};
 use crate::state::aggregate::{AggPlan, AggSpec};
 use crate::state::rocks::SharedResources;
 use crate::store::transfer::start_io_threads;
-use crate::store::{Store, paths::state_folder};
+use crate::store::{FOLDER_META, Store, state_folder};
 use crate::write::LogWriter;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -35,8 +35,6 @@ const HEADROOM_SHARE: f64 = 0.20;
 const HOT_FLOOR_SHARE: f64 = 0.05;
 /// Compiled aggregate plans kept.
 const MAX_PLANS: usize = 256;
-/// File in a state's folder that tells a sweep which checkpoint it belongs to.
-const FOLDER_META: &str = "_fastchangelog.json";
 
 /// What an engine is made of.
 pub struct EngineConfig {

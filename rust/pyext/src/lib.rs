@@ -11,6 +11,7 @@ mod provider;
 mod server;
 mod session;
 mod split;
+mod store;
 
 use pyo3::prelude::*;
 
@@ -24,6 +25,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<changelog::ChangeBatches>()?;
     module.add_class::<changelog::ChangelogHandle>()?;
     module.add_class::<split::Splitter>()?;
+    module.add_class::<store::ObjectFolder>()?;
     module.add_class::<session::SessionClient>()?;
     module.add_class::<session::ResultBatches>()?;
     module.add_class::<session::ServerClient>()?;
@@ -39,5 +41,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::build_info, module)?)?;
     module.add_function(wrap_pyfunction!(options::failpoint, module)?)?;
     module.add_function(wrap_pyfunction!(split::spec_check, module)?)?;
+    module.add_function(wrap_pyfunction!(store::object_type, module)?)?;
+    module.add_function(wrap_pyfunction!(store::manifest_json, module)?)?;
+    module.add_function(wrap_pyfunction!(store::segment_index_json, module)?)?;
     Ok(())
 }

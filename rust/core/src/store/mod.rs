@@ -32,9 +32,11 @@ mod retry;
 pub(crate) mod transfer;
 
 pub use environment::overlaid;
-pub use paths::{ObjectType, index_name, log_name, manifest_name, object_type, sst_name, state_folder};
+pub use paths::{
+    FOLDER_META, ObjectType, SWEEP_MARK, index_name, log_name, manifest_name, object_type, sst_name, state_folder,
+};
 pub use put::Sealed;
-pub use transfer::DownloadError;
+pub use transfer::{DownloadError, start_io_threads};
 
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};

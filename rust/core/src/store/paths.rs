@@ -9,9 +9,11 @@
 //! <root>/<query id>/<name>/base/<32 hex>       manifests of bases
 //! <root>/<query id>/<name>/index/<32 hex>      lists of older segments
 //! <root>/.../probe/<32 hex>                    written and removed by a store check
+//! <root>/<query id>/<name>/_fastchangelog*.json   notes: whose folder it is, and what the last sweep saw
 //! ```
 //!
-//! Invariant: names are random and never used twice, so an object that exists under a name just drawn is one's own.
+//! Invariant: names (but those of notes) are random and never used twice, so an object that exists under a name just
+//! drawn is one's own.
 
 /// What an object is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,7 +28,14 @@ pub enum ObjectType {
     Index,
     /// Left by a store check that was killed.
     Probe,
+    /// What the folder says about itself; the only objects that are written again under one name.
+    Note,
 }
+
+/// The note that tells a sweep whose folder it is.
+pub const FOLDER_META: &str = "_fastchangelog.json";
+/// The note of a sweep to the next one.
+pub const SWEEP_MARK: &str = "_fastchangelog-sweep.json";
 
 fn random_hex() -> String {
     format!("{:032x}", rand::random::<u128>())
@@ -66,12 +75,15 @@ pub fn state_folder(query_id: &str, name: &str) -> String {
 ///
 /// A staged, unfinished upload on `file://` (`log/<hex>#1`) has the type of the object it would have become.
 pub fn object_type(name: &str) -> Option<ObjectType> {
-    let (folder, file) = name.split_once('/')?;
-    let file = match file.split_once('#') {
-        Some((file, n)) if !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()) => file,
+    let name = match name.split_once('#') {
+        Some((name, n)) if !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()) => name,
         Some(_) => return None,
-        None => file,
+        None => name,
     };
+    if name == FOLDER_META || name == SWEEP_MARK {
+        return Some(ObjectType::Note);
+    }
+    let (folder, file) = name.split_once('/')?;
     let (kind, hex) = match folder {
         "log" => (ObjectType::Log, file),
         "sst" => (ObjectType::Sst, file.strip_suffix(".sst")?),
@@ -96,11 +108,16 @@ mod tests {
             (manifest_name(), ObjectType::Manifest),
             (index_name(), ObjectType::Index),
             (probe_name(), ObjectType::Probe),
+            (FOLDER_META.to_owned(), ObjectType::Note),
+            (SWEEP_MARK.to_owned(), ObjectType::Note),
         ] {
             assert_eq!(object_type(&name), Some(kind), "{name}");
             assert_eq!(object_type(&format!("{name}#1")), Some(kind), "{name}");
         }
-        for name in ["log", "log/x", "log/../../etc/passwd", "other/0123456789abcdef0123456789abcdef", "log/A#", ""] {
+        let foreign = ["log", "log/x", "log/../../etc/passwd", "other/0123456789abcdef0123456789abcdef", "log/A#", ""];
+        for name in
+            foreign.into_iter().chain(["_fastchangelog.json.bak", "log/_fastchangelog.json", "_fastchangelog.json#"])
+        {
             assert_eq!(object_type(name), None, "{name}");
         }
         assert_ne!(log_name(), log_name());

@@ -177,7 +177,7 @@ fn unwritable(file: &Path, error: &std::io::Error) -> DownloadError {
 }
 
 /// The threads that wait for stores, and on which callers' tasks run.
-pub(crate) fn start_io_threads() -> Result<tokio::runtime::Runtime> {
+pub fn start_io_threads() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("fastchangelog-io")

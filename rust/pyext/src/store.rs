@@ -1,0 +1,121 @@
+//! A folder of objects as Python's sweep sees it. Owns: signatures, and what a sweep must know of a manifest or an index
+//! as JSON; requests are the core's.
+
+use crate::gate::{Owner, enter};
+use fastchangelog_core::config::Options;
+use fastchangelog_core::failpoint::Failpoints;
+use fastchangelog_core::format::{decode_manifest, decode_segment_index};
+use fastchangelog_core::metrics::SharedMetrics;
+use fastchangelog_core::store::{self, ObjectType, start_io_threads};
+use fastchangelog_core::{Error, Result};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+const WHAT: &str = "object folder";
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct ObjectFolder {
+    store: store::Store,
+    runtime: Arc<Runtime>,
+    owner: Owner,
+}
+
+impl ObjectFolder {
+    fn run<T: Send, F>(&self, py: Python<'_>, work: impl FnOnce(store::Store) -> F + Send) -> PyResult<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        enter(py, |_| {
+            self.owner.check(WHAT)?;
+            self.runtime.block_on(work(self.store.clone()))
+        })
+    }
+}
+
+#[pymethods]
+impl ObjectFolder {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        uri: &str,
+        options: BTreeMap<String, String>,
+        storage_options: BTreeMap<String, String>,
+    ) -> PyResult<Self> {
+        enter(py, |_| {
+            let points = Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default())?;
+            let options = Options::from_map(&options)?;
+            let store = store::Store::open(uri, &storage_options, &options, SharedMetrics::default(), points)?;
+            Ok(Self { store, runtime: Arc::new(start_io_threads()?), owner: Owner::here() })
+        })
+    }
+
+    fn child(&self, folder: &str) -> Self {
+        Self { store: self.store.child(folder), runtime: Arc::clone(&self.runtime), owner: self.owner }
+    }
+
+    #[getter]
+    fn uri(&self) -> &str {
+        self.store.uri()
+    }
+
+    fn list(&self, py: Python<'_>, prefix: &str) -> PyResult<Vec<(String, u64, f64)>> {
+        let listed = self.run(py, |store| async move { store.list(prefix).await })?;
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds of this age are exact")]
+        Ok(listed.into_iter().map(|l| (l.name, l.size, l.modified_millis as f64 / 1000.0)).collect())
+    }
+
+    fn read<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let bytes = self.run(py, |store| async move { store.get_named(name).await })?;
+        Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
+    }
+
+    fn write(&self, py: Python<'_>, name: &str, data: Vec<u8>) -> PyResult<()> {
+        self.run(py, |store| async move { store.put_overwrite(name, data.into()).await })
+    }
+
+    fn delete(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        self.run(py, |store| async move { store.delete(name).await })
+    }
+}
+
+/// What an object is, by its name in a state's folder.
+#[pyfunction]
+pub(crate) fn object_type(name: &str) -> Option<&'static str> {
+    store::object_type(name).map(|kind| match kind {
+        ObjectType::Log => "log",
+        ObjectType::Sst => "sst",
+        ObjectType::Manifest => "base",
+        ObjectType::Index => "index",
+        ObjectType::Probe => "probe",
+        ObjectType::Note => "note",
+    })
+}
+
+/// A base's manifest as JSON: its ids, and the objects that it names.
+#[pyfunction]
+pub(crate) fn manifest_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
+    enter(py, |_| {
+        let manifest = decode_manifest(name, data)?;
+        let objects: Vec<&str> = manifest.files.iter().map(|file| file.object.name.as_str()).collect();
+        Ok(serde_json::json!({
+            "instance": manifest.instance.to_string(),
+            "version": manifest.version.to_string(),
+            "replay_after": manifest.replay_after.to_string(),
+            "objects": objects,
+        })
+        .to_string())
+    })
+}
+
+/// The segments that an index object lists, as JSON.
+#[pyfunction]
+pub(crate) fn segment_index_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
+    enter(py, |_| {
+        let segments = decode_segment_index(name, data)?;
+        let rows: Vec<_> = segments.iter().map(|s| (s.version.to_string(), &s.object.name)).collect();
+        serde_json::to_string(&rows).map_err(Error::internal)
+    })
+}
