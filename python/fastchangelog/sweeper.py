@@ -1,0 +1,392 @@
+"""A sweep of a state root: what was read is planned, what is planned is done.
+
+Owns: the order of reading and writing, folders and whose they are, the report.
+Does not own: the decision (`sweep`), Spark's checkpoints (anything with `Checkpoints`' shape), output (cli).
+
+Order, and why:
+1. list the root, to know its folders and their queries; read their notes;
+2. read each query's checkpoints: a doubt about one keeps all folders of its query;
+3. with `delete`, write the folder's mark again: its new time in the listing is the store's own clock;
+4. list the folder anew: everything that a handle of step 2 names was there before it, so it is in the listing;
+5. read index objects, then manifests; plan;
+6. with `delete`, write the new mark, so that what waits starts waiting, then delete what is ripe, those that name
+   others first.
+
+A sweep may end after any step, and any number may run at once: deleting twice is fine, and a lost mark costs a wait.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from fastchangelog import _internal
+from fastchangelog.errors import FastChangelogError, InvalidArgument, StateNotFoundError, StoreError
+from fastchangelog.sweep import (
+    FOLDER_META,
+    SWEEP_MARK,
+    Entry,
+    Handle,
+    Manifest,
+    Mark,
+    Plan,
+    Scene,
+    Segments,
+    indexes_to_read,
+    manifests_to_read,
+    plan,
+    plan_orphan,
+)
+
+__all__ = ["Checkpoints", "FolderReport", "Folders", "Roots", "Sweeper"]
+
+#: Requests at once: reads of manifests and deletions have nothing to do but wait for the store.
+_PARALLEL = 16
+
+T = TypeVar("T")
+
+
+class Folders(Protocol):
+    """A folder of objects: `_internal.ObjectFolder`."""
+
+    def child(self, folder: str) -> Folders:
+        """A folder of it."""
+
+    def list(self, prefix: str) -> Sequence[tuple[str, int, float]]:
+        """Names below `prefix`, sizes and times of writing in seconds since the epoch."""
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of an object; None if there is none."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes an object as a whole, also over another one."""
+
+    def delete(self, name: str) -> None:
+        """Deletes an object; one that is not there is fine."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Roots:
+    """What Spark may still hand back, as one checkpoint says."""
+
+    query_id: str
+    batches: tuple[int, ...]
+    """The retained ones."""
+    handles: Mapping[str, str]
+    """Every handle that a retained batch holds, in its text form, and where it was first found."""
+    running_since: float | None = None
+    """When the oldest batch began that is planned and not committed, in seconds since the epoch."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the report should know."""
+
+
+class Checkpoints(Protocol):
+    """Reads Spark's checkpoints."""
+
+    def query_id(self, location: str) -> str | None:
+        """The query that the checkpoint at `location` belongs to; None if there is surely no checkpoint.
+
+        Whatever else prevents an answer is an error.
+        """
+
+    def roots(self, location: str) -> Roots:
+        """What the checkpoint retains. A doubt is an error."""
+
+
+@dataclasses.dataclass
+class FolderReport:
+    """What a sweep found in one folder, and did."""
+
+    folder: str
+    checkpoints: tuple[str, ...]
+    orphan: bool
+    """True when none of its checkpoints is there."""
+    kept_because: str | None
+    """Why nothing may be deleted here; None when the folder was judged."""
+    deleted: tuple[Entry, ...] = ()
+    """Deleted, or ripe when nothing was to be deleted."""
+    waiting: tuple[Entry, ...] = ()
+    reachable: tuple[Entry, ...] = ()
+    takeable: tuple[Entry, ...] = ()
+    young: tuple[Entry, ...] = ()
+    unknown: tuple[Entry, ...] = ()
+    notes: tuple[str, ...] = ()
+    batches: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass
+class _Query:
+    """What is known of a query before its folders are looked at."""
+
+    checkpoints: tuple[str, ...] = ()
+    roots: tuple[Roots, ...] = ()
+    handles: tuple[Handle, ...] = ()
+    orphan: bool = False
+    doubt: str | None = None
+
+
+class _Folder:
+    """A folder on its way through a sweep."""
+
+    def __init__(self, name: str, store: Folders, query: _Query) -> None:
+        self.name, self.store, self.query = name, store, query
+        self.mark, self.now = Mark(), 0.0
+        self.listing: tuple[Entry, ...] = ()
+        self.report = FolderReport(
+            name,
+            query.checkpoints,
+            query.orphan,
+            query.doubt,
+            notes=tuple(note for roots in query.roots for note in roots.notes),
+            batches=tuple(sorted({batch for roots in query.roots for batch in roots.batches})),
+        )
+
+
+class Sweeper:
+    """Sweeps everything under one root."""
+
+    def __init__(
+        self,
+        root: Folders,
+        checkpoints: Checkpoints,
+        *,
+        grace: float,
+        clock: Callable[[], float],
+        locations: Iterable[str] = (),
+        delete: bool = False,
+        orphans: bool = False,
+    ) -> None:
+        """`grace` in seconds; `clock` for dry runs, which write nothing that the store could date; `locations`:
+        checkpoints that the folders don't know of; `delete` and `orphans`: what may be deleted."""
+        if grace < 0:
+            raise InvalidArgument("the grace period is negative")
+        self._root = root
+        self._checkpoints = checkpoints
+        self._grace = grace
+        self._clock = clock
+        self._locations = tuple(locations)
+        self._delete = delete
+        self._orphans = orphans
+        self.unknown: tuple[Entry, ...] = ()
+        """Objects outside of all folders of states."""
+
+    def run(self) -> list[FolderReport]:
+        """One sweep: a report for each folder."""
+        given = self._given()
+        folders, self.unknown = _folders(self._root.list(""))
+        by_query: dict[str, list[str]] = {}
+        for folder in sorted(folders):
+            by_query.setdefault(folder.split("/", 1)[0], []).append(folder)
+        reports = []
+        for name, own in by_query.items():
+            locations = [*given.get(name, ()), *(at for folder in own for at in self._recorded(folder))]
+            query = self._query(name, tuple(dict.fromkeys(locations)))
+            reports += self._sweep(query, [_Folder(folder, self._root.child(folder), query) for folder in own])
+        return reports
+
+    def _given(self) -> dict[str, list[str]]:
+        """The locations that the caller named, by query."""
+        given: dict[str, list[str]] = {}
+        for location in self._locations:
+            query = self._checkpoints.query_id(location)
+            if query is None:
+                raise StateNotFoundError(f"there is no checkpoint of a Spark query at {location}; check --checkpoint")
+            given.setdefault(query, []).append(location)
+        return given
+
+    def _recorded(self, folder: str) -> list[str]:
+        """The locations in a folder's notes."""
+        meta, mark = self._root.read(f"{folder}/{FOLDER_META}"), self._mark(folder)[0]
+        try:
+            location = json.loads(meta).get("checkpoint") if meta is not None else None
+        except (ValueError, AttributeError):
+            location = None  # said when the folder is judged
+        return [*([location] if isinstance(location, str) else []), *mark.checkpoints]
+
+    def _mark(self, folder: str) -> tuple[Mark, str | None]:
+        """What the last sweep left, and a remark if that cannot be read."""
+        data = self._root.read(f"{folder}/{SWEEP_MARK}")
+        try:
+            return (Mark() if data is None else Mark.from_bytes(data)), None
+        except ValueError as error:
+            return Mark(), f"the mark of the last sweep cannot be read ({error}): waiting starts anew"
+
+    def _query(self, query: str, locations: tuple[str, ...]) -> _Query:
+        if not locations:
+            return _Query(
+                doubt="nobody said where this query's checkpoint is: name it with --checkpoint, once with --delete"
+            )
+        found: list[Roots] = []
+        handles: dict[object, Handle] = {}
+        try:
+            for location in locations:
+                if self._checkpoints.query_id(location) == query:
+                    roots = self._checkpoints.roots(location)
+                    if roots.query_id != query:
+                        return _Query(locations, doubt=f"the checkpoint at {location} changed while it was read")
+                    found.append(roots)
+                    for text, source in roots.handles.items():
+                        handle = Handle.from_json(_internal.handle_json(text), source)
+                        handles.setdefault((handle.base, handle.index, handle.segments), handle)
+        except FastChangelogError as error:
+            return _Query(locations, doubt=f"its checkpoint cannot be read: {error}")
+        return _Query(locations, tuple(found), tuple(handles.values()), orphan=not found)
+
+    def _sweep(self, query: _Query, folders: list[_Folder]) -> list[FolderReport]:
+        """Steps 3 to 6 for all folders of a query: a handle does not say in which of them its objects are."""
+        acts = self._delete and (self._orphans or not query.orphan)
+        if query.doubt is None:
+            for folder in folders:
+                self._guarded(folder, lambda folder: self._look(folder, acts))
+            homeless = _homeless(query, folders)
+            for folder in folders:
+                folder.report.kept_because = folder.report.kept_because or homeless
+                self._guarded(folder, lambda folder: self._judge(folder, acts))
+        return [folder.report for folder in folders]
+
+    def _guarded(self, folder: _Folder, step: Callable[[_Folder], None]) -> None:
+        if folder.report.kept_because is None:
+            try:
+                step(folder)
+            except FastChangelogError as error:
+                folder.report.kept_because = f"not to the end: {error}"
+
+    def _look(self, folder: _Folder, acts: bool) -> None:
+        folder.report.kept_because = _foreign(folder.store.read(FOLDER_META))
+        if folder.report.kept_because is not None:
+            return
+        mark, remark = self._mark(folder.name)
+        if remark is not None:
+            folder.report.notes += (remark,)
+        folder.mark = dataclasses.replace(mark, checkpoints=folder.query.checkpoints)
+        folder.now = self._clock()
+        if acts:
+            # 3. the clock that dates the objects is the one that says how old they are
+            folder.store.write(SWEEP_MARK, folder.mark.to_bytes())
+        folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in folder.store.list(""))
+        if acts:
+            stamped = [e.modified for e in folder.listing if e.name == SWEEP_MARK]
+            if not stamped:
+                raise StoreError(
+                    f"{SWEEP_MARK} was written, but the store does not list it: a listing cannot be trusted"
+                )
+            folder.now = stamped[0]
+
+    def _judge(self, folder: _Folder, acts: bool) -> None:
+        decided = self._plan(folder)
+        report = folder.report
+        report.kept_because, report.deleted, report.waiting = decided.doubt, decided.delete, decided.waiting
+        report.reachable, report.takeable, report.young = decided.reachable, decided.takeable, decided.young
+        report.unknown = decided.unknown
+        if acts and decided.doubt is None:
+            report.deleted = ()
+            self._act(folder, decided)
+
+    def _plan(self, folder: _Folder) -> Plan:
+        query, mark, now = folder.query, folder.mark, folder.now
+        if query.orphan:
+            return plan_orphan(folder.listing, mark.seen, now, self._grace)
+        names = {e.name for e in folder.listing}
+        handles = tuple(h for h in query.handles if not names.isdisjoint(h.names()))
+        started = [roots.running_since for roots in query.roots if roots.running_since is not None]
+        committed = any(roots.batches for roots in query.roots)
+        scene = Scene(handles, committed, min(started, default=None), folder.listing)
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+
+            def read(wanted: Sequence[str], decode: Callable[[str, bytes], T]) -> dict[str, T]:
+                def one(name: str) -> T:
+                    data = folder.store.read(name)
+                    if data is None:
+                        raise StateNotFoundError(f"{name} was listed, and is not there: does another sweep run?")
+                    return decode(name, data)
+
+                return dict(zip(wanted, pool.map(one, wanted), strict=True))
+
+            scene = dataclasses.replace(scene, indexes=read(indexes_to_read(scene, now, self._grace), _index))
+            scene = dataclasses.replace(scene, manifests=read(manifests_to_read(scene, now, self._grace), _manifest))
+        return plan(scene, mark.seen, now, self._grace)
+
+    def _act(self, folder: _Folder, decided: Plan) -> None:
+        # 6. the mark first: a sweep that ends in between has lost no time of what waits
+        store, mark = folder.store, folder.mark
+        store.write(SWEEP_MARK, dataclasses.replace(mark, seen=decided.seen).to_bytes())
+        done: list[Entry] = []
+        try:
+            with ThreadPoolExecutor(_PARALLEL) as pool:
+                for group in _in_groups(decided.delete):
+                    done.extend(pool.map(lambda entry: _deleted(store, entry), group))
+        finally:
+            folder.report.deleted = tuple(done)
+        gone = {entry.name for entry in done}
+        if gone and SWEEP_MARK not in gone:
+            seen = {name: since for name, since in decided.seen.items() if name not in gone}
+            store.write(SWEEP_MARK, dataclasses.replace(mark, seen=seen).to_bytes())
+
+
+def _homeless(query: _Query, folders: list[_Folder]) -> str | None:
+    """A doubt about all folders of a query: a handle none of whose objects is in any of them."""
+    names = {entry.name for folder in folders for entry in folder.listing}
+    for handle in query.handles:
+        named = set(handle.names())
+        if named and names.isdisjoint(named):
+            return f"{handle.source} names {next(iter(handle.names()))}, which is not there"
+    return None
+
+
+def _deleted(store: Folders, entry: Entry) -> Entry:
+    store.delete(entry.name)
+    return entry
+
+
+def _in_groups(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Runs of one kind, notes one by one: a group is deleted before the next begins."""
+    groups: list[list[Entry]] = []
+    for entry in entries:
+        if groups and entry.kind != "note" and groups[-1][-1].kind == entry.kind:
+            groups[-1].append(entry)
+        else:
+            groups.append([entry])
+    return groups
+
+
+def _folders(listed: Iterable[tuple[str, int, float]]) -> tuple[set[str], tuple[Entry, ...]]:
+    """The folders of states under a root, and what is in none of them."""
+    by_folder: dict[str, list[tuple[str, int, float]]] = {}
+    outside = []
+    for name, size, modified in listed:
+        parts = name.split("/", 2)
+        if len(parts) == 3:
+            by_folder.setdefault("/".join(parts[:2]), []).append((parts[2], size, modified))
+        else:
+            outside.append(Entry(name, size, modified, None))
+    folders = set()
+    for folder, rows in by_folder.items():
+        if any(_internal.object_type(name) for name, _, _ in rows):
+            folders.add(folder)
+        else:
+            outside += [Entry(f"{folder}/{name}", size, modified, None) for name, size, modified in rows]
+    return folders, tuple(outside)
+
+
+def _foreign(meta: bytes | None) -> str | None:
+    """Why a folder is not to be judged by this version; None if it is."""
+    if meta is None:
+        return f"it has no {FOLDER_META}: it was not written by this library, or not by a Spark query"
+    try:
+        written = json.loads(meta)
+        form: Any = written["format"]
+    except (ValueError, TypeError, KeyError):
+        return f"its {FOLDER_META} cannot be read"
+    return None if form == 1 else f"its {FOLDER_META} has format {form!r}: use the version that wrote it"
+
+
+def _index(name: str, data: bytes) -> Segments:
+    return tuple((version, obj) for version, obj in json.loads(_internal.segment_index_json(name, data)))
+
+
+def _manifest(name: str, data: bytes) -> Manifest:
+    raw = json.loads(_internal.manifest_json(name, data))
+    return Manifest(raw["version"], raw["replay_after"], tuple(raw["objects"]))

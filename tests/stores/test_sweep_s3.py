@@ -1,0 +1,73 @@
+"""A sweep of a state root on S3: names, times and deletions as the store gives them.
+
+Owns: what differs from a folder. Does not own: the sweep (`test_sweeper`).
+"""
+
+from __future__ import annotations
+
+import json
+
+from faults import DELETE, PUT, Refuse
+from places import S3Place
+from swept import Told, roots
+
+from fastchangelog import _internal
+from fastchangelog.sweep import FOLDER_META, SWEEP_MARK, Mark
+from fastchangelog.sweeper import FolderReport, Sweeper
+
+FOLDER = "log/query/default"
+META = json.dumps({"format": 1, "checkpoint": "ckpt"}).encode()
+OBJECTS = [f"{FOLDER}/log/{i:032x}" for i in range(40)] + [f"{FOLDER}/sst/{1:032x}.sst", f"{FOLDER}/base/{2:032x}"]
+
+
+def sweep(bucket: S3Place, told: Told, grace: float = 0.0) -> FolderReport:
+    options = {"max_attempts": "2", "retry_delay": "1ms"}
+    folder = _internal.ObjectFolder(bucket.uri, options, bucket.credentials)
+    (report,) = Sweeper(folder, told, grace=grace, clock=lambda: 9e9, delete=True).run()
+    return report
+
+
+def test_a_root_in_a_bucket_is_swept_and_names_outside_of_it_stay(bucket: S3Place) -> None:
+    outside = [f"logs/query/default/log/{1:032x}", f"query/default/log/{1:032x}"]
+    foreign = [f"{FOLDER}/readme", f"{FOLDER}/log/deep/er"]
+    for name in [*OBJECTS, *outside, *foreign]:
+        bucket.write(name, b"12345")
+    bucket.write(f"{FOLDER}/{FOLDER_META}", META)
+    nothing_yet = Told(ckpt=roots("query", {}))
+    first = sweep(bucket, nothing_yet)
+    assert first.kept_because is None
+    assert {f"{FOLDER}/{e.name}" for e in first.waiting} == set(OBJECTS)
+    assert {e.size for e in first.waiting} == {5}
+    second = sweep(bucket, nothing_yet)
+    assert {f"{FOLDER}/{e.name}" for e in second.deleted} == set(OBJECTS)
+    left = {*outside, *foreign, f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{SWEEP_MARK}"}
+    assert set(bucket.names()) == left
+
+
+def test_age_is_by_the_stores_clock(bucket: S3Place) -> None:
+    """The machine's clock is centuries ahead; the object is a second old."""
+    bucket.write(OBJECTS[0], b"")
+    bucket.write(f"{FOLDER}/{FOLDER_META}", META)
+    for _ in range(2):
+        report = sweep(bucket, Told(ckpt=roots("query", {})), grace=3600.0)
+        assert [e.name for e in report.young] == [OBJECTS[0].removeprefix(f"{FOLDER}/")]
+    assert OBJECTS[0] in bucket.names()
+
+
+def test_a_store_that_refuses_is_said_and_the_next_sweep_goes_on(bucket: S3Place) -> None:
+    for name in OBJECTS:
+        bucket.write(name, b"")
+    bucket.write(f"{FOLDER}/{FOLDER_META}", META)
+    told = Told(ckpt=roots("query", {}))
+    bucket.proxy.always(Refuse(403, "AccessDenied"), on=PUT)
+    assert "not to the end" in str(sweep(bucket, told).kept_because)
+    bucket.proxy.heal()
+    sweep(bucket, told)
+    bucket.proxy.always(Refuse(403, "AccessDenied"), on=DELETE)
+    assert "not to the end" in str(sweep(bucket, told).kept_because)
+    assert set(OBJECTS) <= set(bucket.names())
+    assert Mark.from_bytes(bucket.read(f"{FOLDER}/{SWEEP_MARK}")).seen.keys() == {
+        name.removeprefix(f"{FOLDER}/") for name in OBJECTS
+    }
+    bucket.proxy.heal()
+    assert len(sweep(bucket, told).deleted) == len(OBJECTS)
