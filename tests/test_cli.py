@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from fastchangelog import cli, doctor
+from fastchangelog.sweep import Entry
+from fastchangelog.sweeper import FolderReport
+from fastchangelog.sweeping import Outcome, Request
 
 
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,6 +28,10 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--batches", "1"], "--batches"),
         (["inspect", "s3://bucket/state"], "local folders only"),
         (["inspect", "./does-not-exist"], "not a folder"),
+        (["sweep", "./does-not-exist"], "not a folder"),
+        (["sweep", ".", "--grace", "10"], "--grace"),
+        (["sweep", ".", "--conf", "=1"], "NAME=VALUE"),
+        (["sweep", ".", "--storage-option", "aws_region"], "NAME=VALUE"),
     ],
 )
 def test_wrong_arguments_end_with_one_line_and_code_2(
@@ -50,6 +57,50 @@ def test_inspect_counts_objects_by_kind(tmp_path: Path, capsys: pytest.CaptureFi
 def test_inspect_of_an_empty_folder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", str(tmp_path)]) == cli.FOUND
     assert "holds no state" in capsys.readouterr().out
+
+
+def test_a_sweep_says_of_each_folder_what_is_kept_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyspark")
+    folder = tmp_path / "query" / "default"
+    (folder / "log").mkdir(parents=True)
+    (folder / "_fastchangelog.json").write_text('{"format": 1}')
+    (folder / "log" / f"{1:032x}").write_bytes(b"12345")
+    (tmp_path / "readme").touch()
+    assert cli.main(["sweep", str(tmp_path), "--delete"]) == cli.FOUND
+    said = capsys.readouterr().out
+    assert "query/default  (no checkpoint known)" in said
+    assert "nothing deleted: nobody said where" in said
+    assert "not in a folder of a state, left alone: readme" in said
+    assert cli.main(["sweep", str(tmp_path), "--json"]) == cli.FOUND
+    found = json.loads(capsys.readouterr().out)
+    assert (found["deleting"], found["unknown"]) == (False, ["readme"])
+    assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 3, "nothing was written"
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["sweep", str(tmp_path / "empty")]) == cli.OK
+    assert "holds no state" in capsys.readouterr().out
+
+
+def test_a_sweeps_report_has_a_row_for_each_reason(tmp_path: Path) -> None:
+    entries = [Entry(f"log/{i:032x}", 10**6, 0.0, "log") for i in range(12)]
+    report = FolderReport("query/default", ("/ckpt",), False, None, tuple(entries), tuple(entries[:1]), batches=(3, 9))
+    report.unknown, report.notes = tuple(entries), ("batch 2 is gone",)
+    outcome = Outcome(Request("/state"), (report,), ())
+    said = [block if isinstance(block, str) else [" ".join(row) for row in block] for block in outcome.blocks()]
+    assert said[0] == "query/default  (/ckpt)"
+    assert said[1] == "  read batches 3 to 9 of its checkpoint"
+    assert said[2] == [
+        "   waiting 1 objects 1.000 MB unreachable, but no sweep has said so for 1d",
+        "   to delete 12 objects 12.000 MB unreachable for at least 1d",
+    ]
+    assert said[3] == "  note: batch 2 is gone"
+    assert str(said[4]).endswith(f"log/{9:032x} and 2 more")
+    assert "a dry run" in str(said[-1])
+    assert outcome.found
+    report.unknown = ()
+    assert not Outcome(Request("/state", delete=True), (report,), ()).found
+    report.orphan = True
+    assert Outcome(Request("/state", delete=True), (report,), ()).found
+    assert not Outcome(Request("/state", delete=True, orphans=True), (report,), ()).found
 
 
 def test_doctor_finds_what_must_be_fixed(

@@ -89,7 +89,36 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("uri", help="a state folder, such as /data/state or file:///data/state, or a handle's text")
     inspect.add_argument("--json", action="store_true", help="for machines")
     inspect.set_defaults(run=_inspect)
+    _add_sweep(commands)
     return parser
+
+
+def _add_sweep(commands: Any) -> None:
+    sweep = commands.add_parser(
+        "sweep",
+        help="find objects that no checkpoint needs, and with --delete remove them",
+        description="Reads the checkpoints of all queries under a state root and lists what none of their retained "
+        "batches needs. With --delete, objects are removed that a sweep at least one grace period ago listed too: run "
+        "it regularly. A checkpoint that cannot be read keeps everything of its query. Exit code 1 if there is "
+        "something to look at: objects to delete (without --delete), doubts, orphans, names that are not ours.",
+    )
+    sweep.add_argument("root", help="the state= of grouped(), such as /data/state or s3://bucket/state")
+    sweep.add_argument("--delete", action="store_true", help="not only list")
+    sweep.add_argument("--orphans", action="store_true", help="also folders whose checkpoint is gone")
+    sweep.add_argument(
+        "--grace", default="1d", help="longer than any batch, retry and upload of a base; default %(default)s"
+    )
+    sweep.add_argument(
+        "--checkpoint", action="append", default=[], metavar="URI", help="a query's checkpoint location (repeatable)"
+    )
+    sweep.add_argument(
+        "--storage-option", action="append", default=[], metavar="NAME=VALUE", help="of the state's store (repeatable)"
+    )
+    sweep.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="of the Spark session (repeatable)"
+    )
+    sweep.add_argument("--json", action="store_true", help="for machines")
+    sweep.set_defaults(run=_sweep)
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -175,6 +204,35 @@ def _inspect_handle(text: str, as_json: bool) -> int:
     for line in _table(rows):
         print(line)
     return OK
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from fastchangelog import sweeping
+
+    request = sweeping.Request(
+        root=args.root,
+        delete=args.delete,
+        orphans=args.orphans,
+        grace=args.grace,
+        checkpoints=tuple(args.checkpoint),
+        storage_options=_pairs("--storage-option", args.storage_option),
+        conf=_pairs("--conf", args.conf),
+    )
+    outcome = sweeping.sweep(request)
+    if args.json:
+        print(json.dumps(outcome.to_dict(), indent=1))
+    else:
+        for block in outcome.blocks():
+            for line in _table(block) if isinstance(block, list) else [block]:
+                print(line)
+    return FOUND if outcome.found else OK
+
+
+def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    for text in given:
+        if not text.partition("=")[0].strip() or "=" not in text:
+            raise InvalidArgument(f"{option} takes NAME=VALUE")
+    return {name.strip(): value for name, _, value in (text.partition("=") for text in given)}
 
 
 def _local_folder(uri: str) -> Path:

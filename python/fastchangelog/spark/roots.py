@@ -1,0 +1,194 @@
+"""What Spark may still hand back to a query: the handles in its checkpoint, batch by batch.
+
+Owns: reading a checkpoint through Spark's public sources (`statestore`, `state-metadata`, text and binary files), and
+what counts as a doubt.
+Does not own: what handles name, what is deleted (`sweep`), the session (a parameter).
+
+Order, and why: commits, then states, then offsets.  A batch that commits meanwhile is either among the commits, or
+later than them and then among the offsets, which say since when its objects may have been written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+from fastchangelog.errors import (
+    FastChangelogError,
+    InvalidArgument,
+    SchemaMismatchError,
+    StateNotFoundError,
+    StoreError,
+)
+from fastchangelog.spark import settings
+from fastchangelog.sweeper import Roots
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkCheckpoints"]
+
+#: The operator's state variable, see `anchor`.
+_VARIABLE = "handle"
+_RETAINED = "spark.sql.streaming.minBatchesToRetain"
+_GLOB = re.compile(r"[*?\[\]{}\\]")
+
+
+class SparkCheckpoints:
+    """Checkpoints as `sweeper.Checkpoints` wants them, read with a session that is asked for when it is needed."""
+
+    def __init__(self, session: Callable[[], SparkSession]) -> None:
+        self._session = session
+        self._ready: SparkSession | None = None
+
+    @property
+    def _spark(self) -> SparkSession:
+        if self._ready is None:
+            spark = self._session()
+            settings.prepare_session(spark)  # the source reads state as the session's settings say
+            self._ready = spark
+        return self._ready
+
+    def query_id(self, location: str) -> str | None:
+        """The query of the checkpoint at `location`; None if it is gone, its parent folder being there.
+
+        A missing parent may be a disk or a network folder that is not mounted here: that is an error.
+        """
+        location = _plain(location)
+        try:
+            lines = [row[0] for row in self._spark.read.text(f"{location}/metadata").collect()]
+        except Exception as error:
+            if not _not_found(error):
+                raise _unreadable(location, error) from None
+            self._check_gone(location)
+            return None
+        try:
+            found = json.loads("".join(lines))["id"]
+        except (ValueError, TypeError, KeyError):
+            raise StoreError(f"{location}/metadata is not what Spark writes; is this a checkpoint?") from None
+        return str(found)
+
+    def _check_gone(self, location: str) -> None:
+        if self._there(location):
+            raise StoreError(f"{location} is there, but has no metadata of a query; is this a checkpoint?")
+        parent = location.rsplit("/", 1)[0] + "/"
+        if not self._there(parent):
+            raise StateNotFoundError(
+                f"neither {location} nor the folder {parent} is there: this machine may not see it; if it was removed "
+                f"for good, make {parent} once more, empty, and sweep again"
+            )
+
+    def _there(self, path: str) -> bool:
+        try:
+            self._spark.read.format("binaryFile").load(path).select("path").limit(1).collect()
+        except Exception as error:
+            if _not_found(error):
+                return False
+            raise _unreadable(path, error) from None
+        return True
+
+    def roots(self, location: str) -> Roots:
+        """See `sweeper.Checkpoints`."""
+        location = _plain(location)
+        query = self.query_id(location)
+        if query is None:
+            raise StateNotFoundError(f"the checkpoint {location} vanished while it was read")
+        batches = sorted(self._log(location, "commits"))
+        handles: dict[str, str] = {}
+        notes: list[str] = []
+        skipped: list[int] = []
+        kept = int(self._spark.conf.get(_RETAINED) or 0)
+        operators = self._operators(location) if batches else []
+        for batch in reversed(batches):  # the newest first: it is the one that must be readable
+            try:
+                for operator in operators:
+                    for handle, partition in self._state(location, operator, batch):
+                        handles.setdefault(handle, f"batch {batch}, operator {operator}, partition {partition}")
+            except FastChangelogError:
+                raise
+            except Exception as error:  # of PySpark, or of Py4J for what a task failed with
+                if batch not in self._log(location, "commits"):
+                    skipped.append(batch)  # Spark removed it meanwhile, with the ones before it
+                elif 0 < kept <= batches[-1] - batch:
+                    skipped.append(batch)
+                    notes.append(
+                        f"batch {batch} has a commit but no state that can be read, and is older than the {kept} "
+                        f"batches that Spark keeps ({_RETAINED}): not counted"
+                    )
+                else:
+                    raise _unreadable(f"{location}, batch {batch}", error) from None
+        planned = self._log(location, "offsets")
+        if not batches and any(batch > 0 for batch in planned):
+            raise StoreError(f"{location} has planned batches up to {max(planned)}, but no commits: they were removed")
+        newest = batches[-1] if batches else -1
+        return Roots(
+            query,
+            tuple(batch for batch in batches if batch not in skipped),
+            handles,
+            min((time for batch, time in planned.items() if batch > newest), default=None),
+            tuple(notes),
+        )
+
+    def _log(self, location: str, name: str) -> dict[int, float]:
+        """The batches of one of Spark's logs, and when each entry was written."""
+        try:
+            files = self._spark.read.format("binaryFile").load(f"{location}/{name}")
+            rows = files.select("path", F.col("modificationTime").cast("double")).collect()
+        except Exception as error:
+            if _not_found(error):
+                return {}
+            raise _unreadable(f"{location}/{name}", error) from None
+        named = ((row[0].rsplit("/", 1)[-1], row[1]) for row in rows)
+        return {int(name): float(time) for name, time in named if name.isdigit()}
+
+    def _operators(self, location: str) -> list[int]:
+        """The stateful operators that hold handles."""
+        try:
+            rows = self._spark.read.format("state-metadata").load(location).collect()
+        except Exception as error:
+            raise _unreadable(location, error) from None
+        found = set()
+        for row in rows:
+            if not row["operatorName"].startswith("transformWithState"):
+                continue
+            variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
+            if any(variable.get("stateName") == _VARIABLE for variable in variables):
+                found.add(int(row["operatorId"]))
+        return sorted(found)
+
+    def _state(self, location: str, operator: int, batch: int) -> list[tuple[str, int]]:
+        """Handles and partitions of an operator after a batch."""
+        source = self._spark.read.format("statestore").option("path", location).option("operatorId", operator)
+        frame = source.option("batchId", batch).option("stateVarName", _VARIABLE).load()
+        fields: Any = frame.schema["value"].dataType
+        if fields.names != [_VARIABLE] or fields[0].dataType.typeName() != "string":
+            raise SchemaMismatchError(
+                f"{location}: operator {operator} keeps {fields.simpleString()} as `{_VARIABLE}`, which is not ours"
+            )
+        return [(row[0], row[1]) for row in frame.select(f"value.{_VARIABLE}", "partition_id").collect()]
+
+
+def _plain(location: str) -> str:
+    if _GLOB.search(location):
+        raise InvalidArgument(
+            f"Spark's readers take characters in the checkpoint's location {location!r} for a pattern"
+        )
+    return location.rstrip("/")
+
+
+def _not_found(error: Exception) -> bool:
+    return isinstance(error, AnalysisException) and error.getCondition() == "PATH_NOT_FOUND"
+
+
+def _unreadable(what: str, error: Exception) -> StoreError:
+    """One line: the last cause that a Java stack names, else what PySpark says first."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
+    return StoreError(
+        f"{what}: {(causes or lines)[-1 if causes else 0].removeprefix('Caused by: ').lstrip(': ')[:400]}"
+    )

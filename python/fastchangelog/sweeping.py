@@ -1,0 +1,213 @@
+"""`fastchangelog sweep`: a sweep of a state root with a Spark session of its own, and what it says.
+
+Owns: the session, the connection to the state's store, the report for people and for machines.
+Does not own: the sweep (`sweeper`), reading checkpoints (`spark.roots`), arguments and exit codes (cli).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from fastchangelog import _internal, config
+from fastchangelog.errors import FastChangelogError, InvalidArgument
+from fastchangelog.sweep import Entry
+from fastchangelog.sweeper import FolderReport, Sweeper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Outcome", "Request", "sweep"]
+
+#: Names that a table shows of one kind; --json has all.
+_SHOWN = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to sweep, and how."""
+
+    root: str
+    delete: bool = False
+    orphans: bool = False
+    grace: str = "1d"
+    checkpoints: tuple[str, ...] = ()
+    storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    conf: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a sweep found and did."""
+
+    request: Request
+    folders: tuple[FolderReport, ...]
+    unknown: tuple[Entry, ...]
+    """Outside of all folders of states."""
+
+    @property
+    def found(self) -> bool:
+        """True if there is something to look at."""
+        return bool(self.unknown) or any(map(self._found, self.folders))
+
+    def _found(self, report: FolderReport) -> bool:
+        if report.kept_because or report.unknown:
+            return True
+        if self.request.delete:
+            return report.orphan and not self.request.orphans
+        return report.orphan or bool(report.deleted or report.waiting)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for machines."""
+        return {
+            "root": self.request.root,
+            "deleting": self.request.delete,
+            "grace": self.request.grace,
+            "folders": [self._folder(report) for report in self.folders],
+            "unknown": [entry.name for entry in self.unknown],
+        }
+
+    def _folder(self, report: FolderReport) -> dict[str, Any]:
+        query, name = report.folder.split("/", 1)
+        kept = {kind: _sum(getattr(report, kind)) for kind in ("reachable", "takeable", "young")}
+        return {
+            "query": query,
+            "name": name,
+            "checkpoints": list(report.checkpoints),
+            "batches": [min(report.batches), max(report.batches)] if report.batches else None,
+            "orphan": report.orphan,
+            "kept_because": report.kept_because,
+            **kept,
+            "waiting": [entry.name for entry in report.waiting],
+            "deleted" if self._acted(report) else "to_delete": [entry.name for entry in report.deleted],
+            "unknown": [entry.name for entry in report.unknown],
+            "notes": list(report.notes),
+        }
+
+    def _acted(self, report: FolderReport) -> bool:
+        return self.request.delete and (self.request.orphans or not report.orphan)
+
+    def blocks(self) -> Iterable[str | list[list[str]]]:
+        """Lines and tables, for people."""
+        for report in self.folders:
+            yield f"{report.folder}  ({', '.join(report.checkpoints) or 'no checkpoint known'})"
+            if report.orphan:
+                asked = "" if self.request.orphans else "; --orphans removes it"
+                yield f"  orphan: its checkpoint is gone{asked}"
+            if report.kept_because:
+                yield f"  kept, nothing deleted: {report.kept_because}"
+            if report.batches:
+                yield f"  read batches {min(report.batches)} to {max(report.batches)} of its checkpoint"
+            rows = [["  ", what, *_shown(entries), why] for what, entries, why in self._rows(report) if entries]
+            if rows:
+                yield rows
+            yield from (f"  note: {note}" for note in report.notes)
+            yield from _names("  not ours, left alone", report.unknown)
+        yield from _names("not in a folder of a state, left alone", self.unknown)
+        if not self.folders:
+            yield f"{self.request.root} holds no state"
+        elif not self.request.delete:
+            yield "a dry run: nothing was deleted or marked; --delete does"
+
+    def _rows(self, report: FolderReport) -> list[tuple[str, tuple[Entry, ...], str]]:
+        grace = self.request.grace
+        last = "deleted" if self._acted(report) else "to delete"
+        return [
+            ("reachable", report.reachable, "a retained batch needs them"),
+            ("bases", report.takeable, "the next version of an idle shard may start from them"),
+            ("young", report.young, f"written within {grace}, or since the batch under way began"),
+            ("waiting", report.waiting, f"unreachable, but no sweep has said so for {grace}"),
+            (last, report.deleted, f"unreachable for at least {grace}"),
+        ]
+
+
+def sweep(request: Request) -> Outcome:
+    """Runs one sweep; Spark is started when the first checkpoint is read, and ended."""
+    grace = config.duration("--grace", request.grace).total_seconds()
+    _check_root(request.root)
+    conf = dict(request.conf)
+    root = _internal.ObjectFolder(
+        request.root,
+        config.gather_options(conf=conf),
+        config.gather_storage_options(request.root, request.storage_options, conf),
+    )
+    started: list[SparkSession] = []
+
+    def session() -> SparkSession:
+        spark, ours = _spark(conf)
+        started.extend([spark] if ours else [])
+        return spark
+
+    try:
+        from fastchangelog.spark.roots import SparkCheckpoints
+    except ImportError as error:
+        raise InvalidArgument(f"a sweep reads checkpoints with Spark: {error}") from None
+    sweeper = Sweeper(
+        root,
+        SparkCheckpoints(session),
+        grace=grace,
+        clock=time.time,
+        locations=request.checkpoints,
+        delete=request.delete,
+        orphans=request.orphans,
+    )
+    try:
+        reports = sweeper.run()
+    finally:
+        for spark in started:
+            spark.stop()
+    return Outcome(request, tuple(reports), sweeper.unknown)
+
+
+def _spark(conf: Mapping[str, str]) -> tuple[SparkSession, bool]:
+    """A session, and whether it was started for this sweep."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active, False
+    builder = SparkSession.builder.appName("fastchangelog sweep")
+    settings = {
+        "spark.master": "local[*]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **conf,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        raise FastChangelogError(f"Spark does not start here: {error}; `fastchangelog doctor` says more") from None
+    if "spark.log.level" not in conf:
+        spark.sparkContext.setLogLevel("OFF")  # what cannot be read is said by the sweep
+    return spark, True
+
+
+def _check_root(root: str) -> None:
+    """Connecting would make a local folder: a mistyped root is found here."""
+    url = urlsplit(root)
+    path = Path(unquote(url.path) if url.scheme else root)
+    if url.scheme in ("", "file") and not path.is_dir():
+        raise InvalidArgument(f"{os.fspath(path)} is not a folder; give the state= of grouped()")
+
+
+def _sum(entries: tuple[Entry, ...]) -> dict[str, int]:
+    return {"objects": len(entries), "bytes": sum(entry.size for entry in entries)}
+
+
+def _shown(entries: tuple[Entry, ...]) -> tuple[str, str]:
+    total = _sum(entries)
+    return f"{total['objects']} objects", f"{total['bytes'] / 1e6:.3f} MB"
+
+
+def _names(head: str, entries: tuple[Entry, ...]) -> Iterable[str]:
+    if entries:
+        names = [entry.name for entry in entries[:_SHOWN]]
+        more = f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else ""
+        yield f"{head}: {', '.join(names)}{more}"

@@ -1,0 +1,223 @@
+"""`fastchangelog sweep` beside a real query: what Spark retains restores, what cannot be read deletes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+from stream_harness import end_state_server, rows_of, run
+
+from fastchangelog import _internal, cli
+from fastchangelog.errors import StateNotFoundError, StoreError
+from fastchangelog.spark import grouped
+from fastchangelog.spark.roots import SparkCheckpoints
+from fastchangelog.sweeper import FolderReport, Sweeper
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SCHEMA = "k string, v bigint"
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
+LONG_AGO = 1_600_000_000
+
+
+def rows(batch: int) -> list[tuple[str, int]]:
+    # Key "once" comes in the first batch only: its shard may stay idle for longer than any retention.
+    return [(f"k{i}", batch) for i in range(3)] + ([("once", 1)] if batch == 0 else [])
+
+
+def expected(batches: int) -> list[Any]:
+    """What the last batch answers."""
+    return rows_of([(f"k{i}", batches, sum(range(batches))) for i in range(3)])
+
+
+def build(source: Any, state: pathlib.Path) -> Any:
+    options = {"max_handle_segments": "4", "materialization_interval": "1h"}
+    frame = grouped(source.stream(), "k", state=str(state), options=options)
+    return frame.agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+
+
+def age(state: pathlib.Path) -> None:
+    for path in state.rglob("*"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+
+
+def sweep(spark: Any, state: pathlib.Path, *locations: pathlib.Path, **given: Any) -> list[FolderReport]:
+    folder = _internal.ObjectFolder(str(state), {}, {})
+    settings = {"grace": 0.0, "clock": lambda: 4e9, "delete": True, **given}
+    return Sweeper(folder, SparkCheckpoints(lambda: spark), locations=map(str, locations), **settings).run()
+
+
+def files(state: pathlib.Path) -> set[str]:
+    return {str(p.relative_to(state)) for p in state.rglob("*") if p.is_file()}
+
+
+def objects(state: pathlib.Path) -> set[str]:
+    return {name for name in files(state) if "_fastchangelog" not in name}
+
+
+def handles(spark: Any, checkpoint: pathlib.Path, batch: int) -> list[dict[str, Any]]:
+    """Asked of Spark beside the code under test."""
+    source = spark.read.format("statestore").option("batchId", batch).option("stateVarName", "handle")
+    found = source.load(str(checkpoint)).select("value.handle").collect()
+    return [json.loads(_internal.handle_json(row[0])) for row in found]
+
+
+def run_with_a_failure(frame: Any, checkpoint: pathlib.Path, failing: int) -> Any:
+    """Runs to the end; one batch fails after the operator's work was done, so its objects are nobody's."""
+    failed: list[int] = []
+
+    def sink(batch: Any, number: int) -> Any:
+        got = batch.collect()
+        if number == failing and not failed:
+            failed.append(number)
+            raise RuntimeError("sink down")
+        return rows_of(got)
+
+    with pytest.raises(Exception, match="sink down"):
+        run(frame, checkpoint, sink)
+    return run(frame, checkpoint, sink)
+
+
+@pytest.fixture
+def finished(feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path) -> Any:
+    """The feed of a query of nine batches of which Spark retains four."""
+    conf(RETAINED, "3")
+    source = feed(SCHEMA, *[rows(batch) for batch in range(9)])
+    ran = run_with_a_failure(build(source, tmp_path / "state"), tmp_path / "ckpt", 5)
+    assert ran.batches[8] == expected(9)
+    return source
+
+
+def test_p6_after_a_sweep_the_query_goes_on_and_an_old_batch_restores(
+    finished: Any, spark: Any, tmp_path: pathlib.Path
+) -> None:
+    state, checkpoint = tmp_path / "state", tmp_path / "ckpt"
+    age(state)
+    before = objects(state)
+    (first,) = sweep(spark, state, checkpoint)
+    assert first.kept_because is None
+    assert first.batches == (5, 6, 7, 8)
+    assert objects(state) == before
+    (second,) = sweep(spark, state)
+    assert second.checkpoints == (str(checkpoint),), "it was named once"
+    named = set()
+    for batch in second.batches:
+        for handle in handles(spark, checkpoint, batch):
+            named |= {s["object"]["name"] for s in handle["segments"]}
+            named |= {handle["indexed"]["name"]} if handle["indexed"] else set()
+    folder = second.folder
+    assert {f"{folder}/{name}" for name in named} <= objects(state) < before
+    assert objects(state) == {f"{folder}/{e.name}" for e in second.reachable}
+
+    # A copy of the checkpoint as of batch 5, and of the state, go on from there …
+    old = tmp_path / "old"
+    shutil.copytree(checkpoint, old)
+    for log, last in (("commits", 5), ("offsets", 6), ("sources/0", 6)):  # batch 6 was planned when it crashed
+        for path in (old / log).iterdir():
+            number = path.name.strip(".").removesuffix(".crc")
+            if number.isdigit() and int(number) > last:
+                path.unlink()
+    end_state_server(spark)
+    again = run(build(finished, state), old, lambda d, _: rows_of(d.collect())).batches
+    assert min(again) == 6
+    assert again[8] == expected(9)
+    # … and so does the query itself.
+    end_state_server(spark)
+    finished.add(rows(9))
+    assert run(build(finished, state), checkpoint, lambda d, _: rows_of(d.collect())).batches == {9: expected(10)}
+
+
+def test_a_running_query_is_swept_between_its_batches(feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path) -> None:
+    conf(RETAINED, "2")
+    state, checkpoint = tmp_path / "state", tmp_path / "ckpt"
+    source = feed(SCHEMA, *[rows(batch) for batch in range(8)])
+    swept: list[int] = []
+
+    def sink(batch: Any, number: int) -> Any:
+        got = rows_of(batch.collect())
+        if number >= 2:  # a batch under way: what it wrote has no commit yet
+            (report,) = sweep(spark, state, checkpoint)
+            assert report.kept_because is None
+            swept.append(len(report.deleted))
+        return got
+
+    ran = run(build(source, state), checkpoint, sink)
+    assert ran.batches[7] == expected(8)
+    assert len(swept) == 6
+    end_state_server(spark)
+    source.add(rows(8))
+    assert run(build(source, state), checkpoint, lambda d, _: rows_of(d.collect())).batches == {8: expected(9)}
+
+
+def test_what_cannot_be_read_deletes_nothing(finished: Any, spark: Any, conf: Any, tmp_path: pathlib.Path) -> None:
+    state, checkpoint, away = tmp_path / "state", tmp_path / "ckpt", tmp_path / "away"
+    conf(RETAINED, None)
+    age(state)
+    sweep(spark, state, checkpoint)
+    before = objects(state)
+
+    def kept(**given: Any) -> str:
+        (report,) = sweep(spark, state, **given)
+        assert objects(state) == before
+        assert not report.deleted
+        return str(report.kept_because)
+
+    shutil.copytree(checkpoint, away)
+    lost = list((checkpoint / "state").rglob("7_*.changelog"))
+    assert lost
+    for path in lost:
+        path.unlink()
+    assert re.search("batch [678]: .*7_.*changelog", kept()), "the state after batch 6, and what builds on it"
+    shutil.rmtree(checkpoint / "commits")
+    assert "no commits" in kept()
+    shutil.rmtree(checkpoint)
+    checkpoint.mkdir()
+    assert "no metadata" in kept(orphans=True)
+    (checkpoint / "metadata").write_text("{")
+    assert "not what Spark writes" in kept(orphans=True)
+    shutil.rmtree(checkpoint)
+    (report,) = sweep(spark, state)
+    assert report.orphan, "its folder is there, and it is not"
+    assert objects(state) == before
+    shutil.copytree(away, checkpoint)
+    (report,) = sweep(spark, state)
+    assert report.kept_because is None
+    assert objects(state) < before
+
+
+def test_a_folder_that_is_not_mounted_is_no_proof_that_a_checkpoint_is_gone(spark: Any, tmp_path: pathlib.Path) -> None:
+    checkpoints = SparkCheckpoints(lambda: spark)
+    assert checkpoints.query_id(str(tmp_path / "ckpt")) is None
+    with pytest.raises(StateNotFoundError, match="may not see it"):
+        checkpoints.query_id(str(tmp_path / "mount" / "ckpt"))
+    with pytest.raises(StoreError):
+        checkpoints.query_id("s3a://bucket-without-hadoop-aws/ckpt")
+
+
+def test_the_command_says_what_it_finds(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, checkpoint = tmp_path / "state", tmp_path / "ckpt"
+    run_with_a_failure(build(feed(SCHEMA, rows(0), rows(1)), state), checkpoint, 1)
+    age(state)
+    line = [sys.executable, "-m", "fastchangelog", "sweep", str(state), "--json", "--checkpoint", str(checkpoint)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)  # it starts a session of its own
+    assert done.returncode == cli.FOUND, done.stderr
+    (folder,) = json.loads(done.stdout)["folders"]
+    assert (folder["name"], folder["batches"], folder["kept_because"]) == ("default", [0, 1], None)
+    assert folder["to_delete"] == []
+    assert folder["waiting"]
+    assert not any("sweep" in name for name in files(state)), "a dry run writes nothing"
+    for location, deleted in ((["--checkpoint", str(checkpoint)], []), ([], folder["waiting"])):
+        capsys.readouterr()
+        assert cli.main(["sweep", str(state), "--json", "--delete", "--grace", "0s", *location]) == cli.OK
+        assert json.loads(capsys.readouterr().out)["folders"][0]["deleted"] == deleted
+    assert spark.range(1).count() == 1, "the session of whoever calls goes on"
