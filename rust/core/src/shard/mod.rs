@@ -15,6 +15,7 @@
 pub mod lineage;
 mod materialize;
 pub mod rescale;
+mod seal;
 pub mod session;
 pub mod sources;
 mod transition;

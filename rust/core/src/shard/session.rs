@@ -1,25 +1,21 @@
 //! Sessions: one execution of one shard's micro-batch.
 //!
 //! Owns: merging payloads, combining with the base state, results, and the commit that makes a version durable.
-//! Does not own: what is live (`transition`), the log's batching (`write`).
+//! Does not own: what is live (`transition`), how a version gets its handle (`seal`), the log's batching (`write`).
 //!
 //! Life: `merge`* → `finish` (reads the base, hands the change set to the log, yields results) → `commit` (waits for the
 //! store's acknowledgement, returns the handle). Dropping a session before `commit` aborts it: nothing of it is kept.
 
+use super::Shard;
 use super::lineage::Lineage;
-use super::{Prepared, Shard};
+use super::seal::{Draft, Sealed, Title};
 use crate::error::{Error, Result};
-use crate::format::handle::encode_segment_index;
 use crate::format::segment::encode_set;
-use crate::model::handle::HASH_ID;
-use crate::model::{
-    BatchId, Change, ChangeSet, InstanceId, Op, SegmentRef, ShardHandle, StateId, VersionId, key_group_of,
-};
+use crate::model::{BatchId, Change, ChangeSet, InstanceId, Op, ShardHandle, StateId, VersionId, key_group_of};
 use crate::state::aggregate::AggPlan;
 use crate::state::keyed::{KeyRef, KeyedState};
 use crate::state::table::GroupTable;
-use crate::store::index_name;
-use crate::write::{JoinGuard, PersistFuture, Placed};
+use crate::write::JoinGuard;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use std::collections::BTreeMap;
@@ -32,11 +28,8 @@ const AGGREGATE: StateId = StateId(0);
 
 /// A finished change set on its way to the bucket.
 struct Pending {
-    version: VersionId,
-    set: Arc<ChangeSet>,
-    future: PersistFuture,
+    draft: Draft,
     submitted: Instant,
-    lineage: Lineage,
     state_keys: u64,
     state_bytes: u64,
 }
@@ -211,11 +204,8 @@ impl Session {
         let submitted = Instant::now();
         let future = context.log.submit(guard, encoded, self.batch);
         Ok(Some(Pending {
-            version,
-            set: Arc::new(set),
-            future,
+            draft: Draft { version, set: Arc::new(set), future, lineage },
             submitted,
-            lineage,
             state_keys: state_keys + combined.new_keys,
             state_bytes: state_bytes.saturating_add_signed(bytes),
         }))
@@ -249,37 +239,12 @@ impl Session {
 
     fn seal(&mut self, shard: &Arc<Shard>, pending: Pending) -> Result<ShardHandle> {
         let context = shard.context();
-        let Pending { version, set, future, submitted, mut lineage, state_keys, state_bytes } = pending;
-        let waiting = shard.control.lock().waiting.as_ref().map(|w| w.base.clone());
-        if let Some(base) = waiting
-            && lineage.rebase(&base)
-        {
+        let Pending { draft, submitted, state_keys, state_bytes } = pending;
+        let Sealed { handle, rebased } = shard.seal(&self.title(state_keys, state_bytes), draft)?;
+        if rebased {
             self.count("rebased", 1);
         }
-        // Older segments are durable already: their index is written while the new one is under way.
-        if let Some(older) = lineage.overflow(context.options.max_handle_segments) {
-            let (bytes, n) = (encode_segment_index(older), older.len());
-            let object = context.runtime.block_on(context.store.put_new(&index_name(), vec![bytes]))?;
-            lineage.set_index(object, n);
-        }
-        let Placed { object, offset, length, records, .. } = future.wait()?;
-        context.failpoints.hit("session.durable")?;
         self.count("persist_micros", micros(submitted));
-        lineage.segments.push(SegmentRef { version, batch: self.batch, object, offset, length, records });
-        let handle = self.handle(shard, version, &lineage, (state_keys, state_bytes));
-        let memory = context.budget.reserve(set.memory_bytes());
-        let prepared = Prepared {
-            instance: self.instance,
-            parent: self.base.as_ref().map(|h| h.version),
-            batch: self.batch,
-            set,
-            lineage,
-            state_keys,
-            state_bytes,
-            order: 0,
-            _memory: memory,
-        };
-        shard.remember(version, prepared);
         context.metrics.keys_updated.add(self.numbers.get("keys_updated").copied().unwrap_or(0));
         context.failpoints.hit("session.committed")?;
         Ok(handle)
@@ -289,31 +254,19 @@ impl Session {
     fn unchanged(&self, shard: &Arc<Shard>) -> ShardHandle {
         match &self.base {
             Some(base) => ShardHandle { batch: self.batch, ..base.clone() },
-            None => self.handle(shard, VersionId::random(), &Lineage::default(), (0, 0)),
+            None => shard.handle(&self.title(0, 0), VersionId::random(), &Lineage::default()),
         }
     }
 
-    fn handle(&self, shard: &Shard, version: VersionId, lineage: &Lineage, counts: (u64, u64)) -> ShardHandle {
-        let place = shard.placement();
-        let (indexed, segments) = lineage.handle_parts();
-        ShardHandle {
+    fn title(&self, state_keys: u64, state_bytes: u64) -> Title {
+        Title {
             instance: self.instance,
-            version,
             parent: self.base.as_ref().map(|h| h.version),
             batch: self.batch,
-            shard: place.shard,
-            shards: place.shards,
-            max_parallelism: place.max_parallelism,
-            key_groups: place.key_groups(),
-            hash_id: HASH_ID,
             schema_id: self.plan.schema_id(),
             schema: self.schema_text.clone(),
-            watermark: None,
-            state_keys: counts.0,
-            state_bytes: counts.1,
-            base: lineage.base.clone(),
-            indexed,
-            segments,
+            state_keys,
+            state_bytes,
         }
     }
 }
@@ -384,20 +337,6 @@ impl Drop for Session {
             if !matches!(self.stage, Stage::Done) {
                 shard.context().metrics.sessions_aborted.add(1);
             }
-        }
-    }
-}
-
-impl Shard {
-    /// Keeps a prepared version in memory, within the bound; the oldest ones go (they can be replayed).
-    fn remember(&self, version: VersionId, mut prepared: Prepared) {
-        let mut control = self.control.lock();
-        control.next_order += 1;
-        prepared.order = control.next_order;
-        control.prepared.insert(version, prepared);
-        while control.prepared.len() > self.context().options.max_prepared_versions.max(1) {
-            let Some(oldest) = control.prepared.iter().min_by_key(|(_, p)| p.order).map(|(v, _)| *v) else { break };
-            control.prepared.remove(&oldest);
         }
     }
 }
