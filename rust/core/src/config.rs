@@ -284,6 +284,37 @@ impl Options {
         this.validated()
     }
 
+    /// What is of queries, and of no effect on a state in process.
+    const OF_QUERIES: &'static [&'static str] = &[
+        "persist_delay",
+        "preemptive_persist_threshold",
+        "read_ahead",
+        "discard_threads",
+        "materialization_interval",
+        "materialization_log_bytes",
+        "materialization_log_ratio",
+        "materialization_max_failures",
+        "max_parallelism",
+        "shard_idle_timeout",
+        "max_prepared_versions",
+        "payload_size",
+        "result_batch_rows",
+        "max_message_size",
+        "max_sessions",
+        "session_timeout",
+    ];
+
+    /// The options of a state in process from a map of texts.
+    pub fn for_local(map: &BTreeMap<String, String>) -> Result<Self> {
+        match map.keys().find(|name| Self::OF_QUERIES.contains(&name.as_str())) {
+            Some(name) => Err(Error::invalid(format!(
+                "option `{name}` is of a query's state or of a plain changelog, and has no effect on a state in process; \
+                 leave it out"
+            ))),
+            None => Self::from_map(map),
+        }
+    }
+
     fn validated(self) -> Result<Self> {
         if self.persist_size_threshold > self.max_in_flight {
             return Err(Error::invalid("option `persist_size_threshold` must not exceed `max_in_flight`"));
@@ -353,6 +384,17 @@ mod tests {
         for name in Options::OF_PROCESS {
             assert!(Options::TABLE.iter().any(|(known, _, _)| known == name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_state_in_process_refuses_what_has_no_effect_on_it() {
+        let ask = |name: &str, value: &str| Options::for_local(&BTreeMap::from([(name.to_owned(), value.to_owned())]));
+        for name in Options::OF_QUERIES {
+            assert!(Options::TABLE.iter().any(|(known, _, _)| known == name), "{name}");
+            assert!(ask(name, "1").unwrap_err().message().contains(name));
+        }
+        assert_eq!(ask("memory_budget", "2MiB").unwrap().memory_budget, 2 << 20);
+        assert!(ask("memory_bugdet", "2MiB").unwrap_err().message().contains("memory_budget"));
     }
 
     #[test]

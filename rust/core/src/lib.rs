@@ -12,7 +12,7 @@
 //! 5  write  snapshot  read                           three stages that do not see each other
 //! 6  state                                           keys, values, aggregates, hot tier over RocksDB
 //! 7  shard                                           one shard: sessions, versions, promotion, restore
-//! 8  engine  changelog                               wire the stages together: keyed state, and the plain log
+//! 8  engine  changelog  local                        wire the stages together: keyed state, the plain log, in process
 //! ```
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -25,6 +25,7 @@ pub mod engine;
 pub mod error;
 pub mod failpoint;
 pub mod format;
+pub mod local;
 pub mod metrics;
 pub mod model;
 pub mod ownership;

@@ -232,6 +232,12 @@ counters! {
     encode_micros,
     /// Microseconds spent producing result batches.
     result_micros,
+    /// Checkpoints of states in process that became durable.
+    checkpoints,
+    /// Microseconds from the request of such a checkpoint until it was durable, summed.
+    checkpoint_micros,
+    /// Bytes of changes of states in process that no checkpoint holds yet (gauge).
+    uncheckpointed_bytes,
     /// Materializations started.
     materializations_started,
     /// Materializations completed.

@@ -12,6 +12,7 @@
 //!
 //! Beside that stands [`rescale`]: a state of other key groups, made from the handles of all shards ([`sources`]).
 
+mod direct;
 pub mod lineage;
 mod materialize;
 pub mod rescale;
@@ -20,6 +21,7 @@ pub mod session;
 pub mod sources;
 mod transition;
 
+pub(crate) use direct::Net;
 pub use materialize::MaterializeRun;
 pub use rescale::{RangeState, Rescaler};
 pub use session::{Committed, ResultBatches, Session};

@@ -15,6 +15,8 @@ use super::codec::hash_key;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, no_wal, push_key, split_key};
+use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, push_key, split_key};
+use super::scan::Cursor;
 use crate::budget::Reservation;
 use crate::error::{Error, Result};
 use crate::model::{ChangeSet, KeyGroup, KeyGroupRange, Op, StateId};
@@ -342,6 +344,16 @@ impl KeyedState {
             }
             Ok(true)
         })
+    }
+
+    /// The keys of `state` in `group` from `from` on, below `to`, in their order, with their values. Only while nothing is
+    /// dirty: flush first.
+    pub fn cursor(&self, state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> Result<Cursor<'_>> {
+        self.check()?;
+        if self.dirty_entries() > 0 {
+            return Err(Error::internal("a scan of a state that was not flushed"));
+        }
+        Ok(Cursor::new(&self.db, state, group, from, to))
     }
 
     /// Changes the memory of the hot tier; takes effect at once.

@@ -6,7 +6,7 @@
 //!
 //! The way of a row through this floor: [`split`] encodes its key ([`codec`]), folds it into an accumulator row
 //! ([`aggregate`]) and emits it in a payload; [`table`] groups the payloads of a shard and joins them with the rows
-//! kept so far.
+//! kept so far. Keys and values that a program puts by itself go through [`typed`].
 
 pub mod aggregate;
 mod arrays;
@@ -19,8 +19,12 @@ pub mod part;
 mod payload;
 pub mod rocks;
 mod rows;
+pub mod scan;
 pub mod split;
 pub mod table;
+pub mod typed;
+
+pub use arrays::type_text;
 
 #[cfg(test)]
 mod model_tests;

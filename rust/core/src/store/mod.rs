@@ -6,7 +6,7 @@
 //!                                 └ diagnose: again or never, and in which words
 //! ```
 //!
-//! hedge: a second attempt beside a slow one; parts: large objects; transfer: files
+//! hedge: a second attempt beside a slow one; parts: large objects; transfer: files; claim: names for one only
 //!
 //! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written.
 //! Does not own: who may delete what, the content of objects, or when something is uploaded.
@@ -17,6 +17,7 @@
 //! 3. a put that is given up removes what it may have left (X-05), also one of a log object that is dropped;
 //! 4. no message holds a credential.
 
+mod claim;
 mod connect;
 pub mod credentials;
 mod diagnose;
@@ -31,9 +32,11 @@ mod put;
 mod retry;
 pub(crate) mod transfer;
 
+pub use claim::Claim;
 pub use environment::overlaid;
 pub use paths::{
     FOLDER_META, ObjectType, SWEEP_MARK, index_name, log_name, manifest_name, object_type, sst_name, state_folder,
+    ObjectType, head_name, head_number, index_name, log_name, manifest_name, object_type, sst_name, state_folder,
 };
 pub use put::Sealed;
 pub use transfer::{DownloadError, start_io_threads};

@@ -14,6 +14,13 @@
 //!
 //! Invariant: names (but those of notes) are random and never used twice, so an object that exists under a name just
 //! drawn is one's own.
+//! <root>/<name>/head/<20 digits>               the checkpoints of a state in process, by number
+//! ```
+//!
+//! Invariants:
+//! 1. names are random and never used twice, so an object that exists under a name just drawn is one's own;
+//! 2. only heads have names that two may want: they are claimed. They have no [`ObjectType`]: what collects objects that
+//!    nobody names must leave them alone, since they are who names.
 
 /// What an object is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,6 +71,20 @@ pub fn index_name() -> String {
 /// A new name of a probe object.
 pub(crate) fn probe_name() -> String {
     format!("probe/{}", random_hex())
+}
+
+/// The folder of the heads of a state in process.
+pub const HEADS: &str = "head";
+
+/// The name of the `number`-th head of a state in process.
+pub fn head_name(number: u64) -> String {
+    format!("{HEADS}/{number:020}")
+}
+
+/// The number of a head's name; none for another name.
+pub fn head_number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(HEADS)?.strip_prefix('/')?;
+    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
 }
 
 /// The folder of one stateful operator under the root that jobs share.
@@ -121,5 +142,17 @@ mod tests {
             assert_eq!(object_type(name), None, "{name}");
         }
         assert_ne!(log_name(), log_name());
+    }
+
+    #[test]
+    fn heads_are_numbered_in_the_order_of_their_names() {
+        for number in [0, 1, 9, 10, u64::MAX] {
+            assert_eq!(head_number(&head_name(number)), Some(number));
+            assert_eq!(object_type(&head_name(number)), None, "no sweep takes it for garbage");
+        }
+        assert!(head_name(9) < head_name(10));
+        for name in ["head/1", "head/0000000000000000000x", "head/00000000000000000001#1", "log/00000000000000000001"] {
+            assert_eq!(head_number(name), None, "{name}");
+        }
     }
 }

@@ -267,7 +267,7 @@ impl Store {
     }
 }
 
-fn cannot_create_only(error: &object_store::Error) -> bool {
+pub(super) fn cannot_create_only(error: &object_store::Error) -> bool {
     use object_store::Error as E;
     match error {
         E::NotImplemented { .. } | E::NotSupported { .. } => true,

@@ -1,0 +1,325 @@
+//! One open state, as all who use it share it.
+//!
+//! Owns: the steps of a checkpoint, reading through layers and live version, admission, closed or not.
+//! Does not own: the thread that runs checkpoints and who starts it (`local`), types of keys and values (`value`).
+
+use super::catalog::Catalog;
+use super::chain::Chain;
+use super::layers::{Layer, Layers};
+use super::{Done, Tick};
+use crate::budget::Reservation;
+use crate::error::{Error, Result};
+use crate::model::{BatchId, Change, ChangeSet, KeyGroup, Op, ShardHandle, StateId};
+use crate::shard::{Net, Shard};
+use crate::state::codec::hash_key;
+use crate::state::keyed::{KeyRef, KeyedState};
+use crate::store::Store;
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// The one key group: keys of a state are in order.
+pub(super) const GROUP: KeyGroup = KeyGroup(0);
+/// Checkpoints under way at the same time; more wait.
+const MAX_PENDING: usize = 8;
+/// Between two looks for Ctrl-C.
+const TICK: Duration = Duration::from_millis(50);
+/// Keys that are compared with the live version at once.
+const COMPARED: usize = 16_384;
+
+/// A checkpoint that was asked for; its changes are the oldest frozen layer when its turn comes.
+pub(super) struct Job {
+    schema: (u64, String),
+    since: Instant,
+    done: Done,
+}
+
+/// What is known of checkpoints. Who changes what is live holds it: the two go together.
+struct Committed {
+    newest: Option<ShardHandle>,
+}
+
+/// One open state.
+pub(super) struct Core {
+    shard: Arc<Shard>,
+    store: Store,
+    runtime: Handle,
+    layers: RwLock<Layers>,
+    memory: Mutex<Reservation>,
+    catalog: Mutex<Catalog>,
+    committed: Mutex<Committed>,
+    /// None = read-only. Only the thread of checkpoints uses it.
+    chain: Option<tokio::sync::Mutex<Chain>>,
+    pending: Mutex<usize>,
+    fewer: Condvar,
+    closed: watch::Sender<bool>,
+}
+
+impl Core {
+    pub(super) fn new(
+        shard: Arc<Shard>,
+        store: Store,
+        runtime: Handle,
+        catalog: Catalog,
+        chain: Option<Chain>,
+        newest: Option<ShardHandle>,
+        limit: u64,
+    ) -> Self {
+        Self {
+            memory: Mutex::new(shard.context().budget.reserve(0)),
+            shard,
+            store,
+            runtime,
+            layers: RwLock::new(Layers::new(limit)),
+            catalog: Mutex::new(catalog),
+            committed: Mutex::new(Committed { newest }),
+            chain: chain.map(tokio::sync::Mutex::new),
+            pending: Mutex::new(0),
+            fewer: Condvar::new(),
+            closed: watch::channel(false).0,
+        }
+    }
+
+    pub(super) fn uri(&self) -> &str {
+        self.store.uri()
+    }
+
+    pub(super) fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.chain.is_none()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    pub(super) fn newest(&self) -> Option<ShardHandle> {
+        self.committed.lock().newest.clone()
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.send_replace(true);
+        self.shard.context().log.close();
+        self.fewer.notify_all();
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.is_closed() { Err(closed()) } else { Ok(()) }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        if self.is_read_only() {
+            return Err(Error::invalid(format!(
+                "the state in {} was opened read-only; open it without read_only to change it",
+                self.uri()
+            )));
+        }
+        Ok(())
+    }
+
+    // States
+
+    pub(super) fn declare(&self, name: &str, kind: &str, key: &str, value: &str) -> Result<StateId> {
+        self.check_open()?;
+        self.catalog.lock().declare(name, kind, (key, value), !self.is_read_only())
+    }
+
+    // Changes
+
+    /// Makes changes of about so many bytes, all or none of them.
+    pub(super) fn change(&self, changes: usize, bytes: usize, change: impl FnOnce(&mut Layers)) -> Result<()> {
+        self.check_writable()?;
+        let mut layers = self.layers.write();
+        layers.check_room(changes as u64, bytes as u64)?;
+        change(&mut layers);
+        self.account(layers.bytes());
+        Ok(())
+    }
+
+    fn account(&self, bytes: u64) {
+        let mut memory = self.memory.lock();
+        let gauge = &self.shard.context().metrics.uncheckpointed_bytes;
+        gauge.add(bytes);
+        gauge.sub(memory.bytes());
+        memory.resize(bytes);
+    }
+
+    // Reads
+
+    /// Reads layers and live version as one.
+    pub(super) fn read<T>(&self, read: impl Fn(RwLockReadGuard<'_, Layers>, &Shard) -> Result<T>) -> Result<T> {
+        self.check_open()?;
+        match read(self.layers.read(), &self.shard) {
+            // The local disk failed: what was on it is restored, once.
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(state = self.uri(), %error, "a read failed: the local state is restored");
+                self.revive()?;
+                read(self.layers.read(), &self.shard)
+            }
+            other => other,
+        }
+    }
+
+    fn revive(&self) -> Result<()> {
+        let committed = self.committed.lock();
+        self.make_live(committed.newest.as_ref())
+    }
+
+    fn make_live(&self, handle: Option<&ShardHandle>) -> Result<()> {
+        let made = match handle {
+            Some(h) => self.shard.make_live(Some(h), BatchId(h.batch.0 + 1), (h.schema_id, &h.schema)),
+            None => self.shard.make_live(None, BatchId(0), (0, "")),
+        };
+        made.map(drop)
+    }
+
+    // Checkpoints
+
+    /// Waits until one more checkpoint may be under way.
+    pub(super) fn admit(&self, tick: Tick<'_>) -> Result<()> {
+        self.check_writable()?;
+        let mut pending = self.pending.lock();
+        while *pending >= MAX_PENDING {
+            self.fewer.wait_for(&mut pending, TICK);
+            tick()?;
+            self.check_open()?;
+        }
+        *pending += 1;
+        Ok(())
+    }
+
+    /// Gives an admission back.
+    pub(super) fn dismiss(&self) {
+        *self.pending.lock() -= 1;
+        self.fewer.notify_one();
+    }
+
+    /// Ends the active layer: what changes from now on is the next checkpoint's.
+    pub(super) fn freeze(&self, done: Done) -> Result<Job> {
+        let schema = self.catalog.lock().text()?;
+        self.layers.write().freeze();
+        Ok(Job { schema, since: Instant::now(), done })
+    }
+
+    /// Makes the oldest frozen layer durable. Called once per job, in the order of freezing.
+    pub(super) fn run(&self, job: Job) {
+        let Job { schema, since, done } = job;
+        let result = self.check_open().and_then(|()| self.checkpoint((schema.0, &schema.1)));
+        {
+            let mut layers = self.layers.write();
+            match &result {
+                Ok(_) => layers.landed(),
+                Err(_) => layers.failed(),
+            }
+            self.account(layers.bytes());
+        }
+        self.dismiss();
+        if result.is_ok() {
+            let metrics = &self.shard.context().metrics;
+            metrics.checkpoints.add(1);
+            metrics.checkpoint_micros.add_elapsed(since);
+        }
+        done(result);
+        if let Some(chain) = self.chain.as_ref().filter(|_| !self.is_closed()) {
+            let _ = self.wait(async {
+                chain.lock().await.prune().await;
+                Ok(())
+            });
+        }
+    }
+
+    fn checkpoint(&self, schema: (u64, &str)) -> Result<ShardHandle> {
+        let chain = self.chain.as_ref().ok_or_else(|| Error::internal("a read-only state has no checkpoints"))?;
+        let layer = self.layers.read().oldest().ok_or_else(|| Error::internal("a checkpoint without a layer"))?;
+        self.shard.context().failpoints.hit("local.before-seal")?;
+        let newest = self.newest();
+        let batch = BatchId(newest.as_ref().map_or(0, |h| h.batch.0 + 1));
+        let next = match self.shard.extend(batch, schema, |keyed| net(&layer, keyed)) {
+            Err(error) if error.is_retryable() && self.shard.read(|keyed| Ok(keyed.is_broken())).unwrap_or(true) => {
+                self.revive()?;
+                self.shard.extend(batch, schema, |keyed| net(&layer, keyed))?
+            }
+            other => other?,
+        };
+        let handle = match (next, newest) {
+            (Some(next), _) => next,
+            (None, Some(newest)) if newest.schema_id == schema.0 => {
+                let unchanged = self.wait(async {
+                    let mut chain = chain.lock().await;
+                    // What an earlier attempt left in doubt is decided by publishing what counts.
+                    if chain.is_uncertain() { Ok(false) } else { chain.check().await.map(|()| true) }
+                })?;
+                if unchanged {
+                    return Ok(newest);
+                }
+                newest
+            }
+            (None, Some(newest)) => ShardHandle { batch, schema_id: schema.0, schema: schema.1.to_owned(), ..newest },
+            (None, None) => self.shard.first_handle(batch, schema)?,
+        };
+        self.wait(async { chain.lock().await.publish(Some(handle.clone())).await })?;
+        // From here on it counts, whatever becomes of the local disk.
+        let mut committed = self.committed.lock();
+        committed.newest = Some(handle.clone());
+        if let Err(error) = self.make_live(Some(&handle)) {
+            tracing::warn!(state = self.uri(), %error, "a checkpoint could not be applied: the next read restores it");
+            // What is live may be the version before, which must not be taken for this one.
+            self.shard.evict();
+        }
+        Ok(handle)
+    }
+
+    /// Waits for the store, unless the state is closed meanwhile.
+    fn wait<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut gone = self.closed.subscribe();
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = gone.wait_for(|closed| *closed) => Err(closed()),
+                result = work => result,
+            }
+        })
+    }
+}
+
+pub(super) fn closed() -> Error {
+    Error::closed("the state is closed; open it again")
+}
+
+/// What of a layer is different from the live version.
+fn net(layer: &Layer, keyed: &KeyedState) -> Result<Net> {
+    let mut net = Net { set: ChangeSet::default(), keys: 0, bytes: 0 };
+    for (&state, entries) in &layer.states {
+        let entries: Vec<(&[u8], Option<&[u8]>)> = entries.iter().map(|(k, v)| (&**k, v.as_deref())).collect();
+        for chunk in entries.chunks(COMPARED) {
+            let keys: Vec<KeyRef<'_>> =
+                chunk.iter().map(|(key, _)| KeyRef { hash: hash_key(key), key_group: GROUP, key }).collect();
+            // Length of the old value, and whether it is the new one.
+            let mut old: Vec<Option<(usize, bool)>> = vec![None; chunk.len()];
+            keyed.get_many(state, &keys, &mut |i, value| {
+                old[i] = value.map(|value| (value.len(), chunk[i].1 == Some(value)));
+            })?;
+            for (&(key, value), old) in chunk.iter().zip(old) {
+                if old.is_none() && value.is_none() || old.is_some_and(|(_, same)| same) {
+                    continue;
+                }
+                let op = if value.is_some() { Op::Put } else { Op::Delete };
+                net.set.push(Change { op, state, key_group: GROUP, key, value: value.unwrap_or_default() });
+                net.keys += i64::from(value.is_some()) - i64::from(old.is_some());
+                net.bytes += value.map_or(0, |v| length(key.len() + v.len()));
+                net.bytes -= old.map_or(0, |(n, _)| length(key.len() + n));
+            }
+        }
+    }
+    Ok(net)
+}
+
+fn length(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

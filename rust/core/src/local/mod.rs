@@ -1,0 +1,323 @@
+//! Keyed state in process: a program's own state, durable by checkpoints.
+//!
+//! ```text
+//! put ─► active layer ─ freeze ─► frozen layer ─► change set ─► log ─► handle ─► head (claimed) ─► live version
+//! get ◄─ active layer ◄────────── frozen layers ◄──────────────────────────────────────────────── hot tier, RocksDB
+//! ```
+//!
+//! layers: changes since the last checkpoint; chain: which checkpoint is the newest, and the fence; core: what one step
+//! is; value: keys to values; catalog: which states there are; place: the local folder
+//!
+//! Owns: opening a state, the order of its checkpoints, its close.
+//! Does not own: versions, replay and restore (`shard`), the state server (`engine`).
+//!
+//! Invariants of a [`LocalState`]:
+//! 1. a checkpoint whose handle was returned is found by the next open, whatever happens after (P2);
+//! 2. RocksDB holds only what a published head names: closing without a checkpoint, or a crash, discards the rest (P4);
+//! 3. a change set is the net effect since the last checkpoint: one record per state and key, none without effect (P5);
+//! 4. of several writers only the newest is acknowledged.
+
+mod catalog;
+mod chain;
+mod core;
+mod layers;
+mod place;
+mod value;
+
+pub use value::{Scan, ValueState};
+
+use self::core::{Core, Job};
+use crate::budget::MemoryBudget;
+use crate::clock::SharedClock;
+use crate::config::Options;
+use crate::error::{Error, ErrorKind, Result};
+use crate::failpoint::SharedFailpoints;
+use crate::metrics::SharedMetrics;
+use crate::model::{BatchId, ShardHandle};
+use crate::read::ObjectCache;
+use crate::shard::{Placement, Shard, ShardContext};
+use crate::state::rocks::SharedResources;
+use crate::store::Store;
+use crate::store::transfer::start_io_threads;
+use crate::write::LogWriter;
+use arrow_schema::DataType;
+use catalog::Catalog;
+use chain::Chain;
+use parking_lot::Mutex;
+use place::LocalPlace;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// The part of the memory budget for changes that no checkpoint holds yet, and for the hot tier.
+const LAYERS_SHARE: u64 = 4;
+const HOT_SHARE: u64 = 2;
+/// How often others may open the state first before an open is given up.
+const TURNS: usize = 64;
+/// How long a close waits for what is under way.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Told the outcome of a checkpoint, on the state's own thread.
+pub type Done = Box<dyn FnOnce(Result<ShardHandle>) + Send>;
+/// Called now and then by what waits; an error ends the wait.
+pub type Tick<'a> = &'a dyn Fn() -> Result<()>;
+
+/// What is asked for when a state is opened.
+pub struct OpenLocal {
+    /// The folder of the root; the state is in its folder `name`.
+    pub root: Store,
+    /// The state's name.
+    pub name: String,
+    /// The version to start from; none = the newest checkpoint.
+    pub handle: Option<ShardHandle>,
+    /// Nothing is written, and nobody is fenced.
+    pub read_only: bool,
+    /// Makes the state if there is none.
+    pub create: bool,
+    /// Options of the state.
+    pub options: Options,
+    /// A private folder for what is local; none = under the temp folder.
+    pub local_dir: Option<PathBuf>,
+}
+
+/// What a state is made with, beside its folder and its options.
+#[derive(Clone)]
+pub struct Ground {
+    /// Time.
+    pub clock: SharedClock,
+    /// Counters.
+    pub metrics: SharedMetrics,
+    /// Failpoints.
+    pub failpoints: SharedFailpoints,
+}
+
+/// An open state. Any thread may use it.
+pub struct LocalState {
+    core: Arc<Core>,
+    jobs: Mutex<Option<mpsc::Sender<Job>>>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+    runtime: Mutex<Option<Runtime>>,
+    // After all that works in it.
+    place: Mutex<Option<LocalPlace>>,
+}
+
+impl LocalState {
+    /// Opens a state at its newest checkpoint, or at the handle that is asked for. A writer fences those before it.
+    pub fn open(request: OpenLocal, ground: &Ground) -> Result<Self> {
+        check(&request)?;
+        let runtime = start_io_threads()?;
+        let store = request.root.child(&request.name);
+        let mut found = runtime.block_on(chain::find(&store))?;
+        if found.newest.is_none() && request.handle.is_none() && (request.read_only || !request.create) {
+            return Err(Error::not_found(format!(
+                "there is no state in {}; check the address and the name, or let it be made (create=True, and not \
+                 read_only)",
+                store.uri()
+            )));
+        }
+        let place = LocalPlace::make(request.local_dir.as_deref())?;
+        let shard = shard(&request, store.clone(), &place, &runtime, ground)?;
+        ground.failpoints.hit("local.open")?;
+        for _ in 0..TURNS {
+            let newest = found.newest.as_ref().and_then(|head| head.handle.as_ref());
+            let handle = request.handle.as_ref().or(newest);
+            if let (Some(handle), Some(newest)) = (handle, newest)
+                && handle.instance != newest.instance
+            {
+                return Err(Error::invalid(format!("the handle is of another state than the one in {}", store.uri())));
+            }
+            let catalog = match handle {
+                Some(handle) => {
+                    let catalog = Catalog::parse(&handle.schema)?;
+                    shard.make_live(Some(handle), BatchId(handle.batch.0 + 1), (handle.schema_id, &handle.schema))?;
+                    catalog
+                }
+                None => {
+                    shard.make_live(None, BatchId(0), (0, ""))?;
+                    Catalog::default()
+                }
+            };
+            let chain = if request.read_only {
+                None
+            } else {
+                let points = Arc::clone(&ground.failpoints);
+                let taken = Chain::take_over(store.clone(), points, &found, handle.cloned());
+                let Some(chain) = runtime.block_on(taken)? else {
+                    found = runtime.block_on(chain::find(&store))?;
+                    continue;
+                };
+                tracing::info!(state = store.uri(), writer = chain.epoch(), "opened");
+                Some(chain)
+            };
+            let limit = shard.context().budget.limit() / LAYERS_SHARE;
+            let core = Core::new(shard, store, runtime.handle().clone(), catalog, chain, handle.cloned(), limit);
+            return Self::start(Arc::new(core), runtime, place);
+        }
+        Err(Error::retryable(format!("others keep opening the state in {}; try again", store.uri())))
+    }
+
+    fn start(core: Arc<Core>, runtime: Runtime, place: LocalPlace) -> Result<Self> {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let own = Arc::clone(&core);
+        let work = move || queue.into_iter().for_each(|job| own.run(job));
+        let worker = std::thread::Builder::new().name("fcl-checkpoint".to_owned()).spawn(work);
+        let worker = worker.map_err(|e| Error::io("cannot start the thread of a state's checkpoints", &e))?;
+        Ok(Self {
+            core,
+            jobs: Mutex::new(Some(jobs)),
+            worker: Mutex::new(Some(worker)),
+            runtime: Mutex::new(Some(runtime)),
+            place: Mutex::new(Some(place)),
+        })
+    }
+
+    /// The state's folder, without credentials.
+    pub fn uri(&self) -> &str {
+        self.core.uri()
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &SharedMetrics {
+        &self.core.shard().context().metrics
+    }
+
+    /// True if nothing can be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.core.is_read_only()
+    }
+
+    /// True after close.
+    pub fn is_closed(&self) -> bool {
+        self.core.is_closed()
+    }
+
+    /// The newest checkpoint that this object knows; none before the first.
+    pub fn newest(&self) -> Option<ShardHandle> {
+        self.core.newest()
+    }
+
+    /// A state of single values by key. The first time it is declared with these types; later they must be the same.
+    pub fn value_state(&self, name: &str, key: &DataType, value: &DataType) -> Result<ValueState> {
+        ValueState::declare(&self.core, name, key, value)
+    }
+
+    /// Freezes what was changed until now; `done` is told when it is durable. Waits while too many checkpoints are under
+    /// way.
+    pub fn begin_checkpoint(&self, done: Done, tick: Tick<'_>) -> Result<()> {
+        self.core.admit(tick)?;
+        let jobs = self.jobs.lock();
+        let Some(queue) = jobs.as_ref() else {
+            self.core.dismiss();
+            return Err(core::closed());
+        };
+        // The order of layers is the order of jobs: both under the lock of the queue.
+        let job = match self.core.freeze(done) {
+            Ok(job) => job,
+            Err(error) => {
+                self.core.dismiss();
+                return Err(error);
+            }
+        };
+        queue.send(job).map_err(|_| Error::internal("the thread of a state's checkpoints has ended"))
+    }
+
+    /// Makes everything that was changed until now durable.
+    pub fn checkpoint(&self) -> Result<ShardHandle> {
+        let (sender, receiver) = mpsc::channel();
+        self.begin_checkpoint(Box::new(move |result| drop(sender.send(result))), &|| Ok(()))?;
+        receiver.recv().map_err(|_| core::closed())?
+    }
+
+    /// Ends the state: what no checkpoint holds is discarded, checkpoints under way fail as closed. Twice is fine.
+    pub fn close(&self) {
+        self.core.close();
+        drop(self.jobs.lock().take());
+        if let Some(worker) = self.worker.lock().take() {
+            let _ = worker.join();
+        }
+        self.core.shard().evict();
+        if let Some(runtime) = self.runtime.lock().take() {
+            runtime.shutdown_timeout(CLOSE_PATIENCE);
+        }
+        drop(self.place.lock().take());
+    }
+}
+
+impl Drop for LocalState {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn check(request: &OpenLocal) -> Result<()> {
+    let name = &request.name;
+    if name.is_empty() || name.len() > 256 || name.contains('/') || [".", ".."].contains(&name.as_str()) {
+        return Err(Error::invalid(format!("`{name}` is no name of a state: give 1 to 256 bytes without a slash")));
+    }
+    if request.options.max_parallelism > 1 {
+        return Err(Error::invalid(
+            "a state in process has one key group, so that its keys are in order; leave the option `max_parallelism` out",
+        ));
+    }
+    if request.handle.as_ref().is_some_and(|handle| handle.max_parallelism != 1) {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "the handle is of a query's state, which its query opens; open_state takes handles of its own checkpoints",
+        ));
+    }
+    Ok(())
+}
+
+fn shard(
+    request: &OpenLocal,
+    store: Store,
+    place: &LocalPlace,
+    runtime: &Runtime,
+    ground: &Ground,
+) -> Result<Arc<Shard>> {
+    let options = request.options.clone();
+    let budget = MemoryBudget::new(options.memory_budget);
+    let metrics = Arc::clone(&ground.metrics);
+    let cache = if store.is_local_file() {
+        None
+    } else {
+        Some(ObjectCache::new(&place.dir().join("objects"), options.cache_size, Arc::clone(&metrics))?)
+    };
+    let twin = cache.as_ref().filter(|_| options.local_recovery).map(|cache| cache.twin(&store));
+    let log = LogWriter::new(
+        store.clone(),
+        &options,
+        runtime.handle().clone(),
+        Arc::clone(&ground.clock),
+        Arc::clone(&metrics),
+        Arc::clone(&ground.failpoints),
+        twin,
+    );
+    let hot = budget.limit() / HOT_SHARE;
+    let context = ShardContext {
+        query_id: String::new(),
+        name: request.name.clone(),
+        resources: SharedResources::new(&budget, Arc::clone(&metrics))?,
+        log,
+        cache,
+        runtime: runtime.handle().clone(),
+        budget,
+        options,
+        clock: Arc::clone(&ground.clock),
+        metrics,
+        failpoints: Arc::clone(&ground.failpoints),
+        dir: place.dir().join("shard"),
+        store,
+    };
+    let id = context.store.uri().to_owned();
+    let shard = Shard::new(id, Placement::new(0, 1, 1)?, context);
+    shard.set_hot_limit(hot);
+    Ok(shard)
+}
+
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! A shard that one owner in this process reads and extends, without sessions.
+//!
+//! Owns: reading what is live, and the step from it to the next version.
+//! Does not own: which handle counts (the owner decides, and hands it to `transition`), what is not yet in a version.
+
+use super::lineage::Lineage;
+use super::seal::{Draft, Sealed, Title};
+use super::{Live, Shard};
+use crate::error::{Error, Result};
+use crate::format::segment::encode_set;
+use crate::model::{BatchId, ChangeSet, ShardHandle, VersionId};
+use crate::state::keyed::KeyedState;
+use std::sync::Arc;
+
+/// Dirty entries written per turn of the shard's lock: a few milliseconds.
+const FLUSH_CHUNK: usize = 8_192;
+
+/// The difference between the live version and the next one.
+pub(crate) struct Net {
+    pub(crate) set: ChangeSet,
+    /// Keys that come, less those that go.
+    pub(crate) keys: i64,
+    /// Bytes of keys and values that come, less those that go.
+    pub(crate) bytes: i64,
+}
+
+impl Shard {
+    /// Reads the live version. Fails, retryable, while there is none.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&KeyedState) -> Result<T>) -> Result<T> {
+        self.with_live(|live| read(&live.keyed))
+    }
+
+    /// Reads the live version when RocksDB holds all of it.
+    pub(crate) fn read_settled<T>(&self, read: impl FnOnce(&KeyedState) -> Result<T>) -> Result<T> {
+        loop {
+            {
+                let live = self.live.read();
+                let live = live.as_ref().ok_or_else(not_live)?;
+                if live.keyed.dirty_entries() == 0 {
+                    return read(&live.keyed);
+                }
+            }
+            let mut live = self.live.write();
+            let live = live.as_mut().ok_or_else(not_live)?;
+            live.keyed.begin_flush();
+            while live.keyed.flush_dirty(FLUSH_CHUNK)? {}
+        }
+    }
+
+    /// Makes the difference that `net` finds durable, as a version after the live one; none if there is none. The
+    /// version is prepared: to make its handle live promotes it.
+    pub(crate) fn extend(
+        &self,
+        batch: BatchId,
+        (schema_id, schema): (u64, &str),
+        net: impl FnOnce(&KeyedState) -> Result<Net>,
+    ) -> Result<Option<ShardHandle>> {
+        let context = self.context();
+        let guard = context.log.join();
+        let (net, title, lineage) = self.with_live(|live| {
+            let net = net(&live.keyed)?;
+            let title = Title {
+                instance: live.instance,
+                parent: live.version,
+                batch,
+                schema_id,
+                schema: schema.to_owned(),
+                state_keys: live.state_keys.saturating_add_signed(net.keys),
+                state_bytes: live.state_bytes.saturating_add_signed(net.bytes),
+            };
+            Ok((net, title, live.lineage.clone()))
+        })?;
+        if net.set.is_empty() {
+            return Ok(None);
+        }
+        let encoded = encode_set(&net.set, context.options.compression)?;
+        let version = VersionId::random();
+        let future = context.log.submit(guard, encoded, batch);
+        let draft = Draft { version, set: Arc::new(net.set), future, lineage };
+        let Sealed { handle, .. } = self.seal(&title, draft)?;
+        Ok(Some(handle))
+    }
+
+    /// A handle of the live state before its first version.
+    pub(crate) fn first_handle(&self, batch: BatchId, (schema_id, schema): (u64, &str)) -> Result<ShardHandle> {
+        self.with_live(|live| {
+            let schema = schema.to_owned();
+            let instance = live.instance;
+            let title = Title { instance, parent: None, batch, schema_id, schema, state_keys: 0, state_bytes: 0 };
+            Ok(self.handle(&title, VersionId::random(), &Lineage::default()))
+        })
+    }
+
+    fn with_live<T>(&self, read: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
+        read(self.live.read().as_ref().ok_or_else(not_live)?)
+    }
+}
+
+fn not_live() -> Error {
+    Error::retryable("the local state was dropped after a failed write to the local disk; close it and open it again")
+}
