@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fastchangelog.changelog import Change, ChangelogHandle, ChangelogReader, ChangelogStorage, ChangelogWriter
     from fastchangelog.counters import metrics
     from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer
+    from fastchangelog.state import Handle, State, ValueState, open_state
 
 __version__ = "0.1.0"
 
@@ -63,6 +64,7 @@ __all__ = [
     "CorruptDataError",
     "FastChangelogError",
     "FencedError",
+    "Handle",
     "InternalError",
     "InvalidArgument",
     "MaterializationPolicy",
@@ -70,8 +72,10 @@ __all__ = [
     "PermissionDeniedError",
     "RetryableError",
     "SchemaMismatchError",
+    "State",
     "StateNotFoundError",
     "StoreError",
+    "ValueState",
     "__version__",
     "all",
     "any",
@@ -87,6 +91,7 @@ __all__ = [
     "metrics",
     "min",
     "min_by",
+    "open_state",
     "spark",
     "sum",
 ]
@@ -98,9 +103,13 @@ _LAZY: dict[str, str | None] = {
     "ChangelogReader": "fastchangelog.changelog",
     "ChangelogStorage": "fastchangelog.changelog",
     "ChangelogWriter": "fastchangelog.changelog",
+    "Handle": "fastchangelog.state",
     "MaterializationPolicy": "fastchangelog.materialize",
     "PeriodicMaterializer": "fastchangelog.materialize",
+    "State": "fastchangelog.state",
+    "ValueState": "fastchangelog.state",
     "metrics": "fastchangelog.counters",
+    "open_state": "fastchangelog.state",
     "spark": None,
 }
 

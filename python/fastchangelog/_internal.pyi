@@ -18,6 +18,7 @@ __all__ = [
     "ChangelogReader",
     "ChangelogStorage",
     "ChangelogWriter",
+    "LocalState",
     "MaterializeRun",
     "ObjectFolder",
     "ResultBatches",
@@ -25,6 +26,9 @@ __all__ = [
     "ServerClient",
     "SessionClient",
     "Splitter",
+    "StateHandle",
+    "StateScan",
+    "ValueState",
     "__version__",
     "build_info",
     "default_max_parallelism",
@@ -49,6 +53,9 @@ PROTOCOL_VERSION: int
 
 class _ArrowArray(Protocol):
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+class _ArrowSchema(Protocol):
+    def __arrow_c_schema__(self) -> object: ...
 
 class _ArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
@@ -194,6 +201,90 @@ class ChangeBatches:
 
     def __iter__(self) -> ChangeBatches: ...
     def __next__(self) -> pa.RecordBatch: ...
+
+@final
+class LocalState:
+    """A state in process."""
+
+    def __new__(
+        cls,
+        uri: str,
+        name: str,
+        options: Mapping[str, str],
+        storage_options: Mapping[str, str],
+        handle: StateHandle | None,
+        read_only: bool,
+        create: bool,
+        provider: Callable[[], tuple[dict[str, str], float | None]] | None = None,
+    ) -> LocalState:
+        """`provider` is asked for credentials as that of a `ChangelogStorage`."""
+    @property
+    def uri(self) -> str:
+        """The state's folder, without credentials."""
+    @property
+    def read_only(self) -> bool:
+        """True if nothing can be changed."""
+    @property
+    def closed(self) -> bool:
+        """True after close."""
+    def metrics(self) -> dict[str, int]:
+        """Every counter by name."""
+    def newest(self) -> StateHandle | None:
+        """The newest checkpoint that this object knows."""
+    def value_state(self, name: str, types: _ArrowSchema) -> ValueState:
+        """A state of single values; `types` has the key's field, then the value's."""
+    def begin_checkpoint(self, settle: Callable[[StateHandle | None, BaseException | None], None]) -> None:
+        """Freezes what was changed; `settle` is called when it is durable, or not."""
+    def close(self) -> None:
+        """Discards what no checkpoint holds. Twice is fine."""
+
+@final
+class ValueState:
+    """Values by key."""
+
+    def get(self, keys: _ArrowArray) -> pa.Array:
+        """The values; null where there is none."""
+    def contains(self, keys: _ArrowArray) -> pa.BooleanArray:
+        """Which keys have a value."""
+    def put(self, keys: _ArrowArray, values: _ArrowArray) -> None:
+        """Sets values; a null deletes."""
+    def delete(self, keys: _ArrowArray) -> None:
+        """Removes keys."""
+    def scan(
+        self, start: _ArrowArray | None, end: _ArrowArray | None, prefix: _ArrowArray | None, batch_size: int
+    ) -> StateScan:
+        """Keys and values in order; each bound is an array of one key, or of its leading fields."""
+
+@final
+class StateScan:
+    """Record batches of a scan. It belongs to one thread at a time."""
+
+    def __iter__(self) -> StateScan: ...
+    def __next__(self) -> pa.RecordBatch: ...
+
+@final
+class StateHandle:
+    """A checkpoint of a state in process."""
+
+    @staticmethod
+    def from_bytes(data: bytes) -> StateHandle:
+        """The handle of `to_bytes`."""
+    def to_bytes(self) -> bytes:
+        """The handle's binary form."""
+    def to_json(self) -> str:
+        """The handle's readable form."""
+    @property
+    def version(self) -> str:
+        """The version's random id, in hex."""
+    @property
+    def checkpoint_number(self) -> int:
+        """Its number among the checkpoints that it came from."""
+    @property
+    def state_keys(self) -> int:
+        """Keys in all states."""
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of keys and values."""
 
 @final
 class SessionClient:

@@ -1,7 +1,8 @@
-//! The plain changelog as Python sees it. Owns: signatures, and the thread that ends Python's futures; the work is
-//! `fastchangelog_core::changelog`'s.
+//! The plain changelog as Python sees it. Owns: signatures; the work is `fastchangelog_core::changelog`'s.
 
-use crate::gate::{Owner, enter, exclusive, lock, raise};
+use crate::futures::{Make, settle_later};
+use crate::gate::{Owner, enter, exclusive, raise};
+use crate::options::all_metrics;
 use crate::provider;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
@@ -23,7 +24,7 @@ use pyo3::types::PyBytes;
 use pyo3_arrow::{PyArray, PyRecordBatch};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -68,13 +69,7 @@ impl ChangelogStorage {
     }
 
     fn metrics(&self) -> BTreeMap<String, u64> {
-        let metrics = self.storage.metrics();
-        let mut all: BTreeMap<String, u64> = metrics.snapshot().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-        for (name, d) in metrics.distributions() {
-            let parts = [("count", d.count), ("min", d.min), ("p50", d.p50), ("p99", d.p99), ("max", d.max)];
-            all.extend(parts.map(|(part, value)| (format!("{name}_{part}"), value)));
-        }
-        all
+        all_metrics(self.storage.metrics())
     }
 
     #[getter]
@@ -231,7 +226,10 @@ impl ChangelogWriter {
         let from = number(py, "sequence number", from_sqn)?;
         let checkpoint = number(py, "checkpoint id", checkpoint_id)?;
         self.step(py, |writer| {
-            let done = move |result| settle_later(settle, result);
+            let done = move |result: Result<model::ChangelogHandle>| {
+                let make = |handle| -> Make { Box::new(|py| Ok(Py::new(py, ChangelogHandle(handle))?.into_any())) };
+                settle_later(settle, result.map(make));
+            };
             writer.persist(from, checkpoint, Box::new(done))
         })
     }
@@ -282,34 +280,6 @@ fn append_slices<O: arrow_array::OffsetSizeTrait>(
     let data = values.value_data();
     let slices = values.value_offsets().windows(2).map(|ends| &data[ends[0].as_usize()..ends[1].as_usize()]);
     writer.append_batch(groups, slices, tick)
-}
-
-/// Hands a result to Python on a thread of its own: the core's threads never wait for the GIL.
-fn settle_later(settle: Py<PyAny>, result: Result<model::ChangelogHandle>) {
-    type Settled = (Py<PyAny>, Result<model::ChangelogHandle>);
-    static QUEUE: OnceLock<Mutex<mpsc::Sender<Settled>>> = OnceLock::new();
-    let queue = QUEUE.get_or_init(|| {
-        let (sender, receiver) = mpsc::channel::<Settled>();
-        let work = move || {
-            for (settle, result) in receiver {
-                // None: the interpreter is ending, and nobody waits any more.
-                Python::try_attach(|py| {
-                    let outcome = match result {
-                        Ok(handle) => {
-                            Py::new(py, ChangelogHandle(handle)).and_then(|h| settle.call1(py, (h, py.None())))
-                        }
-                        Err(error) => settle.call1(py, (py.None(), raise(py, &error))),
-                    };
-                    if let Err(error) = outcome {
-                        error.write_unraisable(py, None);
-                    }
-                });
-            }
-        };
-        let _ = std::thread::Builder::new().name("fcl-futures".to_owned()).spawn(work);
-        Mutex::new(sender)
-    });
-    let _ = lock(queue).send((settle, result));
 }
 
 /// A durable range of a writer's changes.

@@ -56,6 +56,44 @@ pub(crate) fn exclusive<'a, T>(mutex: &'a Mutex<T>, what: &str) -> Result<MutexG
     }
 }
 
+/// Something that must not end in a forked child: its end there would remove what its owner works with.
+pub(crate) struct Kept<T: Send> {
+    /// Some until the drop.
+    value: Option<T>,
+    owner: Owner,
+}
+
+impl<T: Send> Kept<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Some(value), owner: Owner::here() }
+    }
+
+    /// The value, in the process that made it.
+    pub(crate) fn get(&self, what: &str) -> Result<&T> {
+        self.owner.check(what)?;
+        self.value.as_ref().ok_or_else(|| Error::closed(format!("this {what} has ended")))
+    }
+}
+
+impl<T: Send> Drop for Kept<T> {
+    fn drop(&mut self) {
+        let Some(value) = self.value.take() else { return };
+        if self.owner.check("").is_err() {
+            #[expect(clippy::mem_forget, reason = "the owner's process ends it")]
+            std::mem::forget(value);
+            return;
+        }
+        // An end may wait for threads and files.
+        let mut value = Some(value);
+        let _ = Python::try_attach(|py| {
+            enter(py, |_| {
+                drop(value.take());
+                Ok(())
+            })
+        });
+    }
+}
+
 /// Refuses to use an object in a process other than the one that made it: its threads do not exist there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner(u32);

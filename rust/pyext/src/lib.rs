@@ -4,6 +4,7 @@
 //! business rules, the rule is in the wrong crate. Documentation for readers is in `_internal.pyi`.
 
 mod changelog;
+mod futures;
 mod gate;
 mod handle;
 mod options;
@@ -12,6 +13,7 @@ mod server;
 mod session;
 mod split;
 mod store;
+mod state;
 
 use pyo3::prelude::*;
 
@@ -24,6 +26,10 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<changelog::ChangelogReader>()?;
     module.add_class::<changelog::ChangeBatches>()?;
     module.add_class::<changelog::ChangelogHandle>()?;
+    module.add_class::<state::LocalState>()?;
+    module.add_class::<state::ValueState>()?;
+    module.add_class::<state::StateScan>()?;
+    module.add_class::<state::StateHandle>()?;
     module.add_class::<split::Splitter>()?;
     module.add_class::<store::ObjectFolder>()?;
     module.add_class::<session::SessionClient>()?;

@@ -1,10 +1,11 @@
 //! Credentials of a Python function.
 //!
-//! Owns: asking the function, its exceptions as errors, and opening a changelog with it.
+//! Owns: asking the function, its exceptions as errors, and opening stores with it.
 //! Does not own: when it is asked and on which thread (`fastchangelog_core::store::credentials`: never one that others
 //! wait for), nor the check of what it returns (`fastchangelog.config.ask`).
 
 use fastchangelog_core::changelog::{ChangelogStorage, Ground};
+use fastchangelog_core::clock::SharedClock;
 use fastchangelog_core::config::Options;
 use fastchangelog_core::store::Store;
 use fastchangelog_core::store::credentials::{Granted, Provider};
@@ -25,10 +26,15 @@ pub(crate) fn open(
     ground: &Ground,
 ) -> Result<ChangelogStorage> {
     let options = Options::for_changelog(options)?;
-    let provider = ask.map(|ask| Provider::new(Arc::new(move || asked(&ask)), Arc::clone(&ground.clock)));
+    let provider = ask.map(|ask| provider(ask, &ground.clock));
     let (metrics, failpoints) = (Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints));
     let store = Store::open_with(uri, storage_options, provider, &options, metrics, failpoints)?;
     ChangelogStorage::over(store, options, cache_dir, ground)
+}
+
+/// The function `ask` as the core asks it.
+pub(crate) fn provider(ask: Py<PyAny>, clock: &SharedClock) -> Provider {
+    Provider::new(Arc::new(move || asked(&ask)), Arc::clone(clock))
 }
 
 fn asked(ask: &Py<PyAny>) -> Result<Granted> {

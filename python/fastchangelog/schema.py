@@ -1,0 +1,182 @@
+"""Types of keys and values, as users write them.
+
+Owns: reading DDL texts, PySpark types and Arrow types into one Arrow type each.
+Does not own: which types can be kept (the core says so), data.
+
+A text without field names (``"long"``) is a plain type; one with names (``"n long, last timestamp"``) is a struct.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from fastchangelog.errors import InvalidArgument
+
+__all__ = ["arrow_type"]
+
+_TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "tinyint": pa.int8(),
+    "short": pa.int16(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+_TOKEN = re.compile(r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|(?P<mark>[<>(),:]))")
+
+
+def arrow_type(what: str, schema: Any) -> pa.DataType:
+    """The Arrow type of a DDL text, of a PySpark type, or of an Arrow type or schema; ``what`` is for messages.
+
+    >>> arrow_type("key", "long")
+    DataType(int64)
+    >>> arrow_type("value", "n long, tags array<string>")
+    StructType(struct<n: int64, tags: list<element: string>>)
+    >>> arrow_type("value", "n lnog")
+    Traceback (most recent call last):
+    fastchangelog.errors.InvalidArgument: value: `lnog` in `n lnog` is no type
+    """
+    if isinstance(schema, pa.DataType):
+        return schema
+    if isinstance(schema, pa.Schema):
+        return pa.struct(list(schema))
+    if hasattr(schema, "simpleString"):  # PySpark's types, without importing PySpark
+        schema = schema.simpleString()
+    if not isinstance(schema, str):
+        raise InvalidArgument(
+            f'{what}: a {type(schema).__name__} is no schema; write "long" or "n long, last timestamp", or give a '
+            "PySpark or Arrow type"
+        )
+    return _Parser(what, schema).parse()
+
+
+class _Parser:
+    """Reads one text, once."""
+
+    def __init__(self, what: str, text: str) -> None:
+        self.what = what
+        self.text = text
+        self.tokens = list(self._tokens())
+        self.at = 0
+
+    def _tokens(self) -> Any:
+        place, text = 0, self.text.rstrip()
+        while place < len(text):
+            found = _TOKEN.match(text, place)
+            if found is None:
+                raise self.wrong(f"`{text[place:].strip()[:1]}` is not understood")
+            quoted = found["quoted"]
+            yield (
+                ("name", quoted.replace("``", "`"))
+                if quoted
+                else (
+                    "word" if found["word"] else "mark",
+                    found["word"] or found["mark"],
+                )
+            )
+            place = found.end()
+
+    def wrong(self, why: str) -> InvalidArgument:
+        return InvalidArgument(f"{self.what}: {why}")
+
+    def parse(self) -> pa.DataType:
+        if not self.tokens:
+            raise self.wrong("the schema is empty")
+        # One word, or one word with parameters, is a type; everything else is fields.
+        plain = self.tokens[0][0] == "word" and (len(self.tokens) == 1 or self.tokens[1][1] in ("<", "("))
+        found = self.type() if plain else pa.struct(self.fields(None))
+        if self.at < len(self.tokens):
+            raise self.wrong(f"`{self.tokens[self.at][1]}` in `{self.text}` is one word too many")
+        return found
+
+    def peek(self) -> tuple[str, str]:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ("end", "")
+
+    def take(self, mark: str | None = None) -> str:
+        kind, token = self.peek()
+        if kind == "end" or (mark is not None and token != mark):
+            wanted = f"`{mark}`" if mark else "a name or a type"
+            raise self.wrong(f"{wanted} is missing in `{self.text}`")
+        self.at += 1
+        return token
+
+    def fields(self, end: str | None) -> list[pa.Field]:
+        fields: list[pa.Field] = []
+        while True:
+            if self.peek()[0] == "mark":
+                raise self.wrong(f"`{self.peek()[1]}` in `{self.text}` stands where a name is missing")
+            name = self.take()
+            if self.peek()[1] == ":":
+                self.take()
+            fields.append(pa.field(name, self.type()))
+            if self.peek()[1] == ",":
+                self.take()
+                continue
+            if end is not None:
+                self.take(end)
+            names = [field.name for field in fields]
+            for name in names:
+                if names.count(name) > 1:
+                    raise self.wrong(f"`{name}` stands twice in `{self.text}`")
+            return fields
+
+    def type(self) -> pa.DataType:
+        word = self.take()
+        name = word.lower()
+        if name in ("decimal", "dec", "numeric"):
+            return self.decimal()
+        if name == "array":
+            self.take("<")
+            element = self.type()
+            self.take(">")
+            return pa.list_(pa.field("element", element))
+        if name == "map":
+            self.take("<")
+            key = self.type()
+            self.take(",")
+            value = self.type()
+            self.take(">")
+            return pa.map_(key, value)
+        if name == "struct":
+            self.take("<")
+            return pa.struct(self.fields(">"))
+        if name not in _TYPES:
+            raise self.wrong(f"`{word}` in `{self.text}` is no type")
+        return _TYPES[name]
+
+    def decimal(self) -> pa.DataType:
+        precision, scale = 10, 0
+        if self.peek()[1] == "(":
+            self.take()
+            precision = self.number()
+            if self.peek()[1] == ",":
+                self.take()
+                scale = self.number()
+            self.take(")")
+        if not (1 <= precision <= 38 and 0 <= scale <= precision):
+            raise self.wrong(
+                f"decimal({precision},{scale}) in `{self.text}` is beyond 38 digits, or scale beyond precision"
+            )
+        return pa.decimal128(precision, scale)
+
+    def number(self) -> int:
+        token = self.take()
+        if not token.isdigit():
+            raise self.wrong(f"`{token}` in `{self.text}` is no number")
+        return int(token)

@@ -1,0 +1,454 @@
+"""Keyed state of a program's own, without Spark: changed in memory, durable by checkpoints.
+
+Owns: the public classes, the conversion of Python's and numpy's data, and Python's futures.
+Does not own: any behaviour of the state; that is the core's (`rust/core/src/local`).
+
+What is put is seen at once by whoever reads the same object. It is durable when `checkpoint` has returned: the net
+effect since the last checkpoint goes to the log in the object store, and the next `open_state` of that folder finds it.
+What no checkpoint holds is lost when the program ends, however it ends. Everything on the local disk is a cache.
+
+>>> import fastchangelog as fc
+>>> with fc.open_state("memory://docs/state", name="profiles") as st:
+...     visits = st.value_state("visits", key="string", value="long")
+...     visits["ann"] = 1
+...     visits.put(["bob", "cid"], [2, 3])
+...     visits["ann"], "bob" in visits, visits.get(["cid", "dan"]).to_pylist()
+(1, True, [3, None])
+>>> with fc.open_state("memory://docs/state", name="profiles") as st:
+...     visits = st.value_state("visits", key="string", value="long")
+...     for batch in visits.scan(start="b"):
+...         print(batch.to_pydict())
+{'key': ['bob', 'cid'], 'value': [2, 3]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Set
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fastchangelog import _internal
+from fastchangelog.config import OptionValue, StorageOption, ask, gather_options, gather_storage_options, split_provider
+from fastchangelog.errors import InvalidArgument
+from fastchangelog.schema import arrow_type
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Handle", "State", "ValueState", "open_state"]
+
+_MISSING: Any = object()
+
+
+def open_state(
+    uri: str,
+    *,
+    name: str = "default",
+    handle: Handle | None = None,
+    read_only: bool = False,
+    create: bool = True,
+    options: Mapping[str, OptionValue] | None = None,
+    storage_options: Mapping[str, StorageOption] | None = None,
+) -> State:
+    """Opens the state ``name`` under the folder ``uri``, at its newest checkpoint or at ``handle``.
+
+    ``uri``, ``storage_options``: as for `ChangelogStorage`. ``options``: see the reference of options;
+    ``memory_budget`` bounds the memory, and a quarter of it the changes that no checkpoint holds yet.
+    Local files are caches, in the temp folder (``TMPDIR``).
+    ``create``: makes the state if there is none. ``read_only``: nothing can be changed, and nobody is disturbed.
+
+    **One writer.** Who opens a state to write takes it over: the next checkpoint of an older writer, in whichever
+    process, ends with `FencedError`, and what it changed since its last checkpoint is not kept. The store must be able
+    to create an object only if it does not exist; all stores can but some that imitate S3.
+
+    Opening with ``handle`` to write makes that checkpoint the newest one again. Only the handles of the newest
+    checkpoints are sure to have all their objects.
+
+    **Limits.** The whole log since the state began is read at each open: there are no bases yet. Options of queries,
+    such as ``materialization_interval``, are refused.
+
+    Raises `StateNotFoundError` if there is no state and none may be made, `InvalidArgument` for an unknown option or a
+    handle of another state, `CorruptDataError` if stored bytes are not what was written.
+
+    >>> open_state("memory://docs/none", read_only=True)
+    Traceback (most recent call last):
+    fastchangelog.errors.StateNotFoundError: there is no state in memory://docs/none/default; check the address and \
+the name, or let it be made (create=True, and not read_only)
+    """
+    provider, given = split_provider(storage_options)
+    store = gather_storage_options(uri, given)
+    asked = None if provider is None else partial(ask, provider)
+    native = None if handle is None else handle._native
+    return State(_internal.LocalState(uri, name, gather_options(options), store, native, read_only, create, asked))
+
+
+class Handle:
+    """A checkpoint of a state. Immutable; can be compared, hashed and pickled, and has a stable binary form.
+
+    It names objects relative to its state's folder and holds no credentials.
+
+    >>> with open_state("memory://docs/handles") as st:
+    ...     handle = st.checkpoint()
+    >>> Handle.from_bytes(handle.to_bytes()) == handle
+    True
+    """
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _internal.StateHandle) -> None:
+        self._native = native
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Handle:
+        """The handle of `to_bytes`. Raises `CorruptDataError` if the bytes are not what was written, and
+        `InvalidArgument` if a newer release wrote them."""
+        return cls(_internal.StateHandle.from_bytes(bytes(data)))
+
+    def to_bytes(self) -> bytes:
+        """A compact, versioned form with a checksum."""
+        return self._native.to_bytes()
+
+    def to_dict(self) -> dict[str, Any]:
+        """A readable form: plain numbers, texts, lists and dicts. Ids are 128-bit numbers."""
+        shown: dict[str, Any] = json.loads(self._native.to_json())
+        return shown
+
+    @property
+    def version(self) -> str:
+        """The random id of what it holds; the same for checkpoints between which nothing changed."""
+        return self._native.version
+
+    @property
+    def state_keys(self) -> int:
+        """Keys in all states."""
+        return self._native.state_keys
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of their keys and values."""
+        return self._native.state_bytes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Handle) and self._native == other._native
+
+    def __hash__(self) -> int:
+        return hash(self._native)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Handle.from_bytes, (self.to_bytes(),)
+
+    def __repr__(self) -> str:
+        number = self._native.checkpoint_number
+        return f"Handle({self.version}, checkpoint {number}, {self.state_keys} keys, {self.state_bytes} bytes)"
+
+
+class State:
+    """An open state; made by `open_state`. Any thread may use it.
+
+    Leaving ``with`` takes a checkpoint; leaving it by an exception discards what came after the last one.
+
+    >>> with open_state("memory://docs/with") as st:
+    ...     st.value_state("a", key="int", value="int")[1] = 10
+    >>> try:
+    ...     with open_state("memory://docs/with") as st:
+    ...         st.value_state("a", key="int", value="int")[1] = 11
+    ...         raise RuntimeError("no")
+    ... except RuntimeError:
+    ...     pass
+    >>> with open_state("memory://docs/with") as st:
+    ...     st.value_state("a", key="int", value="int")[1]
+    10
+    """
+
+    def __init__(self, native: _internal.LocalState) -> None:
+        self._native = native
+
+    @property
+    def uri(self) -> str:
+        """The state's folder, without credentials."""
+        return self._native.uri
+
+    @property
+    def read_only(self) -> bool:
+        """True if nothing can be changed."""
+        return self._native.read_only
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+        return self._native.closed
+
+    @property
+    def handle(self) -> Handle | None:
+        """The newest checkpoint of this object: the one it was opened at, or one it has made since; None before the
+        first."""
+        newest = self._native.newest()
+        return None if newest is None else Handle(newest)
+
+    def value_state(self, name: str, key: Any, value: Any) -> ValueState:
+        """One value for each key. ``key`` and ``value`` are schemas: DDL texts, PySpark types or Arrow types.
+
+        ``"string"`` means plain values, ``"n long, last timestamp"`` dicts and struct arrays. The types are kept with
+        the state. Raises `SchemaMismatchError` if it was declared with others; `StateNotFoundError` if a read-only
+        state has none of this name.
+
+        >>> with open_state("memory://docs/types") as st:
+        ...     sessions = st.value_state("sessions", key="user string, day date", value="n long, last timestamp")
+        ...     st.value_state("sessions", key="string", value="long")
+        Traceback (most recent call last):
+        fastchangelog.errors.SchemaMismatchError: the state `sessions` was declared with key \
+`struct<user:string,day:date>`, now with `string`; declare it as it was, or take another name
+        """
+        types = arrow_type("key", key), arrow_type("value", value)
+        fields = [pa.field("key", types[0]), pa.field("value", types[1])]
+        return ValueState(self, self._native.value_state(name, pa.schema(fields)), name, *types)
+
+    def checkpoint(self) -> Handle:
+        """Makes all that was changed until now durable. Returns when it is, with the handle of what is then the newest
+        checkpoint. If nothing has changed, that is the last one.
+
+        Raises `FencedError` if a newer writer has opened the state. After `RetryableError` or `StoreError` nothing is
+        lost: the next checkpoint holds it. (The one that failed may have arrived all the same, if its answer was lost.)
+        """
+        return self.begin_checkpoint().result()
+
+    def begin_checkpoint(self) -> Future[Handle]:
+        """A checkpoint of what is changed until now; changes may go on while it is under way.
+
+        The future ends as `checkpoint` would. Checkpoints end in the order in which they were begun; the ninth at a
+        time waits for the first.
+
+        >>> with open_state("memory://docs/future") as st:
+        ...     numbers = st.value_state("numbers", key="int", value="int")
+        ...     numbers[1] = 1
+        ...     future = st.begin_checkpoint()
+        ...     numbers[2] = 2
+        ...     future.result().state_keys
+        1
+        """
+        future: Future[Handle] = Future()
+        future.set_running_or_notify_cancel()
+        self._native.begin_checkpoint(partial(_settle, future))
+        return future
+
+    def metrics(self) -> dict[str, int]:
+        """Every counter of this state by name; the reference of metrics says what each counts."""
+        return self._native.metrics()
+
+    def close(self, *, checkpoint: bool = True) -> None:
+        """Ends the state, after a checkpoint. With ``checkpoint=False`` what came after the last one is discarded, and
+        checkpoints under way end with `ClosedError`. Twice is fine.
+
+        If the checkpoint fails, its error is raised and the state stays open: close again, or without a checkpoint.
+        """
+        if checkpoint and not self.read_only and not self.closed:
+            self.checkpoint()
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close(checkpoint=kind is None)
+        finally:
+            self._native.close()
+
+    def __repr__(self) -> str:
+        return f"State({self.uri!r}{', read_only' * self.read_only}{', closed' * self.closed})"
+
+
+class ValueState:
+    """One value for each key; made by `State.value_state`. Any thread may use it.
+
+    It has the habits of a mapping for single keys; many keys at once are put, read and deleted in Arrow.
+
+    >>> st = open_state("memory://docs/values")
+    >>> seen = st.value_state("seen", key="string", value="n long, last timestamp")
+    >>> seen["ann"] = {"n": 1, "last": None}
+    >>> seen["ann"]
+    {'n': 1, 'last': None}
+    >>> del seen["ann"]
+    >>> "ann" in seen
+    False
+    >>> seen["ann"]
+    Traceback (most recent call last):
+    KeyError: 'ann'
+    >>> st.close()
+    """
+
+    def __init__(
+        self, state: State, native: _internal.ValueState, name: str, key_type: pa.DataType, value_type: pa.DataType
+    ) -> None:
+        self._state = state  # a state that nobody holds any more is closed
+        self._native = native
+        self.name = name
+        """The state's name."""
+        self.key_type = key_type
+        """The Arrow type of keys."""
+        self.value_type = value_type
+        """The Arrow type of values."""
+
+    def get(self, keys: Any, default: Any = None) -> Any:
+        """The value of one key, ``default`` if there is none; or those of many keys, as an Arrow array with a null
+        where there is none.
+
+        Many keys are a list, a numpy or Arrow array, or another iterable. One key is anything else; of a state whose
+        key has names, a dict or a tuple.
+        """
+        if self._is_key(keys):
+            found = self._native.get(self._one(keys))
+            return found[0].as_py() if found.null_count == 0 else default
+        return self._native.get(_array("keys", keys, self.key_type))
+
+    def put(self, keys: Any, values: Any) -> None:
+        """Sets the value of one key, or those of many keys. A null (None) deletes; of equal keys the last one counts.
+
+        All or nothing: raises `InvalidArgument` if something does not fit the types, or if a key is null, and
+        `RetryableError` if too much was changed since the last checkpoint.
+        """
+        if self._is_key(keys):
+            self._native.put(self._one(keys), _array("value", [values], self.value_type))
+        else:
+            self._native.put(_array("keys", keys, self.key_type), _array("values", values, self.value_type))
+
+    def delete(self, keys: Any) -> None:
+        """Removes one key, or many. A key without a value is fine."""
+        self._native.delete(self._one(keys) if self._is_key(keys) else _array("keys", keys, self.key_type))
+
+    def contains(self, keys: Any) -> Any:
+        """Whether one key has a value; or which of many keys have, as an Arrow array of booleans."""
+        if self._is_key(keys):
+            return keys in self
+        return self._native.contains(_array("keys", keys, self.key_type))
+
+    def scan(
+        self, *, start: Any = None, end: Any = None, prefix: Any = None, batch_size: int = 65_536
+    ) -> Iterator[pa.RecordBatch]:
+        """Keys and values as record batches of the columns ``key`` and ``value``, in the order of keys: from ``start``
+        on, before ``end``, beginning with ``prefix``. At most ``batch_size`` rows a batch.
+
+        Strings and binaries begin with their first characters or bytes. Keys with names begin with their first fields:
+        a dict or a tuple of them, for ``start`` and ``end`` too. Changes during a scan are fine: what is changed may be
+        seen as it was or as it is, all else comes exactly once.
+
+        >>> with open_state("memory://docs/scan") as st:
+        ...     stock = st.value_state("stock", key="shop string, item int", value="long")
+        ...     stock.put([("a", 1), ("a", 2), ("b", 1)], [10, 20, 30])
+        ...     [batch["value"].to_pylist() for batch in stock.scan(prefix={"shop": "a"})]
+        [[10, 20]]
+        """
+        if batch_size < 1:
+            raise InvalidArgument(f"batch_size = {batch_size} is no number of rows; give 1 or more")
+        first, last, beginning = (None if bound is None else self._leading(bound) for bound in (start, end, prefix))
+        return self._native.scan(first, last, beginning, batch_size)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All keys with their values, in the order of keys."""
+        for batch in self.scan():
+            yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist())
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.scan():
+            yield from batch["key"].to_pylist()
+
+    def __getitem__(self, key: Any) -> Any:
+        found = self._native.get(self._one(key))
+        if found.null_count:
+            raise KeyError(key)
+        return found[0].as_py()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._native.put(self._one(key), _array("value", [value], self.value_type))
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self._native.delete(self._one(key))
+
+    def __contains__(self, key: object) -> bool:
+        return bool(self._native.contains(self._one(key))[0].as_py())
+
+    def __repr__(self) -> str:
+        return f"ValueState({self.name!r}, key={self.key_type}, value={self.value_type})"
+
+    def _is_key(self, keys: Any) -> bool:
+        if isinstance(keys, tuple):
+            return bool(pa.types.is_struct(self.key_type))
+        if isinstance(keys, str | bytes | bytearray | memoryview | Mapping):
+            return True
+        if getattr(keys, "ndim", None) == 0:  # a scalar of numpy
+            return True
+        return not (isinstance(keys, Iterable) or hasattr(keys, "__arrow_c_array__") or hasattr(keys, "__array__"))
+
+    def _one(self, key: Any) -> pa.Array:
+        return _array("key", [key], self.key_type)
+
+    def _leading(self, bound: Any) -> pa.Array:
+        if not pa.types.is_struct(self.key_type):
+            return self._one(bound)
+        fields = list(self.key_type)
+        given = len(bound) if isinstance(bound, tuple | Mapping) else 0
+        names = [field.name for field in fields[:given]]
+        if not given or given > len(fields) or (isinstance(bound, Mapping) and set(bound) != set(names)):
+            raise InvalidArgument(
+                f"{bound!r} is no bound of a scan: give the first fields of "
+                f"({', '.join(field.name for field in fields)}), as a dict or a tuple"
+            )
+        return _array("key", [bound], pa.struct(fields[:given]))
+
+
+def _array(what: str, data: Any, wanted: pa.DataType) -> pa.Array:
+    """Data of any usual kind as an Arrow array of the wanted type."""
+    try:
+        if isinstance(data, pa.ChunkedArray):
+            array = pa.concat_arrays(data.chunks) if data.num_chunks else pa.array([], data.type)
+        elif isinstance(data, pa.Array):
+            array = data
+        elif hasattr(data, "__arrow_c_array__"):
+            array = pa.array(data)
+        elif hasattr(data, "__arrow_c_stream__"):
+            return _array(what, pa.chunked_array(data), wanted)
+        else:
+            if isinstance(data, str | bytes | Mapping):
+                raise InvalidArgument(f"{what}: a {type(data).__name__} is one value; many keys need as many")
+            if not hasattr(data, "__array__"):
+                data = list(data)
+            array = pa.array(_by_name(data, wanted), type=wanted)
+        return array if array.type == wanted else array.cast(wanted)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        cause = " ".join(str(error).split())
+        raise InvalidArgument(f"{what}: this is not {wanted}, as was declared: {cause}") from None
+
+
+def _by_name(data: Any, wanted: pa.DataType) -> Any:
+    """Tuples as dicts, where structs are wanted: Arrow reads tuples otherwise."""
+    if not pa.types.is_struct(wanted) or not isinstance(data, list | Set):
+        return data
+    names = [field.name for field in wanted]
+    rows = []
+    for row in data:
+        if isinstance(row, tuple):
+            if len(row) != len(names):
+                raise InvalidArgument(f"{row!r} has {len(row)} fields, not the {len(names)} of {wanted}")
+            row = dict(zip(names, row))
+        elif isinstance(row, Mapping) and not set(row) <= set(names):
+            raise InvalidArgument(f"{row!r} has fields that {wanted} has not")
+        rows.append(row)
+    return rows
+
+
+def _settle(future: Future[Handle], native: _internal.StateHandle | None, error: BaseException | None) -> None:
+    if error is not None or native is None:
+        future.set_exception(error or RuntimeError("a checkpoint ended without an answer"))
+    else:
+        future.set_result(Handle(native))
