@@ -15,7 +15,6 @@ use super::codec::hash_key;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, no_wal, push_key, split_key};
-use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, push_key, split_key};
 use super::scan::Cursor;
 use crate::budget::Reservation;
 use crate::error::{Error, Result};

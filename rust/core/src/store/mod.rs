@@ -35,8 +35,8 @@ pub(crate) mod transfer;
 pub use claim::Claim;
 pub use environment::overlaid;
 pub use paths::{
-    FOLDER_META, ObjectType, SWEEP_MARK, index_name, log_name, manifest_name, object_type, sst_name, state_folder,
-    ObjectType, head_name, head_number, index_name, log_name, manifest_name, object_type, sst_name, state_folder,
+    FOLDER_META, ObjectType, SWEEP_MARK, head_name, head_number, index_name, log_name, manifest_name, object_type,
+    sst_name, state_folder,
 };
 pub use put::Sealed;
 pub use transfer::{DownloadError, start_io_threads};

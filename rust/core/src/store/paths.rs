@@ -10,15 +10,11 @@
 //! <root>/<query id>/<name>/index/<32 hex>      lists of older segments
 //! <root>/.../probe/<32 hex>                    written and removed by a store check
 //! <root>/<query id>/<name>/_fastchangelog*.json   notes: whose folder it is, and what the last sweep saw
-//! ```
-//!
-//! Invariant: names (but those of notes) are random and never used twice, so an object that exists under a name just
-//! drawn is one's own.
 //! <root>/<name>/head/<20 digits>               the checkpoints of a state in process, by number
 //! ```
 //!
 //! Invariants:
-//! 1. names are random and never used twice, so an object that exists under a name just drawn is one's own;
+//! 1. names but those of notes and heads are random and never used twice, so an object that exists under a name just drawn is one's own;
 //! 2. only heads have names that two may want: they are claimed. They have no [`ObjectType`]: what collects objects that
 //!    nobody names must leave them alone, since they are who names.
 
