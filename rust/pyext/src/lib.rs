@@ -12,8 +12,8 @@ mod provider;
 mod server;
 mod session;
 mod split;
-mod store;
 mod state;
+mod store;
 
 use pyo3::prelude::*;
 

@@ -7,6 +7,7 @@
 //! not exist.
 
 use super::cache::ObjectCache;
+use super::folder::NewFolder;
 use crate::error::{Error, Result};
 use crate::format::{Manifest, ManifestFile, decode_manifest};
 use crate::model::BaseRef;
@@ -19,20 +20,6 @@ use std::sync::Arc;
 /// Files fetched at the same time.
 const PARALLEL_FILES: usize = 4;
 
-/// Removes the folder unless it was kept.
-struct Folder {
-    path: PathBuf,
-    keep: bool,
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if !self.keep {
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
-    }
-}
-
 /// Fetches all files of `base` into the folder `into`, which must not exist yet. Returns the manifest.
 ///
 /// With a cache, files that are there are linked, and files that come are kept in it.
@@ -44,10 +31,10 @@ pub async fn fetch_base(
 ) -> Result<Manifest> {
     let manifest = fetch_manifest(store, base).await?;
     std::fs::create_dir(into).map_err(|e| Error::io(format!("cannot make the folder {}", into.display()), &e))?;
-    let mut folder = Folder { path: into.to_owned(), keep: false };
+    let folder = NewFolder::new(into);
     place_inline(&manifest, into)?;
     fetch_files(store, cache, &manifest, into, |_| true).await?;
-    folder.keep = true;
+    folder.keep();
     Ok(manifest)
 }
 

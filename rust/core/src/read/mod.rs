@@ -13,10 +13,12 @@ pub mod base;
 pub mod cache;
 pub mod changes;
 mod copy;
+mod folder;
 pub mod part;
 pub mod replay;
 
 pub use base::fetch_base;
 pub use cache::{Lease, ObjectCache};
+pub use folder::remove_folder;
 pub use part::{PartOfBase, fetch_part_of_base, read_parts};
 pub use replay::read_segments;

@@ -26,7 +26,7 @@ use crate::failpoint::SharedFailpoints;
 use crate::format::handle::decode_segment_index;
 use crate::metrics::SharedMetrics;
 use crate::model::{BaseRef, ChangeSet, KeyGroupRange};
-use crate::read::{ObjectCache, fetch_part_of_base, read_parts, read_segments};
+use crate::read::{ObjectCache, fetch_part_of_base, read_parts, read_segments, remove_folder};
 use crate::state::keyed::KeyedState;
 use crate::state::part::{clip, export, tables_of};
 use crate::state::rocks::SharedResources;
@@ -95,11 +95,7 @@ impl Drop for Folder {
         if self.keep.load(Ordering::Relaxed) {
             return;
         }
-        // Under another name first: a dropped download that is still on a thread must not put a file into it meanwhile.
-        let mut gone = self.path.clone().into_os_string();
-        gone.push(".gone");
-        let removed = std::fs::rename(&self.path, &gone).and_then(|()| std::fs::remove_dir_all(&gone));
-        if let Err(error) = removed {
+        if let Err(error) = remove_folder(&self.path) {
             tracing::warn!(%error, folder = %self.path.display(), "a local folder could not be removed");
         }
     }
