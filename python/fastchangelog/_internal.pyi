@@ -34,6 +34,7 @@ __all__ = [
     "default_max_parallelism",
     "failpoint",
     "handle_json",
+    "head_json",
     "manifest_json",
     "object_type",
     "options_table",
@@ -437,8 +438,12 @@ class ObjectFolder:
         """Deletes an object; one that is not there is fine."""
 
 def object_type(name: str) -> str | None:
-    """What an object is by its name in a state's folder: `log`, `sst`, `base`, `index`, `probe` or `note`; None for a
-    name that is not ours."""
+    """What an object is by its name in a state's folder: `log`, `sst`, `base`, `index`, `head`, `probe` or `note`; None
+    for a name that is not ours."""
+
+def head_json(name: str, data: bytes) -> str:
+    """A head of a state in process as a JSON object: `number`, `epoch` and `handle`, which is null before the first
+    checkpoint and as `handle_json` gives it after."""
 
 def manifest_json(name: str, data: bytes) -> str:
     """A base's manifest as a JSON object: `instance`, `version`, `replay_after` and the names of its `objects`."""

@@ -5,7 +5,8 @@ Does not own: listing, reading or deleting anything (`sweeper`), Spark's checkpo
 parameter).
 
 Invariants of a `Plan` (P6):
-1. what a handle of a retained batch names is kept, and what any kept manifest or index names is kept with it;
+1. what a handle of a retained batch or of a head names is kept, and what any kept manifest or index names is kept with
+   it; so are heads;
 2. what is younger than the grace period is kept; while a batch is under way, its start counts as now;
 3. a base that a later version may still take over counts as named by it;
 4. an object is deleted only if a sweep at least one grace period ago found it unreachable, every sweep since did, and
@@ -239,6 +240,7 @@ def plan(scene: Scene, seen: Mapping[str, float], now: float, grace: float) -> P
 
     for handle in scene.handles:
         keep(handle.names(), "reachable")
+    keep((e.name for e in scene.listing if e.kind == "head"), "reachable")
     keep(_takeable(scene), "takeable")
     keep((e.name for e in scene.listing if e.kind not in (None, "note") and e.modified > edge), "young")
     notes = {e.name for e in scene.listing if e.name in (FOLDER_META, SWEEP_MARK)}
@@ -260,7 +262,7 @@ def plan(scene: Scene, seen: Mapping[str, float], now: float, grace: float) -> P
 def plan_orphan(listing: Sequence[Entry], seen: Mapping[str, float], now: float, grace: float) -> Plan:
     """Decides about a folder whose query's checkpoint is gone: all of it goes, the notes last."""
     unknown = tuple(e for e in listing if e.kind is None)
-    ours = [e for e in listing if e.kind is not None and e.name != SWEEP_MARK]
+    ours = [e for e in listing if e.kind not in (None, "head") and e.name != SWEEP_MARK]
     young = [e for e in ours if e.modified > cutoff(now, grace, None)]
     if young:
         return Plan(f"{young[0].name} was written within the grace period: somebody may be using it", unknown=unknown)

@@ -5,7 +5,7 @@ Does not own: the decision (`sweep`), Spark's checkpoints (anything with `Checkp
 
 Order, and why:
 1. list the root, to know its folders and their queries; read their notes;
-2. read each query's checkpoints: a doubt about one keeps all folders of its query;
+2. read each query's checkpoints: a doubt about one keeps all folders of its query; of a state in process, its heads;
 3. with `delete`, write the folder's mark again: its new time in the listing is the store's own clock;
 4. list the folder anew: everything that a handle of step 2 names was there before it, so it is in the listing;
 5. read index objects, then manifests; plan;
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from fastchangelog import _internal
+from fastchangelog import _internal, heads
 from fastchangelog.errors import FastChangelogError, InvalidArgument, StateNotFoundError, StoreError
 from fastchangelog.sweep import (
     FOLDER_META,
@@ -101,6 +101,7 @@ class FolderReport:
     """What a sweep found in one folder, and did."""
 
     folder: str
+    """Query and name; of a state in process, its name."""
     checkpoints: tuple[str, ...]
     orphan: bool
     """True when none of its checkpoints is there."""
@@ -126,6 +127,8 @@ class _Query:
     handles: tuple[Handle, ...] = ()
     orphan: bool = False
     doubt: str | None = None
+    in_process: bool = False
+    """True for the folder of a state in process, which has heads and no checkpoint."""
 
 
 class _Folder:
@@ -176,11 +179,15 @@ class Sweeper:
     def run(self) -> list[FolderReport]:
         """One sweep: a report for each folder."""
         given = self._given()
-        folders, self.unknown = _folders(self._root.list(""))
+        folders, states, self.unknown = _folders(self._root.list(""))
         by_query: dict[str, list[str]] = {}
         for folder in sorted(folders):
             by_query.setdefault(folder.split("/", 1)[0], []).append(folder)
         reports = []
+        for name in sorted(states):
+            store = self._root.child(name)
+            query = self._state(store)
+            reports += self._sweep(query, [_Folder(name, store, query)])
         for name, own in by_query.items():
             locations = [*given.get(name, ()), *(at for folder in own for at in self._recorded(folder))]
             query = self._query(name, tuple(dict.fromkeys(locations)))
@@ -213,6 +220,13 @@ class Sweeper:
             return (Mark() if data is None else Mark.from_bytes(data)), None
         except ValueError as error:
             return Mark(), f"the mark of the last sweep cannot be read ({error}): waiting starts anew"
+
+    def _state(self, store: Folders) -> _Query:
+        """A state in process: what its heads name."""
+        try:
+            return _Query(handles=tuple(heads.retained(store)), in_process=True)
+        except FastChangelogError as error:
+            return _Query(doubt=f"its heads cannot be read: {error}", in_process=True)
 
     def _query(self, query: str, locations: tuple[str, ...]) -> _Query:
         if not locations:
@@ -255,9 +269,10 @@ class Sweeper:
                 folder.report.kept_because = f"not to the end: {error}"
 
     def _look(self, folder: _Folder, acts: bool) -> None:
-        folder.report.kept_because = _foreign(folder.store.read(FOLDER_META))
-        if folder.report.kept_because is not None:
-            return
+        if not folder.query.in_process:
+            folder.report.kept_because = _foreign(folder.store.read(FOLDER_META))
+            if folder.report.kept_because is not None:
+                return
         mark, remark = self._mark(folder.name)
         if remark is not None:
             folder.report.notes += (remark,)
@@ -292,7 +307,7 @@ class Sweeper:
         names = {e.name for e in folder.listing}
         handles = tuple(h for h in query.handles if not names.isdisjoint(h.names()))
         started = [roots.running_since for roots in query.roots if roots.running_since is not None]
-        committed = any(roots.batches for roots in query.roots)
+        committed = bool(query.handles) if query.in_process else any(roots.batches for roots in query.roots)
         scene = Scene(handles, committed, min(started, default=None), folder.listing)
         with ThreadPoolExecutor(_PARALLEL) as pool:
 
@@ -352,12 +367,15 @@ def _in_groups(entries: Sequence[Entry]) -> list[list[Entry]]:
     return groups
 
 
-def _folders(listed: Iterable[tuple[str, int, float]]) -> tuple[set[str], tuple[Entry, ...]]:
-    """The folders of states under a root, and what is in none of them."""
+def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[set[str], set[str], tuple[Entry, ...]]:
+    """The folders of queries' states under a root, those of states in process, and what is in none of them."""
+    states = {name.split("/", 1)[0] for name, _, _ in listed if heads.is_head(name.partition("/")[2])}
     by_folder: dict[str, list[tuple[str, int, float]]] = {}
     outside = []
     for name, size, modified in listed:
         parts = name.split("/", 2)
+        if parts[0] in states and len(parts) > 1:
+            continue
         if len(parts) == 3:
             by_folder.setdefault("/".join(parts[:2]), []).append((parts[2], size, modified))
         else:
@@ -368,7 +386,7 @@ def _folders(listed: Iterable[tuple[str, int, float]]) -> tuple[set[str], tuple[
             folders.add(folder)
         else:
             outside += [Entry(f"{folder}/{name}", size, modified, None) for name, size, modified in rows]
-    return folders, tuple(outside)
+    return folders, states, tuple(outside)
 
 
 def _foreign(meta: bytes | None) -> str | None:

@@ -73,10 +73,10 @@ class Outcome:
         }
 
     def _folder(self, report: FolderReport) -> dict[str, Any]:
-        query, name = report.folder.split("/", 1)
+        query, _, name = report.folder.rpartition("/")
         kept = {kind: _sum(getattr(report, kind)) for kind in ("reachable", "takeable", "young")}
         return {
-            "query": query,
+            "query": query or None,
             "name": name,
             "checkpoints": list(report.checkpoints),
             "batches": [min(report.batches), max(report.batches)] if report.batches else None,
@@ -95,7 +95,8 @@ class Outcome:
     def blocks(self) -> Iterable[str | list[list[str]]]:
         """Lines and tables, for people."""
         for report in self.folders:
-            yield f"{report.folder}  ({', '.join(report.checkpoints) or 'no checkpoint known'})"
+            checkpoints = ", ".join(report.checkpoints) or "no checkpoint known"
+            yield f"{report.folder}  ({checkpoints if '/' in report.folder else 'a state in process'})"
             if report.orphan:
                 asked = "" if self.request.orphans else "; --orphans removes it"
                 yield f"  orphan: its checkpoint is gone{asked}"

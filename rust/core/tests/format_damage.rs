@@ -88,6 +88,10 @@ fn a_handle() -> ShardHandle {
     }
 }
 
+fn a_head() -> Head {
+    Head { number: 43, epoch: 7, writer: 1 << 100, handle: Some(a_handle()) }
+}
+
 fn a_manifest() -> Manifest {
     Manifest {
         instance: InstanceId(1),
@@ -135,6 +139,7 @@ fn cases() -> Vec<Case> {
             fix_envelope,
             64,
         ),
+        case("head", encode_head(&a_head()).to_vec(), |b| decode_head(NAME, b).map(drop), fix_envelope, 64),
         case("log object", a_file(), |b| decode_file(NAME, b).map(drop), fix_file, 8),
     ]
 }

@@ -37,6 +37,7 @@ pub const ALL: &[(&str, fn(&[u8]) -> bool)] = &[
     ("segment_index", segment_index),
     ("changelog_handle", changelog_handle),
     ("manifest", manifest),
+    ("head", head),
 ];
 
 const NAME: &str = "some/object";
@@ -268,4 +269,9 @@ pub fn changelog_handle(bytes: &[u8]) -> bool {
 /// A manifest of a base.
 pub fn manifest(bytes: &[u8]) -> bool {
     round_trip(bytes, |bytes| decode_manifest(NAME, bytes), encode_manifest, |_| ())
+}
+
+/// A head of a state in process.
+pub fn head(bytes: &[u8]) -> bool {
+    round_trip(bytes, |bytes| decode_head(NAME, bytes), encode_head, |_| ())
 }

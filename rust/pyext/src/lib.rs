@@ -38,6 +38,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::Server>()?;
     module.add_class::<server::MaterializeRun>()?;
     module.add_function(wrap_pyfunction!(handle::handle_json, module)?)?;
+    module.add_function(wrap_pyfunction!(store::head_json, module)?)?;
     module.add_function(wrap_pyfunction!(options::options_table, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_options, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_duration, module)?)?;

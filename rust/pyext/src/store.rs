@@ -4,7 +4,7 @@
 use crate::gate::{Owner, enter};
 use fastchangelog_core::config::Options;
 use fastchangelog_core::failpoint::Failpoints;
-use fastchangelog_core::format::{decode_manifest, decode_segment_index};
+use fastchangelog_core::format::{decode_head, decode_manifest, decode_segment_index};
 use fastchangelog_core::metrics::SharedMetrics;
 use fastchangelog_core::store::{self, ObjectType, start_io_threads};
 use fastchangelog_core::{Error, Result};
@@ -84,6 +84,9 @@ impl ObjectFolder {
 /// What an object is, by its name in a state's folder.
 #[pyfunction]
 pub(crate) fn object_type(name: &str) -> Option<&'static str> {
+    if store::head_number(name).is_some() {
+        return Some("head");
+    }
     store::object_type(name).map(|kind| match kind {
         ObjectType::Log => "log",
         ObjectType::Sst => "sst",
@@ -117,5 +120,15 @@ pub(crate) fn segment_index_json(py: Python<'_>, name: &str, data: &[u8]) -> PyR
         let segments = decode_segment_index(name, data)?;
         let rows: Vec<_> = segments.iter().map(|s| (s.version.to_string(), &s.object.name)).collect();
         serde_json::to_string(&rows).map_err(Error::internal)
+    })
+}
+
+/// A head of a state in process as JSON.
+#[pyfunction]
+pub(crate) fn head_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
+    enter(py, |_| {
+        let head = decode_head(name, data)?;
+        let handle = serde_json::to_string(&head.handle).map_err(Error::internal)?;
+        Ok(format!(r#"{{"number":{},"epoch":{},"handle":{handle}}}"#, head.number, head.epoch))
     })
 }

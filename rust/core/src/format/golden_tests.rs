@@ -132,6 +132,17 @@ fn golden_segment_index() {
 }
 
 #[test]
+fn golden_head() {
+    for (name, handle) in [("head_v1.bin", Some(handle())), ("head_empty_v1.bin", None)] {
+        let head = Head { number: 43, epoch: 7, writer: id(800), handle };
+        let fresh = encode_head(&head);
+        let stored = golden(name, &fresh);
+        assert_eq!(decode_head("golden", &stored).unwrap(), head);
+        assert_eq!(stored, fresh);
+    }
+}
+
+#[test]
 fn golden_manifest() {
     let fresh = encode_manifest(&manifest());
     let stored = golden("manifest_v1.bin", &fresh);

@@ -21,6 +21,7 @@
 //! handle    shard handles and segment indexes
 //! changelog_handle  handles of plain changelogs
 //! manifest  a materialized base
+//! head      the newest checkpoint of a state in process
 //! wire      cursor, varints, envelopes, checksum
 //! ```
 
@@ -29,6 +30,7 @@ pub mod byte_set;
 pub mod changelog_handle;
 pub(crate) mod compress;
 pub mod handle;
+pub mod head;
 pub mod manifest;
 pub mod object;
 pub mod segment;
@@ -37,6 +39,7 @@ pub mod wire;
 
 pub use changelog_handle::{decode_changelog_handle, encode_changelog_handle};
 pub use handle::{decode_handle, decode_segment_index, encode_handle, encode_segment_index};
+pub use head::{Head, decode_head, encode_head};
 pub use manifest::{Manifest, ManifestFile, decode_manifest, encode_manifest};
 pub use object::{FILE_HEADER_LEN, decode_file, file_footer, file_header};
 pub use segment::{decode_set, decode_set_range, encode_set};

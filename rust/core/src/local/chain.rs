@@ -18,56 +18,18 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::SharedFailpoints;
-use crate::format::handle::{decode_handle, encode_handle};
-use crate::format::wire::{Envelope, put_bytes, put_varint};
+use crate::format::{Head, decode_head, encode_head};
 use crate::model::ShardHandle;
 use crate::store::paths::HEADS;
 use crate::store::{Claim, Store, head_name, head_number};
 use bytes::Bytes;
 
-const HEAD: Envelope = Envelope { magic: *b"FCLC", version: 1, what: "head of a state" };
 /// Heads kept: each is a checkpoint to which one can go back, and whose objects no sweep may take.
 const KEPT: u64 = 8;
 /// Heads removed after one checkpoint, at most.
 const REMOVED_AT_ONCE: u64 = 4;
 /// How often others may come first before an attempt to read or to take over the newest head is given up.
 const TURNS: usize = 64;
-
-/// One head.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) number: u64,
-    /// Grows by one with each writer.
-    pub(crate) epoch: u64,
-    /// The writer's own random number.
-    pub(crate) writer: u128,
-    /// The newest checkpoint; none before the first.
-    pub(crate) handle: Option<ShardHandle>,
-}
-
-impl Head {
-    fn encode(&self) -> Bytes {
-        let mut out = HEAD.begin(256);
-        put_varint(&mut out, self.number);
-        put_varint(&mut out, self.epoch);
-        out.extend_from_slice(&self.writer.to_le_bytes());
-        put_bytes(&mut out, &self.handle.as_ref().map(encode_handle).unwrap_or_default());
-        Envelope::seal(out).into()
-    }
-
-    fn decode(object: &str, bytes: &[u8]) -> Result<Self> {
-        let mut reader = HEAD.open(object, bytes)?;
-        let number = reader.varint("the number")?;
-        let epoch = reader.varint("the epoch")?;
-        let writer = reader.u128("the writer")?;
-        let handle = match reader.bytes("the handle")? {
-            [] => None,
-            bytes => Some(decode_handle(bytes).map_err(|e| e.context(object))?),
-        };
-        reader.finish("the head")?;
-        Ok(Self { number, epoch, writer, handle })
-    }
-}
 
 /// What is found of a state.
 #[derive(Debug)]
@@ -102,7 +64,7 @@ async fn read(store: &Store, number: u64) -> Result<Option<Head>> {
 
 fn decode(store: &Store, number: u64, bytes: &[u8]) -> Result<Head> {
     let object = format!("{}/{}", store.uri(), head_name(number));
-    let head = Head::decode(&object, bytes)?;
+    let head = decode_head(&object, bytes)?;
     if head.number != number {
         return Err(Error::corrupt(object, 0, format_args!("it is head {}", head.number)));
     }
@@ -162,7 +124,7 @@ impl Chain {
         let mut head = Head { number: self.number + 1, epoch: self.epoch, writer: self.writer, handle };
         loop {
             let name = head_name(head.number);
-            match self.store.claim(&name, head.encode()).await? {
+            match self.store.claim(&name, encode_head(&head)).await? {
                 Claim::Ours => break,
                 Claim::Taken(bytes) => {
                     let other = decode(&self.store, head.number, &bytes)?;

@@ -17,7 +17,7 @@ fn world() -> World {
     let store = Store::from_object_store(
         Arc::clone(&inner) as _,
         "root",
-        "test://root",
+        "test://bucket",
         &options,
         Arc::default(),
         Failpoints::none(),

@@ -46,7 +46,7 @@ impl World {
     fn root(&self) -> Store {
         let points = Arc::clone(&self.failpoints);
         let bucket = Arc::clone(&self.bucket);
-        Store::from_object_store(bucket as _, "root", "test://root", &self.options(), Arc::default(), points)
+        Store::from_object_store(bucket as _, "root", "test://bucket", &self.options(), Arc::default(), points)
     }
 
     fn request(&self) -> OpenLocal {
@@ -203,7 +203,7 @@ fn invariant_4_an_older_writer_is_fenced() {
     for _ in 0..2 {
         let error = old.state.checkpoint().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Fenced);
-        assert!(error.message().contains("writer 2") && error.message().contains("test://root/s"), "{error}");
+        assert!(error.message().contains("writer 2") && error.message().contains("test://bucket/s"), "{error}");
     }
     assert_eq!(old.get("a"), Some(2), "its changes can still be read");
     new.put("b", Some(3));

@@ -1,0 +1,135 @@
+"""Keyed state in process, in processes that fork, end or are killed.
+
+Owns: what such a process leaves. Does not own: what a state does otherwise (`test_state`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastchangelog as fc
+
+PATIENCE = 60
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "states")
+
+
+def reopened(root: str) -> fc.State:
+    return fc.open_state(root, options={"file_sync": False})
+
+
+def run(script: str, *arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **how)
+
+
+def test_a18_a_forked_child_is_refused_and_removes_nothing(root: str) -> None:
+    outcome = run(
+        """
+        import gc, os, sys, fastchangelog as fc
+        st = fc.open_state(sys.argv[1])
+        table = st.value_state("t", key="string", value="long")
+        table.put(["a", "b"], [1, 2])
+        scan = table.scan()
+        st.checkpoint()
+        pid = os.fork()
+        if pid == 0:
+            for call in (lambda: table["a"], lambda: table.put("a", 1), st.checkpoint, lambda: next(scan)):
+                try:
+                    call()
+                    os._exit(1)
+                except fc.ClosedError as error:
+                    if "fork" not in str(error):
+                        os._exit(2)
+            st._native.close()
+            del table, st, scan, call
+            gc.collect()
+            os._exit(0)  # as multiprocessing ends its children: RocksDB does not survive the exit handlers of a fork
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        table["c"] = 3
+        print(sum(table.get(list("abc")).to_pylist()), [batch.num_rows for batch in scan], st.checkpoint().state_keys)
+        """,
+        root,
+    )
+    assert (outcome.returncode, outcome.stdout.split("\n")[:2]) == (0, ["0", "6 [3] 3"]), outcome.stderr
+
+
+@pytest.mark.parametrize("ending", ["", "del st, table", "sys.exit(0)", "st.close(checkpoint=False)"])
+def test_a18_the_interpreter_ends_with_work_in_flight(root: str, ending: str) -> None:
+    outcome = run(
+        f"""
+        import sys, fastchangelog as fc
+        st = fc.open_state(sys.argv[1])
+        table = st.value_state("t", key="long", value="string")
+        for i in range(20):
+            table.put(range(i * 100, i * 100 + 100), ["x" * 100] * 100)
+            future = st.begin_checkpoint()
+        {ending}
+        """,
+        root,
+    )
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
+def test_kill_nine_leaves_what_was_acknowledged(root: str, tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        """
+        import sys, fastchangelog as fc
+        st = fc.open_state(sys.argv[1], options={"file_sync": False})
+        table = st.value_state("t", key="long", value="long")
+        i = 0
+        while True:
+            table.put([i, -1], [i, i])
+            st.checkpoint()
+            print(i, flush=True)
+            i += 1
+        """
+    )
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    child = subprocess.Popen([sys.executable, "-c", script, root], stdout=subprocess.PIPE, text=True, env=env)
+    assert child.stdout is not None
+    for _ in range(20):
+        acknowledged = int(next(child.stdout))
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    with reopened(root) as st:
+        table = st.value_state("t", key="long", value="long")
+        newest = table[-1]
+        assert newest >= acknowledged
+        assert list(table) == list(range(-1, newest + 1)), "whole checkpoints, and nothing else"
+
+
+@pytest.mark.parametrize("point", ["local.before-seal", "local.before-head", "local.after-head", "promote.before"])
+def test_killed_between_two_steps_of_a_checkpoint(root: str, point: str) -> None:
+    script = """
+        import sys, fastchangelog as fc
+        st = fc.open_state(sys.argv[1], options={"file_sync": False})
+        table = st.value_state("t", key="string", value="long")
+        for i in range(3):
+            table["a"] = i
+            table[f"b{i}"] = i
+            st.checkpoint()
+            print(i, flush=True)
+        """
+    # Heads are also published by the open, promotions are not.
+    hit = 3 if "head" in point else 2
+    outcome = run(script, root, env={**os.environ, "FASTCHANGELOG_FAILPOINTS": f"{point}=kill@{hit}"})
+    assert outcome.returncode == -signal.SIGKILL
+    acknowledged = int(outcome.stdout.split()[-1])
+    with reopened(root) as st:
+        found = dict(st.value_state("t", key="string", value="long").items())
+        newest = found["a"]
+        assert newest in (acknowledged, acknowledged + 1)
+        assert newest == acknowledged + (point in ("local.after-head", "promote.before"))
+        assert found == {"a": newest, **{f"b{i}": i for i in range(newest + 1)}}
