@@ -27,6 +27,7 @@ __all__ = [
     "SessionClient",
     "Splitter",
     "StateHandle",
+    "StateMaterialization",
     "StateScan",
     "ValueState",
     "__version__",
@@ -236,8 +237,27 @@ class LocalState:
         """A state of single values; `types` has the key's field, then the value's."""
     def begin_checkpoint(self, settle: Callable[[StateHandle | None, BaseException | None], None]) -> None:
         """Freezes what was changed; `settle` is called when it is durable, or not."""
+    def progress(self) -> tuple[int, int, int]:
+        """Since the newest base: bytes of log, change sets; and bytes of the state."""
+    def begin_materialize(self) -> StateMaterialization | None:
+        """Begins a materialization; none if there is nothing to do."""
+    def on_event(self, call: Callable[[], None]) -> None:
+        """`call` is called some time after each checkpoint, and after a refused change. Once per state."""
+    def refuse_changes(self, why: str | None) -> None:
+        """Refuses changes with a `StoreError`, or allows them again."""
     def close(self) -> None:
         """Discards what no checkpoint holds. Twice is fine."""
+
+@final
+class StateMaterialization:
+    """A materialization of a state in process."""
+
+    def start(self, settle: Callable[[None, BaseException | None], None]) -> None:
+        """Starts the long part on a thread; `settle` is called when it is over."""
+    def complete(self) -> None:
+        """Offers the new base to the next checkpoint."""
+    def abort(self, reason: str) -> None:
+        """Gives it up. Waits for nobody."""
 
 @final
 class ValueState:

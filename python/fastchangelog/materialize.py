@@ -1,7 +1,7 @@
 """When to materialize: a pure policy and the loop that follows it, with time as a parameter.
 
-Owns: the decision (time, bytes, ratio, number of change sets, time of a replay), one run at a time, what failures in a
-row mean.
+Owns: the decision (time, bytes, ratio, number of change sets, time of a replay), how fast a replay is, one run at a
+time, what failures in a row mean.
 Does not own: what a materialization is (the target's), threads (the run's future brings its own) or waiting (the
 owner calls `poll`).
 
@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from fastchangelog import config
 from fastchangelog.errors import ClosedError, InvalidArgument, StoreError
 
-__all__ = ["MaterializationPolicy", "PeriodicMaterializer", "Progress", "Run", "Target"]
+__all__ = ["MaterializationPolicy", "PeriodicMaterializer", "Progress", "Run", "Target", "replay_speed"]
 
 H = TypeVar("H")
 
@@ -38,6 +38,22 @@ FAILED_PAUSE = timedelta(seconds=30)
 
 SKIP_PAUSE = timedelta(seconds=1)
 """Pause after a run that found nothing to do."""
+
+REPLAY_BYTES_PER_SECOND = 20e6
+"""What is assumed of a replay before this process has replayed enough to know."""
+
+KNOWN_FROM = 8 << 20
+"""Bytes replayed from which on the measured speed is believed."""
+
+
+def replay_speed(metrics: Mapping[str, int]) -> float:
+    """Bytes per second that this process replays.
+
+    >>> replay_speed({"replay_bytes": 100 << 20, "replay_micros": 2_000_000}) / (1 << 20)
+    50.0
+    """
+    replayed, micros = metrics.get("replay_bytes", 0), metrics.get("replay_micros", 0)
+    return replayed * 1e6 / micros if replayed >= KNOWN_FROM and micros > 0 else REPLAY_BYTES_PER_SECOND
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fastchangelog import _internal
+from fastchangelog.bases import Bases
 from fastchangelog.config import OptionValue, StorageOption, ask, gather_options, gather_storage_options, split_provider
 from fastchangelog.errors import InvalidArgument
+from fastchangelog.materialize import MaterializationPolicy
 from fastchangelog.schema import arrow_type
 
 if TYPE_CHECKING:
@@ -69,8 +71,10 @@ def open_state(
     Opening with ``handle`` to write makes that checkpoint the newest one again. Only the handles of the newest
     checkpoints are sure to have all their objects.
 
-    **Limits.** The whole log since the state began is read at each open: there are no bases yet. Options of queries,
-    such as ``materialization_interval``, are refused.
+    **Bases.** An open reads the newest base and the log after it. New bases are made in the background, as the options
+    ``materialization_…`` say, and the next checkpoint starts from them. A close waits for one if the log alone asks for
+    it. When too many fail in a row, changes are refused with `StoreError` until one succeeds; checkpoints go on.
+    Options of queries, such as ``max_parallelism``, are refused.
 
     Raises `StateNotFoundError` if there is no state and none may be made, `InvalidArgument` for an unknown option or a
     handle of another state, `CorruptDataError` if stored bytes are not what was written.
@@ -83,8 +87,10 @@ the name, or let it be made (create=True, and not read_only)
     provider, given = split_provider(storage_options)
     store = gather_storage_options(uri, given)
     asked = None if provider is None else partial(ask, provider)
-    native = None if handle is None else handle._native
-    return State(_internal.LocalState(uri, name, gather_options(options), store, native, read_only, create, asked))
+    start = None if handle is None else handle._native
+    texts = gather_options(options)
+    native = _internal.LocalState(uri, name, texts, store, start, read_only, create, asked)
+    return State(native, None if read_only else Bases(native, MaterializationPolicy.from_options(texts)))
 
 
 class Handle:
@@ -165,8 +171,9 @@ class State:
     10
     """
 
-    def __init__(self, native: _internal.LocalState) -> None:
+    def __init__(self, native: _internal.LocalState, bases: Bases | None) -> None:
         self._native = native
+        self._bases = bases
 
     @property
     def uri(self) -> str:
@@ -210,7 +217,7 @@ class State:
 
     def checkpoint(self) -> Handle:
         """Makes all that was changed until now durable. Returns when it is, with the handle of what is then the newest
-        checkpoint. If nothing has changed, that is the last one.
+        checkpoint. If nothing has changed, and no new base waits, that is the last one.
 
         Raises `FencedError` if a newer writer has opened the state. After `RetryableError` or `StoreError` nothing is
         lost: the next checkpoint holds it. (The one that failed may have arrived all the same, if its answer was lost.)
@@ -248,7 +255,9 @@ class State:
         """
         if checkpoint and not self.read_only and not self.closed:
             self.checkpoint()
-        self._native.close()
+            if self._bases is not None and self._bases.finish():
+                self.checkpoint()
+        self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -259,7 +268,12 @@ class State:
         try:
             self.close(checkpoint=kind is None)
         finally:
-            self._native.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._native.close()
+        if self._bases is not None:
+            self._bases.close()
 
     def __repr__(self) -> str:
         return f"State({self.uri!r}{', read_only' * self.read_only}{', closed' * self.closed})"

@@ -1,6 +1,6 @@
 """The upkeep of a server's live shards: each has a materializer that follows the policy of its query.
 
-Owns: which shards have a materializer, how long a replay would take, and what a shard's failures mean for its job.
+Owns: which shards have a materializer, and what a shard's failures mean for its job.
 Does not own: the policy (`materialize`), the threads and the life of the process (`server`).
 """
 
@@ -13,28 +13,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import StoreError
-from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer, Progress
+from fastchangelog.materialize import (
+    REPLAY_BYTES_PER_SECOND,
+    MaterializationPolicy,
+    PeriodicMaterializer,
+    Progress,
+    replay_speed,
+)
 
 if TYPE_CHECKING:
     from fastchangelog import _internal
 
 __all__ = ["Materializers"]
-
-REPLAY_BYTES_PER_SECOND = 20e6
-"""What is assumed of a replay before this server has replayed enough to know."""
-
-KNOWN_FROM = 8 << 20
-"""Bytes replayed from which on the measured speed is believed."""
-
-
-def replay_speed(metrics: Mapping[str, int]) -> float:
-    """Bytes per second that this server replays.
-
-    >>> replay_speed({"replay_bytes": 100 << 20, "replay_micros": 2_000_000}) / (1 << 20)
-    50.0
-    """
-    replayed, micros = metrics.get("replay_bytes", 0), metrics.get("replay_micros", 0)
-    return replayed * 1e6 / micros if replayed >= KNOWN_FROM and micros > 0 else REPLAY_BYTES_PER_SECOND
 
 
 class ShardTarget:

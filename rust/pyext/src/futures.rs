@@ -1,32 +1,63 @@
-//! Python's futures.
+//! Python's futures, and calls from the core's threads.
 //!
 //! Owns: the thread that ends them. Does not own: what they are waiting for.
 
 use crate::gate::{lock, raise};
 use fastchangelog_core::Result;
 use pyo3::prelude::*;
-use std::sync::{Mutex, OnceLock, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 
 /// Makes a result's Python object, when there is somebody to make it for.
 pub(crate) type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-type Settled = (Py<PyAny>, Result<Make>);
+type Call = Box<dyn FnOnce(Python<'_>) -> PyResult<()> + Send>;
 
 /// Calls `settle(object, None)` or `settle(None, error)` on a thread of its own: the core's threads never wait for the
 /// GIL.
 pub(crate) fn settle_later(settle: Py<PyAny>, result: Result<Make>) {
-    static QUEUE: OnceLock<Mutex<mpsc::Sender<Settled>>> = OnceLock::new();
+    call_later(Box::new(move |py| {
+        match result {
+            Ok(make) => make(py).and_then(|object| settle.call1(py, (object, py.None()))),
+            Err(error) => settle.call1(py, (py.None(), raise(py, &error))),
+        }
+        .map(drop)
+    }));
+}
+
+/// A function without arguments that is called on that thread some time after it was asked for, once for all that asked
+/// meanwhile.
+pub(crate) struct Bell {
+    ring: Arc<Py<PyAny>>,
+    asked: Arc<AtomicBool>,
+}
+
+impl Bell {
+    pub(crate) fn new(ring: Py<PyAny>) -> Self {
+        Self { ring: Arc::new(ring), asked: Arc::default() }
+    }
+
+    pub(crate) fn ask(&self) {
+        if self.asked.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (ring, asked) = (Arc::clone(&self.ring), Arc::clone(&self.asked));
+        call_later(Box::new(move |py| {
+            asked.store(false, Ordering::Release);
+            ring.call0(py).map(drop)
+        }));
+    }
+}
+
+fn call_later(call: Call) {
+    static QUEUE: OnceLock<Mutex<mpsc::Sender<Call>>> = OnceLock::new();
     let queue = QUEUE.get_or_init(|| {
-        let (sender, receiver) = mpsc::channel::<Settled>();
+        let (sender, receiver) = mpsc::channel::<Call>();
         let work = move || {
-            for (settle, result) in receiver {
+            for call in receiver {
                 // None: the interpreter is ending, and nobody waits any more.
                 Python::try_attach(|py| {
-                    let outcome = match result {
-                        Ok(make) => make(py).and_then(|object| settle.call1(py, (object, py.None()))),
-                        Err(error) => settle.call1(py, (py.None(), raise(py, &error))),
-                    };
-                    if let Err(error) = outcome {
+                    if let Err(error) = call(py) {
                         error.write_unraisable(py, None);
                     }
                 });
@@ -35,5 +66,5 @@ pub(crate) fn settle_later(settle: Py<PyAny>, result: Result<Make>) {
         let _ = std::thread::Builder::new().name("fcl-futures".to_owned()).spawn(work);
         Mutex::new(sender)
     });
-    let _ = lock(queue).send((settle, result));
+    let _ = lock(queue).send(call);
 }

@@ -30,6 +30,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<state::ValueState>()?;
     module.add_class::<state::StateScan>()?;
     module.add_class::<state::StateHandle>()?;
+    module.add_class::<state::StateMaterialization>()?;
     module.add_class::<split::Splitter>()?;
     module.add_class::<store::ObjectFolder>()?;
     module.add_class::<session::SessionClient>()?;

@@ -1,6 +1,6 @@
 //! Keyed state in process as Python sees it. Owns: signatures; the work is `fastchangelog_core::local`'s.
 
-use crate::futures::{Make, settle_later};
+use crate::futures::{Bell, Make, settle_later};
 use crate::gate::{Kept, enter, exclusive, raise};
 use crate::options::all_metrics;
 use crate::provider::provider;
@@ -99,7 +99,7 @@ impl LocalState {
         provider: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let handle = handle.map(|handle| handle.0.clone());
-        let state = enter(py, |_| {
+        let state = enter(py, |tick| {
             let points = std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default();
             let ground = Ground {
                 clock: SystemClock::shared(),
@@ -111,7 +111,7 @@ impl LocalState {
             let (metrics, failpoints) = (Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints));
             let root = Store::open_with(uri, &storage_options, provider, &options, metrics, failpoints)?;
             let request = OpenLocal { root, name, handle, read_only, create, options, local_dir: None };
-            local::LocalState::open(request, &ground)
+            local::LocalState::open(request, &ground, tick)
         })?;
         Ok(Self(Kept::new(Arc::new(state))))
     }
@@ -159,12 +159,63 @@ impl LocalState {
         })
     }
 
+    fn progress(&self, py: Python<'_>) -> PyResult<(u64, usize, u64)> {
+        let found = enter(py, |_| Ok(self.0.get(STATE)?.progress()))?;
+        Ok((found.log_bytes, found.segments, found.state_bytes))
+    }
+
+    fn begin_materialize(&self, py: Python<'_>) -> PyResult<Option<StateMaterialization>> {
+        let begun = enter(py, |_| self.0.get(STATE)?.begin_materialize())?;
+        Ok(begun.map(|run| StateMaterialization(Kept::new(run))))
+    }
+
+    fn on_event(&self, py: Python<'_>, call: Py<PyAny>) -> PyResult<()> {
+        let bell = Bell::new(call);
+        self.here(py)?.on_event(Box::new(move || bell.ask()));
+        Ok(())
+    }
+
+    fn refuse_changes(&self, py: Python<'_>, why: Option<String>) -> PyResult<()> {
+        self.here(py)?.refuse_changes(why.map(Error::store));
+        Ok(())
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         enter(py, |_| {
             // A forked child has none of the threads that a close would wait for.
             if let Ok(state) = self.0.get(STATE) {
                 state.close();
             }
+            Ok(())
+        })
+    }
+}
+
+/// A materialization of a state in process.
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct StateMaterialization(Kept<local::Materialization>);
+
+const RUN: &str = "materialization";
+
+#[pymethods]
+impl StateMaterialization {
+    fn start(&self, py: Python<'_>, settle: Py<PyAny>) -> PyResult<()> {
+        enter(py, |_| {
+            let ran = move |result: Result<()>| {
+                let make = |()| -> Make { Box::new(|py| Ok(py.None())) };
+                settle_later(settle, result.map(make));
+            };
+            self.0.get(RUN)?.start(Box::new(ran))
+        })
+    }
+
+    fn complete(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, |_| self.0.get(RUN)?.complete())
+    }
+
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        enter(py, |_| {
+            self.0.get(RUN)?.abort(reason);
             Ok(())
         })
     }

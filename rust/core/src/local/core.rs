@@ -6,7 +6,7 @@
 use super::catalog::Catalog;
 use super::chain::Chain;
 use super::layers::{Layer, Layers};
-use super::{Done, Tick};
+use super::{Done, Event, TICK, Tick};
 use crate::budget::Reservation;
 use crate::error::{Error, Result};
 use crate::model::{BatchId, Change, ChangeSet, KeyGroup, Op, ShardHandle, StateId};
@@ -15,8 +15,8 @@ use crate::state::codec::hash_key;
 use crate::state::keyed::{KeyRef, KeyedState};
 use crate::store::Store;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -24,8 +24,6 @@ use tokio::sync::watch;
 pub(super) const GROUP: KeyGroup = KeyGroup(0);
 /// Checkpoints under way at the same time; more wait.
 const MAX_PENDING: usize = 8;
-/// Between two looks for Ctrl-C.
-const TICK: Duration = Duration::from_millis(50);
 /// Keys that are compared with the live version at once.
 const COMPARED: usize = 16_384;
 
@@ -55,6 +53,9 @@ pub(super) struct Core {
     pending: Mutex<usize>,
     fewer: Condvar,
     closed: watch::Sender<bool>,
+    /// Why nothing may be changed until there is a new base.
+    refusal: Mutex<Option<Error>>,
+    event: OnceLock<Event>,
 }
 
 impl Core {
@@ -79,6 +80,8 @@ impl Core {
             pending: Mutex::new(0),
             fewer: Condvar::new(),
             closed: watch::channel(false).0,
+            refusal: Mutex::new(None),
+            event: OnceLock::new(),
         }
     }
 
@@ -108,6 +111,23 @@ impl Core {
         self.fewer.notify_all();
     }
 
+    // Upkeep
+
+    /// See [`super::LocalState::on_event`].
+    pub(super) fn on_event(&self, event: Event) {
+        let _ = self.event.set(event);
+    }
+
+    pub(super) fn refuse_changes(&self, why: Option<Error>) {
+        *self.refusal.lock() = why;
+    }
+
+    fn tell(&self) {
+        if let Some(event) = self.event.get() {
+            event();
+        }
+    }
+
     fn check_open(&self) -> Result<()> {
         if self.is_closed() { Err(closed()) } else { Ok(()) }
     }
@@ -135,6 +155,11 @@ impl Core {
     /// Makes changes of about so many bytes, all or none of them.
     pub(super) fn change(&self, changes: usize, bytes: usize, change: impl FnOnce(&mut Layers)) -> Result<()> {
         self.check_writable()?;
+        if let Some(why) = self.refusal.lock().clone() {
+            // Whoever looks after bases may try again.
+            self.tell();
+            return Err(why);
+        }
         let mut layers = self.layers.write();
         layers.check_room(changes as u64, bytes as u64)?;
         change(&mut layers);
@@ -226,6 +251,7 @@ impl Core {
             metrics.checkpoint_micros.add_elapsed(since);
         }
         done(result);
+        self.tell();
         if let Some(chain) = self.chain.as_ref().filter(|_| !self.is_closed()) {
             let _ = self.wait(async {
                 chain.lock().await.prune().await;
@@ -249,7 +275,7 @@ impl Core {
         };
         let handle = match (next, newest) {
             (Some(next), _) => next,
-            (None, Some(newest)) if newest.schema_id == schema.0 => {
+            (None, Some(newest)) if newest.schema_id == schema.0 && !self.shard.rebased(&newest).is_some() => {
                 let unchanged = self.wait(async {
                     let mut chain = chain.lock().await;
                     // What an earlier attempt left in doubt is decided by publishing what counts.
@@ -260,14 +286,17 @@ impl Core {
                 }
                 newest
             }
-            (None, Some(newest)) => ShardHandle { batch, schema_id: schema.0, schema: schema.1.to_owned(), ..newest },
+            (None, Some(newest)) => {
+                let newest = self.shard.rebased(&newest).unwrap_or(newest);
+                ShardHandle { batch, schema_id: schema.0, schema: schema.1.to_owned(), ..newest }
+            }
             (None, None) => self.shard.first_handle(batch, schema)?,
         };
         self.wait(async { chain.lock().await.publish(Some(handle.clone())).await })?;
         // From here on it counts, whatever becomes of the local disk.
         let mut committed = self.committed.lock();
         committed.newest = Some(handle.clone());
-        if let Err(error) = self.make_live(Some(&handle)) {
+        if let Err(error) = self.make_live(Some(&handle)).inspect(|()| self.shard.adopt_base(&handle)) {
             tracing::warn!(state = self.uri(), %error, "a checkpoint could not be applied: the next read restores it");
             // What is live may be the version before, which must not be taken for this one.
             self.shard.evict();

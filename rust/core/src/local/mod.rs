@@ -6,24 +6,28 @@
 //! ```
 //!
 //! layers: changes since the last checkpoint; chain: which checkpoint is the newest, and the fence; core: what one step
-//! is; value: keys to values; catalog: which states there are; place: the local folder
+//! is; value: keys to values; catalog: which states there are; place: the local folder; upkeep: new bases
 //!
 //! Owns: opening a state, the order of its checkpoints, its close.
-//! Does not own: versions, replay and restore (`shard`), the state server (`engine`).
+//! Does not own: versions, replay, restore and what a materialization does (`shard`), when to materialize (the policy, in
+//! Python), the state server (`engine`).
 //!
 //! Invariants of a [`LocalState`]:
 //! 1. a checkpoint whose handle was returned is found by the next open, whatever happens after (P2);
 //! 2. RocksDB holds only what a published head names: closing without a checkpoint, or a crash, discards the rest (P4);
 //! 3. a change set is the net effect since the last checkpoint: one record per state and key, none without effect (P5);
-//! 4. of several writers only the newest is acknowledged.
+//! 4. of several writers only the newest is acknowledged;
+//! 5. a base holds only what published heads name (2), and counts when a head that starts from it is published.
 
 mod catalog;
 mod chain;
 mod core;
 mod layers;
 mod place;
+mod upkeep;
 mod value;
 
+pub use upkeep::{Materialization, Ran};
 pub use value::{Scan, ValueState};
 
 use self::core::{Core, Job};
@@ -46,10 +50,13 @@ use chain::Chain;
 use parking_lot::Mutex;
 use place::LocalPlace;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use upkeep::Runs;
 
 /// The part of the memory budget for changes that no checkpoint holds yet, and for the hot tier.
 const LAYERS_SHARE: u64 = 4;
@@ -58,9 +65,13 @@ const HOT_SHARE: u64 = 2;
 const TURNS: usize = 64;
 /// How long a close waits for what is under way.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks for Ctrl-C.
+const TICK: Duration = Duration::from_millis(50);
 
 /// Told the outcome of a checkpoint, on the state's own thread.
 pub type Done = Box<dyn FnOnce(Result<ShardHandle>) + Send>;
+/// Told that something happened after which a materialization may be due or over. Must not wait.
+pub type Event = Box<dyn Fn() + Send + Sync>;
 /// Called now and then by what waits; an error ends the wait.
 pub type Tick<'a> = &'a dyn Fn() -> Result<()>;
 
@@ -93,9 +104,21 @@ pub struct Ground {
     pub failpoints: SharedFailpoints,
 }
 
+/// What has gathered since the newest base, also one that no checkpoint carries yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of log.
+    pub log_bytes: u64,
+    /// Change sets of the log.
+    pub segments: usize,
+    /// Bytes of keys and values of the state.
+    pub state_bytes: u64,
+}
+
 /// An open state. Any thread may use it.
 pub struct LocalState {
     core: Arc<Core>,
+    runs: Runs,
     jobs: Mutex<Option<mpsc::Sender<Job>>>,
     worker: Mutex<Option<JoinHandle<()>>>,
     runtime: Mutex<Option<Runtime>>,
@@ -105,8 +128,33 @@ pub struct LocalState {
 
 impl LocalState {
     /// Opens a state at its newest checkpoint, or at the handle that is asked for. A writer fences those before it.
-    pub fn open(request: OpenLocal, ground: &Ground) -> Result<Self> {
+    ///
+    /// When `tick` fails, that is the answer at once; the open is then given up at its next step, if it can be before it
+    /// fences others.
+    pub fn open(request: OpenLocal, ground: &Ground, tick: Tick<'_>) -> Result<Self> {
         check(&request)?;
+        let (sender, receiver) = mpsc::channel();
+        let wanted = Arc::new(AtomicBool::new(true));
+        let (ground, still) = (ground.clone(), Arc::clone(&wanted));
+        let work = move || drop(sender.send(Self::open_now(&request, &ground, &still)));
+        std::thread::Builder::new()
+            .name("fcl-open".to_owned())
+            .spawn(work)
+            .map_err(|e| Error::io("cannot start the thread that opens a state", &e))?;
+        loop {
+            match receiver.recv_timeout(TICK) {
+                Ok(opened) => return opened,
+                Err(RecvTimeoutError::Timeout) => tick().inspect_err(|_| wanted.store(false, Ordering::Relaxed))?,
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::internal("the open of a state was cut off")),
+            }
+        }
+    }
+
+    fn open_now(request: &OpenLocal, ground: &Ground, wanted: &AtomicBool) -> Result<Self> {
+        let still = || {
+            let wanted = wanted.load(Ordering::Relaxed);
+            if wanted { Ok(()) } else { Err(Error::closed("the open of a state was given up")) }
+        };
         let runtime = start_io_threads()?;
         let store = request.root.child(&request.name);
         let mut found = runtime.block_on(chain::find(&store))?;
@@ -117,8 +165,9 @@ impl LocalState {
                 store.uri()
             )));
         }
+        still()?;
         let place = LocalPlace::make(request.local_dir.as_deref())?;
-        let shard = shard(&request, store.clone(), &place, &runtime, ground)?;
+        let shard = shard(request, store.clone(), &place, &runtime, ground)?;
         ground.failpoints.hit("local.open")?;
         for _ in 0..TURNS {
             let newest = found.newest.as_ref().and_then(|head| head.handle.as_ref());
@@ -139,6 +188,7 @@ impl LocalState {
                     Catalog::default()
                 }
             };
+            still()?;
             let chain = if request.read_only {
                 None
             } else {
@@ -166,6 +216,7 @@ impl LocalState {
         let worker = worker.map_err(|e| Error::io("cannot start the thread of a state's checkpoints", &e))?;
         Ok(Self {
             core,
+            runs: Runs::default(),
             jobs: Mutex::new(Some(jobs)),
             worker: Mutex::new(Some(worker)),
             runtime: Mutex::new(Some(runtime)),
@@ -230,13 +281,45 @@ impl LocalState {
         receiver.recv().map_err(|_| core::closed())?
     }
 
-    /// Ends the state: what no checkpoint holds is discarded, checkpoints under way fail as closed. Twice is fine.
+    /// What a materialization would make unnecessary to replay.
+    pub fn progress(&self) -> Progress {
+        let (log_bytes, segments) = self.core.shard().since_base();
+        Progress { log_bytes, segments, state_bytes: self.newest().map_or(0, |handle| handle.state_bytes) }
+    }
+
+    /// Begins a materialization of the newest checkpoint; none if that has a base of its own, or if a base still waits
+    /// for a checkpoint that starts from it.
+    pub fn begin_materialize(&self) -> Result<Option<Materialization>> {
+        if self.is_closed() {
+            return Err(core::closed());
+        }
+        if self.is_read_only() {
+            return Ok(None);
+        }
+        Ok(self.core.shard().begin_materialize()?.map(|run| self.runs.begun(run)))
+    }
+
+    /// `event` is told after each checkpoint, and when a change was refused. Once per state.
+    pub fn on_event(&self, event: Event) {
+        self.core.on_event(event);
+    }
+
+    /// Refuses changes with this error, or allows them again. Checkpoints go on.
+    pub fn refuse_changes(&self, why: Option<Error>) {
+        self.core.refuse_changes(why);
+    }
+
+    /// Ends the state: what no checkpoint holds is discarded, checkpoints and a materialization under way fail as closed.
+    /// Twice is fine.
     pub fn close(&self) {
         self.core.close();
+        self.runs.stop();
+        self.core.shard().stop_background();
         drop(self.jobs.lock().take());
         if let Some(worker) = self.worker.lock().take() {
             let _ = worker.join();
         }
+        self.runs.join();
         self.core.shard().evict();
         if let Some(runtime) = self.runtime.lock().take() {
             runtime.shutdown_timeout(CLOSE_PATIENCE);

@@ -65,7 +65,11 @@ impl World {
         let mut request = self.request();
         change(&mut request);
         let failpoints = Arc::clone(&self.failpoints);
-        LocalState::open(request, &Ground { clock: SystemClock::shared(), metrics: Arc::default(), failpoints })
+        LocalState::open(
+            request,
+            &Ground { clock: SystemClock::shared(), metrics: Arc::default(), failpoints },
+            &|| Ok(()),
+        )
     }
 
     pub(super) fn open_with(&self, change: impl FnOnce(&mut OpenLocal)) -> Opened {
@@ -116,12 +120,12 @@ impl Opened {
         out
     }
 
-    fn contents(&self) -> Vec<(String, i64)> {
+    pub(super) fn contents(&self) -> Vec<(String, i64)> {
         self.all(KeyRange::default(), 3)
     }
 }
 
-fn rows(rows: &[(&str, i64)]) -> Vec<(String, i64)> {
+pub(super) fn rows(rows: &[(&str, i64)]) -> Vec<(String, i64)> {
     rows.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect()
 }
 

@@ -91,6 +91,47 @@ impl Shard {
         })
     }
 
+    /// The live version from the finished base that waits, if `handle` is of that version and may have it.
+    pub(crate) fn rebased(&self, handle: &ShardHandle) -> Option<ShardHandle> {
+        let base = self.control.lock().waiting.as_ref().map(|waiting| waiting.base.clone())?;
+        let live = self.live.read();
+        let live = live.as_ref().filter(|live| live.version == Some(handle.version))?;
+        let mut lineage = live.lineage.clone();
+        lineage.rebase(&base).then(|| {
+            let (indexed, segments) = lineage.handle_parts();
+            ShardHandle { base: lineage.base, indexed, segments, ..handle.clone() }
+        })
+    }
+
+    /// Bytes and number of the log's change sets after the newest base, also one that still waits.
+    pub(crate) fn since_base(&self) -> (u64, usize) {
+        let base = self.control.lock().waiting.as_ref().map(|waiting| waiting.base.clone());
+        let live = self.live.read();
+        let Some(live) = live.as_ref() else { return (0, 0) };
+        let Some(base) = base else { return (live.lineage.log_bytes(), live.lineage.segments.len()) };
+        let mut lineage = live.lineage.clone();
+        lineage.rebase(&base);
+        (lineage.log_bytes(), lineage.segments.len())
+    }
+
+    /// Takes over the base of a handle that [`Self::rebased`] gave, now that the handle counts.
+    pub(crate) fn adopt_base(&self, handle: &ShardHandle) {
+        if let Some(live) = self.live.write().as_mut().filter(|live| live.version == Some(handle.version))
+            && let Some(base) = &handle.base
+        {
+            live.lineage.rebase(base);
+            self.adopt(live);
+        }
+    }
+
+    /// Ends what RocksDB does in the background, such as a compaction that somebody waits for. It writes nothing any
+    /// more: for the end of a state.
+    pub(crate) fn stop_background(&self) {
+        if let Some(live) = self.live.read().as_ref() {
+            live.keyed.stop_background();
+        }
+    }
+
     fn with_live<T>(&self, read: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
         read(self.live.read().as_ref().ok_or_else(not_live)?)
     }

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::sync::watch;
 
 /// Dirty entries written per turn of the shard's lock: a few milliseconds.
 const FLUSH_CHUNK: usize = 8_192;
@@ -80,10 +81,18 @@ impl MaterializeRun {
     /// Writes dirty entries to RocksDB, compacts it if it is bloated, takes the checkpoint and uploads it. Long; call it
     /// off any hot thread.
     pub fn run(&self) -> Result<()> {
+        // Dropped when this returns: until then nobody is told to stop.
+        let (_keep, stop) = watch::channel(false);
+        self.run_until(stop)
+    }
+
+    /// As [`Self::run`], but fails, closed, soon after `stop` says true.
+    pub(crate) fn run_until(&self, mut stop: watch::Receiver<bool>) -> Result<()> {
         let start = Instant::now();
         let context = self.shard.context();
         context.failpoints.hit("materialize.flush")?;
         loop {
+            stopped(*stop.borrow())?;
             let mut live = self.shard.live.write();
             let live = live.as_mut().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?;
             if !live.keyed.flush_dirty(FLUSH_CHUNK)? {
@@ -100,6 +109,7 @@ impl MaterializeRun {
             self.shard.control.lock().density = density;
         }
         context.failpoints.hit("materialize.checkpoint")?;
+        stopped(*stop.borrow())?;
         checkpointer.checkpoint(&self.dir)?;
         // Read after the checkpoint: nothing later than this can be in it.
         let version = {
@@ -107,7 +117,7 @@ impl MaterializeRun {
             live.as_ref().filter(|l| l.epoch == self.epoch).and_then(|l| l.version).ok_or_else(Self::replaced)?
         };
         context.failpoints.hit("materialize.push")?;
-        let (base, inventory) = context.runtime.block_on(push(
+        let upload = push(
             &context.store,
             &self.dir,
             &self.known,
@@ -116,7 +126,14 @@ impl MaterializeRun {
             self.replay_after,
             &context.failpoints,
             &context.metrics,
-        ))?;
+        );
+        let (base, inventory) = context.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                Ok(_) = stop.wait_for(|stop| *stop) => stopped(true).and(Err(Self::replaced())),
+                pushed = upload => pushed,
+            }
+        })?;
         context.metrics.materialize_micros.add_elapsed(start);
         tracing::info!(
             shard = %self.shard.id(), bytes = base.total_bytes, millis = start.elapsed().as_millis(), "materialized"
@@ -156,6 +173,10 @@ impl MaterializeRun {
     fn replaced() -> Error {
         Error::retryable("the state was replaced by another version while it was being materialized")
     }
+}
+
+fn stopped(stop: bool) -> Result<()> {
+    if stop { Err(Error::closed("the materialization was given up: its state is being closed")) } else { Ok(()) }
 }
 
 impl Drop for MaterializeRun {

@@ -153,7 +153,7 @@ impl Shard {
     }
 
     /// If the promoted lineage carries the waiting base, its files are now shared by a retained handle.
-    fn adopt(&self, live: &mut Live) {
+    pub(super) fn adopt(&self, live: &mut Live) {
         let mut control = self.control.lock();
         if control.waiting.as_ref().is_some_and(|w| live.lineage.base.as_ref() == Some(&w.base))
             && let Some(finished) = control.waiting.take()

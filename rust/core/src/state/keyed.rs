@@ -303,6 +303,11 @@ impl KeyedState {
         Checkpointer::new(&self.db, &self.account.shared)
     }
 
+    /// Ends compactions and flushes of RocksDB, also those that somebody waits for; none begins any more.
+    pub fn stop_background(&self) {
+        self.db.cancel_all_background_work(false);
+    }
+
     /// Loads all of RocksDB into the hot tier, if it fits under the hot limit. True when the tier is complete then:
     /// lookups never go to disk until something is evicted.
     pub fn warm_up(&mut self) -> Result<bool> {
