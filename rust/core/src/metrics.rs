@@ -216,8 +216,12 @@ counters! {
     restores,
     /// Microseconds spent restoring.
     restore_micros,
-    /// Bytes of bases and segments read by restores.
+    /// Bytes of bases and segments read by restores, counted as they come.
     restore_bytes,
+    /// Restores that are under way (gauge).
+    restores_running,
+    /// Bytes that restores under way have still to read (gauge).
+    restore_pending_bytes,
     /// Bytes of change sets replayed.
     replay_bytes,
     /// Microseconds spent replaying change sets, fetching them included.

@@ -22,18 +22,21 @@ const PARALLEL_FILES: usize = 4;
 
 /// Fetches all files of `base` into the folder `into`, which must not exist yet. Returns the manifest.
 ///
-/// With a cache, files that are there are linked, and files that come are kept in it.
+/// With a cache, files that are there are linked, and files that come are kept in it. `came` hears of the bytes of each
+/// file that is there.
 pub async fn fetch_base(
     store: &Store,
     cache: Option<&Arc<ObjectCache>>,
     base: &BaseRef,
     into: &Path,
+    came: &(dyn Fn(u64) + Sync),
 ) -> Result<Manifest> {
     let manifest = fetch_manifest(store, base).await?;
     std::fs::create_dir(into).map_err(|e| Error::io(format!("cannot make the folder {}", into.display()), &e))?;
     let folder = NewFolder::new(into);
     place_inline(&manifest, into)?;
-    fetch_files(store, cache, &manifest, into, |_| true).await?;
+    came(base.manifest.size);
+    fetch_files(store, cache, &manifest, into, |_| true, came).await?;
     folder.keep();
     Ok(manifest)
 }
@@ -69,11 +72,17 @@ pub(super) async fn fetch_files(
     manifest: &Manifest,
     into: &Path,
     wanted: impl Fn(&str) -> bool,
+    came: &(dyn Fn(u64) + Sync),
 ) -> Result<u64> {
     let files: Vec<&ManifestFile> = manifest.files.iter().filter(|file| wanted(&file.name)).collect();
     let bytes = files.iter().map(|file| file.object.size).sum();
     // A list, not a lazy stream of closures: so the future stays `Send` for any lifetime.
-    let fetches: Vec<_> = files.into_iter().map(|f| fetch_file(store, cache, f, into.join(&f.name))).collect();
+    let fetch = async |file: &ManifestFile| {
+        fetch_file(store, cache, file, into.join(&file.name)).await?;
+        came(file.object.size);
+        Ok::<_, Error>(())
+    };
+    let fetches: Vec<_> = files.into_iter().map(fetch).collect();
     stream::iter(fetches).buffer_unordered(PARALLEL_FILES).try_collect::<()>().await?;
     Ok(bytes)
 }

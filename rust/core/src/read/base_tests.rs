@@ -62,10 +62,10 @@ impl Fixture {
 async fn the_folder_holds_exactly_the_files() {
     let f = fixture().await;
     let into = f.dir.path().join("plain");
-    let manifest = fetch_base(&f.store, None, &f.base, &into).await.unwrap();
+    let manifest = fetch_base(&f.store, None, &f.base, &into, &|_| ()).await.unwrap();
     assert_eq!(manifest.files.len(), 6);
     assert_eq!(Fixture::content(&into), f.files);
-    assert!(fetch_base(&f.store, None, &f.base, &into).await.is_err(), "never into a used folder");
+    assert!(fetch_base(&f.store, None, &f.base, &into, &|_| ()).await.is_err(), "never into a used folder");
     assert_eq!(Fixture::content(&into), f.files);
 }
 
@@ -73,16 +73,16 @@ async fn the_folder_holds_exactly_the_files() {
 async fn the_cache_serves_the_second_time_and_damage_in_it_is_healed() {
     let f = fixture().await;
     let cache = f.cache();
-    fetch_base(&f.store, Some(&cache), &f.base, &f.dir.path().join("one")).await.unwrap();
+    fetch_base(&f.store, Some(&cache), &f.base, &f.dir.path().join("one"), &|_| ()).await.unwrap();
     let gets = f.inner.calls_of(Operation::Get);
-    fetch_base(&f.store, Some(&cache), &f.base, &f.dir.path().join("two")).await.unwrap();
+    fetch_base(&f.store, Some(&cache), &f.base, &f.dir.path().join("two"), &|_| ()).await.unwrap();
     assert_eq!(f.inner.calls_of(Operation::Get), gets + 1, "only the manifest");
     // Damage by replacement, so that the linked files of the first two stay as they are.
     let copy = std::fs::read_dir(f.dir.path().join("cache")).unwrap().next().unwrap().unwrap().path();
     let size = usize::try_from(std::fs::metadata(&copy).unwrap().len()).unwrap();
     std::fs::remove_file(&copy).unwrap();
     std::fs::write(&copy, vec![99; size]).unwrap();
-    fetch_base(&f.store, Some(&cache), &f.base, &f.dir.path().join("three")).await.unwrap();
+    fetch_base(&f.store, Some(&cache), &f.base, &f.dir.path().join("three"), &|_| ()).await.unwrap();
     assert_eq!(f.inner.calls_of(Operation::Get), gets + 3, "the manifest and the damaged file");
     for folder in ["one", "two", "three"] {
         assert_eq!(Fixture::content(&f.dir.path().join(folder)), f.files, "{folder}");
@@ -95,7 +95,7 @@ async fn a_broken_cache_folder_is_gone_around() {
     let cache = f.cache();
     std::fs::remove_dir_all(f.dir.path().join("cache")).unwrap();
     let into = f.dir.path().join("into");
-    fetch_base(&f.store, Some(&cache), &f.base, &into).await.unwrap();
+    fetch_base(&f.store, Some(&cache), &f.base, &into, &|_| ()).await.unwrap();
     assert_eq!(Fixture::content(&into), f.files);
 }
 
@@ -108,13 +108,13 @@ async fn a_failure_leaves_no_folder() {
         let calls = f.inner.calls();
         f.inner.at(calls + 3, Fault::Denied);
         let cache = use_cache.then_some(&cache);
-        let error = fetch_base(&f.store, cache, &f.base, &into).await.unwrap_err();
+        let error = fetch_base(&f.store, cache, &f.base, &into, &|_| ()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
         assert!(!into.exists());
         f.inner.heal();
     }
     let mut other = f.base.clone();
     other.version = VersionId::random();
-    let error = fetch_base(&f.store, None, &other, &f.dir.path().join("into")).await.unwrap_err();
+    let error = fetch_base(&f.store, None, &other, &f.dir.path().join("into"), &|_| ()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }

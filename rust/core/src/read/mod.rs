@@ -3,6 +3,7 @@
 //! ```text
 //! replay  segments ──► change sets, in order, prefetched     cache  objects on local disk: one download, many readers
 //! base    manifest ──► a folder of RocksDB files
+//! progress  how far both are, for people who wait
 //! part    the same two for a range of key groups: only the tables and blocks that may hold its keys
 //! ```
 //!
@@ -15,10 +16,12 @@ pub mod changes;
 mod copy;
 mod folder;
 pub mod part;
+pub mod progress;
 pub mod replay;
 
 pub use base::fetch_base;
 pub use cache::{Lease, ObjectCache};
 pub use folder::remove_folder;
 pub use part::{PartOfBase, fetch_part_of_base, read_parts};
-pub use replay::read_segments;
+pub use progress::Progress;
+pub use replay::{SetsAhead, read_segments};

@@ -51,14 +51,15 @@ pub async fn fetch_part_of_base(
     let manifest = fetch_manifest(store, base).await?;
     place_inline(&manifest, into)?;
     let is_table = |name: &str| Path::new(name).extension().is_some_and(|e| e == "sst");
-    let small = fetch_files(store, cache, &manifest, into, |name| !is_table(name)).await?;
+    let small = fetch_files(store, cache, &manifest, into, |name| !is_table(name), &|_| ()).await?;
     let chosen = blocking(choose).await?;
     // RocksDB names a table that the base does not have: half a base must not pass for a whole one.
     if let Some(name) = chosen.iter().find(|name| !manifest.files.iter().any(|file| file.name == **name)) {
         let what = format!("RocksDB's manifest in it names `{name}`, the base has no such table");
         return Err(Error::corrupt(format!("{}/{}", store.uri(), base.manifest.name), 0, what));
     }
-    let tables = fetch_files(store, cache, &manifest, into, |name| is_table(name) && chosen.contains(name)).await?;
+    let wanted = |name: &str| is_table(name) && chosen.contains(name);
+    let tables = fetch_files(store, cache, &manifest, into, wanted, &|_| ()).await?;
     Ok(PartOfBase { manifest, bytes: small + tables })
 }
 

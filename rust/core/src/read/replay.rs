@@ -1,6 +1,6 @@
 //! Replay: the change sets of a handle's segments, in order.
 //!
-//! Owns: fetching ahead, reading through local copies, and replacing a damaged copy.
+//! Owns: fetching ahead, and how far; reading through local copies, and replacing a damaged copy.
 //! Does not own: which segments, and what is done with the changes.
 
 use super::cache::ObjectCache;
@@ -11,6 +11,67 @@ use crate::store::transfer::blocking;
 use crate::store::{DownloadError, Store};
 use futures::{Stream, StreamExt, stream};
 use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+/// Change sets fetched ahead: as many as fit into so many bytes, between these bounds. Small sets come one request each,
+/// so that their number hides the store's latency.
+const AHEAD_BYTES: u64 = 8 << 20;
+const LEAST_AHEAD: u64 = 4;
+const MOST_AHEAD: u64 = 32;
+
+/// How many of `segments` to fetch ahead.
+pub(crate) fn prefetch_of(segments: &[SegmentRef]) -> usize {
+    let longest = segments.iter().map(|s| s.length).max().unwrap_or(0);
+    let n = (AHEAD_BYTES / longest.max(1)).clamp(LEAST_AHEAD, MOST_AHEAD);
+    usize::try_from(n).unwrap_or(1)
+}
+
+/// The change sets of segments, fetched ahead while their reader does something else. Dropped, it ends.
+///
+/// Invariant: after the last set comes the end, and never before it.
+pub struct SetsAhead {
+    sets: mpsc::Receiver<Result<ChangeSet>>,
+    left: usize,
+    task: AbortHandle,
+}
+
+impl SetsAhead {
+    /// Starts to fetch `segments` on `runtime`, as [`read_segments`] does.
+    pub fn start(runtime: &Handle, store: &Store, cache: Option<&Arc<ObjectCache>>, segments: &[SegmentRef]) -> Self {
+        let found = read_segments(store, cache, segments, prefetch_of(segments));
+        // One more than are on their way: a set that has come does not hold up the others.
+        let (sender, sets) = mpsc::channel(1);
+        let task = runtime.spawn(async move {
+            let mut found = std::pin::pin!(found);
+            while let Some(set) = found.next().await {
+                let failed = set.is_err();
+                if sender.send(set).await.is_err() || failed {
+                    return;
+                }
+            }
+        });
+        Self { sets, left: segments.len(), task: task.abort_handle() }
+    }
+
+    /// The next change set; none after the last one.
+    pub async fn next(&mut self) -> Option<Result<ChangeSet>> {
+        if self.left == 0 {
+            return None;
+        }
+        let ended = || Error::retryable("the reading of change sets was cut off: the state server is shutting down");
+        let set = self.sets.recv().await.unwrap_or_else(|| Err(ended()));
+        self.left = if set.is_ok() { self.left - 1 } else { 0 };
+        Some(set)
+    }
+}
+
+impl Drop for SetsAhead {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
 
 /// The change sets of `segments`, in their order, with up to `prefetch` of them fetched ahead.
 ///

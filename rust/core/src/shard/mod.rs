@@ -16,9 +16,12 @@ mod direct;
 pub mod lineage;
 mod materialize;
 pub mod rescale;
+mod restore;
 mod seal;
 pub mod session;
 pub mod sources;
+#[cfg(test)]
+mod testing;
 mod transition;
 
 pub(crate) use direct::Net;

@@ -1,7 +1,7 @@
 //! How a version becomes live.
 //!
-//! Owns: the choice between "is live", promote, replay and restore, and each of them.
-//! Does not own: sessions, materialization.
+//! Owns: the choice between "is live", promote, replay and restore; promotion and replay.
+//! Does not own: how a state is built from a handle alone (`restore`), sessions, materialization.
 
 use super::lineage::Lineage;
 use super::{Live, Prepared, Shard};
@@ -9,17 +9,12 @@ use crate::error::{Error, Result};
 use crate::format::handle::decode_segment_index;
 use crate::model::handle::HASH_ID;
 use crate::model::{BatchId, InstanceId, SegmentRef, ShardHandle, VersionId};
-use crate::read::{fetch_base, read_segments};
+use crate::read::{Progress, SetsAhead};
 use crate::snapshot::Inventory;
 use crate::state::aggregate::schema_difference;
 use crate::state::keyed::KeyedState;
-use futures::TryStreamExt;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
-
-/// Change sets read ahead while replaying.
-const REPLAY_PREFETCH: usize = 4;
 
 impl Shard {
     /// Makes the version of `handle` live for a session of `batch`; `None` means the empty state.
@@ -110,12 +105,13 @@ impl Shard {
                 return Ok(instance);
             }
         }
-        let lineage = Lineage::of(handle, self.read_index(handle)?)?;
+        let index = self.read_index(handle).map_err(|error| self.explain(error, handle))?;
+        let lineage = Lineage::of(handle, index)?;
         if let Some((instance, Some(version))) = at
             && instance == handle.instance
             && let Some(position) = lineage.position(version)
         {
-            self.replay(handle, lineage, position)?;
+            self.replay(handle, lineage, position).map_err(|error| self.explain(error, handle))?;
             return Ok(instance);
         }
         self.restore(handle, lineage)?;
@@ -167,8 +163,11 @@ impl Shard {
         let missing: Vec<SegmentRef> = lineage.segments[position..].to_vec();
         tracing::info!(shard = %self.id, segments = missing.len(), "replay");
         let start = Instant::now();
+        let context = &self.context;
+        let progress = Progress::start(&self.id, &context.clock, &context.metrics);
+        let mut sets = SetsAhead::start(&context.runtime, &context.store, context.cache.as_ref(), &missing);
         self.change_live(|live| {
-            self.apply_segments(&mut live.keyed, &missing)?;
+            self.apply_segments(&mut live.keyed, &missing, &mut sets, &progress)?;
             live.version = Some(handle.version);
             live.lineage = lineage;
             live.state_keys = handle.state_keys;
@@ -178,58 +177,6 @@ impl Shard {
         })?;
         self.control.lock().prepared.clear();
         self.context.metrics.restore_micros.add_elapsed(start);
-        Ok(())
-    }
-
-    /// Builds the state from the handle alone (P2, P3).
-    fn restore(&self, handle: &ShardHandle, lineage: Lineage) -> Result<()> {
-        let start = Instant::now();
-        self.context.failpoints.hit("restore.before")?;
-        self.drop_live();
-        let dir = self.fresh_dir()?;
-        let context = &self.context;
-        let (mut keyed, inventory) = match &lineage.base {
-            None => (KeyedState::create(&dir, &context.resources)?, Inventory::default()),
-            Some(base) => {
-                let manifest =
-                    context.runtime.block_on(fetch_base(&context.store, context.cache.as_ref(), base, &dir))?;
-                if manifest.instance != handle.instance {
-                    return Err(Error::corrupt(
-                        format!("{}/{}", context.store.uri(), base.manifest.name),
-                        0,
-                        "the base belongs to another state",
-                    ));
-                }
-                context.metrics.restore_bytes.add(base.total_bytes);
-                (KeyedState::open(&dir, &context.resources)?, Inventory::from_manifest(&manifest))
-            }
-        };
-        keyed.set_hot_limit(self.hot_limit.load(Ordering::Relaxed))?;
-        keyed.warm_up()?;
-        context.failpoints.hit("restore.base-done")?;
-        self.apply_segments(&mut keyed, &lineage.segments)?;
-        let segments = lineage.segments.len();
-        let counts = (handle.state_keys, handle.state_bytes);
-        self.install(keyed, handle.instance, Some(handle.version), lineage, inventory, counts)?;
-        context.metrics.restores.add(1);
-        context.metrics.restore_micros.add_elapsed(start);
-        tracing::info!(
-            shard = %self.id, version = %handle.version, keys = handle.state_keys, segments,
-            millis = start.elapsed().as_millis(), "restored"
-        );
-        Ok(())
-    }
-
-    fn apply_segments(&self, keyed: &mut KeyedState, segments: &[SegmentRef]) -> Result<()> {
-        let context = &self.context;
-        let (start, bytes) = (Instant::now(), segments.iter().map(|s| s.length).sum());
-        context.metrics.restore_bytes.add(bytes);
-        let mut sets = std::pin::pin!(read_segments(&context.store, context.cache.as_ref(), segments, REPLAY_PREFETCH));
-        while let Some(set) = context.runtime.block_on(sets.try_next())? {
-            keyed.apply(&set)?;
-        }
-        context.metrics.replay_bytes.add(bytes);
-        context.metrics.replay_micros.add_elapsed(start);
         Ok(())
     }
 
@@ -243,7 +190,7 @@ impl Shard {
         }
     }
 
-    fn install(
+    pub(super) fn install(
         &self,
         keyed: KeyedState,
         instance: InstanceId,
@@ -266,7 +213,7 @@ impl Shard {
     }
 
     /// A folder on the local disk that does not exist yet.
-    fn fresh_dir(&self) -> Result<PathBuf> {
+    pub(super) fn fresh_dir(&self) -> Result<PathBuf> {
         let parent = &self.context.dir;
         std::fs::create_dir_all(parent).map_err(|e| {
             Error::io(

@@ -1,0 +1,174 @@
+//! Restore: the state of a version from its handle alone (P2, P3).
+//!
+//! Owns: the order in which base and segments are brought and applied, and that a failure leaves nothing behind.
+//! Does not own: when it is needed (`transition`), where bytes come from and how (`read`), RocksDB and the hot tier
+//! (`state`).
+//!
+//! Steps:
+//! 1. begin to fetch the log after the base, so that it comes while the base's tables do;
+//! 2. bring the base to a new folder, from local copies or the store, and open it;
+//! 3. apply the log, in order: what it changed lately is in the hot tier then;
+//! 4. let go of what was live before, and load the rest of the base into the hot tier, if it fits.
+//!
+//! Invariants:
+//! 1. the state is live only when all of base and log is in it (P5);
+//! 2. when it has failed, its folder is gone, and the next attempt starts from the beginning;
+//! 3. a handle whose objects are missing or damaged leaves what is live as it is; any other failure lets go of it, so that
+//!    the next attempt has its disk and memory.
+
+use super::lineage::Lineage;
+use super::{Shard, destroy};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::{BaseRef, SegmentRef, ShardHandle};
+use crate::read::{Progress, SetsAhead, fetch_base};
+use crate::snapshot::Inventory;
+use crate::state::keyed::KeyedState;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// A state that is not live yet: its folder goes with it, unless it is [`Building::done`].
+struct Building(Option<KeyedState>);
+
+impl Building {
+    fn keyed(&mut self) -> Result<&mut KeyedState> {
+        self.0.as_mut().ok_or_else(|| Error::internal("a restored state was taken twice"))
+    }
+
+    fn done(mut self) -> Result<KeyedState> {
+        self.0.take().ok_or_else(|| Error::internal("a restored state was taken twice"))
+    }
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        if let Some(keyed) = self.0.take() {
+            destroy(keyed);
+        }
+    }
+}
+
+impl Shard {
+    /// Builds the state of `handle` and makes it live.
+    pub(super) fn restore(&self, handle: &ShardHandle, lineage: Lineage) -> Result<()> {
+        self.build(handle, lineage).map_err(|error| {
+            if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) {
+                self.drop_live();
+            }
+            self.explain(error, handle)
+        })
+    }
+
+    fn build(&self, handle: &ShardHandle, lineage: Lineage) -> Result<()> {
+        let (start, context) = (Instant::now(), &self.context);
+        context.failpoints.hit("restore.before")?;
+        let dir = self.fresh_dir()?;
+        let progress = Progress::start(&self.id, &context.clock, &context.metrics);
+        let base_bytes = lineage.base.as_ref().map_or(0, |base| base.total_bytes);
+        progress.expect(base_bytes);
+        tracing::info!(
+            shard = %self.id, version = %handle.version, batch = handle.batch.0, base_bytes,
+            segments = lineage.segments.len(), log_bytes = lineage.log_bytes(), "restore begins"
+        );
+
+        // 1. the log
+        let mut sets = SetsAhead::start(&context.runtime, &context.store, context.cache.as_ref(), &lineage.segments);
+
+        // 2. the base
+        let (keyed, inventory) = match &lineage.base {
+            None => (KeyedState::create(&dir, &context.resources)?, Inventory::default()),
+            Some(base) => self.bring(handle, base, &dir, &progress)?,
+        };
+        let mut building = Building(Some(keyed));
+        let fetched = start.elapsed();
+        context.failpoints.hit("restore.base-done")?;
+
+        // 3. the log on top of it; two hot tiers of full size are never there at once
+        let keyed = building.keyed()?;
+        let hot_limit = self.hot_limit.load(Ordering::Relaxed);
+        if self.live.read().is_none() {
+            keyed.set_hot_limit(hot_limit)?;
+        }
+        self.apply_segments(keyed, &lineage.segments, &mut sets, &progress)?;
+        let replayed = start.elapsed();
+        context.failpoints.hit("restore.replayed")?;
+
+        // 4. the hot tier
+        self.drop_live();
+        keyed.set_hot_limit(hot_limit)?;
+        keyed.warm_up()?;
+        context.failpoints.hit("restore.warm")?;
+        let counts = (handle.state_keys, handle.state_bytes);
+        let (bytes, _) = progress.bytes();
+        self.install(building.done()?, handle.instance, Some(handle.version), lineage, inventory, counts)?;
+        context.metrics.restores.add(1);
+        context.metrics.restore_micros.add_elapsed(start);
+        tracing::info!(
+            shard = %self.id, version = %handle.version, keys = handle.state_keys, bytes,
+            base_millis = fetched.as_millis(), log_millis = replayed.saturating_sub(fetched).as_millis(),
+            millis = start.elapsed().as_millis(), "restored"
+        );
+        Ok(())
+    }
+
+    /// The base in the folder `dir`, opened.
+    fn bring(
+        &self,
+        handle: &ShardHandle,
+        base: &BaseRef,
+        dir: &Path,
+        progress: &Progress,
+    ) -> Result<(KeyedState, Inventory)> {
+        let context = &self.context;
+        let came = |bytes| progress.came(bytes);
+        let manifest =
+            context.runtime.block_on(fetch_base(&context.store, context.cache.as_ref(), base, dir, &came))?;
+        let opened = if manifest.instance == handle.instance {
+            KeyedState::open(dir, &context.resources)
+        } else {
+            let name = format!("{}/{}", context.store.uri(), base.manifest.name);
+            Err(Error::corrupt(name, 0, "the base belongs to another state"))
+        };
+        let keyed = opened.inspect_err(|_| drop(std::fs::remove_dir_all(dir)))?;
+        Ok((keyed, Inventory::from_manifest(&manifest)))
+    }
+
+    /// Applies `segments`, whose change sets are `sets`.
+    pub(super) fn apply_segments(
+        &self,
+        keyed: &mut KeyedState,
+        segments: &[SegmentRef],
+        sets: &mut SetsAhead,
+        progress: &Progress,
+    ) -> Result<()> {
+        let (start, context) = (Instant::now(), &self.context);
+        let bytes = segments.iter().map(|s| s.length).sum();
+        progress.expect(bytes);
+        for segment in segments {
+            let Some(set) = context.runtime.block_on(sets.next()) else {
+                return Err(Error::internal("fewer change sets than segments were read"));
+            };
+            keyed.apply(&set?)?;
+            progress.came(segment.length);
+        }
+        context.metrics.replay_bytes.add(bytes);
+        context.metrics.replay_micros.add_elapsed(start);
+        Ok(())
+    }
+
+    /// Says of a failed restore whose it was, and what a missing object means here.
+    pub(super) fn explain(&self, error: Error, handle: &ShardHandle) -> Error {
+        let what =
+            format!("shard {} cannot be restored to the state of batch {}", self.placement.shard, handle.batch.0);
+        if error.kind() == ErrorKind::NotFound && error.message().contains(self.context.store.uri()) {
+            let advice = "this batch still needs it: put it back from a backup or from the bucket's own history, or \
+                          restart the query from a checkpoint whose objects are there";
+            return Error::new(error.kind(), format!("{what}: {error}; {advice}"));
+        }
+        error.context(what)
+    }
+}
+
+#[cfg(test)]
+#[path = "restore_tests.rs"]
+mod tests;

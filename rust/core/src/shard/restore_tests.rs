@@ -1,0 +1,236 @@
+//! Restores: what they bring and in which order, what people see of them, and what bad input leads to.
+
+use super::super::testing::{World, assert_is, changes, extend, folders, grown, open};
+use crate::error::ErrorKind;
+use crate::format::decode_manifest;
+use crate::store::fault::{Fault, Operation};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::collections::HashSet;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+const KEYS: u32 = 3_000;
+
+fn rng() -> StdRng {
+    let seed: u64 = rand::random_range(0..1_000_000);
+    println!("seed {seed}");
+    StdRng::seed_from_u64(seed)
+}
+
+#[test]
+fn a17_base_then_log_is_the_state() {
+    let (mut rng, mut world) = (rng(), World::new(&[("max_handle_segments", "4")]));
+    for after in [1, 3, 40] {
+        let version = grown(&mut world, &mut rng, KEYS, after);
+        let shard = world.shard(None);
+        open(&shard, Some(&version.handle)).unwrap();
+        assert_is(&shard, &version.model, KEYS, &format!("{after} sets after the base"));
+    }
+}
+
+#[test]
+fn step_1_the_log_comes_while_the_tables_of_the_base_do() {
+    let (mut rng, mut world) = (rng(), World::new(&[]));
+    let version = grown(&mut world, &mut rng, KEYS, 3);
+    let shard = world.shard(None);
+    let from = world.faults.log().len();
+    open(&shard, Some(&version.handle)).unwrap();
+    let calls: Vec<String> = world.faults.log().split_off(from).into_iter().map(|(_, path)| path).collect();
+    let first = |kind: &str| calls.iter().position(|path| path.contains(kind)).unwrap_or_else(|| panic!("{calls:?}"));
+    assert!(first("/log/") < first("/sst/"), "{calls:?}");
+}
+
+#[test]
+fn step_4_the_newest_changes_are_in_memory_and_the_rest_if_it_fits() {
+    let (mut rng, mut world) = (rng(), World::new(&[]));
+    let version = grown(&mut world, &mut rng, 30_000, 1);
+    for (limit, fits) in [(16 << 20, true), (300 << 10, false)] {
+        let shard = world.shard(None);
+        shard.set_hot_limit(limit);
+        open(&shard, Some(&version.handle)).unwrap();
+        assert_eq!(shard.read(|keyed| Ok(keyed.is_complete())).unwrap(), fits);
+        assert!(shard.read(|keyed| Ok(keyed.hot_bytes())).unwrap() <= limit + (64 << 10));
+        let misses = world.metrics.hot_misses.get();
+        let newest: Vec<Vec<u8>> = {
+            let segment = &version.handle.segments.last().unwrap();
+            let store = world.store();
+            let bytes = store.get_range(&segment.object, segment.offset, segment.length);
+            let set =
+                crate::format::decode_set("log", segment.offset, &world.runtime.block_on(bytes).unwrap()).unwrap();
+            set.iter().map(|change| change.key.to_vec()).collect()
+        };
+        super::super::testing::look_up(&shard, &newest).unwrap();
+        assert_eq!(world.metrics.hot_misses.get(), misses, "what was replayed last is hot");
+        assert_is(&shard, &version.model, 30_000, "whatever the limit");
+    }
+}
+
+#[test]
+fn a_restore_under_way_is_seen_in_the_metrics() {
+    let (mut rng, mut world) = (rng(), World::new(&[]));
+    let version = grown(&mut world, &mut rng, KEYS, 2);
+    let base = version.handle.base.clone().unwrap().total_bytes;
+    let log: u64 = version.handle.segments.iter().map(|s| s.length).sum();
+    let (shard, before) = (world.shard(None), world.metrics.restore_bytes.get());
+    world.failpoints.set("restore.base-done=error@1").unwrap();
+    world.faults.hold();
+    let handle = version.handle.clone();
+    let (other, metrics) = (Arc::clone(&shard), Arc::clone(&world.metrics));
+    let restore = std::thread::spawn(move || open(&other, Some(&handle)));
+    while metrics.restore_pending_bytes.get() != base {
+        std::thread::yield_now();
+    }
+    assert_eq!(metrics.restores_running.get(), 1);
+    world.faults.release();
+    assert!(restore.join().unwrap().is_err(), "given up after the base");
+    assert_eq!((metrics.restores_running.get(), metrics.restore_pending_bytes.get()), (0, 0));
+    assert_eq!(metrics.restore_bytes.get() - before, base);
+    open(&shard, Some(&version.handle)).unwrap();
+    assert_eq!((metrics.restores_running.get(), metrics.restore_pending_bytes.get()), (0, 0));
+    assert_eq!(metrics.restore_bytes.get() - before, 2 * base + log);
+}
+
+#[test]
+fn invariant_2_y04_a_failure_at_any_step_leaves_no_folder_and_the_next_attempt_is_whole() {
+    let (mut rng, mut world) = (rng(), World::new(&[]));
+    let version = grown(&mut world, &mut rng, KEYS, 3);
+    for point in ["restore.before", "restore.base-done", "restore.replayed", "restore.warm"] {
+        let dir = world.next_dir();
+        let shard = world.shard(None);
+        world.failpoints.set(&format!("{point}=error@1")).unwrap();
+        let error = open(&shard, Some(&version.handle)).unwrap_err();
+        assert_eq!((error.kind(), folders(&dir)), (ErrorKind::Retryable, Vec::new()), "{point}: {error}");
+        open(&shard, Some(&version.handle)).unwrap();
+        assert_is(&shard, &version.model, KEYS, point);
+        assert_eq!(folders(&dir).len(), 1);
+    }
+    // Each call to the store in turn.
+    let shard = world.shard(None);
+    let calls = world.faults.calls();
+    open(&shard, Some(&version.handle)).unwrap();
+    let calls = world.faults.calls() - calls;
+    for n in 0..calls {
+        let dir = world.next_dir();
+        let shard = world.shard(None);
+        world.faults.at(world.faults.calls() + n, Fault::Denied);
+        let error = open(&shard, Some(&version.handle)).unwrap_err();
+        assert_eq!((error.kind(), folders(&dir)), (ErrorKind::PermissionDenied, Vec::new()), "call {n}: {error}");
+        world.faults.heal();
+        open(&shard, Some(&version.handle)).unwrap();
+        assert_is(&shard, &version.model, KEYS, "after a denial");
+    }
+}
+
+#[test]
+fn invariant_3_p9_y05_an_object_that_was_deleted_is_named_and_what_is_live_stays() {
+    let (mut rng, mut world) = (rng(), World::new(&[("max_handle_segments", "4")]));
+    let version = grown(&mut world, &mut rng, KEYS, 12);
+    let store = world.store();
+    let base = version.handle.base.clone().unwrap();
+    let manifest = world.runtime.block_on(store.get(&base.manifest)).unwrap();
+    let table = decode_manifest("manifest", &manifest).unwrap().files[0].object.clone();
+    let index = version.handle.indexed.clone().expect("older segments are in an index");
+    let log = version.handle.segments.last().unwrap().object.clone();
+    // What is live is of another history, and goes on.
+    let shard = world.shard(None);
+    let running = extend(&shard, None, &changes(&mut rng, 100, KEYS));
+    open(&shard, Some(&running.handle)).unwrap();
+    for object in [base.manifest, table, index, log] {
+        let bytes = world.runtime.block_on(store.get(&object)).unwrap();
+        world.runtime.block_on(store.delete(&object.name)).unwrap();
+        for shard in [&world.shard(None), &shard] {
+            let error = open(shard, Some(&version.handle)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+            for part in [&*object.name, store.uri(), "shard 0", "batch 13", "put it back"] {
+                assert!(error.message().contains(part), "{part} is not in: {error}");
+            }
+        }
+        assert_is(&shard, &running.model, KEYS, "what is live");
+        // Somebody put another object there.
+        let mut other = bytes.to_vec();
+        other[bytes.len() / 2] ^= 1;
+        world.runtime.block_on(store.put_overwrite(&object.name, other.into())).unwrap();
+        let error = open(&shard, Some(&version.handle)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.message().contains(&object.name), "{error}");
+        assert_is(&shard, &running.model, KEYS, "what is live");
+        world.runtime.block_on(store.put_overwrite(&object.name, bytes)).unwrap();
+    }
+    open(&shard, Some(&version.handle)).unwrap();
+    assert_is(&shard, &version.model, KEYS, "once all is there again");
+}
+
+#[test]
+fn y03_stale_and_foreign_local_copies_are_not_taken_for_the_objects() {
+    let (mut rng, mut world) = (rng(), World::new(&[]));
+    let (one, other) = (grown(&mut world, &mut rng, KEYS, 2), grown(&mut world, &mut rng, KEYS, 2));
+    // The copies of one state, as another machine or another query left them, with the names of the other's copies.
+    let shard = world.shard(Some(world.cache("one")));
+    open(&shard, Some(&one.handle)).unwrap();
+    let shard = world.shard(Some(world.cache("other")));
+    open(&shard, Some(&other.handle)).unwrap();
+    drop(shard);
+    let names = |name: &str| folders(&world.disk.path().join(name));
+    assert!(!names("one").is_empty());
+    let unrelated: HashSet<String> = names("one").into_iter().collect();
+    assert!(names("other").iter().all(|name| !unrelated.contains(name)), "copies are kept by name and checksum");
+    for (from, to) in names("one").iter().zip(names("other")) {
+        let target = world.disk.path().join("other").join(&to);
+        let size = usize::try_from(std::fs::metadata(&target).unwrap().len()).unwrap();
+        let mut bytes = std::fs::read(world.disk.path().join("one").join(from)).unwrap();
+        bytes.resize(size, 0);
+        // A new file: the state that was restored has links to the old one.
+        std::fs::remove_file(&target).unwrap();
+        std::fs::write(&target, bytes).unwrap();
+    }
+    let damaged = world.metrics.cache_damaged.get();
+    let shard = world.shard(Some(world.cache("other")));
+    open(&shard, Some(&other.handle)).unwrap();
+    assert_is(&shard, &other.model, KEYS, "with foreign copies");
+    assert!(world.metrics.cache_damaged.get() > damaged);
+}
+
+#[test]
+fn y02_an_unreadable_local_folder_is_named_and_a_copy_that_cannot_be_read_is_done_without() {
+    if rustix::process::getuid().is_root() {
+        // Rights stop nobody who is root: a file where the folder should be does.
+        let (mut rng, mut world) = (rng(), World::new(&[]));
+        let version = grown(&mut world, &mut rng, KEYS, 1);
+        let dir = world.next_dir();
+        let shard = world.shard(None);
+        std::fs::write(&dir, b"in the way").unwrap();
+        let error = open(&shard, Some(&version.handle)).unwrap_err();
+        for part in [dir.to_str().unwrap(), "spark.local.dir"] {
+            assert!(error.message().contains(part), "{error}");
+        }
+        std::fs::remove_file(&dir).unwrap();
+        open(&shard, Some(&version.handle)).unwrap();
+        assert_is(&shard, &version.model, KEYS, "once the folder can be made");
+        return;
+    }
+    let (mut rng, mut world) = (rng(), World::new(&[]));
+    let version = grown(&mut world, &mut rng, KEYS, 1);
+    let dir = world.next_dir();
+    let shard = world.shard(None);
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let error = open(&shard, Some(&version.handle)).unwrap_err();
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(error.message().contains(dir.to_str().unwrap()), "{error}");
+    open(&shard, Some(&version.handle)).unwrap();
+    assert_is(&shard, &version.model, KEYS, "once the folder can be read");
+}
+
+#[test]
+fn y06_the_reading_of_a_log_that_fails_late_is_the_cause_that_is_told() {
+    let (mut rng, mut world) = (rng(), World::new(&[]));
+    let version = grown(&mut world, &mut rng, KEYS, 6);
+    world.faults.always(Operation::Get, Fault::Throttled);
+    let shard = world.shard(None);
+    let error = open(&shard, Some(&version.handle)).unwrap_err();
+    assert!(error.message().contains("503"), "{error}");
+    world.faults.heal();
+    open(&shard, Some(&version.handle)).unwrap();
+    assert_is(&shard, &version.model, KEYS, "healed");
+}

@@ -1,0 +1,214 @@
+//! Tests only: a shard on a store that fails as told, and a plain map beside it.
+
+use super::{Net, Placement, Shard, ShardContext};
+use crate::budget::MemoryBudget;
+use crate::clock::ManualClock;
+use crate::config::Options;
+use crate::error::Result;
+use crate::failpoint::{Failpoints, SharedFailpoints};
+use crate::metrics::SharedMetrics;
+use crate::model::{BatchId, Change, ChangeSet, Op, ShardHandle, StateId, key_group_of};
+use crate::read::ObjectCache;
+use crate::state::codec::hash_key;
+use crate::state::keyed::KeyRef;
+use crate::state::rocks::SharedResources;
+use crate::store::Store;
+use crate::store::fault::FaultStore;
+use crate::write::LogWriter;
+use rand::RngExt;
+use rand::rngs::StdRng;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+/// Key groups of these shards.
+pub(super) const GROUPS: u16 = 128;
+const STATE: StateId = StateId(0);
+const SCHEMA: (u64, &str) = (7, "{}");
+
+pub(super) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A bucket, and machines that come and go.
+pub(super) struct World {
+    pub(super) faults: Arc<FaultStore>,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) metrics: SharedMetrics,
+    pub(super) failpoints: SharedFailpoints,
+    pub(super) disk: tempfile::TempDir,
+    options: Options,
+    budget: Arc<MemoryBudget>,
+    resources: SharedResources,
+    made: usize,
+    pub(super) runtime: Runtime,
+}
+
+/// A version, and what it must hold.
+#[derive(Clone)]
+pub(super) struct Version {
+    pub(super) handle: ShardHandle,
+    pub(super) model: Model,
+}
+
+impl World {
+    pub(super) fn new(options: &[(&str, &str)]) -> Self {
+        let mut map = BTreeMap::from([("retry_delay", "1ms"), ("max_attempts", "2"), ("persist_delay", "0ms")]);
+        map.extend(options.iter().copied());
+        let map = map.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        let options = Options::from_map(&map).unwrap();
+        let metrics = SharedMetrics::default();
+        let budget = MemoryBudget::new(64 << 20);
+        Self {
+            faults: FaultStore::in_memory(),
+            clock: ManualClock::at(1_000),
+            failpoints: Failpoints::none(),
+            disk: tempfile::tempdir().unwrap(),
+            resources: SharedResources::new(&budget, Arc::clone(&metrics)).unwrap(),
+            options,
+            metrics,
+            budget,
+            made: 0,
+            runtime: tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap(),
+        }
+    }
+
+    pub(super) fn store(&self) -> Store {
+        let (bucket, metrics) = (Arc::clone(&self.faults), Arc::clone(&self.metrics));
+        Store::from_object_store(bucket as _, "q", "test://b/q", &self.options, metrics, Arc::clone(&self.failpoints))
+    }
+
+    /// Local copies in a folder of this name.
+    pub(super) fn cache(&self, name: &str) -> Arc<ObjectCache> {
+        ObjectCache::new(&self.disk.path().join(name), 1 << 30, Arc::clone(&self.metrics)).unwrap()
+    }
+
+    /// Where the next shard will live.
+    pub(super) fn next_dir(&self) -> PathBuf {
+        self.disk.path().join(format!("shard-{}", self.made + 1))
+    }
+
+    /// A shard on a machine of its own.
+    pub(super) fn shard(&mut self, cache: Option<Arc<ObjectCache>>) -> Arc<Shard> {
+        let dir = self.next_dir();
+        self.made += 1;
+        let store = self.store();
+        let log = LogWriter::new(
+            store.clone(),
+            &self.options,
+            self.runtime.handle().clone(),
+            Arc::clone(&self.clock) as _,
+            Arc::clone(&self.metrics),
+            Arc::clone(&self.failpoints),
+            None,
+        );
+        let context = ShardContext {
+            query_id: "q".into(),
+            name: "s".into(),
+            store,
+            log,
+            cache,
+            runtime: self.runtime.handle().clone(),
+            resources: self.resources.clone(),
+            budget: Arc::clone(&self.budget),
+            options: self.options.clone(),
+            clock: Arc::clone(&self.clock) as _,
+            metrics: Arc::clone(&self.metrics),
+            failpoints: Arc::clone(&self.failpoints),
+            dir,
+        };
+        Shard::new("q/s#0".into(), Placement::new(0, 1, usize::from(GROUPS)).unwrap(), context)
+    }
+}
+
+pub(super) fn open(shard: &Shard, handle: Option<&ShardHandle>) -> Result<()> {
+    let batch = BatchId(handle.map_or(0, |h| h.batch.0 + 1));
+    shard.make_live(handle, batch, SCHEMA).map(drop)
+}
+
+/// The next version: `changes` on top of `base`, which is live.
+pub(super) fn extend(shard: &Shard, base: Option<&Version>, changes: &[(Vec<u8>, Option<Vec<u8>>)]) -> Version {
+    open(shard, base.map(|v| &v.handle)).unwrap();
+    let mut model = base.map(|v| v.model.clone()).unwrap_or_default();
+    let mut set = ChangeSet::default();
+    let latest: BTreeMap<_, _> = changes.iter().cloned().collect();
+    for (key, value) in &latest {
+        let group = key_group_of(hash_key(key), GROUPS);
+        let op = if value.is_some() { Op::Put } else { Op::Delete };
+        let value = value.as_deref().unwrap_or_default();
+        set.push(Change { op, state: STATE, key_group: group, key, value });
+        match op {
+            Op::Put => drop(model.insert(key.clone(), value.to_vec())),
+            _ => drop(model.remove(key)),
+        }
+    }
+    set.sort_by_key_group();
+    let batch = BatchId(base.map_or(0, |v| v.handle.batch.0 + 1));
+    let net = |_: &_| Ok(Net { set, keys: 0, bytes: 0 });
+    let handle = shard.extend(batch, SCHEMA, net).unwrap().expect("there are changes");
+    Version { handle, model }
+}
+
+/// Random puts and some deletes of `keys` keys.
+pub(super) fn changes(rng: &mut StdRng, n: usize, keys: u32) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    (0..n)
+        .map(|_| {
+            let key = rng.random_range(0..keys).to_be_bytes().to_vec();
+            let value: Option<Vec<u8>> =
+                rng.random_bool(0.9).then(|| (0..rng.random_range(0..40)).map(|_| rng.random()).collect());
+            (key, value)
+        })
+        .collect()
+}
+
+pub(super) fn materialize(shard: &Arc<Shard>) {
+    let run = shard.begin_materialize().unwrap().expect("there is something to do");
+    run.run().unwrap();
+    run.complete().unwrap();
+}
+
+/// A version with a base and `after` change sets after it.
+pub(super) fn grown(world: &mut World, rng: &mut StdRng, keys: u32, after: usize) -> Version {
+    let shard = world.shard(None);
+    let mut version = extend(&shard, None, &changes(rng, keys as usize, keys));
+    version = extend(&shard, Some(&version), &changes(rng, 50, keys));
+    open(&shard, Some(&version.handle)).unwrap();
+    materialize(&shard);
+    for _ in 0..after.max(1) {
+        version = extend(&shard, Some(&version), &changes(rng, 50, keys));
+    }
+    assert!(version.handle.base.is_some());
+    version
+}
+
+/// The values of `keys` in what is live.
+pub(super) fn look_up(shard: &Shard, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
+    let refs: Vec<KeyRef<'_>> = keys
+        .iter()
+        .map(|key| KeyRef { hash: hash_key(key), key_group: key_group_of(hash_key(key), GROUPS), key })
+        .collect();
+    let mut found = vec![None; keys.len()];
+    shard.read(|keyed| keyed.get_many(STATE, &refs, &mut |i, value| found[i] = value.map(<[u8]>::to_vec)))?;
+    Ok(found)
+}
+
+/// Asserts that what is live is exactly `model`, by look-ups and by a walk over everything.
+pub(super) fn assert_is(shard: &Shard, model: &Model, keys: u32, when: &str) {
+    let all: Vec<Vec<u8>> = (0..keys).map(|key| key.to_be_bytes().to_vec()).collect();
+    let expected: Vec<Option<Vec<u8>>> = all.iter().map(|key| model.get(key).cloned()).collect();
+    assert_eq!(look_up(shard, &all).unwrap(), expected, "{when}");
+    let mut walked = Model::new();
+    let walk = |entry: crate::state::hot::EntryRef<'_>| {
+        assert_eq!(entry.key_group, key_group_of(hash_key(entry.key), GROUPS), "{when}");
+        walked.insert(entry.key.to_vec(), entry.value.unwrap_or_default().to_vec());
+        Ok(())
+    };
+    let mut walk = walk;
+    shard.read(|keyed| keyed.for_each(&mut walk)).unwrap();
+    assert_eq!(&walked, model, "{when}");
+}
+
+/// What is in the folder of a shard.
+pub(super) fn folders(dir: &std::path::Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+}
