@@ -250,7 +250,7 @@ def test_it_ends_with_the_jvm_of_its_starter(world: ServerWorld, tmp_path: Path)
 
 
 def test_a_limited_address_space_names_its_setting(world: ServerWorld) -> None:
-    code = "from fastchangelog.server import ensure_server; ensure_server()"
+    code = "from fastchangelog.server import ensure_server; ensure_server({'memory_budget': '1GiB'})"
     limit = 2 << 30
     found = subprocess.run(
         [sys.executable, "-c", code],

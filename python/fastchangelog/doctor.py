@@ -109,9 +109,21 @@ def _memory() -> Finding:
         return Finding("memory", True, "unknown on this system")
     found = re.search(r"MemAvailable:\s+(\d+) kB", text)
     available = int(found.group(1)) * 1024 if found else 0
-    ok = available >= 2 << 30
-    fix = "" if ok else "lower the option memory_budget (1GiB by default) below what is free"
-    return Finding("memory", ok, f"{available / 1e9:.1f} GB available", fix)
+    try:
+        from fastchangelog import memory
+    except ImportError:
+        return Finding("memory", True, f"{available / 1e9:.1f} GB available")
+    limits = memory.Limits.here()
+    if limits.cgroup is not None:
+        available = min(available, limits.cgroup)
+    budget = memory.default_budget({}, limits)
+    # The JVM and Python workers need some, too.
+    ok = available >= budget.bytes + (1 << 30)
+    fix = "" if ok else "set the option memory_budget below what is free, or give the container more memory"
+    shown = (
+        f"{available / 1e9:.1f} GB available; in local mode a state server takes {budget.bytes >> 20} MiB by default"
+    )
+    return Finding("memory", ok, f"{shown} ({budget.why})", fix)
 
 
 def _store(uri: str) -> Finding:

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal, config, memory
 from fastchangelog.errors import (
     ClosedError,
     FastChangelogError,
@@ -69,10 +69,13 @@ _SECRETS = ("PYTHON_WORKER_FACTORY_SECRET", "_PYSPARK_DRIVER_CONN_INFO_PATH", "_
 # ---- the client's side: find or start -----------------------------------------------------------------------------
 
 
-def open_session(request_json: str, options: Mapping[str, str] | None = None) -> _internal.SessionClient:
+def open_session(
+    request_json: str, options: Mapping[str, str] | None = None, confs: Mapping[str, str] | None = None
+) -> _internal.SessionClient:
     """Opens a session at this executor's state server, which is started if need be.
 
-    `request_json` is an open request as the engine reads it; `options` are the gathered ones (`config.gather_options`).
+    `request_json` is an open request as the engine reads it; `options` are the gathered ones (`config.gather_options`);
+    `confs` are Spark's settings of memory (`memory.CONFS`).
     What to do about errors: `RetryableError` = fail the task, Spark starts another attempt; others need a change.
     """
     options = options or {}
@@ -84,7 +87,7 @@ def open_session(request_json: str, options: Mapping[str, str] | None = None) ->
             except RetryableError:
                 if _answers(place):
                     raise
-        ensure_server(options, place=place)
+        ensure_server(options, confs, place=place)
     return _connect(place, request_json, options)
 
 
@@ -103,25 +106,30 @@ def _option(options: Mapping[str, str], name: str) -> str:
 
 
 def ensure_server(
-    options: Mapping[str, str] | None = None, *, place: Place | None = None, timeout: float = START_TIMEOUT
+    options: Mapping[str, str] | None = None,
+    confs: Mapping[str, str] | None = None,
+    *,
+    place: Place | None = None,
+    timeout: float = START_TIMEOUT,
 ) -> Place:
     """Makes sure that this executor's state server answers; gives its place.
 
-    The `options` of the first starter hold for the whole server (memory, cache, bounds).
+    The `options` of the first starter hold for the whole server (memory, cache, bounds). Without the option
+    `memory_budget` it follows from `confs` and the limits of this process (`memory.default_budget`).
     What to do about errors: each names the option or the log file to look at.
     """
     place = place or Place.here()
     if _answers(place):
         return place
     place.prepare()
-    _check_address_space(options or {})
+    options, remark = _with_budget(options or {}, confs or {}, memory.Limits.here())
     deadline = time.monotonic() + timeout
     while True:
         with _start_lock(place, deadline) as locked:
             if _answers(place):
                 return place
             if locked:
-                _start(place, options or {}, deadline)
+                _start(place, options, remark, deadline)
         if time.monotonic() >= deadline:
             raise RetryableError(
                 f"the state server did not start within {timeout:g} s; the reason is in its log {_log_and_end(place)}"
@@ -167,13 +175,25 @@ def _same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _check_address_space(options: Mapping[str, str]) -> None:
+def _with_budget(
+    options: Mapping[str, str], confs: Mapping[str, str], limits: memory.Limits
+) -> tuple[dict[str, str], str]:
+    """The options with a budget that fits, and what the server's log should say of it."""
+    budget = memory.asked_budget(options)
+    if budget is None:
+        default = memory.default_budget(confs, limits)
+        budget, remark = default.bytes, default.why
+    else:
+        memory.check_container(budget, limits)
+        remark = memory.objection(budget, confs, limits) or "as the option says"
+    _check_address_space(budget, limits.address_space)
+    return {**options, "memory_budget": str(budget)}, remark
+
+
+def _check_address_space(budget: int, limit: int | None) -> None:
     """A server inherits its starter's limit on address space; one that cannot fit is refused with the reason."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    budget = config.size("memory_budget", _option(options, "memory_budget"))
-    # Stacks, allocator arenas, libraries and mapped files come on top of what the budget counts.
-    needed = 2 * budget + (1 << 30)
-    if limit != resource.RLIM_INFINITY and limit < needed:
+    needed = memory.needed_address_space(budget)
+    if limit is not None and limit < needed:
         raise InvalidArgument(
             f"`spark.executor.pyspark.memory` limits the address space of this worker, and so of the state server, "
             f"to {limit >> 20} MiB; the server needs {needed >> 20} MiB for its `memory_budget` of {budget >> 20} MiB: "
@@ -181,7 +201,7 @@ def _check_address_space(options: Mapping[str, str]) -> None:
         )
 
 
-def _start(place: Place, options: Mapping[str, str], deadline: float) -> None:
+def _start(place: Place, options: Mapping[str, str], remark: str, deadline: float) -> None:
     """Starts the server's process and waits for its word."""
     package_root = str(Path(__file__).resolve().parent.parent)
     environ = {name: value for name, value in os.environ.items() if name not in _SECRETS}
@@ -199,6 +219,7 @@ def _start(place: Place, options: Mapping[str, str], deadline: float) -> None:
         "spark_owned": place.spark_owned,
         "jvm": None if jvm is None else [jvm.pid, jvm.start],
         "options": dict(options),
+        "memory": remark,
         "ready": writer,
     }
     log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -266,6 +287,8 @@ class Settings:
     place: Place
     jvm: Jvm | None
     options: dict[str, str]
+    memory: str
+    """Why the budget is what it is."""
     idle_timeout: float | None
 
     @classmethod
@@ -276,7 +299,7 @@ class Settings:
         jvm = Jvm(*raw["jvm"]) if raw["jvm"] else None
         idle = config.duration("FASTCHANGELOG_SERVER_IDLE", os.environ.get("FASTCHANGELOG_SERVER_IDLE", "60s"))
         idle_timeout = None if place.spark_owned and jvm is not None else idle.total_seconds()
-        return cls(place, jvm, raw["options"], idle_timeout), raw["ready"]
+        return cls(place, jvm, raw["options"], raw["memory"], idle_timeout), raw["ready"]
 
 
 class Life:
@@ -388,7 +411,11 @@ def _serve(settings: Settings) -> _internal.Server:
                 "failpoints": os.environ.get("FASTCHANGELOG_FAILPOINTS", ""),
                 "log_level": os.environ.get("FASTCHANGELOG_LOG", "info"),
                 "owns_stdio": True,
-                "labels": {"jvm": str(settings.jvm and settings.jvm.pid), "data": str(place.data_dir)},
+                "labels": {
+                    "jvm": str(settings.jvm and settings.jvm.pid),
+                    "data": str(place.data_dir),
+                    "memory_budget": f"{settings.options['memory_budget']}: {settings.memory}",
+                },
             }
         )
     )

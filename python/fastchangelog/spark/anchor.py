@@ -51,6 +51,8 @@ class Operator(task.Shipped):
     partitions: int
     #: A batch DataFrame: the same plan, but nothing is kept.
     ephemeral: bool
+    #: Spark's settings of memory, from which the server's budget follows.
+    confs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Stands in for the query id of a batch DataFrame, which has none.
     batch_query_id: str = dataclasses.field(default_factory=lambda: f"batch-{uuid.uuid4()}")
 
@@ -82,7 +84,7 @@ class Anchor(StatefulProcessor):
         handle = None if stored is None else stored[0]
         clock = _Stopwatch()
         _internal.failpoint("anchor.open")
-        session = open_session(self._request(shard_id, handle), operator.options)
+        session = open_session(self._request(shard_id, handle), operator.options, operator.confs)
         try:
             clock.lap("open_micros")
             _internal.failpoint("anchor.opened")

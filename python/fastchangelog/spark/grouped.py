@@ -92,6 +92,7 @@ class GroupedStream:
         self._root = settings.state_root(spark, state)
         self._options = settings.read_options(spark, options)
         self._storage_options = settings.storage_options(spark, self._root, storage_options)
+        self._confs = settings.memory_confs(spark, self._options)
         settings.prepare_session(spark)
         columns.run_this_interpreter(spark)
         self._partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
@@ -167,6 +168,7 @@ class GroupedStream:
             self._storage_options,
             self._partitions,
             ephemeral=not self._streaming,
+            confs=self._confs,
         )
         split = Split(
             analysed.spec,

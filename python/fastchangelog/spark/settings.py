@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal, config, memory
 from fastchangelog.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "PROVIDER",
     "check_root",
     "check_task",
+    "memory_confs",
     "partitions_of_task",
     "prepare_session",
     "read_options",
@@ -137,6 +138,18 @@ def check_root(root: str) -> str:
 def read_options(spark: SparkSession, options: Mapping[str, config.OptionValue] | None) -> dict[str, str]:
     """Options of the argument over those of the conf, checked: unknown names and bad values are errors."""
     return config.gather_options(options, spark.conf.getAll)
+
+
+def memory_confs(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings of an executor's memory; warns of a budget that the executors' overhead cannot hold."""
+    found = {name: spark.conf.get(name, None) for name in memory.CONFS}
+    confs = {name: value for name, value in found.items() if value is not None}
+    budget = memory.asked_budget(options)
+    # The executors' containers are not this process's: each task looks at its own.
+    doubt = None if budget is None else memory.objection(budget, confs, memory.Limits())
+    if doubt is not None:
+        _log.warning("%s", doubt)
+    return confs
 
 
 def size_option(options: Mapping[str, str], name: str) -> int:

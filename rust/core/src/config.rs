@@ -52,7 +52,7 @@ macro_rules! options {
 }
 
 options! {
-    /// Memory of one state server for hot tier, overlays, RocksDB and buffers together.
+    /// Memory of one state server for hot tier, overlays, RocksDB and buffers together. In Spark, where nobody sets it, it follows from the executor's memory overhead, its container or its machine.
     memory_budget: size = "1GiB",
     /// Compression of change sets: zstd, lz4 or none.
     compression: compression = "zstd",

@@ -22,7 +22,6 @@ use crate::format::{Head, decode_head, encode_head};
 use crate::model::ShardHandle;
 use crate::store::paths::HEADS;
 use crate::store::{Claim, Store, head_name, head_number};
-use bytes::Bytes;
 
 /// Heads kept: each is a checkpoint to which one can go back, and whose objects no sweep may take.
 const KEPT: u64 = 8;

@@ -275,7 +275,7 @@ impl Core {
         };
         let handle = match (next, newest) {
             (Some(next), _) => next,
-            (None, Some(newest)) if newest.schema_id == schema.0 && !self.shard.rebased(&newest).is_some() => {
+            (None, Some(newest)) if newest.schema_id == schema.0 && self.shard.rebased(&newest).is_none() => {
                 let unchanged = self.wait(async {
                     let mut chain = chain.lock().await;
                     // What an earlier attempt left in doubt is decided by publishing what counts.
