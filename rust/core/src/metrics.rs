@@ -248,6 +248,8 @@ counters! {
     materializations_completed,
     /// Materializations failed.
     materializations_failed,
+    /// Checkpoints of local states that were copied because hard links are refused.
+    checkpoints_copied,
     /// Microseconds spent materializing.
     materialize_micros,
     /// Bytes uploaded by materializations.

@@ -110,7 +110,7 @@ impl MaterializeRun {
         }
         context.failpoints.hit("materialize.checkpoint")?;
         stopped(*stop.borrow())?;
-        checkpointer.checkpoint(&self.dir)?;
+        checkpointer.checkpoint(&self.dir, &context.failpoints)?;
         // Read after the checkpoint: nothing later than this can be in it.
         let version = {
             let live = self.shard.live.read();

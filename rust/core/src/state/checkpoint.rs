@@ -1,13 +1,23 @@
 //! Checkpoints of one shard's RocksDB.
 //!
-//! Owns: the hard links of a checkpoint, and how much garbage its files may carry. Does not own: what is in RocksDB and
-//! what is still only in the hot tier (`keyed`), the upload (`snapshot`), when to do it (policy).
+//! Owns: the hard links of a checkpoint, copies where links are refused, and how much garbage its files may carry.
+//! Does not own: what is in RocksDB and what is still only in the hot tier (`keyed`), the upload (`snapshot`), when to do
+//! it (policy).
+//!
+//! Invariants of [`Checkpointer::checkpoint`]:
+//! 1. the folder appears whole, or nothing is left of it;
+//! 2. a file system that refuses hard links costs time and disk, never a base. RocksDB itself copies across devices
+//!    (EXDEV) and where links are "not supported" (ENOTSUP), but not where they are "not permitted" (EPERM, as network
+//!    and FAT file systems say) or used up (EMLINK): then the copy is ours.
 
 use super::rocks::SharedResources;
 use crate::error::{Error, Result};
+use crate::failpoint::Failpoints;
 use rocksdb::DB;
 use rocksdb::checkpoint::Checkpoint;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Files may hold so many times the bytes of keys and values before [`Checkpointer::tidy`] rewrites them. A base is
@@ -15,28 +25,83 @@ use std::sync::Arc;
 const MAX_AMPLIFICATION: f64 = 1.2;
 /// Below this nothing is worth a rewrite: a file has an index, a filter and a footer.
 const SMALL: u64 = 256 << 10;
+/// Attempts to read RocksDB's manifest while no table comes or goes: reading takes a millisecond, a table tens of them.
+const MANIFEST_ATTEMPTS: usize = 100;
 
 /// Makes checkpoints of a state's RocksDB, from any thread, while the state is read and changed.
 #[derive(Debug)]
 pub struct Checkpointer {
-    // Before `_shared`, whose cache must outlive the database.
+    // Before `shared`, whose cache must outlive the database.
     db: Arc<DB>,
-    _shared: SharedResources,
+    shared: SharedResources,
 }
 
 impl Checkpointer {
     pub(super) fn new(db: &Arc<DB>, shared: &SharedResources) -> Self {
-        Self { db: Arc::clone(db), _shared: shared.clone() }
+        Self { db: Arc::clone(db), shared: shared.clone() }
     }
 
     /// See [`super::keyed::KeyedState::checkpoint`].
-    pub fn checkpoint(&self, dir: &Path) -> Result<()> {
+    pub fn checkpoint(&self, dir: &Path, failpoints: &Failpoints) -> Result<()> {
         if let Some(parent) = dir.parent() {
             std::fs::create_dir_all(parent).map_err(|e| Error::io(format!("cannot make {}", parent.display()), &e))?;
         }
+        // What is there is not ours to remove.
+        if dir.symlink_metadata().is_ok() {
+            return Err(Error::internal(format!("a checkpoint was to be made in {}, which exists", dir.display())));
+        }
         self.db.flush()?;
-        Checkpoint::new(&self.db)?.create_checkpoint(dir)?;
-        remove_empty_logs(dir).map_err(|e| Error::io(format!("cannot tidy {}", dir.display()), &e))
+        let mut unfinished = Unfinished { dir, whole: false };
+        if let Err(refused) = failpoints.hit("checkpoint.link").and_then(|()| self.link(dir)) {
+            tracing::warn!(%refused, "no hard links for a checkpoint: its files are copied");
+            unfinished.clear();
+            self.copy(dir, failpoints).map_err(|e| e.context(format!("{refused}; and a copy failed, too")))?;
+            self.shared.metrics().checkpoints_copied.add(1);
+        }
+        remove_empty_logs(dir).map_err(|e| Error::io(format!("cannot tidy {}", dir.display()), &e))?;
+        failpoints.hit("checkpoint.made")?;
+        unfinished.whole = true;
+        Ok(())
+    }
+
+    fn link(&self, dir: &Path) -> Result<()> {
+        Ok(Checkpoint::new(&self.db)?.create_checkpoint(dir)?)
+    }
+
+    /// The same folder by copies. RocksDB deletes nothing meanwhile.
+    fn copy(&self, dir: &Path, failpoints: &Failpoints) -> Result<()> {
+        let failed = |e: &io::Error| Error::io(format!("cannot copy the local state to {}", dir.display()), e);
+        let _kept = NoDeletions::of(&self.db)?;
+        std::fs::create_dir(dir).map_err(|e| failed(&e))?;
+        let from = self.db.path();
+        let (tables, manifest) = self.settled(from)?;
+        for name in tables {
+            failpoints.hit("checkpoint.copy")?;
+            std::fs::copy(from.join(&name), dir.join(&name)).map_err(|e| failed(&e))?;
+        }
+        for (name, bytes) in manifest {
+            std::fs::write(dir.join(name), bytes).map_err(|e| failed(&e))?;
+        }
+        Ok(())
+    }
+
+    /// The names of the tables and the small files that belong to them. RocksDB writes its manifest before a change of
+    /// tables shows: a manifest that was read while the tables stayed the same is theirs.
+    fn settled(&self, from: &Path) -> Result<(BTreeSet<String>, Vec<(String, Vec<u8>)>)> {
+        for _ in 0..MANIFEST_ATTEMPTS {
+            let before = self.tables()?;
+            if let Ok(files) = descriptive_files(from)
+                && self.tables()? == before
+            {
+                return Ok((before, files));
+            }
+        }
+        Err(Error::retryable("the tables of the local state did not stay the same for long enough to be copied"))
+    }
+
+    fn tables(&self) -> Result<BTreeSet<String>> {
+        let name = |file: rocksdb::LiveFile| file.name.trim_start_matches('/').to_owned();
+        Ok(self.db.live_files()?.into_iter().map(name).collect())
     }
 
     /// Compacts if the files hold much more than the `net` bytes of keys and values.
@@ -62,6 +127,70 @@ impl Checkpointer {
     }
 }
 
+/// A folder that vanishes unless it is whole.
+struct Unfinished<'a> {
+    dir: &'a Path,
+    whole: bool,
+}
+
+impl Unfinished<'_> {
+    fn clear(&self) {
+        // RocksDB makes a folder of this name first.
+        let mut temporary = self.dir.as_os_str().to_owned();
+        temporary.push(".tmp");
+        for dir in [self.dir.to_owned(), PathBuf::from(temporary)] {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.whole {
+            self.clear();
+        }
+    }
+}
+
+/// RocksDB deletes no file while this exists.
+struct NoDeletions<'a>(&'a DB);
+
+impl<'a> NoDeletions<'a> {
+    fn of(db: &'a DB) -> Result<Self> {
+        db.disable_file_deletions()?;
+        Ok(Self(db))
+    }
+}
+
+impl Drop for NoDeletions<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.enable_file_deletions() {
+            tracing::warn!(%error, "RocksDB goes on without deleting files");
+        }
+    }
+}
+
+/// `CURRENT`, the manifest that it names and the newest options, with their bytes.
+fn descriptive_files(from: &Path) -> io::Result<Vec<(String, Vec<u8>)>> {
+    let current = std::fs::read(from.join("CURRENT"))?;
+    let manifest = String::from_utf8_lossy(current.trim_ascii()).into_owned();
+    let mut options = None;
+    for entry in std::fs::read_dir(from)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let is_options = name.starts_with("OPTIONS-") && !name.ends_with(".dbtmp");
+        options = options.max(is_options.then_some(name));
+    }
+    let mut files = vec![("CURRENT".to_owned(), current)];
+    for name in std::iter::once(manifest).chain(options) {
+        let bytes = std::fs::read(from.join(&name))?;
+        files.push((name, bytes));
+    }
+    if std::fs::read(from.join("CURRENT"))? != files[0].1 {
+        return Err(io::Error::other("RocksDB began another manifest"));
+    }
+    Ok(files)
+}
+
 /// RocksDB puts its write-ahead log into a checkpoint even when nothing ever goes there.
 fn remove_empty_logs(dir: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
@@ -72,3 +201,7 @@ fn remove_empty_logs(dir: &Path) -> std::io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "checkpoint_tests.rs"]
+mod tests;

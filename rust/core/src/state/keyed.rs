@@ -18,6 +18,7 @@ use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, no_wal, push_key, spli
 use super::scan::Cursor;
 use crate::budget::Reservation;
 use crate::error::{Error, Result};
+use crate::failpoint::Failpoints;
 use crate::model::{ChangeSet, KeyGroup, KeyGroupRange, Op, StateId};
 use parking_lot::Mutex;
 use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, IngestExternalFileOptions, ReadOptions, WriteBatch};
@@ -291,11 +292,11 @@ impl KeyedState {
         self.hot.dirty()
     }
 
-    /// Makes a checkpoint of RocksDB in `dir`, which must not exist: hard links, so it must be on the same disk. It
+    /// Makes a checkpoint of RocksDB in `dir`, which must not exist: hard links, or copies where there are none. It
     /// holds all that was flushed or evicted, not what is dirty.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
         self.check()?;
-        self.checkpointer().checkpoint(dir)
+        self.checkpointer().checkpoint(dir, &Failpoints::default())
     }
 
     /// What makes checkpoints without holding this state: reads and changes go on meanwhile.
