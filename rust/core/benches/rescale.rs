@@ -3,6 +3,7 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use fastchangelog_core::budget::MemoryBudget;
+use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::config::{Compression, Options};
 use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::format::{FILE_HEADER_LEN, crc32c, encode_set, file_footer, file_header};
@@ -13,12 +14,12 @@ use fastchangelog_core::model::{
     key_group_of, shard_range,
 };
 use fastchangelog_core::shard::{Rescaler, Sources};
-use fastchangelog_core::snapshot::{Inventory, push};
+use fastchangelog_core::snapshot::{Inventory, Pushing, Stamp, push};
 use fastchangelog_core::state::codec::hash_key;
 use fastchangelog_core::state::keyed::KeyedState;
 use fastchangelog_core::state::part::export;
 use fastchangelog_core::state::rocks::SharedResources;
-use fastchangelog_core::store::{Store, log_name};
+use fastchangelog_core::store::{Background, Store, log_name};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -91,8 +92,17 @@ impl World {
             let checkpoint = self.checkpoint(key_groups);
             let (instance, version) = (InstanceId::random(), VersionId::random());
             let (none, r) = (Inventory::default(), &self.rescaler);
-            let base = push(&r.store, &checkpoint, &none, instance, version, version, &r.failpoints, &r.metrics);
-            let (base, _) = self.runtime.block_on(base).unwrap();
+            let background = Background::new(&Options::default(), SystemClock::shared(), Arc::clone(&r.metrics));
+            let how = Pushing {
+                store: &r.store,
+                pack_below: 1 << 20,
+                background: &background,
+                twin: None,
+                failpoints: &r.failpoints,
+                metrics: &r.metrics,
+            };
+            let stamp = Stamp { instance, version, replay_after: version };
+            let (base, _) = self.runtime.block_on(push(&how, &checkpoint, &none, stamp)).unwrap();
             let set = change_set(CHANGED, key_groups, 1);
             let bytes = encode_set(&set, Compression::Zstd).unwrap().to_bytes();
             let (offset, length) = (FILE_HEADER_LEN as u64, bytes.len() as u64);

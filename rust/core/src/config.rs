@@ -108,6 +108,12 @@ options! {
     materialization_replay_time: duration = "30s",
     /// Failures in a row that a materialization may have before the job fails.
     materialization_max_failures: count = "3",
+    /// RocksDB files of a base smaller than this share an object, up to 16MiB together; 0 = none does.
+    snapshot_pack_below: size = "1MiB",
+    /// Bytes per second that uploads of bases may take in one state server; 0 = no bound. Log objects and all reads are never held back.
+    background_bandwidth: size = "0",
+    /// Files of bases that one state server uploads at the same time, of all shards together; always fewer than `store_concurrency`.
+    background_transfers: count = "4",
     /// Number of key groups; 0 = from the number of partitions, as Flink does. Fixed at the first start of a state.
     max_parallelism: count = "0",
     /// Shards that nobody opened for this long are closed.
@@ -128,8 +134,15 @@ options! {
 
 impl Options {
     /// Options of the process rather than of a state: the first query that starts a server chooses them.
-    pub const OF_PROCESS: &'static [&'static str] =
-        &["memory_budget", "cache_size", "cache_idle_timeout", "max_message_size", "max_sessions"];
+    pub const OF_PROCESS: &'static [&'static str] = &[
+        "memory_budget",
+        "cache_size",
+        "cache_idle_timeout",
+        "max_message_size",
+        "max_sessions",
+        "background_bandwidth",
+        "background_transfers",
+    ];
 
     /// The names in [`Self::OF_PROCESS`] that `asked` sets to something else than these options, which are in force.
     pub fn overruled(&self, asked: &BTreeMap<String, String>) -> Result<Vec<&'static str>> {

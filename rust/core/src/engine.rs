@@ -16,7 +16,7 @@ use crate::shard::{Placement, Shard, ShardContext};
 use crate::state::aggregate::{AggPlan, AggSpec};
 use crate::state::rocks::SharedResources;
 use crate::store::transfer::start_io_threads;
-use crate::store::{FOLDER_META, Store, state_folder};
+use crate::store::{Background, FOLDER_META, Store, state_folder};
 use crate::write::LogWriter;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -96,6 +96,7 @@ pub struct Engine {
     resources: SharedResources,
     budget: Arc<MemoryBudget>,
     cache: Arc<ObjectCache>,
+    background: Arc<Background>,
     folders: Mutex<HashMap<String, Arc<Folder>>>,
     shards: Mutex<HashMap<String, Arc<Shard>>>,
     plans: Mutex<HashMap<String, Arc<AggPlan>>>,
@@ -117,7 +118,9 @@ impl Engine {
             Arc::clone(&config.metrics),
         )?
         .with_idle_timeout(config.options.cache_idle_timeout, Arc::clone(&config.clock));
+        let background = Background::new(&config.options, Arc::clone(&config.clock), Arc::clone(&config.metrics));
         Ok(Arc::new(Self {
+            background,
             runtime,
             resources,
             budget,
@@ -238,6 +241,7 @@ impl Engine {
             name: request.name.clone(),
             store: folder.store.clone(),
             log: folder.log.clone(),
+            background: Arc::clone(&self.background),
             cache: (!folder.store.is_local_file()).then(|| Arc::clone(&self.cache)),
             runtime: self.runtime.handle().clone(),
             resources: self.resources.clone(),

@@ -256,6 +256,10 @@ counters! {
     materialize_bytes,
     /// Bytes of materialized bases that earlier bases had uploaded already.
     materialize_reused_bytes,
+    /// Small files of bases that were uploaded packed into shared objects.
+    materialize_packed_files,
+    /// Microseconds that bytes of bases were held back by `background_bandwidth`, summed over transfers.
+    background_waits_micros,
     /// Downloads that the local cache answered.
     cache_hits,
     /// Downloads that went to the store.

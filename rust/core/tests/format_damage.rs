@@ -92,12 +92,19 @@ fn a_head() -> Head {
     Head { number: 43, epoch: 7, writer: 1 << 100, handle: Some(a_handle()) }
 }
 
+/// Every third one is an object of its own, the others are packed.
+fn a_file_of_a_base(i: u64) -> ManifestFile {
+    let part = (!i.is_multiple_of(3)).then_some(PackedPart { offset: i, length: 1, crc: 77 });
+    let object = ObjectRef { size: 100, ..object("sst", if part.is_some() { 100 } else { i.into() }) };
+    ManifestFile { name: format!("00000{i}.sst"), object, part }
+}
+
 fn a_manifest() -> Manifest {
     Manifest {
         instance: InstanceId(1),
         version: VersionId(2),
         replay_after: VersionId(3),
-        files: (0..9).map(|i| ManifestFile { name: format!("00000{i}.sst"), object: object("sst", i) }).collect(),
+        files: (0..9).map(a_file_of_a_base).collect(),
         inline: vec![("CURRENT".to_owned(), vec![9; 40].into()), ("MANIFEST-000001".to_owned(), vec![8; 100].into())],
     }
 }

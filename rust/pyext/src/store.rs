@@ -10,7 +10,7 @@ use fastchangelog_core::store::{self, ObjectType, start_io_threads};
 use fastchangelog_core::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
@@ -102,7 +102,8 @@ pub(crate) fn object_type(name: &str) -> Option<&'static str> {
 pub(crate) fn manifest_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
     enter(py, |_| {
         let manifest = decode_manifest(name, data)?;
-        let objects: Vec<&str> = manifest.files.iter().map(|file| file.object.name.as_str()).collect();
+        // Small files share an object.
+        let objects: BTreeSet<&str> = manifest.files.iter().map(|file| file.object.name.as_str()).collect();
         Ok(serde_json::json!({
             "instance": manifest.instance.to_string(),
             "version": manifest.version.to_string(),

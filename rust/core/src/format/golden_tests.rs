@@ -1,4 +1,4 @@
-//! Frozen bytes: what version 1 of every format wrote once must be read for ever, and (where no compressor's version has
+//! Frozen bytes: what each version of every format wrote once must be read for ever, and (where no compressor's version has
 //! a say) written again byte for byte.
 //!
 //! `FASTCHANGELOG_WRITE_GOLDEN=1 cargo test golden` writes files that are missing. A change of an existing file is a
@@ -80,7 +80,7 @@ fn manifest() -> Manifest {
         version: VersionId(id(99)),
         replay_after: VersionId(id(98)),
         files: (0..3u128)
-            .map(|i| ManifestFile { name: format!("{:06}.sst", 7 + i), object: object("sst", 400 + i, ".sst") })
+            .map(|i| ManifestFile::whole(format!("{:06}.sst", 7 + i), object("sst", 400 + i, ".sst")))
             .collect(),
         inline: vec![
             ("CURRENT".to_owned(), Bytes::from_static(b"MANIFEST-000005\n")),
@@ -131,6 +131,13 @@ fn golden_segment_index() {
     assert_eq!(stored, fresh);
 }
 
+/// Version 1 knew no packed files. It is not written any more.
+#[test]
+fn golden_manifest_v1() {
+    let stored = golden("manifest_v1.bin", &[]);
+    assert_eq!(decode_manifest("golden", &stored).unwrap(), manifest());
+}
+
 #[test]
 fn golden_head() {
     for (name, handle) in [("head_v1.bin", Some(handle())), ("head_empty_v1.bin", None)] {
@@ -144,9 +151,17 @@ fn golden_head() {
 
 #[test]
 fn golden_manifest() {
-    let fresh = encode_manifest(&manifest());
-    let stored = golden("manifest_v1.bin", &fresh);
-    assert_eq!(decode_manifest("golden", &stored).unwrap(), manifest());
+    let mut manifest = manifest();
+    for i in 0..5u32 {
+        let number = u128::from(i);
+        let crc = u32::try_from(id(420 + number) >> 96).unwrap();
+        let part = PackedPart { offset: 1000 * u64::from(i), length: 1000 - u64::from(i), crc };
+        let object = object("sst", 410 + number % 2, ".pack");
+        manifest.files.push(ManifestFile { name: format!("{:06}.sst", 10 + i), object, part: Some(part) });
+    }
+    let fresh = encode_manifest(&manifest);
+    let stored = golden("manifest_v2.bin", &fresh);
+    assert_eq!(decode_manifest("golden", &stored).unwrap(), manifest);
     assert_eq!(stored, fresh);
 }
 

@@ -40,7 +40,7 @@ pub mod wire;
 pub use changelog_handle::{decode_changelog_handle, encode_changelog_handle};
 pub use handle::{decode_handle, decode_segment_index, encode_handle, encode_segment_index};
 pub use head::{Head, decode_head, encode_head};
-pub use manifest::{Manifest, ManifestFile, decode_manifest, encode_manifest};
+pub use manifest::{Manifest, ManifestFile, PackedPart, decode_manifest, encode_manifest};
 pub use object::{FILE_HEADER_LEN, decode_file, file_footer, file_header};
 pub use segment::{decode_set, decode_set_range, encode_set};
 pub use set::{EncodedSet, INDEX_ENTRY_LEN, SET_HEADER_LEN, SetHeader, SetIndex, decode_set_header, decode_set_index};

@@ -52,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn ranges_hold_exactly_their_key_groups(set in any_set(), block in 1usize..2000, a in 0u16..25, b in any::<u16>()) {
+    fn j01_ranges_hold_exactly_their_key_groups(set in any_set(), block in 1usize..2000, a in 0u16..25, b in any::<u16>()) {
         for groups in [KeyGroupRange { start: a, end: b }, KeyGroupRange { start: a, end: a.saturating_add(2) }] {
             let bytes = encode_set_in_blocks(&set, Compression::Lz4, block).unwrap().to_bytes();
             let whole = decode_set_range("log/x", 7, &bytes, groups).unwrap();

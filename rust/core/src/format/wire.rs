@@ -273,6 +273,11 @@ impl Envelope {
         out
     }
 
+    /// The version of bytes that [`Self::open`] has accepted.
+    pub(crate) fn version_of(bytes: &[u8]) -> u16 {
+        bytes.get(4..6).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]))
+    }
+
     /// A cursor over the body, after magic, checksum and version were checked in this order.
     pub(crate) fn open<'a>(&self, object: &'a str, bytes: &'a [u8]) -> Result<Reader<'a>> {
         let what = self.what;

@@ -41,8 +41,8 @@ use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
 use crate::shard::{Placement, Shard, ShardContext};
 use crate::state::rocks::SharedResources;
-use crate::store::Store;
 use crate::store::transfer::start_io_threads;
+use crate::store::{Background, Store};
 use crate::write::LogWriter;
 use arrow_schema::DataType;
 use catalog::Catalog;
@@ -384,6 +384,7 @@ fn shard(
         name: request.name.clone(),
         resources: SharedResources::new(&budget, Arc::clone(&metrics))?,
         log,
+        background: Background::new(&request.options, Arc::clone(&ground.clock), Arc::clone(&ground.metrics)),
         cache,
         runtime: runtime.handle().clone(),
         budget,

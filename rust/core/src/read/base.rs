@@ -8,14 +8,18 @@
 
 use super::cache::ObjectCache;
 use super::folder::NewFolder;
+use super::packed::fetch_packed;
 use crate::error::{Error, Result};
 use crate::format::{Manifest, ManifestFile, decode_manifest};
 use crate::model::BaseRef;
 use crate::store::transfer::blocking;
 use crate::store::{DownloadError, Store};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Files fetched at the same time.
 const PARALLEL_FILES: usize = 4;
@@ -75,16 +79,59 @@ pub(super) async fn fetch_files(
     came: &(dyn Fn(u64) + Sync),
 ) -> Result<u64> {
     let files: Vec<&ManifestFile> = manifest.files.iter().filter(|file| wanted(&file.name)).collect();
-    let bytes = files.iter().map(|file| file.object.size).sum();
+    let bytes = files.iter().map(|file| file.size()).sum();
+    let mut packs: BTreeMap<&str, Vec<ManifestFile>> = BTreeMap::new();
     // A list, not a lazy stream of closures: so the future stays `Send` for any lifetime.
-    let fetch = async |file: &ManifestFile| {
-        fetch_file(store, cache, file, into.join(&file.name)).await?;
-        came(file.object.size);
-        Ok::<_, Error>(())
-    };
-    let fetches: Vec<_> = files.into_iter().map(fetch).collect();
-    stream::iter(fetches).buffer_unordered(PARALLEL_FILES).try_collect::<()>().await?;
+    let mut fetches: Vec<BoxFuture<'_, Result<()>>> = Vec::new();
+    for file in files {
+        if file.part.is_some() {
+            packs.entry(&file.object.name).or_default().push(file.clone());
+            continue;
+        }
+        let whole = async move {
+            fetch_file(store, cache, file, into.join(&file.name)).await?;
+            came(file.size());
+            Ok(())
+        };
+        fetches.push(whole.boxed());
+    }
+    for files in packs.into_values() {
+        let packed = async move {
+            let bytes = files.iter().map(ManifestFile::size).sum();
+            fetch_packed(store, cache, files, into.to_owned()).await?;
+            came(bytes);
+            Ok(())
+        };
+        fetches.push(packed.boxed());
+    }
+    all_of(fetches).await?;
     Ok(bytes)
+}
+
+/// Awaits all, some at a time. After a failure nothing more is begun, and what is under way is given up; failures that
+/// came at the same time are told together, each in its own words.
+async fn all_of(fetches: Vec<BoxFuture<'_, Result<()>>>) -> Result<()> {
+    let failed = AtomicBool::new(false);
+    let fetches =
+        fetches.into_iter().map(|fetch| async { if failed.load(Ordering::Relaxed) { Ok(()) } else { fetch.await } });
+    let mut running = stream::iter(fetches).buffer_unordered(PARALLEL_FILES);
+    let mut first = None;
+    while let Some(result) = running.next().await {
+        if let Err(error) = result {
+            first = Some(error);
+            break;
+        }
+    }
+    let Some(mut first) = first else { return Ok(()) };
+    failed.store(true, Ordering::Relaxed);
+    while let Some(Some(result)) = running.next().now_or_never() {
+        if let Err(other) = result
+            && !first.message().contains(other.message())
+        {
+            first = Error::new(first.kind(), format!("{}; and {}", first.message(), other.message()));
+        }
+    }
+    Err(first)
 }
 
 async fn fetch_file(

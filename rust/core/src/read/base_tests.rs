@@ -38,7 +38,7 @@ async fn fixture() -> Fixture {
         let content = vec![i; 1000 + usize::from(i)];
         let object = store.put_new(&sst_name(), vec![Bytes::from(content.clone())]).await.unwrap();
         let name = format!("00001{i}.sst");
-        manifest.files.push(ManifestFile { name: name.clone(), object });
+        manifest.files.push(ManifestFile::whole(name.clone(), object));
         files.insert(name, content);
     }
     let object = store.put_new(&manifest_name(), vec![encode_manifest(&manifest)]).await.unwrap();
@@ -117,4 +117,67 @@ async fn a_failure_leaves_no_folder() {
     other.version = VersionId::random();
     let error = fetch_base(&f.store, None, &other, &f.dir.path().join("into"), &|_| ()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}
+
+#[tokio::test]
+async fn y02_what_failed_is_what_is_told() {
+    let f = fixture().await;
+    let manifest = fetch_manifest(&f.store, &f.base).await.unwrap();
+    let gone = &manifest.files[3].object.name;
+    f.store.delete(gone).await.unwrap();
+    for cache in [None, Some(&f.cache())] {
+        let error = fetch_base(&f.store, cache, &f.base, &f.dir.path().join("into"), &|_| ()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.message().contains(gone.as_str()), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn y03_many_files_of_many_bases_come_at_once() {
+    let fixtures = [fixture().await, fixture().await, fixture().await];
+    let cache = fixtures[0].cache();
+    let fetches = fixtures.iter().map(|f| async {
+        fetch_base(&f.store, Some(&cache), &f.base, &f.dir.path().join("into"), &|_| ()).await.unwrap();
+        assert_eq!(Fixture::content(&f.dir.path().join("into")), f.files);
+    });
+    futures::future::join_all(fetches).await;
+}
+
+/// The calls of the files that are fetched first, after that of the manifest.
+fn first_files(f: &Fixture) -> std::ops::Range<u64> {
+    let calls = f.inner.calls();
+    calls + 1..calls + 1 + PARALLEL_FILES as u64
+}
+
+#[tokio::test(start_paused = true)]
+async fn y05_y06_one_failure_is_told_alone_though_it_ends_the_others() {
+    for others in [None, Some(Fault::Hang), Some(Fault::Delay(std::time::Duration::from_secs(1)))] {
+        for bad in 0..PARALLEL_FILES as u64 {
+            let f = fixture().await;
+            let first = first_files(&f);
+            for call in first.clone() {
+                let fault = if call == first.start + bad { Some(Fault::Denied) } else { others };
+                fault.into_iter().for_each(|fault| f.inner.at(call, fault));
+            }
+            let error = fetch_base(&f.store, None, &f.base, &f.dir.path().join("into"), &|_| ()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+            assert_eq!(error.message().matches("cannot read").count(), 1, "{error}");
+            assert!(others.is_none() || f.inner.calls() <= first.end, "nothing more is begun");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn y07_failures_at_the_same_time_are_told_together() {
+    let f = fixture().await;
+    let manifest = fetch_manifest(&f.store, &f.base).await.unwrap();
+    for file in &manifest.files[..3] {
+        f.store.delete(&file.object.name).await.unwrap();
+    }
+    first_files(&f).for_each(|call| f.inner.at(call, Fault::Delay(std::time::Duration::from_secs(1))));
+    let error = fetch_base(&f.store, None, &f.base, &f.dir.path().join("into"), &|_| ()).await.unwrap_err();
+    for file in &manifest.files[..3] {
+        assert!(error.message().contains(&file.object.name), "{} in {error}", file.object.name);
+    }
+    assert_eq!(error.kind(), ErrorKind::NotFound);
 }

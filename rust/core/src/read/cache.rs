@@ -411,9 +411,9 @@ impl ObjectCache {
         }
     }
 
-    /// Keeps a copy of an object of `store` whose content is the immutable local file `file`: a hard link, no bytes.
-    pub fn adopt(self: &Arc<Self>, store: &Store, object: &ObjectRef, file: &Path) {
-        self.insert(store.uri(), object, |path| match std::fs::hard_link(file, path) {
+    /// Keeps a copy of an object of the store `uri` whose content is the immutable local file `file`: a hard link, no bytes.
+    pub fn adopt(self: &Arc<Self>, uri: &str, object: &ObjectRef, file: &Path) {
+        self.insert(uri, object, |path| match std::fs::hard_link(file, path) {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e),
             _ => Ok(()),
         });
@@ -445,6 +445,10 @@ struct Twin {
 impl LocalTwin for Twin {
     fn keep(&self, object: &ObjectRef, parts: &[Bytes]) {
         self.cache.keep_at(&self.uri, object, parts);
+    }
+
+    fn adopt(&self, object: &ObjectRef, file: &Path) {
+        self.cache.adopt(&self.uri, object, file);
     }
 }
 

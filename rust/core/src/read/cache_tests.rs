@@ -280,7 +280,7 @@ async fn l08_kept_and_adopted_objects_need_no_download_and_others_do() {
     f.cache.twin(&f.store).keep(&a, &[Bytes::from_static(b"1234"), Bytes::from_static(b"5678")]);
     let file = f.dir.path().parent().unwrap().join(format!("{}.sst", rand::random::<u64>()));
     std::fs::write(&file, b"sst").unwrap();
-    f.cache.adopt(&f.store, &b, &file);
+    f.cache.adopt(f.store.uri(), &b, &file);
     std::fs::remove_file(&file).unwrap();
     assert_eq!(f.lease(&a).await.read_at(2, 4).unwrap(), "3456");
     assert_eq!(f.lease(&b).await.read_at(0, 3).unwrap(), "sst");
@@ -300,7 +300,7 @@ async fn x07_a_broken_disk_never_hurts_keep() {
     f.cache.keep(&f.store, &ObjectRef { name: "big".into(), size: 1000, crc: 0 }, &[]);
     std::fs::remove_dir_all(f.dir.path()).unwrap();
     f.cache.keep(&f.store, &a, &[Bytes::from_static(&[1; 10])]);
-    f.cache.adopt(&f.store, &a, Path::new("/nowhere"));
+    f.cache.adopt(f.store.uri(), &a, Path::new("/nowhere"));
     assert_eq!((f.cache.bytes(), f.metrics.cache_bytes.get()), (0, 0));
     assert!(matches!(f.cache.try_lease(&f.store, &a).await, Err(DownloadError::Local(_))));
     assert_eq!(f.cache.bytes(), 0);

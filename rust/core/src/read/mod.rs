@@ -4,6 +4,7 @@
 //! replay  segments ──► change sets, in order, prefetched     cache  objects on local disk: one download, many readers
 //! base    manifest ──► a folder of RocksDB files
 //! progress  how far both are, for people who wait
+//! packed  small files of a base out of the object they share
 //! part    the same two for a range of key groups: only the tables and blocks that may hold its keys
 //! ```
 //!
@@ -15,6 +16,7 @@ pub mod cache;
 pub mod changes;
 mod copy;
 mod folder;
+mod packed;
 pub mod part;
 pub mod progress;
 pub mod replay;

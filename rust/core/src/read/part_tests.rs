@@ -153,7 +153,7 @@ async fn invariant_1_the_folder_holds_small_files_and_chosen_tables() {
     let mut manifest = Manifest { instance, version, replay_after: version, files: Vec::new(), inline };
     for name in ["000001.sst", "000002.sst", "000003.sst", "MANIFEST-000004"] {
         let object = store.put_new(&sst_name(), vec![Bytes::from(vec![1; 100])]).await.unwrap();
-        manifest.files.push(ManifestFile { name: name.into(), object });
+        manifest.files.push(ManifestFile::whole(name.into(), object));
     }
     let object = store.put_new(&manifest_name(), vec![encode_manifest(&manifest)]).await.unwrap();
     let base = BaseRef { version, replay_after: version, manifest: object, total_bytes: 0 };

@@ -12,7 +12,7 @@
 use super::Shard;
 use crate::error::{Error, Result};
 use crate::model::{BaseRef, InstanceId, VersionId};
-use crate::snapshot::{Inventory, push};
+use crate::snapshot::{Inventory, Pushing, Stamp, push};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -117,16 +117,16 @@ impl MaterializeRun {
             live.as_ref().filter(|l| l.epoch == self.epoch).and_then(|l| l.version).ok_or_else(Self::replaced)?
         };
         context.failpoints.hit("materialize.push")?;
-        let upload = push(
-            &context.store,
-            &self.dir,
-            &self.known,
-            self.instance,
-            version,
-            self.replay_after,
-            &context.failpoints,
-            &context.metrics,
-        );
+        let how = Pushing {
+            store: &context.store,
+            pack_below: context.options.snapshot_pack_below,
+            background: &context.background,
+            twin: context.cache.as_ref().filter(|_| context.options.local_recovery).map(|c| c.twin(&context.store)),
+            failpoints: &context.failpoints,
+            metrics: &context.metrics,
+        };
+        let stamp = Stamp { instance: self.instance, version, replay_after: self.replay_after };
+        let upload = push(&how, &self.dir, &self.known, stamp);
         let (base, inventory) = context.runtime.block_on(async {
             tokio::select! {
                 biased;

@@ -42,7 +42,7 @@ use crate::read::ObjectCache;
 use crate::snapshot::Inventory;
 use crate::state::keyed::KeyedState;
 use crate::state::rocks::SharedResources;
-use crate::store::Store;
+use crate::store::{Background, Store};
 use crate::write::LogWriter;
 use lineage::Lineage;
 use parking_lot::{Mutex, RwLock};
@@ -68,6 +68,8 @@ pub struct ShardContext {
     pub store: Store,
     /// The log of this folder.
     pub log: LogWriter,
+    /// What uploads of bases may take.
+    pub background: Arc<Background>,
     /// Local copies and downloads; none when the bucket is a local folder.
     pub cache: Option<Arc<ObjectCache>>,
     /// Runs uploads and downloads.

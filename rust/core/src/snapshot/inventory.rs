@@ -1,21 +1,20 @@
 //! Which files of a shard's RocksDB are in the bucket already.
 //!
-//! Owns: the answer to "is this local file the object that the last base names?".
+//! Owns: the answer to "is this local file what the last base names, and where is that?".
 //! Does not own: whether that object may still be deleted, uploading.
 //!
 //! Invariants of an [`Inventory`]:
 //! 1. it holds immutable files only;
 //! 2. a name alone proves nothing: RocksDB counts file numbers on from wherever it was restored, so two lines of one
 //!    shard may give one name to two files. A file counts as known if name and size match and it is the same inode, or
-//!    else if its bytes have the object's checksum;
+//!    else if its bytes have the checksum of what is there;
 //! 3. it must describe a base that is still retained. The caller adopts the inventory of a new base only when a handle
 //!    naming this base came back from Spark: objects of a base that no retained handle names are swept, and a later
 //!    base must not count on them.
 
 use super::hardlink::LargeFile;
 use crate::error::{Error, Result};
-use crate::format::{Crc, Manifest};
-use crate::model::ObjectRef;
+use crate::format::{Crc, Manifest, ManifestFile};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -28,7 +27,7 @@ pub struct Inventory {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
-    object: ObjectRef,
+    file: ManifestFile,
     /// Device and inode of the local file, once it was seen.
     identity: Option<(u64, u64)>,
 }
@@ -37,7 +36,7 @@ impl Inventory {
     /// The files of a base that was restored.
     pub fn from_manifest(manifest: &Manifest) -> Self {
         let tables = manifest.files.iter().filter(|f| super::hardlink::is_table(&f.name));
-        Self { files: tables.map(|f| (f.name.clone(), Known { object: f.object.clone(), identity: None })).collect() }
+        Self { files: tables.map(|f| (f.name.clone(), Known { file: f.clone(), identity: None })).collect() }
     }
 
     /// Number of files.
@@ -50,26 +49,25 @@ impl Inventory {
         self.files.is_empty()
     }
 
-    /// The object of a RocksDB file name.
-    pub fn get(&self, name: &str) -> Option<&ObjectRef> {
-        self.files.get(name).map(|known| &known.object)
+    /// The place of a RocksDB file in the bucket.
+    pub fn get(&self, name: &str) -> Option<&ManifestFile> {
+        self.files.get(name).map(|known| &known.file)
     }
 
-    /// Remembers that `file` is `object`; files that may change are not remembered (invariant 1).
-    pub(super) fn insert(&mut self, file: &LargeFile, object: ObjectRef) {
+    /// Remembers that `file` is at `place`; files that may change are not remembered (invariant 1).
+    pub(super) fn insert(&mut self, file: &LargeFile, place: ManifestFile) {
         if file.is_immutable() {
-            self.files.insert(file.name.clone(), Known { object, identity: Some(file.identity) });
+            self.files.insert(file.name.clone(), Known { file: place, identity: Some(file.identity) });
         }
     }
 
-    /// The object that holds exactly the bytes of `file`, if it is known. May read the whole file, the first time after
-    /// a restore.
-    pub(super) fn find(&self, file: &LargeFile) -> Result<Option<ObjectRef>> {
-        let Some(known) = self.files.get(&file.name).filter(|known| known.object.size == file.size) else {
+    /// The place of exactly the bytes of `file`, if it is known. May read the whole file, the first time after a restore.
+    pub(super) fn find(&self, file: &LargeFile) -> Result<Option<ManifestFile>> {
+        let Some(known) = self.files.get(&file.name).filter(|known| known.file.size() == file.size) else {
             return Ok(None);
         };
-        let same = known.identity == Some(file.identity) || crc_of(file)? == known.object.crc;
-        Ok(same.then(|| known.object.clone()))
+        let same = known.identity == Some(file.identity) || crc_of(file)? == known.file.crc();
+        Ok(same.then(|| known.file.clone()))
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! hardlink    a checkpoint's folder of hard links  -> which files, of which kind
 //! inventory   which of them the last base already has in the bucket
+//! pack        which of the others are small enough to share an object
 //! push        uploads the new ones, then the manifest
 //! ```
 //!
@@ -11,8 +12,9 @@
 
 mod hardlink;
 mod inventory;
+mod pack;
 mod push;
 
 pub use hardlink::{CheckpointFiles, LargeFile, list};
 pub use inventory::Inventory;
-pub use push::push;
+pub use push::{Pushing, Stamp, push};

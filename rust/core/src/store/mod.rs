@@ -6,7 +6,8 @@
 //!                                 └ diagnose: again or never, and in which words
 //! ```
 //!
-//! hedge: a second attempt beside a slow one; parts: large objects; transfer: files; claim: names for one only
+//! hedge: a second attempt beside a slow one; parts: large objects; transfer: files; claim: names for one only;
+//! background: what uploads may take that nobody waits for
 //!
 //! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written.
 //! Does not own: who may delete what, the content of objects, or when something is uploaded.
@@ -17,6 +18,7 @@
 //! 3. a put that is given up removes what it may have left (X-05), also one of a log object that is dropped;
 //! 4. no message holds a credential.
 
+mod background;
 mod claim;
 mod connect;
 pub mod credentials;
@@ -32,11 +34,12 @@ mod put;
 mod retry;
 pub(crate) mod transfer;
 
+pub use background::Background;
 pub use claim::Claim;
 pub use environment::overlaid;
 pub use paths::{
     FOLDER_META, ObjectType, SWEEP_MARK, head_name, head_number, index_name, log_name, manifest_name, object_type,
-    sst_name, state_folder,
+    pack_name, sst_name, state_folder,
 };
 pub use put::Sealed;
 pub use transfer::{DownloadError, start_io_threads};
@@ -64,6 +67,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub trait LocalTwin: Send + Sync {
     /// Keeps `parts`, the bytes of `object`, if that is possible.
     fn keep(&self, object: &ObjectRef, parts: &[Bytes]);
+
+    /// Keeps the immutable file `file`, the content of `object`, if that is possible without copying it.
+    fn adopt(&self, object: &ObjectRef, file: &std::path::Path);
 }
 
 /// An object as a listing shows it.

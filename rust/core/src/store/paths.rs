@@ -6,6 +6,7 @@
 //! ```text
 //! <root>/<query id>/<name>/log/<32 hex>        change sets of one or more shards
 //! <root>/<query id>/<name>/sst/<32 hex>.sst    RocksDB files of bases
+//! <root>/<query id>/<name>/sst/<32 hex>.pack   several small ones in a row
 //! <root>/<query id>/<name>/base/<32 hex>       manifests of bases
 //! <root>/<query id>/<name>/index/<32 hex>      lists of older segments
 //! <root>/.../probe/<32 hex>                    written and removed by a store check
@@ -23,7 +24,7 @@
 pub enum ObjectType {
     /// Change sets.
     Log,
-    /// A RocksDB file of a base.
+    /// A RocksDB file of a base, or several.
     Sst,
     /// A base's manifest.
     Manifest,
@@ -52,6 +53,11 @@ pub fn log_name() -> String {
 /// A new name of a RocksDB file.
 pub fn sst_name() -> String {
     format!("sst/{}.sst", random_hex())
+}
+
+/// A new name of an object with several small RocksDB files.
+pub fn pack_name() -> String {
+    format!("sst/{}.pack", random_hex())
 }
 
 /// A new name of a base's manifest.
@@ -103,7 +109,7 @@ pub fn object_type(name: &str) -> Option<ObjectType> {
     let (folder, file) = name.split_once('/')?;
     let (kind, hex) = match folder {
         "log" => (ObjectType::Log, file),
-        "sst" => (ObjectType::Sst, file.strip_suffix(".sst")?),
+        "sst" => (ObjectType::Sst, file.strip_suffix(".sst").or_else(|| file.strip_suffix(".pack"))?),
         "base" => (ObjectType::Manifest, file),
         "index" => (ObjectType::Index, file),
         "probe" => (ObjectType::Probe, file),
@@ -122,6 +128,7 @@ mod tests {
         for (name, kind) in [
             (log_name(), ObjectType::Log),
             (sst_name(), ObjectType::Sst),
+            (pack_name(), ObjectType::Sst),
             (manifest_name(), ObjectType::Manifest),
             (index_name(), ObjectType::Index),
             (probe_name(), ObjectType::Probe),

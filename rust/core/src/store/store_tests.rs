@@ -248,14 +248,14 @@ async fn files_go_up_and_come_down_in_parts() {
     std::fs::write(&source, &content).unwrap();
     for uri in ["memory://files_go_up", folder.path().join("bucket").to_str().unwrap()] {
         let store = open(uri, &[]).unwrap();
-        let object = store.put_file(&sst_name(), &source).await.unwrap();
+        let object = store.put_file(&sst_name(), &source, None).await.unwrap();
         assert_eq!((object.size, object.crc), (content.len() as u64, crc32c(&content)));
         let target = folder.path().join("target");
         store.get_to_file(&object, &target).await.unwrap();
         assert!(std::fs::read(&target).unwrap() == content);
         let small = folder.path().join("small");
         std::fs::write(&small, CONTENT).unwrap();
-        let object = store.put_file(&sst_name(), &small).await.unwrap();
+        let object = store.put_file(&sst_name(), &small, None).await.unwrap();
         store.get_to_file(&object, &target).await.unwrap();
         assert_eq!(std::fs::read(&target).unwrap(), CONTENT);
         let empty = store.put_new(&sst_name(), vec![]).await.unwrap();
@@ -278,7 +278,7 @@ fn an_upload_in_parts_survives_faults_or_fails_cleanly() {
                 let inner = FaultStore::in_memory();
                 inner.at(call, fault);
                 let (store, _) = over(Arc::clone(&inner));
-                let object = store.put_file("sst/a", &source).await.unwrap();
+                let object = store.put_file("sst/a", &source, None).await.unwrap();
                 assert!(store.get(&object).await.unwrap() == content, "{call} {fault:?}");
             });
         }

@@ -12,7 +12,7 @@
 use super::diagnose::diagnose_io;
 use super::parts::{PARALLEL_PARTS, PartSource, part_size};
 use super::retry::Failure;
-use super::{Listed, Store, failed_point};
+use super::{Background, Listed, Store, failed_point};
 use crate::error::{Error, Result};
 use crate::format::Crc;
 use crate::model::ObjectRef;
@@ -47,18 +47,22 @@ impl DownloadError {
 }
 
 impl Store {
-    /// Writes a new object with the content of a file, in parts if it is large; rules as for [`Store::put_new`].
-    pub async fn put_file(&self, name: &str, file: &Path) -> Result<ObjectRef> {
+    /// Writes a new object with the content of a file, in parts if it is large; rules as for [`Store::put_new`]. With a
+    /// `pace` its bytes go as fast as that allows.
+    pub async fn put_file(&self, name: &str, file: &Path, pace: Option<&Background>) -> Result<ObjectRef> {
         let size = std::fs::metadata(file).map_err(|e| unreadable(file, &e))?.len();
         if self.fits_one_put(size) {
             let file = file.to_owned();
             let bytes = blocking(move || std::fs::read(&file).map_err(|e| unreadable(&file, &e))).await?;
+            if let Some(pace) = pace {
+                pace.pass(size).await;
+            }
             return self.put_new(name, vec![Bytes::from(bytes)]).await;
         }
         let path = self.path(name)?;
         let put = self.inner.requests.run(self.call("write", name, None), |_| async {
             self.inner.requests.failpoints.hit("store.before-put").map_err(failed_point)?;
-            let mut source = FileSource::open(file)?;
+            let mut source = FileSource::open(file, pace)?;
             let found = self.put_parts(&path, size, &mut source, false).await?;
             let object = ObjectRef { name: name.to_owned(), size, crc: source.crc.value() };
             self.check_size(&object, found)?;
@@ -75,6 +79,12 @@ impl Store {
                 Err(error)
             }
         }
+    }
+
+    /// [`Store::put_new`] as fast as `pace` allows.
+    pub async fn put_paced(&self, name: &str, parts: Vec<Bytes>, pace: &Background) -> Result<ObjectRef> {
+        pace.pass(parts.iter().map(|part| part.len() as u64).sum()).await;
+        self.put_new(name, parts).await
     }
 
     /// Downloads an object into the file `path`, verified; a file of that name is replaced.
@@ -136,18 +146,22 @@ struct FileSource<'a> {
     /// None while a thread reads from it.
     file: Option<File>,
     crc: Crc,
+    pace: Option<&'a Background>,
 }
 
 impl<'a> FileSource<'a> {
-    fn open(path: &'a Path) -> Result<Self, Failure> {
+    fn open(path: &'a Path, pace: Option<&'a Background>) -> Result<Self, Failure> {
         let file = File::open(path).map_err(|e| Failure::Fatal(unreadable(path, &e)))?;
-        Ok(Self { path, file: Some(file), crc: Crc::new() })
+        Ok(Self { path, file: Some(file), crc: Crc::new(), pace })
     }
 }
 
 impl PartSource for FileSource<'_> {
     async fn next(&mut self, length: u64) -> Result<PutPayload, Failure> {
         let changed = || Failure::Fatal(Error::internal(format!("{} changed during its upload", self.path.display())));
+        if let Some(pace) = self.pace {
+            pace.pass(length).await;
+        }
         let mut file = self.file.take().ok_or_else(changed)?;
         let (file, bytes) = blocking(move || {
             let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));

@@ -350,6 +350,10 @@ impl LocalTwin for Twin {
         self.0.lock().push((object.clone(), parts.iter().map(|p| p.len() as u64).sum()));
         panic!("the local disk is broken");
     }
+
+    fn adopt(&self, object: &ObjectRef, _: &std::path::Path) {
+        unreachable!("`{}` was never a file", object.name);
+    }
 }
 
 #[tokio::test]
