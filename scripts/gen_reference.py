@@ -27,7 +27,8 @@ Each option can be given three ways; the first that names it wins:
 
 Sizes are numbers of bytes, or texts such as `"5MiB"`. Durations are `timedelta`, `"10s"`, `"5m"`, or Spark's
 `"10 minutes"`; never bare numbers. An unknown name is an error that gives the nearest known one. Options of the state
-server itself (`memory_budget`, `cache_size`, `cache_idle_timeout`, `max_message_size`, `max_sessions`) hold for the
+server itself (`memory_budget`, `cache_size`, `cache_idle_timeout`, `max_message_size`, `max_sessions`,
+`background_bandwidth`, `background_transfers`) hold for the
 whole server: those of the query that started it. A later query that asks for other values gets a warning in its log.
 
 | Option | Default | Kind | Meaning |

@@ -108,6 +108,8 @@ options! {
     materialization_replay_time: duration = "30s",
     /// Failures in a row that a materialization may have before the job fails.
     materialization_max_failures: count = "3",
+    /// Bases share what earlier ones have uploaded; false = each base uploads every file anew and stands alone. May change at any restart.
+    incremental: flag = "true",
     /// RocksDB files of a base smaller than this share an object, up to 16MiB together; 0 = none does.
     snapshot_pack_below: size = "1MiB",
     /// Bytes per second that uploads of bases may take in one state server; 0 = no bound. Log objects and all reads are never held back.

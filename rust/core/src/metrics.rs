@@ -250,6 +250,8 @@ counters! {
     materializations_failed,
     /// Checkpoints of local states that were copied because hard links are refused.
     checkpoints_copied,
+    /// Microseconds that materializations kept a shard's sessions waiting: the synchronous part and the steps of the flush, summed.
+    materialize_sync_micros,
     /// Microseconds spent materializing.
     materialize_micros,
     /// Bytes uploaded by materializations.
@@ -278,6 +280,8 @@ counters! {
     upload_micros,
     /// Attempts that a request to the store took until it succeeded.
     request_attempts,
+    /// Microseconds that one step of a materialization kept a shard's sessions waiting.
+    materialize_pause_micros,
 }
 
 #[cfg(test)]

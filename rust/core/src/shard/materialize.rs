@@ -5,12 +5,15 @@
 //!
 //! Invariants:
 //! 1. the base holds every change up to `replay_after`, and no change of a version after `version`;
-//! 2. one run at a time; no new run before the last base is carried by a promoted handle, so that the files a run
-//!    counts as "already uploaded" are named by a handle Spark retains;
-//! 3. a run of a state that was replaced meanwhile ends without effect.
+//! 2. one run at a time; with `incremental`, no new run before the last base is carried by a promoted handle, so that the
+//!    files a run counts as "already uploaded" are named by a handle Spark retains. Bases that share nothing need not wait;
+//! 3. a run of a state that was replaced meanwhile ends without effect;
+//! 4. sessions wait for a run only while it marks what to flush (microseconds) and for each step of the flush, one at a
+//!    time: RocksDB's own flush, the compaction, the checkpoint and the upload are beside them.
 
 use super::Shard;
 use crate::error::{Error, Result};
+use crate::metrics::Metrics;
 use crate::model::{BaseRef, InstanceId, VersionId};
 use crate::snapshot::{Inventory, Pushing, Stamp, push};
 use parking_lot::Mutex;
@@ -46,13 +49,15 @@ impl Shard {
         self.context().failpoints.hit("materialize.begin")?;
         {
             let mut control = self.control.lock();
-            if control.materializing || control.waiting.is_some() {
+            let shares = self.context().options.incremental;
+            if control.materializing || (shares && control.waiting.is_some()) {
                 return Ok(None);
             }
             control.materializing = true;
         }
         let run = {
             let mut live = self.live.write();
+            let _pause = Pause::of(&self.context().metrics);
             live.as_mut().filter(|l| !l.lineage.segments.is_empty()).and_then(|live| {
                 let replay_after = live.version?;
                 live.keyed.begin_flush();
@@ -61,7 +66,11 @@ impl Shard {
                     epoch: live.epoch,
                     instance: live.instance,
                     replay_after,
-                    known: live.inventory.clone(),
+                    known: if self.context().options.incremental {
+                        live.inventory.clone()
+                    } else {
+                        Inventory::default()
+                    },
                     dir: self.context().dir.join(format!("checkpoint-{}", VersionId::random())),
                     finished: Mutex::new(None),
                     ended: false,
@@ -94,6 +103,7 @@ impl MaterializeRun {
         loop {
             stopped(*stop.borrow())?;
             let mut live = self.shard.live.write();
+            let _pause = Pause::of(&context.metrics);
             let live = live.as_mut().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?;
             if !live.keyed.flush_dirty(FLUSH_CHUNK)? {
                 break;
@@ -179,6 +189,27 @@ fn stopped(stop: bool) -> Result<()> {
     if stop { Err(Error::closed("the materialization was given up: its state is being closed")) } else { Ok(()) }
 }
 
+/// Time that the live state is held: sessions wait.
+struct Pause<'a> {
+    metrics: &'a Metrics,
+    start: Instant,
+}
+
+impl<'a> Pause<'a> {
+    fn of(metrics: &'a Metrics) -> Self {
+        Self { metrics, start: Instant::now() }
+    }
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.metrics.materialize_sync_micros.add_elapsed(self.start);
+        self.metrics
+            .materialize_pause_micros
+            .record(u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX));
+    }
+}
+
 impl Drop for MaterializeRun {
     fn drop(&mut self) {
         if !self.ended {
@@ -186,3 +217,10 @@ impl Drop for MaterializeRun {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "materialize_orders.rs"]
+mod orders;
+#[cfg(test)]
+#[path = "materialize_tests.rs"]
+mod tests;
