@@ -5,7 +5,8 @@ Every number of a group that the page lists must have a row, and every row must 
 Owns: the comparison of the page's ids with the names of tests, in Rust and in Python.
 Does not own: the cases; the page says what each is, and which are left out and why.
 
-A test carries ids as the first words of its name: `w04_…`, `a03_x03_…`, or a run of them, `q01_to_q09_…`.
+A test carries ids as the first words of its name: `w04_…`, `a03_x03_…`, `xs07_…` for X-S07, or a run of them,
+`q01_to_q09_…`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_GROUP = re.compile(r"^\| ([A-Z]) \| (\d+) \|", re.MULTILINE)
-_CASE = re.compile(r"^\| ([A-Z])-(\d\d) \| (.*?) \|", re.MULTILINE)
+_GROUP = re.compile(r"^\| ([A-Z]|X-S) \| (\d+) \|", re.MULTILINE)
+_CASE = re.compile(r"^\| ((?:[A-Z]-|X-S)\d\d) \| (.*?) \|", re.MULTILINE)
 _RUST = re.compile(r"#\[(?:tokio::)?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:async )?fn (\w+)")
 _PROPTEST = re.compile(r"#\[test\]\s*fn (\w+)")
 _PYTHON = re.compile(r"^\s*def test_(\w+)", re.MULTILINE)
-_ID = re.compile(r"([a-z])(\d\d)")
+_ID = re.compile(r"([a-z]|xs)(\d\d)")
 
 
 def _page() -> str:
@@ -29,7 +30,21 @@ def _page() -> str:
 
 def rows(page: str) -> dict[str, str]:
     """Every row of the page: id and short description."""
-    return {f"{group.lower()}{number}": text for group, number, text in _CASE.findall(page)}
+    return {_key(case): text for case, text in _CASE.findall(page)}
+
+
+def _key(case: str) -> str:
+    """A case as tests are named by it: `W-04` is w04, `X-S07` is xs07."""
+    return case.lower().replace("-", "")
+
+
+def shown(case: str) -> str:
+    """A case as the page writes it.
+
+    >>> shown("w04"), shown("xs07")
+    ('W-04', 'X-S07')
+    """
+    return f"X-S{case[2:]}" if case.startswith("xs") else f"{case[0].upper()}-{case[1:]}"
 
 
 def cases() -> dict[str, str]:
@@ -39,12 +54,12 @@ def cases() -> dict[str, str]:
 
 def unjudged(page: str) -> list[str]:
     """What is wrong with the page's rows: numbers of a group without one or with two, rows of no group."""
-    wanted = {f"{group.lower()}{n:02}" for group, count in _GROUP.findall(page) for n in range(1, int(count) + 1)}
-    found = [f"{group.lower()}{number}" for group, number, _ in _CASE.findall(page)]
+    wanted = {f"{_key(group)}{n:02}" for group, count in _GROUP.findall(page) for n in range(1, int(count) + 1)}
+    found = [_key(case) for case, _ in _CASE.findall(page)]
     wrong = dict.fromkeys(wanted - set(found), "no row in docs/conformance.md")
     wrong |= dict.fromkeys(set(found) - wanted, "not in the groups of docs/conformance.md")
     wrong |= {case: "two rows in docs/conformance.md" for case in found if found.count(case) > 1}
-    return [f"{case[0].upper()}-{case[1:]}: {what}" for case, what in sorted(wrong.items())]
+    return [f"{shown(case)}: {what}" for case, what in sorted(wrong.items())]
 
 
 def ids_of(name: str) -> set[str]:
@@ -83,7 +98,7 @@ def main() -> int:
     wanted, found = cases(), tested()
     missing = sorted(set(wanted) - found)
     for case in missing:
-        print(f"{case[0].upper()}-{case[1:]}: {wanted[case]}")
+        print(f"{shown(case)}: {wanted[case]}")
     print(f"{len(wanted) - len(missing)} of {len(wanted)} conformance cases have a test")
     return 1 if missing or wrong else 0
 

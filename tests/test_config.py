@@ -10,7 +10,7 @@ from fastchangelog import _internal, config
 from fastchangelog.errors import InvalidArgument
 
 
-def test_explicit_options_win_and_become_texts() -> None:
+def test_n03_explicit_options_win_and_become_texts() -> None:
     conf = {
         "spark.fastchangelog.state": "s3://b/state",
         "spark.fastchangelog.storage.aws_region": "x",
@@ -22,6 +22,12 @@ def test_explicit_options_win_and_become_texts() -> None:
         {"memory_budget": 1 << 20, "persist_delay": timedelta(milliseconds=50), "file_sync": False}, conf
     )
     assert found == {"compression": "lz4", "memory_budget": "1048576", "persist_delay": "50ms", "file_sync": "false"}
+
+
+def test_n04_a_switch_of_the_query_beats_that_of_the_session_both_ways() -> None:
+    for ours, theirs in [(True, "false"), (False, "true")]:
+        found = config.gather_options({"incremental": ours}, {"spark.fastchangelog.incremental": theirs})
+        assert found == {"incremental": str(ours).lower()}
 
 
 def test_unknown_names_and_bad_values_are_refused() -> None:

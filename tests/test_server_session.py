@@ -174,7 +174,7 @@ def test_a_batch_without_rows(job: Callable[..., Job]) -> None:
     one.run(rows(1))
 
 
-def test_materialization_follows_the_policy_of_the_query(job: Callable[..., Job]) -> None:
+def test_n08_materialization_follows_the_policy_of_the_query(job: Callable[..., Job]) -> None:
     one = job(materialization_log_bytes="1")
     one.run(rows(0))
     one.run(rows(1))
@@ -184,6 +184,20 @@ def test_materialization_follows_the_policy_of_the_query(job: Callable[..., Job]
     one.kill()
     one.run(rows(4))
     assert metrics()["restores"] >= 1
+
+
+def test_e04_a_failure_of_materialization_within_the_allowed_number_harms_nobody(job: Callable[..., Job]) -> None:
+    one = job(materialization_log_bytes="1", materialization_max_failures="1", materialization_interval="1s")
+    one.run(rows(0))
+    client = _internal.ServerClient(str(one.place.socket))
+    client.set_failpoints("materialize.push=error@1")
+    one.run(rows(1))
+    until("a run fails", lambda: metrics().get("materializations_failed", 0) >= 1)
+    one.run(rows(2))
+    until("a later base appears", lambda: metrics().get("materializations_completed", 0) >= 1)
+    one.run(rows(3))
+    one.kill()
+    one.run(rows(4))
 
 
 def test_failures_of_materialization_fail_the_job_until_it_heals(job: Callable[..., Job]) -> None:

@@ -331,7 +331,7 @@ def test_invariant_5_a_missing_object_is_a_doubt(gone: str, why: str) -> None:
     assert decided.delete == decided.waiting == ()
 
 
-def test_invariant_5_batches_that_name_nothing_are_a_doubt_and_no_batches_are_not() -> None:
+def test_s02_invariant_5_batches_that_name_nothing_are_a_doubt_and_no_batches_are_not() -> None:
     nothing = scene(entry(log(1), OLD), committed=True)
     assert "none of them names anything" in str(plan(nothing, {log(1): 0.0}, NOW, GRACE).doubt)
     fresh = dataclasses.replace(nothing, committed=False)

@@ -98,7 +98,7 @@ def assert_restores(world: World, history: History, numbers: list[int], tmp_path
         engine.stop()
 
 
-def test_a06_two_sweeps_leave_exactly_what_is_reachable_and_all_of_it_restores(
+def test_a06_s01_two_sweeps_leave_exactly_what_is_reachable_and_all_of_it_restores(
     history: History, tmp_path: Path
 ) -> None:
     world, before = at_ckpt(history.world), len(history.world.objects)

@@ -188,7 +188,7 @@ def test_keys_are_names_or_columns(df: Any, root: str) -> None:
     assert grouped(df, ["k", "g"], state=root).count().columns == ["k", "g", "count"]
 
 
-def test_no_state_shows_both_ways(df: Any, conf: Any, root: str) -> None:
+def test_n01_no_state_shows_both_ways(df: Any, conf: Any, root: str) -> None:
     with pytest.raises(fc.InvalidArgument) as error:
         grouped(df, "k")
     assert "state=" in str(error.value)

@@ -229,7 +229,7 @@ def test_a_batch_frame_gives_what_one_big_batch_would(feed: Any, spark: Any, tmp
     assert not any((tmp_path / "state").rglob("log/*"))
 
 
-def test_many_rows_and_keys(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+def test_v01_many_rows_and_keys(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     source = feed("k string, v bigint")
     for i in range(3):
         target = source.folder / f"{i}"

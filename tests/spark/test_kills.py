@@ -163,7 +163,7 @@ def test_p3_executors_killed_at_every_step(start: Start, seed: int) -> None:
     finish(run)
 
 
-def test_p6_the_state_server_killed_during_materialization_and_restore(start: Start) -> None:
+def test_e03_p6_the_state_server_killed_during_materialization_and_restore(start: Start) -> None:
     run = start(options=MATERIALIZE_OFTEN)
     warm(run)
     for point in BACKGROUND_POINTS:
@@ -176,7 +176,7 @@ def test_p6_the_state_server_killed_during_materialization_and_restore(start: St
     finish(run)
 
 
-def test_p3_kills_at_random_moments(start: Start) -> None:
+def test_e01_p3_kills_at_random_moments(start: Start) -> None:
     run = start(options=MATERIALIZE_OFTEN)
     warm(run)
     for _ in range(12):

@@ -49,7 +49,7 @@ def test_a_restart_goes_on_where_it_ended(feed: Any, tmp_path: pathlib.Path) -> 
     assert got == expected(BATCHES)
 
 
-def test_a_restart_without_anything_local_restores_from_the_store(
+def test_e02_a_restart_without_anything_local_restores_from_the_store(
     feed: Any, spark: Any, tmp_path: pathlib.Path
 ) -> None:
     source, got = feed(SCHEMA), {}
@@ -130,7 +130,7 @@ def test_several_queries_share_a_session_and_a_root(feed: Any, tmp_path: pathlib
     assert len(folders) >= 2, "one folder per query id under the root"
 
 
-def test_one_operator_feeds_another(feed: Any, tmp_path: pathlib.Path) -> None:
+def test_n06_one_operator_feeds_another(feed: Any, tmp_path: pathlib.Path) -> None:
     changes = build(feed(SCHEMA, *BATCHES), tmp_path)
     size = F.when(F.col("n") > 1, "many").otherwise("one").alias("size")
     frame = grouped(changes, size, state=str(tmp_path / "state"), name="second").agg(F.count("*").alias("changes"))

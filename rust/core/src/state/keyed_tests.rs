@@ -255,7 +255,7 @@ fn warm_up_makes_a_restored_state_complete_if_it_fits() {
 }
 
 #[test]
-fn bloated_files_are_compacted_once_and_not_in_vain() {
+fn xs24_bloated_files_are_compacted_once_and_not_in_vain() {
     let shared = shared();
     let root = TempDir::new().unwrap();
     let mut state = KeyedState::create(&root.path().join("a"), &shared).unwrap();
