@@ -76,7 +76,7 @@ def metrics_page() -> str:
     table = re.search(r"^counters! \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     if table is None:
         raise SystemExit("metrics.rs: the table of counters was not found")
-    counters = {name: _doc(doc) for doc, name in re.findall(r"((?:\s*///[^\n]*\n)+)\s*(\w+),", table.group(1))}
+    counters = {name: _doc(doc) for doc, name in re.findall(r"((?:\s*///[^\n]*\n)+)\s*(\w+)[,;]", table.group(1))}
     observed = _observed(counters)
     return (
         _METRICS_HEAD

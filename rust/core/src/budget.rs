@@ -1,22 +1,75 @@
 //! One memory budget for everything in the process.
 //!
-//! Owns: the account of bytes in use against one limit, and the fair division of what may be used.
+//! Owns: the account of bytes in use against one limit, part by part; the bound on buffers of transfers; and the fair
+//! division of what may be used.
 //! Does not own: what is evicted when the limit is near; each owner asks [`MemoryBudget::available`] and shrinks itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Of the budget, what buffers of transfers of one order may hold together before further ones wait.
+const TRANSFER_SHARE: u64 = 16;
+/// Room for them whatever the budget: two parts of a usual size.
+const MIN_TRANSFERS: u64 = 16 << 20;
+/// Room for transfers is counted in units of this size.
+const UNIT: u64 = 4 << 10;
+
+/// Who uses memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The block cache, to which write buffers are charged, and what background threads work with.
+    RocksDb,
+    /// Hot tiers.
+    Hot,
+    /// Overlays of open sessions: groups, results and change sets under way.
+    Sessions,
+    /// Overlays of versions that wait for their promotion; layers of a state in process.
+    Prepared,
+    /// Change sets that wait for upload or are being uploaded.
+    Log,
+    /// Buffers of uploads of files.
+    Uploads,
+    /// Buffers of downloads.
+    Downloads,
+}
+
+impl Part {
+    const COUNT: usize = 7;
+}
+
+/// What a transfer already has when it asks for memory. Requests to a store are limited, too: if those who wait for a
+/// request held the memory that those wait for who have one, both would wait for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Nothing: memory first, then a request.
+    MemoryFirst,
+    /// A request: who gets this memory needs no further one.
+    RequestFirst,
+}
 
 /// Bytes in use against a limit. Cheap to share and to ask.
 #[derive(Debug)]
 pub struct MemoryBudget {
     limit: u64,
-    used: AtomicU64,
+    used: [AtomicU64; Part::COUNT],
+    /// By [`Order`].
+    transfers: [Arc<Semaphore>; 2],
+    transfer_units: u32,
 }
 
 impl MemoryBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { limit, used: AtomicU64::new(0) })
+        let units = (limit / TRANSFER_SHARE).max(MIN_TRANSFERS) / UNIT;
+        let transfer_units = u32::try_from(units).unwrap_or(u32::MAX).min(u32::MAX >> 4);
+        let transfers = [(); 2].map(|()| Arc::new(Semaphore::new(transfer_units as usize)));
+        Arc::new(Self { limit, used: Default::default(), transfers, transfer_units })
+    }
+
+    /// A budget that only counts.
+    pub fn unlimited() -> Arc<Self> {
+        Self::new(u64::MAX)
     }
 
     /// The limit in bytes.
@@ -26,7 +79,16 @@ impl MemoryBudget {
 
     /// Bytes reserved now.
     pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        self.used.iter().map(|part| part.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Bytes reserved now by `part`.
+    pub fn used_by(&self, part: Part) -> u64 {
+        self.part(part).load(Ordering::Relaxed)
+    }
+
+    fn part(&self, part: Part) -> &AtomicU64 {
+        &self.used[part as usize]
     }
 
     /// Bytes that can still be reserved.
@@ -35,9 +97,43 @@ impl MemoryBudget {
     }
 
     /// Takes `bytes`, if need be beyond the limit: the caller has already allocated them.
-    pub fn reserve(self: &Arc<Self>, bytes: u64) -> Reservation {
-        self.used.fetch_add(bytes, Ordering::Relaxed);
-        Reservation { budget: Arc::clone(self), bytes }
+    pub fn reserve(self: &Arc<Self>, part: Part, bytes: u64) -> Reservation {
+        self.part(part).fetch_add(bytes, Ordering::Relaxed);
+        Reservation { budget: Arc::clone(self), part, bytes }
+    }
+
+    /// Takes `bytes` for a buffer of a transfer, before it is allocated: waits while other transfers hold a sixteenth of the
+    /// budget. Waits are served in order. Who waits must hold no other buffer that only it can give back.
+    pub async fn transfer(self: &Arc<Self>, part: Part, bytes: u64, order: Order) -> Buffer {
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.transfer_units);
+        let permit = Arc::clone(&self.transfers[order as usize]).acquire_many_owned(units).await.ok();
+        Buffer { _permit: permit, _reservation: self.reserve(part, bytes) }
+    }
+}
+
+/// The memory of one buffer of a transfer; given back on drop.
+#[derive(Debug)]
+pub struct Buffer {
+    /// None only if the semaphore were closed, which nobody does.
+    _permit: Option<OwnedSemaphorePermit>,
+    _reservation: Reservation,
+}
+
+impl Buffer {
+    /// `bytes`, which hold this memory as long as somebody reads them.
+    pub fn holding(self, bytes: Vec<u8>) -> bytes::Bytes {
+        bytes::Bytes::from_owner(Held { bytes, _buffer: self })
+    }
+}
+
+struct Held {
+    bytes: Vec<u8>,
+    _buffer: Buffer,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -45,18 +141,27 @@ impl MemoryBudget {
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<MemoryBudget>,
+    part: Part,
     bytes: u64,
 }
 
 impl Reservation {
     /// Changes the size of this reservation.
     pub fn resize(&mut self, bytes: u64) {
+        let used = self.budget.part(self.part);
         if bytes >= self.bytes {
-            self.budget.used.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+            used.fetch_add(bytes - self.bytes, Ordering::Relaxed);
         } else {
-            self.budget.used.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            used.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
         }
         self.bytes = bytes;
+    }
+
+    /// Divides this reservation: up to `bytes` of it become another.
+    pub fn split(&mut self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { budget: Arc::clone(&self.budget), part: self.part, bytes }
     }
 
     /// Bytes held.
@@ -67,7 +172,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.part(self.part).fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -130,13 +235,41 @@ mod tests {
     #[test]
     fn reservations_are_given_back() {
         let budget = MemoryBudget::new(100);
-        let mut a = budget.reserve(60);
+        let mut a = budget.reserve(Part::Hot, 60);
         assert_eq!(budget.available(), 40);
         a.resize(10);
         assert_eq!(budget.available(), 90);
-        let b = budget.reserve(200);
+        let (half, none) = (a.split(5), a.split(0));
+        assert_eq!((a.bytes(), half.bytes(), none.bytes(), budget.used()), (5, 5, 0, 10));
+        drop((half, none));
+        a.resize(10);
+        let b = budget.reserve(Part::Downloads, 200);
         assert_eq!(budget.available(), 0);
+        assert_eq!((budget.used_by(Part::Hot), budget.used_by(Part::Downloads)), (10, 200));
         drop((a, b));
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn transfers_wait_for_one_another_but_never_for_ever() {
+        let budget = MemoryBudget::new(64 << 20);
+        // Larger than all the room: alone, then.
+        let huge = budget.transfer(Part::Uploads, 1 << 30, Order::MemoryFirst).await;
+        assert_eq!(budget.used_by(Part::Uploads), 1 << 30);
+        let mut next = std::pin::pin!(budget.transfer(Part::Downloads, 8 << 20, Order::MemoryFirst));
+        assert!(futures::poll!(next.as_mut()).is_pending());
+        drop(huge);
+        let first = next.await;
+        drop(budget.transfer(Part::Uploads, 1 << 30, Order::RequestFirst).await);
+        let second = budget.transfer(Part::Downloads, 8 << 20, Order::MemoryFirst).await;
+        let mut third = std::pin::pin!(budget.transfer(Part::Downloads, 1, Order::MemoryFirst));
+        assert!(futures::poll!(third.as_mut()).is_pending());
+        let bytes = first.holding(vec![7; 100]);
+        let reader = bytes.slice(10..20);
+        drop(bytes);
+        assert!(futures::poll!(third.as_mut()).is_pending(), "somebody reads the first");
+        drop(reader);
+        drop((third.await, second));
         assert_eq!(budget.used(), 0);
     }
 }

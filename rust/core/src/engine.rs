@@ -3,13 +3,13 @@
 //! Owns: the runtime, folders (one log per state folder), the shards of this process, the division of the memory budget.
 //! Does not own: sockets and processes (`fastchangelog-server`), materialization policy (Python).
 
-use crate::budget::{MemoryBudget, Want, divide};
+use crate::budget::{MemoryBudget, Part, Want, divide};
 use crate::clock::SharedClock;
 use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
 use crate::format::handle::{decode_handle, encode_handle};
-use crate::metrics::SharedMetrics;
+use crate::metrics::{Metrics, SharedMetrics};
 use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
 use crate::shard::{Placement, Shard, ShardContext};
@@ -191,6 +191,7 @@ impl Engine {
             Arc::clone(&config.metrics),
             Arc::clone(&config.failpoints),
         )?
+        .within(&self.budget)
         .child(&state_folder(&request.query_id, &request.name));
         let local_twin = options.local_recovery && !store.is_local_file();
         let log = LogWriter::new(
@@ -201,7 +202,8 @@ impl Engine {
             Arc::clone(&config.metrics),
             Arc::clone(&config.failpoints),
             local_twin.then(|| self.cache.twin(&store)),
-        );
+        )
+        .within(&self.budget);
         if handle.is_none() {
             self.describe(&store, request)?;
         }
@@ -260,7 +262,7 @@ impl Engine {
     /// Gives the hot tiers what sessions, prepared versions and RocksDB leave of the budget.
     fn divide_memory(&self) {
         let shards: Vec<Arc<Shard>> = self.shards.lock().values().cloned().collect();
-        let held = self.config.metrics.hot_bytes.get();
+        let held = self.budget.used_by(Part::Hot);
         let limit = self.budget.limit();
         let others = self.budget.used().saturating_sub(held) + share(limit, HEADROOM_SHARE);
         let hot = limit.saturating_sub(others).max(share(limit, HOT_FLOOR_SHARE));
@@ -315,7 +317,26 @@ impl Engine {
         let (metrics, shards) = (&self.config.metrics, self.shards());
         metrics.state_keys.set(shards.iter().map(|s| s.state_keys).sum());
         metrics.state_bytes.set(shards.iter().map(|s| s.state_bytes).sum());
+        self.measure(metrics);
         metrics
+    }
+
+    /// Sets the gauges of memory, part by part.
+    fn measure(&self, metrics: &Metrics) {
+        let (budget, resources) = (&self.budget, &self.resources);
+        let write_buffers = resources.write_buffer_bytes();
+        let shards: Vec<Arc<Shard>> = self.shards.lock().values().cloned().collect();
+        metrics.memory_budget.set(budget.limit());
+        metrics.memory_counted.set(budget.used());
+        metrics.memory_block_cache.set(resources.cache_bytes().saturating_sub(write_buffers));
+        metrics.memory_write_buffers.set(write_buffers);
+        metrics.memory_table_readers.set(shards.iter().map(|s| s.table_reader_bytes()).sum());
+        metrics.memory_hot.set(budget.used_by(Part::Hot));
+        metrics.memory_sessions.set(budget.used_by(Part::Sessions));
+        metrics.memory_prepared.set(budget.used_by(Part::Prepared));
+        metrics.memory_log.set(budget.used_by(Part::Log));
+        metrics.memory_uploads.set(budget.used_by(Part::Uploads));
+        metrics.memory_downloads.set(budget.used_by(Part::Downloads));
     }
 
     /// The failpoints.

@@ -271,7 +271,29 @@ counters! {
     /// Objects the local cache pushed out.
     cache_evictions,
     /// Damaged or vanished files found in the local cache.
-    cache_damaged;
+    cache_damaged,
+    /// Bytes of the option `memory_budget`, as it is in force (gauge).
+    memory_budget,
+    /// Bytes of the budget that all parts together have taken (gauge).
+    memory_counted,
+    /// Bytes of blocks, indexes and filters in RocksDB's cache (gauge).
+    memory_block_cache,
+    /// Bytes of RocksDB's write buffers, which are charged to its cache (gauge).
+    memory_write_buffers,
+    /// Bytes of open tables of RocksDB outside its cache (gauge).
+    memory_table_readers,
+    /// Bytes of the hot tiers (gauge).
+    memory_hot,
+    /// Bytes of open sessions: groups, results and change sets under way (gauge).
+    memory_sessions,
+    /// Bytes of versions that wait for their promotion (gauge).
+    memory_prepared,
+    /// Bytes of change sets waiting for upload or uploading (gauge).
+    memory_log,
+    /// Bytes of buffers of uploads of bases (gauge).
+    memory_uploads,
+    /// Bytes of buffers of downloads (gauge).
+    memory_downloads;
     /// Change sets per log object.
     upload_sets,
     /// Bytes per log object.

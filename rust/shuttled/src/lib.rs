@@ -19,7 +19,7 @@ pub mod sync;
 #[path = "../../core/src/write/mod.rs"]
 pub mod write;
 
-pub use fastchangelog_core::{clock, config, error, failpoint, format, metrics, model};
+pub use fastchangelog_core::{budget, clock, config, error, failpoint, format, metrics, model};
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};

@@ -7,7 +7,7 @@ use super::catalog::Catalog;
 use super::chain::Chain;
 use super::layers::{Layer, Layers};
 use super::{Done, Event, TICK, Tick};
-use crate::budget::Reservation;
+use crate::budget::{Part, Reservation};
 use crate::error::{Error, Result};
 use crate::model::{BatchId, Change, ChangeSet, KeyGroup, Op, ShardHandle, StateId};
 use crate::shard::{Net, Shard};
@@ -69,7 +69,7 @@ impl Core {
         limit: u64,
     ) -> Self {
         Self {
-            memory: Mutex::new(shard.context().budget.reserve(0)),
+            memory: Mutex::new(shard.context().budget.reserve(Part::Prepared, 0)),
             shard,
             store,
             runtime,

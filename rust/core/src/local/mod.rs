@@ -377,7 +377,8 @@ fn shard(
         Arc::clone(&metrics),
         Arc::clone(&ground.failpoints),
         twin,
-    );
+    )
+    .within(&budget);
     let hot = budget.limit() / HOT_SHARE;
     let context = ShardContext {
         query_id: String::new(),

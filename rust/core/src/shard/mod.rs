@@ -312,6 +312,11 @@ impl Shard {
         }
     }
 
+    /// Bytes of open tables outside the cache. Waits for nobody.
+    pub fn table_reader_bytes(&self) -> u64 {
+        self.live.try_read().and_then(|live| live.as_ref().map(|l| l.keyed.table_reader_bytes())).unwrap_or(0)
+    }
+
     /// Drops everything local. The next session restores.
     pub fn evict(&self) {
         let _transition = self.transition.lock();

@@ -7,6 +7,7 @@
 
 use super::lineage::Lineage;
 use super::{Prepared, Shard};
+use crate::budget::Part;
 use crate::error::Result;
 use crate::format::handle::encode_segment_index;
 use crate::model::handle::HASH_ID;
@@ -60,7 +61,7 @@ impl Shard {
         context.failpoints.hit("session.durable")?;
         lineage.segments.push(SegmentRef { version, batch: title.batch, object, offset, length, records });
         let handle = self.handle(title, version, &lineage);
-        let memory = context.budget.reserve(set.memory_bytes());
+        let memory = context.budget.reserve(Part::Prepared, set.memory_bytes());
         let prepared = Prepared {
             instance: title.instance,
             parent: title.parent,

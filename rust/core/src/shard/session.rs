@@ -9,6 +9,7 @@
 use super::Shard;
 use super::lineage::Lineage;
 use super::seal::{Draft, Sealed, Title};
+use crate::budget::{Part, Reservation};
 use crate::error::{Error, Result};
 use crate::format::segment::encode_set;
 use crate::model::{BatchId, Change, ChangeSet, InstanceId, Op, ShardHandle, StateId, VersionId, key_group_of};
@@ -64,6 +65,8 @@ pub struct Session {
     result_rows: usize,
     numbers: BTreeMap<String, u64>,
     opened: Instant,
+    /// Of `table`; then of the change set on its way.
+    memory: Option<Reservation>,
 }
 
 impl Session {
@@ -89,6 +92,7 @@ impl Session {
         }
         Ok(Self {
             table: Some(GroupTable::new(Arc::clone(&plan))),
+            memory: Some(context.budget.reserve(Part::Sessions, 0)),
             result_rows: context.options.result_batch_rows,
             shard: Some(Arc::clone(shard)),
             plan,
@@ -116,6 +120,7 @@ impl Session {
             result_rows,
             numbers: BTreeMap::new(),
             opened: Instant::now(),
+            memory: None,
         }
     }
 
@@ -134,6 +139,9 @@ impl Session {
         }
         let table = self.table.as_mut().ok_or_else(|| Error::internal("a merging session has a table"))?;
         let merged = table.merge_payload(payload)?;
+        if let Some(memory) = &mut self.memory {
+            memory.resize(table.memory_bytes());
+        }
         let rows = merged.input_rows;
         let spent = micros(start);
         self.count("rows_merged", rows);
@@ -162,7 +170,8 @@ impl Session {
             },
             _ => Stage::Unchanged,
         };
-        Ok(ResultBatches { table, next: 0, rows: self.result_rows })
+        let memory = self.memory.as_mut().map(|memory| memory.split(table.memory_bytes()));
+        Ok(ResultBatches { table, next: 0, rows: self.result_rows, _memory: memory })
     }
 
     fn prepare(&mut self, shard: &Arc<Shard>, table: &mut GroupTable, guard: JoinGuard) -> Result<Option<Pending>> {
@@ -193,6 +202,9 @@ impl Session {
             return Ok(None);
         }
         let bytes = i64::try_from(set.payload_bytes()).unwrap_or(i64::MAX).saturating_sub(combined.old_bytes);
+        if let Some(memory) = &mut self.memory {
+            memory.resize(table.memory_bytes() + set.memory_bytes());
+        }
         let encoded = encode_set(&set, context.options.compression)?;
         self.count("changeset_bytes", set.payload_bytes());
         self.count("log_bytes", encoded.length);
@@ -241,6 +253,8 @@ impl Session {
         let context = shard.context();
         let Pending { draft, submitted, state_keys, state_bytes } = pending;
         let Sealed { handle, rebased } = shard.seal(&self.title(state_keys, state_bytes), draft)?;
+        // The set is kept prepared now, and counted there.
+        self.memory = None;
         if rebased {
             self.count("rebased", 1);
         }
@@ -346,6 +360,7 @@ pub struct ResultBatches {
     table: GroupTable,
     next: usize,
     rows: usize,
+    _memory: Option<Reservation>,
 }
 
 impl ResultBatches {

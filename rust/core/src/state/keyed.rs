@@ -16,7 +16,7 @@ use super::hot::{EntryRef, HotKey, HotTier, Lookup};
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, no_wal, push_key, split_key};
 use super::scan::Cursor;
-use crate::budget::Reservation;
+use crate::budget::{Part, Reservation};
 use crate::error::{Error, Result};
 use crate::failpoint::Failpoints;
 use crate::model::{ChangeSet, KeyGroup, KeyGroupRange, Op, StateId};
@@ -136,7 +136,11 @@ impl KeyedState {
         let db = Arc::new(shared.open(dir, create)?);
         let mut hot = HotTier::new(FIRST_HOT_LIMIT.min(shared.budget().limit() / 16), hash_key);
         hot.set_complete(create);
-        let account = Account { reservation: shared.budget().reserve(hot.bytes()), shared: shared.clone(), evicted: 0 };
+        let account = Account {
+            reservation: shared.budget().reserve(Part::Hot, hot.bytes()),
+            shared: shared.clone(),
+            evicted: 0,
+        };
         shared.metrics().hot_bytes.add(hot.bytes());
         Ok(Self { db, dir: dir.to_owned(), hot, recent: Mutex::default(), stored: !create, broken: None, account })
     }
@@ -378,6 +382,11 @@ impl KeyedState {
     /// True while lookups never need RocksDB.
     pub fn is_complete(&self) -> bool {
         self.hot.is_complete() || !self.stored
+    }
+
+    /// Bytes of RocksDB's open tables outside its cache.
+    pub fn table_reader_bytes(&self) -> u64 {
+        self.db.property_int_value("rocksdb.estimate-table-readers-mem").ok().flatten().unwrap_or(0)
     }
 
     /// The folder.

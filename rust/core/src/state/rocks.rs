@@ -7,7 +7,7 @@
 //! key groups is a range of keys.
 
 use super::hot::{EntryRef, EntrySink};
-use crate::budget::{MemoryBudget, Reservation};
+use crate::budget::{MemoryBudget, Part, Reservation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::SharedMetrics;
 use crate::model::{KeyGroup, StateId};
@@ -80,7 +80,7 @@ impl SharedResources {
                 write_buffer_size: (bytes / 8).clamp(1 << 20, 32 << 20),
                 budget: Arc::clone(budget),
                 metrics,
-                _reservation: budget.reserve(cache_bytes + work_bytes),
+                _reservation: budget.reserve(Part::RocksDb, cache_bytes + work_bytes),
             }),
         })
     }
@@ -95,7 +95,12 @@ impl SharedResources {
         &self.inner.metrics
     }
 
-    /// Bytes that RocksDB holds now, write buffers included.
+    /// Bytes of all write buffers now.
+    pub fn write_buffer_bytes(&self) -> u64 {
+        self.inner.write_buffers.get_usage() as u64
+    }
+
+    /// Bytes that RocksDB holds in the cache now, write buffers included.
     pub fn cache_bytes(&self) -> u64 {
         self.inner.cache.get_usage() as u64
     }

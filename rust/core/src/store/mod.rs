@@ -44,6 +44,7 @@ pub use paths::{
 pub use put::Sealed;
 pub use transfer::{DownloadError, start_io_threads};
 
+use crate::budget::MemoryBudget;
 use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::SharedFailpoints;
@@ -91,6 +92,8 @@ struct Inner {
     local: Option<PathBuf>,
     part_size: u64,
     hedges: Hedges,
+    /// Counts the buffers of transfers, and bounds them.
+    memory: Arc<MemoryBudget>,
     /// False once the store said that it cannot put create-only; names are random, so plain puts are as safe.
     create_only: AtomicBool,
 }
@@ -139,6 +142,7 @@ impl Store {
             local: connected.local,
             part_size: options.upload_part_size,
             hedges: Hedges::new(options, connected.remote),
+            memory: MemoryBudget::unlimited(),
             create_only: AtomicBool::new(true),
         };
         Ok(Self {
@@ -165,6 +169,7 @@ impl Store {
             local: None,
             part_size: options.upload_part_size,
             hedges: Hedges::new(options, true),
+            memory: MemoryBudget::unlimited(),
             create_only: AtomicBool::new(true),
         };
         Self {
@@ -173,6 +178,16 @@ impl Store {
             uri: uri_for_messages.trim_end_matches('/').into(),
             below_root: String::new(),
         }
+    }
+
+    /// The same store, whose transfers take their buffers from `budget`.
+    ///
+    /// # Panics
+    /// If the store is in use already.
+    #[must_use]
+    pub fn within(mut self, budget: &Arc<MemoryBudget>) -> Self {
+        Arc::get_mut(&mut self.inner).expect("nobody shares a store that is being made").memory = Arc::clone(budget);
+        self
     }
 
     /// The folder `folder` of this one; requests and limits are shared.

@@ -96,8 +96,18 @@ impl Store {
                 running.try_next().await?;
             }
             let length = left.min(part);
-            let sending = upload.put_part(source.next(length).await?);
-            running.push(self.limited(length, sending));
+            let payload = {
+                // The next part may have to wait for memory that these hold: they go on meanwhile.
+                let mut next = std::pin::pin!(source.next(length));
+                loop {
+                    tokio::select! {
+                        biased;
+                        payload = &mut next => break payload?,
+                        sent = running.try_next(), if !running.is_empty() => drop(sent?),
+                    }
+                }
+            };
+            running.push(self.limited(length, upload.put_part(payload)));
             left -= length;
         }
         while running.try_next().await?.is_some() {}

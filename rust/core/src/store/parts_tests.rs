@@ -120,3 +120,60 @@ fn part_sizes_have_bounds() {
     assert_eq!(parts::part_size(80 << 30, 8 << 20), 10 << 20, "stores allow ten thousand parts");
     assert_eq!(parts::part_size(1 << 30, 8 << 20), 8 << 20);
 }
+
+#[test]
+fn p7_files_on_their_way_share_little_memory_and_few_requests_and_all_arrive() {
+    for (concurrency, seed) in [("1", 1), ("2", 2), ("32", 3)] {
+        let options = [("max_attempts", "6"), ("store_concurrency", concurrency), ("retry_delay", "1ms")];
+        let options = options.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let options = Options::from_map(&options).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let (inner, budget) = (FaultStore::in_memory(), MemoryBudget::new(64 << 20));
+            let metrics = SharedMetrics::default();
+            let store = Store::from_object_store(
+                Arc::clone(&inner) as _,
+                "q",
+                "test://b/q",
+                &options,
+                metrics,
+                Failpoints::none(),
+            )
+            .within(&budget);
+            let disk = tempfile::tempdir().unwrap();
+            let whole = content().1;
+            let (large, small) = (disk.path().join("large"), disk.path().join("small"));
+            std::fs::write(&large, &whole).unwrap();
+            std::fs::write(&small, &whole[..9 << 20]).unwrap();
+            let there = store.put_new("sst/there", vec![Bytes::copy_from_slice(&whole)]).await.unwrap();
+            inner.seeded(seed, 50, &[Fault::FailBefore, Fault::Delay(Duration::from_secs(1)), Fault::Throttled]);
+            let (store, budget, there) = (&store, &budget, &there);
+            let most = std::sync::atomic::AtomicU64::new(0);
+            let watch = async {
+                loop {
+                    most.fetch_max(budget.used(), Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let all = futures::future::join_all((0..6).map(|i| {
+                let (large, small, target) = (&large, &small, disk.path().join(format!("copy-{i}")));
+                async move {
+                    let (large_name, small_name) = (format!("sst/l{i}"), format!("sst/s{i}"));
+                    let (up, also_up, down) = tokio::join!(
+                        store.put_file(&large_name, large),
+                        store.put_file(&small_name, small),
+                        store.get_to_file(there, &target),
+                    );
+                    assert_eq!((up.unwrap().size, also_up.unwrap().size), (17 << 20, 9 << 20));
+                    down.unwrap();
+                    target
+                }
+            }));
+            let targets = tokio::select! { targets = all => targets, () = watch => unreachable!() };
+            assert!(targets.iter().all(|target| std::fs::read(target).unwrap() == whole));
+            assert_eq!(budget.used(), 0);
+            let most = most.into_inner();
+            assert!((9 << 20..=32 << 20).contains(&most), "{most} bytes at most, with {concurrency} requests");
+        });
+    }
+}

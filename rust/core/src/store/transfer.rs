@@ -7,21 +7,22 @@
 //! Invariants:
 //! 1. a download that fails or is dropped leaves no file, neither half nor under another name;
 //! 2. the file that appears has the size and the checksum of its reference;
-//! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer.
+//! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer, and no more of all transfers than the budget has for them.
 
 use super::diagnose::diagnose_io;
 use super::parts::{PARALLEL_PARTS, PartSource, part_size};
 use super::retry::Failure;
 use super::{Background, Listed, Store, failed_point};
+use crate::budget::{MemoryBudget, Order, Part};
 use crate::error::{Error, Result};
 use crate::format::Crc;
 use crate::model::ObjectRef;
-use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::PutPayload;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::UNIX_EPOCH;
 
@@ -53,16 +54,17 @@ impl Store {
         let size = std::fs::metadata(file).map_err(|e| unreadable(file, &e))?.len();
         if self.fits_one_put(size) {
             let file = file.to_owned();
-            let bytes = blocking(move || std::fs::read(&file).map_err(|e| unreadable(&file, &e))).await?;
             if let Some(pace) = pace {
                 pace.pass(size).await;
             }
-            return self.put_new(name, vec![Bytes::from(bytes)]).await;
+            let buffer = self.inner.memory.transfer(Part::Uploads, size, Order::MemoryFirst).await;
+            let bytes = blocking(move || std::fs::read(&file).map_err(|e| unreadable(&file, &e))).await?;
+            return self.put_new(name, vec![buffer.holding(bytes)]).await;
         }
         let path = self.path(name)?;
         let put = self.inner.requests.run(self.call("write", name, None), |_| async {
             self.inner.requests.failpoints.hit("store.before-put").map_err(failed_point)?;
-            let mut source = FileSource::open(file, pace)?;
+            let mut source = FileSource::open(file, &self.inner.memory, pace)?;
             let found = self.put_parts(&path, size, &mut source, false).await?;
             let object = ObjectRef { name: name.to_owned(), size, crc: source.crc.value() };
             self.check_size(&object, found)?;
@@ -120,15 +122,21 @@ impl Store {
         });
         let mut parts = stream::iter(ranges)
             .map(|(offset, length)| async move {
+                // Asked for in the order of the parts, served in order: what is held is always of the parts next to write.
+                let buffer = self.inner.memory.transfer(Part::Downloads, length, Order::MemoryFirst).await;
                 // An empty object has no range, but its existence and size are checked all the same.
-                if object.size <= part { self.get(object).await } else { self.get_range(object, offset, length).await }
+                let whole = object.size <= part;
+                let bytes =
+                    if whole { self.get(object).await? } else { self.get_range(object, offset, length).await? };
+                Ok((bytes, buffer))
             })
             .buffered(PARALLEL_PARTS);
         let mut crc = Crc::new();
-        while let Some(bytes) = parts.try_next().await.map_err(DownloadError::Store)? {
+        while let Some((bytes, buffer)) = parts.try_next().await.map_err(DownloadError::Store)? {
             crc.update(&bytes);
             temp =
                 blocking(move || temp.file.write_all(&bytes).map(|()| temp)).await.map_err(|e| unwritable(path, &e))?;
+            drop(buffer);
         }
         Ok((temp, crc.value()))
     }
@@ -146,13 +154,14 @@ struct FileSource<'a> {
     /// None while a thread reads from it.
     file: Option<File>,
     crc: Crc,
+    memory: &'a Arc<MemoryBudget>,
     pace: Option<&'a Background>,
 }
 
 impl<'a> FileSource<'a> {
-    fn open(path: &'a Path, pace: Option<&'a Background>) -> Result<Self, Failure> {
+    fn open(path: &'a Path, memory: &'a Arc<MemoryBudget>, pace: Option<&'a Background>) -> Result<Self, Failure> {
         let file = File::open(path).map_err(|e| Failure::Fatal(unreadable(path, &e)))?;
-        Ok(Self { path, file: Some(file), crc: Crc::new(), pace })
+        Ok(Self { path, file: Some(file), crc: Crc::new(), memory, pace })
     }
 }
 
@@ -162,6 +171,7 @@ impl PartSource for FileSource<'_> {
         if let Some(pace) = self.pace {
             pace.pass(length).await;
         }
+        let buffer = self.memory.transfer(Part::Uploads, length, Order::RequestFirst).await;
         let mut file = self.file.take().ok_or_else(changed)?;
         let (file, bytes) = blocking(move || {
             let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
@@ -174,7 +184,7 @@ impl PartSource for FileSource<'_> {
         }
         self.file = Some(file);
         self.crc.update(&bytes);
-        Ok(PutPayload::from(bytes))
+        Ok(PutPayload::from(buffer.holding(bytes)))
     }
 }
 

@@ -4,11 +4,13 @@
 //! Does not own: the order of things (`batch`, `upload`).
 
 use super::buffer::RawSet;
+use crate::budget::{MemoryBudget, Part, Reservation};
 use crate::config::Compression;
 use crate::error::{Error, Result};
 use crate::format::EncodedSet;
 use crate::metrics::SharedMetrics;
 use crate::model::{BatchId, ObjectRef};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -35,12 +37,18 @@ pub struct Room {
     bytes: u64,
     metrics: SharedMetrics,
     _permit: OwnedSemaphorePermit,
+    _memory: Reservation,
 }
 
 impl Room {
-    pub(super) fn new(bytes: u64, metrics: SharedMetrics, permit: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(
+        bytes: u64,
+        metrics: SharedMetrics,
+        budget: &Arc<MemoryBudget>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
         metrics.in_flight_bytes.add(bytes);
-        Self { bytes, metrics, _permit: permit }
+        Self { bytes, metrics, _permit: permit, _memory: budget.reserve(Part::Log, bytes) }
     }
 }
 

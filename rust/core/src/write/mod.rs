@@ -20,7 +20,8 @@
 //! 2. a failure concerns the sets of its own batch only, and only after the store's last attempt;
 //! 3. a set waits for open sessions at most `persist_delay`, and when none is open at most [`PEER_WAIT`], for shards of
 //!    the last micro-batch that have yet to come;
-//! 4. bytes in flight (waiting or uploading) never exceed `max_in_flight`, a single larger set excepted.
+//! 4. bytes in flight (waiting or uploading) never exceed `max_in_flight`, nor a quarter of the memory budget; a single
+//!    larger set is excepted.
 
 mod batch;
 pub mod buffer;
@@ -31,6 +32,7 @@ mod upload;
 
 pub use entry::{Failed, Landing, Parcel, Placed, Room};
 
+use crate::budget::MemoryBudget;
 use crate::clock::SharedClock;
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -52,6 +54,8 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 /// Bytes in flight are counted in units of this size.
 const UNIT: u64 = 1 << 10;
+/// Bytes in flight never exceed this part of the memory budget (1/n), either.
+const BUDGET_SHARE: u64 = 4;
 /// How long a set waits for a session that is likely to be opened. Tasks of one wave start together.
 const PEER_WAIT: Duration = Duration::from_millis(50);
 /// A submit that waited this many times `request_timeout` × `max_attempts` for room fails.
@@ -76,6 +80,10 @@ struct Shared {
     room: Arc<Semaphore>,
     all_room: u32,
     max_in_flight: u64,
+    /// What bounds them.
+    bound_by: &'static str,
+    /// Counts the bytes in flight among the process's.
+    budget: Arc<MemoryBudget>,
     patience: Duration,
     /// Uploads at the same time.
     slots: Semaphore,
@@ -114,8 +122,7 @@ impl LogWriter {
         failpoints: SharedFailpoints,
         twin: Option<Arc<dyn LocalTwin>>,
     ) -> Self {
-        let all_room = u32::try_from(options.max_in_flight.div_ceil(UNIT).clamp(1, u64::from(u32::MAX >> 4)));
-        let all_room = all_room.unwrap_or(u32::MAX >> 4);
+        let all_room = all_room(options.max_in_flight);
         let attempts = u32::try_from(options.max_attempts.max(1)).unwrap_or(u32::MAX);
         let shared = Shared {
             registry: None,
@@ -129,12 +136,31 @@ impl LogWriter {
             room: Arc::new(Semaphore::new(all_room as usize)),
             all_room,
             max_in_flight: options.max_in_flight,
+            bound_by: "max_in_flight",
+            budget: MemoryBudget::unlimited(),
             patience: options.request_timeout.saturating_mul(attempts).saturating_mul(PATIENCE),
             slots: Semaphore::new(options.upload_threads.clamp(1, Semaphore::MAX_PERMITS)),
             state: Mutex::new(State { batcher: Batcher::new(options.persist_size_threshold), timer: None }),
             closed: watch::channel(false).0,
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// The same writer, whose bytes in flight are counted in `budget` and bounded by a quarter of it.
+    ///
+    /// # Panics
+    /// If the writer is in use already.
+    #[must_use]
+    pub fn within(mut self, budget: &Arc<MemoryBudget>) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("nobody shares a writer that is being made");
+        let bound = budget.limit() / BUDGET_SHARE;
+        if bound < shared.max_in_flight {
+            (shared.max_in_flight, shared.bound_by) = (bound, "memory_budget");
+            shared.all_room = all_room(bound);
+            shared.room = Arc::new(Semaphore::new(shared.all_room as usize));
+        }
+        shared.budget = Arc::clone(budget);
+        self
     }
 
     /// The same writer, which counts the sets of every object in `registry` before it answers any of them.
@@ -193,7 +219,7 @@ impl LogWriter {
     pub fn try_room(&self, bytes: u64) -> Option<Room> {
         let shared = &self.shared;
         let permit = Arc::clone(&shared.room).try_acquire_many_owned(shared.units(bytes)).ok()?;
-        Some(Room::new(bytes, Arc::clone(&shared.metrics), permit))
+        Some(Room::new(bytes, Arc::clone(&shared.metrics), &shared.budget, permit))
     }
 
     /// Room for `bytes` bytes, as soon as there is some; an error after close.
@@ -205,7 +231,7 @@ impl LogWriter {
             _ = closed.wait_for(|closed| *closed) => return Err(closed_error()),
             permit = Arc::clone(&shared.room).acquire_many_owned(shared.units(bytes)) => permit.map_err(|_| closed_error())?,
         };
-        Ok(Room::new(bytes, Arc::clone(&shared.metrics), permit))
+        Ok(Room::new(bytes, Arc::clone(&shared.metrics), &shared.budget, permit))
     }
 
     /// Uploads what waits for company: somebody needs its room.
@@ -242,7 +268,7 @@ impl Shared {
             self.max_in_flight,
             self.store.uri()
         );
-        Error::limit(what, "max_in_flight")
+        Error::limit(what, self.bound_by)
     }
 
     async fn wait_for_room(self: Arc<Self>, mut entry: Entry) {
@@ -258,7 +284,7 @@ impl Shared {
         };
         match permit {
             Ok(permit) => {
-                entry.parcel.room = Some(Room::new(bytes, Arc::clone(&self.metrics), permit));
+                entry.parcel.room = Some(Room::new(bytes, Arc::clone(&self.metrics), &self.budget, permit));
                 self.enqueue(entry, None);
             }
             Err(error) => entry.fail(error),
@@ -353,6 +379,11 @@ impl Shared {
             entry.fail(closed_error());
         }
     }
+}
+
+/// Units of `bytes` bytes.
+fn all_room(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(UNIT).clamp(1, u64::from(u32::MAX >> 4))).unwrap_or(u32::MAX >> 4)
 }
 
 fn closed_error() -> Error {

@@ -1,6 +1,7 @@
 //! Tests of the changelog writer: when batches go, what a failure touches, and that every wait ends. Virtual time.
 
 use super::*;
+use crate::budget::Part;
 use crate::clock::ManualClock;
 use crate::config::Compression;
 use crate::error::ErrorKind;
@@ -287,6 +288,34 @@ async fn a_wait_for_room_does_not_wait_for_company() {
     drop(open);
     second.await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn p7_bytes_in_flight_are_a_quarter_of_the_memory_budget_at_most() {
+    let f = fixture(&[("max_in_flight", "1GiB"), ("persist_size_threshold", "1KiB")]);
+    let budget = MemoryBudget::new(8 << 10);
+    let Fixture { writer, inner, .. } = f;
+    let writer = writer.within(&budget);
+    inner.always(Operation::Put, Fault::Hang);
+    let submit = |bytes: usize| writer.submit(writer.join(), encoded(Bytes::from(vec![7; bytes]), 1), BatchId(3));
+    let (first, second) = (submit(1500), submit(1500));
+    tokio::task::yield_now().await;
+    let set = budget.used_by(Part::Log);
+    assert!((1500..=2048).contains(&set), "{set}: one of the two has room");
+    assert!(first.await.is_err());
+    drop(second);
+    inner.heal();
+    submit(1500).await.unwrap();
+    // More than all the room: alone, then.
+    submit(5000).await.unwrap();
+    assert_eq!(budget.used(), 0);
+    inner.always(Operation::Put, Fault::Hang);
+    let waiting = [submit(1500), submit(1500), submit(1500)];
+    let mut messages = Vec::new();
+    for answer in waiting {
+        messages.push(answer.await.unwrap_err().message().to_owned());
+    }
+    assert!(messages[2].contains("`memory_budget`"), "{messages:?}");
 }
 
 #[tokio::test(start_paused = true)]
