@@ -1,0 +1,131 @@
+"""What a server process holds after clients were killed, and after its disk was full: what it held before."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from test_server_session import SPEC, Job, job, rows
+from waiting import until
+
+from fastchangelog import _internal
+from fastchangelog.counters import metrics
+
+__all__ = ["job"]
+
+_CLIENT = """
+import json, signal, sys
+from fastchangelog import server
+request, options, payloads, step = json.load(sys.stdin)
+session = server.open_session(request, options)
+if step != "opened":
+    session.merge(bytes.fromhex(payloads[0]))
+if step in ("finished", "persisting"):
+    results = session.finish(persist=step == "persisting")
+    next(iter(results))
+print("reached", flush=True)
+signal.pause()
+"""
+
+
+def killed_client(one: Job, step: str) -> None:
+    """A worker that is killed when its session is at `step`."""
+    request = {
+        "root": f"file://{one.root}",
+        "query_id": "query",
+        "name": "default",
+        "shard": 0,
+        "shards": 1,
+        "batch": one.batch,
+        "handle": one.handle,
+        "spec": SPEC,
+        "options": one.options,
+    }
+    payloads = [payload.hex() for payload in one.payloads(rows(one.batch, 3000))]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    client = subprocess.Popen(
+        [sys.executable, "-c", _CLIENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+    )
+    assert client.stdin is not None
+    assert client.stdout is not None
+    client.stdin.write(json.dumps([json.dumps(request), one.options, payloads, step]))
+    client.stdin.close()
+    assert client.stdout.readline() == "reached\n"
+    client.kill()
+    client.wait()
+    client.stdout.close()
+
+
+def held(one: Job) -> tuple[int, int, list[str], dict[str, int]]:
+    """Descriptors, threads, local folders, and the gauges of what sessions take."""
+    process = Path(f"/proc/{one.pid()}")
+    folders = sorted(
+        # Names are random; what kind of folder it is, is not.
+        path.name.split("-")[0]
+        for path in one.place.data_dir.rglob("*")
+        if path.is_dir()
+    )
+    client = _internal.ServerClient(str(one.place.socket))
+    counters = json.loads(client.metrics())
+    names = ("memory_sessions", "memory_log", "memory_uploads", "memory_downloads", "server_connections")
+    gauges = {name: counters[name] for name in names}
+    return len(list((process / "fd").iterdir())), len(list((process / "task").iterdir())), folders, gauges
+
+
+def idle(one: Job) -> bool:
+    """True when nobody is connected but who asks, and no session holds anything."""
+    counters = metrics()
+    return counters["server_connections"] == 1 and counters["memory_sessions"] == 0 and counters["memory_log"] == 0
+
+
+def test_killed_clients_leave_no_overlay_no_descriptor_and_no_folder(job: Callable[..., Job]) -> None:
+    one = job()
+    one.run(rows(0))
+    one.run(rows(1))
+    steps = ["opened", "merged", "finished", "persisting"]
+    for step in steps:  # each once, so that all threads and pools are there
+        killed_client(one, step)
+    until("the sessions end", lambda: idle(one))
+    before = held(one)
+    for _ in range(3):
+        for step in steps:
+            killed_client(one, step)
+    until("the sessions end", lambda: idle(one))
+    until("what they held is given back", lambda: held(one) == before)
+    one.run(rows(2))
+    assert metrics()["sessions_aborted"] >= 12
+
+
+def test_a07_a_full_disk_that_has_room_again_needs_no_new_server(job: Callable[..., Job]) -> None:
+    one = job(materialization_log_bytes="400KiB", materialization_interval="1s")
+    names = random.Random(7)
+    one.run(rows(0))
+    pid, before = one.pid(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    folders = held(one)[2]
+    # Enough for a log object, not for a table of RocksDB.
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (256 << 10, before[1]))
+    for batch in range(20):
+        one.run([(f"{names.getrandbits(60)}", batch) for _ in range(2_000)])
+    until("a materialization fails", lambda: metrics()["materializations_failed"] >= 1)
+    one.run(rows(1))
+    assert "File too large" in one.place.log.read_text()
+    assert metrics()["materializations_completed"] == 0, "a half-written base does not count"
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+    def healed() -> bool:
+        one.run(rows(one.batch))
+        return metrics()["materializations_completed"] >= 1
+
+    until("a materialization completes in the same server", healed)
+    one.run(rows(one.batch))
+    one.run(rows(one.batch))
+    assert one.pid() == pid
+    until("no folder of a checkpoint is left", lambda: held(one)[2] == folders)
+    one.kill()
+    one.run(rows(one.batch))
