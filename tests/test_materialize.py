@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from concurrent.futures import Future
 from datetime import timedelta
 
@@ -164,6 +166,28 @@ def test_x27_a_failing_store_is_tried_again_after_a_growing_pause() -> None:
     world.fail(world.target.runs[-1])
     world.clock.now += 10
     world.begin()
+
+
+def test_a10_an_hour_without_a_store_is_met_with_pauses_and_the_first_run_after_it_counts() -> None:
+    world = World(MaterializationPolicy())
+    world.target.seen = Progress(log_bytes=1 << 30, state_bytes=1 << 20)
+    begun: list[float] = []
+    end = world.clock.now + 3600
+    while world.clock.now < end:
+        with contextlib.suppress(StoreError):
+            world.loop.poll()
+            if world.loop.running:
+                begun.append(world.clock.now)
+                world.fail(world.target.runs[-1])
+        world.clock.now += 0.5
+    pauses = [later - earlier for earlier, later in itertools.pairwise(begun)]
+    assert pauses[:3] == [10, 20, 40]
+    assert set(pauses[3:]) == {30}, "once the job was failed a healed store is found soon, and not asked more often"
+    world.clock.now = begun[-1] + 30
+    world.begin().future.set_result("base")
+    world.loop.poll()
+    assert world.loop.failures_in_a_row == 0
+    assert world.loop.completed == 1
 
 
 def test_the_fourth_failure_in_a_row_fails_the_job() -> None:
