@@ -19,6 +19,9 @@ use hashbrown::hash_table::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Rows that are folded at a time.
+const CHUNK: usize = 8_192;
+
 /// Distinct keys with one accumulator row each, in flat memory.
 ///
 /// The life of one batch of a shard: [`merge_payload`](Self::merge_payload) for every payload, then
@@ -157,6 +160,33 @@ impl GroupTable {
             }
         }
         Ok(Merged { partial_rows: n as u64, input_rows: payload.input_rows })
+    }
+
+    /// Folds rows of the plan's input, each into the group of its key.
+    pub fn fold_rows(&mut self, batch: &RecordBatch) -> Result<()> {
+        let columns = self.plan.columns(batch)?;
+        let plan = Arc::clone(&self.plan);
+        for start in (0..batch.num_rows()).step_by(CHUNK) {
+            let rows = CHUNK.min(batch.num_rows() - start);
+            let chunk: Vec<_> = columns.iter().map(|column| column.slice(start, rows)).collect();
+            let keys = plan.codec().encode(&chunk[..plan.num_keys()], rows)?;
+            self.fold(&chunk, &keys, &keys.hashes(), true)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a group with the row that was kept of it, or with the row of no input. It is not looked for: later rows of
+    /// the key do not find it.
+    pub fn add_kept(&mut self, key: &[u8], row: Option<&[u8]>) -> Result<()> {
+        self.check_room(1)?;
+        let mut vars = Vec::new();
+        let fixed = row.map(|row| self.plan.shape().parse(row, &mut vars)).transpose()?;
+        self.add(hash_key(key), key);
+        match fixed {
+            Some(fixed) => self.rows.push(fixed, &vars),
+            None => self.rows.grow_to(self.len()),
+        }
+        Ok(())
     }
 
     /// Joins group `i`'s row with the row kept so far, which stands for earlier input. Returns whether the row now

@@ -49,10 +49,19 @@ pub struct KeyRange {
     pub to: Option<Vec<u8>>,
 }
 
-fn columns_of(data_type: &DataType) -> Fields {
+/// The columns that keys of a type are encoded as.
+pub(crate) fn columns_of(data_type: &DataType) -> Fields {
     match data_type {
         DataType::Struct(fields) => fields.clone(),
         other => vec![Field::new("key", other.clone(), true)].into(),
+    }
+}
+
+/// Keys of a type from their columns.
+pub(crate) fn joined(data_type: &DataType, mut columns: Vec<ArrayRef>) -> Result<ArrayRef> {
+    match data_type {
+        DataType::Struct(fields) => Ok(Arc::new(StructArray::try_new(fields.clone(), columns, None)?)),
+        _ => columns.pop().ok_or_else(|| Error::internal("a key has a column")),
     }
 }
 
@@ -100,11 +109,7 @@ impl TypedEntries {
 
     /// The keys of some bytes.
     pub fn decode_keys<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<ArrayRef> {
-        let mut columns = self.keys.decode(keys)?;
-        match &self.key {
-            DataType::Struct(fields) => Ok(Arc::new(StructArray::try_new(fields.clone(), columns, None)?)),
-            _ => columns.pop().ok_or_else(|| Error::internal("a key has a column")),
-        }
+        joined(&self.key, self.keys.decode(keys)?)
     }
 
     /// The values of some bytes; a null where there are none.
@@ -155,7 +160,8 @@ impl TypedEntries {
         columns_of(&self.key)
     }
 
-    fn split(&self, keys: &ArrayRef) -> Result<Vec<ArrayRef>> {
+    /// The columns of keys.
+    pub(crate) fn split(&self, keys: &ArrayRef) -> Result<Vec<ArrayRef>> {
         match (&self.key, keys.as_struct_opt()) {
             (DataType::Struct(fields), Some(found)) if found.num_columns() == fields.len() => {
                 Ok(found.columns().to_vec())
@@ -185,7 +191,7 @@ impl TypedEntries {
 }
 
 /// The first bytes after all that begin with `prefix`; none if there are none.
-fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let end = prefix.iter().rposition(|&b| b != u8::MAX)? + 1;
     let mut next = prefix[..end].to_vec();
     next[end - 1] += 1;

@@ -9,7 +9,7 @@ use crate::state::arrays::{has_map, plain_type, same_values, type_text};
 use crate::state::codec::KeyCodec;
 use crate::state::rows::Shape;
 use crate::{Error, Result};
-use arrow_schema::{DataType, Field, Fields, IntervalUnit, SchemaRef};
+use arrow_schema::{DataType, Fields, IntervalUnit, SchemaRef};
 
 /// A checked aggregation: knows the key, the row layout, and each accumulator.
 ///
@@ -193,7 +193,18 @@ impl AggPlan {
         let codec = KeyCodec::new(&keys)?;
         let mut ops = Vec::with_capacity(spec.aggs.len());
         for (i, call) in spec.aggs.iter().enumerate() {
-            ops.push(resolve(call, &input, spec.output.field(spec.num_keys + i))?);
+            let output = spec.output.field(spec.num_keys + i);
+            let (op, result) = resolve(call, &input, Some(output.data_type()))?;
+            if !same_values(&result, output.data_type()) {
+                return Err(Error::invalid(format!(
+                    "{} gives {}, but the result column `{}` is declared {}",
+                    call.identity,
+                    type_text(&result),
+                    output.name(),
+                    type_text(output.data_type())
+                )));
+            }
+            ops.push(op);
         }
         let shape = place(&mut ops);
         let minds: Vec<_> = ops.iter().map(|op| op.kind.minds_ansi()).collect();
@@ -208,6 +219,12 @@ impl AggPlan {
             shape,
             codec,
         })
+    }
+
+    /// The types of the results of `calls` over columns of the types `input`, as Spark has them.
+    pub fn result_types(input: &[DataType], calls: &[AggCall]) -> Result<Vec<DataType>> {
+        let input: Vec<DataType> = input.iter().map(plain_type).collect();
+        calls.iter().map(|call| resolve(call, &input, None).map(|(_, result)| result)).collect()
     }
 
     /// The codec of the key columns.
@@ -263,7 +280,8 @@ fn place(ops: &mut [Op]) -> Shape {
     Shape { stride: at.max(1), vars: var }
 }
 
-fn resolve(call: &AggCall, input: &[DataType], output: &Field) -> Result<Op> {
+/// The accumulator of a call, and the type of its result; `output` is the wanted one, if it is known.
+fn resolve(call: &AggCall, input: &[DataType], output: Option<&DataType>) -> Result<(Op, DataType)> {
     let identity = &call.identity;
     let outside = |i: &usize| *i >= input.len();
     if let Some(i) = call.args.iter().chain(&call.filter).find(|i| outside(i)) {
@@ -300,7 +318,7 @@ fn resolve(call: &AggCall, input: &[DataType], output: &Field) -> Result<Op> {
     let (kind, result) = match call.function.as_str() {
         "count" => (Kind::Count, DataType::Int64),
         "sum" => sum(types[0]).ok_or_else(refuse)?,
-        "avg" | "mean" => avg(types[0], output.data_type()).ok_or_else(refuse)?,
+        "avg" | "mean" => avg(types[0], output).ok_or_else(refuse)?,
         "bool_and" | "every" | "bool_or" | "any" | "some" if types[0] != &DataType::Boolean => return Err(refuse()),
         "min" | "bool_and" | "every" => extreme(false, types[0], &mut args).ok_or_else(refuse)?,
         "max" | "bool_or" | "any" | "some" => extreme(true, types[0], &mut args).ok_or_else(refuse)?,
@@ -327,15 +345,8 @@ fn resolve(call: &AggCall, input: &[DataType], output: &Field) -> Result<Op> {
             )));
         }
     };
-    if !same_values(&result, output.data_type()) {
-        return Err(Error::invalid(format!(
-            "{identity} gives {}, but the result column `{}` is declared {}",
-            type_text(&result),
-            output.name(),
-            type_text(output.data_type())
-        )));
-    }
-    Ok(Op { kind, args, filter: call.filter, ansi: call.ansi, identity: identity.clone(), bit: 0, at: 0, var: 0 })
+    let (filter, ansi, identity) = (call.filter, call.ansi, identity.clone());
+    Ok((Op { kind, args, filter, ansi, identity, bit: 0, at: 0, var: 0 }, result))
 }
 
 fn is_integer(data_type: &DataType) -> bool {
@@ -360,13 +371,19 @@ fn sum(arg: &DataType) -> Option<(Kind, DataType)> {
     })
 }
 
-fn avg(arg: &DataType, output: &DataType) -> Option<(Kind, DataType)> {
+fn avg(arg: &DataType, output: Option<&DataType>) -> Option<(Kind, DataType)> {
     Some(match arg {
         t if is_integer(t) => (Kind::AvgFloat, DataType::Float64),
         DataType::Float32 | DataType::Float64 => (Kind::AvgFloat, DataType::Float64),
-        // Precision and scale of the result are Spark's own decision, found in the declared result.
-        DataType::Decimal128(p, s) if matches!(output, DataType::Decimal128(..)) => {
-            (Kind::AvgDecimal { limit: decimal_limit(*p), scale: *s }, output.clone())
+        // Precision and scale of the result are Spark's own decision, found in the declared result. Where none is declared,
+        // they are as Spark decides by default.
+        DataType::Decimal128(p, s) => {
+            let result = match output {
+                Some(declared @ DataType::Decimal128(..)) => declared.clone(),
+                Some(_) => return None,
+                None => DataType::Decimal128((p + 4).min(38), (s + 4).min(38)),
+            };
+            (Kind::AvgDecimal { limit: decimal_limit(*p), scale: *s }, result)
         }
         DataType::Duration(_) => (Kind::AvgInterval { months: false }, arg.clone()),
         DataType::Interval(IntervalUnit::YearMonth) => (Kind::AvgInterval { months: true }, arg.clone()),

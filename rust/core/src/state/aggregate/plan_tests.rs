@@ -1,7 +1,7 @@
 use super::*;
 use crate::ErrorKind;
 use crate::state::aggregate::{schema_difference, schema_of};
-use arrow_schema::TimeUnit;
+use arrow_schema::{Field, TimeUnit};
 
 fn call(function: &str, args: &[usize]) -> AggCall {
     let identity = format!("{function}({args:?})");
