@@ -7,6 +7,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::StateId;
+use crate::state::aggregate::schema_difference;
 use crate::state::codec::hash_key;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,15 @@ impl Catalog {
                 [("kind", &*known.kind, kind), ("key", &known.key, key), ("value", &known.value, value)]
             {
                 if was != is {
+                    // Of aggregates, the text is long and the difference is short.
+                    if let Some(difference) =
+                        schema_difference(was, is).filter(|_| kind == "aggregating" && what == "value")
+                    {
+                        return Err(Error::schema(format!(
+                            "the state `{name}` was declared otherwise: {difference}; declare it as it was, or take \
+                             another name"
+                        )));
+                    }
                     return Err(Error::schema(format!(
                         "the state `{name}` was declared with {what} `{was}`, now with `{is}`; declare it as it was, or \
                          take another name"

@@ -14,7 +14,7 @@ use crate::shard::{Net, Shard};
 use crate::state::codec::hash_key;
 use crate::state::keyed::{KeyRef, KeyedState};
 use crate::store::Store;
-use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::runtime::Handle;
@@ -45,6 +45,7 @@ pub(super) struct Core {
     store: Store,
     runtime: Handle,
     layers: RwLock<Layers>,
+    alone: Mutex<()>,
     memory: Mutex<Reservation>,
     catalog: Mutex<Catalog>,
     committed: Mutex<Committed>,
@@ -74,6 +75,7 @@ impl Core {
             store,
             runtime,
             layers: RwLock::new(Layers::new(limit)),
+            alone: Mutex::default(),
             catalog: Mutex::new(catalog),
             committed: Mutex::new(Committed { newest }),
             chain: chain.map(tokio::sync::Mutex::new),
@@ -165,6 +167,17 @@ impl Core {
         change(&mut layers);
         self.account(layers.bytes());
         Ok(())
+    }
+
+    /// Fails if so many changes of so many bytes would.
+    pub(super) fn check_room(&self, changes: usize, bytes: usize) -> Result<()> {
+        self.check_writable()?;
+        self.layers.read().check_room(changes as u64, bytes as u64)
+    }
+
+    /// Held by what reads, then changes what it has read: one at a time.
+    pub(super) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.alone.lock()
     }
 
     fn account(&self, bytes: u64) {

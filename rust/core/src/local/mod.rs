@@ -6,7 +6,8 @@
 //! ```
 //!
 //! layers: changes since the last checkpoint; chain: which checkpoint is the newest, and the fence; core: what one step
-//! is; value: keys to values; catalog: which states there are; place: the local folder; upkeep: new bases
+//! is; value, map, list, aggregating: the kinds of states; look_up: their values, scan: their keys in order; catalog: which
+//! states there are; place: the local folder; upkeep: new bases
 //!
 //! Owns: opening a state, the order of its checkpoints, its close.
 //! Does not own: versions, replay, restore and what a materialization does (`shard`), when to materialize (the policy, in
@@ -19,16 +20,25 @@
 //! 4. of several writers only the newest is acknowledged;
 //! 5. a base holds only what published heads name (2), and counts when a head that starts from it is published.
 
+mod aggregating;
 mod catalog;
 mod chain;
 mod core;
 mod layers;
+mod list;
+mod look_up;
+mod map;
 mod place;
+mod scan;
 mod upkeep;
 mod value;
 
+pub use aggregating::{AggregatingState, Call};
+pub use list::ListState;
+pub use map::MapState;
+pub use scan::Scan;
 pub use upkeep::{Materialization, Ran};
-pub use value::{Scan, ValueState};
+pub use value::ValueState;
 
 use self::core::{Core, Job};
 use crate::budget::MemoryBudget;
@@ -254,6 +264,27 @@ impl LocalState {
         ValueState::declare(&self.core, name, key, value)
     }
 
+    /// A state of maps by key, with entries by map key.
+    pub fn map_state(&self, name: &str, key: &DataType, map_key: &DataType, value: &DataType) -> Result<MapState> {
+        MapState::declare(&self.core, name, key, map_key, value)
+    }
+
+    /// A state of lists by key, with elements of the type `value`.
+    pub fn list_state(&self, name: &str, key: &DataType, value: &DataType) -> Result<ListState> {
+        ListState::declare(&self.core, name, key, value)
+    }
+
+    /// A state of aggregates by key, of rows of the type `rows`; `ansi`: an overflow is an error.
+    pub fn aggregating_state(
+        &self,
+        name: &str,
+        (key, rows): (&DataType, &DataType),
+        calls: &[Call],
+        ansi: bool,
+    ) -> Result<AggregatingState> {
+        AggregatingState::declare(&self.core, name, key, rows, calls, ansi)
+    }
+
     /// Freezes what was changed until now; `done` is told when it is durable. Waits while too many checkpoints are under
     /// way.
     pub fn begin_checkpoint(&self, done: Done, tick: Tick<'_>) -> Result<()> {
@@ -402,6 +433,8 @@ fn shard(
     Ok(shard)
 }
 
+#[cfg(test)]
+mod kinds_model_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl World {
     }
 
     /// The change sets of a handle.
-    fn sets(&self, handle: &ShardHandle) -> Vec<Vec<(Op, Vec<u8>)>> {
+    pub(super) fn sets(&self, handle: &ShardHandle) -> Vec<Vec<(Op, Vec<u8>)>> {
         let store = self.root().child("s");
         let runtime = start_io_threads().unwrap();
         let sets = read_segments(&store, None, &handle.segments, 1).try_collect::<Vec<_>>();
