@@ -50,11 +50,13 @@ if TYPE_CHECKING:
     from fastchangelog.counters import metrics
     from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer
     from fastchangelog.state import Handle, State, ValueState, open_state
+    from fastchangelog.state_types import AggregatingState, ListState, MapState
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "AggregatingState",
     "Change",
     "ChangelogHandle",
     "ChangelogReader",
@@ -67,6 +69,8 @@ __all__ = [
     "Handle",
     "InternalError",
     "InvalidArgument",
+    "ListState",
+    "MapState",
     "MaterializationPolicy",
     "PeriodicMaterializer",
     "PermissionDeniedError",
@@ -98,12 +102,15 @@ __all__ = [
 
 #: Public name -> the module that holds it; None where the name is the module.
 _LAZY: dict[str, str | None] = {
+    "AggregatingState": "fastchangelog.state_types",
     "Change": "fastchangelog.changelog",
     "ChangelogHandle": "fastchangelog.changelog",
     "ChangelogReader": "fastchangelog.changelog",
     "ChangelogStorage": "fastchangelog.changelog",
     "ChangelogWriter": "fastchangelog.changelog",
     "Handle": "fastchangelog.state",
+    "ListState": "fastchangelog.state_types",
+    "MapState": "fastchangelog.state_types",
     "MaterializationPolicy": "fastchangelog.materialize",
     "PeriodicMaterializer": "fastchangelog.materialize",
     "State": "fastchangelog.state",

@@ -13,12 +13,15 @@ from typing_extensions import Self, disjoint_base
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "AggregatingState",
     "ChangeBatches",
     "ChangelogHandle",
     "ChangelogReader",
     "ChangelogStorage",
     "ChangelogWriter",
+    "ListState",
     "LocalState",
+    "MapState",
     "MaterializeRun",
     "ObjectFolder",
     "ResultBatches",
@@ -275,6 +278,80 @@ class ValueState:
         self, start: _ArrowArray | None, end: _ArrowArray | None, prefix: _ArrowArray | None, batch_size: int
     ) -> StateScan:
         """Keys and values in order; each bound is an array of one key, or of its leading fields."""
+
+@final
+class MapState:
+    """Maps by key."""
+
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema) -> MapState:
+        """`schema` has the fields of keys, map keys and values."""
+    def get(self, keys: _ArrowArray, map_keys: _ArrowArray) -> pa.Array:
+        """The values; null where there is none. Of one key any number of map keys may be given, here and below."""
+    def contains(self, keys: _ArrowArray, map_keys: _ArrowArray) -> pa.BooleanArray:
+        """Which entries exist."""
+    def put(self, keys: _ArrowArray, map_keys: _ArrowArray, values: _ArrowArray) -> None:
+        """Sets entries; a null deletes."""
+    def delete(self, keys: _ArrowArray, map_keys: _ArrowArray) -> None:
+        """Removes entries."""
+    def clear(self, keys: _ArrowArray) -> None:
+        """Removes all entries of keys."""
+    def lengths(self, keys: _ArrowArray) -> pa.Int64Array:
+        """How many entries keys have."""
+    def scan(
+        self,
+        key: _ArrowArray | None,
+        start: _ArrowArray | None,
+        end: _ArrowArray | None,
+        prefix: _ArrowArray | None,
+        batch_size: int,
+    ) -> StateScan:
+        """Entries in order; with `key` its entries, and the bounds are of map keys."""
+
+@final
+class ListState:
+    """Lists by key."""
+
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema) -> ListState:
+        """`schema` has the fields of keys and elements."""
+    def get(self, keys: _ArrowArray) -> pa.ListArray:
+        """The lists; null where there is none."""
+    def lengths(self, keys: _ArrowArray) -> pa.Int64Array:
+        """How many elements they have."""
+    def append(self, keys: _ArrowArray, values: _ArrowArray) -> None:
+        """Adds one element to each list."""
+    def extend(self, keys: _ArrowArray, lists: _ArrowArray) -> None:
+        """Adds a list to each list."""
+    def put(self, keys: _ArrowArray, lists: _ArrowArray) -> None:
+        """Replaces lists; a null or empty one removes."""
+    def clear(self, keys: _ArrowArray) -> None:
+        """Removes lists."""
+    def scan(
+        self, start: _ArrowArray | None, end: _ArrowArray | None, prefix: _ArrowArray | None, batch_size: int
+    ) -> StateScan:
+        """Keys and lists in order."""
+
+@final
+class AggregatingState:
+    """Aggregates by key."""
+
+    def __new__(
+        cls, state: LocalState, name: str, schema: _ArrowSchema, calls: str, ansi: bool
+    ) -> AggregatingState:
+        """`schema` has the fields of keys and rows; `calls` is a JSON array, one object for each aggregate."""
+    def result_schema(self) -> pa.Schema:
+        """One field, of the type of results."""
+    def get(self, keys: _ArrowArray) -> pa.Array:
+        """The results; null where nothing was added."""
+    def contains(self, keys: _ArrowArray) -> pa.BooleanArray:
+        """To which keys something was added."""
+    def add(self, keys: _ArrowArray, rows: _ArrowArray | None) -> None:
+        """Adds rows, one for each key."""
+    def clear(self, keys: _ArrowArray) -> None:
+        """Forgets keys."""
+    def scan(
+        self, start: _ArrowArray | None, end: _ArrowArray | None, prefix: _ArrowArray | None, batch_size: int
+    ) -> StateScan:
+        """Keys and results in order."""
 
 @final
 class StateScan:

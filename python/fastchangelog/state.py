@@ -1,7 +1,8 @@
 """Keyed state of a program's own, without Spark: changed in memory, durable by checkpoints.
 
-Owns: the public classes, the conversion of Python's and numpy's data, and Python's futures.
-Does not own: any behaviour of the state; that is the core's (`rust/core/src/local`).
+Owns: opening, checkpoints, single values by key, and Python's futures.
+Does not own: any behaviour of the state; that is the core's (`rust/core/src/local`). Maps, lists and aggregates by key
+(`state_types`), the conversion of data (`state_data`).
 
 What is put is seen at once by whoever reads the same object. It is durable when `checkpoint` has returned: the net
 effect since the last checkpoint goes to the log in the object store, and the next `open_state` of that folder finds it.
@@ -24,7 +25,7 @@ What no checkpoint holds is lost when the program ends, however it ends. Everyth
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -33,18 +34,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fastchangelog import _internal
+from fastchangelog.aggregates import Aggregate
 from fastchangelog.bases import Bases
 from fastchangelog.config import OptionValue, StorageOption, ask, gather_options, gather_storage_options, split_provider
-from fastchangelog.errors import InvalidArgument
 from fastchangelog.materialize import MaterializationPolicy
 from fastchangelog.schema import arrow_type
+from fastchangelog.state_data import Keys, array_of, batch_size_of
+from fastchangelog.state_types import AggregatingState, ListState, MapState, calls_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Handle", "State", "ValueState", "open_state"]
-
-_MISSING: Any = object()
 
 
 def open_state(
@@ -131,7 +132,7 @@ class Handle:
 
     @property
     def state_keys(self) -> int:
-        """Keys in all states."""
+        """Entries in all states: keys, of maps all their entries, and a long list has several."""
         return self._native.state_keys
 
     @property
@@ -214,6 +215,63 @@ class State:
         types = arrow_type("key", key), arrow_type("value", value)
         fields = [pa.field("key", types[0]), pa.field("value", types[1])]
         return ValueState(self, self._native.value_state(name, pa.schema(fields)), name, *types)
+
+    def map_state(self, name: str, key: Any, map_key: Any, value: Any) -> MapState:
+        """A map for each key. Schemas, and what is raised, are as for `value_state`.
+
+        >>> with open_state("memory://docs/map") as st:
+        ...     carts = st.map_state("carts", key="string", map_key="string", value="int")
+        ...     carts["ann"]["apple"] = 2
+        ...     dict(carts["ann"])
+        {'apple': 2}
+        """
+        types = {"key": arrow_type("key", key), "map_key": arrow_type("map_key", map_key)}
+        types["value"] = arrow_type("value", value)
+        schema = pa.schema(list(types.items()))
+        return MapState(self, _internal.MapState(self._native, name, schema), name, schema)
+
+    def list_state(self, name: str, key: Any, value: Any) -> ListState:
+        """A list for each key, of elements of the schema ``value``. Otherwise as `value_state`.
+
+        >>> with open_state("memory://docs/list") as st:
+        ...     clicks = st.list_state("clicks", key="string", value="string")
+        ...     clicks["ann"].append("/home")
+        ...     list(clicks["ann"])
+        ['/home']
+        """
+        schema = pa.schema([("key", arrow_type("key", key)), ("value", arrow_type("value", value))])
+        return ListState(self, _internal.ListState(self._native, name, schema), name, schema)
+
+    def aggregating_state(
+        self,
+        name: str,
+        /,
+        *aggregates: Aggregate,
+        key: Any,
+        value: Any = None,
+        ansi: bool = True,
+        **named: Aggregate,
+    ) -> AggregatingState:
+        """Aggregates for each key, of rows of the schema ``value``: results, null rules and overflow as a query's.
+
+        Each aggregate is one of `fastchangelog`'s (`count`, `sum`, …) over columns of the rows; plain rows have the
+        one column ``value``, and ``count()`` alone needs none. ``where`` is the name of a boolean column. Named
+        aggregates give dicts and struct arrays; a single one without a name gives plain results. ``ansi``: an
+        overflow of a sum is an error, as in Spark's ANSI mode; else integers wrap around and decimals become null.
+
+        >>> import fastchangelog as fc
+        >>> with open_state("memory://docs/aggregating") as st:
+        ...     bids = st.aggregating_state(
+        ...         "bids", key="string", value="price long", n=fc.count(), best=fc.max("price")
+        ...     )
+        ...     bids.add(["ann", "bob", "ann"], [{"price": 3}, {"price": 5}, {"price": 4}])
+        ...     bids["ann"]
+        {'n': 2, 'best': 4}
+        """
+        rows = pa.struct([]) if value is None else arrow_type("value", value)
+        schema = pa.schema([("key", arrow_type("key", key)), ("value", rows)])
+        native = _internal.AggregatingState(self._native, name, schema, calls_of(aggregates, named), ansi)
+        return AggregatingState(self, native, name, schema)
 
     def checkpoint(self) -> Handle:
         """Makes all that was changed until now durable. Returns when it is, with the handle of what is then the newest
@@ -303,6 +361,7 @@ class ValueState:
     ) -> None:
         self._state = state  # a state that nobody holds any more is closed
         self._native = native
+        self._keys = Keys("key", key_type)
         self.name = name
         """The state's name."""
         self.key_type = key_type
@@ -317,10 +376,10 @@ class ValueState:
         Many keys are a list, a numpy or Arrow array, or another iterable. One key is anything else; of a state whose
         key has names, a dict or a tuple.
         """
-        if self._is_key(keys):
-            found = self._native.get(self._one(keys))
+        found = self._native.get(self._keys.of(keys))
+        if self._keys.is_one(keys):
             return found[0].as_py() if found.null_count == 0 else default
-        return self._native.get(_array("keys", keys, self.key_type))
+        return found
 
     def put(self, keys: Any, values: Any) -> None:
         """Sets the value of one key, or those of many keys. A null (None) deletes; of equal keys the last one counts.
@@ -328,20 +387,19 @@ class ValueState:
         All or nothing: raises `InvalidArgument` if something does not fit the types, or if a key is null, and
         `RetryableError` if too much was changed since the last checkpoint.
         """
-        if self._is_key(keys):
-            self._native.put(self._one(keys), _array("value", [values], self.value_type))
+        if self._keys.is_one(keys):
+            self[keys] = values
         else:
-            self._native.put(_array("keys", keys, self.key_type), _array("values", values, self.value_type))
+            self._native.put(self._keys.many(keys), array_of("values", values, self.value_type))
 
     def delete(self, keys: Any) -> None:
         """Removes one key, or many. A key without a value is fine."""
-        self._native.delete(self._one(keys) if self._is_key(keys) else _array("keys", keys, self.key_type))
+        self._native.delete(self._keys.of(keys))
 
     def contains(self, keys: Any) -> Any:
         """Whether one key has a value; or which of many keys have, as an Arrow array of booleans."""
-        if self._is_key(keys):
-            return keys in self
-        return self._native.contains(_array("keys", keys, self.key_type))
+        found = self._native.contains(self._keys.of(keys))
+        return found[0].as_py() if self._keys.is_one(keys) else found
 
     def scan(
         self, *, start: Any = None, end: Any = None, prefix: Any = None, batch_size: int = 65_536
@@ -359,10 +417,8 @@ class ValueState:
         ...     [batch["value"].to_pylist() for batch in stock.scan(prefix={"shop": "a"})]
         [[10, 20]]
         """
-        if batch_size < 1:
-            raise InvalidArgument(f"batch_size = {batch_size} is no number of rows; give 1 or more")
-        first, last, beginning = (None if bound is None else self._leading(bound) for bound in (start, end, prefix))
-        return self._native.scan(first, last, beginning, batch_size)
+        first, last, beginning = map(self._keys.leading, (start, end, prefix))
+        return self._native.scan(first, last, beginning, batch_size_of(batch_size))
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """All keys with their values, in the order of keys."""
@@ -374,91 +430,24 @@ class ValueState:
             yield from batch["key"].to_pylist()
 
     def __getitem__(self, key: Any) -> Any:
-        found = self._native.get(self._one(key))
+        found = self._native.get(self._keys.one(key))
         if found.null_count:
             raise KeyError(key)
         return found[0].as_py()
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._native.put(self._one(key), _array("value", [value], self.value_type))
+        self._native.put(self._keys.one(key), array_of("value", [value], self.value_type))
 
     def __delitem__(self, key: Any) -> None:
         if key not in self:
             raise KeyError(key)
-        self._native.delete(self._one(key))
+        self._native.delete(self._keys.one(key))
 
     def __contains__(self, key: object) -> bool:
-        return bool(self._native.contains(self._one(key))[0].as_py())
+        return bool(self._native.contains(self._keys.one(key))[0].as_py())
 
     def __repr__(self) -> str:
         return f"ValueState({self.name!r}, key={self.key_type}, value={self.value_type})"
-
-    def _is_key(self, keys: Any) -> bool:
-        if isinstance(keys, tuple):
-            return bool(pa.types.is_struct(self.key_type))
-        if isinstance(keys, str | bytes | bytearray | memoryview | Mapping):
-            return True
-        if getattr(keys, "ndim", None) == 0:  # a scalar of numpy
-            return True
-        return not (isinstance(keys, Iterable) or hasattr(keys, "__arrow_c_array__") or hasattr(keys, "__array__"))
-
-    def _one(self, key: Any) -> pa.Array:
-        return _array("key", [key], self.key_type)
-
-    def _leading(self, bound: Any) -> pa.Array:
-        if not pa.types.is_struct(self.key_type):
-            return self._one(bound)
-        fields = list(self.key_type)
-        given = len(bound) if isinstance(bound, tuple | Mapping) else 0
-        names = [field.name for field in fields[:given]]
-        if not given or given > len(fields) or (isinstance(bound, Mapping) and set(bound) != set(names)):
-            raise InvalidArgument(
-                f"{bound!r} is no bound of a scan: give the first fields of "
-                f"({', '.join(field.name for field in fields)}), as a dict or a tuple"
-            )
-        return _array("key", [bound], pa.struct(fields[:given]))
-
-
-def _array(what: str, data: Any, wanted: pa.DataType) -> pa.Array:
-    """Data of any usual kind as an Arrow array of the wanted type."""
-    try:
-        if isinstance(data, pa.ChunkedArray):
-            array = pa.concat_arrays(data.chunks) if data.num_chunks else pa.array([], data.type)
-        elif isinstance(data, pa.Array):
-            array = data
-        elif hasattr(data, "__arrow_c_array__"):
-            array = pa.array(data)
-        elif hasattr(data, "__arrow_c_stream__"):
-            return _array(what, pa.chunked_array(data), wanted)
-        else:
-            if isinstance(data, str | bytes | Mapping):
-                raise InvalidArgument(f"{what}: a {type(data).__name__} is one value; many keys need as many")
-            if not hasattr(data, "__array__"):
-                data = list(data)
-            array = pa.array(_by_name(data, wanted), type=wanted)
-        return array if array.type == wanted else array.cast(wanted)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, InvalidArgument):
-            raise
-        cause = " ".join(str(error).split())
-        raise InvalidArgument(f"{what}: this is not {wanted}, as was declared: {cause}") from None
-
-
-def _by_name(data: Any, wanted: pa.DataType) -> Any:
-    """Tuples as dicts, where structs are wanted: Arrow reads tuples otherwise."""
-    if not pa.types.is_struct(wanted) or not isinstance(data, list | Set):
-        return data
-    names = [field.name for field in wanted]
-    rows = []
-    for row in data:
-        if isinstance(row, tuple):
-            if len(row) != len(names):
-                raise InvalidArgument(f"{row!r} has {len(row)} fields, not the {len(names)} of {wanted}")
-            row = dict(zip(names, row))
-        elif isinstance(row, Mapping) and not set(row) <= set(names):
-            raise InvalidArgument(f"{row!r} has fields that {wanted} has not")
-        rows.append(row)
-    return rows
 
 
 def _settle(future: Future[Handle], native: _internal.StateHandle | None, error: BaseException | None) -> None:

@@ -13,6 +13,7 @@ mod server;
 mod session;
 mod split;
 mod state;
+mod state_types;
 mod store;
 
 use pyo3::prelude::*;
@@ -28,6 +29,9 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<changelog::ChangelogHandle>()?;
     module.add_class::<state::LocalState>()?;
     module.add_class::<state::ValueState>()?;
+    module.add_class::<state_types::MapState>()?;
+    module.add_class::<state_types::ListState>()?;
+    module.add_class::<state_types::AggregatingState>()?;
     module.add_class::<state::StateScan>()?;
     module.add_class::<state::StateHandle>()?;
     module.add_class::<state::StateMaterialization>()?;

@@ -77,7 +77,7 @@ impl StateHandle {
 pub(crate) struct LocalState(Kept<Arc<local::LocalState>>);
 
 impl LocalState {
-    fn here(&self, py: Python<'_>) -> PyResult<&Arc<local::LocalState>> {
+    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&Arc<local::LocalState>> {
         self.0.get(STATE).map_err(|e| raise(py, &e))
     }
 }
@@ -272,15 +272,15 @@ impl ValueState {
             let range = range(state.types(), start.as_ref(), end.as_ref(), prefix.as_ref())?;
             Ok(state.scan(range, batch_size))
         })?;
-        Ok(StateScan(Kept::new(Mutex::new(scan))))
+        Ok(StateScan::new(scan))
     }
 }
 
-fn array(array: PyArray) -> ArrayRef {
+pub(crate) fn array(array: PyArray) -> ArrayRef {
     array.into_inner().0
 }
 
-fn range(
+pub(crate) fn range(
     types: &TypedEntries,
     start: Option<&ArrayRef>,
     end: Option<&ArrayRef>,
@@ -295,6 +295,12 @@ fn range(
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
 pub(crate) struct StateScan(Kept<Mutex<local::Scan>>);
+
+impl StateScan {
+    pub(crate) fn new(scan: local::Scan) -> Self {
+        Self(Kept::new(Mutex::new(scan)))
+    }
+}
 
 #[pymethods]
 impl StateScan {

@@ -1,0 +1,236 @@
+//! States of maps, lists and aggregates as Python sees them. Owns: signatures; the work is `fastchangelog_core::local`'s.
+
+use crate::gate::{Kept, enter};
+use crate::state::{LocalState, StateScan, array, range};
+use arrow_array::Array;
+use arrow_schema::{DataType, Schema};
+use fastchangelog_core::local;
+use fastchangelog_core::state::typed::KeyRange;
+use fastchangelog_core::{Error, Result};
+use pyo3::prelude::*;
+use pyo3_arrow::{PyArray, PySchema};
+use std::sync::Arc;
+
+const MAP: &str = "map state";
+const LIST: &str = "list state";
+const AGGREGATING: &str = "aggregating state";
+
+/// The types that a state is declared with, one field each.
+fn types<const N: usize>(schema: &Schema) -> Result<[&DataType; N]> {
+    let types: Vec<_> = schema.fields().iter().map(|field| field.data_type()).collect();
+    types.try_into().map_err(|_| Error::internal(format!("{N} types are needed")))
+}
+
+fn to_python(py: Python<'_>, array: impl Into<Arc<dyn Array>>) -> PyResult<Py<PyAny>> {
+    Ok(PyArray::from_array_ref(array.into()).to_pyarrow(py)?.unbind())
+}
+
+fn scan_of(py: Python<'_>, make: impl FnOnce() -> Result<local::Scan> + Send) -> PyResult<StateScan> {
+    enter(py, |_| make()).map(StateScan::new)
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct MapState(Kept<local::MapState>);
+
+#[pymethods]
+impl MapState {
+    #[new]
+    fn new(py: Python<'_>, state: PyRef<'_, LocalState>, name: &str, schema: PySchema) -> PyResult<Self> {
+        let (schema, state) = (schema.into_inner(), state.here(py)?);
+        let made = enter(py, |_| {
+            let [key, map_key, value] = types(&schema)?;
+            state.map_state(name, key, map_key, value)
+        })?;
+        Ok(Self(Kept::new(made)))
+    }
+
+    fn get(&self, py: Python<'_>, keys: PyArray, map_keys: PyArray) -> PyResult<Py<PyAny>> {
+        let (keys, map_keys) = (array(keys), array(map_keys));
+        let found = enter(py, |_| self.0.get(MAP)?.get(&keys, &map_keys))?;
+        to_python(py, found)
+    }
+
+    fn contains(&self, py: Python<'_>, keys: PyArray, map_keys: PyArray) -> PyResult<Py<PyAny>> {
+        let (keys, map_keys) = (array(keys), array(map_keys));
+        let found = enter(py, |_| self.0.get(MAP)?.contains(&keys, &map_keys))?;
+        to_python(py, Arc::new(found) as Arc<dyn Array>)
+    }
+
+    fn put(&self, py: Python<'_>, keys: PyArray, map_keys: PyArray, values: PyArray) -> PyResult<()> {
+        let (keys, map_keys, values) = (array(keys), array(map_keys), array(values));
+        enter(py, |_| self.0.get(MAP)?.put(&keys, &map_keys, &values))
+    }
+
+    fn delete(&self, py: Python<'_>, keys: PyArray, map_keys: PyArray) -> PyResult<()> {
+        let (keys, map_keys) = (array(keys), array(map_keys));
+        enter(py, |_| self.0.get(MAP)?.delete(&keys, &map_keys))
+    }
+
+    fn clear(&self, py: Python<'_>, keys: PyArray) -> PyResult<()> {
+        let keys = array(keys);
+        enter(py, |_| self.0.get(MAP)?.clear(&keys))
+    }
+
+    fn lengths(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
+        let keys = array(keys);
+        let found = enter(py, |_| self.0.get(MAP)?.lengths(&keys))?;
+        to_python(py, Arc::new(found) as Arc<dyn Array>)
+    }
+
+    #[pyo3(signature = (key, start, end, prefix, batch_size))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        key: Option<PyArray>,
+        start: Option<PyArray>,
+        end: Option<PyArray>,
+        prefix: Option<PyArray>,
+        batch_size: usize,
+    ) -> PyResult<StateScan> {
+        let [key, start, end, prefix] = [key, start, end, prefix].map(|bound| bound.map(array));
+        scan_of(py, || {
+            let state = self.0.get(MAP)?;
+            let bounds = |types| range(types, start.as_ref(), end.as_ref(), prefix.as_ref());
+            let range: KeyRange = match &key {
+                None => bounds(state.keys())?,
+                Some(key) => state.range_of(key, &bounds(state.map_keys())?)?,
+            };
+            Ok(state.scan(range, batch_size))
+        })
+    }
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct ListState(Kept<local::ListState>);
+
+#[pymethods]
+impl ListState {
+    #[new]
+    fn new(py: Python<'_>, state: PyRef<'_, LocalState>, name: &str, schema: PySchema) -> PyResult<Self> {
+        let (schema, state) = (schema.into_inner(), state.here(py)?);
+        let made = enter(py, |_| {
+            let [key, value] = types(&schema)?;
+            state.list_state(name, key, value)
+        })?;
+        Ok(Self(Kept::new(made)))
+    }
+
+    fn get(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
+        let keys = array(keys);
+        let found = enter(py, |_| self.0.get(LIST)?.get(&keys))?;
+        to_python(py, found)
+    }
+
+    fn lengths(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
+        let keys = array(keys);
+        let found = enter(py, |_| self.0.get(LIST)?.lengths(&keys))?;
+        to_python(py, Arc::new(found) as Arc<dyn Array>)
+    }
+
+    fn append(&self, py: Python<'_>, keys: PyArray, values: PyArray) -> PyResult<()> {
+        let (keys, values) = (array(keys), array(values));
+        enter(py, |_| self.0.get(LIST)?.append(&keys, &values))
+    }
+
+    fn extend(&self, py: Python<'_>, keys: PyArray, lists: PyArray) -> PyResult<()> {
+        let (keys, lists) = (array(keys), array(lists));
+        enter(py, |_| self.0.get(LIST)?.extend(&keys, &lists))
+    }
+
+    fn put(&self, py: Python<'_>, keys: PyArray, lists: PyArray) -> PyResult<()> {
+        let (keys, lists) = (array(keys), array(lists));
+        enter(py, |_| self.0.get(LIST)?.put(&keys, &lists))
+    }
+
+    fn clear(&self, py: Python<'_>, keys: PyArray) -> PyResult<()> {
+        let keys = array(keys);
+        enter(py, |_| self.0.get(LIST)?.clear(&keys))
+    }
+
+    #[pyo3(signature = (start, end, prefix, batch_size))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        start: Option<PyArray>,
+        end: Option<PyArray>,
+        prefix: Option<PyArray>,
+        batch_size: usize,
+    ) -> PyResult<StateScan> {
+        let [start, end, prefix] = [start, end, prefix].map(|bound| bound.map(array));
+        scan_of(py, || {
+            let state = self.0.get(LIST)?;
+            let range = range(state.types(), start.as_ref(), end.as_ref(), prefix.as_ref())?;
+            Ok(state.scan(range, batch_size))
+        })
+    }
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct AggregatingState(Kept<local::AggregatingState>);
+
+#[pymethods]
+impl AggregatingState {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        state: PyRef<'_, LocalState>,
+        name: &str,
+        schema: PySchema,
+        calls: &str,
+        ansi: bool,
+    ) -> PyResult<Self> {
+        let (schema, state) = (schema.into_inner(), state.here(py)?);
+        let made = enter(py, |_| {
+            let [key, rows] = types(&schema)?;
+            let calls: Vec<local::Call> = serde_json::from_str(calls).map_err(Error::internal)?;
+            state.aggregating_state(name, (key, rows), &calls, ansi)
+        })?;
+        Ok(Self(Kept::new(made)))
+    }
+
+    fn result_schema(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let result = enter(py, |_| Ok(self.0.get(AGGREGATING)?.result_type().clone()))?;
+        let field = arrow_schema::Field::new("value", result, true);
+        Ok(PySchema::new(Arc::new(Schema::new(vec![field]))).into_pyarrow(py)?.unbind())
+    }
+
+    fn get(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
+        let keys = array(keys);
+        let found = enter(py, |_| self.0.get(AGGREGATING)?.get(&keys))?;
+        to_python(py, found)
+    }
+
+    fn contains(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
+        let keys = array(keys);
+        let found = enter(py, |_| self.0.get(AGGREGATING)?.contains(&keys))?;
+        to_python(py, Arc::new(found) as Arc<dyn Array>)
+    }
+
+    #[pyo3(signature = (keys, rows))]
+    fn add(&self, py: Python<'_>, keys: PyArray, rows: Option<PyArray>) -> PyResult<()> {
+        let (keys, rows) = (array(keys), rows.map(array));
+        enter(py, |_| self.0.get(AGGREGATING)?.add(&keys, rows.as_ref()))
+    }
+
+    fn clear(&self, py: Python<'_>, keys: PyArray) -> PyResult<()> {
+        let keys = array(keys);
+        enter(py, |_| self.0.get(AGGREGATING)?.clear(&keys))
+    }
+
+    #[pyo3(signature = (start, end, prefix, batch_size))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        start: Option<PyArray>,
+        end: Option<PyArray>,
+        prefix: Option<PyArray>,
+        batch_size: usize,
+    ) -> PyResult<StateScan> {
+        let [start, end, prefix] = [start, end, prefix].map(|bound| bound.map(array));
+        scan_of(py, || {
+            let state = self.0.get(AGGREGATING)?;
+            let range = range(state.keys(), start.as_ref(), end.as_ref(), prefix.as_ref())?;
+            Ok(state.scan(range, batch_size))
+        })
+    }
+}
