@@ -188,6 +188,16 @@ def test_the_list_of_a_key_has_the_habits_of_a_sequence(clicks: fc.ListState) ->
         del clicks["ann"]
 
 
+def test_t01_what_was_read_of_a_list_is_the_readers_own(state: fc.State, clicks: fc.ListState) -> None:
+    clicks["a"].extend(["x", "y"])
+    before = state.checkpoint()
+    for found in (clicks.get("a"), list(clicks["a"]), clicks["a"][:], dict(clicks.items())["a"]):
+        while found:
+            found.pop()
+    assert list(clicks["a"]) == ["x", "y"]
+    assert state.checkpoint() == before
+
+
 def test_many_lists_at_once(clicks: fc.ListState) -> None:
     clicks.append(["a", "b", "a"], ["1", "2", "3"])
     clicks.append("a", "4")
