@@ -5,13 +5,13 @@
 
 use super::catalog::Catalog;
 use super::chain::Chain;
+use super::entries::{Entries, Entry};
 use super::layers::{Layer, Layers};
 use super::{Done, Event, TICK, Tick};
 use crate::budget::{Part, Reservation};
 use crate::error::{Error, Result};
 use crate::model::{BatchId, Change, ChangeSet, KeyGroup, Op, ShardHandle, StateId};
 use crate::shard::{Net, Shard};
-use crate::state::codec::hash_key;
 use crate::state::keyed::{KeyRef, KeyedState};
 use crate::store::Store;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
@@ -249,14 +249,12 @@ impl Core {
     pub(super) fn run(&self, job: Job) {
         let Job { schema, since, done } = job;
         let result = self.check_open().and_then(|()| self.checkpoint((schema.0, &schema.1)));
-        {
+        let over = {
             let mut layers = self.layers.write();
-            match &result {
-                Ok(_) => layers.landed(),
-                Err(_) => layers.failed(),
-            }
+            let over = if result.is_ok() { layers.landed() } else { layers.failed() };
             self.account(layers.bytes());
-        }
+            over
+        };
         self.dismiss();
         if result.is_ok() {
             let metrics = &self.shard.context().metrics;
@@ -265,6 +263,8 @@ impl Core {
         }
         done(result);
         self.tell();
+        // Not while somebody waits.
+        drop(over);
         if let Some(chain) = self.chain.as_ref().filter(|_| !self.is_closed()) {
             let _ = self.wait(async {
                 chain.lock().await.prune().await;
@@ -336,18 +336,25 @@ pub(super) fn closed() -> Error {
 
 /// What of a layer is different from the live version.
 fn net(layer: &Layer, keyed: &KeyedState) -> Result<Net> {
-    let mut net = Net { set: ChangeSet::default(), keys: 0, bytes: 0 };
+    let records = layer.states.values().map(Entries::len).sum();
+    let bytes = layer.states.values().map(Entries::held).sum::<u64>();
+    let set = ChangeSet::with_capacity(records, usize::try_from(bytes).unwrap_or_default());
+    let mut net = Net { set, keys: 0, bytes: 0 };
+    let mut keys = Vec::with_capacity(COMPARED.min(records));
+    // Length of the old value, and whether it is the new one.
+    let mut old: Vec<Option<(usize, bool)>> = Vec::new();
     for (&state, entries) in &layer.states {
-        let entries: Vec<(&[u8], Option<&[u8]>)> = entries.iter().map(|(k, v)| (&**k, v.as_deref())).collect();
-        for chunk in entries.chunks(COMPARED) {
-            let keys: Vec<KeyRef<'_>> =
-                chunk.iter().map(|(key, _)| KeyRef { hash: hash_key(key), key_group: GROUP, key }).collect();
-            // Length of the old value, and whether it is the new one.
-            let mut old: Vec<Option<(usize, bool)>> = vec![None; chunk.len()];
+        let mut rest = entries.iter();
+        while rest.len() > 0 {
+            let chunk: Vec<Entry<'_>> = rest.by_ref().take(COMPARED).collect();
+            keys.clear();
+            keys.extend(chunk.iter().map(|entry| KeyRef { hash: entry.hash, key_group: GROUP, key: entry.key }));
+            old.clear();
+            old.resize(chunk.len(), None);
             keyed.get_many(state, &keys, &mut |i, value| {
-                old[i] = value.map(|value| (value.len(), chunk[i].1 == Some(value)));
+                old[i] = value.map(|value| (value.len(), chunk[i].value == Some(value)));
             })?;
-            for (&(key, value), old) in chunk.iter().zip(old) {
+            for (&Entry { key, value, .. }, old) in chunk.iter().zip(&old) {
                 if old.is_none() && value.is_none() || old.is_some_and(|(_, same)| same) {
                     continue;
                 }

@@ -8,53 +8,35 @@
 //! 2. what a failed checkpoint froze comes back under what was changed since: nothing is lost;
 //! 3. bytes held stay below the limit.
 
+use super::entries::{Entries, LANE, Range, hashes};
 use crate::error::{Error, Result};
 use crate::model::StateId;
+use crate::state::codec::hash_key;
 use std::collections::{BTreeMap, VecDeque};
 use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Bytes of a change beside its key and value: places in the tree, two lengths, two allocations.
+/// Bytes of a change beside its key and value: its slot, its place in the index, and what grows in steps has in reserve.
 const ENTRY_OVERHEAD: u64 = 80;
 
-/// Key to value; none = deleted.
-pub(crate) type Entries = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
-
 /// Changes of all states.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Layer {
     pub(crate) states: BTreeMap<StateId, Entries>,
-    bytes: u64,
 }
 
 impl Layer {
-    fn put(&mut self, state: StateId, key: &[u8], value: Option<&[u8]>) {
-        let value: Option<Box<[u8]>> = value.map(Into::into);
-        let came = cost(key, value.as_deref());
-        let gone = match self.states.entry(state).or_default().insert(key.into(), value) {
-            Some(old) => cost(key, old.as_deref()),
-            None => 0,
-        };
-        self.bytes = self.bytes + came - gone;
+    fn bytes(&self) -> u64 {
+        self.states.values().map(|entries| entries.held() + ENTRY_OVERHEAD * entries.len() as u64).sum()
     }
 
     /// Takes over what is not changed here.
     fn put_under(&mut self, older: &Self) {
         for (state, entries) in &older.states {
-            let own = self.states.entry(*state).or_default();
-            for (key, value) in entries {
-                if !own.contains_key(key) {
-                    own.insert(key.clone(), value.clone());
-                    self.bytes += cost(key, value.as_deref());
-                }
-            }
+            self.states.entry(*state).or_default().put_under(entries);
         }
     }
-}
-
-fn cost(key: &[u8], value: Option<&[u8]>) -> u64 {
-    (key.len() + value.map_or(0, <[u8]>::len)) as u64 + ENTRY_OVERHEAD
 }
 
 /// The changes since the last durable checkpoint.
@@ -67,7 +49,7 @@ pub(crate) struct Layers {
 }
 
 /// Changes of one state within some keys, newest layer first.
-pub(crate) type Parts<'a> = Vec<Peekable<std::collections::btree_map::Range<'a, Box<[u8]>, Option<Box<[u8]>>>>>;
+pub(crate) type Parts<'a> = Vec<Peekable<Range<'a>>>;
 
 impl Layers {
     pub(crate) fn new(limit: u64) -> Self {
@@ -76,7 +58,7 @@ impl Layers {
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
-        self.active.bytes + self.frozen.iter().map(|layer| layer.bytes).sum::<u64>()
+        self.newest_first().map(Layer::bytes).sum()
     }
 
     /// Says whether changes of these bytes have room.
@@ -95,15 +77,37 @@ impl Layers {
 
     /// Changes a key.
     pub(crate) fn put(&mut self, state: StateId, key: &[u8], value: Option<&[u8]>) {
-        self.active.put(state, key, value);
+        self.active.states.entry(state).or_default().put(hash_key(key), key, value);
     }
 
-    /// The newest change of a key; none if it was not changed.
+    /// Changes keys, one after the other; faster than one by one.
+    pub(crate) fn put_all<'a>(
+        &mut self,
+        state: StateId,
+        keys: usize,
+        key: impl Fn(usize) -> &'a [u8],
+        value: impl Fn(usize) -> Option<&'a [u8]>,
+    ) {
+        let entries = self.active.states.entry(state).or_default();
+        for from in (0..keys).step_by(LANE) {
+            let lane = from..keys.min(from + LANE);
+            let hashes = hashes(lane.clone().map(&key));
+            entries.prefetch(&hashes[..lane.len()]);
+            for (i, hash) in lane.zip(hashes) {
+                entries.put(hash, key(i), value(i));
+            }
+        }
+    }
+
+    /// The newest change of a key with this hash; none if it was not changed.
     #[expect(clippy::option_option, reason = "not changed, deleted, or set: a change is itself an option")]
-    pub(crate) fn get(&self, state: StateId, key: &[u8]) -> Option<Option<&[u8]>> {
-        self.newest_first()
-            .find_map(|layer| layer.states.get(&state).and_then(|entries| entries.get(key)))
-            .map(Option::as_deref)
+    pub(crate) fn get(&self, state: StateId, hash: u64, key: &[u8]) -> Option<Option<&[u8]>> {
+        self.newest_first().find_map(|layer| layer.states.get(&state)?.get(hash, key))
+    }
+
+    /// Brings the memory near in which keys with these hashes would be; [`LANE`] of them at most.
+    pub(crate) fn prefetch(&self, state: StateId, hashes: &[u64]) {
+        self.newest_first().filter_map(|layer| layer.states.get(&state)).for_each(|entries| entries.prefetch(hashes));
     }
 
     /// The changes of a state from `from` on (or after it), below `to`.
@@ -117,7 +121,7 @@ impl Layers {
         }
         self.newest_first()
             .filter_map(|layer| layer.states.get(&state))
-            .map(|entries| entries.range::<[u8], _>((from, ends)).peekable())
+            .map(|entries| entries.range(from, ends).peekable())
             .collect()
     }
 
@@ -132,23 +136,20 @@ impl Layers {
         layer
     }
 
-    /// The oldest frozen layer is in the live version.
-    pub(crate) fn landed(&mut self) {
-        self.frozen.pop_front();
+    /// The oldest frozen layer is in the live version. It is given back: to give up its memory takes long.
+    pub(crate) fn landed(&mut self) -> Option<Arc<Layer>> {
+        self.frozen.pop_front()
     }
 
     /// The oldest frozen layer did not become durable.
-    pub(crate) fn failed(&mut self) {
-        let Some(older) = self.frozen.pop_front() else { return };
+    pub(crate) fn failed(&mut self) -> Option<Arc<Layer>> {
+        let older = self.frozen.pop_front()?;
         match self.frozen.front_mut() {
-            Some(next) => {
-                // Its own checkpoint waits for this one to end: it sees the layer as it is then.
-                let mut joined = Layer { states: next.states.clone(), bytes: next.bytes };
-                joined.put_under(&older);
-                *next = Arc::new(joined);
-            }
+            // Its own checkpoint waits for this one to end: it sees the layer as it is then.
+            Some(next) => Arc::make_mut(next).put_under(&older),
             None => self.active.put_under(&older),
         }
+        Some(older)
     }
 
     /// The oldest frozen layer: what the next checkpoint makes durable.
@@ -163,6 +164,11 @@ mod tests {
 
     const S: StateId = StateId(3);
 
+    #[expect(clippy::option_option, reason = "as in Layers")]
+    fn get<'a>(layers: &'a Layers, key: &[u8]) -> Option<Option<&'a [u8]>> {
+        layers.get(S, hash_key(key), key)
+    }
+
     #[test]
     fn invariant_1_the_newest_change_hides_older_ones() {
         let mut layers = Layers::new(1 << 20);
@@ -170,10 +176,10 @@ mod tests {
         layers.put(S, b"b", Some(b"1"));
         layers.freeze();
         layers.put(S, b"a", None);
-        assert_eq!(layers.get(S, b"a"), Some(None));
-        assert_eq!(layers.get(S, b"b"), Some(Some(&b"1"[..])));
-        assert_eq!(layers.get(S, b"c"), None);
-        assert_eq!(layers.get(StateId(4), b"a"), None);
+        assert_eq!(get(&layers, b"a"), Some(None));
+        assert_eq!(get(&layers, b"b"), Some(Some(&b"1"[..])));
+        assert_eq!(get(&layers, b"c"), None);
+        assert_eq!(layers.get(StateId(4), hash_key(b"a"), b"a"), None);
     }
 
     #[test]
@@ -188,8 +194,8 @@ mod tests {
                 layers.freeze();
             }
             layers.failed();
-            assert_eq!(layers.get(S, b"a"), Some(Some(&b"2"[..])));
-            assert_eq!(layers.get(S, b"b"), Some(Some(&b"1"[..])));
+            assert_eq!(get(&layers, b"a"), Some(Some(&b"2"[..])));
+            assert_eq!(get(&layers, b"b"), Some(Some(&b"1"[..])));
             assert_eq!(layers.bytes(), 2 * (2 + ENTRY_OVERHEAD));
             let layer = if more { layers.oldest().unwrap() } else { layers.freeze() };
             assert_eq!(layer.states[&S].len(), 2, "the next checkpoint holds both");

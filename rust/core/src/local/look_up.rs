@@ -3,11 +3,11 @@
 //! Owns: the look-up, and the flat memory that found values are in. Does not own: the walk over keys in order (`scan`).
 
 use super::core::GROUP;
+use super::entries::{LANE, hashes};
 use super::layers::Layers;
 use crate::error::Result;
 use crate::model::StateId;
 use crate::shard::Shard;
-use crate::state::codec::hash_key;
 use crate::state::keyed::KeyRef;
 
 /// Values that were found, in flat memory.
@@ -47,14 +47,24 @@ pub(super) fn look_up<'a>(
     keys: impl ExactSizeIterator<Item = &'a [u8]>,
 ) -> Result<Values> {
     let mut values = Values::of(keys.len());
-    let mut below = Vec::new();
-    let mut places = Vec::new();
-    for (i, key) in keys.enumerate() {
-        if let Some(value) = layers.get(state, key) {
-            values.set(i, value);
-        } else {
-            below.push(KeyRef { hash: hash_key(key), key_group: GROUP, key });
-            places.push(i);
+    let (mut below, mut places) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+    let mut keys = keys.enumerate();
+    let mut lane = Vec::with_capacity(LANE);
+    loop {
+        lane.clear();
+        lane.extend(keys.by_ref().take(LANE));
+        if lane.is_empty() {
+            break;
+        }
+        let hashes = hashes(lane.iter().map(|&(_, key)| key));
+        layers.prefetch(state, &hashes[..lane.len()]);
+        for (&(i, key), hash) in lane.iter().zip(hashes) {
+            if let Some(value) = layers.get(state, hash, key) {
+                values.set(i, value);
+            } else {
+                below.push(KeyRef { hash, key_group: GROUP, key });
+                places.push(i);
+            }
         }
     }
     if !below.is_empty() {

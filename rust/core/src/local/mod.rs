@@ -5,9 +5,9 @@
 //! get ◄─ active layer ◄────────── frozen layers ◄──────────────────────────────────────────────── hot tier, RocksDB
 //! ```
 //!
-//! layers: changes since the last checkpoint; chain: which checkpoint is the newest, and the fence; core: what one step
-//! is; value, map, list, aggregating: the kinds of states; look_up: their values, scan: their keys in order; catalog: which
-//! states there are; place: the local folder; upkeep: new bases
+//! layers: changes since the last checkpoint; entries: those of one state; chain: which checkpoint is the newest, and the
+//! fence; core: what one step is; value, map, list, aggregating: the kinds of states; look_up: their values, scan: their
+//! keys in order; catalog: which states there are; place: the local folder; upkeep: new bases
 //!
 //! Owns: opening a state, the order of its checkpoints, its close.
 //! Does not own: versions, replay, restore and what a materialization does (`shard`), when to materialize (the policy, in
@@ -24,6 +24,7 @@ mod aggregating;
 mod catalog;
 mod chain;
 mod core;
+mod entries;
 mod layers;
 mod list;
 mod look_up;

@@ -55,9 +55,7 @@ impl ValueState {
         let values = self.types.encode_values(values, encoded.len())?;
         let bytes = (0..encoded.len()).map(|i| encoded.key(i).len() + values.value(i).map_or(0, <[u8]>::len)).sum();
         self.core.change(encoded.len(), bytes, |layers| {
-            for i in 0..encoded.len() {
-                layers.put(self.id, encoded.key(i), values.value(i));
-            }
+            layers.put_all(self.id, encoded.len(), |i| encoded.key(i), |i| values.value(i));
         })
     }
 

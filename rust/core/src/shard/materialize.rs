@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Dirty entries written per turn of the shard's lock: a few milliseconds.
-const FLUSH_CHUNK: usize = 8_192;
+/// Dirty entries written per turn of the shard's lock: about a millisecond, in which nobody reads and no version is made.
+const FLUSH_CHUNK: usize = 1_024;
 
 /// A base whose files are all in the bucket.
 pub(crate) struct Finished {
