@@ -55,7 +55,7 @@ def test_a18_a_forked_child_is_refused_and_removes_nothing(root: str) -> None:
             st._native.close()
             del table, st, scan, call
             gc.collect()
-            os._exit(0)  # as multiprocessing ends its children: RocksDB does not survive the exit handlers of a fork
+            os._exit(0)  # as multiprocessing ends its children
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         table["c"] = 3
         print(sum(table.get(list("abc")).to_pylist()), [batch.num_rows for batch in scan], st.checkpoint().state_keys)
@@ -63,6 +63,50 @@ def test_a18_a_forked_child_is_refused_and_removes_nothing(root: str) -> None:
         root,
     )
     assert (outcome.returncode, outcome.stdout.split("\n")[:2]) == (0, ["0", "6 [3] 3"]), outcome.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="exit handlers can be cut short in glibc only")
+@pytest.mark.parametrize("ending", ["sys.exit(3)", "del st, table; gc.collect(); sys.exit(3)"])
+def test_a18_a_forked_child_exits_as_it_wants(root: str, ending: str) -> None:
+    outcome = run(
+        f"""
+        import atexit, gc, os, sys, fastchangelog as fc
+        st = fc.open_state(sys.argv[1])
+        table = st.value_state("t", key="string", value="long")
+        table["a"] = 1
+        st.checkpoint()
+        pid = os.fork()
+        if pid == 0:
+            atexit.register(print, "child's handler")
+            print("child")
+            {ending}
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), table["a"])
+        """,
+        root,
+    )
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert outcome.stdout.split("\n")[:3] == ["child", "child's handler", "3 1"]
+
+
+def test_an_interrupt_ends_an_open_at_once(root: str) -> None:
+    script = """
+        import signal, sys, threading, time, fastchangelog as fc
+        def interrupt(*_):
+            global since
+            since = time.monotonic()
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        try:
+            fc.open_state(sys.argv[1])
+        except KeyboardInterrupt:
+            print(time.monotonic() - since)
+        """
+    outcome = run(script, root, env={**os.environ, "FASTCHANGELOG_FAILPOINTS": "local.open=sleep(50000)"})
+    assert outcome.returncode == 0, outcome.stderr
+    assert float(outcome.stdout) < 10, "the open itself takes fifty seconds"
+    with pytest.raises(fc.StateNotFoundError):
+        fc.open_state(root, read_only=True)
 
 
 @pytest.mark.parametrize("ending", ["", "del st, table", "sys.exit(0)", "st.close(checkpoint=False)"])

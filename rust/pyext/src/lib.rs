@@ -4,6 +4,7 @@
 //! business rules, the rule is in the wrong crate. Documentation for readers is in `_internal.pyi`.
 
 mod changelog;
+mod fork;
 mod futures;
 mod gate;
 mod handle;

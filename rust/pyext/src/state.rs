@@ -1,5 +1,6 @@
 //! Keyed state in process as Python sees it. Owns: signatures; the work is `fastchangelog_core::local`'s.
 
+use crate::fork::let_children_exit;
 use crate::futures::{Bell, Make, settle_later};
 use crate::gate::{Kept, enter, exclusive, raise};
 use crate::options::all_metrics;
@@ -113,7 +114,9 @@ impl LocalState {
             let request = OpenLocal { root, name, handle, read_only, create, options, local_dir: None };
             local::LocalState::open(request, &ground, tick)
         })?;
-        Ok(Self(Kept::new(Arc::new(state))))
+        let opened = Self(Kept::new(Arc::new(state)));
+        let_children_exit(py)?;
+        Ok(opened)
     }
 
     #[getter]

@@ -1,0 +1,54 @@
+//! How a forked child of a process with an open state exits.
+//!
+//! Owns: that its exit runs none of the exit handlers that it has inherited. RocksDB's would wait for its threads, which
+//! do not exist in the child: the child crashed, or hung.
+//! Does not own: who may use what in a child (`gate`).
+//!
+//! Python's own exit handlers have run by then, and what C had buffered is written.
+
+use pyo3::prelude::*;
+
+/// Arranges it for all children that are forked from now on.
+pub(crate) fn let_children_exit(py: Python<'_>) -> PyResult<()> {
+    static ONCE: pyo3::sync::PyOnceLock<()> = pyo3::sync::PyOnceLock::new();
+    ONCE.get_or_try_init(py, || {
+        let how = pyo3::types::PyDict::new(py);
+        how.set_item("after_in_child", wrap_pyfunction!(exit_early, py)?)?;
+        py.import("os")?.call_method("register_at_fork", (), Some(&how)).map(drop)
+    })
+    .copied()
+}
+
+/// Handlers run in the reverse of the order in which they came: this one before all that were inherited.
+#[pyfunction]
+fn exit_early() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    glibc::exit_early();
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod glibc {
+    use std::ffi::{c_int, c_void};
+    use std::ptr::null_mut;
+
+    unsafe extern "C" {
+        fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+        fn fflush(stream: *mut c_void) -> c_int;
+        fn _exit(status: c_int) -> !;
+    }
+
+    extern "C" fn leave(status: c_int, _: *mut c_void) {
+        // SAFETY: null means all streams; both functions may be called in an exit handler.
+        unsafe {
+            fflush(null_mut());
+            _exit(status)
+        }
+    }
+
+    pub(super) fn exit_early() {
+        // SAFETY: the handler is a function of this library, which is never unloaded, and uses no argument.
+        unsafe {
+            on_exit(leave, null_mut());
+        }
+    }
+}
