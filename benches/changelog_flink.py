@@ -41,6 +41,8 @@ CASES = {
     "D": "D.replay",
     "Dcache": "D.replay",
     "E": "E.cache",
+    "G-Long": "G.changelog_backend",
+    "G-Bytes100": "G.changelog_backend",
 }
 #: Its names of what we name otherwise.
 _NAMES = {
