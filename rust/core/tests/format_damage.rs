@@ -109,6 +109,26 @@ fn a_manifest() -> Manifest {
     }
 }
 
+fn a_savepoint() -> Savepoint {
+    let ShardHandle { shards, max_parallelism, schema_id, schema, watermark, .. } = a_handle();
+    Savepoint {
+        id: InstanceId(1),
+        origin: SavepointOrigin { query_id: "q".into(), name: "n".into(), batch: BatchId(3), taken_millis: 4 },
+        shards,
+        max_parallelism,
+        hash_id: HASH_ID,
+        schema_id,
+        schema,
+        watermark,
+        keys: 5,
+        bytes: 6,
+        content: SavepointContent::Native {
+            handles: vec![a_handle()],
+            objects: (0..9).map(|i| object("sst", i)).collect(),
+        },
+    }
+}
+
 fn a_file() -> Vec<u8> {
     let mut bytes = file_header().to_vec();
     let mut places = Vec::new();
@@ -147,6 +167,13 @@ fn cases() -> Vec<Case> {
             64,
         ),
         case("head", encode_head(&a_head()).to_vec(), |b| decode_head(NAME, b).map(drop), fix_envelope, 64),
+        case(
+            "savepoint",
+            encode_savepoint(&a_savepoint()).to_vec(),
+            |b| decode_savepoint(NAME, b).map(drop),
+            fix_envelope,
+            64,
+        ),
         case("log object", a_file(), |b| decode_file(NAME, b).map(drop), fix_file, 8),
     ]
 }

@@ -38,6 +38,7 @@ pub const ALL: &[(&str, fn(&[u8]) -> bool)] = &[
     ("changelog_handle", changelog_handle),
     ("manifest", manifest),
     ("head", head),
+    ("savepoint", savepoint),
 ];
 
 const NAME: &str = "some/object";
@@ -264,6 +265,11 @@ pub fn changelog_handle(bytes: &[u8]) -> bool {
         let _ = (handle.size(), handle.records());
     };
     round_trip(bytes, decode_changelog_handle, encode_changelog_handle, look)
+}
+
+/// A manifest of a savepoint.
+pub fn savepoint(bytes: &[u8]) -> bool {
+    round_trip(bytes, |bytes| decode_savepoint(NAME, bytes), encode_savepoint, |_| ())
 }
 
 /// A manifest of a base.

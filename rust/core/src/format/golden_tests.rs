@@ -10,7 +10,7 @@ use crate::format::byte_set::*;
 use crate::model::handle::HASH_ID;
 use crate::model::{
     BaseRef, BatchId, Change, ChangeSet, ChangelogHandle, InstanceId, KeyGroup, KeyGroupRange, ObjectRef, Op,
-    SegmentRef, SetRef, ShardHandle, StateId, VersionId,
+    Savepoint, SavepointContent, SavepointOrigin, SavepointPart, SegmentRef, SetRef, ShardHandle, StateId, VersionId,
 };
 use bytes::Bytes;
 use std::path::PathBuf;
@@ -163,6 +163,47 @@ fn golden_manifest() {
     let stored = golden("manifest_v2.bin", &fresh);
     assert_eq!(decode_manifest("golden", &stored).unwrap(), manifest);
     assert_eq!(stored, fresh);
+}
+
+fn savepoint(content: SavepointContent) -> Savepoint {
+    Savepoint {
+        id: InstanceId(id(2)),
+        origin: SavepointOrigin {
+            query_id: "9c0f8c1e-5d6c-4b6a-8d0f-2f6f1f4e7a10".to_owned(),
+            name: "default".to_owned(),
+            batch: BatchId(44),
+            taken_millis: 1_760_000_000_000,
+        },
+        shards: 8,
+        max_parallelism: 128,
+        hash_id: HASH_ID,
+        schema_id: 0xfeed_beef_0123_4567,
+        schema: "key: long; count(*) → long".to_owned(),
+        watermark: Some(-5),
+        keys: 123_456,
+        bytes: 9_876_543,
+        content,
+    }
+}
+
+#[test]
+fn golden_savepoints() {
+    let part = |i: u16| SavepointPart {
+        object: object("part", 700 + u128::from(i), ""),
+        key_groups: KeyGroupRange { start: 40 * i, end: 40 * i + 41 },
+        entries: 10 + u64::from(i),
+        bytes: 1000 + u64::from(i),
+    };
+    let objects = vec![object("log", 200, ""), object("base", 300, ""), object("sst", 400, ".sst")];
+    for (name, content) in [
+        ("savepoint_canonical_v1.bin", SavepointContent::Canonical((0..3).map(part).collect())),
+        ("savepoint_native_v1.bin", SavepointContent::Native { handles: vec![handle()], objects }),
+    ] {
+        let fresh = encode_savepoint(&savepoint(content.clone()));
+        let stored = golden(name, &fresh);
+        assert_eq!(decode_savepoint("golden", &stored).unwrap(), savepoint(content), "{name}");
+        assert_eq!(stored, fresh, "{name}");
+    }
 }
 
 fn changelog_handle() -> ChangelogHandle {

@@ -22,6 +22,7 @@
 //! changelog_handle  handles of plain changelogs
 //! manifest  a materialized base
 //! head      the newest checkpoint of a state in process
+//! savepoint  what a savepoint consists of
 //! wire      cursor, varints, envelopes, checksum
 //! ```
 
@@ -33,6 +34,7 @@ pub mod handle;
 pub mod head;
 pub mod manifest;
 pub mod object;
+pub mod savepoint;
 pub mod segment;
 pub mod set;
 pub mod wire;
@@ -42,6 +44,7 @@ pub use handle::{decode_handle, decode_segment_index, encode_handle, encode_segm
 pub use head::{Head, decode_head, encode_head};
 pub use manifest::{Manifest, ManifestFile, PackedPart, decode_manifest, encode_manifest};
 pub use object::{FILE_HEADER_LEN, decode_file, file_footer, file_header};
+pub use savepoint::{decode_savepoint, encode_savepoint};
 pub use segment::{decode_set, decode_set_range, encode_set};
 pub use set::{EncodedSet, INDEX_ENTRY_LEN, SET_HEADER_LEN, SetHeader, SetIndex, decode_set_header, decode_set_index};
 pub use wire::{Crc, crc32c, crc32c_joined};

@@ -46,7 +46,7 @@ pub async fn fetch_base(
 }
 
 /// The manifest of `base`, checked to be its.
-pub(super) async fn fetch_manifest(store: &Store, base: &BaseRef) -> Result<Manifest> {
+pub async fn fetch_manifest(store: &Store, base: &BaseRef) -> Result<Manifest> {
     let bytes = store.get(&base.manifest).await?;
     let name = format!("{}/{}", store.uri(), base.manifest.name);
     let manifest = decode_manifest(&name, &bytes)?;

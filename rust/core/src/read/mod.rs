@@ -21,7 +21,7 @@ pub mod part;
 pub mod progress;
 pub mod replay;
 
-pub use base::fetch_base;
+pub use base::{fetch_base, fetch_manifest};
 pub use cache::{Lease, ObjectCache};
 pub use folder::remove_folder;
 pub use part::{PartOfBase, fetch_part_of_base, read_parts};

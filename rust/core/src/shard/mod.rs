@@ -10,13 +10,15 @@
 //! 3. A session whose base is no longer live fails with a retryable error; it never reads another version [P8].
 //! 4. Whatever is lost locally is rebuilt from the handle alone [P2, P3].
 //!
-//! Beside that stands [`rescale`]: a state of other key groups, made from the handles of all shards ([`sources`]).
+//! Beside that stand [`rescale`]: a state of other key groups, made from the handles of all shards ([`sources`]); and
+//! [`savepoint`]: such a state from a folder that was put aside.
 
 mod direct;
 pub mod lineage;
 mod materialize;
 pub mod rescale;
 mod restore;
+pub mod savepoint;
 mod seal;
 pub mod session;
 pub mod sources;
@@ -48,8 +50,8 @@ use lineage::Lineage;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// Hot tier of a shard until the engine divides the budget.
 const FIRST_HOT_LIMIT: u64 = 16 << 20;

@@ -9,8 +9,10 @@
 //! 2. take one base over: fetch the tables that may hold wanted keys, clip the rest;
 //! 3. of the other bases, [`PARALLEL_SOURCES`] at a time: fetch such tables, write the wanted entries into new tables,
 //!    ingest these;
-//! 4. replay all segments, of each only the wanted key groups;
-//! 5. count.
+//! 4. replay all segments, of each only the wanted key groups.
+//!
+//! Counting the keys would mean to read all that was linked. If the handles don't tell, the counts are estimates from the
+//! share of key groups; who needs them exactly counts (`state::part::count`) when it reads everything anyway.
 //!
 //! Invariants:
 //! 1. the result holds exactly the entries of the range, as base and segments of their sources have them (P5);
@@ -69,13 +71,15 @@ pub struct RangeState {
     pub keys: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
+    /// False if keys and bytes are estimates.
+    pub counted: bool,
     /// Bytes of tables and changes that were brought for it.
     pub fetched: u64,
 }
 
 /// A folder that vanishes with the last who uses it, unless it was kept.
-struct Folder {
-    path: PathBuf,
+pub(super) struct Folder {
+    pub(super) path: PathBuf,
     keep: AtomicBool,
     /// The folder it is in, if that one vanishes, too: not before this one.
     _inside: Option<Arc<Folder>>,
@@ -84,9 +88,14 @@ struct Folder {
 }
 
 impl Folder {
-    fn create(path: PathBuf, inside: Option<&Arc<Self>>, user: mpsc::Sender<()>) -> Result<Arc<Self>> {
+    pub(super) fn create(path: PathBuf, inside: Option<&Arc<Self>>, user: mpsc::Sender<()>) -> Result<Arc<Self>> {
         std::fs::create_dir(&path).map_err(|e| Error::io(format!("cannot make the folder {}", path.display()), &e))?;
         Ok(Arc::new(Self { path, keep: AtomicBool::new(false), _inside: inside.cloned(), user }))
+    }
+
+    /// It stays.
+    pub(super) fn keep(&self) {
+        self.keep.store(true, Ordering::Relaxed);
     }
 }
 
@@ -190,14 +199,11 @@ impl Rescaler {
             }
         }
 
-        // 5. how much it is
-        let (building, (keys, bytes)) = match whole(&sources) {
-            Some(counts) => (building, counts),
-            None => building.step(|keyed| count(keyed)).await?,
-        };
         self.failpoints.hit("rescale.done")?;
+        let (keys, bytes) = share(&sources);
+        let counted = sources.iter().all(|source| source.wanted.is_whole());
         let Building { keyed, folder } = building;
-        folder.keep.store(true, Ordering::Relaxed);
+        folder.keep();
         self.metrics.restores.add(1);
         self.metrics.restore_bytes.add(fetched);
         self.metrics.restore_micros.add_elapsed(start);
@@ -210,7 +216,7 @@ impl Rescaler {
             millis = start.elapsed().as_millis(),
             "restored a range of key groups"
         );
-        Ok(RangeState { keyed, keys, bytes, fetched })
+        Ok(RangeState { keyed, keys, bytes, counted, fetched })
     }
 
     async fn lineage<'a>(&self, wanted: Wanted<'a>) -> Result<Source<'a>> {
@@ -283,23 +289,17 @@ impl Rescaler {
     }
 }
 
-/// Keys and bytes, if the handles tell: all of each source is wanted.
-fn whole(sources: &[Source<'_>]) -> Option<(u64, u64)> {
-    let all = sources.iter().all(|source| source.wanted.is_whole());
-    let handles = || sources.iter().map(|source| source.wanted.handle);
-    all.then(|| (handles().map(|h| h.state_keys).sum(), handles().map(|h| h.state_bytes).sum()))
-}
-
-fn count(keyed: &KeyedState) -> Result<(u64, u64)> {
-    let (mut keys, mut bytes) = (0, 0);
-    keyed.for_each(&mut |entry| {
-        keys += 1;
-        bytes += (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as u64;
-        Ok(())
-    })?;
-    Ok((keys, bytes))
+/// Keys and bytes: of each source, the share of its key groups that is wanted.
+fn share(sources: &[Source<'_>]) -> (u64, u64) {
+    let part = |source: &Source<'_>, all: u64| {
+        let (wanted, groups) = (source.wanted.groups.len(), source.wanted.handle.key_groups.len());
+        let share = u128::from(all) * wanted as u128 / groups.max(1) as u128;
+        u64::try_from(share).unwrap_or(u64::MAX)
+    };
+    let keys = sources.iter().map(|s| part(s, s.wanted.handle.state_keys)).sum();
+    (keys, sources.iter().map(|s| part(s, s.wanted.handle.state_bytes)).sum())
 }
 
 #[cfg(test)]
 #[path = "rescale_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -14,6 +14,7 @@ use crate::model::{
     BatchId, Change, InstanceId, KeyGroup, Op, SegmentRef, ShardHandle, StateId, VersionId, shard_range,
 };
 use crate::snapshot::{Inventory, Pushing, Stamp, push};
+use crate::state::part::count;
 use crate::store::fault::{Fault, FaultStore, Operation};
 use crate::store::{Background, index_name, log_name};
 use rand::rngs::StdRng;
@@ -22,9 +23,9 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::Poll;
 
-type Model = BTreeMap<(u16, u16, Vec<u8>), Vec<u8>>;
+pub(in crate::shard) type Model = BTreeMap<(u16, u16, Vec<u8>), Vec<u8>>;
 
-fn seeds(n: u64) -> Vec<u64> {
+pub(in crate::shard) fn seeds(n: u64) -> Vec<u64> {
     if let Ok(seed) = std::env::var("FASTCHANGELOG_SEED") {
         return vec![seed.parse().unwrap()];
     }
@@ -33,24 +34,24 @@ fn seeds(n: u64) -> Vec<u64> {
 }
 
 /// A shard that writes: what a session and a materialization would leave.
-struct Writer {
+pub(in crate::shard) struct Writer {
     keyed: KeyedState,
     handle: ShardHandle,
     segments: Vec<SegmentRef>,
 }
 
-struct World {
-    faults: Arc<FaultStore>,
-    rescaler: Rescaler,
-    disk: tempfile::TempDir,
-    groups: u16,
-    model: Model,
-    shards: Vec<Writer>,
-    made: usize,
+pub(in crate::shard) struct World {
+    pub(in crate::shard) faults: Arc<FaultStore>,
+    pub(in crate::shard) rescaler: Rescaler,
+    pub(in crate::shard) disk: tempfile::TempDir,
+    pub(in crate::shard) groups: u16,
+    pub(in crate::shard) model: Model,
+    pub(in crate::shard) shards: Vec<Writer>,
+    pub(in crate::shard) made: usize,
 }
 
 impl World {
-    fn new(groups: u16, shards: u32) -> Self {
+    pub(in crate::shard) fn new(groups: u16, shards: u32) -> Self {
         let (faults, metrics, failpoints) = (FaultStore::in_memory(), SharedMetrics::default(), Failpoints::none());
         let options = BTreeMap::from([("retry_delay".to_owned(), "1ms".to_owned())]);
         let options = Options::from_map(&options).unwrap();
@@ -74,13 +75,13 @@ impl World {
         world
     }
 
-    fn fresh(&mut self) -> PathBuf {
+    pub(in crate::shard) fn fresh(&mut self) -> PathBuf {
         self.made += 1;
         self.disk.path().join(format!("db-{}", self.made))
     }
 
     /// A batch: random changes, one log object for all shards.
-    async fn batch(&mut self, rng: &mut StdRng, changes: usize, keys: u32) {
+    pub(in crate::shard) async fn batch(&mut self, rng: &mut StdRng, changes: usize, keys: u32) {
         let mut all: BTreeMap<(u16, u16, Vec<u8>), (Op, Vec<u8>)> = BTreeMap::new();
         for _ in 0..changes {
             // Few key groups get most keys, many get none.
@@ -99,7 +100,7 @@ impl World {
         self.write(&records).await;
     }
 
-    async fn write(&mut self, records: &[((u16, u16, Vec<u8>), (Op, Vec<u8>))]) {
+    pub(in crate::shard) async fn write(&mut self, records: &[((u16, u16, Vec<u8>), (Op, Vec<u8>))]) {
         let count = self.shards.len() as u32;
         let mut sets = vec![ChangeSet::default(); self.shards.len()];
         // What deletes many keys comes first in its key group.
@@ -142,7 +143,7 @@ impl World {
     }
 
     /// Gives a shard a base that holds all it has; its handle still replays the last `fuzzy` segments over it.
-    async fn base(&mut self, shard: usize, fuzzy: usize) {
+    pub(in crate::shard) async fn base(&mut self, shard: usize, fuzzy: usize) {
         let dir = self.fresh();
         let writer = &mut self.shards[shard];
         let cut = writer.segments.len().saturating_sub(fuzzy);
@@ -167,7 +168,7 @@ impl World {
         writer.handle.base = Some(base);
     }
 
-    async fn handles(&mut self) -> Sources {
+    pub(in crate::shard) async fn handles(&mut self) -> Sources {
         let mut handles = Vec::new();
         for writer in &self.shards {
             let mut handle = writer.handle.clone();
@@ -189,7 +190,7 @@ impl World {
         self.model.iter().filter(|(k, _)| range.contains(KeyGroup(k.0))).map(|(k, v)| (k.clone(), v.clone())).collect()
     }
 
-    fn check(&self, state: &RangeState, range: KeyGroupRange, what: &str) {
+    pub(in crate::shard) fn check(&self, state: &RangeState, range: KeyGroupRange, what: &str) {
         let mut found = Model::new();
         let mut bytes = 0;
         state
@@ -202,11 +203,13 @@ impl World {
             })
             .unwrap();
         assert!(found == self.expected(range), "{what}: {range:?} differs");
-        assert_eq!((state.keys, state.bytes), (found.len() as u64, bytes), "{what}: counts of {range:?}");
+        let counts = (found.len() as u64, bytes);
+        assert_eq!(count(&state.keyed).unwrap(), counts, "{what}: {range:?}");
+        assert!(!state.counted || (state.keys, state.bytes) == counts, "{what}: counts of {range:?}");
     }
 
     /// Replaces the shards by `shards` new ones, each checked.
-    async fn rescale(&mut self, shards: u32, what: &str) {
+    pub(in crate::shard) async fn rescale(&mut self, shards: u32, what: &str) {
         let sources = self.handles().await;
         let mut writers = Vec::new();
         for (shard, range) in (0..).zip(sources.targets(shards).unwrap()) {
@@ -233,7 +236,7 @@ impl World {
         self.base(shard, 0).await;
     }
 
-    fn files(&self) -> Vec<String> {
+    pub(in crate::shard) fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.disk.path()).unwrap();
         let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
@@ -264,7 +267,7 @@ fn blank(shard: u32, shards: u32, groups: u16) -> ShardHandle {
 }
 
 /// Four shards: a base with segments, a fuzzy base, a base alone, segments alone.
-async fn mixed(rng: &mut StdRng) -> World {
+pub(in crate::shard) async fn mixed(rng: &mut StdRng) -> World {
     let mut world = World::new(32, 4);
     for round in 0..6 {
         world.batch(rng, 300, 60).await;

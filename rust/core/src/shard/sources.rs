@@ -12,7 +12,7 @@
 
 use crate::error::{Error, Result};
 use crate::model::handle::HASH_ID;
-use crate::model::{KeyGroupRange, ShardHandle, shard_range};
+use crate::model::{InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
 use crate::state::aggregate::schema_difference;
 
 /// A base is taken over as it is when the range wants at least one in so many of its key groups. Below, the entries
@@ -80,6 +80,28 @@ impl Sources {
             return Err(missing(handles.len() as u32, first.shards));
         }
         Ok(Self { handles })
+    }
+
+    /// [`Sources::of`] where shards that never had a row have no handle: they are empty.
+    pub fn of_those_with_rows(mut handles: Vec<ShardHandle>) -> Result<Self> {
+        if let Some(like) = handles.first().cloned() {
+            let known: Vec<u32> = handles.iter().map(|handle| handle.shard).collect();
+            let shards = like.shards.min(u32::from(like.max_parallelism));
+            handles.extend((0..shards).filter(|shard| !known.contains(shard)).map(|shard| ShardHandle {
+                instance: InstanceId::random(),
+                version: VersionId::random(),
+                parent: None,
+                shard,
+                key_groups: shard_range(shard, shards, like.max_parallelism),
+                state_keys: 0,
+                state_bytes: 0,
+                base: None,
+                indexed: None,
+                segments: Vec::new(),
+                ..like.clone()
+            }));
+        }
+        Self::of(handles)
     }
 
     /// The handles, in the order of their shards.

@@ -19,7 +19,7 @@ use super::scan::Cursor;
 use crate::budget::{Part, Reservation};
 use crate::error::{Error, Result};
 use crate::failpoint::Failpoints;
-use crate::model::{ChangeSet, KeyGroup, KeyGroupRange, Op, StateId};
+use crate::model::{Change, ChangeSet, KeyGroup, KeyGroupRange, Op, StateId};
 use parking_lot::Mutex;
 use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, IngestExternalFileOptions, ReadOptions, WriteBatch};
 use std::collections::{HashMap, HashSet};
@@ -355,14 +355,25 @@ impl KeyedState {
         })
     }
 
+    /// Every entry as a put, in the order of key group, state and key. Only while nothing is dirty: flush first.
+    pub fn for_each_in_order(&self, f: &mut dyn FnMut(Change<'_>) -> Result<()>) -> Result<()> {
+        self.check_flushed()?;
+        scan(&self.db, &mut |EntryRef { state, key_group, key, value }| {
+            f(Change { op: Op::Put, state, key_group, key, value: value.unwrap_or_default() }).map(|()| true)
+        })
+    }
+
     /// The keys of `state` in `group` from `from` on, below `to`, in their order, with their values. Only while nothing is
     /// dirty: flush first.
     pub fn cursor(&self, state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> Result<Cursor<'_>> {
-        self.check()?;
-        if self.dirty_entries() > 0 {
-            return Err(Error::internal("a scan of a state that was not flushed"));
-        }
+        self.check_flushed()?;
         Ok(Cursor::new(&self.db, state, group, from, to))
+    }
+
+    fn check_flushed(&self) -> Result<()> {
+        self.check()?;
+        let flushed = self.dirty_entries() == 0;
+        flushed.then_some(()).ok_or_else(|| Error::internal("a scan of a state that was not flushed"))
     }
 
     /// Changes the memory of the hot tier; takes effect at once.

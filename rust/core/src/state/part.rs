@@ -14,11 +14,13 @@
 //!    neither without the other);
 //! 2. nothing is compacted before the entries are where they shall be;
 //! 3. after [`clip`] and [`export`] exactly the entries of the range are there, as they were before.
+//!
+//! Beside that: new tables from entries in order, and counting.
 
 use super::keyed::KeyedState;
-use super::rocks::SharedResources;
+use super::rocks::{SharedResources, push_key};
 use crate::error::{Error, Result};
-use crate::model::KeyGroupRange;
+use crate::model::{Change, KeyGroupRange};
 use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions, SstFileWriter};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,7 +32,7 @@ const AFTER_ALL: &[u8] = &[u8::MAX];
 
 /// A table as RocksDB's manifest lists it.
 #[derive(Debug)]
-struct Table {
+struct Listed {
     name: String,
     level: i32,
     first: Vec<u8>,
@@ -83,6 +85,64 @@ pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedRe
     Ok(tables)
 }
 
+/// A new table, for [`KeyedState::ingest`].
+#[derive(Debug)]
+pub struct Table {
+    /// Its file.
+    pub path: PathBuf,
+    /// Its first key, as it is on disk.
+    pub first: Vec<u8>,
+    /// Its last key.
+    pub last: Vec<u8>,
+    /// Number of entries.
+    pub entries: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+}
+
+/// Writes what `entries` puts into the new table `path`; none if that is nothing. Entries that are not in the order of
+/// key group, state and key are damage of `source`.
+pub fn write_table(
+    path: &Path,
+    shared: &SharedResources,
+    source: &str,
+    entries: impl FnOnce(&mut dyn FnMut(Change<'_>) -> Result<()>) -> Result<()>,
+) -> Result<Option<Table>> {
+    let options = shared.options();
+    let mut writer = SstFileWriter::create(&options);
+    writer.open(path)?;
+    let (mut first, mut last, mut key) = (None, Vec::new(), Vec::new());
+    let (mut count, mut bytes) = (0, 0);
+    entries(&mut |change| {
+        key.clear();
+        push_key(&mut key, change.key_group, change.state, change.key);
+        if first.is_none() {
+            first = Some(key.clone());
+        } else if key <= last {
+            return Err(Error::corrupt(source, 0, "its keys are out of order"));
+        }
+        writer.put(&key, change.value)?;
+        std::mem::swap(&mut key, &mut last);
+        count += 1;
+        bytes += (change.key.len() + change.value.len()) as u64;
+        Ok(())
+    })?;
+    let Some(first) = first else { return Ok(None) };
+    writer.finish()?;
+    Ok(Some(Table { path: path.to_owned(), first, last, entries: count, bytes }))
+}
+
+/// Keys, and bytes of keys and values. Reads all of the state.
+pub fn count(keyed: &KeyedState) -> Result<(u64, u64)> {
+    let (mut keys, mut bytes) = (0, 0);
+    keyed.for_each(&mut |entry| {
+        keys += 1;
+        bytes += (entry.key.len() + entry.value.map_or(0, <[u8]>::len)) as u64;
+        Ok(())
+    })?;
+    Ok((keys, bytes))
+}
+
 /// Makes the base in `dir` forget the absent tables, all of which are beside `want`.
 fn drop_absent(dir: &Path, want: KeyGroupRange, shared: &SharedResources) -> Result<()> {
     let absent = |db: &DB| Ok::<_, Error>(tables(db)?.into_iter().find(|table| !dir.join(&table.name).exists()));
@@ -101,8 +161,8 @@ fn drop_absent(dir: &Path, want: KeyGroupRange, shared: &SharedResources) -> Res
     }
 }
 
-fn tables(db: &DB) -> Result<Vec<Table>> {
-    let table = |file: rocksdb::LiveFile| Table {
+fn tables(db: &DB) -> Result<Vec<Listed>> {
+    let table = |file: rocksdb::LiveFile| Listed {
         name: file.name.trim_start_matches('/').to_owned(),
         level: file.level,
         first: file.start_key.unwrap_or_default(),
@@ -113,15 +173,15 @@ fn tables(db: &DB) -> Result<Vec<Table>> {
 }
 
 /// Which of `tables` are needed (invariant 1).
-fn needed(tables: &[Table], groups: KeyGroupRange) -> Vec<bool> {
+fn needed(tables: &[Listed], groups: KeyGroupRange) -> Vec<bool> {
     let (start, end) = (groups.start.to_be_bytes(), groups.end.to_be_bytes());
-    let wanted = |t: &Table| t.level == 0 || (t.first[..] < end[..] && t.last[..] >= start[..]);
+    let wanted = |t: &Listed| t.level == 0 || (t.first[..] < end[..] && t.last[..] >= start[..]);
     let mut needed: Vec<bool> = tables.iter().map(wanted).collect();
     loop {
         let more: Vec<usize> = (0..tables.len())
             .filter(|&i| {
                 let touches =
-                    |t: &Table| t.level == tables[i].level && t.first <= tables[i].last && t.last >= tables[i].first;
+                    |t: &Listed| t.level == tables[i].level && t.first <= tables[i].last && t.last >= tables[i].first;
                 !needed[i] && tables.iter().zip(&needed).any(|(t, &needed)| needed && touches(t))
             })
             .collect();

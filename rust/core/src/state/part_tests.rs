@@ -173,7 +173,7 @@ fn p9_a_damaged_manifest_is_an_error() {
 
 #[test]
 fn invariant_1_bounds_are_inclusive_and_neighbours_come_along() {
-    let table = |name: &str, level, first: &[u8], last: &[u8]| Table {
+    let table = |name: &str, level, first: &[u8], last: &[u8]| Listed {
         name: name.into(),
         level,
         first: first.to_vec(),

@@ -201,6 +201,16 @@ impl GroupTable {
         Ok(!same)
     }
 
+    /// Adds a group that is kept in the state, under a key that the table does not have.
+    pub fn load(&mut self, key: &[u8], row: &[u8]) -> Result<()> {
+        self.check_room(1)?;
+        let mut vars = Vec::new();
+        let fixed = self.plan.shape().parse(row, &mut vars)?;
+        self.add(hash_key(key), key);
+        self.rows.push(fixed, &vars);
+        Ok(())
+    }
+
     /// The results of groups `range`, with the plan's output schema.
     pub fn finish(&self, range: Range<usize>) -> Result<RecordBatch> {
         let mut columns: Vec<ArrayRef> = self.plan.codec().decode(range.clone().map(|i| self.key(i)))?;

@@ -38,8 +38,8 @@ pub use background::Background;
 pub use claim::Claim;
 pub use environment::overlaid;
 pub use paths::{
-    FOLDER_META, ObjectType, SWEEP_MARK, head_name, head_number, index_name, log_name, manifest_name, object_type,
-    pack_name, sst_name, state_folder,
+    FOLDER_META, ObjectType, SAVEPOINT, SWEEP_MARK, head_name, head_number, index_name, log_name, manifest_name,
+    object_type, pack_name, part_name, sst_name, state_folder,
 };
 pub use put::Sealed;
 pub use transfer::{DownloadError, start_io_threads};

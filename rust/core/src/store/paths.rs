@@ -12,10 +12,12 @@
 //! <root>/.../probe/<32 hex>                    written and removed by a store check
 //! <root>/<query id>/<name>/_fastchangelog*.json   notes: whose folder it is, and what the last sweep saw
 //! <root>/<name>/head/<20 digits>               the checkpoints of a state in process, by number
+//! <savepoint>/part/<6 digits>                  entries of a canonical savepoint; a native one has copies by their names
+//! <savepoint>/_fastchangelog-savepoint         what makes the folder a savepoint
 //! ```
 //!
 //! Invariants:
-//! 1. names but those of notes and heads are random and never used twice, so an object that exists under a name just drawn is one's own;
+//! 1. names but those of notes, heads and savepoints are random and never used twice, so an object that exists under a name just drawn is one's own;
 //! 2. only heads have names that two may want: they are claimed. They have no [`ObjectType`]: what collects objects that
 //!    nobody names must leave them alone, since they are who names.
 
@@ -73,6 +75,14 @@ pub fn index_name() -> String {
 /// A new name of a probe object.
 pub(crate) fn probe_name() -> String {
     format!("probe/{}", random_hex())
+}
+
+/// The manifest of a savepoint, in a folder of its own.
+pub const SAVEPOINT: &str = "_fastchangelog-savepoint";
+
+/// The name of the `number`-th part of a savepoint.
+pub fn part_name(number: usize) -> String {
+    format!("part/{number:06}")
 }
 
 /// The folder of the heads of a state in process.

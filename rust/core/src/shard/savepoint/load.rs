@@ -1,0 +1,165 @@
+//! From a savepoint to the state of a range of key groups.
+//!
+//! Owns: reading the manifest, and what of the files a range needs.
+//! Does not own: the way from copied handles to a state (`rescale`), what a shard makes of the state (`origin`).
+//!
+//! Invariants:
+//! 1. the state holds exactly the entries of the range, as they were when the savepoint was taken;
+//! 2. of the parts of a canonical savepoint only those are fetched that may hold wanted entries;
+//! 3. what is out of order, is in two parts, or is not counted as the manifest says, is damage (P9).
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::{decode_file, decode_savepoint, decode_set_range};
+use crate::model::handle::HASH_ID;
+use crate::model::{KeyGroupRange, Op, Savepoint, SavepointContent, SavepointPart};
+use crate::shard::rescale::{Folder, RangeState, Rescaler};
+use crate::shard::sources::Sources;
+use crate::state::keyed::KeyedState;
+use crate::state::part::{Table, write_table};
+use crate::store::transfer::blocking;
+use crate::store::{SAVEPOINT, Store};
+use futures::{StreamExt, TryStreamExt, stream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// Parts in memory at the same time.
+const PARALLEL_PARTS: usize = 2;
+
+/// The savepoint of a folder.
+pub async fn read_savepoint(store: &Store) -> Result<Savepoint> {
+    let Some(bytes) = store.get_named(SAVEPOINT).await? else {
+        return Err(Error::not_found(format!(
+            "there is no savepoint in {}: the file {SAVEPOINT}, which is written last, is not there; check the address, \
+             or take the savepoint again if it was not finished or not copied as a whole",
+            store.uri()
+        )));
+    };
+    let savepoint = decode_savepoint(&format!("{}/{SAVEPOINT}", store.uri()), &bytes)?;
+    if savepoint.hash_id != HASH_ID {
+        return Err(Error::schema(format!(
+            "the savepoint {} uses key hash {}, this version of fastchangelog knows {HASH_ID}; use the version that wrote it",
+            store.uri(),
+            savepoint.hash_id
+        )));
+    }
+    Ok(savepoint)
+}
+
+impl Rescaler {
+    /// The state of the key groups `target` of `savepoint`, which is in this rescaler's store, in the new folder `dir`.
+    pub async fn load_savepoint(&self, savepoint: &Savepoint, target: KeyGroupRange, dir: &Path) -> Result<RangeState> {
+        let loaded = match &savepoint.content {
+            SavepointContent::Canonical(parts) => {
+                let (user, mut users) = mpsc::channel(1);
+                let loaded = self.load_parts(parts, target, dir, user).await;
+                // After a failure, other parts may still be at work on threads: they hold their folder.
+                users.recv().await;
+                loaded
+            }
+            SavepointContent::Native { handles, .. } => {
+                self.restore_range(target, &Sources::of(handles.clone())?, dir).await
+            }
+        };
+        loaded.map_err(|error| said(error, self.store.uri()))
+    }
+
+    async fn load_parts(
+        &self,
+        parts: &[SavepointPart],
+        target: KeyGroupRange,
+        dir: &Path,
+        user: mpsc::Sender<()>,
+    ) -> Result<RangeState> {
+        let start = Instant::now();
+        let folder = Folder::create(dir.to_owned(), None, user.clone())?;
+        let mut beside = dir.as_os_str().to_owned();
+        beside.push(".parts");
+        let beside = Folder::create(beside.into(), None, user)?;
+        let touches = |p: &&SavepointPart| p.key_groups.start < target.end && target.start < p.key_groups.end;
+        let wanted: Vec<_> = parts.iter().filter(touches).collect();
+        let fetched: u64 = wanted.iter().map(|part| part.object.size).sum();
+        let tables: Vec<_> = wanted.iter().enumerate().map(|(i, part)| self.table(i, part, target, &beside)).collect();
+        let tables: Vec<Option<Table>> = stream::iter(tables).buffered(PARALLEL_PARTS).try_collect().await?;
+        let tables: Vec<Table> = tables.into_iter().flatten().collect();
+        for (one, next) in tables.iter().zip(tables.iter().skip(1)) {
+            if one.last >= next.first {
+                let name = format!("{}/{SAVEPOINT}", self.store.uri());
+                return Err(Error::corrupt(name, 0, "two of its parts hold the same keys, or are out of order"));
+            }
+        }
+        let (keys, bytes) = tables.iter().fold((0, 0), |(keys, bytes), t| (keys + t.entries, bytes + t.bytes));
+        let (shared, paths) = (self.resources.clone(), tables.into_iter().map(|table| table.path).collect());
+        let keyed = blocking(move || {
+            let mut keyed = KeyedState::create(&folder.path, &shared)?;
+            keyed.ingest(paths)?;
+            drop(beside);
+            folder.keep();
+            Ok::<_, Error>(keyed)
+        });
+        let keyed = keyed.await?;
+        self.metrics.restores.add(1);
+        self.metrics.restore_bytes.add(fetched);
+        self.metrics.restore_micros.add_elapsed(start);
+        Ok(RangeState { keyed, keys, bytes, counted: true, fetched })
+    }
+
+    /// The wanted entries of a part in a new table; none if there are none.
+    async fn table(
+        &self,
+        i: usize,
+        part: &SavepointPart,
+        target: KeyGroupRange,
+        folder: &Arc<Folder>,
+    ) -> Result<Option<Table>> {
+        let bytes = self.store.get(&part.object).await?;
+        let name = format!("{}/{}", self.store.uri(), part.object.name);
+        let (shared, folder, part) = (self.resources.clone(), Arc::clone(folder), part.clone());
+        let whole = target.start <= part.key_groups.start && part.key_groups.end <= target.end;
+        let table = blocking(move || {
+            let table = write_table(&folder.path.join(i.to_string()), &shared, &name, |put| {
+                for (offset, length) in decode_file(&name, &bytes)? {
+                    let range = slice(offset, length)?;
+                    for change in decode_set_range(&name, offset, &bytes[range], target)?.iter() {
+                        if change.op != Op::Put {
+                            return Err(Error::corrupt(
+                                &name,
+                                offset,
+                                "it deletes a key; a savepoint only has entries",
+                            ));
+                        }
+                        put(change)?;
+                    }
+                }
+                Ok(())
+            })?;
+            let found = table.as_ref().map_or((0, 0), |t| (t.entries, t.bytes));
+            if whole && found != (part.entries, part.bytes) {
+                let what = format!("{} entries of {} bytes, the manifest says {}", found.0, found.1, part.entries);
+                return Err(Error::corrupt(&name, 0, what));
+            }
+            Ok(table)
+        });
+        table.await
+    }
+}
+
+fn slice(offset: u64, length: u64) -> Result<std::ops::Range<usize>> {
+    let at = usize::try_from(offset).map_err(Error::internal)?;
+    Ok(at..at + usize::try_from(length).map_err(Error::internal)?)
+}
+
+/// Says which savepoint it is about, and what can be done.
+pub(super) fn said(error: Error, uri: &str) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::not_found(format!(
+            "the savepoint {uri} lacks one of its files; copy it again, with all files, or use another one: {}",
+            error.message()
+        )),
+        ErrorKind::Corrupt => {
+            error.context(format!("the savepoint {uri} is damaged; copy it again, or use another one"))
+        }
+        _ => error.context(format!("the savepoint {uri}")),
+    }
+}

@@ -1,0 +1,330 @@
+//! Taking a savepoint: from the handles of all shards to a folder that needs nothing else.
+//!
+//! Owns: both forms, the order of writes, the removal of what a failure leaves.
+//! Does not own: which handles and where they come from, the state of a shard (`rescale`).
+//!
+//! Steps:
+//! 1. the target is writable and empty;
+//! 2. canonical: shard by shard, its state is made in a local folder, walked in order, and cut into parts; a part is
+//!    uploaded while the next is cut. Native: all objects that the handles reach are copied, byte for byte;
+//! 3. the manifest.
+//!
+//! Invariants:
+//! 1. the manifest is written after everything else was acknowledged; without it there is no savepoint;
+//! 2. the source is only read, and nothing that runs is held up;
+//! 3. memory: two parts, or the parts of [`PARALLEL_COPIES`] transfers; local disk: one shard, or as many files.
+
+use super::progress::Progress;
+use crate::config::Compression;
+use crate::error::{Error, Result};
+use crate::format::handle::decode_segment_index;
+use crate::format::{Crc, FILE_HEADER_LEN, encode_savepoint, encode_set, file_footer, file_header};
+use crate::model::{
+    Change, ChangeSet, InstanceId, KeyGroupRange, ObjectRef, Op, Savepoint, SavepointContent, SavepointOrigin,
+    SavepointPart, ShardHandle,
+};
+use crate::read::fetch_manifest;
+use crate::shard::rescale::Rescaler;
+use crate::shard::sources::Sources;
+use crate::state::keyed::KeyedState;
+use crate::store::transfer::blocking;
+use crate::store::{SAVEPOINT, Store, part_name};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::BTreeMap;
+use std::path::Path;
+use tokio::sync::mpsc;
+
+/// A part is cut at the next key group when it has half of this many bytes of keys and values, and anyway when it has
+/// all: large enough for a table of RocksDB, small enough to be held in memory.
+const PART_BYTES: u64 = 32 << 20;
+/// Bytes of keys and values in one change set of a part.
+const SET_BYTES: u64 = 4 << 20;
+/// Objects copied at the same time.
+const PARALLEL_COPIES: usize = 4;
+/// An object up to this size is copied through memory, a larger one through a file.
+const SMALL_OBJECT: u64 = 8 << 20;
+/// Dirty entries written to RocksDB at a time.
+const FLUSH_CHUNK: usize = 100_000;
+
+/// What a savepoint consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SavepointForm {
+    /// Sorted entries: for any later version, and other readers.
+    Canonical,
+    /// Copies of bases and segments: the fastest.
+    Native,
+}
+
+impl Rescaler {
+    /// Writes the state of `sources`, whose objects are in this rescaler's store, as a savepoint to the empty folder
+    /// `target`. `scratch` is an empty local folder. See the module documentation.
+    pub async fn take_savepoint(
+        &self,
+        sources: &Sources,
+        form: SavepointForm,
+        origin: SavepointOrigin,
+        target: &Store,
+        scratch: &Path,
+        progress: &Progress,
+    ) -> Result<Savepoint> {
+        // 1. a place for it
+        let there = |e: Error| e.context(format!("cannot write a savepoint to {}", target.uri()));
+        if let Some(found) = target.list("").await.map_err(there)?.first() {
+            return Err(Error::invalid(format!(
+                "cannot write a savepoint to {}: the folder is not empty, it has `{}`; give each savepoint a new folder",
+                target.uri(),
+                found.name
+            )));
+        }
+        target.check().await.map_err(there)?;
+        self.failpoints.hit("savepoint.begin")?;
+
+        let taken = self.fill(sources, form, origin, target, scratch, progress).await;
+        if taken.is_err() {
+            clear(target).await;
+        }
+        taken.map_err(there)
+    }
+
+    async fn fill(
+        &self,
+        sources: &Sources,
+        form: SavepointForm,
+        origin: SavepointOrigin,
+        target: &Store,
+        scratch: &Path,
+        progress: &Progress,
+    ) -> Result<Savepoint> {
+        // 2. the state
+        let handles = sources.handles();
+        let content = match form {
+            SavepointForm::Canonical => {
+                SavepointContent::Canonical(self.sort(sources, target, scratch, progress).await?)
+            }
+            SavepointForm::Native => {
+                let objects = self.objects_of(handles).await?;
+                self.copy(&objects, target, scratch, progress).await?;
+                SavepointContent::Native { handles: handles.to_vec(), objects }
+            }
+        };
+        let (keys, bytes) = match &content {
+            SavepointContent::Canonical(parts) => {
+                (parts.iter().map(|p| p.entries).sum(), parts.iter().map(|p| p.bytes).sum())
+            }
+            SavepointContent::Native { .. } => {
+                (handles.iter().map(|h| h.state_keys).sum(), handles.iter().map(|h| h.state_bytes).sum())
+            }
+        };
+        let first = &handles[0];
+        let savepoint = Savepoint {
+            id: InstanceId::random(),
+            origin,
+            shards: first.shards,
+            max_parallelism: first.max_parallelism,
+            hash_id: first.hash_id,
+            schema_id: first.schema_id,
+            schema: first.schema.clone(),
+            watermark: sources.watermark(),
+            keys,
+            bytes,
+            content,
+        };
+
+        // 3. what makes it one
+        self.failpoints.hit("savepoint.before-manifest")?;
+        target.put_new(SAVEPOINT, vec![encode_savepoint(&savepoint)]).await?;
+        tracing::info!(savepoint = target.uri(), keys, bytes, "took a savepoint");
+        Ok(savepoint)
+    }
+
+    /// The entries of all shards in order, in new parts.
+    async fn sort(
+        &self,
+        sources: &Sources,
+        target: &Store,
+        scratch: &Path,
+        progress: &Progress,
+    ) -> Result<Vec<SavepointPart>> {
+        progress.expect(sources.handles().iter().map(|h| h.state_bytes).sum());
+        let mut parts = Vec::new();
+        for handle in sources.handles() {
+            let dir = scratch.join(format!("shard-{}", handle.shard));
+            let state = self.restore_range(handle.key_groups, sources, &dir).await?;
+            let (sender, mut receiver) = mpsc::channel(1);
+            let cutting = blocking(move || cut(state.keyed, &sender));
+            // Owns the receiver: when a put fails, the other side notices and ends.
+            let sending = async {
+                let mut receiver = std::mem::replace(&mut receiver, mpsc::channel(1).1);
+                while let Some(draft) = receiver.recv().await {
+                    self.failpoints.hit("savepoint.part")?;
+                    let Cut { bytes, key_groups, entries, size } = draft;
+                    let object = target.put_new(&part_name(parts.len()), bytes).await?;
+                    parts.push(SavepointPart { object, key_groups, entries, bytes: size });
+                    progress.add(size);
+                }
+                Ok::<_, Error>(())
+            };
+            let (cut, sent) = tokio::join!(cutting, sending);
+            sent.and(cut)?;
+        }
+        Ok(parts)
+    }
+
+    /// Everything that `handles` reach, each once, by name.
+    pub async fn objects_of(&self, handles: &[ShardHandle]) -> Result<Vec<ObjectRef>> {
+        let mut found: BTreeMap<String, ObjectRef> = BTreeMap::new();
+        let mut note = |object: &ObjectRef| drop(found.insert(object.name.clone(), object.clone()));
+        for handle in handles {
+            handle.segments.iter().for_each(|segment| note(&segment.object));
+            if let Some(index) = &handle.indexed {
+                note(index);
+                let listed = decode_segment_index(&index.name, &self.store.get(index).await?)?;
+                listed.iter().for_each(|segment| note(&segment.object));
+            }
+            if let Some(base) = &handle.base {
+                note(&base.manifest);
+                let manifest = fetch_manifest(&self.store, base).await?;
+                manifest.files.iter().for_each(|file| note(&file.object));
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    async fn copy(&self, objects: &[ObjectRef], target: &Store, scratch: &Path, progress: &Progress) -> Result<()> {
+        progress.expect(objects.iter().map(|object| object.size).sum());
+        let copies: Vec<_> =
+            objects.iter().enumerate().map(|(i, object)| self.copy_one(i, object, target, scratch, progress)).collect();
+        stream::iter(copies).buffer_unordered(PARALLEL_COPIES).try_collect().await
+    }
+
+    async fn copy_one(
+        &self,
+        i: usize,
+        object: &ObjectRef,
+        target: &Store,
+        scratch: &Path,
+        progress: &Progress,
+    ) -> Result<()> {
+        self.failpoints.hit("savepoint.copy")?;
+        let written = if object.size <= SMALL_OBJECT {
+            target.put_new(&object.name, vec![self.store.get(object).await?]).await?
+        } else {
+            let file = scratch.join(format!("copy-{i}"));
+            self.store.get_to_file(object, &file).await?;
+            let written = target.put_file(&object.name, &file).await;
+            let _ = std::fs::remove_file(&file);
+            written?
+        };
+        if written != *object {
+            let what = format!("its copy has the checksum {:08x}, {:08x} was written", written.crc, object.crc);
+            return Err(Error::corrupt(format!("{}/{}", target.uri(), object.name), 0, what));
+        }
+        progress.add(object.size);
+        Ok(())
+    }
+}
+
+/// Removes what a savepoint that failed has left in its folder, which was empty before. Best effort.
+async fn clear(target: &Store) {
+    let Ok(found) = target.list("").await else { return };
+    for object in found {
+        if let Err(error) = target.delete(&object.name).await {
+            tracing::warn!(%error, savepoint = target.uri(), "an unfinished savepoint could not be removed");
+            return;
+        }
+    }
+}
+
+/// A part that is ready to be uploaded.
+struct Cut {
+    bytes: Vec<Bytes>,
+    key_groups: KeyGroupRange,
+    entries: u64,
+    size: u64,
+}
+
+/// Walks a state in order and hands its parts to `to`; the state's folder is gone afterwards.
+fn cut(mut keyed: KeyedState, to: &mpsc::Sender<Cut>) -> Result<()> {
+    let walked = walk(&mut keyed, to);
+    let destroyed = keyed.destroy();
+    walked.and(destroyed)
+}
+
+fn walk(keyed: &mut KeyedState, to: &mpsc::Sender<Cut>) -> Result<()> {
+    let send = |cut: Cut| to.blocking_send(cut).map_err(|_| Error::closed("the savepoint was given up"));
+    keyed.begin_flush();
+    while keyed.flush_dirty(FLUSH_CHUNK)? {}
+    let mut draft = Draft::new();
+    keyed.for_each_in_order(&mut |change| {
+        if draft.ends_before(change.key_group.0) {
+            send(std::mem::replace(&mut draft, Draft::new()).seal()?)?;
+        }
+        draft.push(change)
+    })?;
+    if draft.entries > 0 {
+        send(draft.seal()?)?;
+    }
+    Ok(())
+}
+
+/// A part in the making: a log object whose sets are in order.
+struct Draft {
+    bytes: Vec<Bytes>,
+    crc: Crc,
+    at: u64,
+    places: Vec<(u64, u64)>,
+    set: ChangeSet,
+    range: KeyGroupRange,
+    entries: u64,
+    size: u64,
+}
+
+impl Draft {
+    fn new() -> Self {
+        let header = file_header();
+        let mut crc = Crc::new();
+        crc.update(&header);
+        Self {
+            bytes: vec![header],
+            crc,
+            at: FILE_HEADER_LEN as u64,
+            places: Vec::new(),
+            set: ChangeSet::default(),
+            range: KeyGroupRange { start: u16::MAX, end: 0 },
+            entries: 0,
+            size: 0,
+        }
+    }
+
+    fn ends_before(&self, group: u16) -> bool {
+        self.size >= PART_BYTES || (self.size >= PART_BYTES / 2 && group >= self.range.end)
+    }
+
+    fn push(&mut self, change: Change<'_>) -> Result<()> {
+        debug_assert_eq!(change.op, Op::Put);
+        self.range.start = self.range.start.min(change.key_group.0);
+        self.range.end = change.key_group.0 + 1;
+        self.entries += 1;
+        self.size += (change.key.len() + change.value.len()) as u64;
+        self.set.push(change);
+        if self.set.payload_bytes() >= SET_BYTES { self.close_set() } else { Ok(()) }
+    }
+
+    fn close_set(&mut self) -> Result<()> {
+        let encoded = encode_set(&std::mem::take(&mut self.set), Compression::Zstd)?;
+        self.places.push((self.at, encoded.length));
+        self.at += encoded.length;
+        encoded.parts.iter().for_each(|part| self.crc.update(part));
+        self.bytes.extend(encoded.parts);
+        Ok(())
+    }
+
+    fn seal(mut self) -> Result<Cut> {
+        if !self.set.is_empty() {
+            self.close_set()?;
+        }
+        self.bytes.push(file_footer(&self.places, self.crc.value()));
+        Ok(Cut { bytes: self.bytes, key_groups: self.range, entries: self.entries, size: self.size })
+    }
+}

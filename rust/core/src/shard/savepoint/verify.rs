@@ -1,0 +1,117 @@
+//! Reading every byte of a savepoint, or of all objects that handles reach.
+//!
+//! Owns: the list of what is damaged. Does not own: repairing anything.
+//!
+//! Invariant: no damage means that every object is there with the bytes that were written, and of a savepoint that its
+//! files are what the manifest says: parts in order and counted, or all that the handles reach.
+
+use super::load::{read_savepoint, said};
+use super::progress::Progress;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::Crc;
+use crate::model::{KeyGroupRange, ObjectRef, Savepoint, SavepointContent};
+use crate::shard::rescale::Rescaler;
+use crate::shard::sources::Sources;
+use crate::store::Store;
+use futures::{StreamExt, stream};
+use std::path::Path;
+
+/// Objects read at the same time, and bytes of one request.
+const PARALLEL: usize = 4;
+const CHUNK: u64 = 8 << 20;
+
+/// An object that is not as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Damage {
+    /// Its name in the folder.
+    pub object: String,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// Reads all of `objects`; gives what is missing or differs. Other errors end it.
+pub async fn check_objects(store: &Store, objects: &[ObjectRef], progress: &Progress) -> Result<Vec<Damage>> {
+    progress.expect(objects.iter().map(|object| object.size).sum());
+    let checks: Vec<_> = objects.iter().map(|object| check(store, object, progress)).collect();
+    let mut damages = Vec::new();
+    let mut checks = stream::iter(checks).buffered(PARALLEL);
+    while let Some(checked) = checks.next().await {
+        damages.extend(checked?);
+    }
+    Ok(damages)
+}
+
+async fn check(store: &Store, object: &ObjectRef, progress: &Progress) -> Result<Option<Damage>> {
+    let checked = read_all(store, object, progress).await;
+    damage(&object.name, checked)
+}
+
+fn damage(object: &str, checked: Result<()>) -> Result<Option<Damage>> {
+    match checked {
+        Ok(()) => Ok(None),
+        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+            Ok(Some(Damage { object: object.to_owned(), what: e.message().to_owned() }))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn read_all(store: &Store, object: &ObjectRef, progress: &Progress) -> Result<()> {
+    if object.size <= CHUNK {
+        store.get(object).await?;
+        progress.add(object.size);
+        return Ok(());
+    }
+    let (mut crc, mut at) = (Crc::new(), 0);
+    while at < object.size {
+        let length = CHUNK.min(object.size - at);
+        crc.update(&store.get_range(object, at, length).await?);
+        progress.add(length);
+        at += length;
+    }
+    if crc.value() == object.crc {
+        return Ok(());
+    }
+    let what = format!("checksum {:08x} of its {} bytes, {:08x} was written", crc.value(), object.size, object.crc);
+    Err(Error::corrupt(format!("{}/{}", store.uri(), object.name), 0, what))
+}
+
+/// Checks the savepoint in the folder of `rescaler`, with an empty local folder for what is made on the way.
+pub async fn check_savepoint(
+    rescaler: &Rescaler,
+    scratch: &Path,
+    progress: &Progress,
+) -> Result<(Savepoint, Vec<Damage>)> {
+    let savepoint = read_savepoint(&rescaler.store).await?;
+    let objects: Vec<ObjectRef> = savepoint.objects().into_iter().cloned().collect();
+    let mut damages = check_objects(&rescaler.store, &objects, progress).await?;
+    if damages.is_empty() {
+        let content = check_content(rescaler, &savepoint, scratch).await.map_err(|e| said(e, rescaler.store.uri()));
+        damages.extend(damage(crate::store::SAVEPOINT, content)?);
+    }
+    Ok((savepoint, damages))
+}
+
+async fn check_content(rescaler: &Rescaler, savepoint: &Savepoint, scratch: &Path) -> Result<()> {
+    match &savepoint.content {
+        SavepointContent::Canonical(_) => {
+            let all = KeyGroupRange { start: 0, end: savepoint.max_parallelism };
+            let state = rescaler.load_savepoint(savepoint, all, &scratch.join("all")).await?;
+            let found = (state.keys, state.bytes);
+            state.keyed.destroy()?;
+            if found != (savepoint.keys, savepoint.bytes) {
+                let what = format!("it says {} keys, its parts hold {}", savepoint.keys, found.0);
+                return Err(Error::corrupt(rescaler.store.uri(), 0, what));
+            }
+        }
+        SavepointContent::Native { handles, objects } => {
+            let sources = Sources::of(handles.clone())?;
+            let mut listed = objects.clone();
+            listed.sort_by(|a, b| a.name.cmp(&b.name));
+            if rescaler.objects_of(sources.handles()).await? != listed {
+                return Err(Error::corrupt(rescaler.store.uri(), 0, "its handles name other files than it lists"));
+            }
+        }
+    }
+    Ok(())
+}
