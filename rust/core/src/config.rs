@@ -48,6 +48,7 @@ macro_rules! options {
     (@type duration) => { Duration };
     (@type ratio) => { f64 };
     (@type flag) => { bool };
+    (@type text) => { String };
     (@type compression) => { Compression };
 }
 
@@ -118,6 +119,8 @@ options! {
     background_transfers: count = "4",
     /// Number of key groups; 0 = from the number of partitions, as Flink does. Fixed at the first start of a state.
     max_parallelism: count = "0",
+    /// The savepoint whose state a query with a new checkpoint begins with; empty = with nothing. Shards that have a state already don't read it.
+    start_from: text = "",
     /// Shards that nobody opened for this long are closed.
     shard_idle_timeout: duration = "10m",
     /// Prepared versions kept in memory per shard.
@@ -209,6 +212,11 @@ mod parse {
             "false" | "0" | "no" | "off" => Ok(false),
             _ => Err(bad(name, value, "true or false")),
         }
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "one signature for all types")]
+    pub fn text(_: &str, value: &str) -> Result<String> {
+        Ok(value.trim().to_owned())
     }
 
     pub fn compression(name: &str, value: &str) -> Result<Compression> {
@@ -306,6 +314,7 @@ impl Options {
         "read_ahead",
         "discard_threads",
         "max_parallelism",
+        "start_from",
         "shard_idle_timeout",
         "max_prepared_versions",
         "payload_size",

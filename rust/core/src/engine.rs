@@ -10,9 +10,10 @@ use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
 use crate::format::handle::{decode_handle, encode_handle};
 use crate::metrics::{Metrics, SharedMetrics};
+use crate::model::ids::default_max_parallelism;
 use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
-use crate::shard::{Placement, Shard, ShardContext};
+use crate::shard::{Beginning, Placement, Shard, ShardContext};
 use crate::state::aggregate::{AggPlan, AggSpec};
 use crate::state::rocks::SharedResources;
 use crate::store::transfer::start_io_threads;
@@ -24,8 +25,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 pub use crate::shard::{Committed, MaterializeRun, ResultBatches, Session, ShardStatus};
 
@@ -87,6 +88,21 @@ struct Folder {
     store: Store,
     log: LogWriter,
     options: Options,
+    /// What shards without a handle begin with, once that is known.
+    beginning: OnceLock<Option<Arc<Beginning>>>,
+}
+
+/// What a folder says about itself, see [`FOLDER_META`].
+#[derive(Serialize, Deserialize)]
+struct Note {
+    format: u32,
+    query_id: String,
+    name: String,
+    checkpoint: Option<String>,
+    shards: u32,
+    /// The savepoint that this state began with, and its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    start_from: Option<(String, String)>,
 }
 
 /// Everything of one process.
@@ -144,8 +160,17 @@ impl Engine {
             return Ok(Session::ephemeral(plan, options.result_batch_rows));
         }
         let handle = request.handle.as_deref().map(parse_handle).transpose()?;
-        let folder = self.folder(request, handle.as_ref())?;
-        let shard = self.shard(request, &folder, handle.as_ref())?;
+        let folder = self.folder(request)?;
+        let beginning = if handle.is_none() { self.beginning(&folder, request)? } else { None };
+        let groups = match (&handle, &beginning) {
+            (Some(handle), _) => Some(handle.max_parallelism),
+            (None, Some(beginning)) => Some(beginning.savepoint().max_parallelism),
+            (None, None) => None,
+        };
+        let shard = self.shard(request, &folder, groups)?;
+        if let Some(beginning) = beginning {
+            shard.begin_with(beginning);
+        }
         shard.expect(handle.as_ref());
         self.divide_memory();
         Session::open(&shard, plan, handle, BatchId(request.batch))
@@ -164,7 +189,7 @@ impl Engine {
         Ok(plan)
     }
 
-    fn folder(&self, request: &OpenRequest, handle: Option<&ShardHandle>) -> Result<Arc<Folder>> {
+    fn folder(&self, request: &OpenRequest) -> Result<Arc<Folder>> {
         let key = format!(
             "{}\0{}\0{}\0{:?}\0{:?}",
             request.root, request.query_id, request.name, request.options, request.storage_options
@@ -204,33 +229,78 @@ impl Engine {
             local_twin.then(|| self.cache.twin(&store)),
         )
         .within(&self.budget);
-        if handle.is_none() {
-            self.describe(&store, request)?;
-        }
-        let folder = Arc::new(Folder { store, log, options });
+        let folder = Arc::new(Folder { store, log, options, beginning: OnceLock::new() });
         folders.insert(key, Arc::clone(&folder));
         Ok(folder)
     }
 
+    /// What shards of the folder without a handle begin with. The folder remembers it: a shard that gets its first rows
+    /// weeks later must not begin empty because an option was taken out meanwhile.
+    fn beginning(&self, folder: &Folder, request: &OpenRequest) -> Result<Option<Arc<Beginning>>> {
+        if let Some(known) = folder.beginning.get() {
+            return Ok(known.clone());
+        }
+        let (asked, uri) = (&folder.options.start_from, folder.store.uri());
+        let noted = self.runtime.block_on(folder.store.get_named(FOLDER_META))?;
+        let noted = noted.and_then(|bytes| serde_json::from_slice::<Note>(&bytes).ok());
+        let read = |from: &str| {
+            let metrics = Arc::clone(&self.config.metrics);
+            let points = Arc::clone(&self.config.failpoints);
+            let store = Store::open(from, &request.storage_options, &folder.options, metrics, points)?;
+            self.runtime.block_on(Beginning::read(store)).map(Arc::new).map_err(|e| e.context("option `start_from`"))
+        };
+        let id = |beginning: &Beginning| beginning.savepoint().id.to_string();
+        let beginning = match noted {
+            Some(Note { start_from: Some((from, noted)), .. }) => {
+                let beginning = read(if asked.is_empty() { &from } else { asked })?;
+                if id(&beginning) != noted {
+                    return Err(Error::invalid(format!(
+                        "the state {uri} began with the savepoint {noted} in {from}, which some shards have yet to read, \
+                         but {} holds the savepoint {}; give back the one it began with",
+                        beginning.uri(),
+                        id(&beginning)
+                    )));
+                }
+                Some(beginning)
+            }
+            Some(_) if !asked.is_empty() => {
+                return Err(Error::invalid(format!(
+                    "the state {uri} began without a savepoint, so option `start_from` cannot be set now; use a new \
+                     checkpointLocation to start from {asked}, or take the option out"
+                )));
+            }
+            Some(_) => None,
+            None => {
+                let beginning = if asked.is_empty() { None } else { Some(read(asked)?) };
+                self.describe(&folder.store, request, beginning.as_ref().map(|b| (b.uri().to_owned(), id(b))))?;
+                beginning
+            }
+        };
+        Ok(folder.beginning.get_or_init(|| beginning).clone())
+    }
+
     /// Writes what a sweep needs to know about a new folder; finds an unusable store before any work is done.
-    fn describe(&self, store: &Store, request: &OpenRequest) -> Result<()> {
-        let meta = serde_json::json!({
-            "format": 1,
-            "query_id": request.query_id,
-            "name": request.name,
-            "checkpoint": request.checkpoint,
-            "shards": request.shards,
-        });
+    fn describe(&self, store: &Store, request: &OpenRequest, start_from: Option<(String, String)>) -> Result<()> {
+        let OpenRequest { query_id, name, checkpoint, shards, .. } = request.clone();
+        let note = Note { format: 1, query_id, name, checkpoint, shards, start_from };
+        let note = serde_json::to_vec(&note).map_err(Error::internal)?;
         self.runtime
-            .block_on(store.put_overwrite(FOLDER_META, meta.to_string().into()))
+            .block_on(store.put_overwrite(FOLDER_META, note.into()))
             .map_err(|e| e.context(format!("cannot write to the state folder {}", store.uri())))
     }
 
-    fn shard(&self, request: &OpenRequest, folder: &Folder, handle: Option<&ShardHandle>) -> Result<Arc<Shard>> {
-        let groups = match handle {
-            Some(handle) if folder.options.max_parallelism == 0 => usize::from(handle.max_parallelism),
-            _ => folder.options.max_parallelism,
-        };
+    /// `groups`: the number of key groups of what the shard opens; none before the first batch.
+    fn shard(&self, request: &OpenRequest, folder: &Folder, groups: Option<u16>) -> Result<Arc<Shard>> {
+        let asked = folder.options.max_parallelism;
+        if let Some(groups) = groups.filter(|groups| asked == 0 && *groups != default_max_parallelism(request.shards)) {
+            return Err(Error::invalid(format!(
+                "the state has {groups} key groups, but rows come split for {}, the default for {} partitions; set the \
+                 option `max_parallelism` = {groups}, as when the state began",
+                default_max_parallelism(request.shards),
+                request.shards
+            )));
+        }
+        let groups = if asked == 0 { groups.map_or(0, usize::from) } else { asked };
         let placement = Placement::new(request.shard, request.shards, groups)?;
         let id = format!("{}/{}#{}", folder.store.uri(), request.shard, request.shards);
         let mut shards = self.shards.lock();

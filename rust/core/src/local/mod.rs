@@ -48,9 +48,10 @@ use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
-use crate::model::{BatchId, ShardHandle};
+use crate::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle};
 use crate::read::ObjectCache;
-use crate::shard::{Placement, Shard, ShardContext};
+use crate::shard::savepoint::{Progress as TakingProgress, SavepointForm, attended};
+use crate::shard::{Beginning, Placement, Rescaler, Shard, ShardContext, Sources};
 use crate::state::rocks::SharedResources;
 use crate::store::transfer::start_io_threads;
 use crate::store::{Background, Store};
@@ -60,7 +61,7 @@ use catalog::Catalog;
 use chain::Chain;
 use parking_lot::Mutex;
 use place::LocalPlace;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
@@ -98,6 +99,8 @@ pub struct OpenLocal {
     pub read_only: bool,
     /// Makes the state if there is none.
     pub create: bool,
+    /// The folder of a savepoint that a new state begins with.
+    pub savepoint: Option<Store>,
     /// Options of the state.
     pub options: Options,
     /// A private folder for what is local; none = under the temp folder.
@@ -180,6 +183,8 @@ impl LocalState {
         let place = LocalPlace::make(request.local_dir.as_deref())?;
         let shard = shard(request, store.clone(), &place, &runtime, ground)?;
         ground.failpoints.hit("local.open")?;
+        // What a new state begins with, once that is durable: the head that opens it names it.
+        let mut first = None;
         for _ in 0..TURNS {
             let newest = found.newest.as_ref().and_then(|head| head.handle.as_ref());
             let handle = request.handle.as_ref().or(newest);
@@ -194,12 +199,21 @@ impl LocalState {
                     shard.make_live(Some(handle), BatchId(handle.batch.0 + 1), (handle.schema_id, &handle.schema))?;
                     catalog
                 }
-                None => {
-                    shard.make_live(None, BatchId(0), (0, ""))?;
-                    Catalog::default()
-                }
+                None => match &request.savepoint {
+                    Some(savepoint) => {
+                        let begun = begin(&shard, runtime.block_on(Beginning::read(savepoint.clone()))?)?;
+                        let catalog = Catalog::parse(&begun.schema)?;
+                        first = Some(begun);
+                        catalog
+                    }
+                    None => {
+                        shard.make_live(None, BatchId(0), (0, ""))?;
+                        Catalog::default()
+                    }
+                },
             };
             still()?;
+            let handle = handle.or(first.as_ref());
             let chain = if request.read_only {
                 None
             } else {
@@ -313,6 +327,33 @@ impl LocalState {
         receiver.recv().map_err(|_| core::closed())?
     }
 
+    /// Writes the checkpoint `handle` as a savepoint to the empty folder `to`. Nothing waits for it. `scratch` is an
+    /// empty local folder.
+    pub fn savepoint(
+        &self,
+        handle: &ShardHandle,
+        form: SavepointForm,
+        to: &Store,
+        scratch: &Path,
+        tick: Tick<'_>,
+    ) -> Result<Savepoint> {
+        let context = self.core.shard().context();
+        let from = Rescaler {
+            store: context.store.clone(),
+            cache: context.cache.clone(),
+            resources: context.resources.clone(),
+            metrics: Arc::clone(&context.metrics),
+            failpoints: Arc::clone(&context.failpoints),
+        };
+        let sources = Sources::of(vec![handle.clone()])?;
+        let taken_millis = context.clock.now_millis();
+        let origin =
+            SavepointOrigin { query_id: String::new(), name: context.name.clone(), batch: handle.batch, taken_millis };
+        let progress = TakingProgress::default();
+        let taking = from.take_savepoint(&sources, form, origin, to, scratch, &progress);
+        context.runtime.block_on(attended(taking, tick))
+    }
+
     /// What a materialization would make unnecessary to replay.
     pub fn progress(&self) -> Progress {
         let (log_bytes, segments) = self.core.shard().since_base();
@@ -364,6 +405,24 @@ impl Drop for LocalState {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// The first version of a new state, out of a savepoint: durable and live.
+fn begin(shard: &Arc<Shard>, beginning: Beginning) -> Result<ShardHandle> {
+    let savepoint = beginning.savepoint();
+    let (schema_id, schema) = (savepoint.schema_id, savepoint.schema.clone());
+    if savepoint.max_parallelism != 1 {
+        return Err(Error::invalid(format!(
+            "the savepoint {} is of a query, which `grouped` starts from it (option `start_from`); open_state takes \
+             savepoints of its own states",
+            beginning.uri()
+        )));
+    }
+    shard.begin_with(Arc::new(beginning));
+    shard.make_live(None, BatchId(0), (schema_id, &schema))?;
+    let handle = shard.first_handle(BatchId(0), (schema_id, &schema))?;
+    shard.make_live(Some(&handle), BatchId(1), (schema_id, &schema))?;
+    Ok(handle)
 }
 
 fn check(request: &OpenLocal) -> Result<()> {

@@ -56,6 +56,7 @@ impl World {
             handle: None,
             read_only: false,
             create: true,
+            savepoint: None,
             options: self.options(),
             local_dir: Some(self.local.path().to_owned()),
         }

@@ -3,7 +3,6 @@
 //! Owns: reading what is live, and the step from it to the next version.
 //! Does not own: which handle counts (the owner decides, and hands it to `transition`), what is not yet in a version.
 
-use super::lineage::Lineage;
 use super::seal::{Draft, Sealed, Title};
 use super::{Live, Shard};
 use crate::error::{Error, Result};
@@ -83,12 +82,12 @@ impl Shard {
 
     /// A handle of the live state before its first version.
     pub(crate) fn first_handle(&self, batch: BatchId, (schema_id, schema): (u64, &str)) -> Result<ShardHandle> {
-        self.with_live(|live| {
+        let title = self.with_live(|live| {
             let schema = schema.to_owned();
             let instance = live.instance;
-            let title = Title { instance, parent: None, batch, schema_id, schema, state_keys: 0, state_bytes: 0 };
-            Ok(self.handle(&title, VersionId::random(), &Lineage::default()))
-        })
+            Ok(Title { instance, parent: None, batch, schema_id, schema, state_keys: 0, state_bytes: 0 })
+        })?;
+        self.beginning_handle(&title)
     }
 
     /// The live version from the finished base that waits, if `handle` is of that version and may have it.

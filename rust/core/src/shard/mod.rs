@@ -13,6 +13,7 @@
 //! Beside that stand [`rescale`]: a state of other key groups, made from the handles of all shards ([`sources`]); and
 //! [`savepoint`]: such a state from a folder that was put aside.
 
+mod beginning;
 mod direct;
 pub mod lineage;
 mod materialize;
@@ -26,6 +27,7 @@ pub mod sources;
 mod testing;
 mod transition;
 
+pub use beginning::Beginning;
 pub(crate) use direct::Net;
 pub use materialize::MaterializeRun;
 pub use rescale::{RangeState, Rescaler};
@@ -51,7 +53,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Hot tier of a shard until the engine divides the budget.
 const FIRST_HOT_LIMIT: u64 = 16 << 20;
@@ -134,7 +136,7 @@ impl Placement {
 pub(crate) struct Live {
     keyed: KeyedState,
     instance: InstanceId,
-    /// None = the empty state before the first batch.
+    /// None = the state before the first batch: empty, or what it was begun with and the lineage's base holds.
     version: Option<VersionId>,
     lineage: Lineage,
     inventory: Inventory,
@@ -184,6 +186,8 @@ pub struct Shard {
     hot_limit: AtomicU64,
     /// Bytes that the hot tier takes with the whole state in it, as far as handles told.
     whole: AtomicU64,
+    /// What its first version is; unset = empty.
+    beginning: OnceLock<Arc<Beginning>>,
 }
 
 /// What the outside may know about a shard.
@@ -232,6 +236,7 @@ impl Shard {
             sessions: AtomicU64::new(0),
             hot_limit: AtomicU64::new(FIRST_HOT_LIMIT),
             whole: AtomicU64::new(0),
+            beginning: OnceLock::new(),
         })
     }
 

@@ -7,7 +7,6 @@
 //! store's acknowledgement, returns the handle). Dropping a session before `commit` aborts it: nothing of it is kept.
 
 use super::Shard;
-use super::lineage::Lineage;
 use super::seal::{Draft, Sealed, Title};
 use crate::budget::{Part, Reservation};
 use crate::error::{Error, Result};
@@ -232,7 +231,7 @@ impl Session {
         let handle = match (stage, self.shard.clone()) {
             (Stage::Pending(pending), Some(shard)) => Some(self.seal(&shard, *pending)?),
             (Stage::Unchanged, None) => None,
-            (Stage::Unchanged, Some(shard)) => Some(self.unchanged(&shard)),
+            (Stage::Unchanged, Some(shard)) => Some(self.unchanged(&shard)?),
             _ => return Err(Error::closed("commit was called before: open a new session")),
         };
         if let Some(handle) = &handle {
@@ -265,10 +264,10 @@ impl Session {
     }
 
     /// The batch changed nothing: the same version, seen by a later batch.
-    fn unchanged(&self, shard: &Arc<Shard>) -> ShardHandle {
+    fn unchanged(&self, shard: &Arc<Shard>) -> Result<ShardHandle> {
         match &self.base {
-            Some(base) => ShardHandle { batch: self.batch, ..base.clone() },
-            None => shard.handle(&self.title(0, 0), VersionId::random(), &Lineage::default()),
+            Some(base) => Ok(ShardHandle { batch: self.batch, ..base.clone() }),
+            None => shard.beginning_handle(&self.title(0, 0)),
         }
     }
 

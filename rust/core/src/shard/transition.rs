@@ -30,7 +30,7 @@ impl Shard {
             self.drop_live();
         }
         match handle {
-            None => self.make_empty(),
+            None => self.make_first(schema),
             Some(handle) => {
                 self.check(handle, batch, schema)?;
                 self.make_version(handle)
@@ -74,11 +74,14 @@ impl Shard {
         Ok(())
     }
 
-    fn make_empty(&self) -> Result<InstanceId> {
+    fn make_first(&self, schema: (u64, &str)) -> Result<InstanceId> {
         if let Some(live) = self.live.read().as_ref().filter(|l| l.version.is_none()) {
             return Ok(live.instance);
         }
         self.drop_live();
+        if let Some(beginning) = self.beginning.get() {
+            return self.load(beginning, schema);
+        }
         let instance = InstanceId::random();
         let keyed = KeyedState::create(&self.fresh_dir()?, &self.context.resources)?;
         self.install(keyed, instance, None, Lineage::default(), Inventory::default(), (0, 0))?;
@@ -87,6 +90,9 @@ impl Shard {
 
     fn make_version(&self, handle: &ShardHandle) -> Result<InstanceId> {
         let at = self.live.read().as_ref().map(|l| (l.instance, l.version));
+        // What it was begun with is a version, too: the base's, whose handle a batch without rows hands out.
+        let begun = |l: &Live| l.lineage.base.as_ref().filter(|_| l.version.is_none()).map(|base| base.version);
+        let begun = self.live.read().as_ref().and_then(begun);
         if let Some((instance, version)) = at.filter(|(i, _)| *i == handle.instance) {
             if version == Some(handle.version) {
                 return Ok(instance);
@@ -107,7 +113,8 @@ impl Shard {
         }
         let index = self.read_index(handle).map_err(|error| self.explain(error, handle))?;
         let lineage = Lineage::of(handle, index)?;
-        if let Some((instance, Some(version))) = at
+        if let Some((instance, version)) = at
+            && let Some(version) = version.or(begun)
             && instance == handle.instance
             && let Some(position) = lineage.position(version)
         {

@@ -1,19 +1,25 @@
 //! A small world around the engine: what Spark would do, played by hand, and a plain model beside it.
 
+#![allow(dead_code, reason = "no test uses all of the world")]
 #![allow(clippy::unused_self, clippy::from_iter_instead_of_collect, reason = "a world reads better than types")]
 
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema};
 use base64::Engine as _;
+use fastchangelog_core::budget::MemoryBudget;
 use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::config::Options;
 use fastchangelog_core::engine::{Engine, EngineConfig, OpenRequest, Session, format_handle};
 use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::metrics::Metrics;
-use fastchangelog_core::model::ShardHandle;
+use fastchangelog_core::model::{BatchId, SavepointOrigin, ShardHandle};
+use fastchangelog_core::shard::savepoint::{Progress, SavepointForm};
+use fastchangelog_core::shard::{Rescaler, Sources};
 use fastchangelog_core::state::aggregate::AggSpec;
+use fastchangelog_core::state::rocks::SharedResources;
 use fastchangelog_core::state::split::Splitter;
+use fastchangelog_core::store::Store;
 use fastchangelog_core::{Error, Result};
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -80,6 +86,7 @@ struct Committed {
 
 pub struct World {
     seed: u64,
+    shards: u32,
     bucket: tempfile::TempDir,
     local: tempfile::TempDir,
     options: BTreeMap<String, String>,
@@ -109,6 +116,7 @@ impl World {
         all.extend(options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
         Self {
             seed,
+            shards: SHARDS,
             bucket: tempfile::tempdir().unwrap(),
             local,
             options: all,
@@ -119,8 +127,70 @@ impl World {
         }
     }
 
+    /// Another query of `shards` shards, which begins with the savepoint `from` of this one, as it is now.
+    pub fn successor(&self, shards: u32, from: &std::path::Path) -> Self {
+        let uri = from.to_str().unwrap();
+        let mut next = Self::new(self.seed, &[("start_from", uri)]);
+        next.shards = shards;
+        let model = self.history.last().unwrap().model.clone();
+        next.history = vec![Committed { handles: vec![None; shards as usize], model }];
+        next
+    }
+
+    /// Options of later requests.
+    pub fn set_option(&mut self, name: &str, value: Option<&str>) {
+        match value {
+            Some(value) => drop(self.options.insert(name.to_owned(), value.to_owned())),
+            None => drop(self.options.remove(name)),
+        }
+    }
+
+    /// Takes a savepoint of the newest batch in the folder `to`.
+    pub fn savepoint(&self, form: SavepointForm, to: &std::path::Path) {
+        let open = |path: &std::path::Path| {
+            let options = Options { file_sync: false, ..Options::default() };
+            let uri = path.to_str().unwrap();
+            Store::open(uri, &BTreeMap::new(), &options, Arc::default(), Failpoints::none()).unwrap()
+        };
+        let metrics: Arc<Metrics> = Arc::default();
+        let resources = SharedResources::new(&MemoryBudget::new(64 << 20), Arc::clone(&metrics)).unwrap();
+        let store = open(&self.bucket.path().join("query/default"));
+        let rescaler = Rescaler { store, cache: None, resources, metrics, failpoints: Failpoints::none() };
+        let handles = self.history.last().unwrap().handles.iter().flatten();
+        let handles = handles.map(|text| fastchangelog_core::engine::parse_handle(text).unwrap()).collect();
+        let sources = Sources::of(handles).unwrap();
+        let batch = BatchId(self.batch - 1);
+        let origin = SavepointOrigin { query_id: "query".into(), name: "default".into(), batch, taken_millis: 1 };
+        let scratch = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let progress = Progress::default();
+        let target = open(to);
+        runtime.block_on(rescaler.take_savepoint(&sources, form, origin, &target, scratch.path(), &progress)).unwrap();
+    }
+
+    /// True when the shard has a handle.
+    pub fn has_handle(&self, shard: u32) -> bool {
+        self.history.last().unwrap().handles[shard as usize].is_some()
+    }
+
+    /// As for a shard that had no rows yet.
+    pub fn forget_handles(&mut self) {
+        self.history.last_mut().unwrap().handles.fill(None);
+    }
+
+    /// Runs a batch on one shard only, as Spark does when the others get no rows.
+    pub fn batch_of_one_shard(&mut self, shard: u32) {
+        let base = self.history.last().unwrap().clone();
+        let (handle, results) = self.execute(shard, base.handles[shard as usize].clone(), &[]).unwrap();
+        assert!(results.is_empty());
+        let mut handles = base.handles;
+        handles[shard as usize] = Some(format_handle(&handle));
+        self.history.push(Committed { handles, model: base.model });
+        self.batch += 1;
+    }
+
     pub fn shards(&self) -> u32 {
-        SHARDS
+        self.shards
     }
 
     pub fn random_rows(&self, rng: &mut StdRng) -> Vec<Row> {
@@ -139,7 +209,7 @@ impl World {
             query_id: "query".into(),
             name: "default".into(),
             shard,
-            shards: SHARDS,
+            shards: self.shards,
             batch,
             handle,
             spec: self.spec.clone(),
@@ -164,7 +234,7 @@ impl World {
         let mut out = Vec::new();
         // two map tasks, small batches
         for half in rows.chunks(rows.len() / 2 + 1) {
-            let mut splitter = Splitter::new(&spec, SHARDS, GROUPS, 1 << 12).unwrap();
+            let mut splitter = Splitter::new(&spec, self.shards, GROUPS, 1 << 12).unwrap();
             for chunk in half.chunks(97) {
                 let keys: ArrayRef = Arc::new(StringArray::from_iter(chunk.iter().map(|r| r.0.as_deref())));
                 let amounts: ArrayRef = Arc::new(Int64Array::from_iter(chunk.iter().map(|r| Some(r.1))));
@@ -209,7 +279,7 @@ impl World {
         let payloads = self.payloads(rows);
         let mut handles = Vec::new();
         let mut results = Model::new();
-        for shard in 0..SHARDS {
+        for shard in 0..self.shards {
             let mut done = Vec::new();
             let mut failures = 0;
             while done.len() < executions {

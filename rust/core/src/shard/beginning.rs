@@ -1,0 +1,173 @@
+//! A shard whose first version is what a savepoint holds.
+//!
+//! Owns: the checks that the savepoint is of this state's kind, and the base that makes its first handle self-contained.
+//! Does not own: reading the savepoint (`savepoint`), which folder it is in and when a shard may begin with it (`engine`,
+//! `local`).
+//!
+//! Invariants:
+//! 1. no handle names anything of the savepoint: all that was loaded is in the bucket, as a base of this state's own,
+//!    before a session sees it (P2). The savepoint may be deleted once every shard has a handle;
+//! 2. the number of shards need not be the one the savepoint was taken of; the number of key groups must;
+//! 3. a shard whose state was begun stays at it until a version made from it is handed back: repeated first batches
+//!    begin with the same base.
+
+use super::lineage::Lineage;
+use super::rescale::{RangeState, Rescaler};
+use super::savepoint::read_savepoint;
+use super::seal::Title;
+use super::{Shard, destroy};
+use crate::error::{Error, Result};
+use crate::model::{InstanceId, Savepoint, ShardHandle, VersionId};
+use crate::snapshot::{Inventory, push};
+use crate::state::aggregate::schema_difference;
+use crate::state::part::count;
+use crate::store::Store;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Dirty entries written to RocksDB at a time.
+const FLUSH_CHUNK: usize = 100_000;
+
+/// A savepoint that shards begin with.
+#[derive(Debug)]
+pub struct Beginning {
+    store: Store,
+    savepoint: Savepoint,
+}
+
+impl Beginning {
+    /// Reads the savepoint in the folder `store`.
+    pub async fn read(store: Store) -> Result<Self> {
+        let savepoint = read_savepoint(&store).await?;
+        Ok(Self { store, savepoint })
+    }
+
+    /// Its folder, without credentials.
+    pub fn uri(&self) -> &str {
+        self.store.uri()
+    }
+
+    /// What its manifest says.
+    pub fn savepoint(&self) -> &Savepoint {
+        &self.savepoint
+    }
+}
+
+impl Shard {
+    /// Says what the first version of this shard is, if it has no handle yet. Only the first call counts.
+    pub fn begin_with(&self, beginning: Arc<Beginning>) {
+        let _ = self.beginning.set(beginning);
+    }
+
+    /// Fetches this shard's part of the savepoint and gives it a base of its own.
+    pub(super) fn load(&self, beginning: &Beginning, schema: (u64, &str)) -> Result<InstanceId> {
+        self.check_beginning(beginning, schema)?;
+        let context = &self.context;
+        context.failpoints.hit("beginning.load")?;
+        let from = Rescaler {
+            store: beginning.store.clone(),
+            cache: None,
+            resources: context.resources.clone(),
+            metrics: Arc::clone(&context.metrics),
+            failpoints: Arc::clone(&context.failpoints),
+        };
+        let dir = self.fresh_dir()?;
+        let groups = self.placement.key_groups();
+        let state = context.runtime.block_on(from.load_savepoint(&beginning.savepoint, groups, &dir))?;
+        let checkpoint = context.dir.join(format!("checkpoint-{}", VersionId::random()));
+        let based = self.give_base(state, &checkpoint);
+        let _ = std::fs::remove_dir_all(&checkpoint);
+        let (state, instance, lineage, inventory) = based?;
+        tracing::info!(shard = %self.id, savepoint = beginning.uri(), keys = state.keys, "begun with a savepoint");
+        self.install(state.keyed, instance, None, lineage, inventory, (state.keys, state.bytes))?;
+        Ok(instance)
+    }
+
+    fn check_beginning(&self, beginning: &Beginning, (schema_id, schema): (u64, &str)) -> Result<()> {
+        let Savepoint { max_parallelism, schema_id: stored, schema: old, .. } = &beginning.savepoint;
+        if *max_parallelism != self.placement.max_parallelism {
+            return Err(Error::invalid(format!(
+                "the savepoint {} has {max_parallelism} key groups, which are fixed for ever, but this state would have {}; \
+                 set the option `max_parallelism` = {max_parallelism}",
+                beginning.uri(),
+                self.placement.max_parallelism
+            )));
+        }
+        if *stored != schema_id {
+            let difference = schema_difference(old, schema).unwrap_or_default();
+            return Err(Error::schema(format!(
+                "the query is not the one whose state is in the savepoint {}: {difference}; start from a savepoint of this \
+                 query, or without one",
+                beginning.uri()
+            )));
+        }
+        Ok(())
+    }
+
+    fn give_base(
+        &self,
+        mut state: RangeState,
+        checkpoint: &std::path::Path,
+    ) -> Result<(RangeState, InstanceId, Lineage, Inventory)> {
+        let instance = InstanceId::random();
+        match self.base_of(&mut state, instance, checkpoint) {
+            Ok((lineage, inventory)) => Ok((state, instance, lineage, inventory)),
+            Err(error) => {
+                destroy(state.keyed);
+                Err(error)
+            }
+        }
+    }
+
+    fn base_of(
+        &self,
+        state: &mut RangeState,
+        instance: InstanceId,
+        checkpoint: &std::path::Path,
+    ) -> Result<(Lineage, Inventory)> {
+        if state.counted && state.keys == 0 {
+            return Ok((Lineage::default(), Inventory::default()));
+        }
+        let context = &self.context;
+        state.keyed.begin_flush();
+        while state.keyed.flush_dirty(FLUSH_CHUNK)? {}
+        let checkpointer = state.keyed.checkpointer();
+        if let Some(density) = checkpointer.tidy(state.bytes, 0.0)? {
+            self.control.lock().density = density;
+        }
+        checkpointer.checkpoint(checkpoint)?;
+        context.failpoints.hit("beginning.push")?;
+        let version = VersionId::random();
+        let (none, points) = (Inventory::default(), &context.failpoints);
+        let pushing = push(&context.store, checkpoint, &none, instance, version, version, points, &context.metrics);
+        // The upload reads everything anyway: what the handles did not tell is counted beside it.
+        let (pushed, counts) = std::thread::scope(|scope| {
+            let counting = (!state.counted).then(|| scope.spawn(|| count(&state.keyed)));
+            let pushed = context.runtime.block_on(pushing);
+            (pushed, counting.map(|thread| thread.join().unwrap_or_else(|_| Err(Error::internal("a count panicked")))))
+        });
+        let (base, inventory) = pushed?;
+        if let Some(counts) = counts {
+            (state.keys, state.bytes) = counts?;
+            state.counted = true;
+        }
+        state.keyed.set_hot_limit(self.hot_limit.load(Ordering::Relaxed))?;
+        state.keyed.warm_up()?;
+        Ok((Lineage { base: Some(base), ..Lineage::default() }, inventory))
+    }
+
+    /// The handle of the live state before its first version: empty, or what it was begun with.
+    pub(super) fn beginning_handle(&self, title: &Title) -> Result<ShardHandle> {
+        let live = self.live.read();
+        let live = live.as_ref().filter(|l| l.instance == title.instance && l.version.is_none());
+        let live = live.ok_or_else(|| {
+            Error::retryable(format!(
+                "shard {} moved on while this task was running; Spark will retry or drop it",
+                self.id
+            ))
+        })?;
+        let version = live.lineage.base.as_ref().map_or_else(VersionId::random, |base| base.version);
+        let title = Title { state_keys: live.state_keys, state_bytes: live.state_bytes, ..title.clone() };
+        Ok(self.handle(&title, version, &live.lineage))
+    }
+}
