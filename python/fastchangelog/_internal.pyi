@@ -4,7 +4,7 @@ Every call lets go of the GIL while it works or waits, hears Ctrl-C during waits
 `fastchangelog.errors` with a message of one line. Objects belong to the process that made them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, final
 
@@ -25,6 +25,8 @@ __all__ = [
     "MaterializeRun",
     "ObjectFolder",
     "ResultBatches",
+    "SavepointEntries",
+    "SavepointFolder",
     "Server",
     "ServerClient",
     "SessionClient",
@@ -221,8 +223,9 @@ class LocalState:
         read_only: bool,
         create: bool,
         provider: Callable[[], tuple[dict[str, str], float | None]] | None = None,
+        savepoint: SavepointFolder | None = None,
     ) -> LocalState:
-        """`provider` is asked for credentials as that of a `ChangelogStorage`."""
+        """`provider` is asked for credentials as that of a `ChangelogStorage`; a new state begins with `savepoint`."""
     @property
     def uri(self) -> str:
         """The state's folder, without credentials."""
@@ -236,6 +239,8 @@ class LocalState:
         """Every counter by name."""
     def newest(self) -> StateHandle | None:
         """The newest checkpoint that this object knows."""
+    def savepoint(self, handle: StateHandle, to: SavepointFolder, format: str, scratch: str) -> None:
+        """Writes a checkpoint as a savepoint."""
     def value_state(self, name: str, types: _ArrowSchema) -> ValueState:
         """A state of single values; `types` has the key's field, then the value's."""
     def begin_checkpoint(self, settle: Callable[[StateHandle | None, BaseException | None], None]) -> None:
@@ -533,6 +538,68 @@ class ObjectFolder:
         """Writes an object as a whole, also over another one."""
     def delete(self, name: str) -> None:
         """Deletes an object; one that is not there is fine."""
+
+@final
+class SavepointFolder:
+    """The folder of a savepoint, or of the state that one is taken of."""
+
+    def __new__(
+        cls,
+        uri: str,
+        options: Mapping[str, str],
+        storage_options: Mapping[str, str],
+        provider: Callable[[], tuple[dict[str, str], float | None]] | None = None,
+    ) -> SavepointFolder:
+        """Connects to `uri`; a local folder is made if need be."""
+    @property
+    def uri(self) -> str:
+        """The folder, without credentials."""
+    def take(
+        self,
+        handles: Sequence[str],
+        target: SavepointFolder,
+        format: str,
+        query_id: str,
+        name: str,
+        batch: int,
+        scratch: str,
+        report: Callable[[int, int], object] | None = None,
+    ) -> str:
+        """Takes a savepoint of the state in this folder and gives what it says, as `read` does.
+
+        :param handles: the texts of the handles of all shards, of one batch.
+        :param target: an empty folder.
+        :param format: `canonical` or `native`.
+        :param scratch: an empty local folder.
+        :param report: called now and then with the bytes that are done and all bytes.
+        """
+    def read(self) -> str:
+        """What the savepoint in this folder says, as JSON."""
+    def verify(
+        self, scratch: str, report: Callable[[int, int], object] | None = None
+    ) -> tuple[str, list[tuple[str, str]]]:
+        """Reads every byte of the savepoint in this folder: what it says, and the damaged objects."""
+    def verify_objects(
+        self, handles: Sequence[str], report: Callable[[int, int], object] | None = None
+    ) -> tuple[int, int, list[tuple[str, str]]]:
+        """Reads every byte of what handles of the state in this folder reach: objects, bytes, and what is damaged."""
+    def entries(
+        self, scratch: str, *, spec: str | None = None, state: int | None = None, types: pa.Schema | None = None
+    ) -> SavepointEntries:
+        """The entries of the savepoint in this folder: as `spec` says, or keys and values of a state."""
+
+@final
+class SavepointEntries:
+    """An iterator over the entries of a savepoint; made by `SavepointFolder.entries`."""
+
+    def __iter__(self) -> SavepointEntries: ...
+    def __next__(self) -> pa.RecordBatch: ...
+
+def spec_schema(spec: str) -> tuple[int, str]:
+    """The fingerprint of the rows of an aggregation, and their description."""
+
+def schema_difference(old: str, new: str) -> str | None:
+    """What changed between two descriptions of rows, in one sentence; None if nothing did."""
 
 def object_type(name: str) -> str | None:
     """What an object is by its name in a state's folder: `log`, `sst`, `base`, `index`, `head`, `probe` or `note`; None

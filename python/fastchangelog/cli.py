@@ -11,10 +11,10 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from fastchangelog.errors import FastChangelogError, InvalidArgument
 
@@ -84,12 +84,15 @@ def _parser() -> argparse.ArgumentParser:
         "inspect",
         help="show what a state folder or a handle holds",
         description="Lists queries and operators under a state folder, with objects and bytes by kind; or what a "
-        "handle names, as it is kept in Spark's state.",
+        "savepoint says; or what a handle names, as it is kept in Spark's state.",
     )
-    inspect.add_argument("uri", help="a state folder, such as /data/state or file:///data/state, or a handle's text")
-    inspect.add_argument("--json", action="store_true", help="for machines")
+    inspect.add_argument(
+        "uri", help="a state folder or a savepoint, such as /data/state or s3://bucket/state, or a handle"
+    )
+    _add_common(inspect)
     inspect.set_defaults(run=_inspect)
     _add_sweep(commands)
+    _add_savepoints(commands)
     return parser
 
 
@@ -119,6 +122,73 @@ def _add_sweep(commands: Any) -> None:
     )
     sweep.add_argument("--json", action="store_true", help="for machines")
     sweep.set_defaults(run=_sweep)
+
+
+def _add_common(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--storage-option", action="append", default=[], metavar="NAME=VALUE", help="of the store (repeatable)"
+    )
+    command.add_argument("--json", action="store_true", help="for machines")
+
+
+def _add_checkpoint(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--name", help="the name= of grouped(), if the query has several")
+    command.add_argument("--batch", type=int, help="by default the newest that committed")
+    command.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="of the Spark session (repeatable)"
+    )
+    _add_common(command)
+
+
+def _add_savepoints(commands: Any) -> None:
+    ls = commands.add_parser("ls", help="list states and savepoints under a folder, with their sizes")
+    ls.add_argument("uri", help="such as /data or s3://bucket/state")
+    _add_common(ls)
+    ls.set_defaults(run=_ls)
+
+    savepoint = commands.add_parser(
+        "savepoint",
+        help="put the state of a query's batch aside in a folder of its own",
+        description="Reads the handles of one batch in a query's checkpoint and writes its state as a savepoint. The "
+        "query may run meanwhile. A new query starts from it with options={'start_from': URI}.",
+    )
+    savepoint.add_argument("checkpoint", help="the query's checkpointLocation")
+    savepoint.add_argument("--state", required=True, metavar="ROOT", help="the state= of grouped()")
+    savepoint.add_argument("--to", required=True, metavar="URI", help="a new folder")
+    savepoint.add_argument(
+        "--format", choices=["canonical", "native"], default="canonical", help="sorted entries, or copied files"
+    )
+    _add_checkpoint(savepoint)
+    savepoint.set_defaults(run=_savepoint)
+
+    rescale = commands.add_parser(
+        "rescale",
+        help="put the state of a stopped query aside, and say how to start it with another number of partitions",
+    )
+    rescale.add_argument("checkpoint", help="the query's checkpointLocation")
+    rescale.add_argument("--state", required=True, metavar="ROOT", help="the state= of grouped()")
+    rescale.add_argument("--to", required=True, metavar="URI", help="a new folder for the savepoint")
+    rescale.add_argument("--partitions", type=int, help="of the new query")
+    _add_checkpoint(rescale)
+    rescale.set_defaults(run=_rescale)
+
+    verify = commands.add_parser(
+        "verify",
+        help="read and check every byte of a savepoint, or of what a query's batch needs",
+        description="Exit code 1 if something is missing or not as it was written.",
+    )
+    verify.add_argument("state", metavar="URI", help="a savepoint, or with --checkpoint the state= of grouped()")
+    verify.add_argument("--checkpoint", metavar="URI", help="a query's checkpointLocation")
+    _add_checkpoint(verify)
+    verify.set_defaults(run=_verify)
+
+    export = commands.add_parser("export", help="write the entries of a savepoint as a table")
+    export.add_argument("state", metavar="URI", help="a savepoint")
+    export.add_argument("--format", choices=["parquet"], default="parquet")
+    export.add_argument("--to", required=True, metavar="PATH", help="a new local file")
+    export.add_argument("--name", help="the name of a state, if it holds several")
+    _add_common(export)
+    export.set_defaults(run=_export)
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -162,28 +232,154 @@ def _shown(finding: Finding) -> list[str]:
 def _inspect(args: argparse.Namespace) -> int:
     if len(args.uri) > _SHORTEST_HANDLE and not os.path.exists(args.uri) and "://" not in args.uri:
         return _inspect_handle(args.uri, args.json)
-    root = _local_folder(args.uri)
+    from fastchangelog import listing, savepoints
+
+    if savepoints.is_savepoint(args.uri, _request(args)):
+        said = savepoints.read(args.uri, _request(args))
+        return _show(said, args.json, skip=("files",), more=[["file", f"{n} ({_bytes(s)})"] for n, s in said["files"]])
     rows: list[dict[str, Any]] = []
-    for query in sorted(p for p in root.iterdir() if p.is_dir()):
-        for name in sorted(p for p in query.iterdir() if p.is_dir()):
-            row: dict[str, Any] = {"query": query.name, "name": name.name}
-            for kind in ("log", "sst", "base", "index"):
-                sizes = [f.stat().st_size for f in (name / kind).rglob("*") if f.is_file()]
-                row[f"{kind}_objects"], row[f"{kind}_bytes"] = len(sizes), sum(sizes)
-            rows.append(row)
+    for item in listing.items(_object_folder(args)):
+        query, _, name = item.folder.rpartition("/")
+        row: dict[str, Any] = {"query": query, "name": name}
+        for kind in listing.KINDS:
+            row[f"{kind}_objects"], row[f"{kind}_bytes"] = item.objects.get(kind, 0), item.sizes.get(kind, 0)
+        rows.append(row)
     if args.json:
         print(json.dumps(rows, indent=1))
         return OK
     if not rows:
-        print(f"{root} holds no state")
+        print(f"{args.uri} holds no state")
         return FOUND
-    head = ["query", "name", "log", "sst", "base", "index"]
+    head = ["query", "name", *listing.KINDS]
     body = [
         [r["query"], r["name"], *(f"{r[f'{k}_objects']} ({_bytes(r[f'{k}_bytes'])})" for k in head[2:])] for r in rows
     ]
     for line in _table([head, *body]):
         print(line)
     return OK
+
+
+def _ls(args: argparse.Namespace) -> int:
+    from fastchangelog import listing
+
+    found = listing.items(_object_folder(args))
+    if args.json:
+        rows = [{"kind": i.kind, "folder": i.folder, "objects": i.count, "bytes": i.bytes} for i in found]
+        print(json.dumps(rows, indent=1))
+        return OK
+    if not found:
+        print(f"{args.uri} holds no state and no savepoint")
+        return FOUND
+    body = [[i.kind, i.folder or ".", f"{i.count} objects", _bytes(i.bytes)] for i in found]
+    for line in _table([["kind", "folder", "objects", "bytes"], *body]):
+        print(line)
+    return OK
+
+
+def _savepoint(args: argparse.Namespace) -> int:
+    from fastchangelog import savepoints
+
+    with _progress(args) as report:
+        taken = savepoints.take(_request(args), args.to, args.format, report)
+    return _show(taken, args.json, skip=("files", "schema", "schema_id"))
+
+
+def _rescale(args: argparse.Namespace) -> int:
+    from fastchangelog import savepoints
+
+    if args.partitions is not None:
+        savepoints.check_partitions(_request(args), args.partitions)
+    with _progress(args) as report:
+        taken = savepoints.take(_request(args), args.to, "native", report)
+    lines = savepoints.rescale_lines(taken, args.state, args.partitions)
+    if args.json:
+        print(json.dumps({**taken, "start_with": lines}, indent=1))
+        return OK
+    print(f"{taken['uri']} holds {taken['keys']} keys of batch {taken['batch']}. Start the query again with")
+    for line in lines:
+        print(f"    {line}")
+    return OK
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from fastchangelog import savepoints
+
+    with _progress(args) as report:
+        if args.checkpoint is None:
+            checked = savepoints.verify(args.state, _request(args), report)
+        else:
+            checked = savepoints.verify_checkpoint(_request(args), report)
+    damaged = checked.pop("damaged")
+    if args.json:
+        print(json.dumps({**checked, "damaged": damaged}, indent=1))
+    else:
+        print(
+            f"{checked['uri']}: read {checked['objects']} objects, {_bytes(checked['bytes'])}; {len(damaged)} damaged"
+        )
+        for line in _table([[d["object"], d["what"]] for d in damaged]) if damaged else []:
+            print(line)
+    return FOUND if damaged else OK
+
+
+def _export(args: argparse.Namespace) -> int:
+    from fastchangelog import savepoints
+
+    written = savepoints.export(args.state, args.to, _request(args))
+    if args.json:
+        print(json.dumps(written, indent=1))
+    else:
+        print(f"{written['file']}: {written['rows']} rows of {', '.join(written['columns'])}")
+    return OK
+
+
+def _show(values: dict[str, Any], as_json: bool, skip: Sequence[str], more: Sequence[list[str]] = ()) -> int:
+    if as_json:
+        print(json.dumps(values, indent=1))
+        return OK
+    rows = [[name, str(value)] for name, value in values.items() if name not in skip]
+    for line in _table([*rows, *more]):
+        print(line)
+    return OK
+
+
+def _request(args: argparse.Namespace) -> Any:
+    from fastchangelog import savepoints
+
+    return savepoints.Request(
+        checkpoint=getattr(args, "checkpoint", None) or "",
+        root=getattr(args, "state", None) or args.uri,
+        name=getattr(args, "name", None),
+        batch=getattr(args, "batch", None),
+        storage_options=_pairs("--storage-option", args.storage_option),
+        conf=_pairs("--conf", getattr(args, "conf", [])),
+    )
+
+
+def _object_folder(args: argparse.Namespace) -> Any:
+    from fastchangelog import _internal, config
+
+    uri = config.existing(args.uri)
+    return _internal.ObjectFolder(
+        uri, {}, config.gather_storage_options(uri, _pairs("--storage-option", args.storage_option))
+    )
+
+
+@contextmanager
+def _progress(args: argparse.Namespace) -> Iterator[Callable[[int, int], object] | None]:
+    """A bar, if somebody looks at it."""
+    if args.json or not sys.stderr.isatty():
+        yield None
+        return
+
+    def draw(done: int, total: int) -> None:
+        share = min(1.0, done / total) if total else 0.0
+        bar = "#" * round(30 * share)
+        print(f"\r[{bar:<30}] {100 * share:3.0f} % of {_bytes(total)}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield draw
+    finally:
+        print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
 
 
 def _inspect_handle(text: str, as_json: bool) -> int:
@@ -233,16 +429,6 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
         if not text.partition("=")[0].strip() or "=" not in text:
             raise InvalidArgument(f"{option} takes NAME=VALUE")
     return {name.strip(): value for name, _, value in (text.partition("=") for text in given)}
-
-
-def _local_folder(uri: str) -> Path:
-    url = urlsplit(uri)
-    if url.scheme not in ("", "file"):
-        raise InvalidArgument(f"inspect reads local folders only for now, not {url.scheme}://")
-    path = Path(unquote(url.path) if url.scheme else uri)
-    if not path.is_dir():
-        raise InvalidArgument(f"{path} is not a folder; give the state= of grouped()")
-    return path
 
 
 def _bytes(number: float) -> str:

@@ -7,13 +7,14 @@ Does not own: names, defaults and meanings of options, and which of them contrad
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgument, StateNotFoundError
 
 __all__ = [
     "CredentialProvider",
@@ -21,6 +22,7 @@ __all__ = [
     "StorageOption",
     "ask",
     "duration",
+    "existing",
     "gather_options",
     "gather_storage_options",
     "size",
@@ -94,6 +96,24 @@ def _text(name: str, value: OptionValue) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     raise InvalidArgument(f"option `{name}` is a {type(value).__name__}; give a text, a number, a bool or a timedelta")
+
+
+def existing(uri: str) -> str:
+    """A folder that must be there, as its absolute URI: connecting to a mistyped local one would make it.
+
+    >>> existing("s3://bucket/savepoint")
+    's3://bucket/savepoint'
+    >>> existing("/no/such/folder")
+    Traceback (most recent call last):
+    fastchangelog.errors.StateNotFoundError: there is no folder /no/such/folder; check the address
+    """
+    url = urlsplit(uri)
+    if url.scheme not in ("", "file"):
+        return uri
+    path = os.path.abspath(unquote(url.path) if url.scheme else uri)
+    if not os.path.isdir(path):
+        raise StateNotFoundError(f"there is no folder {path}; check the address")
+    return "file://" + quote(path)
 
 
 def duration(name: str, value: str | timedelta) -> timedelta:

@@ -25,6 +25,7 @@ What no checkpoint holds is lost when the program ends, however it ends. Everyth
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -55,6 +56,7 @@ def open_state(
     handle: Handle | None = None,
     read_only: bool = False,
     create: bool = True,
+    savepoint: str | None = None,
     options: Mapping[str, OptionValue] | None = None,
     storage_options: Mapping[str, StorageOption] | None = None,
 ) -> State:
@@ -64,6 +66,9 @@ def open_state(
     ``memory_budget`` bounds the memory, and a quarter of it the changes that no checkpoint holds yet.
     Local files are caches, in the temp folder (``TMPDIR``).
     ``create``: makes the state if there is none. ``read_only``: nothing can be changed, and nobody is disturbed.
+
+    ``savepoint``: the folder of a savepoint of `State.savepoint`, which a new state begins with; if there is a state
+    already, it is not read. It is opened with the same ``storage_options``.
 
     **One writer.** Who opens a state to write takes it over: the next checkpoint of an older writer, in whichever
     process, ends with `FencedError`, and what it changed since its last checkpoint is not kept. The store must be able
@@ -89,9 +94,16 @@ the name, or let it be made (create=True, and not read_only)
     store = gather_storage_options(uri, given)
     asked = None if provider is None else partial(ask, provider)
     start = None if handle is None else handle._native
+    begin = None if savepoint is None else _folder(savepoint, storage_options)
     texts = gather_options(options)
-    native = _internal.LocalState(uri, name, texts, store, start, read_only, create, asked)
+    native = _internal.LocalState(uri, name, texts, store, start, read_only, create, asked, begin)
     return State(native, None if read_only else Bases(native, MaterializationPolicy.from_options(texts)))
+
+
+def _folder(uri: str, storage_options: Mapping[str, StorageOption] | None) -> _internal.SavepointFolder:
+    provider, given = split_provider(storage_options)
+    asked = None if provider is None else partial(ask, provider)
+    return _internal.SavepointFolder(uri, {}, gather_storage_options(uri, given), asked)
 
 
 class Handle:
@@ -197,6 +209,31 @@ class State:
         first."""
         newest = self._native.newest()
         return None if newest is None else Handle(newest)
+
+    def savepoint(
+        self, uri: str, *, format: str = "canonical", storage_options: Mapping[str, StorageOption] | None = None
+    ) -> Handle:
+        """Takes a checkpoint and puts it aside in the empty folder ``uri``, which then needs nothing else: it may be
+        copied, and kept for as long as you like. Others may read and change the state meanwhile. Returns the
+        checkpoint; of a read-only state its newest one is taken.
+
+        ``format``: ``"canonical"`` is sorted and readable by any later version, ``"native"`` is a copy of the files.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with open_state(f"{folder}/state") as st:
+        ...         st.value_state("a", key="int", value="int")[1] = 10
+        ...         handle = st.savepoint(f"{folder}/savepoint")
+        ...     with open_state(f"{folder}/another", savepoint=f"{folder}/savepoint") as st:
+        ...         st.value_state("a", key="int", value="int")[1]
+        10
+        """
+        handle = self.handle if self.read_only else self.checkpoint()
+        if handle is None:
+            raise InvalidArgument(f"the state in {self.uri} has no checkpoint yet, so there is nothing to put aside")
+        with tempfile.TemporaryDirectory(prefix="fastchangelog-", ignore_cleanup_errors=True) as scratch:
+            self._native.savepoint(handle._native, _folder(uri, storage_options), format, scratch)
+        return handle
 
     def value_state(self, name: str, key: Any, value: Any) -> ValueState:
         """One value for each key. ``key`` and ``value`` are schemas: DDL texts, PySpark types or Arrow types.

@@ -1,7 +1,8 @@
-"""`fastchangelog sweep`: a sweep of a state root with a Spark session of its own, and what it says.
+"""`fastchangelog sweep`: a sweep of a state root with a Spark session, and what it says.
 
-Owns: the session, the connection to the state's store, the report for people and for machines.
-Does not own: the sweep (`sweeper`), reading checkpoints (`spark.roots`), arguments and exit codes (cli).
+Owns: the connection to the state's store, the report for people and for machines.
+Does not own: the sweep (`sweeper`), sessions and checkpoints (`spark.sessions`, `spark.roots`), arguments and exit
+codes (cli).
 """
 
 from __future__ import annotations
@@ -11,16 +12,13 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fastchangelog import _internal, config
-from fastchangelog.errors import FastChangelogError, InvalidArgument
+from fastchangelog.errors import InvalidArgument
 from fastchangelog.sweep import Entry
 from fastchangelog.sweeper import FolderReport, Sweeper
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["Outcome", "Request", "sweep"]
 
@@ -137,57 +135,23 @@ def sweep(request: Request) -> Outcome:
         config.gather_options(conf=conf),
         config.gather_storage_options(request.root, request.storage_options, conf),
     )
-    started: list[SparkSession] = []
-
-    def session() -> SparkSession:
-        spark, ours = _spark(conf)
-        started.extend([spark] if ours else [])
-        return spark
-
     try:
         from fastchangelog.spark.roots import SparkCheckpoints
+        from fastchangelog.spark.sessions import on_demand
     except ImportError as error:
         raise InvalidArgument(f"a sweep reads checkpoints with Spark: {error}") from None
-    sweeper = Sweeper(
-        root,
-        SparkCheckpoints(session),
-        grace=grace,
-        clock=time.time,
-        locations=request.checkpoints,
-        delete=request.delete,
-        orphans=request.orphans,
-    )
-    try:
+    with on_demand(conf, "sweep") as session:
+        sweeper = Sweeper(
+            root,
+            SparkCheckpoints(session),
+            grace=grace,
+            clock=time.time,
+            locations=request.checkpoints,
+            delete=request.delete,
+            orphans=request.orphans,
+        )
         reports = sweeper.run()
-    finally:
-        for spark in started:
-            spark.stop()
     return Outcome(request, tuple(reports), sweeper.unknown)
-
-
-def _spark(conf: Mapping[str, str]) -> tuple[SparkSession, bool]:
-    """A session, and whether it was started for this sweep."""
-    from pyspark.sql import SparkSession
-
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active, False
-    builder = SparkSession.builder.appName("fastchangelog sweep")
-    settings = {
-        "spark.master": "local[*]",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        **conf,
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    try:
-        spark = builder.getOrCreate()
-    except Exception as error:
-        raise FastChangelogError(f"Spark does not start here: {error}; `fastchangelog doctor` says more") from None
-    if "spark.log.level" not in conf:
-        spark.sparkContext.setLogLevel("OFF")  # what cannot be read is said by the sweep
-    return spark, True
 
 
 def _check_root(root: str) -> None:

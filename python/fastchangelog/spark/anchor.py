@@ -90,7 +90,8 @@ class Anchor(StatefulProcessor):
             _internal.failpoint("anchor.opened")
             for payloads in rows:
                 for payload in payloads["payload"]:
-                    session.merge(payload)
+                    if payload:  # an empty one only opens the shard, see `split`
+                        session.merge(payload)
             _internal.failpoint("anchor.merged")
             names = [*operator.output.names, metrics.COLUMN]
             for batch in session.finish():

@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.config import OptionValue
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgument, SchemaMismatchError
 from fastchangelog.spark import columns, metrics, settings
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
 from fastchangelog.spark.anchor import Anchor, Operator
@@ -96,7 +96,10 @@ class GroupedStream:
         settings.prepare_session(spark)
         columns.run_this_interpreter(spark)
         self._partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
+        self._begun_with: str | None = None
         if self._streaming:
+            begun = settings.start_from(self._options, self._storage_options, self._partitions)
+            self._options, self._begun_with = begun
             self._warn_of_waves()
         elif _inside_foreach_batch():
             warnings.warn(
@@ -159,6 +162,8 @@ class GroupedStream:
 
     def _plan(self, analysed: Analysed) -> DataFrame:
         _internal.spec_check(analysed.spec)
+        if self._begun_with is not None:
+            self._check_begun_with(analysed.spec, self._begun_with)
         operator = Operator(
             analysed.spec,
             self._root,
@@ -186,6 +191,14 @@ class GroupedStream:
         first = 0 if analysed.keys_in_result else analysed.num_keys
         fields = analysed.result.fields[first:]
         return rows.select(*[_named(F.col(f"__r{first + i}"), f) for i, f in enumerate(fields)])
+
+    def _check_begun_with(self, spec: str, old: str) -> None:
+        difference = _internal.schema_difference(old, _internal.spec_schema(spec)[1])
+        if difference is not None:
+            raise SchemaMismatchError(
+                f"option `start_from`: the savepoint {self._options['start_from']} is of another query: {difference}; "
+                "start from a savepoint of this query, or without one"
+            )
 
     def _warn_of_waves(self) -> None:
         slots = columns.slots(self._df.sparkSession)

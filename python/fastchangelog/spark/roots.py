@@ -134,6 +134,29 @@ class SparkCheckpoints:
             tuple(notes),
         )
 
+    def handles(self, location: str, batch: int | None = None) -> tuple[str, int, dict[int, dict[int, str]]]:
+        """What a savepoint is taken of: the query, the batch (by default the newest that committed), and for each of
+        its operators the handles by partition.  The query may run meanwhile."""
+        location = _plain(location)
+        query = self.query_id(location)
+        if query is None:
+            raise StateNotFoundError(f"there is no checkpoint {location}; give the query's checkpointLocation")
+        batches = sorted(self._log(location, "commits"))
+        if not batches:
+            raise StateNotFoundError(f"{location} has no committed batch yet; wait for the query's first one")
+        chosen = batches[-1] if batch is None else batch
+        if chosen not in batches:
+            raise InvalidArgument(
+                f"{location} has no committed batch {chosen}; Spark keeps the batches {batches[0]} to {batches[-1]}"
+            )
+        try:
+            found = {n: {part: h for h, part in self._state(location, n, chosen)} for n in self._operators(location)}
+        except FastChangelogError:
+            raise
+        except Exception as error:  # of PySpark, or of Py4J for what a task failed with
+            raise _unreadable(f"{location}, batch {chosen}", error) from None
+        return query, chosen, found
+
     def _log(self, location: str, name: str) -> dict[int, float]:
         """The batches of one of Spark's logs, and when each entry was written."""
         try:

@@ -6,6 +6,7 @@ Does not own: the meaning of an option (the Rust core), the store's credentials 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import urllib.parse
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fastchangelog import _internal, config, memory
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgument, StateNotFoundError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,7 @@ __all__ = [
     "read_options",
     "resolved",
     "size_option",
+    "start_from",
     "state_root",
     "storage_options",
 ]
@@ -150,6 +152,36 @@ def memory_confs(spark: SparkSession, options: Mapping[str, str]) -> dict[str, s
     if doubt is not None:
         _log.warning("%s", doubt)
     return confs
+
+
+def start_from(
+    options: dict[str, str], storage_options: Mapping[str, object], partitions: int
+) -> tuple[dict[str, str], str | None]:
+    """Checks the savepoint that the option `start_from` names, if it does: the options with its number of key groups,
+    and the description of its rows."""
+    uri = options.get("start_from")
+    if not uri:
+        return options, None
+    folder = _internal.SavepointFolder(config.existing(uri), options, resolved(storage_options))
+    try:
+        found = json.loads(folder.read())
+    except StateNotFoundError as error:
+        raise StateNotFoundError(
+            f"option `start_from`: {error}. A query that has run from it does not need it any more: take the option "
+            "out, and set `max_parallelism` if the next start asks for it"
+        ) from None
+    groups, asked = found["max_parallelism"], int(options.get("max_parallelism", "0"))
+    if asked not in (0, groups):
+        raise InvalidArgument(
+            f"the savepoint {uri} has {groups} key groups, which are fixed for ever, but the option `max_parallelism` "
+            f"is {asked}; leave it out"
+        )
+    if partitions > groups:
+        raise InvalidArgument(
+            f"{SHUFFLE_PARTITIONS} is {partitions}, but the savepoint {uri} has {groups} key groups (max_parallelism), "
+            f"fixed at its state's first start; set it to 1 to {groups}"
+        )
+    return {**options, "start_from": config.existing(uri), "max_parallelism": str(groups)}, found["schema"]
 
 
 def size_option(options: Mapping[str, str], name: str) -> int:

@@ -15,7 +15,7 @@ from fastchangelog import _internal
 from fastchangelog.errors import one_line
 from fastchangelog.spark import settings
 from fastchangelog.spark.plan.shards import shard_ids
-from fastchangelog.spark.task import Shipped, local_property, settle
+from fastchangelog.spark.task import Shipped, is_first, local_property, settle
 
 __all__ = ["WATERMARK_DELAY", "Split", "payload_type"]
 
@@ -46,6 +46,7 @@ class Split(Shipped):
         self._max_parallelism = int(options.get("max_parallelism", "0"))
         self._payload_bytes = payload_bytes
         self._partitions = partitions
+        self._wakes = bool(options.get("start_from"))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -61,6 +62,9 @@ class Split(Shipped):
         for batch in batches:
             if batch.num_rows:
                 yield from _rows(splitter.push(shaped(batch, self._input)), ids)
+        if self._wakes and is_first():
+            # Each shard takes its part of the savepoint now, also one without rows: afterwards nobody needs it.
+            yield from _rows([(shard, b"") for shard in range(shards)], ids)
         _internal.failpoint("split.finish")
         yield from _rows(splitter.finish(), ids)
         settle("split")

@@ -12,7 +12,7 @@ from typing import Any
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument
 
-__all__ = ["BATCH_ID", "QUERY_ID", "Shipped", "local_property", "settle"]
+__all__ = ["BATCH_ID", "QUERY_ID", "Shipped", "is_first", "local_property", "settle"]
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -24,6 +24,14 @@ def local_property(name: str) -> str | None:
 
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(name)
+
+
+def is_first() -> bool:
+    """True in one task of a query's first batch."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.getLocalProperty(BATCH_ID) == "0" and context.partitionId() == 0
 
 
 class Shipped:

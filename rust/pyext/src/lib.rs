@@ -10,6 +10,7 @@ mod gate;
 mod handle;
 mod options;
 mod provider;
+mod savepoint;
 mod server;
 mod session;
 mod split;
@@ -38,6 +39,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<state::StateMaterialization>()?;
     module.add_class::<split::Splitter>()?;
     module.add_class::<store::ObjectFolder>()?;
+    module.add_class::<savepoint::SavepointFolder>()?;
+    module.add_class::<savepoint::SavepointEntries>()?;
     module.add_class::<session::SessionClient>()?;
     module.add_class::<session::ResultBatches>()?;
     module.add_class::<session::ServerClient>()?;
@@ -53,6 +56,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::default_max_parallelism, module)?)?;
     module.add_function(wrap_pyfunction!(options::build_info, module)?)?;
     module.add_function(wrap_pyfunction!(options::failpoint, module)?)?;
+    module.add_function(wrap_pyfunction!(savepoint::spec_schema, module)?)?;
+    module.add_function(wrap_pyfunction!(savepoint::schema_difference, module)?)?;
     module.add_function(wrap_pyfunction!(split::spec_check, module)?)?;
     module.add_function(wrap_pyfunction!(store::object_type, module)?)?;
     module.add_function(wrap_pyfunction!(store::manifest_json, module)?)?;

@@ -5,6 +5,7 @@ use crate::futures::{Bell, Make, settle_later};
 use crate::gate::{Kept, enter, exclusive, raise};
 use crate::options::all_metrics;
 use crate::provider::provider;
+use crate::savepoint::{SavepointFolder, save, store_of};
 use arrow_array::ArrayRef;
 use arrow_schema::Schema;
 use fastchangelog_core::clock::SystemClock;
@@ -23,6 +24,7 @@ use pyo3::types::PyBytes;
 use pyo3_arrow::{PyArray, PyRecordBatch, PySchema};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 const STATE: &str = "state";
@@ -31,6 +33,12 @@ const STATE: &str = "state";
 #[pyclass(frozen, eq, hash, module = "fastchangelog._internal")]
 #[derive(PartialEq, Eq)]
 pub(crate) struct StateHandle(ShardHandle);
+
+impl StateHandle {
+    pub(crate) fn inner(&self) -> &ShardHandle {
+        &self.0
+    }
+}
 
 impl Hash for StateHandle {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -86,7 +94,7 @@ impl LocalState {
 #[pymethods]
 impl LocalState {
     #[new]
-    #[pyo3(signature = (uri, name, options, storage_options, handle, read_only, create, provider = None))]
+    #[pyo3(signature = (uri, name, options, storage_options, handle, read_only, create, provider = None, savepoint = None))]
     #[expect(clippy::too_many_arguments, reason = "what open_state takes")]
     fn new(
         py: Python<'_>,
@@ -98,8 +106,10 @@ impl LocalState {
         read_only: bool,
         create: bool,
         provider: Option<Py<PyAny>>,
+        savepoint: Option<PyRef<'_, SavepointFolder>>,
     ) -> PyResult<Self> {
         let handle = handle.map(|handle| handle.0.clone());
+        let savepoint = savepoint.map(|folder| store_of(&folder));
         let state = enter(py, |tick| {
             let points = std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default();
             let ground = Ground {
@@ -111,7 +121,7 @@ impl LocalState {
             let provider = provider.map(|ask| self::provider(ask, &ground.clock));
             let (metrics, failpoints) = (Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints));
             let root = Store::open_with(uri, &storage_options, provider, &options, metrics, failpoints)?;
-            let request = OpenLocal { root, name, handle, read_only, create, options, local_dir: None };
+            let request = OpenLocal { root, name, handle, read_only, create, savepoint, options, local_dir: None };
             local::LocalState::open(request, &ground, tick)
         })?;
         let opened = Self(Kept::new(Arc::new(state)));
@@ -141,6 +151,17 @@ impl LocalState {
     fn newest(&self, py: Python<'_>) -> PyResult<Option<StateHandle>> {
         let newest = enter(py, |_| Ok(self.0.get(STATE)?.newest()))?;
         Ok(newest.map(StateHandle))
+    }
+
+    fn savepoint(
+        &self,
+        py: Python<'_>,
+        handle: &StateHandle,
+        to: &SavepointFolder,
+        format: &str,
+        scratch: PathBuf,
+    ) -> PyResult<()> {
+        enter(py, |tick| save(self.0.get(STATE)?, handle, to, format, &scratch, tick))
     }
 
     fn value_state(&self, py: Python<'_>, name: &str, types: PySchema) -> PyResult<ValueState> {
@@ -224,7 +245,7 @@ impl StateMaterialization {
     }
 }
 
-fn key_and_value(types: &Schema) -> Result<(&arrow_schema::Field, &arrow_schema::Field)> {
+pub(crate) fn key_and_value(types: &Schema) -> Result<(&arrow_schema::Field, &arrow_schema::Field)> {
     match &types.fields()[..] {
         [key, value] => Ok((key, value)),
         other => Err(Error::internal(format!("{} types where a key's and a value's are needed", other.len()))),

@@ -1,0 +1,69 @@
+"""`fastchangelog ls` and `inspect`: what a folder of states or savepoints holds, local or remote.
+
+Owns: telling queries' states, states in process and savepoints apart by their names, and adding up objects and bytes.
+Does not own: the listing (the core's store), what a savepoint says (`savepoints`), arguments and tables (cli).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from fastchangelog import _internal
+
+__all__ = ["KINDS", "Item", "items"]
+
+KINDS = ("log", "sst", "base", "index")
+"""Kinds of objects in a state's folder."""
+
+_MANIFEST = "_fastchangelog-savepoint"
+_OURS = (*KINDS, "part", "head", "probe")
+
+
+@dataclasses.dataclass
+class Item:
+    """One state or savepoint."""
+
+    kind: str
+    """`query`, `state` or `savepoint`."""
+    folder: str
+    """Relative to the folder that was listed; empty for that itself."""
+    objects: dict[str, int] = dataclasses.field(default_factory=dict)
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Of all objects."""
+        return sum(self.sizes.values())
+
+    @property
+    def count(self) -> int:
+        """Number of objects."""
+        return sum(self.objects.values())
+
+
+def items(folder: _internal.ObjectFolder) -> list[Item]:
+    """What is under `folder`, in the order of names."""
+    return _items((name, size) for name, size, _ in folder.list(""))
+
+
+def _items(listed: Iterable[tuple[str, int]]) -> list[Item]:
+    found: dict[str, Item] = {}
+    for name, size in listed:
+        parts = name.split("/")
+        if parts[-1].startswith("_fastchangelog"):
+            place, kind = "/".join(parts[:-1]), "note"
+        elif len(parts) > 1 and parts[-2] in _OURS:
+            place, kind = "/".join(parts[:-2]), parts[-2]
+        else:
+            continue
+        item = found.setdefault(place, Item("query", place))
+        if parts[-1] == _MANIFEST:
+            item.kind = "savepoint"
+        elif kind == "head":
+            item.kind = "state"
+        elif kind == "part" and item.kind == "query":
+            item.kind = "unfinished savepoint"
+        item.objects[kind] = item.objects.get(kind, 0) + 1
+        item.sizes[kind] = item.sizes.get(kind, 0) + size
+    return sorted(found.values(), key=lambda item: item.folder)
