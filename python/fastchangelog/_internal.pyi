@@ -48,8 +48,10 @@ __all__ = [
     "parse_duration",
     "parse_options",
     "parse_size",
+    "schema_difference",
     "segment_index_json",
     "spec_check",
+    "spec_schema",
 ]
 
 __version__: str

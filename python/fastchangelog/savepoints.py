@@ -231,8 +231,8 @@ def _result(function: str, types: list[pa.DataType]) -> pa.DataType:
 def _find(request: Request) -> _Found:
     """The handles of all shards of the batch, with the state they belong to."""
     try:
+        from fastchangelog.sessions import on_demand
         from fastchangelog.spark.roots import SparkCheckpoints
-        from fastchangelog.spark.sessions import on_demand
     except ImportError as error:
         raise InvalidArgument(f"a checkpoint is read with Spark: {error}") from None
     uri = config.existing(request.root)
