@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import fastchangelog
-from fastchangelog import _internal, server
+from fastchangelog import _internal, memory, server
 from fastchangelog.counters import metrics
 from fastchangelog.errors import ClosedError, InvalidArgument, RetryableError
 from fastchangelog.place import Place
@@ -263,6 +263,13 @@ def test_a_limited_address_space_names_its_setting(world: ServerWorld) -> None:
     assert "`spark.executor.pyspark.memory`" in found.stderr, found.stderr
     assert "`memory_budget`" in found.stderr
     assert world.pids() == []
+
+
+def test_the_first_line_of_the_log_says_what_the_budget_is_and_why(world: ServerWorld) -> None:
+    expected = memory.default_budget({}, memory.Limits.here())
+    assert running(world.start())
+    assert world.events()[0]["facts"]["memory_budget"] == f"{expected.bytes}: {expected.why}"
+    assert metrics()["memory_budget"] == expected.bytes
 
 
 def test_the_server_may_open_as_many_files_as_the_system_allows(world: ServerWorld) -> None:
