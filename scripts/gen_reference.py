@@ -65,7 +65,7 @@ def options_page() -> str:
     if table is None:
         raise SystemExit("config.rs: the table of options was not found")
     rows = re.findall(r'((?:\s*///[^\n]*\n)+)\s*(\w+): (\w+) = "([^"]*)"', table.group(1))
-    kinds = {"count": "number", "ratio": "number", "flag": "true or false", "compression": "name"}
+    kinds = {"count": "number", "ratio": "number", "flag": "true or false", "compression": "name", "restoring": "name"}
     lines = [f"| `{name}` | `{value}` | {kinds.get(kind, kind)} | {_doc(doc)} |" for doc, name, kind, value in rows]
     return _OPTIONS_HEAD + "\n".join(lines) + "\n"
 

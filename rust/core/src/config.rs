@@ -18,6 +18,15 @@ pub enum Compression {
     Zstd,
 }
 
+/// When a restored shard serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restoring {
+    /// When its hot tier is loaded.
+    Eager,
+    /// When its files are on the local disk.
+    Lazy,
+}
+
 macro_rules! options {
     ($($(#[doc = $doc:literal])* $name:ident: $type:ident = $default:literal),* $(,)?) => {
         /// Everything a user can set. `options=` and `spark.fastchangelog.<name>` use these names.
@@ -50,6 +59,7 @@ macro_rules! options {
     (@type flag) => { bool };
     (@type text) => { String };
     (@type compression) => { Compression };
+    (@type restoring) => { Restoring };
 }
 
 options! {
@@ -95,6 +105,8 @@ options! {
     cache_size: size = "10GiB",
     /// Downloaded local copies that nobody has used for this long are removed; those kept for recovery stay.
     cache_idle_timeout: duration = "10m",
+    /// When a restored shard serves its first batch. eager: when its state is in the hot tier, if it fits there. lazy: when its files are on the local disk; the hot tier is loaded after the batch, in the background.
+    restore: restoring = "eager",
     /// Segments named in a handle before older ones move to an index object.
     max_handle_segments: count = "32",
     /// Time between materializations of a shard.
@@ -166,7 +178,7 @@ impl Options {
 }
 
 mod parse {
-    use super::{Compression, Duration, Error, Result};
+    use super::{Compression, Duration, Error, Restoring, Result};
 
     fn bad(name: &str, value: &str, want: &str) -> Error {
         Error::invalid(format!("option `{name}` = `{value}` is not {want}"))
@@ -225,6 +237,14 @@ mod parse {
             "lz4" => Ok(Compression::Lz4),
             "zstd" => Ok(Compression::Zstd),
             _ => Err(bad(name, value, "zstd, lz4 or none")),
+        }
+    }
+
+    pub fn restoring(name: &str, value: &str) -> Result<Restoring> {
+        match value.trim().to_ascii_lowercase().as_str() {
+            "eager" => Ok(Restoring::Eager),
+            "lazy" => Ok(Restoring::Lazy),
+            _ => Err(bad(name, value, "eager or lazy")),
         }
     }
 

@@ -30,7 +30,8 @@ fn p2_p3_everything_local_can_be_deleted_at_any_moment() {
     for seed in seeds(6) {
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);
-        let mut world = World::new(seed, &[("max_handle_segments", "4")]);
+        let restore = if seed % 2 == 0 { "eager" } else { "lazy" };
+        let mut world = World::new(seed, &[("max_handle_segments", "4"), ("restore", restore)]);
         for _ in 0..20 {
             let rows = world.random_rows(&mut rng);
             world.batch(&rows, 1, Kept::Last);
@@ -87,6 +88,8 @@ fn p2_every_store_call_may_fail() {
             "promote.applied",
             "restore.before",
             "restore.base-done",
+            "restore.replayed",
+            "restore.warm",
             "materialize.flush",
             "materialize.checkpoint",
             "materialize.push",

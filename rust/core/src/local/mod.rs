@@ -226,6 +226,7 @@ impl LocalState {
                 tracing::info!(state = store.uri(), writer = chain.epoch(), "opened");
                 Some(chain)
             };
+            shard.warm_up_behind();
             let limit = shard.context().budget.limit() / LAYERS_SHARE;
             let core = Core::new(shard, store, runtime.handle().clone(), catalog, chain, handle.cloned(), limit);
             return Self::start(Arc::new(core), runtime, place);

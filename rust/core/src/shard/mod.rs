@@ -26,6 +26,7 @@ pub mod sources;
 #[cfg(test)]
 mod testing;
 mod transition;
+mod warm;
 
 pub use beginning::Beginning;
 pub(crate) use direct::Net;
@@ -44,7 +45,7 @@ use crate::model::ids::default_max_parallelism;
 use crate::model::{BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
 use crate::read::ObjectCache;
 use crate::snapshot::Inventory;
-use crate::state::keyed::KeyedState;
+use crate::state::keyed::{KeyedState, WarmUp};
 use crate::state::rocks::SharedResources;
 use crate::store::{Background, Store};
 use crate::write::LogWriter;
@@ -52,7 +53,7 @@ use lineage::Lineage;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Hot tier of a shard until the engine divides the budget.
@@ -144,6 +145,8 @@ pub(crate) struct Live {
     state_bytes: u64,
     /// Grows with every state that replaces this one; a materialization of an older epoch is dropped.
     epoch: u64,
+    /// What is on disk and not loaded into the hot tier yet, after a lazy restore.
+    cold: Option<WarmUp>,
 }
 
 /// A version that a session made and that nobody promoted yet: a cache of its change set.
@@ -183,6 +186,8 @@ pub struct Shard {
     control: Mutex<Control>,
     last_used_millis: AtomicU64,
     sessions: AtomicU64,
+    /// True while a lazily restored state is being loaded into the hot tier.
+    warming: AtomicBool,
     hot_limit: AtomicU64,
     /// Bytes that the hot tier takes with the whole state in it, as far as handles told.
     whole: AtomicU64,
@@ -234,6 +239,7 @@ impl Shard {
             control: Mutex::new(Control { last_materialized_millis: now, ..Control::default() }),
             last_used_millis: AtomicU64::new(now),
             sessions: AtomicU64::new(0),
+            warming: AtomicBool::new(false),
             hot_limit: AtomicU64::new(FIRST_HOT_LIMIT),
             whole: AtomicU64::new(0),
             beginning: OnceLock::new(),

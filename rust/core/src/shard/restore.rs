@@ -8,7 +8,8 @@
 //! 1. begin to fetch the log after the base, so that it comes while the base's tables do;
 //! 2. bring the base to a new folder, from local copies or the store, and open it;
 //! 3. apply the log, in order: what it changed lately is in the hot tier then;
-//! 4. let go of what was live before, and load the rest of the base into the hot tier, if it fits.
+//! 4. let go of what was live before, and load the rest of the base into the hot tier, if it fits; a lazy restore leaves
+//!    that to `warm`.
 //!
 //! Invariants:
 //! 1. the state is live only when all of base and log is in it (P5);
@@ -18,6 +19,7 @@
 
 use super::lineage::Lineage;
 use super::{Shard, destroy};
+use crate::config::Restoring;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{BaseRef, SegmentRef, ShardHandle};
 use crate::read::{Progress, SetsAhead, fetch_base};
@@ -96,7 +98,9 @@ impl Shard {
         // 4. the hot tier
         self.drop_live();
         keyed.set_hot_limit(hot_limit)?;
-        keyed.warm_up()?;
+        if context.options.restore == Restoring::Eager {
+            keyed.warm_up()?;
+        }
         context.failpoints.hit("restore.warm")?;
         let counts = (handle.state_keys, handle.state_bytes);
         let (bytes, _) = progress.bytes();

@@ -347,6 +347,7 @@ impl Drop for Session {
         if let Some(shard) = &self.shard {
             shard.sessions.fetch_sub(1, Ordering::Relaxed);
             shard.touch();
+            shard.warm_up_behind();
             if !matches!(self.stage, Stage::Done) {
                 shard.context().metrics.sessions_aborted.add(1);
             }

@@ -5,6 +5,7 @@
 
 use super::lineage::Lineage;
 use super::{Live, Prepared, Shard};
+use crate::config::Restoring;
 use crate::error::{Error, Result};
 use crate::format::handle::decode_segment_index;
 use crate::model::handle::HASH_ID;
@@ -213,8 +214,12 @@ impl Shard {
             control.next_epoch += 1;
             control.next_epoch
         };
-        let mut live = Live { keyed, instance, version, lineage, inventory, state_keys, state_bytes, epoch };
+        let mut live =
+            Live { keyed, instance, version, lineage, inventory, state_keys, state_bytes, epoch, cold: None };
         self.limit_hot(&mut live)?;
+        if self.context.options.restore == Restoring::Lazy {
+            live.cold = live.keyed.begin_warm_up();
+        }
         *self.live.write() = Some(live);
         Ok(())
     }

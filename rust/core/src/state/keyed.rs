@@ -1,7 +1,7 @@
 //! Keyed state of one shard: the hot tier over RocksDB.
 //!
 //! Owns: reads and writes of promoted state, the flush of dirty entries and checkpoints for materialization, the local
-//! folder.
+//! folder; in a file of its own (`warm`) the loading of what is on disk into the hot tier.
 //! Does not own: versions, overlays and what may be promoted when (`shard`); uploads (`snapshot`).
 //!
 //! Invariants of a [`KeyedState`]:
@@ -9,6 +9,10 @@
 //! 2. RocksDB holds nothing that was not applied (P4), and together with the dirty entries it holds all of it;
 //! 3. what was read from disk is put into the hot tier before the next change, when it still is what is on disk;
 //! 4. after a failed write it answers nothing any more: its owner drops it and restores (P3).
+
+mod warm;
+
+pub use warm::WarmUp;
 
 use super::checkpoint::Checkpointer;
 use super::codec::hash_key;
@@ -311,31 +315,6 @@ impl KeyedState {
     /// Ends compactions and flushes of RocksDB, also those that somebody waits for; none begins any more.
     pub fn stop_background(&self) {
         self.db.cancel_all_background_work(false);
-    }
-
-    /// Loads all of RocksDB into the hot tier, if it fits under the hot limit. True when the tier is complete then:
-    /// lookups never go to disk until something is evicted.
-    pub fn warm_up(&mut self) -> Result<bool> {
-        self.check()?;
-        if self.hot.is_complete() {
-            return Ok(true);
-        }
-        let keys = self.db.property_int_value("rocksdb.estimate-num-keys").ok().flatten().unwrap_or(0);
-        // A guess far above the limit saves the attempt; entries take 32 bytes and more.
-        if keys.saturating_mul(32) > self.hot.limit().saturating_mul(2) {
-            return Ok(false);
-        }
-        let mut fits = true;
-        let hot = &mut self.hot;
-        scan(&self.db, &mut |entry| {
-            let key =
-                HotKey { hash: hash_key(entry.key), state: entry.state, key_group: entry.key_group, key: entry.key };
-            fits = hot.load(&key, entry.value.unwrap_or_default());
-            Ok(fits)
-        })?;
-        self.hot.set_complete(fits);
-        self.account.update(&self.hot);
-        Ok(fits)
     }
 
     /// Every key with its value, in no order.

@@ -92,7 +92,8 @@ enum Step {
     Flush(usize),
     FuzzyBase,
     Reopen,
-    WarmUp,
+    /// So many entries of a loading that goes on with the next such step.
+    WarmUp(usize),
 }
 
 fn key() -> impl Strategy<Value = Key> {
@@ -119,7 +120,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1..40usize).prop_map(Step::Flush),
         1 => Just(Step::FuzzyBase),
         1 => Just(Step::Reopen),
-        1 => Just(Step::WarmUp),
+        1 => Just(Step::WarmUp(usize::MAX)),
+        3 => (1..100usize).prop_map(Step::WarmUp),
     ]
 }
 
@@ -136,6 +138,7 @@ fn run(limit: u64, steps: Vec<Step>) {
     let mut model = Model::new();
     // The change sets since the last `begin_flush`: what a fuzzy base is completed with.
     let mut since: Option<Vec<ChangeSet>> = None;
+    let mut warm: Option<WarmUp> = None;
     for step in steps {
         match step {
             Step::Apply(changes) => {
@@ -168,14 +171,19 @@ fn run(limit: u64, steps: Vec<Step>) {
                 let dir = folder();
                 state.checkpoint(&dir).unwrap();
                 state.destroy().unwrap();
+                warm = None;
                 state = KeyedState::open(&dir, &shared).unwrap();
                 state.set_hot_limit(limit).unwrap();
                 assert_eq!(content(&state), model);
             }
-            Step::WarmUp => {
-                if state.warm_up().unwrap() {
-                    assert!(state.is_complete());
+            Step::WarmUp(n) => {
+                warm = warm.or_else(|| state.begin_warm_up());
+                if let Some(mut going) = warm.take() {
+                    let more = state.warm_up_step(&mut going, n).unwrap();
+                    warm = more.then_some(going);
                 }
+                // A complete tier that lacks a key would hide it.
+                assert_eq!(content(&state), model);
             }
         }
     }

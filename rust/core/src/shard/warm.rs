@@ -1,0 +1,68 @@
+//! The hot tier of a restored shard, loaded after its first session instead of before it.
+//!
+//! Owns: when a lazily restored shard loads what is on its disk, and in which portions.
+//! Does not own: the loading (`state`), the restore (`restore`).
+//!
+//! A look-up in RocksDB costs a few microseconds, loading a key costs about one: who looks a part of the keys up is faster
+//! without waiting for all of them. A batch has the machine for itself, so the loading begins when a session has ended.
+//!
+//! Invariants:
+//! 1. the loading belongs to the live state and ends with it; a state that replaces it is not touched;
+//! 2. nobody waits for it longer than for one portion;
+//! 3. it does not keep a shard alive.
+
+use super::Shard;
+use crate::error::Result;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// Entries loaded per turn of the shard's lock: a few milliseconds.
+const PORTION: usize = 8_192;
+
+impl Shard {
+    /// Loads the rest of a lazily restored state in the background, unless that goes on already.
+    pub(crate) fn warm_up_behind(self: &Arc<Self>) {
+        let cold = self.live.try_read().is_some_and(|live| live.as_ref().is_some_and(|live| live.cold.is_some()));
+        if !cold || self.warming.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shard = Arc::downgrade(self);
+        self.context.runtime.spawn_blocking(move || {
+            while Self::warm_up_turn(&shard) {
+                // Those who wait for the lock go first.
+                std::thread::yield_now();
+            }
+            if let Some(shard) = shard.upgrade() {
+                shard.warming.store(false, Ordering::Release);
+            }
+        });
+    }
+
+    /// One portion; false when there is no other.
+    fn warm_up_turn(shard: &Weak<Self>) -> bool {
+        let Some(shard) = shard.upgrade() else { return false };
+        shard.warm_up_portion().unwrap_or_else(|error| {
+            // Whoever needs what could not be read gets the error.
+            tracing::warn!(shard = %shard.id, %error, "the hot tier could not be loaded; look-ups go to the local disk");
+            false
+        })
+    }
+
+    fn warm_up_portion(&self) -> Result<bool> {
+        self.context.failpoints.hit("warm.portion")?;
+        let mut live = self.live.write();
+        let Some(live) = live.as_mut() else { return Ok(false) };
+        let Some(mut warm) = live.cold.take() else { return Ok(false) };
+        if live.keyed.warm_up_step(&mut warm, PORTION)? {
+            live.cold = Some(warm);
+            return Ok(true);
+        }
+        let complete = live.keyed.is_complete();
+        tracing::info!(shard = %self.id, entries = warm.loaded(), complete, "the hot tier is loaded");
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+#[path = "warm_tests.rs"]
+mod tests;
