@@ -49,12 +49,12 @@ pub(crate) struct SavepointFolder {
 
 impl SavepointFolder {
     /// Runs `work` until it is done or Ctrl-C is heard; tells `report` how far `progress` is.
-    fn run<T: Send>(
+    fn run<T: Send, F: Future<Output = Result<T>>>(
         &self,
         py: Python<'_>,
         report: Option<&Py<PyAny>>,
         progress: &Progress,
-        work: impl Future<Output = Result<T>> + Send,
+        work: impl FnOnce() -> F + Send,
     ) -> PyResult<T> {
         let mut refused = None;
         let outcome = enter(py, |tick| {
@@ -71,7 +71,7 @@ impl SavepointFolder {
                     _ => Ok(()),
                 }
             };
-            let done = self.runtime.block_on(attended(work, || tick().and_then(|()| tell())))?;
+            let done = self.runtime.block_on(attended(work(), || tick().and_then(|()| tell())))?;
             tell()?;
             Ok(done)
         });
@@ -125,7 +125,7 @@ impl SavepointFolder {
     ) -> PyResult<String> {
         let progress = Progress::default();
         let origin = SavepointOrigin { query_id, name, batch: BatchId(batch), taken_millis: self.clock.now_millis() };
-        let taking = async {
+        let taking = || async {
             let sources = Sources::of_those_with_rows(parsed(&handles)?)?;
             let form = form(format)?;
             self.at.take_savepoint(&sources, form, origin, &target.at.store, &scratch, &progress).await
@@ -136,7 +136,7 @@ impl SavepointFolder {
 
     /// What the savepoint in this folder says.
     fn read(&self, py: Python<'_>) -> PyResult<String> {
-        let savepoint = self.run(py, None, &Progress::default(), read_savepoint(&self.at.store))?;
+        let savepoint = self.run(py, None, &Progress::default(), || read_savepoint(&self.at.store))?;
         Ok(json(&savepoint))
     }
 
@@ -149,7 +149,7 @@ impl SavepointFolder {
         report: Option<Py<PyAny>>,
     ) -> PyResult<(String, Vec<(String, String)>)> {
         let progress = Progress::default();
-        let checked = self.run(py, report.as_ref(), &progress, check_savepoint(&self.at, &scratch, &progress))?;
+        let checked = self.run(py, report.as_ref(), &progress, || check_savepoint(&self.at, &scratch, &progress))?;
         let (savepoint, damages) = checked;
         Ok((json(&savepoint), damages.into_iter().map(|d| (d.object, d.what)).collect()))
     }
@@ -163,7 +163,7 @@ impl SavepointFolder {
         report: Option<Py<PyAny>>,
     ) -> PyResult<(usize, u64, Vec<(String, String)>)> {
         let progress = Progress::default();
-        let checking = async {
+        let checking = || async {
             let objects = self.at.objects_of(&parsed(&handles)?).await?;
             let damages = check_objects(&self.at.store, &objects, &progress).await?;
             Ok((objects.len(), objects.iter().map(|object| object.size).sum(), damages))
@@ -192,7 +192,7 @@ impl SavepointFolder {
             }
             _ => Err(Error::internal("entries are of aggregates, or of a state with types")),
         })?;
-        let begin = Export::begin(self.at.clone(), columns, &scratch);
+        let begin = || Export::begin(self.at.clone(), columns, &scratch);
         let export = self.run(py, None, &Progress::default(), begin)?;
         let (runtime, owner) = (Arc::clone(&self.runtime), self.owner);
         Ok(SavepointEntries { export: Mutex::new((export, VecDeque::new())), runtime, owner })

@@ -108,12 +108,15 @@ pub(super) async fn fetch_files(
     Ok(bytes)
 }
 
+fn unless<'a>(failed: &'a AtomicBool, fetch: BoxFuture<'a, Result<()>>) -> BoxFuture<'a, Result<()>> {
+    async { if failed.load(Ordering::Relaxed) { Ok(()) } else { fetch.await } }.boxed()
+}
+
 /// Awaits all, some at a time. After a failure nothing more is begun, and what is under way is given up; failures that
 /// came at the same time are told together, each in its own words.
 async fn all_of(fetches: Vec<BoxFuture<'_, Result<()>>>) -> Result<()> {
     let failed = AtomicBool::new(false);
-    let fetches =
-        fetches.into_iter().map(|fetch| async { if failed.load(Ordering::Relaxed) { Ok(()) } else { fetch.await } });
+    let fetches: Vec<BoxFuture<'_, Result<()>>> = fetches.into_iter().map(|fetch| unless(&failed, fetch)).collect();
     let mut running = stream::iter(fetches).buffer_unordered(PARALLEL_FILES);
     let mut first = None;
     while let Some(result) = running.next().await {

@@ -18,7 +18,7 @@ use super::seal::Title;
 use super::{Shard, destroy};
 use crate::error::{Error, Result};
 use crate::model::{InstanceId, Savepoint, ShardHandle, VersionId};
-use crate::snapshot::{Inventory, push};
+use crate::snapshot::{Inventory, Stamp, push};
 use crate::state::aggregate::schema_difference;
 use crate::state::part::count;
 use crate::store::Store;
@@ -135,11 +135,11 @@ impl Shard {
         if let Some(density) = checkpointer.tidy(state.bytes, 0.0)? {
             self.control.lock().density = density;
         }
-        checkpointer.checkpoint(checkpoint)?;
+        checkpointer.checkpoint(checkpoint, &context.failpoints)?;
         context.failpoints.hit("beginning.push")?;
         let version = VersionId::random();
-        let (none, points) = (Inventory::default(), &context.failpoints);
-        let pushing = push(&context.store, checkpoint, &none, instance, version, version, points, &context.metrics);
+        let (how, none) = (context.pushing(), Inventory::default());
+        let pushing = push(&how, checkpoint, &none, Stamp { instance, version, replay_after: version });
         // The upload reads everything anyway: what the handles did not tell is counted beside it.
         let (pushed, counts) = std::thread::scope(|scope| {
             let counting = (!state.counted).then(|| scope.spawn(|| count(&state.keyed)));

@@ -15,7 +15,7 @@ use super::Shard;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::model::{BaseRef, InstanceId, VersionId};
-use crate::snapshot::{Inventory, Pushing, Stamp, push};
+use crate::snapshot::{Inventory, Stamp, push};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -127,14 +127,7 @@ impl MaterializeRun {
             live.as_ref().filter(|l| l.epoch == self.epoch).and_then(|l| l.version).ok_or_else(Self::replaced)?
         };
         context.failpoints.hit("materialize.push")?;
-        let how = Pushing {
-            store: &context.store,
-            pack_below: context.options.snapshot_pack_below,
-            background: &context.background,
-            twin: context.cache.as_ref().filter(|_| context.options.local_recovery).map(|c| c.twin(&context.store)),
-            failpoints: &context.failpoints,
-            metrics: &context.metrics,
-        };
+        let how = context.pushing();
         let stamp = Stamp { instance: self.instance, version, replay_after: self.replay_after };
         let upload = push(&how, &self.dir, &self.known, stamp);
         let (base, inventory) = context.runtime.block_on(async {

@@ -44,7 +44,7 @@ use crate::metrics::SharedMetrics;
 use crate::model::ids::default_max_parallelism;
 use crate::model::{BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
 use crate::read::ObjectCache;
-use crate::snapshot::Inventory;
+use crate::snapshot::{Inventory, Pushing};
 use crate::state::keyed::{KeyedState, WarmUp};
 use crate::state::rocks::SharedResources;
 use crate::store::{Background, Store};
@@ -93,6 +93,20 @@ pub struct ShardContext {
     pub failpoints: SharedFailpoints,
     /// This shard's folder on the local disk.
     pub dir: PathBuf,
+}
+
+impl ShardContext {
+    /// How bases of its shards go up.
+    fn pushing(&self) -> Pushing<'_> {
+        Pushing {
+            store: &self.store,
+            pack_below: self.options.snapshot_pack_below,
+            background: &self.background,
+            twin: self.cache.as_ref().filter(|_| self.options.local_recovery).map(|c| c.twin(&self.store)),
+            failpoints: &self.failpoints,
+            metrics: &self.metrics,
+        }
+    }
 }
 
 /// Which shard of how many.

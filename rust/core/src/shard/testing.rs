@@ -12,8 +12,8 @@ use crate::read::ObjectCache;
 use crate::state::codec::hash_key;
 use crate::state::keyed::KeyRef;
 use crate::state::rocks::SharedResources;
-use crate::store::Store;
 use crate::store::fault::FaultStore;
+use crate::store::{Background, Store};
 use crate::write::LogWriter;
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -106,6 +106,7 @@ impl World {
             name: "s".into(),
             store,
             log,
+            background: Background::new(&self.options, Arc::clone(&self.clock) as _, Arc::clone(&self.metrics)),
             cache,
             runtime: self.runtime.handle().clone(),
             resources: self.resources.clone(),

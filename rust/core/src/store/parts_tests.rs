@@ -160,8 +160,8 @@ fn p7_files_on_their_way_share_little_memory_and_few_requests_and_all_arrive() {
                 async move {
                     let (large_name, small_name) = (format!("sst/l{i}"), format!("sst/s{i}"));
                     let (up, also_up, down) = tokio::join!(
-                        store.put_file(&large_name, large),
-                        store.put_file(&small_name, small),
+                        store.put_file(&large_name, large, None),
+                        store.put_file(&small_name, small, None),
                         store.get_to_file(there, &target),
                     );
                     assert_eq!((up.unwrap().size, also_up.unwrap().size), (17 << 20, 9 << 20));

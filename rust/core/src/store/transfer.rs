@@ -84,7 +84,7 @@ impl Store {
     }
 
     /// [`Store::put_new`] as fast as `pace` allows.
-    pub async fn put_paced(&self, name: &str, parts: Vec<Bytes>, pace: &Background) -> Result<ObjectRef> {
+    pub async fn put_paced(&self, name: &str, parts: Vec<bytes::Bytes>, pace: &Background) -> Result<ObjectRef> {
         pace.pass(parts.iter().map(|part| part.len() as u64).sum()).await;
         self.put_new(name, parts).await
     }

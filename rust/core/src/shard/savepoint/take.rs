@@ -212,7 +212,7 @@ impl Rescaler {
         } else {
             let file = scratch.join(format!("copy-{i}"));
             self.store.get_to_file(object, &file).await?;
-            let written = target.put_file(&object.name, &file).await;
+            let written = target.put_file(&object.name, &file, None).await;
             let _ = std::fs::remove_file(&file);
             written?
         };
