@@ -223,7 +223,7 @@ fn checkpoints_go_on_while_a_base_is_made() {
 }
 
 #[test]
-fn a_close_ends_a_run_and_a_late_completion_is_ignored() {
+fn invariant_2_a_close_ends_a_run_and_a_late_completion_is_ignored() {
     let world = world(&[]);
     let s = world.open();
     s.put("a", Some(1));
