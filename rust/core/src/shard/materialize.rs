@@ -22,8 +22,9 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Dirty entries written per turn of the shard's lock: about a millisecond, in which nobody reads and no version is made.
-const FLUSH_CHUNK: usize = 1_024;
+/// Dirty entries written per turn of the shard's lock: a part of a millisecond, in which nobody reads and no version is
+/// made. A checkpoint of a state in process takes the lock four times.
+const FLUSH_CHUNK: usize = 256;
 
 /// A base whose files are all in the bucket.
 pub(crate) struct Finished {
