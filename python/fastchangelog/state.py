@@ -38,6 +38,7 @@ from fastchangelog import _internal
 from fastchangelog.aggregates import Aggregate
 from fastchangelog.bases import Bases
 from fastchangelog.config import OptionValue, StorageOption, ask, gather_options, gather_storage_options, split_provider
+from fastchangelog.errors import InvalidArgument
 from fastchangelog.materialize import MaterializationPolicy
 from fastchangelog.schema import arrow_type
 from fastchangelog.state_data import Keys, array_of, batch_size_of
