@@ -10,6 +10,7 @@
 
 use super::retry::Failure;
 use super::{Inner, Store};
+use crate::budget::Buffer;
 use async_trait::async_trait;
 use futures::{TryStreamExt, stream};
 use object_store::path::Path as ObjectPath;
@@ -24,8 +25,8 @@ pub(super) const PARALLEL_PARTS: usize = 4;
 
 /// Where the bytes of an upload come from.
 pub(super) trait PartSource: Send {
-    /// The next `length` bytes.
-    fn next(&mut self, length: u64) -> impl Future<Output = Result<PutPayload, Failure>> + Send;
+    /// The next `length` bytes, and the memory to be given back when they have been sent: a store may keep the bytes.
+    fn next(&mut self, length: u64) -> impl Future<Output = Result<(PutPayload, Option<Buffer>), Failure>> + Send;
 }
 
 /// The size of the parts of `size` bytes, of at least `least` each.
@@ -96,7 +97,7 @@ impl Store {
                 running.try_next().await?;
             }
             let length = left.min(part);
-            let payload = {
+            let (payload, buffer) = {
                 // The next part may have to wait for memory that these hold: they go on meanwhile.
                 let mut next = std::pin::pin!(source.next(length));
                 loop {
@@ -107,7 +108,12 @@ impl Store {
                     }
                 }
             };
-            running.push(self.limited(length, upload.put_part(payload)));
+            let sending = self.limited(length, upload.put_part(payload));
+            running.push(async move {
+                let sent = sending.await;
+                drop(buffer);
+                sent
+            });
             left -= length;
         }
         while running.try_next().await?.is_some() {}

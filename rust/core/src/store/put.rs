@@ -7,6 +7,7 @@
 use super::parts::PartSource;
 use super::retry::{Failure, Tries};
 use super::{Store, failed_point};
+use crate::budget::Buffer;
 use crate::error::{Error, Result};
 use crate::format::Crc;
 use crate::model::ObjectRef;
@@ -93,7 +94,7 @@ struct Slices {
 }
 
 impl PartSource for Slices {
-    async fn next(&mut self, length: u64) -> Result<PutPayload, Failure> {
+    async fn next(&mut self, length: u64) -> Result<(PutPayload, Option<Buffer>), Failure> {
         let mut left = usize::try_from(length).unwrap_or(usize::MAX);
         let mut slices = Vec::new();
         while left > 0 {
@@ -105,7 +106,7 @@ impl PartSource for Slices {
             left -= slice.len();
             slices.push(slice);
         }
-        Ok(PutPayload::from_iter(slices))
+        Ok((PutPayload::from_iter(slices), None))
     }
 }
 

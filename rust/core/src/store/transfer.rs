@@ -13,10 +13,11 @@ use super::diagnose::diagnose_io;
 use super::parts::{PARALLEL_PARTS, PartSource, part_size};
 use super::retry::Failure;
 use super::{Background, Listed, Store, failed_point};
-use crate::budget::{MemoryBudget, Order, Part};
+use crate::budget::{Buffer, MemoryBudget, Order, Part};
 use crate::error::{Error, Result};
 use crate::format::Crc;
 use crate::model::ObjectRef;
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::PutPayload;
 use std::fs::File;
@@ -59,7 +60,9 @@ impl Store {
             }
             let buffer = self.inner.memory.transfer(Part::Uploads, size, Order::MemoryFirst).await;
             let bytes = blocking(move || std::fs::read(&file).map_err(|e| unreadable(&file, &e))).await?;
-            return self.put_new(name, vec![buffer.holding(bytes)]).await;
+            let object = self.put_new(name, vec![Bytes::from(bytes)]).await;
+            drop(buffer);
+            return object;
         }
         let path = self.path(name)?;
         let put = self.inner.requests.run(self.call("write", name, None), |_| async {
@@ -84,7 +87,7 @@ impl Store {
     }
 
     /// [`Store::put_new`] as fast as `pace` allows.
-    pub async fn put_paced(&self, name: &str, parts: Vec<bytes::Bytes>, pace: &Background) -> Result<ObjectRef> {
+    pub async fn put_paced(&self, name: &str, parts: Vec<Bytes>, pace: &Background) -> Result<ObjectRef> {
         pace.pass(parts.iter().map(|part| part.len() as u64).sum()).await;
         self.put_new(name, parts).await
     }
@@ -166,7 +169,7 @@ impl<'a> FileSource<'a> {
 }
 
 impl PartSource for FileSource<'_> {
-    async fn next(&mut self, length: u64) -> Result<PutPayload, Failure> {
+    async fn next(&mut self, length: u64) -> Result<(PutPayload, Option<Buffer>), Failure> {
         let changed = || Failure::Fatal(Error::internal(format!("{} changed during its upload", self.path.display())));
         if let Some(pace) = self.pace {
             pace.pass(length).await;
@@ -184,7 +187,7 @@ impl PartSource for FileSource<'_> {
         }
         self.file = Some(file);
         self.crc.update(&bytes);
-        Ok(PutPayload::from(buffer.holding(bytes)))
+        Ok((PutPayload::from(bytes), Some(buffer)))
     }
 }
 
