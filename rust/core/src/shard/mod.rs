@@ -286,17 +286,21 @@ impl Shard {
     pub fn want(&self) -> Want {
         let idle = self.context.clock.now_millis().saturating_sub(self.last_used_millis.load(Ordering::Relaxed));
         let active = self.sessions.load(Ordering::Relaxed) > 0 || idle < ACTIVE_MILLIS;
-        let held = self.live.try_read().map(|live| live.as_ref().map_or(0, |l| l.keyed.hot_bytes()));
-        let held = held.unwrap_or_else(|| self.hot_limit.load(Ordering::Relaxed));
+        let held = self.hot_bytes().unwrap_or_else(|| self.hot_limit.load(Ordering::Relaxed));
         let whole = self.whole.load(Ordering::Relaxed);
         Want { bytes: if active { held.max(whole) / 8 * 9 } else { held }, active }
     }
 
-    /// Bounds the hot tier of this shard from the next change on. True if the move is too large to wait for that:
-    /// call [`Self::fit_hot`].
+    /// Bounds the hot tier of this shard from the next change on. True if the move is too large to wait for that, or if
+    /// many small ones have become so: call [`Self::fit_hot`].
     pub fn set_hot_limit(&self, bytes: u64) -> bool {
         let old = self.hot_limit.swap(bytes, Ordering::Relaxed);
-        old.abs_diff(bytes) > old / 8
+        old.abs_diff(bytes) > old / 8 || self.hot_bytes().is_some_and(|held| held > bytes + bytes / 8)
+    }
+
+    /// Bytes in the hot tier; none while the state changes.
+    fn hot_bytes(&self) -> Option<u64> {
+        self.live.try_read().map(|live| live.as_ref().map_or(0, |l| l.keyed.hot_bytes()))
     }
 
     /// Evicts what is beyond the hot limit, unless somebody reads: then the next change does. May write to the disk.
@@ -380,3 +384,6 @@ impl Drop for Shard {
         let _ = std::fs::remove_dir_all(&self.context.dir);
     }
 }
+
+#[cfg(test)]
+mod churn_tests;
