@@ -269,3 +269,51 @@ fn assert_durable_is_near_net(world: &mut World, when: &str) {
     let (durable, net) = world.durable_and_net_bytes();
     assert!(durable as f64 <= 1.3 * net as f64, "{when}: {durable} durable bytes for {net} net bytes");
 }
+
+/// Set for the process of its own that counts threads and descriptors.
+const CHILD: &str = "FASTCHANGELOG_LEAK_TEST";
+
+#[test]
+fn opening_and_closing_two_hundred_times_leaves_nothing_behind() {
+    if std::env::var_os(CHILD).is_some() {
+        return open_and_close();
+    }
+    let name = "opening_and_closing_two_hundred_times_leaves_nothing_behind";
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}");
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn open_and_close() {
+    let mut rng = StdRng::seed_from_u64(9);
+    let mut world = World::new(9, &[]);
+    let mut early = None;
+    for round in 1..=200 {
+        // An attempt that nobody ends, as a killed worker leaves it.
+        let rows = rows_of_keys(&mut rng, 20, 500);
+        let mut lost = world.open(round % world.shards(), 1);
+        world.feed(&mut lost, round % world.shards(), &rows);
+        drop(lost);
+        if round % 5 == 0 {
+            world.batch(&rows, 1, Kept::Last);
+        }
+        if round % 40 == 0 {
+            // The second batch after it carries the base: nothing of it is lost with the process.
+            world.materialize();
+            world.batch(&rows, 1, Kept::Last);
+            world.batch(&rows, 1, Kept::Last);
+        }
+        world.restart(round % 3 == 0);
+        let held = world.held();
+        if round == 40 {
+            early = Some(held);
+        } else if let Some(early) = &early {
+            assert_eq!(&held, early, "threads, descriptors and local files after {round} restarts, and after 40");
+        }
+    }
+    let (found, reachable) = world.objects();
+    assert_eq!(found, reachable, "what is in the bucket, and what handles name");
+    world.check_all();
+}

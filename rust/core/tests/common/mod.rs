@@ -12,6 +12,7 @@ use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::config::Options;
 use fastchangelog_core::engine::{Engine, EngineConfig, OpenRequest, Session, format_handle};
 use fastchangelog_core::failpoint::Failpoints;
+use fastchangelog_core::format::{decode_manifest, decode_segment_index};
 use fastchangelog_core::metrics::Metrics;
 use fastchangelog_core::model::{BatchId, SavepointOrigin, ShardHandle};
 use fastchangelog_core::shard::savepoint::{Progress, SavepointForm};
@@ -19,12 +20,12 @@ use fastchangelog_core::shard::{Rescaler, Sources};
 use fastchangelog_core::state::aggregate::AggSpec;
 use fastchangelog_core::state::rocks::SharedResources;
 use fastchangelog_core::state::split::Splitter;
-use fastchangelog_core::store::Store;
+use fastchangelog_core::store::{FOLDER_META, Store};
 use fastchangelog_core::{Error, Result};
 use rand::RngExt;
 use rand::rngs::StdRng;
-use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub type Key = Option<String>;
@@ -367,6 +368,35 @@ impl World {
         self.engine.metrics()
     }
 
+    /// Threads and descriptors of this process, and files in the local folder of an engine that just started.
+    pub fn held(&self) -> (usize, usize, usize) {
+        let entries = |dir: &str| std::fs::read_dir(dir).unwrap().count();
+        (entries("/proc/self/task"), entries("/proc/self/fd"), files(self.local.path()).len())
+    }
+
+    /// Names of the objects in the bucket, and of those that a handle of any batch names or that describe the folder.
+    pub fn objects(&self) -> (BTreeSet<String>, BTreeSet<String>) {
+        let folder = self.bucket.path().join("query/default");
+        let found = files(&folder);
+        let mut reachable = BTreeSet::from([FOLDER_META.to_owned()]);
+        for handle in self.history.iter().flat_map(|step| step.handles.iter().flatten()) {
+            let handle = fastchangelog_core::engine::parse_handle(handle).unwrap();
+            reachable.extend(handle.segments.iter().map(|segment| segment.object.name.clone()));
+            if let Some(index) = &handle.indexed {
+                reachable.insert(index.name.clone());
+                let segments = decode_segment_index(&index.name, &std::fs::read(folder.join(&index.name)).unwrap());
+                reachable.extend(segments.unwrap().into_iter().map(|segment| segment.object.name));
+            }
+            if let Some(base) = &handle.base {
+                let name = base.manifest.name.clone();
+                let manifest = decode_manifest(&name, &std::fs::read(folder.join(&name)).unwrap()).unwrap();
+                reachable.extend(manifest.files.into_iter().map(|file| file.object.name));
+                reachable.insert(name);
+            }
+        }
+        (found, reachable)
+    }
+
     /// Bytes of all objects reachable from the newest handles, and bytes of keys and values in them.
     pub fn durable_and_net_bytes(&self) -> (u64, u64) {
         let mut durable = 0;
@@ -386,6 +416,22 @@ impl World {
         }
         (durable, net)
     }
+}
+
+/// Every file under `dir`, by its name relative to it.
+fn files(dir: &Path) -> BTreeSet<String> {
+    let (mut found, mut folders) = (BTreeSet::new(), vec![dir.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.insert(path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    found
 }
 
 fn collect(batch: &RecordBatch, into: &mut Model) {
