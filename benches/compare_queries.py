@@ -58,14 +58,21 @@ def configure(spark: SparkSession, variant: str) -> None:
             spark.conf.unset(name)
 
 
-def build(variant: str, frame: DataFrame, state: Path, options: dict[str, str] | None = None) -> DataFrame:
+def build(
+    variant: str,
+    frame: DataFrame,
+    state: Path | str,
+    options: dict[str, str] | None = None,
+    storage: dict[str, str] | None = None,
+) -> DataFrame:
     """The query of a variant over `key`, `tsl` (the time as a number) and `amount`."""
     aggs = [F.count(F.lit(1)).alias("cnt"), F.sum("amount").alias("sum"), F.max("tsl").alias("last")]
     if variant.startswith("ours"):
         from fastchangelog.spark import grouped
 
         sync = "true" if variant == "ours-sync" else "false"
-        return grouped(frame, "key", state=str(state), options={"file_sync": sync, **(options or {})}).agg(*aggs)
+        every = {"file_sync": sync, **(options or {})}
+        return grouped(frame, "key", state=str(state), options=every, storage_options=storage).agg(*aggs)
     if variant in ("native", "native-hdfs"):
         return frame.groupBy("key").agg(*aggs)
     if variant == "tws-row":
@@ -75,7 +82,7 @@ def build(variant: str, frame: DataFrame, state: Path, options: dict[str, str] |
         partitions = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
         return frame.repartition(partitions, "key").mapInArrow(_identity, frame.schema)
     if variant == "unanchored":
-        return _unanchored(frame, aggs, state, {"file_sync": "false", **(options or {})})
+        return _unanchored(frame, aggs, Path(state), {"file_sync": "false", **(options or {})})
     raise ValueError(f"unknown variant {variant}; known are {', '.join(VARIANTS)}")
 
 

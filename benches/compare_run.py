@@ -104,12 +104,17 @@ def run(
     options: dict[str, str] | None = None,
     each_batch: Callable[[int], dict[str, int]] | None = None,
     seconds: float = 3600,
+    state: str | None = None,
+    storage: dict[str, str] | None = None,
 ) -> Outcome:
-    """Runs a variant over all of its input, or for `seconds`; starts from what `work` holds."""
+    """Runs a variant over all of its input, or for `seconds`; starts from what `work` holds.
+
+    Ours keeps its state in `work`, unless `state` names another folder or bucket, with its `storage` options.
+    """
     work.mkdir(parents=True, exist_ok=True)
     configure(spark, variant)
     before = server_metrics(spark, options) if _has_server(variant) else {}
-    frame = build(variant, source(spark, glob), work / "state", options)
+    frame = build(variant, source(spark, glob), state or work / "state", options, storage)
     writer = frame.writeStream.format("noop").outputMode("append" if _stateless(variant) else "update")
     start, began = time.monotonic(), time.time()
     query = writer.option("checkpointLocation", str(work / "checkpoint")).trigger(availableNow=True).start()

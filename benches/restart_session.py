@@ -1,0 +1,166 @@
+"""A restart without Spark around it: the first batches of a restored state at a state server, eager and lazy.
+
+    restart_session.py [--keys N …] [--rows N …] [--rounds N] [--latency-ms N]
+
+Two shards are filled with all keys, materialized and left by their server. A new server on an empty local disk then
+runs batches of `--rows` rows (keys drawn evenly), both shards at the same time; the time is that from the first `open`
+to the last `commit` of a batch. Variants take turns on the same handles. With `--latency-ms`, the state is in an S3
+server (moto) behind a proxy with that latency.
+
+Owns: the sessions and the table. Does not own: rows and specification (bench_session), the slow store
+(restart_compare).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from bench_session import _INPUT, ARROW_BATCH, SHARDS, spec, split
+from compare_run import machine, median
+from restart_compare import FILLING, RESTARTED, SEED_ROWS, slow_store
+
+from fastchangelog import _internal
+from fastchangelog.server import ensure_server, open_session
+
+VARIANTS = ("eager", "lazy")
+LATER = 3
+
+
+class World:
+    """A state and the handles of its newest batch."""
+
+    def __init__(self, root: str, storage: dict[str, str]) -> None:
+        self.root, self.storage, self.text = root, storage, spec()
+        self.handles: list[str | None] = [None] * SHARDS
+        self.batch = 0
+
+    def run(self, ids: np.ndarray, options: dict[str, str]) -> tuple[float, dict[str, int]]:
+        """One batch on both shards: seconds, and the sessions' numbers added up."""
+        payloads = split(self.text, [_rows(part) for part in np.array_split(ids, -(-len(ids) // ARROW_BATCH))])
+
+        def session(shard: int) -> dict[str, int]:
+            with open_session(json.dumps(self._request(shard, options)), options) as client:
+                for _, payload in (p for p in payloads if p[0] == shard):
+                    client.merge(payload)
+                for _ in client.finish():
+                    pass
+                self.handles[shard], numbers = client.commit()
+                return numbers
+
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(SHARDS) as pool:
+            numbers = list(pool.map(session, range(SHARDS)))
+        took = time.perf_counter() - begun
+        self.batch += 1
+        return took, {name: sum(n.get(name, 0) for n in numbers) for name in numbers[0]}
+
+    def _request(self, shard: int, options: dict[str, str]) -> dict[str, Any]:
+        place = {"root": self.root, "query_id": "bench", "name": "default", "shard": shard, "shards": SHARDS}
+        what = {"batch": self.batch, "handle": self.handles[shard], "spec": self.text, "ephemeral": False}
+        every = {"file_sync": "false", **options}
+        return {**place, **what, "options": every, "storage_options": self.storage, "checkpoint": None}
+
+
+def _rows(ids: np.ndarray) -> pa.RecordBatch:
+    columns = [pa.array(np.char.add("user-", ids.astype("U10"))), pa.array(ids * 0.5), pa.array(ids)]
+    return pa.RecordBatch.from_arrays(columns, schema=_INPUT)
+
+
+@contextmanager
+def server(options: dict[str, str]) -> Iterator[Any]:
+    """A server with an empty local disk."""
+    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: a socket's path has little room
+    os.environ["XDG_RUNTIME_DIR"], os.environ["SPARK_LOCAL_DIRS"] = str(run), ""
+    client = _internal.ServerClient(str(ensure_server(options).socket))
+    try:
+        yield client
+    finally:
+        client.shutdown()
+        shutil.rmtree(run, ignore_errors=True)
+
+
+def fill(world: World, keys: int, rows: int) -> None:
+    """All keys, and a base that the newest handles name."""
+    rng = np.random.default_rng(42)
+    with server(FILLING) as client:
+        for part in np.array_split(rng.permutation(keys), max(1, keys // SEED_ROWS)):
+            world.run(part, FILLING)
+        for _ in range(2):
+            world.run(rng.integers(0, keys, rows), FILLING)
+            while True:
+                before = json.loads(client.metrics())
+                time.sleep(3)
+                now = json.loads(client.metrics())
+                runs = [now[f"materializations_{what}"] for what in ("started", "completed", "failed")]
+                if runs[0] == runs[1] + runs[2] == before["materializations_started"]:
+                    break
+        world.run(rng.integers(0, keys, rows), FILLING)
+
+
+def measure(world: World, keys: int, rows: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Rounds of restarts, the variants in turns."""
+    found: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
+    stopped = (list(world.handles), world.batch)
+    for number in range(rounds):
+        for variant in VARIANTS if number % 2 == 0 else VARIANTS[::-1]:
+            rng = np.random.default_rng(7)
+            world.handles, world.batch = list(stopped[0]), stopped[1]
+            options = {**RESTARTED, "restore": variant}
+            with server(options) as client:
+                first, numbers = world.run(rng.integers(0, keys, rows), options)
+                later = [world.run(rng.integers(0, keys, rows), options)[0] for _ in range(LATER)]
+                metrics = json.loads(client.metrics())
+            times = {"first": first, "later": median(later), "open": numbers.get("open_micros", 0) / SHARDS / 1e6}
+            found[variant].append({**times, "restored": metrics["restore_bytes"] / 1e6})
+    return found
+
+
+def main() -> None:
+    """The table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--rows", type=int, nargs="+", default=[5_000, 500_000])
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--latency-ms", type=float, default=0.0)
+    args = parser.parse_args()
+    about = machine()
+    print(f"{about['cpu']}, {about['cores']} cores, load {about['load'][0]}")
+    for keys in args.keys:
+        work = Path(tempfile.mkdtemp(prefix="restart-"))
+        try:
+            if args.latency_ms:
+                with slow_store(args.latency_ms) as place:
+                    _table(f"S3, {args.latency_ms:g} ms", World(place.uri, place.credentials), keys, args)
+            else:
+                _table("file", World(f"file://{work}/state", {}), keys, args)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _table(name: str, world: World, keys: int, args: argparse.Namespace) -> None:
+    fill(world, keys, min(args.rows))
+    for rows in args.rows:
+        for variant, runs in measure(world, keys, rows, args.rounds).items():
+            of = {key: median([run[key] for run in runs]) for key in runs[0]}
+            rounds = " ".join(f"{run['first']:.2f}" for run in runs)
+            print(
+                f"  {name}, {keys:>10,} keys, {rows:>7,} rows, {variant:<5}  first {of['first']:6.2f} s ({rounds}), "
+                f"of that open {of['open']:6.2f} s; later {of['later']:5.2f} s; {of['restored']:.0f} MB restored",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
