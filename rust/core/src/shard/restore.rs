@@ -160,13 +160,17 @@ impl Shard {
         Ok(())
     }
 
-    /// Says of a failed restore whose it was, and what a missing object means here.
+    /// Says of a failed restore whose it was, what a missing object means here, and which disk it was about.
     pub(super) fn explain(&self, error: Error, handle: &ShardHandle) -> Error {
         let what =
             format!("shard {} cannot be restored to the state of batch {}", self.placement.shard, handle.batch.0);
         if error.kind() == ErrorKind::NotFound && error.message().contains(self.context.store.uri()) {
             let advice = "this batch still needs it: put it back from a backup or from the bucket's own history, or \
                           restart the query from a checkpoint whose objects are there";
+            return Error::new(error.kind(), format!("{what}: {error}; {advice}"));
+        }
+        if error.message().contains(&*self.context.dir.to_string_lossy()) {
+            let advice = "this folder is on the executor's local disk (`spark.local.dir`)";
             return Error::new(error.kind(), format!("{what}: {error}; {advice}"));
         }
         error.context(what)

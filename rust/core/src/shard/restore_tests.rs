@@ -1,6 +1,6 @@
 //! Restores: what they bring and in which order, what people see of them, and what bad input leads to.
 
-use super::super::testing::{World, assert_is, changes, extend, folders, grown, open};
+use super::super::testing::{World, assert_is, changes, extend, folders, grown, grown_on, open};
 use crate::error::ErrorKind;
 use crate::format::decode_manifest;
 use crate::store::fault::{Fault, Operation};
@@ -30,15 +30,23 @@ fn a17_base_then_log_is_the_state() {
 }
 
 #[test]
-fn step_1_the_log_comes_while_the_tables_of_the_base_do() {
+fn step_1_the_log_comes_while_the_base_does() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let version = grown(&mut world, &mut rng, KEYS, 3);
     let shard = world.shard(None);
     let from = world.faults.log().len();
-    open(&shard, Some(&version.handle)).unwrap();
-    let calls: Vec<String> = world.faults.log().split_off(from).into_iter().map(|(_, path)| path).collect();
-    let first = |kind: &str| calls.iter().position(|path| path.contains(kind)).unwrap_or_else(|| panic!("{calls:?}"));
-    assert!(first("/log/") < first("/sst/"), "{calls:?}");
+    // Nothing is answered, so that what is asked meanwhile waits for nothing.
+    world.faults.hold();
+    let (other, handle) = (Arc::clone(&shard), version.handle.clone());
+    let restore = std::thread::spawn(move || open(&other, Some(&handle)));
+    let asked = |kind: &str| world.faults.log()[from..].iter().filter(|(_, path)| path.contains(kind)).count();
+    while asked("/base/") < 1 || asked("/log/") < 3 {
+        std::thread::yield_now();
+    }
+    assert_eq!(asked("/sst/"), 0);
+    world.faults.release();
+    restore.join().unwrap().unwrap();
+    assert_is(&shard, &version.model, KEYS, "restored");
 }
 
 #[test]
@@ -162,6 +170,23 @@ fn invariant_3_p9_y05_an_object_that_was_deleted_is_named_and_what_is_live_stays
 }
 
 #[test]
+fn y03_the_tables_of_a_base_that_was_made_here_are_linked_not_downloaded() {
+    for (local_recovery, downloads) in [("true", false), ("false", true)] {
+        let (mut rng, mut world) = (rng(), World::new(&[("local_recovery", local_recovery)]));
+        let cache = world.cache("copies");
+        let shard = world.shard(Some(Arc::clone(&cache)));
+        let version = grown_on(&shard, &mut rng, KEYS, 2);
+        drop(shard);
+        let from = world.faults.log().len();
+        let shard = world.shard(Some(cache));
+        open(&shard, Some(&version.handle)).unwrap();
+        assert_is(&shard, &version.model, KEYS, "from copies");
+        let asked = world.faults.log()[from..].iter().any(|(_, path)| path.contains("/sst/"));
+        assert_eq!(asked, downloads, "local_recovery {local_recovery}");
+    }
+}
+
+#[test]
 fn y03_stale_and_foreign_local_copies_are_not_taken_for_the_objects() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let (one, other) = (grown(&mut world, &mut rng, KEYS, 2), grown(&mut world, &mut rng, KEYS, 2));
@@ -189,6 +214,28 @@ fn y03_stale_and_foreign_local_copies_are_not_taken_for_the_objects() {
     open(&shard, Some(&other.handle)).unwrap();
     assert_is(&shard, &other.model, KEYS, "with foreign copies");
     assert!(world.metrics.cache_damaged.get() > damaged);
+}
+
+#[test]
+fn y02_a_disk_that_fills_up_on_the_way_is_told_and_leaves_nothing() {
+    let (mut rng, mut world) = (rng(), World::new(&[]));
+    let version = grown(&mut world, &mut rng, KEYS, 2);
+    for copies in [None, Some(world.cache("copies"))] {
+        let dir = world.next_dir();
+        let shard = world.shard(copies);
+        let running = extend(&shard, None, &changes(&mut rng, 100, KEYS));
+        open(&shard, Some(&running.handle)).unwrap();
+        world.failpoints.set("transfer.disk-full=error").unwrap();
+        let error = open(&shard, Some(&version.handle)).unwrap_err();
+        for part in ["the disk is full", dir.to_str().unwrap(), "shard 0", "free space there", "spark.local.dir"] {
+            assert!(error.message().contains(part), "{part} is not in: {error}");
+        }
+        assert!(folders(&dir).is_empty(), "what was live has made room for the next attempt");
+        world.failpoints.clear();
+        open(&shard, Some(&version.handle)).unwrap();
+        assert_is(&shard, &version.model, KEYS, "when there is room");
+    }
+    assert!(folders(&world.disk.path().join("copies")).iter().all(|name| !name.ends_with(".part")));
 }
 
 #[test]

@@ -170,12 +170,17 @@ pub(super) fn materialize(shard: &Arc<Shard>) {
 /// A version with a base and `after` change sets after it.
 pub(super) fn grown(world: &mut World, rng: &mut StdRng, keys: u32, after: usize) -> Version {
     let shard = world.shard(None);
-    let mut version = extend(&shard, None, &changes(rng, keys as usize, keys));
-    version = extend(&shard, Some(&version), &changes(rng, 50, keys));
-    open(&shard, Some(&version.handle)).unwrap();
-    materialize(&shard);
+    grown_on(&shard, rng, keys, after)
+}
+
+/// The same, on a shard of the caller's.
+pub(super) fn grown_on(shard: &Arc<Shard>, rng: &mut StdRng, keys: u32, after: usize) -> Version {
+    let mut version = extend(shard, None, &changes(rng, keys as usize, keys));
+    version = extend(shard, Some(&version), &changes(rng, 50, keys));
+    open(shard, Some(&version.handle)).unwrap();
+    materialize(shard);
     for _ in 0..after.max(1) {
-        version = extend(&shard, Some(&version), &changes(rng, 50, keys));
+        version = extend(shard, Some(&version), &changes(rng, 50, keys));
     }
     assert!(version.handle.base.is_some());
     version

@@ -137,6 +137,8 @@ impl Store {
         let mut crc = Crc::new();
         while let Some((bytes, buffer)) = parts.try_next().await.map_err(DownloadError::Store)? {
             crc.update(&bytes);
+            let full = |_| unwritable(path, &std::io::ErrorKind::StorageFull.into());
+            self.inner.requests.failpoints.hit("transfer.disk-full").map_err(full)?;
             temp =
                 blocking(move || temp.file.write_all(&bytes).map(|()| temp)).await.map_err(|e| unwritable(path, &e))?;
             drop(buffer);
