@@ -168,8 +168,8 @@ def test_export_verify_ls_and_inspect(spark: Any, feed: Any, old: Any, tmp_path:
         code, out, err = command(capsys, "export", taken, "--to", written)
         assert code == cli.OK, err
         table = parquet.read_table(written)
-        assert [f.name for f in table.schema] == ["key", "count(1)", "max(v)", "sum(v)"]
-        found = rows_of([(r["key"], r["count(1)"], r["sum(v)"], r["max(v)"]) for r in table.to_pylist()])
+        assert [f.name for f in table.schema] == ["key", "count(*)", "max(v)", "sum(v)"]
+        found = rows_of([(r["key"], r["count(*)"], r["sum(v)"], r["max(v)"]) for r in table.to_pylist()])
         assert found == expected(3)
         assert command(capsys, "export", taken, "--to", written)[0] == cli.COULD_NOT_RUN
         code, out, _ = command(capsys, "inspect", taken)
