@@ -9,7 +9,7 @@ use crate::failpoint::Failpoints;
 use crate::metrics::Metrics;
 use crate::model::{Change, KeyGroup, Op, StateId};
 use crate::store::fault::{Fault, FaultStore, Operation};
-use crate::store::start_io_threads;
+use crate::store::{Background, start_io_threads};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +78,7 @@ impl Query {
             name: "default".into(),
             store,
             log,
+            background: Background::new(&options, Arc::clone(&clock) as _, Arc::clone(&metrics)),
             cache: None,
             runtime: runtime.handle().clone(),
             resources: SharedResources::new(&budget, Arc::clone(&metrics)).unwrap(),
