@@ -7,7 +7,7 @@
 //!
 //! layers: changes since the last checkpoint; entries: those of one state; chain: which checkpoint is the newest, and the
 //! fence; core: what one step is; value, map, list, aggregating: the kinds of states; look_up: their values, scan: their
-//! keys in order; catalog: which states there are; place: the local folder; upkeep: new bases
+//! keys in order; catalog: which states there are; place: the local folder; upkeep: new bases; savepoint: those of a state
 //!
 //! Owns: opening a state, the order of its checkpoints, its close.
 //! Does not own: versions, replay, restore and what a materialization does (`shard`), when to materialize (the policy, in
@@ -30,6 +30,7 @@ mod list;
 mod look_up;
 mod map;
 mod place;
+mod savepoint;
 mod scan;
 mod upkeep;
 mod value;
@@ -48,10 +49,9 @@ use crate::config::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
-use crate::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle};
+use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
-use crate::shard::savepoint::{Progress as TakingProgress, SavepointForm, attended};
-use crate::shard::{Beginning, Placement, Rescaler, Shard, ShardContext, Sources};
+use crate::shard::{Beginning, Placement, Shard, ShardContext};
 use crate::state::rocks::SharedResources;
 use crate::store::transfer::start_io_threads;
 use crate::store::{Background, Store};
@@ -61,7 +61,7 @@ use catalog::Catalog;
 use chain::Chain;
 use parking_lot::Mutex;
 use place::LocalPlace;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
@@ -201,7 +201,7 @@ impl LocalState {
                 }
                 None => match &request.savepoint {
                     Some(savepoint) => {
-                        let begun = begin(&shard, runtime.block_on(Beginning::read(savepoint.clone()))?)?;
+                        let begun = savepoint::begin(&shard, runtime.block_on(Beginning::read(savepoint.clone()))?)?;
                         let catalog = Catalog::parse(&begun.schema)?;
                         first = Some(begun);
                         catalog
@@ -328,33 +328,6 @@ impl LocalState {
         receiver.recv().map_err(|_| core::closed())?
     }
 
-    /// Writes the checkpoint `handle` as a savepoint to the empty folder `to`. Nothing waits for it. `scratch` is an
-    /// empty local folder.
-    pub fn savepoint(
-        &self,
-        handle: &ShardHandle,
-        form: SavepointForm,
-        to: &Store,
-        scratch: &Path,
-        tick: Tick<'_>,
-    ) -> Result<Savepoint> {
-        let context = self.core.shard().context();
-        let from = Rescaler {
-            store: context.store.clone(),
-            cache: context.cache.clone(),
-            resources: context.resources.clone(),
-            metrics: Arc::clone(&context.metrics),
-            failpoints: Arc::clone(&context.failpoints),
-        };
-        let sources = Sources::of(vec![handle.clone()])?;
-        let taken_millis = context.clock.now_millis();
-        let origin =
-            SavepointOrigin { query_id: String::new(), name: context.name.clone(), batch: handle.batch, taken_millis };
-        let progress = TakingProgress::default();
-        let taking = from.take_savepoint(&sources, form, origin, to, scratch, &progress);
-        context.runtime.block_on(attended(taking, tick))
-    }
-
     /// What a materialization would make unnecessary to replay.
     pub fn progress(&self) -> Progress {
         let (log_bytes, segments) = self.core.shard().since_base();
@@ -406,24 +379,6 @@ impl Drop for LocalState {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// The first version of a new state, out of a savepoint: durable and live.
-fn begin(shard: &Arc<Shard>, beginning: Beginning) -> Result<ShardHandle> {
-    let savepoint = beginning.savepoint();
-    let (schema_id, schema) = (savepoint.schema_id, savepoint.schema.clone());
-    if savepoint.max_parallelism != 1 {
-        return Err(Error::invalid(format!(
-            "the savepoint {} is of a query, which `grouped` starts from it (option `start_from`); open_state takes \
-             savepoints of its own states",
-            beginning.uri()
-        )));
-    }
-    shard.begin_with(Arc::new(beginning));
-    shard.make_live(None, BatchId(0), (schema_id, &schema))?;
-    let handle = shard.first_handle(BatchId(0), (schema_id, &schema))?;
-    shard.make_live(Some(&handle), BatchId(1), (schema_id, &schema))?;
-    Ok(handle)
 }
 
 fn check(request: &OpenLocal) -> Result<()> {
