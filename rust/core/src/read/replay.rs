@@ -3,7 +3,7 @@
 //! Owns: fetching ahead, and how far; reading through local copies, and replacing a damaged copy.
 //! Does not own: which segments, and what is done with the changes.
 
-use super::cache::ObjectCache;
+use super::cache::{Lease, ObjectCache};
 use crate::error::{Error, Result};
 use crate::format::decode_set;
 use crate::model::{ChangeSet, SegmentRef};
@@ -128,18 +128,23 @@ async fn read_copy(
         return Err(DownloadError::Store(Error::corrupt(name, offset, what)));
     }
     blocking(move || {
-        let set = lease.read_at(offset, length).and_then(|bytes| decode(&name, offset, &bytes, records));
-        match set {
-            Ok(set) => Ok(Some(set)),
-            // Only if the copy differs from the object is the copy to blame.
-            Err(error) if lease.is_intact() => Err(DownloadError::Store(error)),
-            Err(_) => {
-                lease.condemn();
-                Ok(None)
-            }
-        }
+        judged(lease, |lease| lease.read_at(offset, length).and_then(|bytes| decode(&name, offset, &bytes, records)))
     })
     .await
+}
+
+/// What `read` makes of a local copy; none if the copy is damaged, which is thrown away.
+fn judged<T>(lease: Lease, read: impl Fn(&Lease) -> Result<T>) -> Result<Option<T>, DownloadError> {
+    match read(&lease) {
+        Ok(found) => Ok(Some(found)),
+        Err(_) if !lease.is_intact() => {
+            lease.condemn();
+            Ok(None)
+        }
+        // Only if the copy differs from the object is the copy to blame. It may be another by now: whoever else met the
+        // damaged one had it replaced.
+        Err(_) => read(&lease).map(Some).map_err(DownloadError::Store),
+    }
 }
 
 fn decode(name: &str, offset: u64, bytes: &[u8], records: u64) -> Result<ChangeSet> {

@@ -102,6 +102,26 @@ async fn p10_a_damaged_copy_is_replaced_by_the_object() {
 }
 
 #[tokio::test]
+async fn p10_a_copy_that_another_reader_replaced_meanwhile_is_read_again() {
+    let inner = FaultStore::in_memory();
+    let store = store(&inner);
+    let (_, segments) = written(&store, 1, 2).await;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = ObjectCache::new(dir.path(), 1 << 20, SharedMetrics::default()).unwrap();
+    let lease = cache.try_lease(&store, &segments[0].object).await.unwrap();
+    let reads = std::cell::Cell::new(0);
+    // The first read met the damaged copy; by the time it is looked at, there is a good one.
+    let read = |lease: &Lease| {
+        reads.set(reads.get() + 1);
+        if reads.get() == 1 { Err(Error::corrupt("copy", 0, "damaged")) } else { lease.read_at(0, 4) }
+    };
+    assert!(judged(lease, read).unwrap().is_some());
+    // What is wrong with an intact copy is wrong with the object.
+    let lease = cache.try_lease(&store, &segments[0].object).await.unwrap();
+    assert!(judged(lease, |_| Err::<(), _>(Error::corrupt("copy", 0, "damaged"))).is_err());
+}
+
+#[tokio::test]
 async fn a_broken_disk_does_not_stop_a_replay() {
     let inner = FaultStore::in_memory();
     let store = store(&inner);
