@@ -5,6 +5,7 @@ Owns: what such a process leaves. Does not own: what a state does otherwise (`te
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -177,3 +178,22 @@ def test_killed_between_two_steps_of_a_checkpoint(root: str, point: str) -> None
         assert newest in (acknowledged, acknowledged + 1)
         assert newest == acknowledged + (point in ("local.after-head", "promote.before"))
         assert found == {"a": newest, **{f"b{i}": i for i in range(newest + 1)}}
+
+
+@pytest.mark.parametrize("options", [{}, {"restore": "eager"}], ids=["default", "eager"])
+def test_an_open_serves_before_all_is_in_memory(root: str, options: dict[str, str]) -> None:
+    with fc.open_state(root, options={"file_sync": False, "materialization_log_bytes": 1}) as st:
+        st.value_state("t", key="string", value="long").put([f"k{i}" for i in range(1000)], range(1000))
+    script = """
+        import json, sys, threading, fastchangelog as fc
+        options = json.loads(sys.argv[2])
+        st = fc.open_state(sys.argv[1], read_only=True, options=options)
+        print(st.value_state("t", key="string", value="long")["k7"], flush=True)
+        options or threading.Event().wait()
+        """
+    # The loading in the background would take the process with it.
+    outcome = run(script, root, json.dumps(options), env={**os.environ, "FASTCHANGELOG_FAILPOINTS": "warm.portion=kill"})
+    if options:
+        assert (outcome.returncode, outcome.stdout) == (0, "7\n"), outcome.stderr
+    else:
+        assert outcome.returncode == -signal.SIGKILL

@@ -81,6 +81,7 @@ def open_state(
     **Bases.** An open reads the newest base and the log after it. New bases are made in the background, as the options
     ``materialization_…`` say, and the next checkpoint starts from them. A close waits for one if the log alone asks for
     it. When too many fail in a row, changes are refused with `StoreError` until one succeeds; checkpoints go on.
+    What is on the local disk then is loaded into memory in the background (``restore``: here `lazy` unless set).
     Options of queries, such as ``max_parallelism``, are refused.
 
     Raises `StateNotFoundError` if there is no state and none may be made, `InvalidArgument` for an unknown option or a
@@ -96,7 +97,7 @@ the name, or let it be made (create=True, and not read_only)
     asked = None if provider is None else partial(ask, provider)
     start = None if handle is None else handle._native
     begin = None if savepoint is None else _folder(savepoint, storage_options)
-    texts = gather_options(options)
+    texts = {"restore": "lazy", **gather_options(options)}
     native = _internal.LocalState(uri, name, texts, store, start, read_only, create, asked, begin)
     return State(native, None if read_only else Bases(native, MaterializationPolicy.from_options(texts)))
 
