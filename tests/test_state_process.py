@@ -192,7 +192,8 @@ def test_an_open_serves_before_all_is_in_memory(root: str, options: dict[str, st
         options or threading.Event().wait()
         """
     # The loading in the background would take the process with it.
-    outcome = run(script, root, json.dumps(options), env={**os.environ, "FASTCHANGELOG_FAILPOINTS": "warm.portion=kill"})
+    env = {**os.environ, "FASTCHANGELOG_FAILPOINTS": "warm.portion=kill"}
+    outcome = run(script, root, json.dumps(options), env=env)
     if options:
         assert (outcome.returncode, outcome.stdout) == (0, "7\n"), outcome.stderr
     else:
