@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::model::{BaseRef, InstanceId, VersionId};
 use crate::snapshot::{Inventory, Stamp, push};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLockWriteGuard};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -103,10 +103,14 @@ impl MaterializeRun {
         context.failpoints.hit("materialize.flush")?;
         loop {
             stopped(*stop.borrow())?;
-            let mut live = self.shard.live.write();
-            let _pause = Pause::of(&context.metrics);
-            let live = live.as_mut().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?;
-            if !live.keyed.flush_dirty(FLUSH_CHUNK)? {
+            let mut guard = self.shard.live.write();
+            let pause = Pause::of(&context.metrics);
+            let live = guard.as_mut().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?;
+            let more = live.keyed.flush_dirty(FLUSH_CHUNK)?;
+            drop(pause);
+            // Those who wait get it before the next turn does.
+            RwLockWriteGuard::unlock_fair(guard);
+            if !more {
                 break;
             }
         }

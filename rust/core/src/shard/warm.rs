@@ -13,11 +13,12 @@
 
 use super::Shard;
 use crate::error::Result;
+use parking_lot::RwLockWriteGuard;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// Entries loaded per turn of the shard's lock: a few milliseconds.
-const PORTION: usize = 8_192;
+/// Entries loaded per turn of the shard's lock: about a millisecond.
+const PORTION: usize = 2_048;
 
 impl Shard {
     /// Loads the rest of a lazily restored state in the background, unless that goes on already.
@@ -28,10 +29,7 @@ impl Shard {
         }
         let shard = Arc::downgrade(self);
         self.context.runtime.spawn_blocking(move || {
-            while Self::warm_up_turn(&shard) {
-                // Those who wait for the lock go first.
-                std::thread::yield_now();
-            }
+            while Self::warm_up_turn(&shard) {}
             if let Some(shard) = shard.upgrade() {
                 shard.warming.store(false, Ordering::Release);
             }
@@ -50,11 +48,13 @@ impl Shard {
 
     fn warm_up_portion(&self) -> Result<bool> {
         self.context.failpoints.hit("warm.portion")?;
-        let mut live = self.live.write();
-        let Some(live) = live.as_mut() else { return Ok(false) };
+        let mut guard = self.live.write();
+        let Some(live) = guard.as_mut() else { return Ok(false) };
         let Some(mut warm) = live.cold.take() else { return Ok(false) };
         if live.keyed.warm_up_step(&mut warm, PORTION)? {
             live.cold = Some(warm);
+            // Those who wait for the lock go first.
+            RwLockWriteGuard::unlock_fair(guard);
             return Ok(true);
         }
         let complete = live.keyed.is_complete();
