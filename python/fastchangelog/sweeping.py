@@ -117,7 +117,7 @@ class Outcome:
         grace = self.request.grace
         last = "deleted" if self._acted(report) else "to delete"
         return [
-            ("reachable", report.reachable, "a retained batch needs them"),
+            ("reachable", report.reachable, "a retained batch or checkpoint needs them"),
             ("bases", report.takeable, "the next version of an idle shard may start from them"),
             ("young", report.young, f"written within {grace}, or since the batch under way began"),
             ("waiting", report.waiting, f"unreachable, but no sweep has said so for {grace}"),
