@@ -2,7 +2,8 @@
 
 Owns: a run of batches as a query would give them (64 shards, two tasks at a time, materializations now and then), and
 the server's resident memory while it goes on, beside what each part of the budget says that it holds.
-Does not own: speed (`bench_session`), the test that the budget holds (`rust/core/tests/memory.rs`).
+Does not own: speed, rows and specification (`bench_session`), the test that the budget holds
+(`rust/core/tests/memory.rs`).
 
 The server is a process of its own, so what is measured is its allocator, its threads and its interpreter, too. Keys
 come first in order (each batch brings new ones, until all are there), then at random. Ends with 1 if the growth over an
@@ -28,29 +29,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from bench_session import _INPUT, ARROW_BATCH, GROUPS, PAYLOAD, spec
 
 from fastchangelog import _internal, config
 from fastchangelog.place import Place
 from fastchangelog.server import ensure_server, open_session
-from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
 
-GROUPS = 128
-ARROW_BATCH = 10_000
-PAYLOAD = 4 << 20
 SAMPLE = 0.05
 """Seconds between two looks at the server."""
-
-_INPUT = pa.schema([("key", pa.string()), ("amount", pa.float64()), ("tsl", pa.int64())])
-_OUTPUT = pa.schema([("key", pa.string()), ("cnt", pa.int64()), ("sum", pa.float64()), ("last", pa.int64())])
-
-
-def spec() -> str:
-    """count, sum and max by a text key."""
-
-    def agg(fn: str, args: tuple[int, ...]) -> AggregateSpec:
-        return AggregateSpec(fn, args, None, False, True, f"{fn}{args}")
-
-    return spec_json(1, _INPUT, _OUTPUT, [agg("count", ()), agg("sum", (1,)), agg("max", (2,))])
 
 
 class Watch:

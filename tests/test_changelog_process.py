@@ -11,24 +11,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
+from programs import PATIENCE, run
 
 import fastchangelog as fc
-
-PATIENCE = 60
-
-
-def run(script: str, *arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        **how,
-    )
 
 
 def test_a18_a_forked_child_is_refused(tmp_path: Path) -> None:

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_state_process import run
+from programs import PATIENCE, run
 
 import fastchangelog as fc
 
-PATIENCE = 60
 FAST = {"file_sync": False}
 
 

@@ -12,13 +12,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
+from programs import run
 
 import fastchangelog as fc
-
-PATIENCE = 60
 
 
 @pytest.fixture
@@ -28,11 +26,6 @@ def root(tmp_path: Path) -> str:
 
 def reopened(root: str) -> fc.State:
     return fc.open_state(root, options={"file_sync": False})
-
-
-def run(script: str, *arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **how)
 
 
 def test_a18_a_forked_child_is_refused_and_removes_nothing(root: str) -> None:
