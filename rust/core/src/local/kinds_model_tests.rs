@@ -2,10 +2,9 @@
 //!
 //! Every run prints its seed; `FASTCHANGELOG_SEED=<n>` replays it.
 
-use super::tests::{World, keys, world};
+use super::tests::{World, keys, lists, world};
 use super::*;
 use crate::state::typed::KeyRange;
-use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array};
@@ -87,17 +86,6 @@ fn strings(values: &[Option<String>]) -> ArrayRef {
 fn elements(rng: &mut StdRng) -> Vec<String> {
     let (most, length) = [(4, 3), (4, 3), (4, 3), (60, 40), (3, 70_000)][rng.random_range(0..5)];
     (0..rng.random_range(0..most)).map(|_| "x".repeat(rng.random_range(0..length))).collect()
-}
-
-fn lists(rows: &[Option<Vec<String>>]) -> ArrayRef {
-    let mut builder = ListBuilder::new(StringBuilder::new());
-    for row in rows {
-        match row {
-            Some(row) => builder.append_value(row.iter().map(Some)),
-            None => builder.append_null(),
-        }
-    }
-    Arc::new(builder.finish())
 }
 
 fn all_of<T>(scan: Scan, row: impl Fn(&[ArrayRef], usize) -> T) -> Vec<T> {
@@ -298,12 +286,7 @@ impl History {
 
 #[test]
 fn a17_states_of_all_kinds_are_what_plain_ones_would_be() {
-    let start: u64 = rand::random_range(0..1_000_000);
-    let seeds = match std::env::var("FASTCHANGELOG_SEED") {
-        Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (start..start + 4).collect::<Vec<u64>>(),
-    };
-    for seed in seeds {
+    for seed in crate::shard::testing::seeds(4) {
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);
         let world = world(&[("max_handle_segments", "4"), ("max_attempts", "1")]);

@@ -1,23 +1,11 @@
 use super::*;
 use crate::local::LocalState;
-use crate::local::tests::{World, keys, world};
+use crate::local::tests::{World, keys, lists as array, world};
 use crate::model::{Op, ShardHandle};
-use arrow_array::builder::{ListBuilder, StringBuilder};
 use std::sync::Barrier;
 
 fn lists(state: &LocalState) -> ListState {
     state.list_state("l", &DataType::Utf8, &DataType::Utf8).unwrap()
-}
-
-fn array(rows: &[Option<Vec<String>>]) -> ArrayRef {
-    let mut builder = ListBuilder::new(StringBuilder::new());
-    for row in rows {
-        match row {
-            Some(row) => builder.append_value(row.iter().map(Some)),
-            None => builder.append_null(),
-        }
-    }
-    Arc::new(builder.finish())
 }
 
 fn words(words: &[&str]) -> Vec<String> {

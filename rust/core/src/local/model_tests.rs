@@ -128,12 +128,7 @@ impl History {
 
 #[test]
 fn s_a_state_in_process_is_what_a_map_would_be() {
-    let start: u64 = rand::random_range(0..1_000_000);
-    let seeds = match std::env::var("FASTCHANGELOG_SEED") {
-        Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (start..start + 4).collect::<Vec<u64>>(),
-    };
-    for seed in seeds {
+    for seed in crate::shard::testing::seeds(4) {
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);
         let world = world(&[("max_handle_segments", "4"), ("max_attempts", "1")]);

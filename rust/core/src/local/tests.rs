@@ -6,6 +6,7 @@ use crate::failpoint::Failpoints;
 use crate::read::read_segments;
 use crate::state::typed::KeyRange;
 use crate::store::fault::{Fault, FaultStore, Operation};
+use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array, StringArray};
@@ -97,6 +98,17 @@ use crate::model::Op;
 
 pub(super) fn keys(keys: &[&str]) -> ArrayRef {
     Arc::new(StringArray::from(keys.to_vec()))
+}
+
+pub(super) fn lists(rows: &[Option<Vec<String>>]) -> ArrayRef {
+    let mut builder = ListBuilder::new(StringBuilder::new());
+    for row in rows {
+        match row {
+            Some(row) => builder.append_value(row.iter().map(Some)),
+            None => builder.append_null(),
+        }
+    }
+    Arc::new(builder.finish())
 }
 
 impl Opened {

@@ -7,11 +7,15 @@ use crate::model::ShardHandle;
 use crate::store::fault::{Fault, Operation};
 use std::sync::mpsc;
 
-/// The long part on its thread, until it is over.
-fn ran(run: &Materialization) -> Result<()> {
+/// The long part on its thread; its outcome comes when it is over.
+fn started(run: &Materialization) -> mpsc::Receiver<Result<()>> {
     let (sender, receiver) = mpsc::channel();
     run.start(Box::new(move |outcome| drop(sender.send(outcome)))).unwrap();
-    receiver.recv().unwrap()
+    receiver
+}
+
+fn ran(run: &Materialization) -> Result<()> {
+    started(run).recv().unwrap()
 }
 
 fn begin(s: &Opened) -> Materialization {
@@ -201,8 +205,7 @@ fn checkpoints_go_on_while_a_base_is_made() {
     let run = begin(&s);
     s.put("k000", Some(-1));
     s.state.checkpoint().unwrap();
-    let (sender, receiver) = mpsc::channel();
-    run.start(Box::new(move |outcome| drop(sender.send(outcome)))).unwrap();
+    let receiver = started(&run);
     let mut last = s.state.checkpoint().unwrap();
     for i in 0..50 {
         s.put(&format!("k{i:03}"), Some(1000 + i));
@@ -230,8 +233,7 @@ fn invariant_2_a_close_ends_a_run_and_a_late_completion_is_ignored() {
     s.state.checkpoint().unwrap();
     let run = begin(&s);
     world.bucket.always(Operation::Put, Fault::Hang);
-    let (sender, receiver) = mpsc::channel();
-    run.start(Box::new(move |outcome| drop(sender.send(outcome)))).unwrap();
+    let receiver = started(&run);
     s.state.close();
     assert_eq!(receiver.recv().unwrap().unwrap_err().kind(), ErrorKind::Closed);
     assert!(run.complete().is_err());
@@ -262,8 +264,7 @@ fn invariant_1_who_gives_a_run_up_does_not_wait_for_it() {
     s.state.checkpoint().unwrap();
     let run = begin(&s);
     world.bucket.always(Operation::Put, Fault::Hang);
-    let (sender, receiver) = mpsc::channel();
-    run.start(Box::new(move |outcome| drop(sender.send(outcome)))).unwrap();
+    let receiver = started(&run);
     run.abort("enough");
     receiver.recv().unwrap().unwrap_err();
     assert_eq!(run.complete().unwrap_err().kind(), ErrorKind::Closed);

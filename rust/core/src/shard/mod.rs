@@ -24,7 +24,7 @@ mod seal;
 pub mod session;
 pub mod sources;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod transition;
 mod warm;
 

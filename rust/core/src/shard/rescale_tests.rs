@@ -13,6 +13,7 @@ use crate::model::ids::shard_of;
 use crate::model::{
     BatchId, Change, InstanceId, KeyGroup, Op, SegmentRef, ShardHandle, StateId, VersionId, shard_range,
 };
+use crate::shard::testing::seeds;
 use crate::snapshot::{Inventory, Pushing, Stamp, push};
 use crate::state::part::count;
 use crate::store::fault::{Fault, FaultStore, Operation};
@@ -23,14 +24,6 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 pub(in crate::shard) type Model = BTreeMap<(u16, u16, Vec<u8>), Vec<u8>>;
-
-pub(in crate::shard) fn seeds(n: u64) -> Vec<u64> {
-    if let Ok(seed) = std::env::var("FASTCHANGELOG_SEED") {
-        return vec![seed.parse().unwrap()];
-    }
-    let start: u64 = rand::random_range(0..1_000_000);
-    (start..start + n).collect()
-}
 
 /// A shard that writes: what a session and a materialization would leave.
 pub(in crate::shard) struct Writer {

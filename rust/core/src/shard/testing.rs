@@ -29,6 +29,15 @@ const SCHEMA: (u64, &str) = (7, "{}");
 
 pub(super) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// Seeds of random histories: `n` new ones in a row, or the one of `FASTCHANGELOG_SEED`.
+pub(crate) fn seeds(n: u64) -> Vec<u64> {
+    if let Ok(seed) = std::env::var("FASTCHANGELOG_SEED") {
+        return vec![seed.parse().unwrap()];
+    }
+    let start: u64 = rand::random_range(0..1_000_000);
+    (start..start + n).collect()
+}
+
 /// A bucket, and machines that come and go.
 pub(super) struct World {
     pub(super) faults: Arc<FaultStore>,

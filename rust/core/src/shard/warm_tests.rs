@@ -1,19 +1,13 @@
 //! Lazy restores: the state is the same at every moment of the loading, whatever happens in between.
 
-use super::super::testing::{Model, Version, World, assert_is, changes, extend, grown, look_up, materialize, open};
+use super::super::testing::{
+    Model, Version, World, assert_is, changes, extend, grown, look_up, materialize, open, seeds,
+};
 use super::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 const KEYS: u32 = 40_000;
-
-fn seeds(n: u64) -> Vec<u64> {
-    if let Ok(seed) = std::env::var("FASTCHANGELOG_SEED") {
-        return vec![seed.parse().unwrap()];
-    }
-    let start: u64 = rand::random_range(0..1_000_000);
-    (start..start + n).collect()
-}
 
 fn is_complete(shard: &Shard) -> bool {
     shard.read(|keyed| Ok(keyed.is_complete())).unwrap()
