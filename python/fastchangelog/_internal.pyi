@@ -243,8 +243,6 @@ class LocalState:
         """The newest checkpoint that this object knows."""
     def savepoint(self, handle: StateHandle, to: SavepointFolder, format: str, scratch: str) -> None:
         """Writes a checkpoint as a savepoint."""
-    def value_state(self, name: str, types: _ArrowSchema) -> ValueState:
-        """A state of single values; `types` has the key's field, then the value's."""
     def begin_checkpoint(self, settle: Callable[[StateHandle | None, BaseException | None], None]) -> None:
         """Freezes what was changed; `settle` is called when it is durable, or not."""
     def progress(self) -> tuple[int, int, int]:
@@ -273,6 +271,8 @@ class StateMaterialization:
 class ValueState:
     """Values by key."""
 
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema) -> ValueState:
+        """`schema` has the fields of keys and values."""
     def get(self, keys: _ArrowArray) -> pa.Array:
         """The values; null where there is none."""
     def contains(self, keys: _ArrowArray) -> pa.BooleanArray:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -41,8 +41,8 @@ from fastchangelog.config import OptionValue, StorageOption, ask, gather_options
 from fastchangelog.errors import InvalidArgument
 from fastchangelog.materialize import MaterializationPolicy
 from fastchangelog.schema import arrow_type
-from fastchangelog.state_data import Keys, array_of, batch_size_of
-from fastchangelog.state_types import AggregatingState, ListState, MapState, calls_of
+from fastchangelog.state_data import array_of
+from fastchangelog.state_types import AggregatingState, ByKey, ListState, MapState, calls_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -251,9 +251,8 @@ class State:
         fastchangelog.errors.SchemaMismatchError: the state `sessions` was declared with key \
 `struct<user:string,day:date>`, now with `string`; declare it as it was, or take another name
         """
-        types = arrow_type("key", key), arrow_type("value", value)
-        fields = [pa.field("key", types[0]), pa.field("value", types[1])]
-        return ValueState(self, self._native.value_state(name, pa.schema(fields)), name, *types)
+        schema = pa.schema([("key", arrow_type("key", key)), ("value", arrow_type("value", value))])
+        return ValueState(self, _internal.ValueState(self._native, name, schema), name, schema)
 
     def map_state(self, name: str, key: Any, map_key: Any, value: Any) -> MapState:
         """A map for each key. Schemas, and what is raised, are as for `value_state`.
@@ -376,7 +375,7 @@ class State:
         return f"State({self.uri!r}{', read_only' * self.read_only}{', closed' * self.closed})"
 
 
-class ValueState:
+class ValueState(ByKey[_internal.ValueState]):
     """One value for each key; made by `State.value_state`. Any thread may use it.
 
     It has the habits of a mapping for single keys; many keys at once are put, read and deleted in Arrow.
@@ -394,19 +393,6 @@ class ValueState:
     KeyError: 'ann'
     >>> st.close()
     """
-
-    def __init__(
-        self, state: State, native: _internal.ValueState, name: str, key_type: pa.DataType, value_type: pa.DataType
-    ) -> None:
-        self._state = state  # a state that nobody holds any more is closed
-        self._native = native
-        self._keys = Keys("key", key_type)
-        self.name = name
-        """The state's name."""
-        self.key_type = key_type
-        """The Arrow type of keys."""
-        self.value_type = value_type
-        """The Arrow type of values."""
 
     def get(self, keys: Any, default: Any = None) -> Any:
         """The value of one key, ``default`` if there is none; or those of many keys, as an Arrow array with a null
@@ -440,34 +426,6 @@ class ValueState:
         found = self._native.contains(self._keys.of(keys))
         return found[0].as_py() if self._keys.is_one(keys) else found
 
-    def scan(
-        self, *, start: Any = None, end: Any = None, prefix: Any = None, batch_size: int = 65_536
-    ) -> Iterator[pa.RecordBatch]:
-        """Keys and values as record batches of the columns ``key`` and ``value``, in the order of keys: from ``start``
-        on, before ``end``, beginning with ``prefix``. At most ``batch_size`` rows a batch.
-
-        Strings and binaries begin with their first characters or bytes. Keys with names begin with their first fields:
-        a dict or a tuple of them, for ``start`` and ``end`` too. Changes during a scan are fine: what is changed may be
-        seen as it was or as it is, all else comes exactly once.
-
-        >>> with open_state("memory://docs/scan") as st:
-        ...     stock = st.value_state("stock", key="shop string, item int", value="long")
-        ...     stock.put([("a", 1), ("a", 2), ("b", 1)], [10, 20, 30])
-        ...     [batch["value"].to_pylist() for batch in stock.scan(prefix={"shop": "a"})]
-        [[10, 20]]
-        """
-        first, last, beginning = map(self._keys.leading, (start, end, prefix))
-        return self._native.scan(first, last, beginning, batch_size_of(batch_size))
-
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        """All keys with their values, in the order of keys."""
-        for batch in self.scan():
-            yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist())
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.scan():
-            yield from batch["key"].to_pylist()
-
     def __getitem__(self, key: Any) -> Any:
         found = self._native.get(self._keys.one(key))
         if found.null_count:
@@ -484,9 +442,6 @@ class ValueState:
 
     def __contains__(self, key: object) -> bool:
         return bool(self._native.contains(self._keys.one(key))[0].as_py())
-
-    def __repr__(self) -> str:
-        return f"ValueState({self.name!r}, key={self.key_type}, value={self.value_type})"
 
 
 def _settle(future: Future[Handle], native: _internal.StateHandle | None, error: BaseException | None) -> None:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -23,10 +23,10 @@ from fastchangelog.aggregates import Aggregate
 from fastchangelog.errors import InvalidArgument
 from fastchangelog.state_data import Keys, array_of, batch_size_of, rows_of
 
-__all__ = ["AggregatingState", "ListState", "ListView", "MapState", "MapView", "calls_of"]
+__all__ = ["AggregatingState", "ByKey", "ListState", "ListView", "MapState", "MapView", "calls_of"]
 
 
-class _Keyed:
+class Keyed:
     """What all have: a name, keys, and the state that they are of."""
 
     def __init__(self, state: object, name: str, schema: pa.Schema) -> None:
@@ -43,7 +43,53 @@ class _Keyed:
         return f"{type(self).__name__}({self.name!r}, key={self.key_type}, value={self.value_type})"
 
 
-class MapState(_Keyed):
+class _Scanned(Protocol):
+    def scan(
+        self, start: pa.Array | None, end: pa.Array | None, prefix: pa.Array | None, batch_size: int
+    ) -> Iterator[pa.RecordBatch]: ...
+
+
+N = TypeVar("N", bound=_Scanned)
+
+
+class ByKey(Keyed, Generic[N]):
+    """What holds one thing for each key: a value, a list, results."""
+
+    def __init__(self, state: object, native: N, name: str, schema: pa.Schema) -> None:
+        super().__init__(state, name, schema)
+        self._native = native
+
+    def scan(
+        self, *, start: Any = None, end: Any = None, prefix: Any = None, batch_size: int = 65_536
+    ) -> Iterator[pa.RecordBatch]:
+        """Keys, and the value, list or result of each, as record batches of the columns ``key`` and ``value``, in the
+        order of keys: from ``start`` on, before ``end``, beginning with ``prefix``; at most ``batch_size`` rows each.
+
+        Strings and binaries begin with their first characters or bytes. Keys with names begin with their first fields:
+        a dict or a tuple of them, for ``start`` and ``end`` too. Changes during a scan are fine: what is changed may be
+        seen as it was or as it is, all else comes exactly once.
+
+        >>> import fastchangelog as fc
+        >>> with fc.open_state("memory://docs/scan") as st:
+        ...     stock = st.value_state("stock", key="shop string, item int", value="long")
+        ...     stock.put([("a", 1), ("a", 2), ("b", 1)], [10, 20, 30])
+        ...     [batch["value"].to_pylist() for batch in stock.scan(prefix={"shop": "a"})]
+        [[10, 20]]
+        """
+        first, last, beginning = map(self._keys.leading, (start, end, prefix))
+        return self._native.scan(first, last, beginning, batch_size_of(batch_size))
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """All keys with what they have, in the order of keys."""
+        for batch in self.scan():
+            yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist())
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.scan():
+            yield from batch["key"].to_pylist()
+
+
+class MapState(Keyed):
     """A map for each key; made by `State.map_state`.
 
     A key's map has the habits of a mutable mapping, in the order of its map keys; many entries at once are put, read
@@ -220,7 +266,7 @@ class MapView(MutableMapping[Any, Any]):
         return f"MapView({self._maps.name!r}, {self._key!r})"
 
 
-class ListState(_Keyed):
+class ListState(ByKey[_internal.ListState]):
     """A list for each key; made by `State.list_state`.
 
     An append neither reads nor writes the list again, however long it is. A list without elements is no list: a key has
@@ -241,10 +287,6 @@ class ListState(_Keyed):
     [4, 0]
     >>> st.close()
     """
-
-    def __init__(self, state: object, native: _internal.ListState, name: str, schema: pa.Schema) -> None:
-        super().__init__(state, name, schema)
-        self._native = native
 
     def get(self, keys: Any, default: Any = None) -> Any:
         """The list of one key, ``default`` if there is none; or those of many keys, as an Arrow array of lists with a
@@ -282,22 +324,6 @@ class ListState(_Keyed):
         """How many elements the list of one key has, or those of many keys, as an Arrow array. Reads no element."""
         found = self._native.lengths(self._keys.of(keys))
         return found[0].as_py() if self._keys.is_one(keys) else found
-
-    def scan(
-        self, *, start: Any = None, end: Any = None, prefix: Any = None, batch_size: int = 65_536
-    ) -> Iterator[pa.RecordBatch]:
-        """Keys and lists as record batches of the columns ``key`` and ``value``, in the order of keys. Bounds are those
-        of `ValueState.scan`."""
-        first, last, beginning = map(self._keys.leading, (start, end, prefix))
-        return self._native.scan(first, last, beginning, batch_size_of(batch_size))
-
-    def items(self) -> Iterator[tuple[Any, list[Any]]]:
-        """All keys with their lists, in the order of keys."""
-        for batch in self.scan():
-            yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist())
-
-    def __iter__(self) -> Iterator[Any]:
-        return (key for batch in self.scan() for key in batch["key"].to_pylist())
 
     def __getitem__(self, key: Any) -> ListView:
         return ListView(self, key)
@@ -362,7 +388,7 @@ class ListView(Sequence[Any]):
         return f"ListView({self._lists.name!r}, {self._key!r})"
 
 
-class AggregatingState(_Keyed):
+class AggregatingState(ByKey[_internal.AggregatingState]):
     """Aggregates for each key; made by `State.aggregating_state`. Rows go in, results come out; rows are not kept.
 
     >>> import fastchangelog as fc
@@ -379,8 +405,7 @@ class AggregatingState(_Keyed):
     """
 
     def __init__(self, state: object, native: _internal.AggregatingState, name: str, schema: pa.Schema) -> None:
-        super().__init__(state, name, schema)
-        self._native = native
+        super().__init__(state, native, name, schema)
         self.result_type: pa.DataType = pa.schema(native.result_schema()).field(0).type
         """The Arrow type of results."""
 
@@ -417,22 +442,6 @@ class AggregatingState(_Keyed):
     def clear(self, keys: Any) -> None:
         """Forgets one key, or many. A key to which nothing was added is fine."""
         self._native.clear(self._keys.of(keys))
-
-    def scan(
-        self, *, start: Any = None, end: Any = None, prefix: Any = None, batch_size: int = 65_536
-    ) -> Iterator[pa.RecordBatch]:
-        """Keys and results as record batches of the columns ``key`` and ``value``, in the order of keys. Bounds are
-        those of `ValueState.scan`."""
-        first, last, beginning = map(self._keys.leading, (start, end, prefix))
-        return self._native.scan(first, last, beginning, batch_size_of(batch_size))
-
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        """All keys with their results, in the order of keys."""
-        for batch in self.scan():
-            yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist())
-
-    def __iter__(self) -> Iterator[Any]:
-        return (key for batch in self.scan() for key in batch["key"].to_pylist())
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self:

@@ -30,7 +30,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<changelog::ChangeBatches>()?;
     module.add_class::<changelog::ChangelogHandle>()?;
     module.add_class::<state::LocalState>()?;
-    module.add_class::<state::ValueState>()?;
+    module.add_class::<state_types::ValueState>()?;
     module.add_class::<state_types::MapState>()?;
     module.add_class::<state_types::ListState>()?;
     module.add_class::<state_types::AggregatingState>()?;

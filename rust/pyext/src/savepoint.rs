@@ -3,7 +3,8 @@
 
 use crate::gate::{Owner, enter, exclusive};
 use crate::provider::provider;
-use crate::state::{StateHandle, key_and_value};
+use crate::state::StateHandle;
+use crate::state_types::types;
 use fastchangelog_core::budget::MemoryBudget;
 use fastchangelog_core::clock::{SharedClock, SystemClock};
 use fastchangelog_core::config::Options;
@@ -186,9 +187,8 @@ impl SavepointFolder {
         let columns = enter(py, |_| match (spec, state, &types) {
             (Some(spec), None, None) => Ok(Columns::Aggregates(Arc::new(AggPlan::new(&AggSpec::from_json(spec)?)?))),
             (None, Some(state), Some(types)) => {
-                let (key, value) = key_and_value(types)?;
-                let types = TypedEntries::new(key.data_type(), value.data_type())?;
-                Ok(Columns::Values(StateId(state), Box::new(types)))
+                let [key, value] = self::types(types)?;
+                Ok(Columns::Values(StateId(state), Box::new(TypedEntries::new(key, value)?)))
             }
             _ => Err(Error::internal("entries are of aggregates, or of a state with types")),
         })?;

@@ -6,8 +6,6 @@ use crate::gate::{Kept, enter, exclusive, raise};
 use crate::options::all_metrics;
 use crate::provider::provider;
 use crate::savepoint::{SavepointFolder, save, store_of};
-use arrow_array::ArrayRef;
-use arrow_schema::Schema;
 use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::config::Options;
 use fastchangelog_core::failpoint::Failpoints;
@@ -15,13 +13,12 @@ use fastchangelog_core::format::{decode_handle, encode_handle};
 use fastchangelog_core::local::{self, Ground, OpenLocal};
 use fastchangelog_core::metrics::SharedMetrics;
 use fastchangelog_core::model::ShardHandle;
-use fastchangelog_core::state::typed::{KeyRange, TypedEntries};
 use fastchangelog_core::store::Store;
 use fastchangelog_core::{Error, Result};
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use pyo3_arrow::{PyArray, PyRecordBatch, PySchema};
+use pyo3_arrow::PyRecordBatch;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
@@ -164,15 +161,6 @@ impl LocalState {
         enter(py, |tick| save(self.0.get(STATE)?, handle, to, format, &scratch, tick))
     }
 
-    fn value_state(&self, py: Python<'_>, name: &str, types: PySchema) -> PyResult<ValueState> {
-        let types = types.into_inner();
-        let state = enter(py, |_| {
-            let (key, value) = key_and_value(&types)?;
-            self.0.get(STATE)?.value_state(name, key.data_type(), value.data_type())
-        })?;
-        Ok(ValueState(Kept::new(state)))
-    }
-
     fn begin_checkpoint(&self, py: Python<'_>, settle: Py<PyAny>) -> PyResult<()> {
         enter(py, |tick| {
             let done = move |result: Result<ShardHandle>| {
@@ -243,78 +231,6 @@ impl StateMaterialization {
             Ok(())
         })
     }
-}
-
-pub(crate) fn key_and_value(types: &Schema) -> Result<(&arrow_schema::Field, &arrow_schema::Field)> {
-    match &types.fields()[..] {
-        [key, value] => Ok((key, value)),
-        other => Err(Error::internal(format!("{} types where a key's and a value's are needed", other.len()))),
-    }
-}
-
-#[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct ValueState(Kept<local::ValueState>);
-
-const VALUE: &str = "value state";
-
-#[pymethods]
-impl ValueState {
-    fn get(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
-        let keys = array(keys);
-        let values = enter(py, |_| self.0.get(VALUE)?.get(&keys))?;
-        Ok(PyArray::from_array_ref(values).to_pyarrow(py)?.unbind())
-    }
-
-    fn contains(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
-        let keys = array(keys);
-        let found = enter(py, |_| self.0.get(VALUE)?.contains(&keys))?;
-        Ok(PyArray::from_array_ref(Arc::new(found)).to_pyarrow(py)?.unbind())
-    }
-
-    fn put(&self, py: Python<'_>, keys: PyArray, values: PyArray) -> PyResult<()> {
-        let (keys, values) = (array(keys), array(values));
-        enter(py, |_| self.0.get(VALUE)?.put(&keys, &values))
-    }
-
-    fn delete(&self, py: Python<'_>, keys: PyArray) -> PyResult<()> {
-        let keys = array(keys);
-        enter(py, |_| self.0.get(VALUE)?.delete(&keys))
-    }
-
-    #[pyo3(signature = (start, end, prefix, batch_size))]
-    fn scan(
-        &self,
-        py: Python<'_>,
-        start: Option<PyArray>,
-        end: Option<PyArray>,
-        prefix: Option<PyArray>,
-        batch_size: usize,
-    ) -> PyResult<StateScan> {
-        let (start, end, prefix) = (start.map(array), end.map(array), prefix.map(array));
-        let scan = enter(py, |_| {
-            let state = self.0.get(VALUE)?;
-            let range = range(state.types(), start.as_ref(), end.as_ref(), prefix.as_ref())?;
-            Ok(state.scan(range, batch_size))
-        })?;
-        Ok(StateScan::new(scan))
-    }
-}
-
-pub(crate) fn array(array: PyArray) -> ArrayRef {
-    array.into_inner().0
-}
-
-pub(crate) fn range(
-    types: &TypedEntries,
-    start: Option<&ArrayRef>,
-    end: Option<&ArrayRef>,
-    prefix: Option<&ArrayRef>,
-) -> Result<KeyRange> {
-    let within = prefix.map(|prefix| types.beginning_with(prefix)).transpose()?.unwrap_or_default();
-    let start = start.map(|start| types.bound(start)).transpose()?.unwrap_or_default();
-    let end = end.map(|end| types.bound(end)).transpose()?;
-    // None is no end, so the smaller of two ends is not the smaller option.
-    Ok(KeyRange { from: within.from.max(start), to: within.to.into_iter().chain(end).min() })
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]

@@ -1,22 +1,23 @@
-//! States of maps, lists and aggregates as Python sees them. Owns: signatures; the work is `fastchangelog_core::local`'s.
+//! States of values, maps, lists and aggregates as Python sees them. Owns: signatures; the work is `fastchangelog_core::local`'s.
 
 use crate::gate::{Kept, enter};
-use crate::state::{LocalState, StateScan, array, range};
-use arrow_array::Array;
+use crate::state::{LocalState, StateScan};
+use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, Schema};
 use fastchangelog_core::local;
-use fastchangelog_core::state::typed::KeyRange;
+use fastchangelog_core::state::typed::{KeyRange, TypedEntries};
 use fastchangelog_core::{Error, Result};
 use pyo3::prelude::*;
 use pyo3_arrow::{PyArray, PySchema};
 use std::sync::Arc;
 
+const VALUE: &str = "value state";
 const MAP: &str = "map state";
 const LIST: &str = "list state";
 const AGGREGATING: &str = "aggregating state";
 
 /// The types that a state is declared with, one field each.
-fn types<const N: usize>(schema: &Schema) -> Result<[&DataType; N]> {
+pub(crate) fn types<const N: usize>(schema: &Schema) -> Result<[&DataType; N]> {
     let types: Vec<_> = schema.fields().iter().map(|field| field.data_type()).collect();
     types.try_into().map_err(|_| Error::internal(format!("{N} types are needed")))
 }
@@ -25,8 +26,88 @@ fn to_python(py: Python<'_>, array: impl Into<Arc<dyn Array>>) -> PyResult<Py<Py
     Ok(PyArray::from_array_ref(array.into()).to_pyarrow(py)?.unbind())
 }
 
-fn scan_of(py: Python<'_>, make: impl FnOnce() -> Result<local::Scan> + Send) -> PyResult<StateScan> {
-    enter(py, |_| make()).map(StateScan::new)
+fn array(array: PyArray) -> ArrayRef {
+    array.into_inner().0
+}
+
+/// Where a scan begins and ends: its first key, the one after its last, and what all begin with.
+struct Bounds([Option<ArrayRef>; 3]);
+
+impl Bounds {
+    fn of(bounds: [Option<PyArray>; 3]) -> Self {
+        Self(bounds.map(|bound| bound.map(array)))
+    }
+
+    fn range(&self, types: &TypedEntries) -> Result<KeyRange> {
+        let [start, end, prefix] = &self.0;
+        let within = prefix.as_ref().map(|prefix| types.beginning_with(prefix)).transpose()?.unwrap_or_default();
+        let start = start.as_ref().map(|start| types.bound(start)).transpose()?.unwrap_or_default();
+        let end = end.as_ref().map(|end| types.bound(end)).transpose()?;
+        // None is no end, so the smaller of two ends is not the smaller option.
+        Ok(KeyRange { from: within.from.max(start), to: within.to.into_iter().chain(end).min() })
+    }
+}
+
+fn scan_of(
+    py: Python<'_>,
+    bounds: [Option<PyArray>; 3],
+    make: impl FnOnce(&Bounds) -> Result<local::Scan> + Send,
+) -> PyResult<StateScan> {
+    let bounds = Bounds::of(bounds);
+    enter(py, |_| make(&bounds)).map(StateScan::new)
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct ValueState(Kept<local::ValueState>);
+
+#[pymethods]
+impl ValueState {
+    #[new]
+    fn new(py: Python<'_>, state: PyRef<'_, LocalState>, name: &str, schema: PySchema) -> PyResult<Self> {
+        let (schema, state) = (schema.into_inner(), state.here(py)?);
+        let made = enter(py, |_| {
+            let [key, value] = types(&schema)?;
+            state.value_state(name, key, value)
+        })?;
+        Ok(Self(Kept::new(made)))
+    }
+
+    fn get(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
+        let keys = array(keys);
+        let found = enter(py, |_| self.0.get(VALUE)?.get(&keys))?;
+        to_python(py, found)
+    }
+
+    fn contains(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
+        let keys = array(keys);
+        let found = enter(py, |_| self.0.get(VALUE)?.contains(&keys))?;
+        to_python(py, Arc::new(found) as Arc<dyn Array>)
+    }
+
+    fn put(&self, py: Python<'_>, keys: PyArray, values: PyArray) -> PyResult<()> {
+        let (keys, values) = (array(keys), array(values));
+        enter(py, |_| self.0.get(VALUE)?.put(&keys, &values))
+    }
+
+    fn delete(&self, py: Python<'_>, keys: PyArray) -> PyResult<()> {
+        let keys = array(keys);
+        enter(py, |_| self.0.get(VALUE)?.delete(&keys))
+    }
+
+    #[pyo3(signature = (start, end, prefix, batch_size))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        start: Option<PyArray>,
+        end: Option<PyArray>,
+        prefix: Option<PyArray>,
+        batch_size: usize,
+    ) -> PyResult<StateScan> {
+        scan_of(py, [start, end, prefix], |bounds| {
+            let state = self.0.get(VALUE)?;
+            Ok(state.scan(bounds.range(state.types())?, batch_size))
+        })
+    }
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
@@ -87,13 +168,12 @@ impl MapState {
         prefix: Option<PyArray>,
         batch_size: usize,
     ) -> PyResult<StateScan> {
-        let [key, start, end, prefix] = [key, start, end, prefix].map(|bound| bound.map(array));
-        scan_of(py, || {
+        let key = key.map(array);
+        scan_of(py, [start, end, prefix], |bounds| {
             let state = self.0.get(MAP)?;
-            let bounds = |types| range(types, start.as_ref(), end.as_ref(), prefix.as_ref());
-            let range: KeyRange = match &key {
-                None => bounds(state.keys())?,
-                Some(key) => state.range_of(key, &bounds(state.map_keys())?)?,
+            let range = match &key {
+                None => bounds.range(state.keys())?,
+                Some(key) => state.range_of(key, &bounds.range(state.map_keys())?)?,
             };
             Ok(state.scan(range, batch_size))
         })
@@ -156,11 +236,9 @@ impl ListState {
         prefix: Option<PyArray>,
         batch_size: usize,
     ) -> PyResult<StateScan> {
-        let [start, end, prefix] = [start, end, prefix].map(|bound| bound.map(array));
-        scan_of(py, || {
+        scan_of(py, [start, end, prefix], |bounds| {
             let state = self.0.get(LIST)?;
-            let range = range(state.types(), start.as_ref(), end.as_ref(), prefix.as_ref())?;
-            Ok(state.scan(range, batch_size))
+            Ok(state.scan(bounds.range(state.types())?, batch_size))
         })
     }
 }
@@ -226,11 +304,9 @@ impl AggregatingState {
         prefix: Option<PyArray>,
         batch_size: usize,
     ) -> PyResult<StateScan> {
-        let [start, end, prefix] = [start, end, prefix].map(|bound| bound.map(array));
-        scan_of(py, || {
+        scan_of(py, [start, end, prefix], |bounds| {
             let state = self.0.get(AGGREGATING)?;
-            let range = range(state.keys(), start.as_ref(), end.as_ref(), prefix.as_ref())?;
-            Ok(state.scan(range, batch_size))
+            Ok(state.scan(bounds.range(state.keys())?, batch_size))
         })
     }
 }
