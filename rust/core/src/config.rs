@@ -58,15 +58,15 @@ macro_rules! options {
     (@type ratio) => { f64 };
     (@type flag) => { bool };
     (@type text) => { String };
-    (@type compression) => { Compression };
+    (@type compression) => { Option<Compression> };
     (@type restoring) => { Restoring };
 }
 
 options! {
     /// Memory of one state server for hot tier, overlays, RocksDB and buffers together. In Spark, where nobody sets it, it follows from the executor's memory overhead, its container or its machine.
     memory_budget: size = "1GiB",
-    /// Compression of change sets: zstd, lz4 or none.
-    compression: compression = "zstd",
+    /// Compression of change sets: zstd, lz4 or none. auto: lz4 on a local disk, zstd in a remote store, where bytes cost more.
+    compression: compression = "auto",
     /// How long a commit waits for other open sessions to share its log object.
     persist_delay: duration = "500ms",
     /// A batch of change sets is uploaded at once when it reaches this size.
@@ -231,12 +231,13 @@ mod parse {
         Ok(value.trim().to_owned())
     }
 
-    pub fn compression(name: &str, value: &str) -> Result<Compression> {
+    pub fn compression(name: &str, value: &str) -> Result<Option<Compression>> {
         match value.trim().to_ascii_lowercase().as_str() {
-            "none" => Ok(Compression::None),
-            "lz4" => Ok(Compression::Lz4),
-            "zstd" => Ok(Compression::Zstd),
-            _ => Err(bad(name, value, "zstd, lz4 or none")),
+            "auto" => Ok(None),
+            "none" => Ok(Some(Compression::None)),
+            "lz4" => Ok(Some(Compression::Lz4)),
+            "zstd" => Ok(Some(Compression::Zstd)),
+            _ => Err(bad(name, value, "auto, zstd, lz4 or none")),
         }
     }
 
@@ -269,6 +270,11 @@ mod parse {
 }
 
 impl Options {
+    /// The compression of change sets in a store that is remote, or is not.
+    pub fn compression_in(&self, remote: bool) -> Compression {
+        self.compression.unwrap_or(if remote { Compression::Zstd } else { Compression::Lz4 })
+    }
+
     /// What a plain changelog understands, with its defaults where they differ: a checkpoint there waits for its tail
     /// alone, not for a wave of tasks. The figures are Flink's.
     const CHANGELOG: &'static [(&'static str, Option<&'static str>)] = &[

@@ -331,7 +331,7 @@ impl State {
         }
         let raw = self.buffer.seal();
         let payload = raw.payload;
-        let parcel = Parcel::raw(raw, inner.shared.options.compression);
+        let parcel = Parcel::raw(raw, inner.shared.options.compression_in(inner.shared.store.is_remote()));
         let parcel = match room {
             Some(room) => parcel.with_room(room),
             None => parcel,

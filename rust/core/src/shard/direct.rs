@@ -10,6 +10,7 @@ use crate::format::segment::encode_set;
 use crate::model::{BatchId, ChangeSet, ShardHandle, VersionId};
 use crate::state::keyed::KeyedState;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Dirty entries written per turn of the shard's lock: a few milliseconds.
 const FLUSH_CHUNK: usize = 8_192;
@@ -72,7 +73,9 @@ impl Shard {
         if net.set.is_empty() {
             return Ok(None);
         }
-        let encoded = encode_set(&net.set, context.options.compression)?;
+        let start = Instant::now();
+        let encoded = encode_set(&net.set, context.compression())?;
+        context.metrics.encode_micros.add_elapsed(start);
         let version = VersionId::random();
         let future = context.log.submit(guard, encoded, batch);
         let draft = Draft { version, set: Arc::new(net.set), future, lineage };

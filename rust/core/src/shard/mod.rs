@@ -37,7 +37,7 @@ pub use sources::Sources;
 
 use crate::budget::{MemoryBudget, Reservation, Want};
 use crate::clock::SharedClock;
-use crate::config::Options;
+use crate::config::{Compression, Options};
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
@@ -96,6 +96,11 @@ pub struct ShardContext {
 }
 
 impl ShardContext {
+    /// The compression of change sets.
+    fn compression(&self) -> Compression {
+        self.options.compression_in(self.store.is_remote())
+    }
+
     /// How bases of its shards go up.
     fn pushing(&self) -> Pushing<'_> {
         Pushing {

@@ -204,7 +204,7 @@ impl Session {
         if let Some(memory) = &mut self.memory {
             memory.resize(table.memory_bytes() + set.memory_bytes());
         }
-        let encoded = encode_set(&set, context.options.compression)?;
+        let encoded = encode_set(&set, context.compression())?;
         self.count("changeset_bytes", set.payload_bytes());
         self.count("log_bytes", encoded.length);
         self.count("encode_micros", micros(start));

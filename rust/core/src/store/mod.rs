@@ -90,6 +90,7 @@ struct Inner {
     requests: Requests,
     /// The root folder on disk, for `file://`.
     local: Option<PathBuf>,
+    remote: bool,
     part_size: u64,
     hedges: Hedges,
     /// Counts the buffers of transfers, and bounds them.
@@ -140,6 +141,7 @@ impl Store {
             store: connected.store,
             requests,
             local: connected.local,
+            remote: connected.remote,
             part_size: options.upload_part_size,
             hedges: Hedges::new(options, connected.remote),
             memory: MemoryBudget::unlimited(),
@@ -167,6 +169,7 @@ impl Store {
             store: inner,
             requests,
             local: None,
+            remote: true,
             part_size: options.upload_part_size,
             hedges: Hedges::new(options, true),
             memory: MemoryBudget::unlimited(),
@@ -211,6 +214,11 @@ impl Store {
     /// True when objects are files on this machine (or a mounted file system).
     pub fn is_local_file(&self) -> bool {
         self.inner.local.is_some()
+    }
+
+    /// True when bytes go over a network: neither files nor memory of this machine.
+    pub fn is_remote(&self) -> bool {
+        self.inner.remote
     }
 
     /// Runs a removal that nobody waits for, except who closes: it counts as pending. Outside of a runtime, and at the
