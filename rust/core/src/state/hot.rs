@@ -22,7 +22,7 @@ mod index;
 
 use crate::error::Result;
 use crate::model::{KeyGroup, StateId};
-use arena::{DEAD, DIRTY, Header, Loc, STORED, Segment, TOMBSTONE};
+use arena::{DEAD, DIRTY, Header, Loc, PAGE, PAGE_BYTES, STORED, Segment, TOMBSTONE};
 use flush::Cursor;
 use index::{Index, MAX_SEGMENTS};
 use std::collections::VecDeque;
@@ -317,7 +317,10 @@ impl HotTier {
     // Entries
 
     fn used(&self) -> usize {
-        self.arena_bytes + self.index.bytes() + self.segments.capacity() * size_of::<Option<Segment>>()
+        self.arena_bytes
+            + self.arena_bytes.div_ceil(PAGE) * PAGE_BYTES
+            + self.index.bytes()
+            + self.segments.capacity() * size_of::<Option<Segment>>()
     }
 
     fn segment(&self, id: u32) -> &Segment {
@@ -385,12 +388,12 @@ impl HotTier {
             return;
         }
         if old.is(DIRTY) {
-            segment.dirty -= 1;
+            segment.count_clean(loc.offset as usize);
             self.dirty -= 1;
             self.dirty_by_epoch[usize::from(old.epoch)] -= 1;
         }
         if new.is(DIRTY) {
-            segment.dirty += 1;
+            segment.count_dirty(loc.offset as usize);
             self.dirty += 1;
             self.dirty_by_epoch[usize::from(new.epoch)] += 1;
         }

@@ -9,6 +9,10 @@
 pub(super) const HEADER: usize = 16;
 /// Entries start at multiples of this.
 pub(super) const ALIGN: usize = 4;
+/// Where dirty entries are is known to so many bytes, so that a few of them are found without a walk over all others.
+pub(super) const PAGE: usize = 4 << 10;
+/// Bytes of memory for a page, beside its entries.
+pub(super) const PAGE_BYTES: usize = size_of::<Page>();
 /// Largest segment that holds more than one entry.
 pub(super) const MAX_SEGMENT: usize = 1 << 20;
 
@@ -56,23 +60,41 @@ pub(super) struct Loc {
     pub offset: u32,
 }
 
+/// The entries that begin in some [`PAGE`] bytes of a segment.
+#[derive(Debug, Clone, Copy, Default)]
+struct Page {
+    /// Where the first of them is.
+    first: u32,
+    dirty: u32,
+}
+
 /// A run of entries.
 ///
 /// Invariants: 1. `filled <= bytes.len()`, and `bytes[..filled]` is a whole number of entries; 2. `live` is the sum of
-/// the sizes of the entries that are not dead; 3. `dirty` counts its dirty entries.
+/// the sizes of the entries that are not dead; 3. `dirty` counts its dirty entries, and each page's count those that
+/// begin there.
 #[derive(Debug)]
 pub(super) struct Segment {
     bytes: Box<[u8]>,
     filled: usize,
     pub live: usize,
-    pub dirty: u32,
+    dirty: u32,
+    pages: Box<[Page]>,
+    /// Where the newest entry is.
+    last: usize,
     /// Tells apart segments that had the same number one after the other.
     serial: u64,
 }
 
 impl Segment {
     pub fn new(bytes: Box<[u8]>, serial: u64) -> Self {
-        Self { bytes, filled: 0, live: 0, dirty: 0, serial }
+        let pages = vec![Page::default(); bytes.len().div_ceil(PAGE)].into_boxed_slice();
+        Self { bytes, filled: 0, live: 0, dirty: 0, pages, last: 0, serial }
+    }
+
+    /// The number of a page, of the entry at `offset`.
+    pub fn page_of(offset: usize) -> usize {
+        offset / PAGE
     }
 
     pub fn capacity(&self) -> usize {
@@ -160,13 +182,49 @@ impl Segment {
         self.bytes[at + key.len()..at + key.len() + value.len()].copy_from_slice(value);
         self.filled += header.size();
         self.live += header.size();
-        self.dirty += u32::from(header.is(DIRTY));
+        // In a page without entries before this one.
+        if offset == 0 || Self::page_of(offset) > Self::page_of(self.last) {
+            self.pages[Self::page_of(offset)].first = offset as u32;
+        }
+        self.last = offset;
+        if header.is(DIRTY) {
+            self.count_dirty(offset);
+        }
         offset
+    }
+
+    /// One of its entries has become dirty.
+    #[inline]
+    pub fn count_dirty(&mut self, offset: usize) {
+        self.dirty += 1;
+        self.pages[Self::page_of(offset)].dirty += 1;
+    }
+
+    /// One of its entries is not dirty any more.
+    #[inline]
+    pub fn count_clean(&mut self, offset: usize) {
+        self.dirty -= 1;
+        self.pages[Self::page_of(offset)].dirty -= 1;
+    }
+
+    /// Number of dirty entries.
+    pub fn dirty(&self) -> u32 {
+        self.dirty
+    }
+
+    /// Offsets and headers of the dirty entries from `at` on. Only pages that have some are looked at.
+    pub fn dirty_entries(&self, at: usize) -> impl Iterator<Item = (usize, Header)> {
+        let pages = self.pages.iter().enumerate().skip(Self::page_of(at)).filter(|(_, page)| page.dirty > 0);
+        let entries = move |(number, page): (usize, &Page)| {
+            self.entries(page.first as usize).take_while(move |&(offset, _)| Self::page_of(offset) == number)
+        };
+        pages.flat_map(entries).filter(move |&(offset, header)| offset >= at && header.is(DIRTY))
     }
 
     /// Forgets all entries, which must be dead, so that the space can be filled again.
     pub fn reset(&mut self) {
         self.filled = 0;
+        self.last = 0;
     }
 
     /// Offsets and headers of the entries from `at` on that are not dead; an entry starts at `at`.

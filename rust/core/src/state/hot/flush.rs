@@ -6,7 +6,7 @@
 //! An entry carries the epoch in which it became dirty, wherever it moves. A flush starts a new epoch and writes all
 //! entries of older ones, so it ends however many changes come meanwhile.
 
-use super::arena::{DIRTY, Header, STORED, TOMBSTONE};
+use super::arena::{Header, STORED, Segment, TOMBSTONE};
 use super::{EntrySink, HotTier, entry_of, loc_at};
 
 /// Where the flush walk stands.
@@ -32,28 +32,31 @@ impl HotTier {
         self.dirty - self.dirty_by_epoch[usize::from(self.epoch)]
     }
 
-    /// Writes pending entries to the sink, up to about `max_entries` and `max_bytes`, and marks them clean. When
+    /// Writes pending entries to the sink, up to about `max_entries` and `max_bytes`, and marks them clean; looks at no
+    /// more than `max_entries` pages for them, as those that became dirty since lie between them. When
     /// [`HotTier::pending`] is 0, all that was dirty at [`HotTier::begin_flush`] went through a sink, at that value or
     /// a newer one.
     pub fn flush(&mut self, max_entries: usize, max_bytes: usize, sink: &mut dyn EntrySink) {
-        let (mut entries, mut bytes) = (0, 0);
+        let (mut entries, mut bytes, mut pages) = (0, 0, 0);
         let mut written = Vec::new();
         let segments = self.segments.len();
         // One full round, and the part of the first segment before the start: entries move while a flush is under way.
         for _ in 0..=segments {
-            if self.pending() == 0 || entries >= max_entries || bytes >= max_bytes {
+            if self.pending() == 0 || entries >= max_entries || bytes >= max_bytes || pages >= max_entries {
                 return;
             }
             let id = self.cursor.segment % segments;
             let from = std::mem::take(&mut self.cursor.offset);
             self.cursor.segment = id + 1;
-            let Some(segment) = self.segments[id].as_ref().filter(|s| s.dirty > 0) else { continue };
-            for (offset, header) in segment.entries(from) {
-                if entries >= max_entries || bytes >= max_bytes {
+            let Some(segment) = self.segments[id].as_ref().filter(|s| s.dirty() > 0) else { continue };
+            let mut page = None;
+            for (offset, header) in segment.dirty_entries(from) {
+                pages += usize::from(page.replace(Segment::page_of(offset)) != Some(Segment::page_of(offset)));
+                if entries >= max_entries || bytes >= max_bytes || pages > max_entries {
                     self.cursor = Cursor { segment: id, offset };
                     break;
                 }
-                if header.is(DIRTY) && header.epoch != self.epoch {
+                if header.epoch != self.epoch {
                     sink.write(entry_of(segment, offset, header));
                     written.push((offset, header));
                     entries += 1;
@@ -73,7 +76,7 @@ impl HotTier {
     /// Gives every dirty entry the same epoch. Only after 255 flushes none of which came to an end.
     fn relabel(&mut self, epoch: u8) {
         for segment in self.segments.iter_mut().flatten() {
-            let dirty: Vec<_> = segment.entries(0).filter(|(_, header)| header.is(DIRTY)).collect();
+            let dirty: Vec<_> = segment.dirty_entries(0).collect();
             for (offset, header) in dirty {
                 segment.set_header(offset, Header { epoch, ..header });
             }
