@@ -4,7 +4,7 @@
 //! order of the ranks). `tests/floors.rs` reads this list and fails on an import that goes up.
 //!
 //! ```text
-//! 0  error clock metrics config budget failpoint sync    the ground: no I/O
+//! 0  error clock metrics config budget failpoint sync fair   the ground: no I/O
 //! 1  model                                           the nouns, plain data
 //! 2  format                                          bytes <-> nouns, pure
 //! 3  store                                           the bucket, behind retry, hedging, limits and fault injection
@@ -24,6 +24,7 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod failpoint;
+pub mod fair;
 pub mod format;
 pub mod local;
 pub mod metrics;

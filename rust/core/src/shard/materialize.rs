@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::model::{BaseRef, InstanceId, VersionId};
 use crate::snapshot::{Inventory, Stamp, push};
-use parking_lot::{Mutex, RwLockWriteGuard};
+use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -97,7 +97,15 @@ impl MaterializeRun {
     }
 
     /// As [`Self::run`], but fails, closed, soon after `stop` says true.
-    pub(crate) fn run_until(&self, mut stop: watch::Receiver<bool>) -> Result<()> {
+    pub(crate) fn run_until(&self, stop: watch::Receiver<bool>) -> Result<()> {
+        self.work(stop.clone()).or_else(|error| {
+            // Who stops a run also stops RocksDB: whatever it says of that is no failure.
+            stopped(*stop.borrow())?;
+            Err(error)
+        })
+    }
+
+    fn work(&self, mut stop: watch::Receiver<bool>) -> Result<()> {
         let start = Instant::now();
         let context = self.shard.context();
         context.failpoints.hit("materialize.flush")?;
@@ -109,7 +117,7 @@ impl MaterializeRun {
             let more = live.keyed.flush_dirty(FLUSH_CHUNK)?;
             drop(pause);
             // Those who wait get it before the next turn does.
-            RwLockWriteGuard::unlock_fair(guard);
+            drop(guard);
             if !more {
                 break;
             }

@@ -40,6 +40,7 @@ use crate::clock::SharedClock;
 use crate::config::{Compression, Options};
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
+use crate::fair::FairLock;
 use crate::metrics::SharedMetrics;
 use crate::model::ids::default_max_parallelism;
 use crate::model::{BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
@@ -50,7 +51,7 @@ use crate::state::rocks::SharedResources;
 use crate::store::{Background, Store};
 use crate::write::LogWriter;
 use lineage::Lineage;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -201,7 +202,7 @@ pub struct Shard {
     context: ShardContext,
     /// Serializes changes of what is live; never held while waiting for a reader.
     transition: Mutex<()>,
-    live: RwLock<Option<Live>>,
+    live: FairLock<Option<Live>>,
     control: Mutex<Control>,
     last_used_millis: AtomicU64,
     sessions: AtomicU64,
@@ -254,7 +255,7 @@ impl Shard {
             placement,
             context,
             transition: Mutex::new(()),
-            live: RwLock::new(None),
+            live: FairLock::new(None),
             control: Mutex::new(Control { last_materialized_millis: now, ..Control::default() }),
             last_used_millis: AtomicU64::new(now),
             sessions: AtomicU64::new(0),

@@ -13,7 +13,6 @@
 
 use super::Shard;
 use crate::error::Result;
-use parking_lot::RwLockWriteGuard;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -54,7 +53,7 @@ impl Shard {
         if live.keyed.warm_up_step(&mut warm, PORTION)? {
             live.cold = Some(warm);
             // Those who wait for the lock go first.
-            RwLockWriteGuard::unlock_fair(guard);
+            drop(guard);
             return Ok(true);
         }
         let complete = live.keyed.is_complete();
