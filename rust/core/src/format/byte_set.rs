@@ -168,6 +168,7 @@ pub fn encode_byte_set(
     let mut entries = Vec::with_capacity(blocks.len());
     let mut columns = Vec::new();
     let mut values = Vec::with_capacity(blocks.len() + 1);
+    let mut compressed = compress::Blocks::new(compression);
     for block in blocks.into_iter().filter(|block| !block.is_empty()) {
         let raw = block.values.len();
         if raw > MAX_VALUE || (block.records > 1 && raw > MAX_BLOCK as usize) {
@@ -179,7 +180,7 @@ pub fn encode_byte_set(
             Compression::None => own(block.values),
             _ => {
                 let mut out = Vec::new();
-                compress::compress(compression, &block.values, &mut out)?;
+                compressed.compress(&block.values, &mut out)?;
                 drop(own(block.values));
                 Bytes::from(out)
             }

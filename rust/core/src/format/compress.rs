@@ -5,7 +5,7 @@
 //! Does not own: what is inside a block, or its checksum.
 //!
 //! A block that does not shrink is stored as it is: `stored length == raw length` means "not compressed" whatever the
-//! set's compression.
+//! set's compression. After a block that hardly shrinks, the next ones are not even tried.
 
 use crate::config::Compression;
 use crate::error::{Error, Result};
@@ -15,6 +15,10 @@ use std::cell::RefCell;
 const ZSTD_LEVEL: i32 = 1;
 /// Scratch above this size is given back after use, so that one huge record does not stay in memory for ever.
 const KEEP_SCRATCH: usize = 4 << 20;
+/// A block hardly shrinks if it loses less than this part (1/n) of its bytes.
+const WORTHWHILE: usize = 16;
+/// Most blocks in a row that are not tried.
+const MAX_PAUSE: u32 = 15;
 /// LZ4 cannot expand by more: a byte of a length code stands for at most 255 bytes.
 const LZ4_MAX_RATIO: u64 = 255;
 /// Zstandard cannot expand by more: its smallest block has 4 bytes, its largest content 128 KiB.
@@ -49,6 +53,35 @@ struct Contexts {
 
 thread_local! {
     static CONTEXTS: RefCell<Contexts> = RefCell::default();
+}
+
+/// The blocks of one set, one after the other: random bytes cost little more than a copy.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    compression: Compression,
+    /// Blocks that will not be tried, and as many as it was the last time.
+    left: u32,
+    pause: u32,
+}
+
+impl Blocks {
+    pub(crate) fn new(compression: Compression) -> Self {
+        Self { compression, left: 0, pause: 0 }
+    }
+
+    /// Appends `raw`, compressed if that makes it smaller and is worth a try, to `out`; returns the number of bytes
+    /// appended.
+    pub(crate) fn compress(&mut self, raw: &[u8], out: &mut Vec<u8>) -> Result<usize> {
+        if self.left > 0 {
+            self.left -= 1;
+            return compress(Compression::None, raw, out);
+        }
+        let length = compress(self.compression, raw, out)?;
+        let hardly = raw.len() - length < raw.len() / WORTHWHILE;
+        self.pause = if hardly { (2 * self.pause + 1).min(MAX_PAUSE) } else { 0 };
+        self.left = self.pause;
+        Ok(length)
+    }
 }
 
 /// Appends `raw`, compressed if that makes it smaller, to `out`; returns the number of bytes appended.
@@ -134,4 +167,44 @@ pub(crate) fn decompress(
         }
     };
     if written == raw_len { Ok(()) } else { Err(format!("the block unpacks to {written} bytes, not {raw_len}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    #[test]
+    fn random_blocks_are_tried_now_and_then_others_each_time() {
+        for compression in [Compression::Lz4, Compression::Zstd] {
+            let mut random = vec![0; 10_000];
+            StdRng::seed_from_u64(1).fill_bytes(&mut random);
+            let (even, mut blocks) = (vec![7; 10_000], Blocks::new(compression));
+            let mut shrinks = |raw: &[u8]| blocks.compress(raw, &mut Vec::new()).unwrap() < raw.len();
+            assert!((0..5).all(|_| shrinks(&even)));
+            // Tried, a pause of 1, tried, a pause of 3, tried, a pause of 7, and then of 15 each time.
+            assert!((0..2 + 4 + 8 + 15).all(|_| !shrinks(&random)));
+            // The end of the pause.
+            assert!(!shrinks(&even));
+            assert!((0..5).all(|_| shrinks(&even)), "{compression:?}");
+            assert!(!shrinks(&random));
+            assert!(!shrinks(&even), "a pause of 1 again");
+            assert!(shrinks(&even));
+        }
+    }
+
+    #[test]
+    fn what_is_not_compressed_unpacks_all_the_same() {
+        let mut random = vec![0; 5_000];
+        StdRng::seed_from_u64(2).fill_bytes(&mut random);
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
+            let mut blocks = Blocks::new(compression);
+            for raw in [&random[..], &[1; 5_000], &[], &[2; 5_000], &random] {
+                let (mut stored, mut unpacked) = (Vec::new(), Vec::new());
+                assert_eq!(blocks.compress(raw, &mut stored).unwrap(), stored.len());
+                decompress(compression, &stored, raw.len(), &mut unpacked).unwrap();
+                assert_eq!(unpacked, raw);
+            }
+        }
+    }
 }

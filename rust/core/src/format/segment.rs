@@ -34,13 +34,14 @@ pub fn encode_set_in_blocks(set: &ChangeSet, compression: Compression, block_tar
     let mut out = Vec::with_capacity(blocks_at + expected);
     out.resize(blocks_at, 0);
     let mut encoder = BlockEncoder::default();
+    let mut compressed = compress::Blocks::new(compression);
     let mut blocks = Vec::with_capacity(plan.len());
     for range in plan {
         let (first, last) = (set.get(range.start).key_group.0, set.get(range.end - 1).key_group.0);
         let raw = encoder.encode(set, range.clone());
         let at = out.len();
         let raw_length = to_u32(raw.len())?;
-        let length = to_u32(compress::compress(compression, raw, &mut out)?)?;
+        let length = to_u32(compressed.compress(raw, &mut out)?)?;
         let crc = crc32c(&out[at..]);
         blocks.push(BlockEntry {
             first,
