@@ -1,8 +1,9 @@
 """`make bench`: fastchangelog beside Spark's own operators, on this machine, in one session, taken in turns.
 
-    spark_compare.py all|compare|skew|rows|steps|restart|memory|size [--quick] [--rounds N] [--keys N …] [--out FILE]
+    spark_compare.py all|compare|skew|rows|steps|restart|memory|size|bases [--quick] [--rounds N] [--keys N …]
+                     [--out FILE]
 
-Owns: the command line, the tables, the JSON file. Does not own: the parts (compare_parts).
+Owns: the command line, the tables, the JSON file. Does not own: the parts (compare_parts, bases_part).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import bases_part
 import compare_parts
 from compare_parts import Part, Setting
 from compare_queries import VARIANTS
@@ -47,6 +49,7 @@ PARTS: dict[str, Callable[[Setting], list[Part]]] = {
     "restart": restart,
     "memory": compare_parts.memory,
     "size": compare_parts.size,
+    "bases": bases_part.while_bases_are_made,
 }
 
 

@@ -418,6 +418,18 @@ mod tests {
     }
 
     #[test]
+    fn compression_follows_the_place_unless_it_is_named() {
+        let found = |value: &str| [true, false].map(|remote| one("compression", value).unwrap().compression_in(remote));
+        assert_eq!(found("auto"), [Compression::Zstd, Compression::Lz4]);
+        assert_eq!(Options::default().compression_in(true), Compression::Zstd);
+        for (name, compression) in [("none", Compression::None), ("LZ4", Compression::Lz4), ("zstd", Compression::Zstd)] {
+            assert_eq!(found(name), [compression; 2]);
+        }
+        let refused = one("compression", "gzip").unwrap_err().to_string();
+        assert!(refused.contains("auto, zstd, lz4 or none"), "{refused}");
+    }
+
+    #[test]
     fn p06_overruled_are_options_of_the_process_with_another_value() {
         let in_force = one("memory_budget", "256MiB").unwrap();
         let asked = |pairs: &[(&str, &str)]| {

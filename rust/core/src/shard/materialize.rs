@@ -9,7 +9,8 @@
 //!    files a run counts as "already uploaded" are named by a handle Spark retains. Bases that share nothing need not wait;
 //! 3. a run of a state that was replaced meanwhile ends without effect;
 //! 4. sessions wait for a run only while it marks what to flush (microseconds) and for each step of the flush, one at a
-//!    time: RocksDB's own flush, the compaction, the checkpoint and the upload are beside them.
+//!    time: RocksDB's own flush, the compaction, the checkpoint and the upload are beside them. While any session of the
+//!    process is open, the flush rests after each step.
 
 use super::Shard;
 use crate::error::{Error, Result};
@@ -115,11 +116,17 @@ impl MaterializeRun {
             let pause = Pause::of(&context.metrics);
             let live = guard.as_mut().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?;
             let more = live.keyed.flush_dirty(FLUSH_CHUNK)?;
+            let worked = pause.start.elapsed();
             drop(pause);
             // Those who wait get it before the next turn does.
             drop(guard);
             if !more {
                 break;
+            }
+            let rest = context.background.rest(worked);
+            if !rest.is_zero() {
+                let stopping = stop.wait_for(|stop| *stop);
+                let _ = context.runtime.block_on(async { tokio::time::timeout(rest, stopping).await.is_ok() });
             }
         }
         let (checkpointer, net) = {

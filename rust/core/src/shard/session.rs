@@ -15,6 +15,7 @@ use crate::model::{BatchId, Change, ChangeSet, InstanceId, Op, ShardHandle, Stat
 use crate::state::aggregate::AggPlan;
 use crate::state::keyed::{KeyRef, KeyedState};
 use crate::state::table::GroupTable;
+use crate::store::Foreground;
 use crate::write::JoinGuard;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -66,6 +67,8 @@ pub struct Session {
     opened: Instant,
     /// Of `table`; then of the change set on its way.
     memory: Option<Reservation>,
+    /// Work in the background rests while it is open.
+    _foreground: Option<Foreground>,
 }
 
 impl Session {
@@ -75,6 +78,7 @@ impl Session {
         let context = shard.context();
         shard.touch();
         context.failpoints.hit("session.open")?;
+        let foreground = context.background.foreground();
         let schema_text = plan.schema().to_owned();
         let restores = context.metrics.restores.get();
         let instance = shard.make_live(base.as_ref(), batch, (plan.schema_id(), &schema_text))?;
@@ -102,6 +106,7 @@ impl Session {
             stage: Stage::Merging(Some(guard)),
             numbers,
             opened,
+            _foreground: Some(foreground),
         })
     }
 
@@ -120,6 +125,7 @@ impl Session {
             numbers: BTreeMap::new(),
             opened: Instant::now(),
             memory: None,
+            _foreground: None,
         }
     }
 

@@ -1,6 +1,8 @@
-//! What uploads that nobody waits for may take: so many at once, so many bytes per second.
+//! What work that nobody waits for may take: so many uploads at once, so many bytes per second, a part of a processor
+//! while batches run.
 //!
-//! Owns: the slots of background transfers of a process, and the pace of their bytes.
+//! Owns: the slots of background transfers of a process, the pace of their bytes, who works in the foreground, and how
+//! long other work rests meanwhile.
 //! Does not own: which transfers are in the background (bases are; log objects and all reads are not), the bound on
 //! requests of a store (`retry`).
 //!
@@ -8,7 +10,9 @@
 //! 1. at most `background_transfers` files of bases are on their way at once, and fewer than `store_concurrency`: a log
 //!    object's upload never waits for one of them to end;
 //! 2. over any time the bytes let through exceed rate × time by one part at most; who came first goes first;
-//! 3. a wait has an end: it is the time that the bytes before it take at the rate.
+//! 3. a wait has an end: it is the time that the bytes before it take at the rate;
+//! 4. while somebody works in the foreground, background work rests [`REST`] times as long as it worked, at most
+//!    [`LONGEST_REST`] at a time; otherwise it does not rest.
 
 use crate::clock::SharedClock;
 use crate::config::Options;
@@ -16,13 +20,30 @@ use crate::error::{Error, Result};
 use crate::metrics::SharedMetrics;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Rest per time worked: a quarter of one processor is left to work in the background.
+const REST: u32 = 3;
+/// A step that was long because it got no processor is no reason for a long rest.
+const LONGEST_REST: Duration = Duration::from_millis(20);
+
+/// Somebody works in the foreground until this is dropped.
+#[derive(Debug)]
+pub struct Foreground(Arc<Background>);
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        self.0.foreground.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// The budget of a process for transfers in the background.
 pub struct Background {
     slots: Arc<Semaphore>,
     pace: Option<Mutex<Pace>>,
+    foreground: AtomicUsize,
     clock: SharedClock,
     metrics: SharedMetrics,
 }
@@ -58,6 +79,7 @@ impl Background {
         Arc::new(Self {
             slots: Arc::new(Semaphore::new(slots.clamp(1, Semaphore::MAX_PERMITS))),
             pace: (rate > 0).then(|| Mutex::new(Pace { bytes_per_second: rate, free_at: Duration::ZERO })),
+            foreground: AtomicUsize::new(0),
             clock,
             metrics,
         })
@@ -67,6 +89,22 @@ impl Background {
     pub async fn slot(&self) -> Result<OwnedSemaphorePermit> {
         let slot = Arc::clone(&self.slots).acquire_owned().await;
         slot.map_err(|_| Error::closed("transfers in the background have ended"))
+    }
+
+    /// Announces work in the foreground.
+    pub fn foreground(self: &Arc<Self>) -> Foreground {
+        self.foreground.fetch_add(1, Ordering::Relaxed);
+        Foreground(Arc::clone(self))
+    }
+
+    /// How long to rest after `worked`; zero if nobody works in the foreground.
+    pub fn rest(&self, worked: Duration) -> Duration {
+        if self.foreground.load(Ordering::Relaxed) == 0 {
+            return Duration::ZERO;
+        }
+        let rest = worked.saturating_mul(REST).min(LONGEST_REST);
+        self.metrics.background_rests_micros.add(u64::try_from(rest.as_micros()).unwrap_or(u64::MAX));
+        rest
     }
 
     /// Waits until `bytes` more may go.
@@ -134,6 +172,20 @@ mod tests {
         let start = Instant::now();
         unlimited.pass(u64::MAX).await;
         assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn invariant_4_work_rests_while_somebody_works_in_the_foreground() {
+        let background = background(&[]);
+        let (short, long) = (Duration::from_millis(2), Duration::from_secs(9));
+        assert_eq!(background.rest(long), Duration::ZERO);
+        let (a, b) = (background.foreground(), background.foreground());
+        assert_eq!((background.rest(short), background.rest(long)), (3 * short, LONGEST_REST));
+        drop(a);
+        assert_eq!(background.rest(short), 3 * short, "one is left");
+        drop(b);
+        assert_eq!(background.rest(short), Duration::ZERO);
+        assert_eq!(background.metrics.background_rests_micros.get(), 6_000 + 20_000 + 6_000);
     }
 
     #[tokio::test]

@@ -34,7 +34,7 @@ mod put;
 mod retry;
 pub(crate) mod transfer;
 
-pub use background::Background;
+pub use background::{Background, Foreground};
 pub use claim::Claim;
 pub use environment::overlaid;
 pub use paths::{
