@@ -219,6 +219,14 @@ impl HotTier {
         places.iter().flatten().fold(0, |sum, loc| sum ^ self.segment(loc.segment).touch(loc.offset as usize))
     }
 
+    /// As [`HotTier::prefetch`], for keys that will be added: the memory of the places in the index that they will get.
+    #[inline]
+    pub fn prefetch_places(&self, keys: impl Iterator<Item = (u64, StateId)> + Clone) -> u64 {
+        let hashes = keys.map(|(hash, state)| mix(hash, state.0));
+        let tags = hashes.clone().fold(0, |sum, hash| sum ^ self.index.touch_tags(hash));
+        hashes.fold(tags, |sum, hash| sum ^ self.index.touch_slots(hash))
+    }
+
     /// Sets a value; the entry is dirty.
     pub fn put(&mut self, key: &HotKey<'_>, value: &[u8], sink: &mut dyn EntrySink) {
         let hash = mix(key.hash, key.state.0);

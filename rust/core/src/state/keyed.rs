@@ -10,10 +10,12 @@
 //! 3. what was read from disk is put into the hot tier before the next change, when it still is what is on disk;
 //! 4. after a failed write it answers nothing any more: its owner drops it and restores (P3).
 
+mod copies;
 mod warm;
 
 pub use warm::WarmUp;
 
+use self::copies::Copies;
 use super::checkpoint::Checkpointer;
 use super::codec::hash_key;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
@@ -79,37 +81,6 @@ impl Drop for Account {
     }
 }
 
-/// Entries read from disk that wait for a place in the hot tier: reads share the tier, only changes own it.
-#[derive(Debug, Default)]
-struct Recent {
-    bytes: Vec<u8>,
-    /// State, key group, lengths of key and value.
-    entries: Vec<(StateId, KeyGroup, usize, usize)>,
-}
-
-impl Recent {
-    fn push(&mut self, state: StateId, key: &KeyRef<'_>, value: &[u8], limit: u64) {
-        let more = key.key.len() + value.len() + size_of::<(StateId, KeyGroup, usize, usize)>();
-        let held = self.bytes.len() + self.entries.len() * size_of::<(StateId, KeyGroup, usize, usize)>();
-        if (held + more) as u64 <= (limit / RECENT_SHARE).min(RECENT_BYTES) {
-            self.bytes.extend_from_slice(key.key);
-            self.bytes.extend_from_slice(value);
-            self.entries.push((state, key.key_group, key.key.len(), value.len()));
-        }
-    }
-
-    fn drain(&mut self, hot: &mut HotTier, sink: &mut DiskSink<'_>) {
-        let mut rest = &self.bytes[..];
-        for (state, key_group, klen, vlen) in self.entries.drain(..) {
-            let (key, tail) = rest.split_at(klen);
-            let (value, tail) = tail.split_at(vlen);
-            rest = tail;
-            hot.put_clean(&HotKey { hash: hash_key(key), state, key_group, key }, value, sink);
-        }
-        self.bytes.clear();
-    }
-}
-
 /// Keyed state of one shard. See the module documentation for its invariants.
 #[derive(Debug)]
 pub struct KeyedState {
@@ -117,7 +88,7 @@ pub struct KeyedState {
     db: Arc<DB>,
     dir: PathBuf,
     hot: HotTier,
-    recent: Mutex<Recent>,
+    recent: Mutex<Copies>,
     /// Something was written to RocksDB since it was empty.
     stored: bool,
     broken: Option<Error>,
@@ -205,10 +176,14 @@ impl KeyedState {
             }
             let disk_keys = ends.windows(2).map(|w| &buffer[w[0]..w[1]]);
             let values = self.db.batched_multi_get_cf(cf, disk_keys, true);
-            let mut recent = self.recent.lock();
+            let (mut recent, most) = (self.recent.lock(), (self.hot.limit() / RECENT_SHARE).min(RECENT_BYTES));
             for (&i, value) in chunk.iter().zip(&values) {
                 if let Ok(Some(value)) = value {
-                    recent.push(state, &keys[i], value, self.hot.limit());
+                    let KeyRef { hash, key_group, key } = keys[i];
+                    let key = HotKey { hash, state, key_group, key };
+                    if (recent.bytes() + Copies::bytes_of(&key, value)) as u64 <= most {
+                        recent.push(&key, value);
+                    }
                 }
             }
             drop(recent);
@@ -224,7 +199,10 @@ impl KeyedState {
     pub fn apply(&mut self, set: &ChangeSet) -> Result<()> {
         self.check()?;
         let mut sink = DiskSink::new(&self.db);
-        self.recent.get_mut().drain(&mut self.hot, &mut sink);
+        self.recent.get_mut().drain(&mut self.hot, |hot, key, value| {
+            hot.put_clean(key, value, &mut sink);
+            true
+        });
         let prefixes = set.iter().any(|c| c.op == Op::DeletePrefix);
         if prefixes {
             delete_prefixes(&mut self.hot, set, self.stored, &mut sink);

@@ -95,6 +95,21 @@ impl Index {
         })
     }
 
+    /// Reads what the search for a place with this hash reads.
+    #[inline]
+    pub fn touch_tags(&self, hash: u64) -> u64 {
+        u64::from(self.find(hash, |_| true).is_some())
+    }
+
+    /// Reads a slot next to the one that a new entry with this hash gets, if it is easily found: its cache line is near
+    /// then, and the entry need not wait for it.
+    #[inline]
+    pub fn touch_slots(&self, hash: u64) -> u64 {
+        let part = &self.parts[part_of(hash)];
+        let first = spread(tag_of(hash)) as usize & part.num_buckets().saturating_sub(1);
+        (0..8).find_map(|i| part.get_bucket(first ^ i)).map_or(0, |slot| slot.load(Relaxed))
+    }
+
     /// Adds an entry that is not in the index.
     pub fn insert(&mut self, hash: u64, loc: Loc) {
         let tag = tag_of(hash);

@@ -8,13 +8,17 @@
 //!    newer;
 //! 2. the tier is complete after the last step only if nothing left it since the first one.
 
-use super::{HotKey, KeyedState, hash_key, split_key};
+use super::copies::Copies;
+use super::{HotKey, HotTier, KeyedState, hash_key, split_key};
 use crate::error::Result;
 use rocksdb::ReadOptions;
 
 /// Bytes read ahead by a walk over everything, and by one step.
 const READ_ALL: usize = 2 << 20;
 const READ_STEP: usize = 256 << 10;
+/// Entries, and bytes, that are read before they are put into the tier.
+const LOADED_AT_ONCE: usize = 256;
+const BYTES_AT_ONCE: usize = 64 << 10;
 
 /// How far the loading has come.
 #[derive(Debug)]
@@ -27,7 +31,7 @@ pub struct WarmUp {
 }
 
 impl WarmUp {
-    /// Entries looked at so far.
+    /// Entries read so far.
     pub fn loaded(&self) -> u64 {
         self.loaded
     }
@@ -61,17 +65,24 @@ impl KeyedState {
         options.set_readahead_size(if max_entries == usize::MAX { READ_ALL } else { READ_STEP });
         let mut iterator = self.db.raw_iterator_opt(options);
         iterator.seek(&warm.next);
-        let (mut fits, mut left) = (true, max_entries.max(1));
-        while let Some((bytes, value)) = iterator.item() {
+        let (mut fits, mut left, mut copies) = (true, max_entries.max(1), Copies::default());
+        loop {
+            let item = iterator.item();
+            if copies.len() == LOADED_AT_ONCE || copies.bytes() >= BYTES_AT_ONCE || left == 0 || item.is_none() {
+                fits &= copies.drain(&mut self.hot, HotTier::load);
+            }
+            let Some((bytes, value)) = item.filter(|_| fits) else { break };
             if left == 0 {
                 warm.next = bytes.to_vec();
                 self.account.update(&self.hot);
                 return Ok(true);
             }
             let (key_group, state, key) = split_key(bytes)?;
-            fits = self.hot.load(&HotKey { hash: hash_key(key), state, key_group, key }, value);
-            if !fits {
-                break;
+            let key = HotKey { hash: hash_key(key), state, key_group, key };
+            if value.len() < BYTES_AT_ONCE {
+                copies.push(&key, value);
+            } else {
+                fits = self.hot.load(&key, value);
             }
             (left, warm.loaded) = (left - 1, warm.loaded + 1);
             iterator.next();
@@ -152,5 +163,43 @@ mod tests {
         assert!(!state.is_complete());
         assert!((0..KEYS).all(|key| value(&state, key) == Some(1)));
         assert!(state.warm_up().unwrap(), "another one can make it so");
+    }
+
+    #[test]
+    fn entries_of_all_sizes_are_loaded_in_portions_of_all_sizes() {
+        let shared = SharedResources::new(&MemoryBudget::new(256 << 20), Arc::default()).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let mut state = KeyedState::create(&root.path().join("a"), &shared).unwrap();
+        let sizes = |i: u32| match i % 100 {
+            17 => BYTES_AT_ONCE + i as usize,
+            18 => BYTES_AT_ONCE / 2,
+            more => more as usize,
+        };
+        let mut all = ChangeSet::default();
+        for i in 0..1_000u32 {
+            let (key, value) = (i.to_be_bytes(), vec![i as u8; sizes(i)]);
+            all.push(Change { op: Op::Put, state: StateId(0), key_group: KeyGroup(0), key: &key, value: &value });
+        }
+        state.apply(&all).unwrap();
+        state.begin_flush();
+        while state.flush_dirty(usize::MAX).unwrap() {}
+        for portion in [1, LOADED_AT_ONCE - 1, LOADED_AT_ONCE, LOADED_AT_ONCE + 1, 999, 1_000, usize::MAX] {
+            let folder = root.path().join(portion.to_string());
+            state.checkpoint(&folder).unwrap();
+            let mut cold = KeyedState::open(&folder, &shared).unwrap();
+            let mut warm = cold.begin_warm_up().expect("nothing is loaded");
+            while cold.warm_up_step(&mut warm, portion).unwrap() {}
+            assert!(cold.is_complete() && warm.loaded() == 1_000, "portions of {portion}");
+            let mut found = 0;
+            cold.hot
+                .for_each(&mut |entry| {
+                    let i = u32::from_be_bytes(entry.key.try_into().unwrap());
+                    assert_eq!(entry.value, Some(&vec![i as u8; sizes(i)][..]), "key {i} in portions of {portion}");
+                    found += 1;
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(found, 1_000);
+        }
     }
 }
