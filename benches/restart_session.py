@@ -1,11 +1,11 @@
 """A restart without Spark around it: the first batches of a restored state at a state server, eager and lazy.
 
-    restart_session.py [--keys N …] [--rows N …] [--rounds N] [--latency-ms N]
+    restart_session.py [--keys N …] [--rows N …] [--rounds N] [--batches N] [--pause SECONDS] [--latency-ms N]
 
 Two shards are filled with all keys, materialized and left by their server. A new server on an empty local disk then
-runs batches of `--rows` rows (keys drawn evenly), both shards at the same time; the time is that from the first `open`
-to the last `commit` of a batch. Variants take turns on the same handles. With `--latency-ms`, the state is in an S3
-server (moto) behind a proxy with that latency.
+runs batches of `--rows` rows (keys drawn evenly), both shards at the same time, one after the other or with a pause
+between them; the time is that from the first `open` to the last `commit` of a batch. Variants take turns on the same
+handles. With `--latency-ms`, the state is in an S3 server (moto) behind a proxy with that latency.
 
 Owns: the sessions and the table. Does not own: rows and specification (bench_session), the slow store
 (restart_compare).
@@ -35,7 +35,8 @@ from fastchangelog import _internal
 from fastchangelog.server import ensure_server, open_session
 
 VARIANTS = ("eager", "lazy")
-LATER = 3
+#: Seconds without a new materialization after which none is expected.
+QUIET = 8
 
 
 class World:
@@ -97,33 +98,48 @@ def fill(world: World, keys: int, rows: int) -> None:
     with server(FILLING) as client:
         for part in np.array_split(rng.permutation(keys), max(1, keys // SEED_ROWS)):
             world.run(part, FILLING)
-        for _ in range(2):
+        # Each makes a base of what came before; the last one finds the log short.
+        for _ in range(6):
+            before = _started(client)
             world.run(rng.integers(0, keys, rows), FILLING)
-            while True:
-                before = json.loads(client.metrics())
-                time.sleep(3)
-                now = json.loads(client.metrics())
-                runs = [now[f"materializations_{what}"] for what in ("started", "completed", "failed")]
-                if runs[0] == runs[1] + runs[2] == before["materializations_started"]:
-                    break
+            if _started(client) == before:
+                break
         world.run(rng.integers(0, keys, rows), FILLING)
 
 
-def measure(world: World, keys: int, rows: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+def _started(client: Any) -> int:
+    """How many materializations were started, once all are done and none has begun for a while."""
+    last, since = -1, time.monotonic()
+    while True:
+        metrics = json.loads(client.metrics())
+        started, completed, failed = (int(metrics[f"materializations_{s}"]) for s in ("started", "completed", "failed"))
+        if started != completed + failed or started != last:
+            last, since = started, time.monotonic()
+        elif time.monotonic() - since > QUIET:
+            return started
+        time.sleep(0.5)
+
+
+def measure(world: World, keys: int, rows: int, args: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
     """Rounds of restarts, the variants in turns."""
     found: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
     stopped = (list(world.handles), world.batch)
-    for number in range(rounds):
+    for number in range(args.rounds):
         for variant in VARIANTS if number % 2 == 0 else VARIANTS[::-1]:
             rng = np.random.default_rng(7)
             world.handles, world.batch = list(stopped[0]), stopped[1]
             options = {**RESTARTED, "restore": variant}
             with server(options) as client:
                 first, numbers = world.run(rng.integers(0, keys, rows), options)
-                later = [world.run(rng.integers(0, keys, rows), options)[0] for _ in range(LATER)]
+                later = []
+                for _ in range(args.batches - 1):
+                    time.sleep(args.pause)
+                    later.append(world.run(rng.integers(0, keys, rows), options)[0])
                 metrics = json.loads(client.metrics())
-            times = {"first": first, "later": median(later), "open": numbers.get("open_micros", 0) / SHARDS / 1e6}
-            found[variant].append({**times, "restored": metrics["restore_bytes"] / 1e6})
+            times = {"first": first, "open": numbers.get("open_micros", 0) / SHARDS / 1e6, "all": first + sum(later)}
+            times |= {"middle": median(later), "longest": max(later), "last": later[-1]}
+            sizes = {name: metrics[f"{name}_bytes"] / 1e6 for name in ("restore", "replay", "hot")}
+            found[variant].append({**times, **sizes})
     return found
 
 
@@ -133,6 +149,8 @@ def main() -> None:
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--rows", type=int, nargs="+", default=[5_000, 500_000])
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--batches", type=int, default=10, help="batches after each restart")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two batches")
     parser.add_argument("--latency-ms", type=float, default=0.0)
     args = parser.parse_args()
     about = machine()
@@ -152,12 +170,14 @@ def main() -> None:
 def _table(name: str, world: World, keys: int, args: argparse.Namespace) -> None:
     fill(world, keys, min(args.rows))
     for rows in args.rows:
-        for variant, runs in measure(world, keys, rows, args.rounds).items():
+        for variant, runs in measure(world, keys, rows, args).items():
             of = {key: median([run[key] for run in runs]) for key in runs[0]}
             rounds = " ".join(f"{run['first']:.2f}" for run in runs)
             print(
                 f"  {name}, {keys:>10,} keys, {rows:>7,} rows, {variant:<5}  first {of['first']:6.2f} s ({rounds}), "
-                f"of that open {of['open']:6.2f} s; later {of['later']:5.2f} s; {of['restored']:.0f} MB restored",
+                f"of that open {of['open']:6.2f} s; later: middle {of['middle']:6.3f}, longest {of['longest']:6.3f}, "
+                f"last {of['last']:6.3f} s; all {of['all']:6.2f} s; MB: restored {of['restore']:.0f}, "
+                f"of that log {of['replay']:.1f}, hot {of['hot']:.0f}",
                 flush=True,
             )
 
