@@ -98,13 +98,11 @@ def fill(world: World, keys: int, rows: int) -> None:
     with server(FILLING) as client:
         for part in np.array_split(rng.permutation(keys), max(1, keys // SEED_ROWS)):
             world.run(part, FILLING)
-        # Each makes a base of what came before; the last one finds the log short.
-        for _ in range(6):
-            before = _started(client)
+        # A base is of what the next batch hands back, and named after that: two without a new one find the log short.
+        started = [_started(client)]
+        while len(started) < 3 or started[-1] > started[-3]:
             world.run(rng.integers(0, keys, rows), FILLING)
-            if _started(client) == before:
-                break
-        world.run(rng.integers(0, keys, rows), FILLING)
+            started.append(_started(client))
 
 
 def _started(client: Any) -> int:
