@@ -36,6 +36,8 @@ from fastchangelog.demo import processes
 
 #: A batch of the filling; more rows would only take more memory.
 SEED_ROWS = 1_000_000
+#: Batches between the filling and the stop: a base is of what the next batch hands back, and named after that.
+AFTER_SEED = 4
 OURS = ("eager", "lazy")
 VARIANTS = (*OURS, "native")
 #: Materialize at once: what is measured is a base with a little log, not how long a log grew.
@@ -44,20 +46,19 @@ RESTARTED = {"materialization_interval": "1h", "materialization_log_ratio": "100
 
 
 def shape_of(keys: int, rows: int) -> Shape:
-    """The input: all keys, then two batches before the stop and one after it."""
-    return Shape(keys, rows, 3, seed_batches=max(1, keys // SEED_ROWS))
+    """The input: all keys, then some batches before the stop and one after it."""
+    return Shape(keys, rows, AFTER_SEED + 1, seed_batches=max(1, keys // SEED_ROWS))
 
 
 def fill(args: argparse.Namespace, kind: str) -> None:
-    """Every key once and two batches more, with a base that the newest handles name."""
+    """Every key once and some batches more, with a base that the newest handles name."""
     shape = shape_of(args.size, args.rows)
     data = compare_data.folder(args.work / "data", shape)
     work = args.work / "work" / "filled"
     spark = session()
     query = {"state": args.state, "storage": args.storage} if kind == "ours" else {}
     options = FILLING if kind == "ours" else None
-    # A base is of what the next batch handed back, and is named by the handle after that.
-    for last in range(1, 3):
+    for last in range(1, AFTER_SEED + 1):
         run(spark, kind, compare_data.files(data, 0, shape.seed_batches + last), work, options=options, **query)
         if kind == "ours":
             materializations_settled(spark, FILLING)
@@ -74,7 +75,7 @@ def restart(args: argparse.Namespace, variant: str) -> Outcome:
     warm_up(spark, kind, compare_data.files(small, 0, 4), args.work / "work" / "warm-up")
     options = {**RESTARTED, "restore": variant} if kind == "ours" else None
     query = {"state": args.state, "storage": args.storage} if kind == "ours" else {}
-    glob = compare_data.files(data, 0, shape.seed_batches + 3)
+    glob = compare_data.files(data, 0, shape.seed_batches + AFTER_SEED + 1)
     outcome = run(spark, kind, glob, args.work / "work" / "restarted", options=options, **query)
     spark.stop()
     return outcome
@@ -119,6 +120,7 @@ def rows_of(place: str, keys: int, found: dict[str, list[dict[str, Any]]]) -> It
         firsts = [run["first_batch_s"] for run in runs]
         triggers = [float(run["batches"][0]["trigger_ms"]) for run in runs]
         restored = [s.get("restore_bytes", 0) / 1e6 for s in server if s]
+        log = [s.get("replay_bytes", 0) / 1e6 for s in server if s]
         # Summed over shards, which restore at the same time.
         micros = [s.get("restore_micros", 0) / 1e3 for s in server if s]
         yield [
@@ -129,6 +131,7 @@ def rows_of(place: str, keys: int, found: dict[str, list[dict[str, Any]]]) -> It
             " ".join(f"{first:.2f}" for first in firsts),
             f"{median(triggers):,.0f}",
             f"{median(restored):.1f}" if restored else "",
+            f"{median(log):.1f}" if log else "",
             f"{median(micros):,.0f}" if micros else "",
         ]
 
@@ -160,7 +163,7 @@ def main() -> int:
     about = machine()
     print(f"{about['cpu']}, {about['cores']} cores, load {about['load'][0]}; PySpark {about['pyspark']}")
     head = ["state in", "keys", "variant", "start to first batch done, s", "rounds", "first trigger ms"]
-    table = [[*head, "MB restored", "restore ms, sum of shards"]]
+    table = [[*head, "MB restored", "of that log", "restore ms, sum of shards"]]
     result: dict[str, Any] = {"machine": about, "runs": []}
     try:
         for keys in args.keys:
