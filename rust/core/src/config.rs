@@ -422,7 +422,8 @@ mod tests {
         let found = |value: &str| [true, false].map(|remote| one("compression", value).unwrap().compression_in(remote));
         assert_eq!(found("auto"), [Compression::Zstd, Compression::Lz4]);
         assert_eq!(Options::default().compression_in(true), Compression::Zstd);
-        for (name, compression) in [("none", Compression::None), ("LZ4", Compression::Lz4), ("zstd", Compression::Zstd)] {
+        for (name, compression) in [("none", Compression::None), ("LZ4", Compression::Lz4), ("zstd", Compression::Zstd)]
+        {
             assert_eq!(found(name), [compression; 2]);
         }
         let refused = one("compression", "gzip").unwrap_err().to_string();

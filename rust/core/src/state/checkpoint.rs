@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::failpoint::Failpoints;
 use rocksdb::DB;
 use rocksdb::checkpoint::Checkpoint;
-use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,8 +24,8 @@ use std::sync::Arc;
 const MAX_AMPLIFICATION: f64 = 1.2;
 /// Below this nothing is worth a rewrite: a file has an index, a filter and a footer.
 const SMALL: u64 = 256 << 10;
-/// Attempts to read RocksDB's manifest while no table comes or goes: reading takes a millisecond, a table tens of them.
-const MANIFEST_ATTEMPTS: usize = 100;
+/// Attempts to read RocksDB's manifest while it is written: reading takes a millisecond, a change of it comes each few.
+const MANIFEST_ATTEMPTS: usize = 20;
 
 /// Makes checkpoints of a state's RocksDB, from any thread, while the state is read and changed.
 #[derive(Debug)]
@@ -74,34 +73,33 @@ impl Checkpointer {
         let _kept = NoDeletions::of(&self.db)?;
         std::fs::create_dir(dir).map_err(|e| failed(&e))?;
         let from = self.db.path();
-        let (tables, manifest) = self.settled(from)?;
-        for name in tables {
+        for name in self.described(from, dir)? {
             failpoints.hit("checkpoint.copy")?;
             std::fs::copy(from.join(&name), dir.join(&name)).map_err(|e| failed(&e))?;
-        }
-        for (name, bytes) in manifest {
-            std::fs::write(dir.join(name), bytes).map_err(|e| failed(&e))?;
         }
         Ok(())
     }
 
-    /// The names of the tables and the small files that belong to them. RocksDB writes its manifest before a change of
-    /// tables shows: a manifest that was read while the tables stayed the same is theirs.
-    fn settled(&self, from: &Path) -> Result<(BTreeSet<String>, Vec<(String, Vec<u8>)>)> {
+    /// Copies the small files; gives the names of the tables that the copy of the manifest names. Those that RocksDB shows
+    /// may be others: it writes its manifest before a change of tables shows. All that a manifest names is on disk.
+    fn described(&self, from: &Path, dir: &Path) -> Result<Vec<String>> {
+        let mut last = None;
         for _ in 0..MANIFEST_ATTEMPTS {
-            let before = self.tables()?;
-            if let Ok(files) = descriptive_files(from)
-                && self.tables()? == before
-            {
-                return Ok((before, files));
+            match self.try_described(from, dir) {
+                Ok(tables) => return Ok(tables),
+                Err(error) => last = Some(error),
             }
         }
-        Err(Error::retryable("the tables of the local state did not stay the same for long enough to be copied"))
+        Err(last.unwrap_or_else(|| Error::internal("no attempt to copy a manifest")))
     }
 
-    fn tables(&self) -> Result<BTreeSet<String>> {
+    fn try_described(&self, from: &Path, dir: &Path) -> Result<Vec<String>> {
+        let failed = |e: &io::Error| Error::io(format!("cannot copy the local state to {}", dir.display()), e);
+        for (name, bytes) in descriptive_files(from).map_err(|e| failed(&e))? {
+            std::fs::write(dir.join(name), bytes).map_err(|e| failed(&e))?;
+        }
         let name = |file: rocksdb::LiveFile| file.name.trim_start_matches('/').to_owned();
-        Ok(self.db.live_files()?.into_iter().map(name).collect())
+        Ok(self.shared.open_sparse(dir, true)?.live_files()?.into_iter().map(name).collect())
     }
 
     /// Compacts if the files hold much more than the `net` bytes of keys and values.
