@@ -104,6 +104,14 @@ class World:
     #: Raised at `fail_at`: before the call has an effect, or after.
     failure: BaseException | None = None
     after: bool = False
+    #: Seconds until a listing shows what was put, and no longer shows what was deleted or what it was before.
+    lag: Callable[[], float] = lambda: 0.0
+    #: What the clock that dates the next objects is ahead of `now`.
+    ahead: float = 0.0
+    #: Every call is answered with 503 until then.
+    down_until: float = float("-inf")
+    #: What listings show in place of what is there, and until when.
+    shown: dict[str, tuple[float, tuple[int, float] | None]] = dataclasses.field(default_factory=dict)
     log: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     lock: Any = dataclasses.field(default_factory=threading.Lock)
 
@@ -127,9 +135,33 @@ class World:
 
     def add(self, root: Path, age: float = 0.0) -> set[str]:
         """Takes over what is new on disk; gives its names."""
-        new = {n: (data, self.now - age) for n, (data, _) in World.of(root).objects.items() if n not in self.objects}
-        self.objects.update(new)
+        new = {n: data for n, (data, _) in World.of(root).objects.items() if n not in self.objects}
+        for name, data in new.items():
+            self.put(name, data, age)
         return set(new)
+
+    def put(self, name: str, data: bytes, age: float = 0.0) -> None:
+        """What a put does: it can be read at once."""
+        self._show(name)
+        self.objects[name] = (data, self.now + self.ahead - age)
+
+    def remove(self, name: str) -> None:
+        self._show(name)
+        self.objects.pop(name, None)
+
+    def _show(self, name: str) -> None:
+        """Listings go on to show what they show of `name`, for a while."""
+        rows = {n: (size, modified) for n, size, modified in self.rows()}
+        lag = self.lag()
+        if lag > 0:
+            self.shown[name] = (self.now + lag, rows.get(name))
+
+    def rows(self) -> list[tuple[str, int, float]]:
+        """What a listing shows."""
+        late = {name: row for name, (until, row) in self.shown.items() if self.now < until}
+        rows = {name: (len(data), modified) for name, (data, modified) in self.objects.items()}
+        found = {**rows, **late}
+        return [(name, *row) for name, row in found.items() if row is not None]
 
     def names(self, folder: str = "") -> set[str]:
         return {name for name in self.objects if name.startswith(folder)}
@@ -138,6 +170,8 @@ class World:
         with self.lock:
             self.calls += 1
             self.log.append((verb, name))
+            if self.now < self.down_until:
+                raise StoreError(f"{verb} {name}: the store answers 503 Slow Down")
             failing = self.fail_at is not None and self.calls >= self.fail_at and self.failure is not None
             if failing and (not self.after or isinstance(self.failure, FastChangelogError)):
                 assert self.failure is not None
@@ -162,8 +196,7 @@ class MemoryFolder:
         start = self._prefix + (prefix and f"{prefix}/")
 
         def effect() -> list[tuple[str, int, float]]:
-            found = [(n, d, t) for n, (d, t) in self._world.objects.items() if n.startswith(start)]
-            return [(n.removeprefix(self._prefix), len(d), t) for n, d, t in found]
+            return [(n.removeprefix(self._prefix), d, t) for n, d, t in self._world.rows() if n.startswith(start)]
 
         return self._world.call("list", start, effect)  # type: ignore[no-any-return]
 
@@ -173,11 +206,11 @@ class MemoryFolder:
 
     def write(self, name: str, data: bytes) -> None:
         name = self._prefix + name
-        self._world.call("write", name, lambda: self._world.objects.update({name: (data, self._world.now)}))
+        self._world.call("write", name, lambda: self._world.put(name, data))
 
     def delete(self, name: str) -> None:
         name = self._prefix + name
-        self._world.call("delete", name, lambda: self._world.objects.pop(name, None))
+        self._world.call("delete", name, lambda: self._world.remove(name))
 
 
 class Told:

@@ -42,8 +42,8 @@ def is_head(name: str) -> bool:
     return _internal.object_type(name) == HEADS
 
 
-def retained(folder: HeadFolder) -> list[Handle]:
-    """The handles of all heads that are there. One that cannot be read is an error.
+def retained(folder: HeadFolder) -> list[Handle] | None:
+    """The handles of all heads that are there; None if there is no head. One that cannot be read is an error.
 
     A writer removes heads upwards, so a head that has gone since it was listed is older than one that is still there;
     when all have gone, there are newer ones.
@@ -51,7 +51,9 @@ def retained(folder: HeadFolder) -> list[Handle]:
     for _ in range(_TURNS):
         names = sorted(name for name, _, _ in folder.list(HEADS) if is_head(name))
         read = [(name, folder.read(name)) for name in names]
-        if not names or read[-1][1] is not None:
+        if not names:
+            return None
+        if read[-1][1] is not None:
             return list(_handles((name, data) for name, data in read if data is not None))
     raise StoreError("the state's heads change faster than they can be read; sweep again")
 

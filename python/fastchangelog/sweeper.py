@@ -6,11 +6,13 @@ Does not own: the decision (`sweep`), Spark's checkpoints (anything with `Checkp
 Order, and why:
 1. list the root, to know its folders and their queries; read their notes;
 2. read each query's checkpoints: a doubt about one keeps all folders of its query; of a state in process, its heads;
-3. with `delete`, write the folder's mark again: its new time in the listing is the store's own clock;
-4. list the folder anew: everything that a handle of step 2 names was there before it, so it is in the listing;
+3. with `delete`, write the folder's mark again, with the checkpoints that were asked, and a probe under a new name;
+4. list the folder anew: everything that a handle of step 2 names was there before it, so it is in the listing, or the
+   listing is a doubt. The probe's time in it is the store's own clock. A mark would not do: a store that lists late may
+   show its former time, and what waits would seem to have waited since then;
 5. read index objects, then manifests; plan;
 6. with `delete`, write the new mark, so that what waits starts waiting, then delete what is ripe, those that name
-   others first.
+   others first. If another sweep has written a checkpoint into the mark that this one did not ask, nothing is deleted.
 
 A sweep may end after any step, and any number may run at once: deleting twice is fine, and a lost mark costs a wait.
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -224,9 +227,12 @@ class Sweeper:
     def _state(self, store: Folders) -> _Query:
         """A state in process: what its heads name."""
         try:
-            return _Query(handles=tuple(heads.retained(store)), in_process=True)
+            found = heads.retained(store)
         except FastChangelogError as error:
             return _Query(doubt=f"its heads cannot be read: {error}", in_process=True)
+        if found is None:
+            return _Query(doubt="its heads were listed, and are not any more: sweep again", in_process=True)
+        return _Query(handles=tuple(found), in_process=True)
 
     def _query(self, query: str, locations: tuple[str, ...]) -> _Query:
         if not locations:
@@ -278,16 +284,18 @@ class Sweeper:
             folder.report.notes += (remark,)
         folder.mark = dataclasses.replace(mark, checkpoints=folder.query.checkpoints)
         folder.now = self._clock()
+        probe = f"probe/{secrets.token_hex(16)}"
         if acts:
             # 3. the clock that dates the objects is the one that says how old they are
             folder.store.write(SWEEP_MARK, folder.mark.to_bytes())
-        folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in folder.store.list(""))
+            folder.store.write(probe, b"fastchangelog")
+        listed = folder.store.list("")
+        folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in listed if n != probe)
         if acts:
-            stamped = [e.modified for e in folder.listing if e.name == SWEEP_MARK]
+            folder.store.delete(probe)
+            stamped = [modified for name, _, modified in listed if name == probe]
             if not stamped:
-                raise StoreError(
-                    f"{SWEEP_MARK} was written, but the store does not list it: a listing cannot be trusted"
-                )
+                raise StoreError(f"{probe} was written, but the store does not list it: a listing cannot be trusted")
             folder.now = stamped[0]
 
     def _judge(self, folder: _Folder, acts: bool) -> None:
@@ -327,6 +335,10 @@ class Sweeper:
     def _act(self, folder: _Folder, decided: Plan) -> None:
         # 6. the mark first: a sweep that ends in between has lost no time of what waits
         store, mark = folder.store, folder.mark
+        others = tuple(at for at in self._mark(folder.name)[0].checkpoints if at not in mark.checkpoints)
+        if others:
+            store.write(SWEEP_MARK, dataclasses.replace(mark, checkpoints=(*mark.checkpoints, *others)).to_bytes())
+            raise StoreError(f"another sweep was told meanwhile of a checkpoint at {others[0]}: sweep again")
         store.write(SWEEP_MARK, dataclasses.replace(mark, seen=decided.seen).to_bytes())
         done: list[Entry] = []
         try:

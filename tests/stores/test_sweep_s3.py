@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 
-from faults import DELETE, PUT, Refuse
+import pytest
+from faults import DELETE, GET, LIST, PUT, Refuse
 from places import S3Place
 from swept import Told, roots
 
 from fastchangelog import _internal
+from fastchangelog.errors import FastChangelogError
 from fastchangelog.sweep import FOLDER_META, SWEEP_MARK, Mark
 from fastchangelog.sweeper import FolderReport, Sweeper
 
@@ -71,3 +73,25 @@ def test_a_store_that_refuses_is_said_and_the_next_sweep_goes_on(bucket: S3Place
     }
     bucket.proxy.heal()
     assert len(sweep(bucket, told).deleted) == len(OBJECTS)
+
+
+@pytest.mark.parametrize("kind", [LIST, GET, PUT, DELETE])
+def test_p6_503_for_longer_than_all_attempts_deletes_nothing_and_the_next_sweep_goes_on(
+    bucket: S3Place, kind: str
+) -> None:
+    for name in OBJECTS:
+        bucket.write(name, b"")
+    bucket.write(f"{FOLDER}/{FOLDER_META}", META)
+    told = Told(ckpt=roots("query", {}))
+    sweep(bucket, told)
+    bucket.proxy.always(Refuse(503), on=kind)
+    for _ in range(2):
+        try:
+            said = str(sweep(bucket, told).kept_because)
+        except FastChangelogError as error:  # what is read before any folder is looked at
+            said = str(error)
+        assert "503" in said
+    assert set(OBJECTS) <= set(bucket.names())
+    bucket.proxy.heal()
+    report = sweep(bucket, told)
+    assert (report.kept_because, len(report.deleted)) == (None, len(OBJECTS))
