@@ -42,6 +42,19 @@ impl Building {
     }
 }
 
+/// What came of a replay: so many sets are in the state, whole, and why the next one is not.
+pub(super) struct Applied {
+    pub(super) sets: usize,
+    pub(super) failed: Option<Error>,
+}
+
+impl Applied {
+    /// An error unless all sets were applied.
+    fn all(self) -> Result<()> {
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
 impl Drop for Building {
     fn drop(&mut self) {
         if let Some(keyed) = self.0.take() {
@@ -91,7 +104,7 @@ impl Shard {
         if self.live.read().is_none() {
             keyed.set_hot_limit(hot_limit)?;
         }
-        self.apply_segments(keyed, &lineage.segments, &mut sets, &progress)?;
+        self.apply_segments(keyed, &lineage.segments, &mut sets, &progress)?.all()?;
         let replayed = start.elapsed();
         context.failpoints.hit("restore.replayed")?;
 
@@ -137,27 +150,29 @@ impl Shard {
         Ok((keyed, Inventory::from_manifest(&manifest)))
     }
 
-    /// Applies `segments`, whose change sets are `sets`.
+    /// Applies `segments`, whose change sets are `sets`, up to the first that cannot be had. A set that is applied in part
+    /// is an error.
     pub(super) fn apply_segments(
         &self,
         keyed: &mut KeyedState,
         segments: &[SegmentRef],
         sets: &mut SetsAhead,
         progress: &Progress,
-    ) -> Result<()> {
+    ) -> Result<Applied> {
         let (start, context) = (Instant::now(), &self.context);
         let bytes = segments.iter().map(|s| s.length).sum();
         progress.expect(bytes);
-        for segment in segments {
-            let Some(set) = context.runtime.block_on(sets.next()) else {
-                return Err(Error::internal("fewer change sets than segments were read"));
-            };
-            keyed.apply(&set?)?;
+        for (n, segment) in segments.iter().enumerate() {
+            let fewer = || Err(Error::internal("fewer change sets than segments were read"));
+            match context.runtime.block_on(sets.next()).unwrap_or_else(fewer) {
+                Ok(set) => keyed.apply(&set)?,
+                Err(error) => return Ok(Applied { sets: n, failed: Some(error) }),
+            }
             progress.came(segment.length);
         }
         context.metrics.replay_bytes.add(bytes);
         context.metrics.replay_micros.add_elapsed(start);
-        Ok(())
+        Ok(Applied { sets: segments.len(), failed: None })
     }
 
     /// Says of a failed restore whose it was, what a missing object means here, and which disk it was about.

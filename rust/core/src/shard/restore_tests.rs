@@ -1,6 +1,6 @@
 //! Restores: what they bring and in which order, what people see of them, and what bad input leads to.
 
-use super::super::testing::{World, assert_is, changes, extend, folders, grown, grown_on, open};
+use super::super::testing::{World, assert_is, changes, extend, folders, grown, grown_on, materialize, open};
 use crate::error::ErrorKind;
 use crate::format::decode_manifest;
 use crate::store::fault::{Fault, Operation};
@@ -167,6 +167,62 @@ fn invariant_3_p9_y05_an_object_that_was_deleted_is_named_and_what_is_live_stays
     }
     open(&shard, Some(&version.handle)).unwrap();
     assert_is(&shard, &version.model, KEYS, "once all is there again");
+}
+
+#[test]
+fn p3_p9_a_replay_without_one_of_its_objects_keeps_what_is_live_and_goes_on_when_it_is_there() {
+    let (mut rng, mut world) = (rng(), World::new(&[]));
+    let ahead = world.shard(None);
+    let mut versions = vec![grown_on(&ahead, &mut rng, KEYS, 2)];
+    for n in 0..6 {
+        if n == 3 {
+            open(&ahead, Some(&versions[n].handle)).unwrap();
+            materialize(&ahead); // a later handle names a base that is newer than what is live elsewhere
+        }
+        versions.push(extend(&ahead, Some(&versions[n]), &changes(&mut rng, 50, KEYS)));
+    }
+    let store = world.store();
+    for gone in 1..=3 {
+        for damaged in [false, true] {
+            let shard = world.shard(None);
+            open(&shard, Some(&versions[0].handle)).unwrap();
+            let object = versions[gone].handle.segments.last().unwrap().object.clone();
+            let bytes = world.runtime.block_on(store.get(&object)).unwrap();
+            let restores = world.metrics.restores.get();
+            world.runtime.block_on(store.delete(&object.name)).unwrap();
+            if damaged {
+                let mut other = bytes.to_vec();
+                other[bytes.len() / 2] ^= 1;
+                world.runtime.block_on(store.put_overwrite(&object.name, other.into())).unwrap();
+            }
+            let error = open(&shard, Some(&versions[3].handle)).unwrap_err();
+            let kind = if damaged { ErrorKind::Corrupt } else { ErrorKind::NotFound };
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.message().contains(&object.name), "{error}");
+            assert!(damaged || error.message().contains("put it back from a backup"), "{error}");
+            assert_is(&shard, &versions[gone - 1].model, KEYS, "as far as the log is there");
+            // What is live is a version like any other: it is opened, and extended.
+            open(&shard, Some(&versions[gone - 1].handle)).unwrap();
+            let other = extend(&shard, Some(&versions[gone - 1]), &changes(&mut rng, 10, KEYS));
+            assert_eq!(other.handle.base, versions[gone - 1].handle.base);
+            assert_eq!(
+                (other.handle.state_keys, other.handle.state_bytes),
+                (versions[gone - 1].handle.state_keys, versions[gone - 1].handle.state_bytes)
+            );
+            world.runtime.block_on(store.put_overwrite(&object.name, bytes)).unwrap();
+            open(&shard, Some(&versions[3].handle)).unwrap();
+            assert_is(&shard, &versions[3].model, KEYS, "once all is there again");
+            assert_eq!(world.metrics.restores.get(), restores, "nothing was restored from its base");
+            let elsewhere = world.shard(None);
+            open(&elsewhere, Some(&other.handle)).unwrap();
+            assert_is(&elsewhere, &other.model, KEYS, "what was made of it");
+        }
+    }
+    // Through a handle whose base is newer than what is live.
+    let shard = world.shard(None);
+    open(&shard, Some(&versions[4].handle)).unwrap();
+    open(&shard, Some(&versions[6].handle)).unwrap();
+    assert_is(&shard, &versions[6].model, KEYS, "replayed");
 }
 
 #[test]

@@ -96,6 +96,7 @@ impl Shard {
         let begun = self.live.read().as_ref().and_then(begun);
         if let Some((instance, version)) = at.filter(|(i, _)| *i == handle.instance) {
             if version == Some(handle.version) {
+                self.count_as(handle);
                 return Ok(instance);
             }
             let prepared = {
@@ -124,6 +125,16 @@ impl Shard {
         }
         self.restore(handle, lineage)?;
         Ok(handle.instance)
+    }
+
+    /// What is live is the version of `handle`, which says how much that is: a replay that was cut off does not know.
+    fn count_as(&self, handle: &ShardHandle) {
+        let counts = (handle.state_keys, handle.state_bytes);
+        if self.live.read().as_ref().is_some_and(|live| (live.state_keys, live.state_bytes) != counts)
+            && let Some(live) = self.live.write().as_mut()
+        {
+            (live.state_keys, live.state_bytes) = counts;
+        }
     }
 
     /// Applies a prepared version to the live state and drops its siblings.
@@ -167,6 +178,9 @@ impl Shard {
     }
 
     /// Applies the segments after `position` of `lineage` to the live state.
+    ///
+    /// A change set that cannot be had ends it, and costs nothing that is live: what was applied before it makes the state
+    /// of the last set that was, and the next attempt goes on from there.
     fn replay(&self, handle: &ShardHandle, lineage: Lineage, position: usize) -> Result<()> {
         let missing: Vec<SegmentRef> = lineage.segments[position..].to_vec();
         tracing::info!(shard = %self.id, segments = missing.len(), "replay");
@@ -174,18 +188,28 @@ impl Shard {
         let context = &self.context;
         let progress = Progress::start(&self.id, &context.clock, &context.metrics);
         let mut sets = SetsAhead::start(&context.runtime, &context.store, context.cache.as_ref(), &missing);
+        let mut failed = None;
         self.change_live(|live| {
-            self.apply_segments(&mut live.keyed, &missing, &mut sets, &progress)?;
-            live.version = Some(handle.version);
-            live.lineage = lineage;
-            live.state_keys = handle.state_keys;
-            live.state_bytes = handle.state_bytes;
-            self.adopt(live);
+            let applied = self.apply_segments(&mut live.keyed, &missing, &mut sets, &progress)?;
+            failed = applied.failed;
+            if failed.is_none() {
+                live.version = Some(handle.version);
+                live.lineage = lineage;
+                live.state_keys = handle.state_keys;
+                live.state_bytes = handle.state_bytes;
+                self.adopt(live);
+            } else if let Some(last) = missing[..applied.sets].last() {
+                // The handle's own lineage may have a base that is newer than this set.
+                live.version = Some(last.version);
+                live.lineage.segments.extend_from_slice(&missing[..applied.sets]);
+            }
             Ok(())
         })?;
-        self.control.lock().prepared.clear();
-        self.context.metrics.restore_micros.add_elapsed(start);
-        Ok(())
+        if self.live.read().as_ref().is_some_and(|live| live.version == Some(handle.version)) {
+            self.control.lock().prepared.clear();
+        }
+        context.metrics.restore_micros.add_elapsed(start);
+        failed.map_or(Ok(()), Err)
     }
 
     fn read_index(&self, handle: &ShardHandle) -> Result<Vec<SegmentRef>> {
