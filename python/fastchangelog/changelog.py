@@ -317,7 +317,7 @@ class ChangelogStorage:
         than ``grace``: what a crash left behind. Deletes them with ``dry_run=False``.
 
         Give the handles of *all* writers under this folder, of other processes too, and a grace period longer than any
-        checkpoint takes.
+        checkpoint takes. Ages are by the store's clock; a dry run, which writes nothing, takes this machine's.
         """
         handles = [handle._native for handle in needed]
         return Swept(*self._native.sweep(handles, duration("grace", grace).total_seconds(), dry_run))

@@ -6,7 +6,8 @@
 //! Invariants:
 //! 1. an object that a given handle names, that a writer of this storage counts, or that is younger than the grace
 //!    period is kept (P6);
-//! 2. only names that this library gives to log objects are looked at; nothing else is ever deleted.
+//! 2. only names that this library gives to log objects are looked at; nothing else is ever deleted;
+//! 3. what is deleted is old by the clock that dated it, whatever this machine's clock says.
 
 use super::ChangelogStorage;
 use crate::error::{Error, Result};
@@ -38,7 +39,9 @@ impl ChangelogStorage {
             )));
         }
         let named: HashSet<&str> = needed.iter().flat_map(|h| &h.sets).map(|set| set.object.name.as_str()).collect();
-        let now = shared.clock.now_millis();
+        // A dry run writes nothing: it takes this machine's word.
+        let now =
+            if dry_run { shared.clock.now_millis() } else { shared.runtime.block_on(shared.store.now_millis())? };
         let old = now.saturating_sub(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
         let mut swept = Swept::default();
         for listed in shared.runtime.block_on(shared.store.list("log"))? {

@@ -49,9 +49,8 @@ fn a06_x05_a_crash_at_any_step_leaves_nothing_that_a_sweep_does_not_find() {
             let retained = work(&w, crash);
             let ended = w.inner.calls() <= crash;
             let w = w.crashed();
-            w.clock.advance(Duration::from_secs(1 << 31));
             let handles: Vec<ChangelogHandle> = retained.into_values().collect();
-            w.storage.sweep(&handles, Duration::from_hours(1), false).unwrap();
+            w.storage.sweep(&handles, Duration::ZERO, false).unwrap();
             let named: HashSet<&str> = handles.iter().flat_map(|h| &h.sets).map(|set| &*set.object.name).collect();
             assert_eq!(w.objects(), named.len(), "{fault:?} at call {crash}");
             for handle in &handles {
@@ -63,4 +62,44 @@ fn a06_x05_a_crash_at_any_step_leaves_nothing_that_a_sweep_does_not_find() {
             }
         }
     }
+}
+
+#[test]
+fn invariant_3_p6_a_machine_whose_clock_is_ahead_deletes_nothing_that_is_young() {
+    let w = world(&[]);
+    let writer = w.writer("one");
+    append(&writer, 10);
+    wait(&persist(&writer, 0, 1)).unwrap();
+    writer.close();
+    // The clock of these tests stands near the epoch; the store's is right.
+    for ahead in [0, 1 << 31, 1 << 32] {
+        w.clock.advance(Duration::from_secs(ahead));
+        let swept = w.storage.sweep(&[], Duration::from_hours(1), false).unwrap();
+        assert_eq!((swept.deleted.len(), swept.kept), (0, 1));
+    }
+    assert_eq!(w.storage.sweep(&[], Duration::ZERO, false).unwrap().deleted.len(), 1);
+    let left = w.storage.runtime().block_on(w.storage.shared.store.list("")).unwrap();
+    assert_eq!(left, [], "no probe is left");
+}
+
+#[test]
+fn p6_a_store_that_fails_while_it_is_swept_keeps_what_is_named() {
+    let w = world(&[]);
+    let writer = w.writer("one");
+    let mut handles = Vec::new();
+    for id in 1..=3 {
+        append(&writer, 10);
+        handles.push(wait(&persist(&writer, id - 1, id)).unwrap());
+    }
+    writer.close();
+    let kept = handles.pop().unwrap();
+    for call in 0..6 {
+        w.inner.at(w.inner.calls() + call, Fault::Throttled);
+        w.inner.at(w.inner.calls() + call + 1, Fault::Throttled);
+        w.storage.sweep(std::slice::from_ref(&kept), Duration::ZERO, false).ok();
+        assert_eq!(w.alive(&kept), 1, "call {call}");
+        w.inner.heal();
+    }
+    w.storage.sweep(std::slice::from_ref(&kept), Duration::ZERO, false).unwrap();
+    assert_eq!((w.alive(&kept), w.objects()), (1, 1));
 }

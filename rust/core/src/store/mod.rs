@@ -416,6 +416,18 @@ impl Store {
         Some(Listed { name: name.to_owned(), size: meta.size, modified_millis })
     }
 
+    /// What time it is by the clock that dates the objects, in milliseconds since the epoch.
+    pub async fn now_millis(&self) -> Result<u64> {
+        let probe = self.put_new(&paths::probe_name(), vec![Bytes::from_static(b"fastchangelog")]).await?;
+        let listed = self.list("probe").await;
+        self.delete(&probe.name).await?;
+        let found = listed?.into_iter().find(|listed| listed.name == probe.name);
+        found.map(|listed| listed.modified_millis).ok_or_else(|| {
+            let what = format!("{} was written to {}, which does not list it", probe.name, self.uri());
+            Error::retryable(format!("{what}: its listings cannot be trusted; try again later"))
+        })
+    }
+
     /// Writes, reads and removes a small object: finds an unreachable, read-only or full store before work begins.
     pub async fn check(&self) -> Result<()> {
         let probe = self.put_new(&paths::probe_name(), vec![Bytes::from_static(b"fastchangelog")]).await?;
