@@ -3,6 +3,8 @@
     mutations.py                   every fault of mutations.txt
     mutations.py --only X-03       those of a case, or the one of a name; may be given several times
     mutations.py --list            what there is
+    mutations.py --cargo PROGRAM   builds with this in place of `setup.py cargo`, with options or a target folder of
+                                   its own
 
 Prints `killed` for a fault that each of its tests sees (by failing, or by not ending), `SURVIVED` with the tests that
 passed in spite of it, `could not apply` when the text that it changes is not in the sources exactly once. Ends with 1
@@ -178,10 +180,10 @@ class Made(NamedTuple):
     filenames: list[Path]
 
 
-def build(tree: Path, *arguments: str) -> list[Made]:
-    """Runs cargo in the copy; gives back what it made."""
-    command = [sys.executable, str(tree / "scripts" / "setup.py"), "cargo", *arguments]
-    command += ["--locked", "--release", "--features", f"fastchangelog-core/{FEATURE}"]
+def build(tree: Path, cargo: str | None, *arguments: str) -> list[Made]:
+    """Runs cargo, or what is given in place of it, in the copy; gives back what it made."""
+    command = [cargo] if cargo else [sys.executable, str(tree / "scripts" / "setup.py"), "cargo"]
+    command += [*arguments, "--locked", "--release", "--features", f"fastchangelog-core/{FEATURE}"]
     command += ["--message-format", "json-render-diagnostics"]
     done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
@@ -201,8 +203,9 @@ def is_python(test: str) -> bool:
 class Runner:
     """Runs tests of a copy by their names."""
 
-    def __init__(self, tree: Path, names: set[str]) -> None:
+    def __init__(self, tree: Path, names: set[str], cargo: str | None = None) -> None:
         self._tree = tree
+        self._cargo = cargo
         #: Program of each Rust test, by the test's path.
         self._rust: dict[str, str] = {}
         if not all(map(is_python, names)):
@@ -211,14 +214,14 @@ class Runner:
             self._build_python()
 
     def _build_core(self) -> None:
-        for made in build(self._tree, "test", "-p", "fastchangelog-core", *TARGETS, "--no-run"):
+        for made in build(self._tree, self._cargo, "test", "-p", "fastchangelog-core", *TARGETS, "--no-run"):
             if program := made.executable:
                 listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout
                 tests = [line.removesuffix(": test") for line in listed.splitlines() if line.endswith(": test")]
                 self._rust |= dict.fromkeys(tests, program)
 
     def _build_python(self) -> None:
-        for made in build(self._tree, "build", "-p", "fastchangelog-core", "-p", "fastchangelog-pyext"):
+        for made in build(self._tree, self._cargo, "build", "-p", "fastchangelog-core", "-p", "fastchangelog-pyext"):
             for file in made.filenames:
                 if made.kind == ["cdylib"] and file.suffix == ".so":
                     shutil.copy(file, self._tree / "python" / "fastchangelog" / "_internal.abi3.so")
@@ -250,6 +253,7 @@ def main(argv: Sequence[str]) -> int:
         "--only", metavar="CASE", action="append", default=[], help="a case (X-03) or a name (x03-direct)"
     )
     parser.add_argument("--list", action="store_true", help="show the faults")
+    parser.add_argument("--cargo", metavar="PROGRAM", help="what to build with in place of `setup.py cargo`")
     arguments = parser.parse_args(argv)
     mutations = chosen(arguments.only)
     if arguments.list:
@@ -261,15 +265,15 @@ def main(argv: Sequence[str]) -> int:
             "the tree has changes that are not committed: commit them first, the newest commit is what is tested"
         )
     with copy_of(ROOT, setup.CACHE / "mutations") as tree:
-        return judge(tree, mutations)
+        return judge(tree, mutations, arguments.cargo)
 
 
-def judge(tree: Path, mutations: Sequence[Mutation]) -> int:
+def judge(tree: Path, mutations: Sequence[Mutation], cargo: str | None = None) -> int:
     """Applies, builds, runs, and prints a line for each fault; 1 unless all are killed."""
     failed = apply(tree, mutations)
     applied = [m for m in mutations if m.key not in failed]
     tests = {test for m in applied for test in m.tests}
-    runner = Runner(tree, tests)
+    runner = Runner(tree, tests, cargo)
     if broken := [test for test in sorted(tests) if not runner.passes(test, "")]:
         setup.fail("these tests fail without any fault:", *broken)
     alive = 0

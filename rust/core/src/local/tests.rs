@@ -382,6 +382,33 @@ fn checkpoints_may_overlap_and_end_in_order() {
 }
 
 #[test]
+fn a10_checkpoints_that_fail_while_others_wait_lose_nothing() {
+    for failing in ["local.before-head=error@1", "local.before-head=error@1;local.before-seal=error@2"] {
+        let world = world(&[("max_attempts", "1")]);
+        let s = world.open();
+        s.state.checkpoint().unwrap();
+        world.failpoints.set(failing).unwrap();
+        world.bucket.hold();
+        let (sender, receiver) = mpsc::channel();
+        for i in 0..3 {
+            s.put("a", Some(i));
+            s.put(&format!("k{i}"), Some(i));
+            let sender = sender.clone();
+            s.state.begin_checkpoint(Box::new(move |result| drop(sender.send(result))), &|| Ok(())).unwrap();
+        }
+        world.bucket.release();
+        let done: Vec<Result<ShardHandle>> = (0..3).map(|_| receiver.recv().unwrap()).collect();
+        assert!(done[0].is_err(), "{failing}");
+        world.failpoints.clear();
+        let all = rows(&[("a", 2), ("k0", 0), ("k1", 1), ("k2", 2)]);
+        assert_eq!(s.contents(), all, "{failing}");
+        let newest = done[2].as_ref().unwrap().clone();
+        let then = world.open_with(|request| (request.handle, request.read_only) = (Some(newest), true));
+        assert_eq!(then.contents(), all, "{failing}: the last one has what the others could not keep");
+    }
+}
+
+#[test]
 fn a_close_ends_checkpoints_that_the_store_does_not_answer() {
     let world = world(&[]);
     let s = world.open();

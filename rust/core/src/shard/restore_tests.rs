@@ -3,6 +3,7 @@
 use super::super::testing::{World, assert_is, changes, extend, folders, grown, grown_on, materialize, open};
 use crate::error::ErrorKind;
 use crate::format::decode_manifest;
+use crate::model::ShardHandle;
 use crate::store::fault::{Fault, Operation};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -167,6 +168,18 @@ fn invariant_3_p9_y05_an_object_that_was_deleted_is_named_and_what_is_live_stays
     }
     open(&shard, Some(&version.handle)).unwrap();
     assert_is(&shard, &version.model, KEYS, "once all is there again");
+}
+
+#[test]
+fn p9_a_handle_with_the_base_of_another_state_is_refused() {
+    let (mut rng, mut world) = (rng(), World::new(&[]));
+    let (one, other) = (grown(&mut world, &mut rng, KEYS, 1), grown(&mut world, &mut rng, KEYS, 1));
+    let mixed = ShardHandle { instance: one.handle.instance, ..other.handle };
+    let dir = world.next_dir();
+    let shard = world.shard(None);
+    let error = open(&shard, Some(&mixed)).unwrap_err();
+    assert_eq!((error.kind(), folders(&dir)), (ErrorKind::Corrupt, Vec::new()), "{error}");
+    assert!(error.message().contains(&mixed.base.unwrap().manifest.name), "{error}");
 }
 
 #[test]
