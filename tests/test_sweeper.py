@@ -111,6 +111,22 @@ def test_a06_s01_two_sweeps_leave_exactly_what_is_reachable_and_all_of_it_restor
     assert_restores(world, history, [10, 11], tmp_path)
 
 
+def test_a06_s03_what_only_an_index_object_lists_is_kept_with_it(tmp_path: Path) -> None:
+    engine, handle = Engine(tmp_path / "e", tmp_path / "state"), None
+    for number in range(8):
+        handle, _ = engine.batch(number, handle)
+    engine.stop()
+    assert handle is not None
+    shown = json.loads(_internal.handle_json(handle))
+    assert shown["indexed"], "there are more change sets than a handle lists"
+    before = World.of(tmp_path / "state")
+    needed = closure(before, FOLDER, [handle])
+    assert len([name for name in needed if "/log/" in name]) == 8 > len(shown["segments"])
+    world = at_ckpt(before)
+    twice(world, Told(ckpt=roots("query", {7: handle})))
+    assert world.names() == needed | {META, MARK}
+
+
 def test_the_first_sweep_deletes_nothing_nor_does_one_within_the_grace_period(history: History) -> None:
     world = at_ckpt(history.world)
     first = sweep(world, told(history))

@@ -79,6 +79,10 @@ async fn invariant_3_the_older_of_two_writers_is_fenced_for_good() {
     assert_eq!(kind(old.publish(None).await), ErrorKind::Fenced, "once fenced, always fenced");
     new.check().await.unwrap();
     assert_eq!(world.numbers().await, [1, 2, 3, 4]);
+    let mut newest = world.writer().await;
+    assert_eq!(kind(new.publish(None).await), ErrorKind::Fenced, "also if it does not look first");
+    newest.check().await.unwrap();
+    assert_eq!(world.numbers().await, [1, 2, 3, 4, 5]);
 }
 
 #[tokio::test]

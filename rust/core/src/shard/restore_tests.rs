@@ -257,8 +257,15 @@ fn y03_the_tables_of_a_base_that_was_made_here_are_linked_not_downloaded() {
 
 #[test]
 fn y03_stale_and_foreign_local_copies_are_not_taken_for_the_objects() {
-    let (mut rng, mut world) = (rng(), World::new(&[]));
-    let (one, other) = (grown(&mut world, &mut rng, KEYS, 2), grown(&mut world, &mut rng, KEYS, 2));
+    // Tables in packs, and alone.
+    for pack_below in ["1MiB", "0"] {
+        foreign_local_copies(&mut World::new(&[("snapshot_pack_below", pack_below)]));
+    }
+}
+
+fn foreign_local_copies(world: &mut World) {
+    let mut rng = rng();
+    let (one, other) = (grown(world, &mut rng, KEYS, 2), grown(world, &mut rng, KEYS, 2));
     // The copies of one state, as another machine or another query left them, with the names of the other's copies.
     let shard = world.shard(Some(world.cache("one")));
     open(&shard, Some(&one.handle)).unwrap();

@@ -220,6 +220,9 @@ async fn p9_parts_that_lie_are_damage_not_data() {
             Ok((_, found)) => assert_eq!(found.len(), 1, "{found:?}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
         }
+        let (all, dir) = (KeyGroupRange { start: 0, end: told.max_parallelism }, world.fresh());
+        let loaded = at(world, &store).load_savepoint(&told, all, &dir).await;
+        assert_eq!(loaded.map(drop).unwrap_err().kind(), ErrorKind::Corrupt, "nor is it loaded");
     }
 }
 
