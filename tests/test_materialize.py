@@ -122,6 +122,25 @@ def test_the_interval_counts_from_the_end_of_a_run() -> None:
     world.begin()
 
 
+def test_another_policy_counts_from_where_the_one_before_did() -> None:
+    world = World(MaterializationPolicy(interval="1h"))
+    born = world.clock.now - world.loop.policy.first_delay("subtask-0")
+    quick = MaterializationPolicy(interval="10s")
+    world.loop.follow(quick)
+    assert world.loop.next_due == born + quick.first_delay("subtask-0")
+    run = world.begin()
+    world.clock.now += 3
+    run.future.set_result("base")
+    world.loop.poll()
+    ended = world.clock.now
+    assert world.loop.next_due == ended + 10
+    world.clock.now += 4
+    world.loop.follow(MaterializationPolicy(interval="30s"))
+    assert world.loop.next_due == ended + 30
+    world.loop.follow(MaterializationPolicy(interval="30s"))
+    assert world.loop.next_due == ended + 30
+
+
 def test_nothing_to_do_when_nothing_changed() -> None:
     world = World()
     world.target.changed = False

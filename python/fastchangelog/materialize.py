@@ -239,6 +239,8 @@ class PeriodicMaterializer(Generic[H]):
         self._asked = False
         self._running: tuple[Run[H], Future[H], float] | None = None
         now = clock()
+        self._since = now
+        self._fresh = True
         self._due = now + self.policy.first_delay(owner)
         self._not_before = now
 
@@ -251,6 +253,14 @@ class PeriodicMaterializer(Generic[H]):
     def next_due(self) -> float:
         """When, by the clock, time alone starts the next run."""
         return self._due
+
+    def follow(self, policy: MaterializationPolicy) -> None:
+        """From now on `policy` decides: its interval counts from where that of the one before did."""
+        if policy == self.policy:
+            return
+        self.policy = policy
+        wait = policy.first_delay(self._owner) if self._fresh else policy.delay(self.failures_in_a_row)
+        self._due = self._since + wait
 
     def trigger(self) -> None:
         """Asks for a run at the next `poll`, or at the one after the run under way has ended."""
@@ -343,5 +353,6 @@ class PeriodicMaterializer(Generic[H]):
 
     def _end(self, pause: float) -> None:
         now = self._clock()
+        self._since, self._fresh = now, False
         self._due = now + self.policy.delay(self.failures_in_a_row)
         self._not_before = now + pause

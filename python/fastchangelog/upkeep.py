@@ -96,12 +96,14 @@ class Materializers:
             self._live.pop(shard_id)[1].close()
             self._failed.discard(shard_id)
         for shard_id, status in statuses.items():
+            policy = MaterializationPolicy.from_options(status.get("policy") or {})
             if shard_id not in self._live:
                 target = ShardTarget(self._server, shard_id, self._pool)
-                policy = MaterializationPolicy.from_options(status.get("policy") or {})
                 materializer = PeriodicMaterializer(target, policy, clock=self._clock, owner=shard_id)
                 self._live[shard_id] = (target, materializer)
             target, materializer = self._live[shard_id]
+            # A query that was started again may ask for another one.
+            materializer.follow(policy)
             target.saw(status, speed)
             self._poll_one(shard_id, materializer)
 

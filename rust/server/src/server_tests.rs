@@ -17,6 +17,9 @@ struct Fake {
     aborted: AtomicU64,
     /// Commits wait for a message here, if there is one.
     gate: Mutex<Option<mpsc::Receiver<()>>>,
+    /// Called when a session of the state "slow" is opened, before its shard is there.
+    opening: Mutex<Option<Box<dyn FnMut() + Send>>>,
+    slow: AtomicBool,
 }
 
 impl Backend for Fake {
@@ -25,11 +28,18 @@ impl Backend for Fake {
         if request["name"] == "missing" {
             return Err(Error::not_found("no such state"));
         }
+        if request["name"] == "slow" {
+            let opening = self.opening.lock().take();
+            opening.into_iter().for_each(|mut opening| opening());
+            self.slow.store(true, Ordering::SeqCst);
+        }
         Ok(Box::new(FakeSession { fake: self, rows: vec![], bytes: 0, committed: false }))
     }
 
     fn shards(&self) -> Vec<Value> {
-        vec![json!({"id": "q/default/0", "query_id": "q", "name": "default", "shard": 0})]
+        let slow = json!({"id": "q/slow/0", "query_id": "q", "name": "slow", "shard": 0});
+        let first = json!({"id": "q/default/0", "query_id": "q", "name": "default", "shard": 0});
+        if self.slow.load(Ordering::SeqCst) { vec![first, slow] } else { vec![first] }
     }
 
     fn begin_materialize(&self, _: &str) -> Result<Option<Box<dyn MaterializeBackend>>> {
@@ -357,6 +367,31 @@ fn shards_carry_the_policy_of_their_query_and_can_fail_their_job() {
     assert_eq!((error.kind(), error.message()), (ErrorKind::Store, "materialization failed 4 times in a row"));
     world.server.set_shard_failure("q/default/0", None);
     session(&world);
+}
+
+#[test]
+fn a_policy_is_kept_while_its_shard_is_being_opened() {
+    let world = world();
+    let (begun, go) = (mpsc::channel(), mpsc::channel::<()>());
+    *world.fake.opening.lock() = Some(Box::new(move || {
+        begun.0.send(()).unwrap();
+        go.1.recv().unwrap();
+    }));
+    let request = REQUEST.replace("\"default\"", "\"slow\"");
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| SessionClient::open(settings(&world), &request, &quiet));
+        begun.1.recv().unwrap();
+        // The store is slow: whoever asks for the shards meanwhile does not see this one.
+        assert_eq!(world.server.shards().len(), 1);
+        go.0.send(()).unwrap();
+        opened.join().unwrap().unwrap();
+    });
+    let policy = |i: usize| world.server.shards()[i]["policy"].clone();
+    assert_eq!(policy(1), json!({"materialization_interval": "1s"}));
+    world.fake.slow.store(false, Ordering::SeqCst);
+    world.server.shards();
+    world.fake.slow.store(true, Ordering::SeqCst);
+    assert_eq!(policy(1), Value::Null, "what has no shard any more is forgotten");
 }
 
 #[test]

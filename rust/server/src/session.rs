@@ -181,9 +181,10 @@ impl Connection<'_> {
             .map_err(|e| Error::internal(format!("an open request that is not JSON: {e}")))?;
         self.report.opened = Some(Instant::now());
         self.report.labels = labels(&request);
-        self.shared.admit(&request)?;
         let shared = self.shared;
+        let opening = shared.admit(&request)?;
         let session = self.report.timed("open_micros", || Arc::clone(&shared.backend).open(text))?;
+        drop(opening);
         self.shared.sessions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.phase = Phase::Open(session);
         Ok(())

@@ -50,8 +50,42 @@ pub(crate) struct Connections {
 /// What the policy needs to know of each state, and which shards must fail their job.
 #[derive(Default)]
 pub(crate) struct Registry {
-    policies: HashMap<String, BTreeMap<String, String>>,
+    policies: HashMap<String, Policy>,
+    /// Counts what happens to policies.
+    moves: u64,
     failed: HashMap<String, String>,
+}
+
+/// What the newest session of a state asked for.
+#[derive(Default)]
+struct Policy {
+    options: BTreeMap<String, String>,
+    /// Sessions under way to their shards, which no list shows yet.
+    opening: u64,
+    /// The move at which a session began or ended its opening.
+    moved: u64,
+}
+
+/// A session on its way to its shard: until this is dropped, the policy that it brought is kept.
+#[must_use]
+pub(crate) struct Opening<'a> {
+    shared: &'a Shared,
+    key: String,
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.shared.registry.lock().touch(&self.key).opening -= 1;
+    }
+}
+
+impl Registry {
+    fn touch(&mut self, key: &str) -> &mut Policy {
+        self.moves += 1;
+        let policy = self.policies.entry(key.to_owned()).or_default();
+        policy.moved = self.moves;
+        policy
+    }
 }
 
 impl Shared {
@@ -63,22 +97,24 @@ impl Shared {
     }
 
     pub(crate) fn shards(&self) -> Vec<Value> {
+        let before = self.registry.lock().moves;
         let mut shards = self.backend.shards();
         let mut registry = self.registry.lock();
-        // The registry is bounded by the live shards: what belongs to none of them is forgotten.
+        // The registry is bounded by the live shards: what belongs to none of them is forgotten. A shard that is still
+        // being opened, or was when the list was made, is not in the list.
         let live: std::collections::HashSet<String> = shards.iter().map(state_key).collect();
-        registry.policies.retain(|key, _| live.contains(key));
+        registry.policies.retain(|key, p| live.contains(key) || p.opening > 0 || p.moved > before);
         let live: std::collections::HashSet<String> = shards.iter().map(shard_key).collect();
         registry.failed.retain(|key, _| live.contains(key));
         for shard in &mut shards {
             let policy = registry.policies.get(&state_key(shard));
-            shard["policy"] = json!(policy);
+            shard["policy"] = json!(policy.map(|policy| &policy.options));
         }
         shards
     }
 
     /// Refuses a session of a shard that must fail its job; notes the policy that its query asks for.
-    pub(crate) fn admit(&self, request: &Value) -> Result<()> {
+    pub(crate) fn admit(&self, request: &Value) -> Result<Opening<'_>> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Error::retryable("the state server is ending; the next attempt starts another one"));
         }
@@ -86,15 +122,17 @@ impl Shared {
         if let Some(message) = registry.failed.get(&shard_key(request)) {
             return Err(Error::new(ErrorKind::Store, message.clone()));
         }
+        let key = state_key(request);
+        let policy = registry.touch(&key);
+        policy.opening += 1;
         if let Value::Object(options) = &request["options"] {
-            let policy = options
+            policy.options = options
                 .iter()
                 .filter(|(name, _)| name.starts_with(POLICY_PREFIX))
                 .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
                 .collect();
-            registry.policies.insert(state_key(request), policy);
         }
-        Ok(())
+        Ok(Opening { shared: self, key })
     }
 
     /// See [`crate::server::Server::set_shard_failure`].
