@@ -1,11 +1,14 @@
 """A restart without Spark around it: the first batches of a restored state at a state server, eager and lazy.
 
-    restart_session.py [--keys N …] [--rows N …] [--rounds N] [--batches N] [--pause SECONDS] [--latency-ms N]
+    restart_session.py [--keys N …] [--rows N …] [--rounds N] [--batches N] [--pause SECONDS]
+                       [--latency-ms N | --root URI [--storage-option N=V …]]
 
 Two shards are filled with all keys, materialized and left by their server. A new server on an empty local disk then
 runs batches of `--rows` rows (keys drawn evenly), both shards at the same time, one after the other or with a pause
 between them; the time is that from the first `open` to the last `commit` of a batch. Variants take turns on the same
-handles. With `--latency-ms`, the state is in an S3 server (moto) behind a proxy with that latency.
+handles. With `--latency-ms`, the state is in an S3 server (moto) behind a proxy with that latency; with `--root`, in
+that folder, which the caller removes afterwards. What is restored has a base, wherever it is: without one the
+measurement would be of something else, and is refused.
 
 Owns: the sessions and the table. Does not own: rows and specification (bench_session), the slow store
 (restart_compare).
@@ -103,6 +106,9 @@ def fill(world: World, keys: int, rows: int) -> None:
         while len(started) < 3 or started[-1] > started[-3]:
             world.run(rng.integers(0, keys, rows), FILLING)
             started.append(_started(client))
+    for handle in world.handles:
+        if handle is None or not json.loads(_internal.handle_json(handle))["base"]:
+            raise SystemExit(f"a shard of {keys:,} keys has no base: its log is below {FILLING}; ask for more keys")
 
 
 def _started(client: Any) -> int:
@@ -149,16 +155,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--batches", type=int, default=10, help="batches after each restart")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two batches")
-    parser.add_argument("--latency-ms", type=float, default=0.0)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--latency-ms", type=float, help="of an S3 server on this machine; 0 = no more than it has")
+    where.add_argument("--root", metavar="URI", help="an empty folder or bucket")
+    parser.add_argument("--storage-option", action="append", default=[], metavar="NAME=VALUE", help="of --root")
     args = parser.parse_args()
+    storage = dict(option.split("=", 1) for option in args.storage_option)
     about = machine()
     print(f"{about['cpu']}, {about['cores']} cores, load {about['load'][0]}")
     for keys in args.keys:
         work = Path(tempfile.mkdtemp(prefix="restart-"))
         try:
-            if args.latency_ms:
+            if args.root:
+                root = f"{args.root.rstrip('/')}/{keys}"
+                _table(args.root, World(root, storage), keys, args)
+            elif args.latency_ms is not None:
                 with slow_store(args.latency_ms) as place:
-                    _table(f"S3, {args.latency_ms:g} ms", World(place.uri, place.credentials), keys, args)
+                    _table(f"S3, +{args.latency_ms:g} ms", World(place.uri, place.credentials), keys, args)
             else:
                 _table("file", World(f"file://{work}/state", {}), keys, args)
         finally:
