@@ -17,6 +17,7 @@ KINDS = ("log", "sst", "base", "index")
 """Kinds of objects in a state's folder."""
 
 _MANIFEST = "_fastchangelog-savepoint"
+_CLAIM = _MANIFEST + ".unfinished"
 _OURS = (*KINDS, "part", "head", "probe")
 
 
@@ -62,7 +63,7 @@ def _items(listed: Iterable[tuple[str, int]]) -> list[Item]:
             item.kind = "savepoint"
         elif kind == "head":
             item.kind = "state"
-        elif kind == "part" and item.kind == "query":
+        elif (kind == "part" or parts[-1] == _CLAIM) and item.kind == "query":
             item.kind = "unfinished savepoint"
         item.objects[kind] = item.objects.get(kind, 0) + 1
         item.sizes[kind] = item.sizes.get(kind, 0) + size

@@ -24,6 +24,7 @@ from fastchangelog.spark import grouped
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "stores"))
 
 from fault_proxy import FaultProxy
+from faults import PUT
 from places import S3Place, s3_admin
 from servers import s3_server
 
@@ -102,6 +103,8 @@ def test_every_command_serves_a_state_in_a_bucket(
     base = ["savepoint", checkpoint, "--state", root]
     for form, place in places.items():
         taken = run_command(*base, "--to", place, "--format", form)
+        copies = [request for request in bucket.proxy.requests(PUT) if "x-amz-copy-source" in request.headers]
+        assert len(copies) == (len(taken["files"]) if form == "native" else 0), "the store copies by itself"
         assert (taken["uri"], taken["keys"], taken["batch"]) == (place, KEYS, 2)
         assert run_command("inspect", place)["format"] == form
         assert run_command("verify", place)["damaged"] == []

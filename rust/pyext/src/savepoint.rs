@@ -13,7 +13,8 @@ use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::metrics::SharedMetrics;
 use fastchangelog_core::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle, StateId};
 use fastchangelog_core::shard::savepoint::{
-    Columns, Export, Progress, SavepointForm, attended, check_objects, check_savepoint, read_savepoint,
+    Columns, Export, Progress, SavepointForm, attended, attended_to_the_end, check_objects, check_savepoint,
+    read_savepoint,
 };
 use fastchangelog_core::shard::{Rescaler, Sources};
 use fastchangelog_core::state::aggregate::{AggPlan, AggSpec};
@@ -57,6 +58,18 @@ impl SavepointFolder {
         progress: &Progress,
         work: impl FnOnce() -> F + Send,
     ) -> PyResult<T> {
+        self.run_attended(py, report, progress, work, false)
+    }
+
+    /// The same; work that `undoes` itself hears of Ctrl-C from `progress`, and has the time for that.
+    fn run_attended<T: Send, F: Future<Output = Result<T>>>(
+        &self,
+        py: Python<'_>,
+        report: Option<&Py<PyAny>>,
+        progress: &Progress,
+        work: impl FnOnce() -> F + Send,
+        undoes: bool,
+    ) -> PyResult<T> {
         let mut refused = None;
         let outcome = enter(py, |tick| {
             self.owner.check(WHAT)?;
@@ -72,7 +85,12 @@ impl SavepointFolder {
                     _ => Ok(()),
                 }
             };
-            let done = self.runtime.block_on(attended(work(), || tick().and_then(|()| tell())))?;
+            let look = || tick().and_then(|()| tell());
+            let done = if undoes {
+                self.runtime.block_on(attended_to_the_end(work(), progress, look))?
+            } else {
+                self.runtime.block_on(attended(work(), look))?
+            };
             tell()?;
             Ok(done)
         });
@@ -131,7 +149,7 @@ impl SavepointFolder {
             let form = form(format)?;
             self.at.take_savepoint(&sources, form, origin, &target.at.store, &scratch, &progress).await
         };
-        let savepoint = self.run(py, report.as_ref(), &progress, taking)?;
+        let savepoint = self.run_attended(py, report.as_ref(), &progress, taking, true)?;
         Ok(json(&savepoint))
     }
 

@@ -6,7 +6,7 @@
 use super::{LocalState, Tick};
 use crate::error::{Error, Result};
 use crate::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle};
-use crate::shard::savepoint::{Progress, SavepointForm, attended};
+use crate::shard::savepoint::{Progress, SavepointForm, attended_to_the_end};
 use crate::shard::{Beginning, Rescaler, Shard, Sources};
 use crate::store::Store;
 use std::path::Path;
@@ -37,7 +37,7 @@ impl LocalState {
             SavepointOrigin { query_id: String::new(), name: context.name.clone(), batch: handle.batch, taken_millis };
         let progress = Progress::default();
         let taking = from.take_savepoint(&sources, form, origin, to, scratch, &progress);
-        context.runtime.block_on(attended(taking, tick))
+        context.runtime.block_on(attended_to_the_end(taking, &progress, tick))
     }
 }
 

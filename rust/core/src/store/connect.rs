@@ -39,6 +39,8 @@ pub(super) struct Connected {
     pub(super) local: Option<PathBuf>,
     /// False for memory and files of this machine, which gain nothing by a second attempt beside a slow one.
     pub(super) remote: bool,
+    /// Which store this is, for copies that it makes by itself; none if it was not tried there.
+    pub(super) place: Option<String>,
     pub(super) redactor: Redactor,
 }
 
@@ -179,6 +181,7 @@ pub(super) fn connect(
                 prefix,
                 local: None,
                 remote: false,
+                place: Some(format!("memory://{name}")),
                 redactor: Redactor::default(),
             })
         }
@@ -213,6 +216,7 @@ fn local(path: &Path, options: &Options) -> Result<Connected> {
         uri,
         local: Some(path.to_owned()),
         remote: false,
+        place: None,
         redactor: Redactor::default(),
     })
 }
@@ -272,6 +276,7 @@ fn remote(
         }};
     }
 
+    let mut place = None;
     let (store, base): (Arc<dyn ObjectStore>, String) = match scheme {
         "s3" | "s3a" => {
             let (profile, storage_options) = profile::split(storage_options);
@@ -284,6 +289,10 @@ fn remote(
             // The store itself compares what arrived with what was sent: its answer covers the content.
             let builder = AmazonS3Builder::new().with_config(AmazonS3ConfigKey::Checksum, "sha256");
             let base = format!("s3://{host}");
+            let of_place =
+                |key: &AmazonS3ConfigKey| key.topic() == Topic::Endpoint || *key == AmazonS3ConfigKey::Bucket;
+            let said = given.iter().chain(&beside).filter(|(key, _)| of_place(key)).map(|(_, value)| value.as_str());
+            place = Some(said.fold(base.clone(), |place, value| format!("{place} {value}")));
             (build!(builder, AmazonS3ConfigKey, &base, beside, given, fetched), base)
         }
         "gs" | "gcs" => {
@@ -327,7 +336,7 @@ fn remote(
         }
     };
     let prefix = prefix_of(url, shown)?;
-    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, remote: true, redactor })
+    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, remote: true, place, redactor })
 }
 
 fn provided<T: Credential>(provider: Provider, redactor: &Redactor) -> Arc<dyn CredentialProvider<Credential = T>> {

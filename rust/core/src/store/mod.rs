@@ -6,7 +6,8 @@
 //!                                 └ diagnose: again or never, and in which words
 //! ```
 //!
-//! hedge: a second attempt beside a slow one; parts: large objects; transfer: files; claim: names for one only;
+//! hedge: a second attempt beside a slow one; parts: large objects; transfer: files; claim: names for one only; copy: by
+//! the store itself;
 //! background: what uploads may take that nobody waits for
 //!
 //! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written.
@@ -21,6 +22,7 @@
 mod background;
 mod claim;
 mod connect;
+mod copy;
 pub mod credentials;
 mod diagnose;
 mod environment;
@@ -38,8 +40,8 @@ pub use background::{Background, Foreground};
 pub use claim::Claim;
 pub use environment::overlaid;
 pub use paths::{
-    FOLDER_META, ObjectType, SAVEPOINT, SWEEP_MARK, head_name, head_number, index_name, log_name, manifest_name,
-    object_type, pack_name, part_name, sst_name, state_folder,
+    FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, SWEEP_MARK, head_name, head_number, index_name, log_name,
+    manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
 };
 pub use put::Sealed;
 pub use transfer::{DownloadError, start_io_threads};
@@ -97,6 +99,12 @@ struct Inner {
     memory: Arc<MemoryBudget>,
     /// False once the store said that it cannot put create-only; names are random, so plain puts are as safe.
     create_only: AtomicBool,
+    /// Which store this is: the same in two connections if one can copy what the other sees. None = it cannot.
+    place: Option<String>,
+    /// False once the store refused to copy.
+    copies: AtomicBool,
+    /// True if files are brought to disk.
+    sync: bool,
 }
 
 /// A folder in an object store. Cheap to clone.
@@ -146,6 +154,9 @@ impl Store {
             hedges: Hedges::new(options, connected.remote),
             memory: MemoryBudget::unlimited(),
             create_only: AtomicBool::new(true),
+            place: connected.place,
+            copies: AtomicBool::new(true),
+            sync: options.file_sync,
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -165,6 +176,7 @@ impl Store {
         failpoints: SharedFailpoints,
     ) -> Self {
         let requests = Requests::new(options, metrics, failpoints, Redactor::default(), 0);
+        let place = Some(format!("{:p}", Arc::as_ptr(&inner).cast::<()>()));
         let inner = Inner {
             store: inner,
             requests,
@@ -174,6 +186,9 @@ impl Store {
             hedges: Hedges::new(options, true),
             memory: MemoryBudget::unlimited(),
             create_only: AtomicBool::new(true),
+            place,
+            copies: AtomicBool::new(true),
+            sync: false,
         };
         Self {
             inner: Arc::new(inner),

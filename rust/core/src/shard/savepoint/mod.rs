@@ -5,6 +5,7 @@
 //! load      manifest ──► the state of a range of key groups, whatever the number of shards was
 //! verify    every byte of a savepoint, or of all objects that handles reach
 //! export    manifest ──► Arrow batches of the entries
+//! target    the folder of one that is being taken
 //! progress  how far one of them is
 //! ```
 //!
@@ -15,11 +16,12 @@ mod export;
 mod load;
 mod progress;
 mod take;
+mod target;
 mod verify;
 
 pub use export::{Columns, Export};
 pub use load::read_savepoint;
-pub use progress::{Progress, attended};
+pub use progress::{Progress, attended, attended_to_the_end};
 pub use take::SavepointForm;
 pub use verify::{Damage, check_objects, check_savepoint};
 

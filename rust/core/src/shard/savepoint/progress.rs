@@ -1,12 +1,14 @@
 //! How far a long piece of work is.
 //!
-//! Owns: two counters that whoever shows them reads at any time, and asking now and then whether to go on.
+//! Owns: two counters that whoever shows them reads at any time, asking now and then whether to go on, and the word that
+//! it shall not.
 //! Does not own: showing them.
 
 use crate::error::Result;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(100);
@@ -22,17 +24,48 @@ pub async fn attended<T>(work: impl Future<Output = Result<T>>, tick: impl Fn() 
     }
 }
 
+/// As [`attended`], for work that undoes itself: it is told to give up by `progress`, and has the time that this takes.
+pub async fn attended_to_the_end<T>(
+    work: impl Future<Output = Result<T>>,
+    progress: &Progress,
+    tick: impl Fn() -> Result<()>,
+) -> Result<T> {
+    let mut work = pin!(work);
+    loop {
+        if let Ok(done) = tokio::time::timeout(TICK, work.as_mut()).await {
+            return done;
+        }
+        if let Err(error) = tick() {
+            progress.given_up.send_replace(true);
+            let _ = work.await;
+            return Err(error);
+        }
+    }
+}
+
 /// Bytes that are done, of how many.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
     total: AtomicU64,
+    given_up: watch::Sender<bool>,
 }
 
 impl Progress {
     /// Bytes done, and all bytes as far as that is known; done may be a little more.
     pub fn get(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
+    }
+
+    /// Waits until the work shall not go on.
+    pub(super) async fn given_up(&self) {
+        // The sender is ours: it cannot be gone.
+        let _ = self.given_up.subscribe().wait_for(|given_up| *given_up).await;
+    }
+
+    /// True if the work shall not go on.
+    pub(super) fn is_given_up(&self) -> bool {
+        *self.given_up.borrow()
     }
 
     pub(super) fn expect(&self, bytes: u64) {

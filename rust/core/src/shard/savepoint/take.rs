@@ -1,12 +1,14 @@
 //! Taking a savepoint: from the handles of all shards to a folder that needs nothing else.
 //!
-//! Owns: both forms, the order of writes, the removal of what a failure leaves.
-//! Does not own: which handles and where they come from, the state of a shard (`rescale`).
+//! Owns: both forms, the order of writes.
+//! Does not own: which handles and where they come from, the state of a shard (`rescale`), the folder and what is taken
+//! back from it (`target`).
 //!
 //! Steps:
-//! 1. the target is writable and empty;
+//! 1. the target is writable, empty, and nobody else's;
 //! 2. canonical: shard by shard, its state is made in a local folder, walked in order, and cut into parts; a part is
-//!    uploaded while the next is cut. Native: all objects that the handles reach are copied, byte for byte;
+//!    uploaded while the next is cut. Native: all objects that the handles reach are copied, by the store itself where it
+//!    can, else byte for byte;
 //! 3. the manifest.
 //!
 //! Invariants:
@@ -15,6 +17,7 @@
 //! 3. memory: two parts, or the parts of [`PARALLEL_COPIES`] transfers; local disk: one shard, or as many files.
 
 use super::progress::Progress;
+use super::target::Target;
 use crate::config::Compression;
 use crate::error::{Error, Result};
 use crate::format::handle::decode_segment_index;
@@ -30,7 +33,7 @@ use crate::state::keyed::KeyedState;
 use crate::store::transfer::blocking;
 use crate::store::{SAVEPOINT, Store, part_name};
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tokio::sync::mpsc;
@@ -70,19 +73,13 @@ impl Rescaler {
     ) -> Result<Savepoint> {
         // 1. a place for it
         let there = |e: Error| e.context(format!("cannot write a savepoint to {}", target.uri()));
-        if let Some(found) = target.list("").await.map_err(there)?.first() {
-            return Err(Error::invalid(format!(
-                "cannot write a savepoint to {}: the folder is not empty, it has `{}`; give each savepoint a new folder",
-                target.uri(),
-                found.name
-            )));
-        }
-        target.check().await.map_err(there)?;
-        self.failpoints.hit("savepoint.begin")?;
-
-        let taken = self.fill(sources, form, origin, target, scratch, progress).await;
-        if taken.is_err() {
-            clear(target).await;
+        let target = Target::claim_in_time(target, progress).await.map_err(there)?;
+        let filling = self.fill(sources, form, origin, &target, scratch, progress);
+        let taken = target.until_given_up(filling).await;
+        if taken.is_ok() {
+            target.release().await;
+        } else {
+            target.take_back().await;
         }
         taken.map_err(there)
     }
@@ -92,10 +89,11 @@ impl Rescaler {
         sources: &Sources,
         form: SavepointForm,
         origin: SavepointOrigin,
-        target: &Store,
+        target: &Target<'_>,
         scratch: &Path,
         progress: &Progress,
     ) -> Result<Savepoint> {
+        self.failpoints.hit("savepoint.begin")?;
         // 2. the state
         let handles = sources.handles();
         let content = match form {
@@ -133,7 +131,7 @@ impl Rescaler {
 
         // 3. what makes it one
         self.failpoints.hit("savepoint.before-manifest")?;
-        target.put_new(SAVEPOINT, vec![encode_savepoint(&savepoint)]).await?;
+        target.put(SAVEPOINT, vec![encode_savepoint(&savepoint)]).await?;
         tracing::info!(savepoint = target.uri(), keys, bytes, "took a savepoint");
         Ok(savepoint)
     }
@@ -142,7 +140,7 @@ impl Rescaler {
     async fn sort(
         &self,
         sources: &Sources,
-        target: &Store,
+        target: &Target<'_>,
         scratch: &Path,
         progress: &Progress,
     ) -> Result<Vec<SavepointPart>> {
@@ -159,7 +157,7 @@ impl Rescaler {
                 while let Some(draft) = receiver.recv().await {
                     self.failpoints.hit("savepoint.part")?;
                     let Cut { bytes, key_groups, entries, size } = draft;
-                    let object = target.put_new(&part_name(parts.len()), bytes).await?;
+                    let object = target.put(&part_name(parts.len()), bytes).await?;
                     parts.push(SavepointPart { object, key_groups, entries, bytes: size });
                     progress.add(size);
                 }
@@ -191,48 +189,58 @@ impl Rescaler {
         Ok(found.into_values().collect())
     }
 
-    async fn copy(&self, objects: &[ObjectRef], target: &Store, scratch: &Path, progress: &Progress) -> Result<()> {
+    /// Copies all of `objects`. After a failure those under way come to their end, and the first error is returned.
+    async fn copy(
+        &self,
+        objects: &[ObjectRef],
+        target: &Target<'_>,
+        scratch: &Path,
+        progress: &Progress,
+    ) -> Result<()> {
         progress.expect(objects.iter().map(|object| object.size).sum());
         let copies: Vec<_> =
             objects.iter().enumerate().map(|(i, object)| self.copy_one(i, object, target, scratch, progress)).collect();
-        stream::iter(copies).buffer_unordered(PARALLEL_COPIES).try_collect().await
+        let mut copies = stream::iter(copies).buffer_unordered(PARALLEL_COPIES);
+        let mut all = Ok(());
+        while let Some(copied) = copies.next().await {
+            all = all.and(copied);
+        }
+        all
     }
 
     async fn copy_one(
         &self,
         i: usize,
         object: &ObjectRef,
-        target: &Store,
+        target: &Target<'_>,
         scratch: &Path,
         progress: &Progress,
     ) -> Result<()> {
-        self.failpoints.hit("savepoint.copy")?;
-        let written = if object.size <= SMALL_OBJECT {
-            target.put_new(&object.name, vec![self.store.get(object).await?]).await?
-        } else {
-            let file = scratch.join(format!("copy-{i}"));
-            self.store.get_to_file(object, &file).await?;
-            let written = target.put_file(&object.name, &file, None).await;
-            let _ = std::fs::remove_file(&file);
-            written?
+        let name = &object.name;
+        let copy = async |to: &Store| {
+            self.failpoints.hit("savepoint.copy")?;
+            // The store's own copy: the object's bytes stay where they are.
+            if to.copy_within(&self.store, object).await? {
+                return Ok(());
+            }
+            let written = if object.size <= SMALL_OBJECT {
+                to.put_new(name, vec![self.store.get(object).await?]).await?
+            } else {
+                let file = scratch.join(format!("copy-{i}"));
+                self.store.get_to_file(object, &file).await?;
+                let written = to.put_file(name, &file, None).await;
+                let _ = std::fs::remove_file(&file);
+                written?
+            };
+            if written != *object {
+                let what = format!("its copy has the checksum {:08x}, {:08x} was written", written.crc, object.crc);
+                return Err(Error::corrupt(format!("{}/{name}", to.uri()), 0, what));
+            }
+            Ok(())
         };
-        if written != *object {
-            let what = format!("its copy has the checksum {:08x}, {:08x} was written", written.crc, object.crc);
-            return Err(Error::corrupt(format!("{}/{}", target.uri(), object.name), 0, what));
-        }
+        target.write(name, copy).await?;
         progress.add(object.size);
         Ok(())
-    }
-}
-
-/// Removes what a savepoint that failed has left in its folder, which was empty before. Best effort.
-async fn clear(target: &Store) {
-    let Ok(found) = target.list("").await else { return };
-    for object in found {
-        if let Err(error) = target.delete(&object.name).await {
-            tracing::warn!(%error, savepoint = target.uri(), "an unfinished savepoint could not be removed");
-            return;
-        }
     }
 }
 

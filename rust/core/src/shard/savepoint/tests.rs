@@ -12,13 +12,15 @@ use crate::shard::rescale::Rescaler;
 use crate::shard::rescale::tests::{World, mixed};
 use crate::shard::sources::Sources;
 use crate::shard::testing::seeds;
-use crate::store::fault::{Fault, FaultStore};
-use crate::store::{SAVEPOINT, Store};
+use crate::store::fault::{Fault, FaultStore, Operation};
+use crate::store::{SAVEPOINT, SAVEPOINT_CLAIM, Store};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 const FORMS: [SavepointForm; 2] = [SavepointForm::Canonical, SavepointForm::Native];
 
@@ -234,15 +236,7 @@ async fn y04_a_target_that_fails_is_left_empty_and_named() {
     for form in FORMS {
         for call in 0.. {
             let faults = FaultStore::in_memory();
-            let options = Options::default();
-            let target = Store::from_object_store(
-                Arc::clone(&faults) as _,
-                "sp",
-                "test://b/sp",
-                &options,
-                SharedMetrics::default(),
-                Failpoints::none(),
-            );
+            let target = faulty(&faults);
             faults.at(call, Fault::Denied);
             let taken = take(world, &sources, form, &target).await;
             assert_eq!(world.files(), before);
@@ -257,6 +251,99 @@ async fn y04_a_target_that_fails_is_left_empty_and_named() {
             assert!(left.iter().all(|o| o.name.starts_with("probe/")), "call {call}: {left:?}");
         }
     }
+}
+
+fn faulty(faults: &Arc<FaultStore>) -> Store {
+    let (options, metrics) = (Options::default(), SharedMetrics::default());
+    Store::from_object_store(Arc::clone(faults) as _, "sp", "test://b/sp", &options, metrics, Failpoints::none())
+}
+
+#[tokio::test(start_paused = true)]
+async fn y01_y04_one_that_is_given_up_takes_back_what_it_wrote_and_the_next_one_succeeds() {
+    let world = &mut mixed(&mut StdRng::seed_from_u64(16)).await;
+    let sources = world.handles().await;
+    for form in FORMS {
+        for ticks in (0..).step_by(3) {
+            let faults = FaultStore::in_memory();
+            let target = faulty(&faults);
+            faults.always(Operation::Put, Fault::Delay(Duration::from_millis(250)));
+            let (heard, progress, scratch) = (AtomicUsize::new(0), Progress::default(), world.fresh());
+            std::fs::create_dir(&scratch).unwrap();
+            let tick = || match heard.fetch_add(1, Ordering::Relaxed) {
+                tick if tick >= ticks => Err(Error::closed("Ctrl-C")),
+                _ => Ok(()),
+            };
+            let taking = world.rescaler.take_savepoint(&sources, form, origin(), &target, &scratch, &progress);
+            let taken = attended_to_the_end(taking, &progress, tick).await;
+            faults.heal();
+            let left = target.list("").await.unwrap();
+            let Err(error) = taken else {
+                assert!(ticks > 5, "{form:?}: it was given up at some times");
+                break;
+            };
+            assert_eq!(error.message(), "Ctrl-C");
+            if left.iter().any(|object| object.name == SAVEPOINT) {
+                // Given up when all was written: whole.
+                let scratch = world.fresh();
+                std::fs::create_dir(&scratch).unwrap();
+                let found = check_savepoint(&at(world, &target), &scratch, &Progress::default()).await.unwrap();
+                assert_eq!(found.1, []);
+                continue;
+            }
+            assert_eq!(left, [], "{form:?}, given up at tick {ticks}");
+            take(world, &sources, form, &target).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_folder_is_one_savepoints_alone() {
+    let world = &mut mixed(&mut StdRng::seed_from_u64(17)).await;
+    let sources = world.handles().await;
+    for form in FORMS {
+        let target = faulty(&FaultStore::in_memory());
+        let scratch = [world.fresh(), world.fresh()];
+        let progress = [Progress::default(), Progress::default()];
+        scratch.iter().for_each(|scratch| std::fs::create_dir(scratch).unwrap());
+        let taking =
+            |i: usize| world.rescaler.take_savepoint(&sources, form, origin(), &target, &scratch[i], &progress[i]);
+        let (first, second) = tokio::join!(taking(0), taking(1));
+        let error = match (first, second) {
+            (Ok(_), Err(error)) | (Err(error), Ok(_)) => error,
+            (first, second) => panic!("{form:?}: one of two, not {first:?} and {second:?}"),
+        };
+        assert!(error.message().contains("not empty") && error.message().contains("new folder"), "{error}");
+        let scratch = world.fresh();
+        std::fs::create_dir(&scratch).unwrap();
+        let found = check_savepoint(&at(world, &target), &scratch, &Progress::default()).await.unwrap();
+        assert_eq!(found.1, [], "the other one's is whole");
+        let error = take(world, &sources, form, &target).await.unwrap_err();
+        assert!(error.message().contains("it has a savepoint"), "{error}");
+        // Killed: nobody took anything back.
+        target.delete(SAVEPOINT).await.unwrap();
+        target.put_overwrite(SAVEPOINT_CLAIM, "x".into()).await.unwrap();
+        let error = take(world, &sources, form, &target).await.unwrap_err();
+        assert!(error.message().contains("was not finished and may be removed"), "{error}");
+        assert!(target.list("").await.unwrap().len() > 1, "it is not ours to remove");
+    }
+}
+
+#[tokio::test]
+async fn a_native_savepoint_in_the_store_of_the_state_moves_no_bytes() {
+    let world = &mut mixed(&mut StdRng::seed_from_u64(18)).await;
+    let sources = world.handles().await;
+    let (options, metrics) = (Options::default(), SharedMetrics::default());
+    let faults = Arc::clone(&world.faults) as _;
+    let target =
+        Store::from_object_store(faults, "sp", "test://b/sp", &options, Arc::clone(&metrics), Failpoints::none());
+    let taken = take(world, &sources, SavepointForm::Native, &target).await.unwrap();
+    let manifest = target.list("").await.unwrap().into_iter().find(|o| o.name == SAVEPOINT).unwrap().size;
+    let written = metrics.store_bytes_written.get();
+    assert!(written < manifest + 100, "{written} bytes: the manifest of {manifest}, a probe, a claim");
+    for object in taken.objects() {
+        world.rescaler.store.delete(&object.name).await.unwrap();
+    }
+    load_all(world, &target, 3, "copied").await;
 }
 
 #[tokio::test]

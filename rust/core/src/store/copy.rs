@@ -1,0 +1,71 @@
+//! Copies that a store makes by itself.
+//!
+//! Owns: which two folders are in one store, the request or the link that copies an object there, and what is checked of
+//! the copy. Does not own: copies through this machine (`get` and `put_new`), which objects.
+//!
+//! Invariants:
+//! 1. a copy counts when the store shows it with the size of its reference; its bytes were not seen here, and are read by
+//!    whoever reads the copy (`get` compares the checksum, as ever);
+//! 2. a store that cannot copy, or will not, is no error: the caller moves the bytes itself;
+//! 3. a local copy is a link: it shares the bytes, which never change, and stays when the other name is removed.
+
+use super::local::link;
+use super::retry::Failure;
+use super::transfer::blocking;
+use super::{Store, failed_point};
+use crate::error::Result;
+use crate::model::ObjectRef;
+use object_store::ObjectStoreExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+/// S3 copies objects up to 5 GB with one request.
+const LARGEST: u64 = 5_000_000_000;
+
+impl Store {
+    /// Copies `object` of the folder `from` to the same name here, without its bytes coming through this machine. False if
+    /// that is not possible: then nothing was changed here.
+    ///
+    /// The name must be free. Nobody else may write it meanwhile: not every store creates a copy only if it is.
+    pub async fn copy_within(&self, from: &Self, object: &ObjectRef) -> Result<bool> {
+        if let (Some(source), Some(target)) = (from.file(&object.name), self.file(&object.name)) {
+            let (size, sync) = (object.size, self.inner.sync);
+            return Ok(blocking(move || link(&source, &target, size, sync)).await);
+        }
+        let shared = self.inner.place.is_some() && self.inner.place == from.inner.place;
+        if !shared || object.size > LARGEST || !self.inner.copies.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let (source, target) = (from.path(&object.name)?, self.path(&object.name)?);
+        let inner = &self.inner;
+        let copied = inner.requests.run(self.call("copy", &object.name, Some(object.size)), |_| async {
+            inner.requests.failpoints.hit("store.before-put").map_err(failed_point)?;
+            inner.store.copy(&source, &target).await?;
+            inner.requests.metrics.store_requests.add(1);
+            let found = inner.store.head(&target).await?.size;
+            if found == object.size { Ok(()) } else { Err(Failure::Again(format!("the copy has {found} bytes"))) }
+        });
+        match copied.await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_retryable() => {
+                self.remove_remains(&target).await;
+                Err(error)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the store does not copy by itself");
+                // What is missing says nothing about the store; who moves the bytes names it.
+                inner.copies.store(error.kind() == crate::error::ErrorKind::NotFound, Ordering::Relaxed);
+                Ok(false)
+            }
+        }
+    }
+
+    /// The file of an object, if objects are files of this machine.
+    fn file(&self, name: &str) -> Option<PathBuf> {
+        self.inner.local.as_ref().map(|root| root.join(&self.below_root).join(name))
+    }
+}
+
+#[cfg(test)]
+#[path = "copy_tests.rs"]
+mod tests;

@@ -1,0 +1,82 @@
+//! Copies within a store: what travels, what is refused, what is left.
+
+use super::super::fault::{Fault, FaultStore, Operation};
+use super::super::{Store, log_name};
+use crate::config::Options;
+use crate::error::ErrorKind;
+use crate::failpoint::Failpoints;
+use crate::metrics::SharedMetrics;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+fn folder(path: &Path, sync: &str) -> Store {
+    let options = Options::from_map(&BTreeMap::from([("file_sync".to_owned(), sync.to_owned())])).unwrap();
+    let uri = path.display().to_string();
+    Store::open(&uri, &BTreeMap::new(), &options, SharedMetrics::default(), Failpoints::none()).unwrap()
+}
+
+/// Two connections to one store, as a state and a savepoint have them.
+fn two(faults: &Arc<FaultStore>) -> (Store, Store) {
+    let open = |prefix: &str| {
+        let (metrics, failpoints) = (SharedMetrics::default(), Failpoints::none());
+        let uri = format!("test://b/{prefix}");
+        Store::from_object_store(Arc::clone(faults) as _, prefix, &uri, &Options::default(), metrics, failpoints)
+    };
+    (open("state"), open("savepoint"))
+}
+
+#[tokio::test]
+async fn files_are_linked_and_outlive_each_other() {
+    let disk = tempfile::tempdir().unwrap();
+    for sync in ["true", "false"] {
+        let root = folder(&disk.path().join(sync), sync);
+        let (from, to) = (root.child("query/default"), folder(&disk.path().join(format!("to {sync}")), sync));
+        let object = from.put_new(&log_name(), vec![Bytes::from_static(b"content")]).await.unwrap();
+        assert!(to.copy_within(&from, &object).await.unwrap());
+        assert_eq!(to.inner.requests.metrics.store_bytes_read.get(), 0);
+        from.delete(&object.name).await.unwrap();
+        assert_eq!(to.get(&object).await.unwrap(), "content");
+        assert!(
+            !to.copy_within(&from, &object).await.unwrap(),
+            "a name in use is not replaced, a missing file not copied"
+        );
+        let short = from.put_new(&log_name(), vec![Bytes::from_static(b"half")]).await.unwrap();
+        let said = crate::model::ObjectRef { size: 8, ..short };
+        assert!(!to.copy_within(&from, &said).await.unwrap());
+        assert_eq!(to.list("").await.unwrap().len(), 1, "nothing but the copy");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_store_copies_by_itself_and_what_it_refuses_is_left_to_the_caller() {
+    let faults = FaultStore::in_memory();
+    let (from, to) = two(&faults);
+    let object = from.put_new(&log_name(), vec![Bytes::from_static(b"content")]).await.unwrap();
+    assert!(to.copy_within(&from, &object).await.unwrap());
+    assert_eq!(to.get(&object).await.unwrap(), "content");
+    // Passing trouble is tried again; an answer that was lost as well.
+    for fault in [Fault::FailBefore, Fault::FailAfter, Fault::Throttled, Fault::Hang, Fault::HangAfter] {
+        to.delete(&object.name).await.unwrap();
+        faults.next(fault);
+        assert!(to.copy_within(&from, &object).await.unwrap(), "{fault:?}");
+    }
+    to.delete(&object.name).await.unwrap();
+    // What is not there, or not as long as it should be.
+    let missing = crate::model::ObjectRef { name: log_name(), ..object.clone() };
+    assert!(!to.copy_within(&from, &missing).await.unwrap());
+    let longer = crate::model::ObjectRef { size: 99, ..object.clone() };
+    assert!(to.copy_within(&from, &longer).await.unwrap_err().is_retryable());
+    assert!(to.list("").await.unwrap().is_empty());
+    assert!(to.copy_within(&from, &object).await.unwrap());
+    to.delete(&object.name).await.unwrap();
+    // A store that may not be asked is not asked again.
+    faults.always(Operation::Put, Fault::Denied);
+    assert!(!to.copy_within(&from, &object).await.unwrap());
+    faults.heal();
+    assert!(!to.copy_within(&from, &object).await.unwrap());
+    let elsewhere = two(&FaultStore::in_memory()).1;
+    assert!(!elsewhere.copy_within(&from, &object).await.unwrap(), "another store");
+    assert_eq!(elsewhere.get(&object).await.unwrap_err().kind(), ErrorKind::NotFound);
+}
