@@ -274,7 +274,7 @@ async fn y01_y04_one_that_is_given_up_takes_back_what_it_wrote_and_the_next_one_
                 _ => Ok(()),
             };
             let taking = world.rescaler.take_savepoint(&sources, form, origin(), &target, &scratch, &progress);
-            let taken = attended_to_the_end(taking, &progress, tick).await;
+            let taken = Box::pin(attended_to_the_end(taking, &progress, tick)).await;
             faults.heal();
             let left = target.list("").await.unwrap();
             let Err(error) = taken else {
