@@ -262,7 +262,7 @@ counters! {
     materialize_packed_files,
     /// Microseconds that bytes of bases were held back by `background_bandwidth`, summed over transfers.
     background_waits_micros,
-    /// Microseconds that materializations rested because batches ran, summed.
+    /// Microseconds that materializations rested because batches run, summed.
     background_rests_micros,
     /// Downloads that the local cache answered.
     cache_hits,

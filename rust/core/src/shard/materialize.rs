@@ -9,8 +9,8 @@
 //!    files a run counts as "already uploaded" are named by a handle Spark retains. Bases that share nothing need not wait;
 //! 3. a run of a state that was replaced meanwhile ends without effect;
 //! 4. sessions wait for a run only while it marks what to flush (microseconds) and for each step of the flush, one at a
-//!    time: RocksDB's own flush, the compaction, the checkpoint and the upload are beside them. While any session of the
-//!    process is open, the flush rests after each step.
+//!    time: RocksDB's own flush, the compaction, the checkpoint and the upload are beside them. While the
+//!    process has open sessions, or had some lately, the flush rests after each step.
 
 use super::Shard;
 use crate::error::{Error, Result};

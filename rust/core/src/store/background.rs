@@ -11,8 +11,8 @@
 //!    object's upload never waits for one of them to end;
 //! 2. over any time the bytes let through exceed rate × time by one part at most; who came first goes first;
 //! 3. a wait has an end: it is the time that the bytes before it take at the rate;
-//! 4. while somebody works in the foreground, background work rests [`REST`] times as long as it worked, at most
-//!    [`LONGEST_REST`] at a time; otherwise it does not rest.
+//! 4. while somebody works in the foreground, or has lately ([`RECENT`]: a batch is more than its sessions), background
+//!    work rests [`REST`] times as long as it worked, at most [`LONGEST_REST`] at a time; otherwise it does not rest.
 
 use crate::clock::SharedClock;
 use crate::config::Options;
@@ -20,14 +20,16 @@ use crate::error::{Error, Result};
 use crate::metrics::SharedMetrics;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Rest per time worked: a quarter of one processor is left to work in the background.
-const REST: u32 = 3;
+/// Rest per time worked: an eighth of one processor is left to work in the background.
+const REST: u32 = 7;
 /// A step that was long because it got no processor is no reason for a long rest.
 const LONGEST_REST: Duration = Duration::from_millis(20);
+/// A query whose last session ended no longer ago runs batches: between their sessions others of its tasks run.
+const RECENT: Duration = Duration::from_secs(3);
 
 /// Somebody works in the foreground until this is dropped.
 #[derive(Debug)]
@@ -35,7 +37,9 @@ pub struct Foreground(Arc<Background>);
 
 impl Drop for Foreground {
     fn drop(&mut self) {
-        self.0.foreground.fetch_sub(1, Ordering::Relaxed);
+        let now = u64::try_from(self.0.clock.monotonic().as_millis()).unwrap_or(u64::MAX);
+        self.0.ended_millis.store(now, Ordering::Relaxed);
+        self.0.foreground.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -44,6 +48,8 @@ pub struct Background {
     slots: Arc<Semaphore>,
     pace: Option<Mutex<Pace>>,
     foreground: AtomicUsize,
+    /// When somebody in the foreground ended last; `u64::MAX` before.
+    ended_millis: AtomicU64,
     clock: SharedClock,
     metrics: SharedMetrics,
 }
@@ -80,6 +86,7 @@ impl Background {
             slots: Arc::new(Semaphore::new(slots.clamp(1, Semaphore::MAX_PERMITS))),
             pace: (rate > 0).then(|| Mutex::new(Pace { bytes_per_second: rate, free_at: Duration::ZERO })),
             foreground: AtomicUsize::new(0),
+            ended_millis: AtomicU64::new(u64::MAX),
             clock,
             metrics,
         })
@@ -97,10 +104,14 @@ impl Background {
         Foreground(Arc::clone(self))
     }
 
-    /// How long to rest after `worked`; zero if nobody works in the foreground.
+    /// How long to rest after `worked`; zero if nobody works in the foreground, or has lately.
     pub fn rest(&self, worked: Duration) -> Duration {
-        if self.foreground.load(Ordering::Relaxed) == 0 {
-            return Duration::ZERO;
+        if self.foreground.load(Ordering::Acquire) == 0 {
+            let ended = self.ended_millis.load(Ordering::Relaxed);
+            let recent = Duration::from_millis(ended).checked_add(RECENT);
+            if ended == u64::MAX || recent.is_some_and(|recent| recent < self.clock.monotonic()) {
+                return Duration::ZERO;
+            }
         }
         let rest = worked.saturating_mul(REST).min(LONGEST_REST);
         self.metrics.background_rests_micros.add(u64::try_from(rest.as_micros()).unwrap_or(u64::MAX));
@@ -174,18 +185,21 @@ mod tests {
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn invariant_4_work_rests_while_somebody_works_in_the_foreground() {
         let background = background(&[]);
         let (short, long) = (Duration::from_millis(2), Duration::from_secs(9));
         assert_eq!(background.rest(long), Duration::ZERO);
         let (a, b) = (background.foreground(), background.foreground());
-        assert_eq!((background.rest(short), background.rest(long)), (3 * short, LONGEST_REST));
+        assert_eq!((background.rest(short), background.rest(long)), (REST * short, LONGEST_REST));
         drop(a);
-        assert_eq!(background.rest(short), 3 * short, "one is left");
+        assert_eq!(background.rest(short), REST * short, "one is left");
         drop(b);
+        tokio::time::advance(RECENT).await;
+        assert_eq!(background.rest(short), REST * short, "the next one may come at once");
+        tokio::time::advance(Duration::from_millis(2)).await;
         assert_eq!(background.rest(short), Duration::ZERO);
-        assert_eq!(background.metrics.background_rests_micros.get(), 6_000 + 20_000 + 6_000);
+        assert_eq!(background.metrics.background_rests_micros.get(), 14_000 + 20_000 + 14_000 + 14_000);
     }
 
     #[tokio::test]
