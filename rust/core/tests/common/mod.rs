@@ -404,6 +404,7 @@ impl World {
         let mut logs = std::collections::HashSet::new();
         for handle in self.history.last().unwrap().handles.iter().flatten() {
             let handle = fastchangelog_core::engine::parse_handle(handle).unwrap();
+            net += handle.state_bytes;
             durable += handle.base.as_ref().map_or(0, |b| b.total_bytes);
             for segment in &handle.segments {
                 if logs.insert(segment.object.name.clone()) {
@@ -411,9 +412,11 @@ impl World {
                 }
             }
         }
-        for key in self.history.last().unwrap().model.keys() {
-            net += key.as_ref().map_or(1, String::len) as u64 + 24;
-        }
+        // Canonical keys and rows of accumulators are a little longer than what they hold.
+        let held: usize =
+            self.history.last().unwrap().model.keys().map(|k| k.as_ref().map_or(1, String::len) + 24).sum();
+        let held = held as u64;
+        assert!((held..2 * held).contains(&net), "{net} bytes of state for {held} bytes of keys and values");
         (durable, net)
     }
 }
