@@ -20,6 +20,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -91,8 +92,19 @@ def child(args: argparse.Namespace, phase: str, variant: str) -> Any:
     command += ["--state", args.state or "", "--storage", json.dumps(args.storage)]
     environ = {k: v for k, v in os.environ.items() if k != processes.MARK}
     environ["SPARK_LOCAL_DIRS"] = str(local)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environ, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    # Not through a pipe: a JVM that outlives its Python would keep it open. It ends with the group.
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, env=environ, start_new_session=True)
+        try:
+            code = process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if code != 0:
+            raise SystemExit(f"{phase} of {variant} ended with {code}")
+        output.seek(0)
+        return json.loads(output.read().splitlines()[-1])
 
 
 def measure(args: argparse.Namespace, variants: list[str]) -> dict[str, list[dict[str, Any]]]:
