@@ -119,7 +119,7 @@ def test_every_command_serves_a_state_in_a_bucket(
 
     # A sweep finds what no batch needs, and takes it away the second time.
     before = set(bucket.names())
-    sweep = ["sweep", root, "--checkpoint", checkpoint, "--grace", "1ms"]
+    sweep = ["sweep", root, "--checkpoint", checkpoint, "--grace", "0s"]
     (dry,) = run_command(*sweep, code=cli.FOUND)["folders"]
     assert (dry["kept_because"], dry["waiting"]) == (None, [f"log/{7:032x}"])
     assert set(bucket.names()) == before, "a dry run writes nothing"
