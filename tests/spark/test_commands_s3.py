@@ -72,6 +72,8 @@ class Commands:
 
 
 def build(source: Any, bucket: S3Place, state: str, **options: str) -> Any:
+    # A base that is being made when its server ends leaves objects that a sweep would find, too.
+    options = {"materialization_log_ratio": "1000000", **options}
     frame = grouped(source.stream(), "k", state=state, options=options, storage_options=bucket.credentials)
     return frame.agg(F.count("*").alias("n"), F.sum("v").alias("s"))
 

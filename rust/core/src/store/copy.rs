@@ -1,22 +1,19 @@
 //! Copies that a store makes by itself.
 //!
-//! Owns: which two folders are in one store, the request or the link that copies an object there, and what is checked of
+//! Owns: which two folders are in one store, the request that copies an object there, and what is checked of
 //! the copy. Does not own: copies through this machine (`get` and `put_new`), which objects.
 //!
 //! Invariants:
 //! 1. a copy counts when the store shows it with the size of its reference; its bytes were not seen here, and are read by
 //!    whoever reads the copy (`get` compares the checksum, as ever);
 //! 2. a store that cannot copy, or will not, is no error: the caller moves the bytes itself;
-//! 3. a local copy is a link: it shares the bytes, which never change, and stays when the other name is removed.
+//! 3. files are never linked: a copy that shares its bytes is lost with the original when a disk or a program damages it.
 
-use super::local::link;
 use super::retry::Failure;
-use super::transfer::blocking;
 use super::{Store, failed_point};
 use crate::error::Result;
 use crate::model::ObjectRef;
 use object_store::ObjectStoreExt;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 /// S3 copies objects up to 5 GB with one request.
@@ -28,10 +25,6 @@ impl Store {
     ///
     /// The name must be free. Nobody else may write it meanwhile: not every store creates a copy only if it is.
     pub async fn copy_within(&self, from: &Self, object: &ObjectRef) -> Result<bool> {
-        if let (Some(source), Some(target)) = (from.file(&object.name), self.file(&object.name)) {
-            let (size, sync) = (object.size, self.inner.sync);
-            return Ok(blocking(move || link(&source, &target, size, sync)).await);
-        }
         let shared = self.inner.place.is_some() && self.inner.place == from.inner.place;
         if !shared || object.size > LARGEST || !self.inner.copies.load(Ordering::Relaxed) {
             return Ok(false);
@@ -58,11 +51,6 @@ impl Store {
                 Ok(false)
             }
         }
-    }
-
-    /// The file of an object, if objects are files of this machine.
-    fn file(&self, name: &str) -> Option<PathBuf> {
-        self.inner.local.as_ref().map(|root| root.join(&self.below_root).join(name))
     }
 }
 

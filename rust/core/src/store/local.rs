@@ -202,20 +202,6 @@ fn sync_folder(path: &Path) -> Result<()> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| refused("sync to disk", folder, e))
 }
 
-/// Gives the file `source`, of `size` bytes, the name `target` as well. False if that cannot be: they are on different file
-/// systems, say, or `source` is not as it should be; then there is no `target` that was not there before.
-pub(super) fn link(source: &Path, target: &Path, size: u64, sync: bool) -> bool {
-    let is_whole = std::fs::metadata(source).is_ok_and(|found| found.is_file() && found.len() == size);
-    if !is_whole || make_folder(target, sync).is_err() || std::fs::hard_link(source, target).is_err() {
-        return false;
-    }
-    if sync && sync_folder(target).is_err() {
-        let _ = std::fs::remove_file(target);
-        return false;
-    }
-    true
-}
-
 #[async_trait]
 impl ObjectStore for LocalFiles {
     async fn put_opts(&self, location: &ObjectPath, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {

@@ -103,8 +103,6 @@ struct Inner {
     place: Option<String>,
     /// False once the store refused to copy.
     copies: AtomicBool,
-    /// True if files are brought to disk.
-    sync: bool,
 }
 
 /// A folder in an object store. Cheap to clone.
@@ -156,7 +154,6 @@ impl Store {
             create_only: AtomicBool::new(true),
             place: connected.place,
             copies: AtomicBool::new(true),
-            sync: options.file_sync,
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -188,7 +185,6 @@ impl Store {
             create_only: AtomicBool::new(true),
             place,
             copies: AtomicBool::new(true),
-            sync: false,
         };
         Self {
             inner: Arc::new(inner),
