@@ -6,24 +6,16 @@ Owns: the options of the two, what a batch felt. Does not own: sessions, queries
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import compare_data
+from changelog_flink import percentile
 from compare_data import Shape
 from compare_parts import WARM_UP, Part, Setting
-from compare_run import BatchTime, Outcome, median, run, session, warm_up
+from compare_run import NO_BASES, BatchTime, Outcome, median, run, session, warm_up
 
-#: Nothing but time would start one, and that not for hours.
-NEVER = {
-    "materialization_interval": "30d",
-    "materialization_log_bytes": "1TiB",
-    "materialization_log_ratio": "1000000000",
-    "materialization_segments": "0",
-    "materialization_replay_time": "30d",
-}
 #: The next one as soon as a handle carries the last one.
-ALWAYS = {**NEVER, "materialization_log_bytes": "1"}
-VARIANTS = {"no bases": NEVER, "bases all the time": ALWAYS}
+ALWAYS = {**NO_BASES, "materialization_log_bytes": "1"}
+VARIANTS = {"no bases": NO_BASES, "bases all the time": ALWAYS}
 #: What is wanted of the second, as a multiple of the first: median, 99th percentile.
 WANTED = (1.1, 1.5)
 
@@ -48,10 +40,6 @@ def while_bases_are_made(setting: Setting) -> list[Part]:
     return parts
 
 
-def _p99(values: list[float]) -> float:
-    return sorted(values)[math.ceil(len(values) * 0.99) - 1] if values else 0.0
-
-
 def _part(shape: Shape, outcomes: dict[str, list[Outcome]]) -> Part:
     def of(batches: list[BatchTime]) -> list[float]:
         return [float(batch.trigger_ms) for batch in batches]
@@ -60,7 +48,7 @@ def _part(shape: Shape, outcomes: dict[str, list[Outcome]]) -> Part:
     base: tuple[float, float] | None = None
     for name, runs in outcomes.items():
         times = of([batch for outcome in runs for batch in outcome.body(shape.seed_batches + WARM_UP)])
-        found = (median(times), _p99(times))
+        found = (median(times), percentile(times, 0.99))
         base = base or found
         ratios = [now / max(1.0, then) for now, then in zip(found, base)]
         made = sum(outcome.server.get("materializations_completed", 0) for outcome in runs)

@@ -28,6 +28,14 @@ from fastchangelog.demo import processes
 
 POLL_SECONDS = 0.02
 SETTLED_SECONDS = 5.0
+#: Options of a state that makes no base but those that are asked for.
+NO_BASES = {
+    "materialization_interval": "3650d",
+    "materialization_log_bytes": "1024TiB",
+    "materialization_log_ratio": "1000000000",
+    "materialization_segments": "0",
+    "materialization_replay_time": "3650d",
+}
 
 
 def session(master: str = "local[2]", partitions: int = 2, memory: str = "6g") -> SparkSession:

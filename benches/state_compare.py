@@ -31,19 +31,11 @@ from typing import Any
 import numpy as np
 from changelog_flink import Harness, Pool, percentile
 from compare_parts import Part
-from compare_run import machine
+from compare_run import NO_BASES, machine
 from spark_compare import show
 
 import fastchangelog as fc
 
-#: No base but those that are asked for.
-NO_BASES = {
-    "materialization_interval": "3650d",
-    "materialization_log_bytes": 1 << 50,
-    "materialization_log_ratio": 1e9,
-    "materialization_segments": 0,
-    "materialization_replay_time": "3650d",
-}
 #: Of each of our figures, Flink's: without or with its changelog, and the factor that is wanted.
 PAIRS: dict[str, tuple[bool, str, float | None]] = {
     "fill_wall_ms": (False, "fill_wall_ms", None),

@@ -6,7 +6,7 @@
 //! A background loop takes the lock of a shard thousands of times, a moment each; who makes a checkpoint meanwhile takes
 //! it four times. So a waiter must get it as soon as it is free, and must sleep until then. Locks that let a newcomer
 //! pass starve the waiter. Locks that spin before they sleep yield their turn of the processor while they do: on a
-//! busy machine each yield lasts until the scheduler's next tick, 4 ms on many, ten times in a row.
+//! busy machine each yield lasts until the scheduler's next tick, 4 ms on many, several times in a row.
 //! Tokio's lock is a queue, in which no thread spins.
 
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -62,7 +62,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
-    /// Waits until so many of a lock's waiters are in its queue: then nobody can read at once, though nobody writes.
+    /// Waits until a writer is in the queue of a lock that is read: from then on nobody else can read at once.
     fn queued(lock: &FairLock<Vec<u32>>) {
         while lock.try_read().is_some() {
             thread::yield_now();

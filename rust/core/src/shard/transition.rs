@@ -205,7 +205,7 @@ impl Shard {
             }
             Ok(())
         })?;
-        if self.live.read().as_ref().is_some_and(|live| live.version == Some(handle.version)) {
+        if failed.is_none() {
             self.control.lock().prepared.clear();
         }
         context.metrics.restore_micros.add_elapsed(start);

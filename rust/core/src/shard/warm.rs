@@ -4,7 +4,8 @@
 //! Does not own: the loading (`state`), the restore (`restore`).
 //!
 //! A look-up in RocksDB costs tens of microseconds when its block is not in memory, loading a key costs about a third of
-//! one: who looks a part of the keys up is faster without waiting for all of them. A batch has the machine for itself, so the loading begins when a session has ended.
+//! one: who looks a part of the keys up is faster without waiting for all of them. A batch has the machine for itself, so
+//! the loading begins when a session has ended.
 //!
 //! Invariants:
 //! 1. the loading belongs to the live state and ends with it; a state that replaces it is not touched;

@@ -69,7 +69,7 @@ impl Checkpointer {
 
     /// The same folder by copies. RocksDB deletes nothing meanwhile.
     fn copy(&self, dir: &Path, failpoints: &Failpoints) -> Result<()> {
-        let failed = |e: &io::Error| Error::io(format!("cannot copy the local state to {}", dir.display()), e);
+        let failed = |e: &io::Error| copy_failed(dir, e);
         let _kept = NoDeletions::of(&self.db)?;
         std::fs::create_dir(dir).map_err(|e| failed(&e))?;
         let from = self.db.path();
@@ -94,7 +94,7 @@ impl Checkpointer {
     }
 
     fn try_described(&self, from: &Path, dir: &Path) -> Result<Vec<String>> {
-        let failed = |e: &io::Error| Error::io(format!("cannot copy the local state to {}", dir.display()), e);
+        let failed = |e: &io::Error| copy_failed(dir, e);
         for (name, bytes) in descriptive_files(from).map_err(|e| failed(&e))? {
             std::fs::write(dir.join(name), bytes).map_err(|e| failed(&e))?;
         }
@@ -123,6 +123,10 @@ impl Checkpointer {
     pub fn sst_bytes(&self) -> u64 {
         self.db.property_int_value("rocksdb.live-sst-files-size").ok().flatten().unwrap_or(0)
     }
+}
+
+fn copy_failed(dir: &Path, error: &io::Error) -> Error {
+    Error::io(format!("cannot copy the local state to {}", dir.display()), error)
 }
 
 /// A folder that vanishes unless it is whole.
