@@ -98,10 +98,9 @@ fn look() -> bool {
     let mut folders = FOLDERS.lock();
     folders.caches.retain(|_, cache| cache.strong_count() > 0);
     folders.watched &= !folders.caches.is_empty();
-    let (watched, caches): (_, Vec<_>) = (folders.watched, folders.caches.values().filter_map(Weak::upgrade).collect());
-    drop(folders);
-    caches.iter().for_each(|cache| cache.evict_idle());
-    watched
+    // With the lock held: a place is not free while its cache is looked at.
+    folders.caches.values().filter_map(Weak::upgrade).for_each(|cache| cache.evict_idle());
+    folders.watched
 }
 
 #[cfg(test)]
@@ -150,6 +149,8 @@ mod tests {
         let root = std::fs::canonicalize(dir.path()).unwrap();
         assert_ne!(claim(&root).unwrap().0, root, "a lease uses it");
         drop(lease);
+        // Another test, or the thread that looks for idle copies, may be looking at it.
+        let _nobody_looks = FOLDERS.lock();
         assert_eq!(claim(&root).unwrap().0, root);
     }
 
