@@ -6,11 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
 import fastchangelog as fc
-from fastchangelog import cli
+from fastchangelog import _internal, cli
 from fastchangelog.errors import CorruptDataError, InvalidArgument, SchemaMismatchError, StateNotFoundError
 
 FORMATS = ["canonical", "native"]
@@ -93,6 +95,30 @@ def test_bad_input_is_named_with_its_remedy(tmp_path: Path) -> None:
     manifest.write_bytes(b"x" * 100)
     with pytest.raises(CorruptDataError, match="not a fastchangelog savepoint manifest"):
         fc.open_state(str(tmp_path / "other"), savepoint=str(tmp_path / "savepoint"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_takes_a_few_batches_at_a_time_and_may_be_given_up(tmp_path: Path, format: str) -> None:
+    keys = 300_000
+    with fc.open_state(str(tmp_path / "state")) as st:
+        st.value_state("numbers", key="long", value="long").put(np.arange(keys)[::-1], np.arange(keys)[::-1] * 2)
+        st.checkpoint()
+        st.savepoint(str(tmp_path / "taken"), format=format)
+    out = tmp_path / "numbers.parquet"
+    assert cli.main(["export", str(tmp_path / "taken"), "--to", str(out)]) == cli.OK
+    table = parquet.read_table(out)
+    assert table["key"].to_pylist() == list(range(keys)), "in the order of keys"
+    assert table["value"].to_pylist() == list(range(0, 2 * keys, 2))
+
+    folder = _internal.SavepointFolder(str(tmp_path / "taken"), {}, {})
+    types = pa.schema([pa.field("key", pa.int64(), False), pa.field("value", pa.int64())])
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    entries = folder.entries(str(scratch), state=0, types=types)
+    first = next(entries)
+    assert 0 < first.num_rows < keys, "more come later"
+    del entries, folder
+    assert list(scratch.iterdir()) == [], "who gives up waits for the end of what was begun"
 
 
 @pytest.mark.parametrize("format", FORMATS)

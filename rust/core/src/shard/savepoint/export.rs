@@ -1,13 +1,13 @@
 //! The entries of a savepoint as Arrow batches.
 //!
-//! Owns: walking a savepoint in order, a part in memory at a time.
+//! Owns: walking a savepoint in order, a part or a few batches in memory at a time.
 //! Does not own: the types of its columns (the caller says them), the file that batches go to.
 
 use super::load::{read_savepoint, said};
 use crate::error::{Error, Result};
 use crate::format::{decode_file, decode_set};
-use crate::model::{Change, ChangeSet, KeyGroupRange, Op, Savepoint, SavepointContent, StateId};
-use crate::shard::rescale::Rescaler;
+use crate::model::{Change, ChangeSet, Op, Savepoint, SavepointContent, StateId};
+use crate::shard::rescale::{RangeState, Rescaler};
 use crate::state::aggregate::AggPlan;
 use crate::state::keyed::KeyedState;
 use crate::state::table::GroupTable;
@@ -17,11 +17,15 @@ use arrow_array::RecordBatch;
 use arrow_schema::{Field, Schema};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 /// Dirty entries written to RocksDB at a time.
 const FLUSH_CHUNK: usize = 100_000;
 /// Entries of one run out of a native savepoint.
 const RUN: usize = 65_536;
+/// Batches of a native savepoint that wait for the one who takes them.
+const AHEAD: usize = 2;
 
 /// What the bytes of the entries mean.
 pub enum Columns {
@@ -64,6 +68,35 @@ pub struct Export {
     /// Parts, or shards, that are still to come; the last comes next.
     left: Vec<usize>,
     savepoint: Savepoint,
+    walk: Option<Walk>,
+}
+
+/// The walk through a shard, on a thread of its own. It ends early when nobody takes its batches any more.
+struct Walk {
+    batches: mpsc::Receiver<RecordBatch>,
+    end: JoinHandle<Result<()>>,
+}
+
+impl Walk {
+    fn start(state: RangeState, columns: Arc<Columns>) -> Self {
+        let (sender, batches) = mpsc::channel(AHEAD);
+        let work = move || {
+            let mut keyed = state.keyed;
+            let walked = walk(&mut keyed, &columns, &mut |batch| {
+                sender.blocking_send(batch).map_err(|_| Error::closed("the export was given up"))
+            });
+            walked.and(keyed.destroy())
+        };
+        Self { batches, end: tokio::task::spawn_blocking(work) }
+    }
+
+    /// The next batch; none at the end, which is an error if the walk did not get there.
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        match self.batches.recv().await {
+            Some(batch) => Ok(Some(batch)),
+            None => (&mut self.end).await.map_err(Error::internal)?.map(|()| None),
+        }
+    }
 }
 
 impl Export {
@@ -75,11 +108,22 @@ impl Export {
             SavepointContent::Native { handles, .. } => handles.len(),
         };
         let left = (0..pieces).rev().collect();
-        Ok(Self { from, scratch: scratch.to_owned(), columns: Arc::new(columns), left, savepoint })
+        Ok(Self { from, scratch: scratch.to_owned(), columns: Arc::new(columns), left, savepoint, walk: None })
     }
 
-    /// The batches of the next part or shard; none at the end.
+    /// The next batches, of a part at most; none at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<RecordBatch>>> {
+        if let Some(walk) = &mut self.walk {
+            match walk.next().await {
+                Ok(Some(batch)) => return Ok(Some(vec![batch])),
+                Ok(None) => self.walk = None,
+                Err(error) => {
+                    // Nothing comes after it.
+                    (self.walk, self.left) = (None, Vec::new());
+                    return Err(error);
+                }
+            }
+        }
         let Some(piece) = self.left.pop() else { return Ok(None) };
         let batches = match &self.savepoint.content {
             SavepointContent::Canonical(parts) => {
@@ -99,38 +143,27 @@ impl Export {
             }
             SavepointContent::Native { handles, .. } => {
                 let groups = handles[piece].key_groups;
-                self.shard(groups, piece).await?
+                let dir = self.scratch.join(format!("shard-{piece}"));
+                let state = self.from.load_savepoint(&self.savepoint, groups, &dir).await?;
+                self.walk = Some(Walk::start(state, Arc::clone(&self.columns)));
+                Vec::new()
             }
         };
         Ok(Some(batches))
     }
-
-    async fn shard(&self, groups: KeyGroupRange, piece: usize) -> Result<Vec<RecordBatch>> {
-        let dir = self.scratch.join(format!("shard-{piece}"));
-        let state = self.from.load_savepoint(&self.savepoint, groups, &dir).await?;
-        let columns = Arc::clone(&self.columns);
-        blocking(move || {
-            let mut keyed = state.keyed;
-            let batches = walk(&mut keyed, &columns);
-            keyed.destroy()?;
-            batches
-        })
-        .await
-    }
 }
 
-fn walk(keyed: &mut KeyedState, columns: &Columns) -> Result<Vec<RecordBatch>> {
+fn walk(keyed: &mut KeyedState, columns: &Columns, out: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<()> {
     keyed.begin_flush();
     while keyed.flush_dirty(FLUSH_CHUNK)? {}
-    let (mut run, mut batches) = (ChangeSet::default(), Vec::new());
+    let mut run = ChangeSet::default();
     keyed.for_each_in_order(&mut |change: Change<'_>| {
         debug_assert_eq!(change.op, Op::Put);
         run.push(change);
         if run.len() == RUN {
-            batches.extend(columns.batch(&std::mem::take(&mut run))?);
+            columns.batch(&std::mem::take(&mut run))?.map_or(Ok(()), &mut *out)?;
         }
         Ok(())
     })?;
-    batches.extend(columns.batch(&run)?);
-    Ok(batches)
+    columns.batch(&run)?.map_or(Ok(()), out)
 }
