@@ -41,6 +41,8 @@ CASES = {
     "D": "D.replay",
     "Dcache": "D.replay",
     "E": "E.cache",
+    "F-Long": "F.rocksdb",
+    "F-Bytes100": "F.rocksdb",
     "G-Long": "G.changelog_backend",
     "G-Bytes100": "G.changelog_backend",
 }

@@ -1,4 +1,7 @@
 //! Rescaling a million keys from one shard to two and back, and two ways of moving half of them between states.
+//!
+//! `rescale` is with a log after the bases. `bases` is what others measure, too: bases alone, each new shard by itself, the
+//! way back from what the way there made (`benches/rescale_compare.py` puts it beside Flink's).
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
@@ -23,6 +26,7 @@ use fastchangelog_core::store::{Background, Store, log_name};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 const KEYS: u64 = 1_000_000;
@@ -30,16 +34,26 @@ const KEYS: u64 = 1_000_000;
 const CHANGED: u64 = 100_000;
 const GROUPS: u16 = 128;
 
-/// Changes of `keys` in `range`, each value of 24 bytes that compress little.
-fn change_set(keys: u64, range: KeyGroupRange, round: u64) -> ChangeSet {
+/// Bytes of a value, unless another length is measured.
+const VALUE: usize = 24;
+
+/// Changes of `keys` in `range`, each value of `length` bytes that compress little.
+fn change_set(keys: u64, range: KeyGroupRange, round: u64, length: usize) -> ChangeSet {
     let mut set = ChangeSet::default();
+    let mut value = Vec::new();
     for i in 0..keys {
         let mut key = [1; 9];
         key[1..].copy_from_slice(&i.to_be_bytes());
         let hash = hash_key(&key);
         let key_group = key_group_of(hash, GROUPS);
         if range.contains(key_group) {
-            let value = [hash, hash.rotate_left(13) ^ round, i].map(u64::to_le_bytes).concat();
+            value.clear();
+            let mut word = hash ^ round;
+            while value.len() < length {
+                value.extend_from_slice(&word.to_le_bytes());
+                word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
+            }
+            value.truncate(length);
             set.push(Change { op: Op::Put, state: StateId(0), key_group, key: &key, value: &value });
         }
     }
@@ -73,10 +87,15 @@ impl World {
     }
 
     /// The checkpoint of a state of all keys in `range`.
-    fn checkpoint(&mut self, range: KeyGroupRange) -> PathBuf {
-        let (dir, checkpoint) = (self.fresh(), self.fresh());
+    fn checkpoint(&mut self, range: KeyGroupRange, length: usize) -> PathBuf {
+        let dir = self.fresh();
         let mut keyed = KeyedState::create(&dir, &self.rescaler.resources).unwrap();
-        keyed.apply(&change_set(KEYS, range, 0)).unwrap();
+        keyed.apply(&change_set(KEYS, range, 0, length)).unwrap();
+        self.checkpoint_of(keyed)
+    }
+
+    fn checkpoint_of(&mut self, mut keyed: KeyedState) -> PathBuf {
+        let checkpoint = self.fresh();
         keyed.begin_flush();
         while keyed.flush_dirty(100_000).unwrap() {}
         keyed.checkpointer().tidy(1, 0.0).unwrap();
@@ -85,25 +104,50 @@ impl World {
         checkpoint
     }
 
+    /// The handle of shard `shard` of `shards`, with the base in `checkpoint`.
+    fn handle(&self, shard: u32, shards: u32, checkpoint: &Path) -> ShardHandle {
+        let (instance, version) = (InstanceId::random(), VersionId::random());
+        let (none, r) = (Inventory::default(), &self.rescaler);
+        let background = Background::new(&Options::default(), SystemClock::shared(), Arc::clone(&r.metrics));
+        let how = Pushing {
+            store: &r.store,
+            pack_below: 1 << 20,
+            background: &background,
+            twin: None,
+            failpoints: &r.failpoints,
+            metrics: &r.metrics,
+        };
+        let stamp = Stamp { instance, version, replay_after: version };
+        let (base, _) = self.runtime.block_on(push(&how, checkpoint, &none, stamp)).unwrap();
+        ShardHandle {
+            instance,
+            version,
+            parent: None,
+            batch: BatchId(1),
+            shard,
+            shards,
+            max_parallelism: GROUPS,
+            key_groups: shard_range(shard, shards, GROUPS),
+            hash_id: HASH_ID,
+            schema_id: 0,
+            schema: String::new(),
+            watermark: None,
+            state_keys: 0,
+            state_bytes: 0,
+            base: Some(base),
+            indexed: None,
+            segments: Vec::new(),
+        }
+    }
+
     /// Handles of `shards` shards: a base of all keys and a segment that changes some.
     fn sources(&mut self, shards: u32) -> Sources {
         let handles = (0..shards).map(|shard| {
             let key_groups = shard_range(shard, shards, GROUPS);
-            let checkpoint = self.checkpoint(key_groups);
-            let (instance, version) = (InstanceId::random(), VersionId::random());
-            let (none, r) = (Inventory::default(), &self.rescaler);
-            let background = Background::new(&Options::default(), SystemClock::shared(), Arc::clone(&r.metrics));
-            let how = Pushing {
-                store: &r.store,
-                pack_below: 1 << 20,
-                background: &background,
-                twin: None,
-                failpoints: &r.failpoints,
-                metrics: &r.metrics,
-            };
-            let stamp = Stamp { instance, version, replay_after: version };
-            let (base, _) = self.runtime.block_on(push(&how, &checkpoint, &none, stamp)).unwrap();
-            let set = change_set(CHANGED, key_groups, 1);
+            let checkpoint = self.checkpoint(key_groups, VALUE);
+            let handle = self.handle(shard, shards, &checkpoint);
+            let r = &self.rescaler;
+            let set = change_set(CHANGED, key_groups, 1, VALUE);
             let bytes = encode_set(&set, Compression::Zstd).unwrap().to_bytes();
             let (offset, length) = (FILE_HEADER_LEN as u64, bytes.len() as u64);
             let mut object = file_header().to_vec();
@@ -112,35 +156,33 @@ impl World {
             let object = self.runtime.block_on(r.store.put_new(&log_name(), vec![object.into()])).unwrap();
             let version = VersionId::random();
             let records = set.len() as u64;
-            ShardHandle {
-                instance,
-                version,
-                parent: None,
-                batch: BatchId(1),
-                shard,
-                shards,
-                max_parallelism: GROUPS,
-                key_groups,
-                hash_id: HASH_ID,
-                schema_id: 0,
-                schema: String::new(),
-                watermark: None,
-                state_keys: 0,
-                state_bytes: 0,
-                base: Some(base),
-                indexed: None,
-                segments: vec![SegmentRef { version, batch: BatchId(1), object, offset, length, records }],
-            }
+            let segment = SegmentRef { version, batch: BatchId(1), object, offset, length, records };
+            ShardHandle { version, segments: vec![segment], ..handle }
         });
         Sources::of(handles.collect()).unwrap()
     }
 
     fn rescale(&mut self, sources: &Sources, shards: u32) {
         for range in sources.targets(shards).unwrap() {
-            let dir = self.fresh();
-            let state = self.runtime.block_on(self.rescaler.restore_range(range, sources, &dir)).unwrap();
-            state.keyed.destroy().unwrap();
+            self.restore(sources, range).destroy().unwrap();
         }
+    }
+
+    fn restore(&mut self, sources: &Sources, range: KeyGroupRange) -> KeyedState {
+        let dir = self.fresh();
+        self.runtime.block_on(self.rescaler.restore_range(range, sources, &dir)).unwrap().keyed
+    }
+
+    /// The time of restores, without that of the states' ends.
+    fn timed(&mut self, rounds: u64, sources: &Sources, range: KeyGroupRange) -> Duration {
+        let one = |_| {
+            let start = Instant::now();
+            let keyed = self.restore(sources, range);
+            let took = start.elapsed();
+            keyed.destroy().unwrap();
+            took
+        };
+        (0..rounds).map(one).sum()
     }
 
     /// Half of the key groups of a base into an empty state, as tables.
@@ -193,7 +235,7 @@ fn rescale(c: &mut Criterion) {
         group.bench_function(format!("{from} to {to}"), |b| b.iter(|| world.rescale(&sources, to)));
     }
     let half = shard_range(0, 2, GROUPS);
-    let base = world.checkpoint(shard_range(0, 1, GROUPS));
+    let base = world.checkpoint(shard_range(0, 1, GROUPS), VALUE);
     group.throughput(Throughput::Elements(KEYS / 2));
     group.bench_function("move half/tables", |b| {
         b.iter_batched(|| (), |()| world.move_tables(&base, half), BatchSize::PerIteration);
@@ -204,5 +246,31 @@ fn rescale(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, rescale);
+fn bases(c: &mut Criterion) {
+    let mut world = World::new();
+    let mut group = c.benchmark_group("bases");
+    group.sample_size(10);
+    let halves = [0, 1].map(|shard| shard_range(shard, 2, GROUPS));
+    for length in [8, 100] {
+        let whole = world.checkpoint(shard_range(0, 1, GROUPS), length);
+        let one = Sources::of(vec![world.handle(0, 1, &whole)]).unwrap();
+        for (half, name) in halves.into_iter().zip(["first", "second"]) {
+            group.bench_function(format!("1 to 2 {name} {length} B"), |b| {
+                b.iter_custom(|rounds| world.timed(rounds, &one, half));
+            });
+        }
+        let two = [0, 1].map(|shard| {
+            let half = world.restore(&one, halves[shard as usize]);
+            let checkpoint = world.checkpoint_of(half);
+            world.handle(shard, 2, &checkpoint)
+        });
+        let two = Sources::of(two.to_vec()).unwrap();
+        group.bench_function(format!("2 to 1 {length} B"), |b| {
+            b.iter_custom(|rounds| world.timed(rounds, &two, shard_range(0, 1, GROUPS)));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, rescale, bases);
 criterion_main!(benches);
