@@ -30,9 +30,6 @@ pub(crate) struct BlockEncoder {
     runs: Vec<u8>,
     key_lengths: Lengths,
     value_lengths: Lengths,
-    keys: Vec<u8>,
-    values: Vec<u8>,
-    raw: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -70,15 +67,15 @@ impl Lengths {
 }
 
 impl BlockEncoder {
-    /// The raw bytes of the records `range` of `set`, which are grouped by key group.
-    pub(crate) fn encode(&mut self, set: &ChangeSet, range: Range<usize>) -> &[u8] {
+    /// Appends the raw bytes of the records `range` of `set`, which are grouped by key group. Keys and values are copied
+    /// once, from the set: between the columns' passes they are in the cache.
+    pub(crate) fn encode(&mut self, set: &ChangeSet, range: Range<usize>, out: &mut Vec<u8>) {
         self.runs.clear();
-        self.keys.clear();
-        self.values.clear();
         self.key_lengths.clear();
         self.value_lengths.clear();
         let mut runs = 0_u64;
         let mut run_records = 0_u64;
+        let mut bytes = 0;
         let mut previous =
             (Op::Put, StateId(0), if range.is_empty() { KeyGroup(0) } else { set.get(range.start).key_group });
         let mut run_start_group = previous.2;
@@ -98,22 +95,20 @@ impl BlockEncoder {
                 run_records += 1;
                 self.key_lengths.push(change.key.len() as u64);
                 self.value_lengths.push(change.value.len() as u64);
-                self.keys.extend_from_slice(change.key);
-                self.values.extend_from_slice(change.value);
+                bytes += change.key.len() + change.value.len();
             }
         }
         if run_records > 0 {
             put_run(&mut self.runs, run_records, previous, run_start_group);
             runs += 1;
         }
-        self.raw.clear();
-        put_varint(&mut self.raw, runs);
-        self.raw.extend_from_slice(&self.runs);
-        self.key_lengths.write(false, &mut self.raw);
-        self.value_lengths.write(true, &mut self.raw);
-        self.raw.extend_from_slice(&self.keys);
-        self.raw.extend_from_slice(&self.values);
-        &self.raw
+        put_varint(out, runs);
+        out.extend_from_slice(&self.runs);
+        self.key_lengths.write(false, out);
+        self.value_lengths.write(true, out);
+        out.reserve(bytes);
+        range.clone().for_each(|i| out.extend_from_slice(set.get(i).key));
+        range.for_each(|i| out.extend_from_slice(set.get(i).value));
     }
 }
 

@@ -62,18 +62,46 @@ pub(crate) struct Blocks {
     /// Blocks that will not be tried, and as many as it was the last time.
     left: u32,
     pause: u32,
+    /// Memory of a block before its compression.
+    raw: Vec<u8>,
 }
 
 impl Blocks {
     pub(crate) fn new(compression: Compression) -> Self {
-        Self { compression, left: 0, pause: 0 }
+        Self { compression, left: 0, pause: 0, raw: Vec::new() }
+    }
+
+    /// As [`Self::compress`], of the bytes that `build` appends: straight to `out`, if they are to stay as they are.
+    /// Returns how many these were, too, before.
+    pub(crate) fn compress_built(
+        &mut self,
+        out: &mut Vec<u8>,
+        build: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(usize, usize)> {
+        if self.passes() {
+            let at = out.len();
+            build(out);
+            return Ok((out.len() - at, out.len() - at));
+        }
+        let mut raw = std::mem::take(&mut self.raw);
+        raw.clear();
+        build(&mut raw);
+        let length = self.compress(&raw, out)?;
+        self.raw = raw;
+        Ok((self.raw.len(), length))
+    }
+
+    /// True if the next block is not compressed.
+    fn passes(&mut self) -> bool {
+        let passes = self.left > 0;
+        self.left -= u32::from(passes);
+        passes || self.compression == Compression::None
     }
 
     /// Appends `raw`, compressed if that makes it smaller and is worth a try, to `out`; returns the number of bytes
     /// appended.
     pub(crate) fn compress(&mut self, raw: &[u8], out: &mut Vec<u8>) -> Result<usize> {
-        if self.left > 0 {
-            self.left -= 1;
+        if self.passes() {
             return compress(Compression::None, raw, out);
         }
         let length = compress(self.compression, raw, out)?;

@@ -38,10 +38,10 @@ pub fn encode_set_in_blocks(set: &ChangeSet, compression: Compression, block_tar
     let mut blocks = Vec::with_capacity(plan.len());
     for range in plan {
         let (first, last) = (set.get(range.start).key_group.0, set.get(range.end - 1).key_group.0);
-        let raw = encoder.encode(set, range.clone());
         let at = out.len();
-        let raw_length = to_u32(raw.len())?;
-        let length = to_u32(compressed.compress(raw, &mut out)?)?;
+        let (raw_length, length) =
+            compressed.compress_built(&mut out, |raw| encoder.encode(set, range.clone(), raw))?;
+        let (raw_length, length) = (to_u32(raw_length)?, to_u32(length)?);
         let crc = crc32c(&out[at..]);
         blocks.push(BlockEntry {
             first,
