@@ -16,6 +16,9 @@ const MAX_STATES: usize = 1024;
 /// Most bytes of a name: names are in each handle.
 const MAX_NAME: usize = 256;
 
+/// How values are encoded now; see `state::typed`.
+const ENCODING: u8 = 1;
+
 /// One declared state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Declared {
@@ -24,6 +27,9 @@ pub(crate) struct Declared {
     pub(crate) kind: String,
     pub(crate) key: String,
     pub(crate) value: String,
+    /// How its values are encoded.
+    #[serde(default)]
+    pub(crate) encoding: u8,
 }
 
 /// All declared states.
@@ -33,9 +39,16 @@ pub(crate) struct Catalog(Vec<Declared>);
 impl Catalog {
     /// The catalog of a handle's schema text.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        serde_json::from_str(text).map(Self).map_err(|e| {
+        let catalog: Vec<Declared> = serde_json::from_str(text).map_err(|e| {
             Error::invalid(format!("the handle is not of a state in process, but of a query: its schema is {e}"))
-        })
+        })?;
+        match catalog.iter().find(|state| state.encoding != ENCODING) {
+            Some(Declared { name, encoding, .. }) => Err(Error::schema(format!(
+                "the state `{name}` has values in encoding {encoding}, this version of fastchangelog knows {ENCODING}; \
+                 use the version that wrote it"
+            ))),
+            None => Ok(Self(catalog)),
+        }
     }
 
     /// The text for handles, and its fingerprint.
@@ -89,7 +102,7 @@ impl Catalog {
         })?;
         let texts = [name, kind, key, value].map(str::to_owned);
         let [name, kind, key, value] = texts;
-        self.0.push(Declared { id, name, kind, key, value });
+        self.0.push(Declared { id, name, kind, key, value, encoding: ENCODING });
         Ok(StateId(id))
     }
 }
@@ -119,5 +132,17 @@ mod tests {
     #[test]
     fn a_querys_schema_is_told_apart() {
         assert_eq!(Catalog::parse("keys: k string").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn values_in_another_encoding_are_not_guessed_at() {
+        let mut catalog = Catalog::default();
+        catalog.declare("names", "value", ("string", "string"), true).unwrap();
+        let (_, text) = catalog.text().unwrap();
+        for other in [text.replace(r#""encoding":1"#, r#""encoding":2"#), text.replace(r#","encoding":1"#, "")] {
+            let error = Catalog::parse(&other).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::SchemaMismatch, "{other}");
+            assert!(error.message().contains("`names`") && error.message().contains("version"), "{error}");
+        }
     }
 }

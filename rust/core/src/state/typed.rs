@@ -4,15 +4,18 @@
 //! Does not own: the row encoding (`codec`), where the bytes are kept.
 //!
 //! A type is one Arrow type; named columns are a struct. A struct key is encoded field by field, so that the leading
-//! fields are a prefix of its bytes. Invariants:
+//! fields are a prefix of its bytes. Values have no order to keep: a string or binary is its own bytes, where the row
+//! encoding would add a third; all others are encoded as rows. Invariants:
 //! 1. keys compare as their bytes do; equal keys have equal bytes, as in `codec`;
 //! 2. a value read back is the value written, bit by bit; a null is never encoded: it deletes.
 
-use super::arrays::type_text;
+use super::arrays::{conform, plain_type, type_text};
 use super::codec::{EncodedKeys, KeyCodec};
 use crate::{Error, Result};
+use arrow_array::builder::GenericBinaryBuilder;
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, BinaryArray, StructArray};
+use arrow_array::{Array, ArrayRef, BinaryArray, LargeBinaryArray, OffsetSizeTrait, StructArray};
+use arrow_cast::CastOptions;
 use arrow_schema::{DataType, Field, Fields};
 use std::sync::Arc;
 
@@ -22,21 +25,35 @@ pub struct TypedEntries {
     key: DataType,
     value: DataType,
     keys: KeyCodec,
-    values: KeyCodec,
-    null: Vec<u8>,
+    values: Values,
+}
+
+/// How values become bytes.
+#[derive(Debug)]
+enum Values {
+    /// Strings or binaries of this plain type: as they are.
+    Exact(DataType),
+    /// As rows of one column; with the row of a null.
+    Rows(KeyCodec, Vec<u8>),
 }
 
 /// Encoded values, in the order of their rows.
 #[derive(Debug)]
-pub struct EncodedValues {
-    rows: EncodedKeys,
-    values: ArrayRef,
+pub enum EncodedValues {
+    /// As they came.
+    Exact(LargeBinaryArray),
+    /// As rows, and which of them are null.
+    Rows(EncodedKeys, ArrayRef),
 }
 
 impl EncodedValues {
     /// The value of row `i`; none for a null.
+    #[inline]
     pub fn value(&self, i: usize) -> Option<&[u8]> {
-        self.values.is_valid(i).then(|| self.rows.key(i))
+        match self {
+            Self::Exact(values) => values.is_valid(i).then(|| values.value(i)),
+            Self::Rows(rows, values) => values.is_valid(i).then(|| rows.key(i)),
+        }
     }
 }
 
@@ -65,6 +82,31 @@ pub(crate) fn joined(data_type: &DataType, mut columns: Vec<ArrayRef>) -> Result
     }
 }
 
+impl Values {
+    fn of(value: &DataType) -> Result<Self> {
+        let plain = plain_type(value);
+        if matches!(plain, DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary) {
+            return Ok(Self::Exact(plain));
+        }
+        let codec = KeyCodec::of_value(value, false)
+            .map_err(|_| Error::invalid(format!("a value of type {} is not supported", type_text(value))))?;
+        let null = codec.null()?.key(0).to_vec();
+        Ok(Self::Rows(codec, null))
+    }
+}
+
+fn binaries<O: OffsetSizeTrait>(values: &[Option<&[u8]>], bytes: usize) -> ArrayRef {
+    let mut builder = GenericBinaryBuilder::<O>::with_capacity(values.len(), bytes);
+    values.iter().for_each(|value| builder.append_option(*value));
+    Arc::new(builder.finish())
+}
+
+/// The same bytes under another type. Bytes that are no text, where text is wanted, are damage.
+fn exactly(array: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    arrow_cast::cast_with_options(array, target, &options).map_err(|e| Error::corrupt("an encoded value", 0, e))
+}
+
 impl TypedEntries {
     /// The types of a state. Fails for types that cannot be kept.
     pub fn new(key: &DataType, value: &DataType) -> Result<Self> {
@@ -72,10 +114,7 @@ impl TypedEntries {
             return Err(Error::invalid("a key without fields is the same for all rows; name at least one"));
         }
         let keys = KeyCodec::new(&columns_of(key))?;
-        let values = KeyCodec::of_value(value, false)
-            .map_err(|_| Error::invalid(format!("a value of type {} is not supported", type_text(value))))?;
-        let null = values.null()?.key(0).to_vec();
-        Ok(Self { key: key.clone(), value: value.clone(), keys, values, null })
+        Ok(Self { key: key.clone(), value: value.clone(), keys, values: Values::of(value)? })
     }
 
     /// The type of keys.
@@ -101,10 +140,16 @@ impl TypedEntries {
         if values.len() != keys {
             return Err(Error::invalid(format!("{keys} keys and {} values: a batch needs one of each", values.len())));
         }
-        Ok(EncodedValues {
-            rows: self.values.encode(std::slice::from_ref(values), values.len())?,
-            values: Arc::clone(values),
-        })
+        match &self.values {
+            Values::Exact(plain) => {
+                let bytes = exactly(&conform(values, plain)?, &DataType::LargeBinary)?;
+                Ok(EncodedValues::Exact(bytes.as_binary().clone()))
+            }
+            Values::Rows(codec, _) => {
+                let rows = codec.encode(std::slice::from_ref(values), values.len())?;
+                Ok(EncodedValues::Rows(rows, Arc::clone(values)))
+            }
+        }
     }
 
     /// The keys of some bytes.
@@ -114,8 +159,21 @@ impl TypedEntries {
 
     /// The values of some bytes; a null where there are none.
     pub fn decode_values<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<ArrayRef> {
-        let rows = values.map(|value| value.unwrap_or(&self.null));
-        self.values.decode(rows)?.pop().ok_or_else(|| Error::internal("a value has a column"))
+        match &self.values {
+            Values::Exact(plain) => {
+                let values: Vec<_> = values.collect();
+                let bytes = values.iter().flatten().map(|value| value.len()).sum();
+                let array = match i32::try_from(bytes) {
+                    Ok(_) => binaries::<i32>(&values, bytes),
+                    Err(_) => binaries::<i64>(&values, bytes),
+                };
+                conform(&exactly(&array, plain)?, &self.value)
+            }
+            Values::Rows(codec, null) => {
+                let rows = values.map(|value| value.unwrap_or(null));
+                codec.decode(rows)?.pop().ok_or_else(|| Error::internal("a value has a column"))
+            }
+        }
     }
 
     /// The bytes of one key, or of the leading fields of one.

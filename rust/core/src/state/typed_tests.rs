@@ -71,6 +71,42 @@ fn invariant_2_values_are_kept_bit_by_bit() {
 }
 
 #[test]
+fn invariant_2_strings_and_binaries_are_their_own_bytes() {
+    let texts = [Some("é"), None, Some(""), Some("a string of more than one block of thirty-two bytes")];
+    let plain: ArrayRef = Arc::new(StringArray::from(texts.to_vec()));
+    let forms = [
+        DataType::Utf8,
+        DataType::LargeUtf8,
+        DataType::Utf8View,
+        DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
+        DataType::Binary,
+        DataType::LargeBinary,
+        DataType::BinaryView,
+    ];
+    for form in forms {
+        let types = TypedEntries::new(&DataType::Int64, &form).unwrap();
+        let values = arrow_cast::cast(&plain, &form).unwrap();
+        // A slice, too: its offsets do not begin at 0.
+        for values in [Arc::clone(&values), values.slice(1, 3)] {
+            let encoded = types.encode_values(&values, values.len()).unwrap();
+            let bytes: Vec<_> = (0..values.len()).map(|i| encoded.value(i)).collect();
+            let expected: Vec<_> = texts[4 - values.len()..].iter().map(|text| text.map(str::as_bytes)).collect();
+            assert_eq!(bytes, expected, "{form}");
+            let back = types.decode_values(bytes.into_iter()).unwrap();
+            assert_eq!(back.data_type(), &form);
+            let (back, values) =
+                (arrow_cast::cast(&back, &DataType::Binary), arrow_cast::cast(&values, &DataType::Binary));
+            assert_eq!(&back.unwrap(), &values.unwrap(), "{form}");
+        }
+    }
+    let types = TypedEntries::new(&DataType::Int64, &DataType::Utf8).unwrap();
+    let error = types.decode_values([Some(&b"\xff"[..])].into_iter()).unwrap_err();
+    assert_eq!(error.kind(), crate::ErrorKind::Corrupt);
+    let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+    assert!(types.encode_values(&numbers, 1).unwrap_err().message().contains("bigint"));
+}
+
+#[test]
 fn what_cannot_be_kept_is_refused_by_name() {
     let keys = TypedEntries::new(&DataType::Utf8, &DataType::Int64).unwrap();
     let null: ArrayRef = Arc::new(StringArray::from(vec![None::<&str>]));
