@@ -44,6 +44,11 @@ impl Handle {
             result
         })
     }
+
+    /// Runs a task to its end on the calling thread.
+    pub fn block_on<T>(&self, task: impl Future<Output = T>) -> T {
+        shuttle::future::block_on(task)
+    }
 }
 
 thread_local! {

@@ -16,7 +16,7 @@ use crate::state::keyed::{KeyRef, KeyedState};
 use crate::store::Store;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -24,6 +24,8 @@ use tokio::sync::watch;
 pub(super) const GROUP: KeyGroup = KeyGroup(0);
 /// Checkpoints under way at the same time; more wait.
 const MAX_PENDING: usize = 8;
+/// Checkpoints that follow each other faster are one work, beside which bases rest.
+const BETWEEN_CHECKPOINTS: Duration = Duration::from_millis(100);
 /// Keys that are compared with the live version at once.
 const COMPARED: usize = 16_384;
 
@@ -248,6 +250,7 @@ impl Core {
     /// Makes the oldest frozen layer durable. Called once per job, in the order of freezing.
     pub(super) fn run(&self, job: Job) {
         let Job { schema, since, done } = job;
+        let foreground = self.shard.context().background.foreground(BETWEEN_CHECKPOINTS);
         let result = self.check_open().and_then(|()| self.checkpoint((schema.0, &schema.1)));
         let over = {
             let mut layers = self.layers.write();
@@ -262,6 +265,7 @@ impl Core {
             metrics.checkpoint_micros.add_elapsed(since);
         }
         done(result);
+        drop(foreground);
         self.tell();
         // Not while somebody waits.
         drop(over);

@@ -56,7 +56,6 @@ impl Shard {
         net: impl FnOnce(&KeyedState) -> Result<Net>,
     ) -> Result<Option<ShardHandle>> {
         let context = self.context();
-        let guard = context.log.join();
         let (net, title, lineage) = self.with_live(|live| {
             let net = net(&live.keyed)?;
             let title = Title {
@@ -77,7 +76,7 @@ impl Shard {
         let encoded = encode_set(&net.set, context.compression())?;
         context.metrics.encode_micros.add_elapsed(start);
         let version = VersionId::random();
-        let future = context.log.submit(guard, encoded, batch);
+        let future = context.log.submit_alone(encoded, batch);
         let draft = Draft { version, set: Arc::new(net.set), future, lineage };
         let Sealed { handle, .. } = self.seal(&title, draft)?;
         Ok(Some(handle))

@@ -22,10 +22,12 @@ use arrow_schema::SchemaRef;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The state that aggregates live in.
 const AGGREGATE: StateId = StateId(0);
+/// A batch is more than the sessions of one process: between them others of its tasks run.
+const BATCH_GOES_ON: Duration = Duration::from_secs(3);
 
 /// A finished change set on its way to the bucket.
 struct Pending {
@@ -78,7 +80,7 @@ impl Session {
         let context = shard.context();
         shard.touch();
         context.failpoints.hit("session.open")?;
-        let foreground = context.background.foreground();
+        let foreground = context.background.foreground(BATCH_GOES_ON);
         let schema_text = plan.schema().to_owned();
         let restores = context.metrics.restores.get();
         let instance = shard.make_live(base.as_ref(), batch, (plan.schema_id(), &schema_text))?;

@@ -11,8 +11,8 @@
 //!    object's upload never waits for one of them to end;
 //! 2. over any time the bytes let through exceed rate × time by one part at most; who came first goes first;
 //! 3. a wait has an end: it is the time that the bytes before it take at the rate;
-//! 4. while somebody works in the foreground, or has lately ([`RECENT`]: a batch is more than its sessions), background
-//!    work rests [`REST`] times as long as it worked, at most [`LONGEST_REST`] at a time; otherwise it does not rest.
+//! 4. while somebody works in the foreground, and for as long after that as they said, background work rests [`REST`]
+//!    times as long as it worked, at most [`LONGEST_REST`] at a time; otherwise it does not rest.
 
 use crate::clock::SharedClock;
 use crate::config::Options;
@@ -28,18 +28,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const REST: u32 = 7;
 /// A step that was long because it got no processor is no reason for a long rest.
 const LONGEST_REST: Duration = Duration::from_millis(20);
-/// A query whose last session ended no longer ago runs batches: between their sessions others of its tasks run.
-const RECENT: Duration = Duration::from_secs(3);
-
 /// Somebody works in the foreground until this is dropped.
 #[derive(Debug)]
-pub struct Foreground(Arc<Background>);
+pub struct Foreground {
+    background: Arc<Background>,
+    lingers: Duration,
+}
 
 impl Drop for Foreground {
     fn drop(&mut self) {
-        let now = u64::try_from(self.0.clock.monotonic().as_millis()).unwrap_or(u64::MAX);
-        self.0.ended_millis.store(now, Ordering::Relaxed);
-        self.0.foreground.fetch_sub(1, Ordering::Release);
+        let until = self.background.clock.monotonic().saturating_add(self.lingers).as_millis();
+        self.background.until_millis.fetch_max(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.background.foreground.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -48,8 +48,8 @@ pub struct Background {
     slots: Arc<Semaphore>,
     pace: Option<Mutex<Pace>>,
     foreground: AtomicUsize,
-    /// When somebody in the foreground ended last; `u64::MAX` before.
-    ended_millis: AtomicU64,
+    /// Until when somebody who has ended may go on.
+    until_millis: AtomicU64,
     clock: SharedClock,
     metrics: SharedMetrics,
 }
@@ -86,7 +86,7 @@ impl Background {
             slots: Arc::new(Semaphore::new(slots.clamp(1, Semaphore::MAX_PERMITS))),
             pace: (rate > 0).then(|| Mutex::new(Pace { bytes_per_second: rate, free_at: Duration::ZERO })),
             foreground: AtomicUsize::new(0),
-            ended_millis: AtomicU64::new(u64::MAX),
+            until_millis: AtomicU64::new(0),
             clock,
             metrics,
         })
@@ -98,18 +98,17 @@ impl Background {
         slot.map_err(|_| Error::closed("transfers in the background have ended"))
     }
 
-    /// Announces work in the foreground.
-    pub fn foreground(self: &Arc<Self>) -> Foreground {
+    /// Announces work in the foreground, which may go on, unannounced, for so long after its end.
+    pub fn foreground(self: &Arc<Self>, lingers: Duration) -> Foreground {
         self.foreground.fetch_add(1, Ordering::Relaxed);
-        Foreground(Arc::clone(self))
+        Foreground { background: Arc::clone(self), lingers }
     }
 
     /// How long to rest after `worked`; zero if nobody works in the foreground, or has lately.
     pub fn rest(&self, worked: Duration) -> Duration {
         if self.foreground.load(Ordering::Acquire) == 0 {
-            let ended = self.ended_millis.load(Ordering::Relaxed);
-            let recent = Duration::from_millis(ended).checked_add(RECENT);
-            if ended == u64::MAX || recent.is_some_and(|recent| recent < self.clock.monotonic()) {
+            let until = self.until_millis.load(Ordering::Relaxed);
+            if u128::from(until) <= self.clock.monotonic().as_millis() {
                 return Duration::ZERO;
             }
         }
@@ -190,12 +189,14 @@ mod tests {
         let background = background(&[]);
         let (short, long) = (Duration::from_millis(2), Duration::from_secs(9));
         assert_eq!(background.rest(long), Duration::ZERO);
-        let (a, b) = (background.foreground(), background.foreground());
+        let (linger, almost) = (Duration::from_secs(3), Duration::from_millis(2_999));
+        let (a, b, c) = (background.foreground(linger), background.foreground(linger), background.foreground(short));
         assert_eq!((background.rest(short), background.rest(long)), (REST * short, LONGEST_REST));
         drop(a);
-        assert_eq!(background.rest(short), REST * short, "one is left");
+        assert_eq!(background.rest(short), REST * short, "two are left");
         drop(b);
-        tokio::time::advance(RECENT).await;
+        drop(c);
+        tokio::time::advance(almost).await;
         assert_eq!(background.rest(short), REST * short, "the next one may come at once");
         tokio::time::advance(Duration::from_millis(2)).await;
         assert_eq!(background.rest(short), Duration::ZERO);

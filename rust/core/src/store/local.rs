@@ -1,7 +1,7 @@
 //! Objects as files of this machine, written in few system calls.
 //!
 //! Owns: how a whole object in memory becomes a file: staged, in one vectored write, on disk if wished, then published
-//! create-only. Everything else is `object_store`'s.
+//! create-only; and what is known of one. Everything else is `object_store`'s.
 //! Does not own: names, attempts, what an error means (`diagnose`).
 //!
 //! `object_store` writes the pieces of a payload one by one. A file system pays per call (each finds and reserves its
@@ -12,28 +12,31 @@
 //! 2. a put that fails leaves no staged file;
 //! 3. with `sync`, bytes and name are on disk when a put returns, folders made for it included.
 
-use super::transfer::blocking;
+use super::transfer::{blocking, in_place};
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::StreamExt;
 use futures::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    Attributes, CopyOptions, Error, Extensions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Payloads up to this size are written by the thread that asks, when nothing waits for a disk: a copy into the page
-/// cache is faster than waking another thread.
+/// Payloads up to these sizes are written by the thread that asks, when nothing waits for a disk: a copy into the page
+/// cache is faster than waking another thread. For those of the second size others take over what that thread had to do.
 const WRITTEN_HERE: usize = 64 << 10;
+const WRITTEN_IN_PLACE: usize = 4 << 20;
 /// Space for payloads from this size on is reserved before they are written.
 const RESERVED: usize = 1 << 20;
 /// Most pieces of one vectored write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
+const LOOK: &str = "look at";
 
 /// What the file system refused, and where.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +61,26 @@ impl LocalFiles {
         let files = LocalFileSystem::new_with_prefix(folder)?.with_fsync(sync).with_automatic_cleanup(false);
         Ok(Self { files, sync, reserves: !in_memory(folder) })
     }
+
+    /// What is known of an object. By the thread that asks: it takes microseconds.
+    fn look(&self, location: &ObjectPath) -> Result<GetResult> {
+        let path = self.files.path_to_filesystem(location)?;
+        let found = match std::fs::metadata(&path) {
+            Ok(found) if found.is_dir() => Err(ErrorKind::NotFound.into()),
+            other => other,
+        };
+        let (size, modified) =
+            found.and_then(|found| Ok((found.len(), found.modified()?))).map_err(|e| refused(LOOK, &path, e))?;
+        let location = location.clone();
+        let meta = ObjectMeta { location, last_modified: modified.into(), size, e_tag: None, version: None };
+        Ok(GetResult {
+            payload: GetResultPayload::Stream(futures::stream::empty().boxed()),
+            meta,
+            range: 0..size,
+            attributes: Attributes::default(),
+            extensions: Extensions::default(),
+        })
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -73,12 +96,12 @@ fn in_memory(_: &Path) -> bool {
 }
 
 fn refused(what: &'static str, path: &Path, source: io::Error) -> Error {
-    let exists = source.kind() == ErrorKind::AlreadyExists;
+    let kind = source.kind();
     let source = Box::new(Refused { what, path: path.to_owned(), source });
-    if exists {
-        Error::AlreadyExists { path: path.display().to_string(), source }
-    } else {
-        Error::Generic { store: "LocalFileSystem", source }
+    match (kind, path.display().to_string()) {
+        (ErrorKind::AlreadyExists, path) => Error::AlreadyExists { path, source },
+        (ErrorKind::NotFound, path) if what == LOOK => Error::NotFound { path, source },
+        _ => Error::Generic { store: "LocalFileSystem", source },
     }
 }
 
@@ -122,7 +145,7 @@ impl Writing {
             reserve(file, self.size).map_err(|e| refused("reserve space for", staged, e))?;
         }
         write_all(file, &self.pieces).map_err(|e| refused("write", staged, e))?;
-        let found = file.metadata().map_err(|e| refused("look at", staged, e))?.len();
+        let found = file.metadata().map_err(|e| refused("measure", staged, e))?.len();
         if found != self.size as u64 {
             let cut = io::Error::new(ErrorKind::WriteZero, format!("{found} of {} bytes are there", self.size));
             return Err(refused("write", staged, cut));
@@ -217,12 +240,14 @@ impl ObjectStore for LocalFiles {
             sync: self.sync,
             reserve: self.reserves && size >= RESERVED,
         };
-        if size <= WRITTEN_HERE && !self.sync {
+        if self.sync || size > WRITTEN_IN_PLACE {
+            blocking(move || writing.run()).await?;
+        } else if size <= WRITTEN_HERE {
             writing.run()?;
         } else {
-            blocking(move || writing.run()).await?;
+            in_place(move || writing.run()).await?;
         }
-        Ok(PutResult { e_tag: None, version: None, extensions: object_store::Extensions::default() })
+        Ok(PutResult { e_tag: None, version: None, extensions: Extensions::default() })
     }
 
     async fn put_multipart_opts(
@@ -234,6 +259,13 @@ impl ObjectStore for LocalFiles {
     }
 
     async fn get_opts(&self, location: &ObjectPath, options: GetOptions) -> Result<GetResult> {
+        let unconditional = options.if_match.is_none()
+            && options.if_none_match.is_none()
+            && options.if_modified_since.is_none()
+            && options.if_unmodified_since.is_none();
+        if options.head && options.range.is_none() && unconditional {
+            return self.look(location);
+        }
         self.files.get_opts(location, options).await
     }
 

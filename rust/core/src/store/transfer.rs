@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::UNIX_EPOCH;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Size of a part of a download.
 const PART: u64 = 8 << 20;
@@ -224,6 +225,15 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
             // The runtime is shutting down: this task is dropped at its next await, which is this one.
             Err(_) => std::future::pending().await,
         },
+    }
+}
+
+/// Runs `work`, which may block for a millisecond or so, on this thread, if others can go on with what it had to do.
+pub(super) async fn in_place<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+        tokio::task::block_in_place(work)
+    } else {
+        blocking(work).await
     }
 }
 

@@ -189,6 +189,26 @@ impl LogWriter {
         PersistFuture { answer: receiver }
     }
 
+    /// The same for a set that nobody shares an object with: a local file is written by the calling thread before this
+    /// returns, so that no other thread has to wake. Not for threads of an asynchronous runtime.
+    pub fn submit_alone(&self, set: EncodedSet, batch: BatchId) -> PersistFuture {
+        let shared = &self.shared;
+        let mut parcel = Parcel::encoded(set);
+        let bytes = parcel.bytes();
+        parcel.room = self.try_room(bytes).filter(|_| shared.store.is_local_file());
+        let (answer, receiver) = oneshot::channel();
+        if parcel.room.is_none() {
+            self.hand_in(None, parcel, Some(batch), Answer::future(answer));
+            return PersistFuture { answer: receiver };
+        }
+        let since = shared.clock.monotonic();
+        let entry = Entry { parcel, bytes, batch: Some(batch), since, answer: Answer::future(answer) };
+        shared.metrics.uploads_active.add(1);
+        shared.runtime.block_on(upload::run(shared, vec![entry]));
+        shared.metrics.uploads_active.sub(1);
+        PersistFuture { answer: receiver }
+    }
+
     /// The same for a set that belongs to no micro-batch; `landing` is told what became of it.
     pub fn submit_to(&self, guard: Option<JoinGuard>, parcel: Parcel, landing: Box<dyn Landing>) {
         self.hand_in(guard, parcel, None, Answer::landing(landing));
