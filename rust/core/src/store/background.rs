@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Rest per time worked: an eighth of one processor is left to work in the background.
-const REST: u32 = 7;
+/// Rest per time worked: a tenth of one processor is left to work in the background.
+const REST: u32 = 9;
 /// A step that was long because it got no processor is no reason for a long rest.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 /// Somebody works in the foreground until this is dropped.
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(background.rest(short), REST * short, "the next one may come at once");
         tokio::time::advance(Duration::from_millis(2)).await;
         assert_eq!(background.rest(short), Duration::ZERO);
-        assert_eq!(background.metrics.background_rests_micros.get(), 14_000 + 20_000 + 14_000 + 14_000);
+        assert_eq!(background.metrics.background_rests_micros.get(), 18_000 + 20_000 + 18_000 + 18_000);
     }
 
     #[tokio::test]
