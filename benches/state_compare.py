@@ -104,9 +104,11 @@ class Ours:
             self.figures[f"{name}_durable_{unit}"] = both
         self.figures[f"{name}_log_share"] = log / self.figures[f"{name}_durable_wall_ms"]
 
-    def fill(self) -> None:
-        """Every key once."""
+    def fill(self, at_once: int = 1_000_000) -> None:
+        """Every key once; a checkpoint between parts of more than so many keys."""
         for at in range(0, self.keys, self.batch):
+            if at and at % at_once == 0:
+                self.state.checkpoint()
             keys = np.arange(at, min(at + self.batch, self.keys))
             self.table.put(keys, self.values(keys, 0))
 

@@ -105,3 +105,26 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn a_look_tells_what_a_read_would() {
+    let folder = folder();
+    let runtime = crate::store::start_io_threads().unwrap();
+    runtime.block_on(async {
+        let files = LocalFiles::open(folder.path(), false).unwrap();
+        // On a runtime of many threads, one of these sizes is written in place.
+        for size in [0, 5, WRITTEN_HERE + 1, WRITTEN_IN_PLACE + 1] {
+            let at = format!("log/{size}");
+            put(&files, &at, vec![vec![7; size].into()], PutMode::Create).await.unwrap();
+            let (looked, read) = (files.head(&name(&at)).await.unwrap(), files.get(&name(&at)).await.unwrap().meta);
+            assert_eq!(
+                (looked.size, looked.last_modified, looked.location),
+                (size as u64, read.last_modified, name(&at))
+            );
+        }
+        for missing in ["log/none", "none/at/all", "log"] {
+            let error = files.head(&name(missing)).await.unwrap_err();
+            assert!(matches!(error, Error::NotFound { .. }), "{missing}: {error:?}");
+        }
+    });
+}

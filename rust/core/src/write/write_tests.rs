@@ -439,3 +439,36 @@ proptest! {
         })?;
     }
 }
+
+#[test]
+fn a_set_alone_is_on_a_local_disk_when_the_call_returns() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { file_sync: false, ..Options::default() };
+    let (metrics, failpoints) = (SharedMetrics::default(), Failpoints::none());
+    let uri = folder.path().display().to_string();
+    let store = Store::open(&uri, &[].into(), &options, Arc::clone(&metrics), Arc::clone(&failpoints)).unwrap();
+    let runtime = crate::store::start_io_threads().unwrap();
+    let clock = ManualClock::at(0);
+    let writer = LogWriter::new(store.clone(), &options, runtime.handle().clone(), clock, metrics, failpoints, None);
+    // Somebody else has a session open: a set that waits for company would wait for it.
+    let open = writer.join();
+    let (set, bytes) = change_set(1);
+    let mut future = writer.submit_alone(encoded(bytes, 3), BatchId(9));
+    let placed = future.answer.try_recv().expect("no other thread is needed").unwrap();
+    let read = runtime.block_on(store.get_range(&placed.object, placed.offset, placed.length)).unwrap();
+    assert_eq!(decode_set("x", placed.offset, &read).unwrap(), set);
+    assert_eq!(writer.shared.metrics.in_flight_bytes.get() + writer.shared.metrics.uploads_active.get(), 0);
+    writer.close();
+    let closed = writer.submit_alone(encoded(change_set(2).1, 3), BatchId(9)).wait().unwrap_err();
+    assert_eq!(closed.kind(), ErrorKind::Closed);
+    drop(open);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_alone_is_a_task_where_the_store_is_far_away() {
+    let f = fixture(&[]);
+    let (set, bytes) = change_set(1);
+    let placed = f.writer.submit_alone(encoded(bytes, 3), BatchId(9)).await.unwrap();
+    let read = f.store.get_range(&placed.object, placed.offset, placed.length).await.unwrap();
+    assert_eq!(decode_set("x", placed.offset, &read).unwrap(), set);
+}
