@@ -36,7 +36,6 @@ const WRITTEN_IN_PLACE: usize = 4 << 20;
 const RESERVED: usize = 1 << 20;
 /// Most pieces of one vectored write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
-const LOOK: &str = "look at";
 
 /// What the file system refused, and where.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +69,10 @@ impl LocalFiles {
             other => other,
         };
         let (size, modified) =
-            found.and_then(|found| Ok((found.len(), found.modified()?))).map_err(|e| refused(LOOK, &path, e))?;
+            found.and_then(|found| Ok((found.len(), found.modified()?))).map_err(|e| match e.kind() {
+                ErrorKind::NotFound => Error::NotFound { path: path.display().to_string(), source: Box::new(e) },
+                _ => refused("look at", &path, e),
+            })?;
         let location = location.clone();
         let meta = ObjectMeta { location, last_modified: modified.into(), size, e_tag: None, version: None };
         Ok(GetResult {
@@ -96,12 +98,12 @@ fn in_memory(_: &Path) -> bool {
 }
 
 fn refused(what: &'static str, path: &Path, source: io::Error) -> Error {
-    let kind = source.kind();
+    let exists = source.kind() == ErrorKind::AlreadyExists;
     let source = Box::new(Refused { what, path: path.to_owned(), source });
-    match (kind, path.display().to_string()) {
-        (ErrorKind::AlreadyExists, path) => Error::AlreadyExists { path, source },
-        (ErrorKind::NotFound, path) if what == LOOK => Error::NotFound { path, source },
-        _ => Error::Generic { store: "LocalFileSystem", source },
+    if exists {
+        Error::AlreadyExists { path: path.display().to_string(), source }
+    } else {
+        Error::Generic { store: "LocalFileSystem", source }
     }
 }
 
@@ -145,7 +147,7 @@ impl Writing {
             reserve(file, self.size).map_err(|e| refused("reserve space for", staged, e))?;
         }
         write_all(file, &self.pieces).map_err(|e| refused("write", staged, e))?;
-        let found = file.metadata().map_err(|e| refused("measure", staged, e))?.len();
+        let found = file.metadata().map_err(|e| refused("look at", staged, e))?.len();
         if found != self.size as u64 {
             let cut = io::Error::new(ErrorKind::WriteZero, format!("{found} of {} bytes are there", self.size));
             return Err(refused("write", staged, cut));
