@@ -29,7 +29,7 @@ from typing import Any
 
 import changelog_ours
 from changelog_flink import CASES as FLINK_CASES
-from changelog_flink import Figures, FlinkFailed, Harness
+from changelog_flink import Figures, FlinkFailed, Harness, asked_harness
 from changelog_ours import Plan
 from compare_parts import Part
 from compare_run import machine
@@ -287,12 +287,7 @@ def main() -> int:
     try:
         if SHM.is_dir() and not args.quick:
             shm = Path(tempfile.mkdtemp(prefix="fcl-bench-", dir=SHM))
-        harness = None
-        if args.flink_harness and args.flink_dist and not args.quick:
-            harness = Harness(args.flink_harness, args.flink_dist, work / "flink", (shm or work) / "flink-shm")
-            if problem := harness.problem():
-                print(f"Flink cannot run: {problem}", file=sys.stderr)
-                return 2
+        harness = asked_harness(args, work, shm or work)
         for turn in args.cases:
             case, place = turn.split(":")
             if place == "shm" and shm is None:

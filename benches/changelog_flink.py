@@ -10,6 +10,7 @@ OUT a JSON list with, for each case, its parameters and the median, lowest and h
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import gc
 import json
@@ -17,6 +18,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,6 +107,17 @@ class Harness:
         if done.returncode or not rows:
             raise FlinkFailed(f"{case}:{place} gave no figures:\n{done.stdout[-2000:]}")
         return [_figures(case, row) for row in rows]
+
+
+def asked_harness(args: argparse.Namespace, work: Path, shm: Path) -> Harness | None:
+    """The harness that the options name; none without one, or for a quick round. Ends the program if it cannot run."""
+    if args.quick or not (args.flink_harness and args.flink_dist):
+        return None
+    harness = Harness(args.flink_harness, args.flink_dist, work / "flink", shm / "flink-shm")
+    if problem := harness.problem():
+        print(f"Flink cannot run: {problem}", file=sys.stderr)
+        raise SystemExit(2)
+    return harness
 
 
 def _figures(case: str, row: dict[str, Any]) -> Figures:

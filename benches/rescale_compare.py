@@ -1,6 +1,6 @@
 """Rescaling a million keys from one shard to two and back, beside Flink's, on this machine, taken in turns.
 
-    rescale_compare.py [--rounds N] [--out FILE] --flink-harness DIR --flink-dist DIR
+    rescale_compare.py [--rounds N] [--out FILE] [--flink-harness DIR --flink-dist DIR]
     rescale_compare.py --quick          our side alone, one round
 
 Ours is the group `bases` of the benchmark rust/core/benches/rescale.rs, Flink's the end of its case F: keys and values
@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from changelog_flink import Harness
+from changelog_flink import asked_harness
 from compare_parts import Part
 from compare_run import machine
 from spark_compare import show
@@ -85,15 +85,7 @@ def main() -> int:
     mine: list[dict[str, float]] = []
     theirs: dict[str, list[dict[str, float]]] = {kind: [] for kind in TYPES}
     try:
-        harness = None
-        if not args.quick:
-            if args.flink_harness is None or args.flink_dist is None:
-                parser.error("--flink-harness and --flink-dist are needed, or --quick")
-            folders = (args.flink_harness.absolute(), args.flink_dist.absolute())
-            harness = Harness(*folders, work / "flink", work / "flink-shm")
-            if problem := harness.problem():
-                print(f"Flink cannot run: {problem}", file=sys.stderr)
-                return 2
+        harness = asked_harness(args, work, work)
         for turn in range(1 if args.quick else args.rounds):
             mine.append(ours())
             if harness is not None:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from changelog_flink import Harness, Pool, percentile
+from changelog_flink import Harness, Pool, asked_harness, percentile
 from compare_parts import Part
 from compare_run import NO_BASES, machine
 from spark_compare import show
@@ -104,10 +104,10 @@ class Ours:
             self.figures[f"{name}_durable_{unit}"] = both
         self.figures[f"{name}_log_share"] = log / self.figures[f"{name}_durable_wall_ms"]
 
-    def fill(self, at_once: int = 1_000_000) -> None:
-        """Every key once; a checkpoint between parts of more than so many keys."""
+    def fill(self) -> None:
+        """Every key once; a checkpoint after each million that is not the last."""
         for at in range(0, self.keys, self.batch):
-            if at and at % at_once == 0:
+            if at and at % 1_000_000 == 0:
                 self.state.checkpoint()
             keys = np.arange(at, min(at + self.batch, self.keys))
             self.table.put(keys, self.values(keys, 0))
@@ -277,12 +277,7 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix="fcl-bench-", dir="/dev/shm" if args.place == "shm" else args.work))
     result: dict[str, Any] = {"machine": about, "types": {}}
     try:
-        harness = None
-        if args.flink_harness and args.flink_dist and not args.quick:
-            harness = Harness(args.flink_harness, args.flink_dist, work / "flink", work / "flink-shm")
-            if problem := harness.problem():
-                print(f"Flink cannot run: {problem}", file=sys.stderr)
-                return 2
+        harness = asked_harness(args, work, work)
         for kind in args.types:
             ours, theirs = [], []
             for turn in range(args.rounds):
