@@ -7,6 +7,7 @@
 In each round our side runs, then Flink's case G, each in a process of its own, so that the two meet the same quiet or
 busy minutes. Shown are medians of the rounds with the lowest and the highest; CPU times too, which a busy machine
 changes less. From the total of Flink's checkpoints its 10 ms of waiting for others are taken off.
+Updates count until the checkpoint that makes them durable is applied, checkpoints until they are durable.
 Keys are 8 bytes. Ours comes in Arrow batches from Python, Flink's in Java one by one: each as its users write it.
 
 Owns: what is done on our side, the turns, the tables. Does not own: how Flink's figures are obtained (changelog_flink).
@@ -96,13 +97,22 @@ class Ours:
         """Some changes; the checkpoint that makes them durable; both; and the log's part of both: encode, write."""
         before = self.state.metrics()
         self.timed(name, work)
-        self.timed(f"{name}_ckpt", self.state.checkpoint)
+        self.timed(f"{name}_ckpt", self.settled_checkpoint)
         after = self.state.metrics()
         log = sum(after[part] - before[part] for part in ("encode_micros", "persist_micros")) / 1e3
         for unit in ("wall_ms", "cpu_ms"):
             both = self.figures[f"{name}_{unit}"] + self.figures[f"{name}_ckpt_{unit}"]
             self.figures[f"{name}_durable_{unit}"] = both
         self.figures[f"{name}_log_share"] = log / self.figures[f"{name}_durable_wall_ms"]
+
+    def settled_checkpoint(self) -> None:
+        """Until it is applied."""
+        self.state.checkpoint()
+        self.settle()
+
+    def settle(self) -> None:
+        """Waits until the newest checkpoint is applied, which nobody waits for who needs no more than its answer."""
+        self.state._native.progress()
 
     def fill(self) -> None:
         """Every key once; a checkpoint after each million that is not the last."""
@@ -189,6 +199,7 @@ class Ours:
         self.open()
         self.fill()
         self.state.checkpoint()
+        self.settle()
         self.many_checkpoints(f"{name}_keys", count, 1000, lambda: None)
         if during:
             self.many_checkpoints(f"{name}_keys_base_running", count, 1000, self.always_a_base)
@@ -207,6 +218,7 @@ class Ours:
         for phase in range(2, 12):
             self.one_percent(phase)
             found.append(self.checkpoint())
+            self.settle()
         sync, total = zip(*found)
         self.figures["ckpt_1pct_sync_ms"] = statistics.median(sync)
         self.figures["ckpt_1pct_total_ms"] = statistics.median(total)
@@ -223,6 +235,7 @@ class Ours:
         for phase in range(12, 22):
             self.one_percent(phase)
             found.append(self.checkpoint())
+            self.settle()
         self.figures["ckpt_1pct_synced_total_ms"] = statistics.median(total for _, total in found)
         self.state.close()
         shutil.rmtree(self.folder)

@@ -168,8 +168,8 @@ def test_killed_between_two_steps_of_a_checkpoint(root: str, point: str) -> None
     with reopened(root) as st:
         found = dict(st.value_state("t", key="string", value="long").items())
         newest = found["a"]
-        assert newest in (acknowledged, acknowledged + 1)
-        assert newest == acknowledged + (point in ("local.after-head", "promote.before"))
+        # A checkpoint is acknowledged before it is promoted: its caller may have heard of it, or not.
+        assert newest - acknowledged in {"local.after-head": (1,), "promote.before": (0, 1)}.get(point, (0,))
         assert found == {"a": newest, **{f"b{i}": i for i in range(newest + 1)}}
 
 

@@ -36,9 +36,10 @@ pub(super) struct Job {
     done: Done,
 }
 
-/// What is known of checkpoints. Who changes what is live holds it: the two go together.
-struct Committed {
-    newest: Option<ShardHandle>,
+/// Memory of changes, and what the metrics say of it.
+struct Held {
+    memory: Reservation,
+    unsaved: u64,
 }
 
 /// One open state.
@@ -48,9 +49,13 @@ pub(super) struct Core {
     runtime: Handle,
     layers: RwLock<Layers>,
     alone: Mutex<()>,
-    memory: Mutex<Reservation>,
+    held: Mutex<Held>,
     catalog: Mutex<Catalog>,
-    committed: Mutex<Committed>,
+    /// The newest checkpoint that counts.
+    newest: Mutex<Option<ShardHandle>>,
+    /// Held by who changes what is live, and from the answer of a checkpoint on until what is live is that checkpoint.
+    /// Nobody waits for it with a lock of the layers.
+    live: Mutex<()>,
     /// None = read-only. Only the thread of checkpoints uses it.
     chain: Option<tokio::sync::Mutex<Chain>>,
     pending: Mutex<usize>,
@@ -72,14 +77,15 @@ impl Core {
         limit: u64,
     ) -> Self {
         Self {
-            memory: Mutex::new(shard.context().budget.reserve(Part::Prepared, 0)),
+            held: Mutex::new(Held { memory: shard.context().budget.reserve(Part::Prepared, 0), unsaved: 0 }),
             shard,
             store,
             runtime,
             layers: RwLock::new(Layers::new(limit)),
             alone: Mutex::default(),
             catalog: Mutex::new(catalog),
-            committed: Mutex::new(Committed { newest }),
+            newest: Mutex::new(newest),
+            live: Mutex::default(),
             chain: chain.map(tokio::sync::Mutex::new),
             pending: Mutex::new(0),
             fewer: Condvar::new(),
@@ -106,7 +112,12 @@ impl Core {
     }
 
     pub(super) fn newest(&self) -> Option<ShardHandle> {
-        self.committed.lock().newest.clone()
+        self.newest.lock().clone()
+    }
+
+    /// Waits until what is live is the newest checkpoint. Not for the thread of checkpoints.
+    pub(super) fn settle(&self) {
+        drop(self.live.lock());
     }
 
     pub(super) fn close(&self) {
@@ -164,17 +175,32 @@ impl Core {
             self.tell();
             return Err(why);
         }
+        let (changes, bytes) = (changes as u64, bytes as u64);
+        self.make_room(changes, bytes);
         let mut layers = self.layers.write();
-        layers.check_room(changes as u64, bytes as u64)?;
+        layers.check_room(changes, bytes)?;
         change(&mut layers);
-        self.account(layers.bytes());
+        self.account(&layers);
         Ok(())
     }
 
     /// Fails if so many changes of so many bytes would.
     pub(super) fn check_room(&self, changes: usize, bytes: usize) -> Result<()> {
         self.check_writable()?;
-        self.layers.read().check_room(changes as u64, bytes as u64)
+        let (changes, bytes) = (changes as u64, bytes as u64);
+        self.make_room(changes, bytes);
+        self.layers.read().check_room(changes, bytes)
+    }
+
+    /// Waits for the end of a landing, if these changes have no room before.
+    fn make_room(&self, changes: u64, bytes: u64) {
+        let crowded = {
+            let layers = self.layers.read();
+            layers.is_landing() && layers.check_room(changes, bytes).is_err()
+        };
+        if crowded {
+            self.settle();
+        }
     }
 
     /// Held by what reads, then changes what it has read: one at a time.
@@ -182,12 +208,13 @@ impl Core {
         self.alone.lock()
     }
 
-    fn account(&self, bytes: u64) {
-        let mut memory = self.memory.lock();
+    fn account(&self, layers: &Layers) {
+        let mut held = self.held.lock();
         let gauge = &self.shard.context().metrics.uncheckpointed_bytes;
-        gauge.add(bytes);
-        gauge.sub(memory.bytes());
-        memory.resize(bytes);
+        let unsaved = layers.unsaved_bytes();
+        gauge.add(unsaved);
+        gauge.sub(std::mem::replace(&mut held.unsaved, unsaved));
+        held.memory.resize(layers.bytes());
     }
 
     // Reads
@@ -207,8 +234,8 @@ impl Core {
     }
 
     fn revive(&self) -> Result<()> {
-        let committed = self.committed.lock();
-        self.make_live(committed.newest.as_ref())
+        let _live = self.live.lock();
+        self.make_live(self.newest().as_ref())
     }
 
     fn make_live(&self, handle: Option<&ShardHandle>) -> Result<()> {
@@ -247,24 +274,35 @@ impl Core {
         Ok(Job { schema, since: Instant::now(), done })
     }
 
-    /// Makes the oldest frozen layer durable. Called once per job, in the order of freezing.
+    /// Makes the oldest frozen layer durable, and live. Called once per job, in the order of freezing.
     pub(super) fn run(&self, job: Job) {
         let Job { schema, since, done } = job;
         let foreground = self.shard.context().background.foreground(BETWEEN_CHECKPOINTS);
-        let result = self.check_open().and_then(|()| self.checkpoint((schema.0, &schema.1)));
-        let over = {
-            let mut layers = self.layers.write();
-            let over = if result.is_ok() { layers.landed() } else { layers.failed() };
-            self.account(layers.bytes());
-            over
+        let over = match self.check_open().and_then(|()| self.checkpoint((schema.0, &schema.1))) {
+            Ok(handle) => {
+                let live = self.live.lock();
+                let metrics = &self.shard.context().metrics;
+                metrics.checkpoints.add(1);
+                metrics.checkpoint_micros.add_elapsed(since);
+                let before = self.newest.lock().replace(handle.clone());
+                self.with_layers(Layers::saved);
+                // It is durable: nobody waits for the rest.
+                done(Ok(handle.clone()));
+                if before.as_ref() != Some(&handle) {
+                    self.land(&handle);
+                }
+                let over = self.with_layers(Layers::landed);
+                drop(live);
+                self.dismiss();
+                over
+            }
+            Err(error) => {
+                let over = self.with_layers(Layers::failed);
+                self.dismiss();
+                done(Err(error));
+                over
+            }
         };
-        self.dismiss();
-        if result.is_ok() {
-            let metrics = &self.shard.context().metrics;
-            metrics.checkpoints.add(1);
-            metrics.checkpoint_micros.add_elapsed(since);
-        }
-        done(result);
         drop(foreground);
         self.tell();
         // Not while somebody waits.
@@ -274,6 +312,22 @@ impl Core {
                 chain.lock().await.prune().await;
                 Ok(())
             });
+        }
+    }
+
+    fn with_layers<T>(&self, change: impl FnOnce(&mut Layers) -> T) -> T {
+        let mut layers = self.layers.write();
+        let value = change(&mut layers);
+        self.account(&layers);
+        value
+    }
+
+    /// Makes a checkpoint live that counts already, whatever becomes of the local disk.
+    fn land(&self, handle: &ShardHandle) {
+        if let Err(error) = self.make_live(Some(handle)).inspect(|()| self.shard.adopt_base(handle)) {
+            tracing::warn!(state = self.uri(), %error, "a checkpoint could not be applied: the next read restores it");
+            // What is live may be the version before, which must not be taken for this one.
+            self.shard.evict();
         }
     }
 
@@ -310,14 +364,6 @@ impl Core {
             (None, None) => self.shard.first_handle(batch, schema)?,
         };
         self.wait(async { chain.lock().await.publish(Some(handle.clone())).await })?;
-        // From here on it counts, whatever becomes of the local disk.
-        let mut committed = self.committed.lock();
-        committed.newest = Some(handle.clone());
-        if let Err(error) = self.make_live(Some(&handle)).inspect(|()| self.shard.adopt_base(&handle)) {
-            tracing::warn!(state = self.uri(), %error, "a checkpoint could not be applied: the next read restores it");
-            // What is live may be the version before, which must not be taken for this one.
-            self.shard.evict();
-        }
         Ok(handle)
     }
 

@@ -45,6 +45,8 @@ pub(crate) struct Layers {
     active: Layer,
     /// Oldest first.
     frozen: VecDeque<Arc<Layer>>,
+    /// The oldest frozen layer is durable, and on its way into the live version.
+    landing: bool,
     limit: u64,
 }
 
@@ -53,12 +55,23 @@ pub(crate) type Parts<'a> = Vec<Peekable<Range<'a>>>;
 
 impl Layers {
     pub(crate) fn new(limit: u64) -> Self {
-        Self { active: Layer::default(), frozen: VecDeque::new(), limit }
+        Self { active: Layer::default(), frozen: VecDeque::new(), landing: false, limit }
     }
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
         self.newest_first().map(Layer::bytes).sum()
+    }
+
+    /// Of these, the bytes that no checkpoint holds.
+    pub(crate) fn unsaved_bytes(&self) -> u64 {
+        let saved = self.frozen.front().filter(|_| self.landing);
+        self.bytes() - saved.map_or(0, |layer| layer.bytes())
+    }
+
+    /// True between [`Self::saved`] and [`Self::landed`]: soon less will be held.
+    pub(crate) fn is_landing(&self) -> bool {
+        self.landing
     }
 
     /// Says whether changes of these bytes have room.
@@ -136,8 +149,14 @@ impl Layers {
         layer
     }
 
+    /// The oldest frozen layer is durable.
+    pub(crate) fn saved(&mut self) {
+        self.landing = true;
+    }
+
     /// The oldest frozen layer is in the live version. It is given back: to give up its memory takes long.
     pub(crate) fn landed(&mut self) -> Option<Arc<Layer>> {
+        self.landing = false;
         self.frozen.pop_front()
     }
 
@@ -213,8 +232,14 @@ mod tests {
         let error = layers.check_room(1, 300).unwrap_err();
         assert!(error.message().contains("memory_budget") && error.message().contains("checkpoint()"), "{error}");
         layers.freeze();
-        assert_eq!(layers.bytes(), 11 + ENTRY_OVERHEAD, "until it is durable, it is held");
+        assert_eq!(layers.unsaved_bytes(), 11 + ENTRY_OVERHEAD);
+        layers.put(S, b"k", Some(&[7; 9]));
+        layers.saved();
+        assert!(layers.is_landing());
+        assert_eq!(layers.bytes(), 21 + 2 * ENTRY_OVERHEAD, "until it is in the live version, it is held");
+        assert_eq!(layers.unsaved_bytes(), 10 + ENTRY_OVERHEAD);
         layers.landed();
-        assert_eq!(layers.bytes(), 0);
+        assert!(!layers.is_landing());
+        assert_eq!((layers.bytes(), layers.unsaved_bytes()), (10 + ENTRY_OVERHEAD, 10 + ENTRY_OVERHEAD));
     }
 }

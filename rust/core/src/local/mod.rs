@@ -80,7 +80,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Told the outcome of a checkpoint, on the state's own thread.
+/// Told the outcome of a checkpoint as soon as it is known, on the state's own thread. Must neither wait nor use the state.
 pub type Done = Box<dyn FnOnce(Result<ShardHandle>) + Send>;
 /// Told that something happened after which a materialization may be due or over. Must not wait.
 pub type Event = Box<dyn Fn() + Send + Sync>;
@@ -330,6 +330,7 @@ impl LocalState {
 
     /// What a materialization would make unnecessary to replay.
     pub fn progress(&self) -> Progress {
+        self.core.settle();
         let (log_bytes, segments) = self.core.shard().since_base();
         Progress { log_bytes, segments, state_bytes: self.newest().map_or(0, |handle| handle.state_bytes) }
     }
@@ -343,6 +344,7 @@ impl LocalState {
         if self.is_read_only() {
             return Ok(None);
         }
+        self.core.settle();
         Ok(self.core.shard().begin_materialize()?.map(|run| self.runs.begun(run)))
     }
 
@@ -451,6 +453,8 @@ fn shard(
 
 #[cfg(test)]
 mod kinds_model_tests;
+#[cfg(test)]
+mod landing_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]

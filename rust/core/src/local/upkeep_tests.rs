@@ -185,6 +185,7 @@ fn a_run_whose_state_has_to_be_restored_meanwhile_has_no_effect() {
     s.put("a", Some(2));
     world.failpoints.set("promote.applied=error@1").unwrap();
     s.state.checkpoint().unwrap();
+    s.state.core.settle();
     world.failpoints.clear();
     assert_eq!(s.get("a"), Some(2));
     assert!(ran(&run).is_err());
