@@ -7,8 +7,8 @@
 //! Steps:
 //! 1. read what leads to each source that has wanted key groups;
 //! 2. take one base over: fetch the tables that may hold wanted keys, clip the rest;
-//! 3. of the other bases, [`PARALLEL_SOURCES`] at a time: fetch such tables, write the wanted entries into new tables,
-//!    ingest these;
+//! 3. of the other bases, beside that, [`PARALLEL_SOURCES`] at a time: fetch such tables, write the wanted entries into new
+//!    tables; ingest these;
 //! 4. replay all segments, of each only the wanted key groups.
 //!
 //! Counting the keys would mean to read all that was linked. If the handles don't tell, the counts are estimates from the
@@ -163,16 +163,15 @@ impl Rescaler {
         let sources: Vec<Source<'_>> = stream::iter(lineages).buffered(PREFETCH).try_collect().await?;
         self.failpoints.hit("rescale.lineages")?;
 
-        // 2. one base as it is
-        let (mut building, mut fetched) = self.begin(chosen.map(|i| &sources[i]), folder).await?;
-        self.failpoints.hit("rescale.taken-over")?;
-
-        // 3. the entries of the others
+        // 2. one base as it is, and meanwhile 3. the entries of the others
         let others =
             sources.iter().enumerate().filter(|(i, source)| Some(*i) != chosen && source.lineage.base.is_some());
         let exports: Vec<_> = others.map(|(_, source)| self.export(source, &parts)).collect();
         let mut exports = stream::iter(exports).buffered(PARALLEL_SOURCES);
-        while let Some((tables, bytes)) = exports.try_next().await? {
+        let begin = self.begin(chosen.map(|i| &sources[i]), folder);
+        let ((mut building, mut fetched), mut exported) = futures::try_join!(begin, exports.try_next())?;
+        self.failpoints.hit("rescale.taken-over")?;
+        while let Some((tables, bytes)) = exported {
             self.failpoints.hit("rescale.exported")?;
             // The tables are in that folder until RocksDB has taken them.
             let keep = Arc::clone(&parts);
@@ -185,6 +184,7 @@ impl Rescaler {
                 .await?;
             fetched += bytes;
             self.failpoints.hit("rescale.ingested")?;
+            exported = exports.try_next().await?;
         }
         drop(exports);
         drop(parts);

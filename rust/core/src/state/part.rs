@@ -21,12 +21,14 @@ use super::keyed::KeyedState;
 use super::rocks::{SharedResources, push_key};
 use crate::error::{Error, Result};
 use crate::model::{Change, KeyGroupRange};
-use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions, SstFileWriter};
+use rocksdb::{DB, DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions, SstFileWriter};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Size of an exported table; the same as of those that RocksDB writes.
 const TABLE_BYTES: u64 = 32 << 20;
+/// Threads that export one base, at most.
+const EXPORT_THREADS: usize = 4;
 /// After every key of a state: key groups end at 32,768.
 const AFTER_ALL: &[u8] = &[u8::MAX];
 
@@ -56,11 +58,37 @@ pub fn clip(dir: &Path, have: KeyGroupRange, want: KeyGroupRange, shared: &Share
     Ok(keyed)
 }
 
-/// Writes the entries of `groups` of the base in `from` into new tables `0`, `1`, … in the folder `into`, for
+/// Writes the entries of `groups` of the base in `from` into new tables in the folder `into`, in order of their keys, for
 /// [`KeyedState::ingest`]. Tables that `groups` do not need may be absent. Of the base, nothing can be used afterwards.
 pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedResources) -> Result<Vec<PathBuf>> {
     drop_absent(from, groups, shared)?;
-    let db = shared.open_sparse(from, true)?;
+    let db = &shared.open_sparse(from, true)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(EXPORT_THREADS);
+    let parts = split(groups, threads);
+    std::thread::scope(|scope| {
+        let begin = |part: KeyGroupRange| {
+            let work = move || export_part(db, part, into, shared);
+            let thread = std::thread::Builder::new().name("fcl-export".to_owned()).spawn_scoped(scope, work);
+            thread.map_err(|e| Error::io("cannot start a thread that exports a part of a base", &e))
+        };
+        let runs = parts.into_iter().map(begin).collect::<Result<Vec<_>>>()?;
+        let mut tables = Vec::new();
+        for run in runs {
+            tables.extend(run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(tables)
+    })
+}
+
+/// At most so many ranges that together are `groups`, about equal.
+fn split(groups: KeyGroupRange, parts: usize) -> Vec<KeyGroupRange> {
+    let parts = parts.clamp(1, groups.len().max(1));
+    let at = |i: usize| groups.start + u16::try_from(groups.len() * i / parts).unwrap_or(u16::MAX);
+    (0..parts).map(|i| KeyGroupRange { start: at(i), end: at(i + 1) }).collect()
+}
+
+/// The tables of one range; their names begin with its first key group.
+fn export_part(db: &DB, groups: KeyGroupRange, into: &Path, shared: &SharedResources) -> Result<Vec<PathBuf>> {
     let mut options = ReadOptions::default();
     options.fill_cache(false);
     options.set_readahead_size(2 << 20);
@@ -68,10 +96,12 @@ pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedRe
     options.set_iterate_upper_bound(groups.end.to_be_bytes());
     let mut iterator = db.raw_iterator_opt(options);
     iterator.seek_to_first();
-    let table_options = shared.options();
+    let mut table_options = shared.options();
+    // The range is needed now; compactions will take the time that the better one takes.
+    table_options.set_bottommost_compression_type(DBCompressionType::Lz4);
     let mut tables = Vec::new();
     while iterator.valid() {
-        let path = into.join(tables.len().to_string());
+        let path = into.join(format!("{}-{}", groups.start, tables.len()));
         let mut writer = SstFileWriter::create(&table_options);
         writer.open(&path)?;
         while let Some((key, value)) = iterator.item().filter(|_| writer.file_size() < TABLE_BYTES) {
