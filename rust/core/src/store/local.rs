@@ -1,7 +1,7 @@
 //! Objects as files of this machine, written in few system calls.
 //!
 //! Owns: how a whole object in memory becomes a file: staged, in one vectored write, on disk if wished, then published
-//! create-only; and what is known of one. Everything else is `object_store`'s.
+//! create-only; what is known of one; reserving the space of files. Everything else is `object_store`'s.
 //! Does not own: names, attempts, what an error means (`diagnose`).
 //!
 //! `object_store` writes the pieces of a payload one by one. A file system pays per call (each finds and reserves its
@@ -171,6 +171,14 @@ struct Staged(PathBuf);
 impl Drop for Staged {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Reserves the space of the file `path`, if it is large enough for that to pay.
+pub(super) fn reserve_space(file: &File, path: &Path, bytes: u64) -> io::Result<()> {
+    match usize::try_from(bytes) {
+        Ok(bytes) if bytes >= RESERVED && !path.parent().is_some_and(in_memory) => reserve(file, bytes),
+        _ => Ok(()),
     }
 }
 

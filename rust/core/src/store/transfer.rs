@@ -10,6 +10,7 @@
 //! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer, and no more of all transfers than the budget has for them.
 
 use super::diagnose::diagnose_io;
+use super::local::reserve_space;
 use super::parts::{PARALLEL_PARTS, PartSource, part_size};
 use super::retry::Failure;
 use super::{Background, Listed, Store, failed_point};
@@ -28,8 +29,9 @@ use std::sync::atomic::AtomicUsize;
 use std::time::UNIX_EPOCH;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Size of a part of a download.
+/// Size of a part of a download; of one from a local folder, which is copied through the processor's cache.
 const PART: u64 = 8 << 20;
+const LOCAL_PART: u64 = 1 << 20;
 
 /// Why a download failed: callers can do without a local file, but not without the store.
 #[derive(Debug, Clone)]
@@ -103,6 +105,7 @@ impl Store {
         let damaged = AtomicUsize::new(0);
         loop {
             let temp = TempFile::create(path).map_err(|e| unwritable(path, &e))?;
+            reserve_space(&temp.file, path, object.size).map_err(|e| unwritable(path, &e))?;
             let (temp, crc) = self.fill(object, temp, path).await?;
             match self.check_crc(object, crc, &damaged) {
                 Ok(()) => return temp.publish(path).map_err(|e| unwritable(path, &e)),
@@ -119,7 +122,7 @@ impl Store {
         mut temp: TempFile,
         path: &Path,
     ) -> Result<(TempFile, u32), DownloadError> {
-        let part = part_size(object.size, PART);
+        let part = part_size(object.size, if self.is_local_file() { LOCAL_PART } else { PART });
         let ranges = (0..object.size.div_ceil(part).max(1)).map(|i| {
             let offset = i * part;
             (offset, part.min(object.size - offset))
