@@ -1,12 +1,14 @@
 """How long a stopped query takes until its first batch is done: an eager and a lazy restore, and Spark's own operator.
 
-    restart_compare.py [--keys N …] [--rows N] [--rounds N] [--variants eager lazy native] [--latency-ms N] [--out FILE]
+    restart_compare.py [--keys N …] [--rows N] [--rounds N] [--variants eager lazy native] [--latency-ms N]
+                       [--limit SECONDS] [--out FILE]
 
 Each query is filled with all keys and stopped, in a process of its own, with a base and a little log after it. Then it
 is started again, in another process and on an empty local disk: a small query first, so that imports and JIT are not
 measured, then the real one with one batch of `--rows` rows. Each round restarts a copy of the same checkpoint, the
 variants in turns. `--latency-ms` adds rounds with the state in an S3 server (moto) behind a proxy with that latency;
-Spark's own operator is left out there, for it needs Hadoop's S3 client.
+Spark's own operator is left out there, for it needs Hadoop's S3 client. A filling or a restart that takes longer than
+`--limit` is ended, and the table says so.
 
 Owns: the phases, the table, the JSON file. Does not own: queries and measuring (compare_queries, compare_run), the slow
 store (tests/stores).
@@ -82,8 +84,13 @@ def restart(args: argparse.Namespace, variant: str) -> Outcome:
     return outcome
 
 
+class TooLongError(Exception):
+    """A phase took longer than the limit."""
+
+
 def child(args: argparse.Namespace, phase: str, variant: str) -> Any:
     """A phase in a process of its own; its local folders go with it."""
+    begun = time.monotonic()
     local = args.work / "work" / "local"
     shutil.rmtree(local, ignore_errors=True)
     local.mkdir(parents=True)
@@ -96,13 +103,17 @@ def child(args: argparse.Namespace, phase: str, variant: str) -> Any:
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output, env=environ, start_new_session=True)
         try:
-            code = process.wait()
+            code = process.wait(args.limit)
+        except subprocess.TimeoutExpired as error:
+            raise TooLongError(f"{phase} of {variant} took longer than {args.limit:g} s") from error
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         if code != 0:
             raise SystemExit(f"{phase} of {variant} ended with {code}")
+        took = time.monotonic() - begun
+        print(f"  {args.size:,} keys, {phase} of {variant}: {took:.0f} s", file=sys.stderr, flush=True)
         output.seek(0)
         return json.loads(output.read().splitlines()[-1])
 
@@ -116,18 +127,24 @@ def measure(args: argparse.Namespace, variants: list[str]) -> dict[str, list[dic
         if not mine:
             continue
         shutil.rmtree(work / "filled", ignore_errors=True)
-        child(args, "fill", kind)
-        for _ in range(args.rounds):
-            for variant in mine:
-                shutil.rmtree(work / "restarted", ignore_errors=True)
-                shutil.copytree(work / "filled", work / "restarted")
-                found[variant].append(child(args, "restart", variant))
+        try:
+            child(args, "fill", kind)
+            for _ in range(args.rounds):
+                for variant in mine:
+                    shutil.rmtree(work / "restarted", ignore_errors=True)
+                    shutil.copytree(work / "filled", work / "restarted")
+                    found[variant].append(child(args, "restart", variant))
+        except TooLongError as error:
+            print(f"  {error}", file=sys.stderr, flush=True)
     return found
 
 
 def rows_of(place: str, keys: int, found: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:
     """The lines of the table."""
     for variant, runs in found.items():
+        if not runs:
+            yield [place, f"{keys:,}", variant, "over the limit", "", "", "", "", ""]
+            continue
         server = [run["server"] for run in runs]
         firsts = [run["first_batch_s"] for run in runs]
         triggers = [float(run["batches"][0]["trigger_ms"]) for run in runs]
@@ -208,6 +225,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--latency-ms", type=float, default=0.0, help="measure with a slow S3 server, too")
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds that a filling or a restart may take")
     cache = Path(os.environ.get("FASTCHANGELOG_CACHE") or "~/.cache/fastchangelog").expanduser() / "bench"
     name = time.strftime("restart-%Y%m%d-%H%M%S.json", time.gmtime())
     parser.add_argument("--out", type=Path, default=cache / name)
