@@ -63,8 +63,8 @@ pub fn clip(dir: &Path, have: KeyGroupRange, want: KeyGroupRange, shared: &Share
 pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedResources) -> Result<Vec<PathBuf>> {
     drop_absent(from, groups, shared)?;
     let db = &shared.open_sparse(from, true)?;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(EXPORT_THREADS);
-    let parts = split(groups, threads);
+    let threads = shared.threads(EXPORT_THREADS);
+    let parts = split(groups, threads.count);
     std::thread::scope(|scope| {
         let begin = |part: KeyGroupRange| {
             let work = move || export_part(db, part, into, shared);

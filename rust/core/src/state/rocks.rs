@@ -17,6 +17,7 @@ use rocksdb::{
 };
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// RocksDB's part of the memory budget.
 const CACHE_SHARE: u64 = 8;
@@ -49,7 +50,22 @@ struct Inner {
     write_buffer_size: usize,
     budget: Arc<MemoryBudget>,
     metrics: SharedMetrics,
+    /// Threads of [`SharedResources::threads`] at work.
+    helpers: AtomicUsize,
     _reservation: Reservation,
+}
+
+/// So many threads may be used until this is dropped.
+pub(super) struct Threads<'a> {
+    /// How many, this one included.
+    pub(super) count: usize,
+    helpers: &'a AtomicUsize,
+}
+
+impl Drop for Threads<'_> {
+    fn drop(&mut self) {
+        self.helpers.fetch_sub(self.count, Ordering::Relaxed);
+    }
 }
 
 impl std::fmt::Debug for SharedResources {
@@ -80,6 +96,7 @@ impl SharedResources {
                 write_buffer_size: (bytes / 8).clamp(1 << 20, 32 << 20),
                 budget: Arc::clone(budget),
                 metrics,
+                helpers: AtomicUsize::new(0),
                 _reservation: budget.reserve(Part::RocksDb, cache_bytes + work_bytes),
             }),
         })
@@ -103,6 +120,16 @@ impl SharedResources {
     /// Bytes that RocksDB holds in the cache now, write buffers included.
     pub fn cache_bytes(&self) -> u64 {
         self.inner.cache.get_usage() as u64
+    }
+
+    /// Threads for a work that more of them make faster, `wanted` at most: one, and others as long as the works of all
+    /// shards together have no more than the machine has processors.
+    pub(super) fn threads(&self, wanted: usize) -> Threads<'_> {
+        let (all, helpers) = (std::thread::available_parallelism().map_or(1, usize::from), &self.inner.helpers);
+        let count = |busy: usize| all.saturating_sub(busy).clamp(1, wanted.max(1));
+        let busy = helpers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |busy| Some(busy + count(busy)));
+        let (Ok(busy) | Err(busy)) = busy;
+        Threads { count: count(busy), helpers }
     }
 
     /// The options of every database and every table of the process.
@@ -297,5 +324,23 @@ impl EntrySink for DiskSink<'_> {
             None => self.batch.delete(&self.key),
         }
         self.wrote(self.key.len() + entry.value.map_or(0, <[u8]>::len) + 16);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[test]
+    fn p7_threads_of_all_works_together_are_bounded() {
+        let shared = SharedResources::new(&MemoryBudget::new(64 << 20), Arc::new(Metrics::default())).unwrap();
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        assert_eq!(shared.threads(0).count, 1);
+        let most = shared.threads(usize::MAX);
+        assert_eq!(most.count, all);
+        assert_eq!(shared.threads(4).count, 1, "everyone gets on");
+        drop(most);
+        assert_eq!(shared.threads(4).count, all.min(4), "what was given back is there again");
     }
 }
