@@ -1,7 +1,7 @@
 //! Objects as files of this machine, written in few system calls.
 //!
 //! Owns: how a whole object in memory becomes a file: staged, in one vectored write, on disk if wished, then published
-//! create-only; what is known of one; reserving the space of files. Everything else is `object_store`'s.
+//! create-only; and what is known of one. Everything else is `object_store`'s.
 //! Does not own: names, attempts, what an error means (`diagnose`).
 //!
 //! `object_store` writes the pieces of a payload one by one. A file system pays per call (each finds and reserves its
@@ -12,6 +12,7 @@
 //! 2. a put that fails leaves no staged file;
 //! 3. with `sync`, bytes and name are on disk when a put returns, folders made for it included.
 
+use super::space::{WORTH_RESERVING, in_memory, reserve};
 use super::transfer::{blocking, in_place};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -32,8 +33,6 @@ use std::path::{Path, PathBuf};
 /// cache is faster than waking another thread. For those of the second size others take over what that thread had to do.
 const WRITTEN_HERE: usize = 64 << 10;
 const WRITTEN_IN_PLACE: usize = 4 << 20;
-/// Space for payloads from this size on is reserved before they are written.
-const RESERVED: usize = 1 << 20;
 /// Most pieces of one vectored write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
@@ -83,18 +82,6 @@ impl LocalFiles {
             extensions: Extensions::default(),
         })
     }
-}
-
-#[cfg(target_os = "linux")]
-fn in_memory(folder: &Path) -> bool {
-    const TMPFS: u64 = 0x0102_1994;
-    const RAMFS: u64 = 0x8584_58f6;
-    rustix::fs::statfs(folder).is_ok_and(|found| [TMPFS, RAMFS].contains(&u64::try_from(found.f_type).unwrap_or(0)))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn in_memory(_: &Path) -> bool {
-    false
 }
 
 fn refused(what: &'static str, path: &Path, source: io::Error) -> Error {
@@ -174,29 +161,6 @@ impl Drop for Staged {
     }
 }
 
-/// Reserves the space of the file `path`, if it is large enough for that to pay.
-pub(super) fn reserve_space(file: &File, path: &Path, bytes: u64) -> io::Result<()> {
-    match usize::try_from(bytes) {
-        Ok(bytes) if bytes >= RESERVED && !path.parent().is_some_and(in_memory) => reserve(file, bytes),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn reserve(file: &File, bytes: usize) -> io::Result<()> {
-    use rustix::io::Errno;
-    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64) {
-        // Not every file system can: then the write finds its space itself.
-        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM | Errno::INTR) => Ok(()),
-        other => Ok(other?),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn reserve(_: &File, _: usize) -> io::Result<()> {
-    Ok(())
-}
-
 fn write_all(file: &mut File, pieces: &[Bytes]) -> io::Result<()> {
     for pieces in pieces.chunks(MAX_PIECES) {
         let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
@@ -248,7 +212,7 @@ impl ObjectStore for LocalFiles {
             size,
             create: opts.mode == PutMode::Create,
             sync: self.sync,
-            reserve: self.reserves && size >= RESERVED,
+            reserve: self.reserves && size >= WORTH_RESERVING,
         };
         if self.sync || size > WRITTEN_IN_PLACE {
             blocking(move || writing.run()).await?;

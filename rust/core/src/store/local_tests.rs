@@ -79,7 +79,7 @@ async fn more_pieces_than_one_call_takes() {
     let files = LocalFiles::open(folder.path(), false).unwrap();
     let pieces: Vec<Bytes> = (0..5_000u32).map(|i| Bytes::from(vec![(i % 251) as u8; (i % 700) as usize])).collect();
     let expected = pieces.concat();
-    assert!(expected.len() > RESERVED);
+    assert!(expected.len() > WORTH_RESERVING);
     put(&files, "many", pieces, PutMode::Create).await.unwrap();
     assert!(std::fs::read(folder.path().join("many")).unwrap() == expected);
     assert_eq!(files.head(&name("many")).await.unwrap().size, expected.len() as u64);

@@ -34,6 +34,7 @@ pub mod paths;
 mod profile;
 mod put;
 mod retry;
+mod space;
 pub(crate) mod transfer;
 
 pub use background::{Background, Foreground};

@@ -10,9 +10,9 @@
 //! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer, and no more of all transfers than the budget has for them.
 
 use super::diagnose::diagnose_io;
-use super::local::reserve_space;
 use super::parts::{PARALLEL_PARTS, PartSource, part_size};
 use super::retry::Failure;
+use super::space::reserve_space;
 use super::{Background, Listed, Store, failed_point};
 use crate::budget::{Buffer, MemoryBudget, Order, Part};
 use crate::error::{Error, Result};
