@@ -8,7 +8,7 @@ is started again, in another process and on an empty local disk: a small query f
 measured, then the real one with one batch of `--rows` rows. Each round restarts a copy of the same checkpoint, the
 variants in turns. `--latency-ms` adds rounds with the state in an S3 server (moto) behind a proxy with that latency;
 Spark's own operator is left out there, for it needs Hadoop's S3 client. A filling or a restart that takes longer than
-`--limit` is ended, and the table says so.
+`--limit` is ended and named, and what of its kind would have come after it is not measured.
 
 Owns: the phases, the table, the JSON file. Does not own: queries and measuring (compare_queries, compare_run), the slow
 store (tests/stores).
@@ -143,7 +143,7 @@ def rows_of(place: str, keys: int, found: dict[str, list[dict[str, Any]]]) -> It
     """The lines of the table."""
     for variant, runs in found.items():
         if not runs:
-            yield [place, f"{keys:,}", variant, "over the limit", "", "", "", "", ""]
+            yield [place, f"{keys:,}", variant, "not measured", "", "", "", "", ""]
             continue
         server = [run["server"] for run in runs]
         firsts = [run["first_batch_s"] for run in runs]
