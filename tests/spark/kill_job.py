@@ -1,6 +1,7 @@
 """The Spark program that the kill tests run and kill: `python kill_job.py plan.json`.
 
-Owns: one query whose sink can be written twice. Does not own: what is killed when, what is exact (`kills`).
+Owns: one query whose sink can be written twice. Does not own: what is killed when, what is exact (`kills`), the query
+of the campaign, which runs `main` with its own.
 
 It runs until its standard input ends, which it takes as "stop cleanly".
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import select
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,15 @@ from fastchangelog import _internal
 from fastchangelog.spark import grouped
 
 
-def main(plan: dict[str, Any]) -> None:
-    """Runs the query of the plan."""
+def numbers(grouping: Any) -> DataFrame:
+    """The aggregates of the kill tests."""
+    return grouping.agg(F.count("*").alias("n"), F.sum("v").alias("s"), F.max("v").alias("m"))  # type: ignore[no-any-return]
+
+
+def main(
+    plan: dict[str, Any], schema: str = "k string, v bigint", aggregates: Callable[[Any], DataFrame] = numbers
+) -> None:
+    """Runs the query of the plan over files of this schema."""
     builder = (
         SparkSession.builder.master(plan["master"])
         .config("spark.ui.enabled", "false")
@@ -34,13 +43,13 @@ def main(plan: dict[str, Any]) -> None:
         .config("spark.deploy.maxExecutorRetries", -1)
         .config("spark.local.dir", str(Path(plan["folder"], "local")))
     )
+    for name, value in plan["conf"].items():
+        builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     folder = Path(plan["folder"])
-    stream = spark.readStream.schema("k string, v bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-    counted = grouped(stream, "k", state=str(folder / "state"), options=plan["options"]).agg(
-        F.count("*").alias("n"), F.sum("v").alias("s"), F.max("v").alias("m")
-    )
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+    counted = aggregates(grouped(stream, "k", state=str(folder / "state"), options=plan["options"]))
 
     def write(batch: DataFrame, number: int) -> None:
         _internal.failpoint("sink.before")
@@ -48,7 +57,7 @@ def main(plan: dict[str, Any]) -> None:
             batch.count()
         rows = sorted((list(row) for row in batch.collect()), key=repr)
         new = folder / f"{number}.new"
-        new.write_text(json.dumps(rows))
+        new.write_text(json.dumps(rows, default=str))  # decimals as texts
         new.rename(folder / "out" / f"{number:06d}.json")
         _internal.failpoint("sink.after")
 

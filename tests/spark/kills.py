@@ -41,21 +41,25 @@ class KillRun:
         master: str = "local[2,4]",
         partitions: int = 2,
         options: dict[str, str] | None = None,
+        conf: dict[str, str] | None = None,
+        job: Path = _HERE / "kill_job.py",
     ):
         self.folder = folder
         self._mark = f"kills-{os.getpid()}-{folder.name}"
+        self._job = job
         self._random = random.Random(seed)
         self._model: dict[str | None, list[int]] = {}
         self._expected: list[list[list[Any]]] = []
         self._child: subprocess.Popen[bytes] | None = None
         self.starts = 0
-        for name in ("in", "out", "meet", "local", "run"):
+        for name in ("in", "out", "meet", "local", "run", "tmp"):
             (folder / name).mkdir(parents=True)
         self._plan = {
             "folder": str(folder),
             "master": master,
             "partitions": partitions,
             "options": {"file_sync": "false", **(options or {})},
+            "conf": conf or {},
         }
 
     # The job.
@@ -69,12 +73,13 @@ class KillRun:
             processes.MARK: self._mark,
             "FASTCHANGELOG_FAILPOINTS": f"*=meet({self.folder / 'meet'})",
             "XDG_RUNTIME_DIR": str(self.folder / "run"),
+            "TMPDIR": str(self.folder / "tmp"),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(_HERE), os.environ.get("PYTHONPATH", "")])),
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
         }
         with (self.folder / "log").open("ab") as log:
             self._child = subprocess.Popen(
-                [sys.executable, str(_HERE / "kill_job.py"), str(plan)],
+                [sys.executable, str(self._job), str(plan)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -118,16 +123,19 @@ class KillRun:
 
     def feed(self, keys: int = _KEYS) -> int:
         """One more batch of random rows with this many keys and null; its number."""
-        number = len(self._expected)
         names = [None, *(f"key-{i}" for i in range(keys))]
         rows = [(self._random.choice(names), self._random.randint(-9, 9)) for _ in range(_ROWS)]
         for k, v in rows:
             n, s, m = self._model.get(k, (0, 0, v))
             self._model[k] = [n + 1, s + v, max(m, v)]
-        changed = [[k, *self._model[k]] for k in {k for k, _ in rows}]
-        self._expected.append(sorted(changed, key=repr))
+        return self._put(rows, _SCHEMA, [[k, *self._model[k]] for k in {k for k, _ in rows}])
+
+    def _put(self, rows: list[Any], schema: pa.Schema, answer: list[list[Any]]) -> int:
+        """One more batch of these rows, and the rows that must come out, in any order; its number."""
+        number = len(self._expected)
+        self._expected.append(sorted(answer, key=repr))
         new = self.folder / f"{number}.parquet"
-        pq.write_table(pa.table([list(column) for column in zip(*rows, strict=True)], schema=_SCHEMA), new)
+        pq.write_table(pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema), new)
         os.utime(new, (1_700_000_000 + number, 1_700_000_000 + number))
         new.rename(self.folder / "in" / f"{number:06d}.parquet")
         return number

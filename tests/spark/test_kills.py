@@ -16,47 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kill_points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, SINK_POINTS, WORKER_POINTS
 from kills import KillRun
 from waiting import pause, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(1800)]
-
-#: Steps of a batch in their order; the comment is the chapter of its life that the step ends or begins.
-WORKER_POINTS = [
-    "split.finish",  # 1 → 2
-    "anchor.open",  # 3
-    "anchor.opened",  # 4
-    "anchor.merged",  # 5 → 6
-    "anchor.rows-yielded",  # 6 → 7
-    "anchor.committed",  # 9: durable, not yet in Spark's state
-    "anchor.stored",  # 9: in Spark's state, not yet committed
-]
-SERVER_POINTS = [
-    "session.open",  # 3
-    "promote.before",  # 4
-    "promote.applied",
-    "session.live",
-    "session.merge",  # 5
-    "session.finish",  # 6
-    "session.before-persist",  # 7
-    "write.before-upload",  # 8
-    "store.before-put",
-    "store.after-put",
-    "write.after-upload",
-    "session.durable",  # 9
-    "session.committed",
-]
-BACKGROUND_POINTS = [  # 10
-    "materialize.begin",
-    "materialize.flush",
-    "materialize.checkpoint",
-    "materialize.push",
-    "snapshot.before-sst",
-    "snapshot.before-manifest",
-    "snapshot.after-manifest",
-]
-RESTORE_POINTS = ["restore.before", "store.before-get", "restore.base-done"]  # 4, when nothing is live
-SINK_POINTS = ["sink.before", "sink.after"]  # around the state's commit, before the batch's
 
 MATERIALIZE_OFTEN = {"materialization_interval": "200ms"}
 ALL = os.environ.get("FASTCHANGELOG_KILLS") == "all"
