@@ -1,0 +1,123 @@
+"""What the campaign does to a query's state from outside: sweeps, savepoints, and the look at what is left.
+
+Owns: the campaign's own Spark session, and a thread of its own beside the strikes. Does not own: when
+(`campaign_round`), what must hold of objects (`campaign_checks`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import campaign_checks as checks
+import pyarrow.parquet as pq
+import pyspark
+from campaign_query import Row
+from campaign_run import RETAINED, Trouble
+
+from fastchangelog import _internal, savepoints
+from fastchangelog.spark.roots import SparkCheckpoints
+from fastchangelog.sweeper import FolderReport, Sweeper
+
+#: Grace of sweeps while the job runs: longer than an upload or a task that Spark gave up may go on. No upload of the
+#: campaign takes a second, and what is held at a failpoint is killed or released within the patience for it.
+RUNNING_GRACE = 40.0
+
+
+StateAfter = Callable[[int], dict[str | None, Row]]
+"""What every key had after a batch."""
+
+
+class Outside:
+    """One Spark session for all rounds."""
+
+    def __init__(self, folder: Path) -> None:
+        from pyspark.sql import SparkSession
+
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+        self._spark: Any = (
+            SparkSession.builder.master("local[1]")
+            .appName("campaign")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.memory", "700m")
+            .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.sql.streaming.minBatchesToRetain", str(RETAINED))
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .config("spark.local.dir", str(folder / "spark"))
+            .getOrCreate()
+        )
+        self._spark.sparkContext.setLogLevel("OFF")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="outside")
+
+    def later(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Runs it beside the strikes; one at a time."""
+        return self._pool.submit(call, *arguments)
+
+    def close(self) -> None:
+        """Waits for what runs, and ends the session."""
+        self._pool.shutdown(cancel_futures=True)
+        self._spark.stop()
+
+    def sweep(self, folder: Path, grace: float) -> FolderReport:
+        """One sweep of the query's state, as `fastchangelog sweep --delete` does it."""
+        root = _internal.ObjectFolder(str(folder / "state"), {}, {})
+        sweeper = Sweeper(
+            root,
+            SparkCheckpoints(lambda: self._spark),
+            grace=grace,
+            clock=time.time,
+            locations=[str(folder / "checkpoint")],
+            delete=True,
+        )
+        (report,) = sweeper.run()  # one query, one state
+        if report.kept_because is not None and "not there" in report.kept_because:
+            raise Trouble("lost", f"a sweep found: {report.kept_because}")
+        return report
+
+    def savepoint(self, folder: Path, number: int, form: str, state_after: StateAfter) -> tuple[int, str]:
+        """Takes a savepoint, verifies it, and compares its entries with the model's; its batch, and where it is."""
+        request = savepoints.Request(str(folder / "checkpoint"), str(folder / "state"))
+        to = str(folder / f"savepoint-{number}")
+        batch = int(savepoints.take(request, to, form)["batch"])
+        if damaged := savepoints.verify(to, request)["damaged"]:
+            raise Trouble("lost", f"the savepoint {to} of batch {batch} is damaged: {damaged[:3]}")
+        savepoints.export(to, f"{to}.parquet", request)
+        columns = pq.read_table(f"{to}.parquet").to_pydict().values()
+        rows = list(zip(*columns, strict=True))
+        got = {row[0]: tuple(_plain(value) for value in row[1:]) for row in rows}
+        wanted = state_after(batch)
+        if got != wanted or len(rows) != len(got):
+            keys = sorted((k for k in got.keys() | wanted.keys() if got.get(k) != wanted.get(k)), key=repr)
+            first = f"{keys[0]!r} is {got.get(keys[0])}, must be {wanted.get(keys[0])}" if keys else "keys come twice"
+            raise Trouble("wrong", f"the savepoint {to} of batch {batch}: {first}; {len(keys)} keys differ")
+        return batch, to
+
+    def at_rest(self, folder: Path) -> tuple[int, int]:
+        """Sweeps with no grace until nothing more can go; then the bucket must hold what the retained handles reach,
+        and nothing else. How many objects were deleted, and how many are left."""
+        self.sweep(folder, 0.0)
+        report = self.sweep(folder, 0.0)
+        if report.kept_because is not None:
+            raise Trouble("lost", f"a sweep at rest deletes nothing: {report.kept_because}")
+        roots = SparkCheckpoints(lambda: self._spark).roots(str(folder / "checkpoint"))
+        state = folder / "state" / report.folder
+        lost, leaked = checks.audit(state, roots.handles, [entry.name for entry in report.takeable])
+        if lost:
+            raise Trouble("lost", f"{len(lost)} objects that handles reach are not in {state}: {lost[:5]}")
+        if leaked:
+            raise Trouble("leaked", f"{len(leaked)} objects in {state} are reached by no handle: {leaked[:5]}")
+        request = savepoints.Request(str(folder / "checkpoint"), str(folder / "state"))
+        if damaged := savepoints.verify_checkpoint(request)["damaged"]:
+            raise Trouble("lost", f"objects in {state} are damaged: {damaged[:3]}")
+        return len(report.deleted), len(report.reachable)
+
+
+def _plain(value: Any) -> Any:
+    """As the model has it."""
+    return value if value is None or isinstance(value, (int, float, str)) else str(value)
