@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastchangelog.errors import InvalidArgument, StoreError
+from fastchangelog.errors import ClosedError, InvalidArgument, StoreError
 from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer, Progress
 
 
@@ -263,6 +263,16 @@ def test_a_cancelled_run_is_not_counted() -> None:
     world.loop.poll()
     assert (world.loop.failed, world.loop.failures_in_a_row) == (0, 0)
     assert len(run.ended) == 1
+
+
+def test_a_run_whose_state_was_replaced_is_not_counted() -> None:
+    world = World()
+    for _ in range(5):
+        run = world.begin()
+        run.future.set_exception(ClosedError("the state was replaced"))
+        world.loop.poll()
+        assert (world.loop.failed, world.loop.failures_in_a_row, len(run.ended)) == (0, 0, 1)
+        world.clock.now = world.loop.next_due
 
 
 def test_a_late_completion_is_ignored() -> None:

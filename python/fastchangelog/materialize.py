@@ -331,8 +331,8 @@ class PeriodicMaterializer(Generic[H]):
         self._running = None
         try:
             run.complete(future.result())
-        except CancelledError as error:
-            # Not the target's fault: tried again, not counted.
+        except (CancelledError, ClosedError) as error:
+            # The run was cancelled, or its state was replaced or closed: tried again, not counted.
             run.abort(error)
             self._end(pause=SKIP_PAUSE.total_seconds())
             return None

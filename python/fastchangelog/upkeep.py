@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import StoreError
 from fastchangelog.materialize import (
+    FAILED_PAUSE,
     REPLAY_BYTES_PER_SECOND,
     MaterializationPolicy,
     PeriodicMaterializer,
@@ -86,7 +87,8 @@ class Materializers:
         self._pool = pool
         self._clock = clock
         self._live: dict[str, tuple[ShardTarget, PeriodicMaterializer[None]]] = {}
-        self._failed: set[str] = set()
+        #: Shards whose sessions are refused, and since when that is known to a session.
+        self._failed: dict[str, float | None] = {}
 
     def poll(self) -> None:
         """Starts, polls and ends materializers; a shard whose failures are too many fails its job."""
@@ -94,7 +96,7 @@ class Materializers:
         speed = replay_speed(self._server.metrics())
         for shard_id in self._live.keys() - statuses.keys():
             self._live.pop(shard_id)[1].close()
-            self._failed.discard(shard_id)
+            self._failed.pop(shard_id, None)
         for shard_id, status in statuses.items():
             policy = MaterializationPolicy.from_options(status.get("policy") or {})
             if shard_id not in self._live:
@@ -105,25 +107,39 @@ class Materializers:
             # A query that was started again may ask for another one.
             materializer.follow(policy)
             target.saw(status, speed)
+            if shard_id in self._failed and self._failed[shard_id] is None and status.get("refused"):
+                self._failed[shard_id] = self._clock()
             self._poll_one(shard_id, materializer)
 
     def _poll_one(self, shard_id: str, materializer: PeriodicMaterializer[None]) -> None:
-        failed, completed = materializer.failed, materializer.completed
+        failed, completed, skipped = materializer.failed, materializer.completed, materializer.skipped
         message = None
         try:
             materializer.poll()
         except StoreError as error:
             message = str(error)
             self._server.set_shard_failure(shard_id, message)
-            self._failed.add(shard_id)
+            self._failed.setdefault(shard_id)
         if materializer.completed > completed:
             self._log("INFO", "materialized", shard_id, seconds=f"{materializer.last_duration:.3f}")
-            if shard_id in self._failed:
-                self._server.set_shard_failure(shard_id, None)
-                self._failed.discard(shard_id)
+            self._admit(shard_id)
+        elif materializer.skipped > skipped and self._told_long_ago(shard_id):
+            # A local state that failed was dropped. Only a session restores it; the next failure refuses sessions again.
+            self._admit(shard_id)
         elif materializer.failed > failed:
             in_a_row = str(materializer.failures_in_a_row)
             self._log("WARN", "materialization failed", shard_id, in_a_row=in_a_row, error=message or "")
+
+    def _admit(self, shard_id: str) -> None:
+        """Sessions of this shard are refused no longer."""
+        if shard_id in self._failed:
+            self._server.set_shard_failure(shard_id, None)
+            del self._failed[shard_id]
+
+    def _told_long_ago(self, shard_id: str) -> bool:
+        """True when all attempts of a task that was refused have met the same refusal: its job has failed."""
+        told = self._failed.get(shard_id)
+        return told is not None and self._clock() - told >= FAILED_PAUSE.total_seconds()
 
     def close(self) -> None:
         """Aborts what is under way."""

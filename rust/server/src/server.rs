@@ -78,7 +78,8 @@ impl Server {
         Ok(Self { shared, socket: settings.socket.clone(), accept: Mutex::new(Some(accept)) })
     }
 
-    /// The live shards, each with the materialization options its query asked for (`policy`).
+    /// The live shards, each with the materialization options its query asked for (`policy`), and the number of sessions
+    /// that were refused because of its failure (`refused`).
     pub fn shards(&self) -> Vec<Value> {
         self.shared.shards()
     }

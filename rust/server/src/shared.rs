@@ -53,7 +53,15 @@ pub(crate) struct Registry {
     policies: HashMap<String, Policy>,
     /// Counts what happens to policies.
     moves: u64,
-    failed: HashMap<String, String>,
+    failed: HashMap<String, Failed>,
+}
+
+/// Why a shard must fail its job.
+#[derive(Default)]
+struct Failed {
+    message: String,
+    /// Sessions that were told so.
+    refused: u64,
 }
 
 /// What the newest session of a state asked for.
@@ -109,6 +117,7 @@ impl Shared {
         for shard in &mut shards {
             let policy = registry.policies.get(&state_key(shard));
             shard["policy"] = json!(policy.map(|policy| &policy.options));
+            shard["refused"] = json!(registry.failed.get(&shard_key(shard)).map_or(0, |failed| failed.refused));
         }
         shards
     }
@@ -119,8 +128,9 @@ impl Shared {
             return Err(Error::retryable("the state server is ending; the next attempt starts another one"));
         }
         let mut registry = self.registry.lock();
-        if let Some(message) = registry.failed.get(&shard_key(request)) {
-            return Err(Error::new(ErrorKind::Store, message.clone()));
+        if let Some(failed) = registry.failed.get_mut(&shard_key(request)) {
+            failed.refused += 1;
+            return Err(Error::new(ErrorKind::Store, failed.message.clone()));
         }
         let key = state_key(request);
         let policy = registry.touch(&key);
@@ -140,7 +150,7 @@ impl Shared {
         let key = self.backend.shards().iter().find(|s| s["id"] == shard).map(shard_key);
         let mut registry = self.registry.lock();
         match (key, message) {
-            (Some(key), Some(message)) => drop(registry.failed.insert(key, message.to_owned())),
+            (Some(key), Some(message)) => message.clone_into(&mut registry.failed.entry(key).or_default().message),
             (Some(key), None) => drop(registry.failed.remove(&key)),
             (None, _) => {}
         }

@@ -121,7 +121,7 @@ impl Shard {
             && let Some(base) = &handle.base
         {
             live.lineage.rebase(base);
-            self.adopt(live);
+            self.settle_base(live);
         }
     }
 

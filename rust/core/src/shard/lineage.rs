@@ -43,12 +43,23 @@ impl Lineage {
         self.base.as_ref().filter(|b| b.version == version && b.replay_after == version).map(|_| 0)
     }
 
+    /// True if invariant 2 allows to take `base` over.
+    pub fn can_take(&self, base: &BaseRef) -> bool {
+        self.cut(base).is_some()
+    }
+
+    /// The number of segments that `base` makes superfluous; none if it cannot be taken over.
+    fn cut(&self, base: &BaseRef) -> Option<usize> {
+        if self.base.as_ref() == Some(base) {
+            return None;
+        }
+        self.position(base.version)?;
+        self.position(base.replay_after)
+    }
+
     /// Takes `base` over if invariant 2 allows it; true if it did.
     pub fn rebase(&mut self, base: &BaseRef) -> bool {
-        if self.base.as_ref() == Some(base) || self.position(base.version).is_none() {
-            return false;
-        }
-        let Some(cut) = self.position(base.replay_after) else { return false };
+        let Some(cut) = self.cut(base) else { return false };
         self.segments.drain(..cut);
         self.base = Some(base.clone());
         self.indexed = None;

@@ -5,17 +5,23 @@
 //!
 //! Invariants:
 //! 1. the base holds every change up to `replay_after`, and no change of a version after `version`;
-//! 2. one run at a time; with `incremental`, no new run before the last base is carried by a promoted handle, so that the
-//!    files a run counts as "already uploaded" are named by a handle Spark retains. Bases that share nothing need not wait;
-//! 3. a run of a state that was replaced meanwhile ends without effect;
+//! 2. one run at a time; with `incremental`, no new run before the last base is carried by a promoted handle or given up,
+//!    so that the files a run counts as "already uploaded" are named by a handle Spark retains. Bases that share nothing
+//!    need not wait;
+//! 3. a run of a state that was replaced meanwhile ends without effect. So does a run that shares files with a base from
+//!    which the state no longer starts: a sweep may have removed them;
 //! 4. sessions wait for a run only while it marks what to flush (microseconds) and for each step of the flush, one at a
 //!    time: RocksDB's own flush, the compaction, the checkpoint and the upload are beside them. While the
-//!    process has open sessions, or had some lately, the flush rests after each step.
+//!    process has open sessions, or had some lately, the flush rests after each step;
+//! 5. a local state that cannot be written is not tried again and again: it is dropped at once if it is broken, else at
+//!    the second failure in a row. The next session restores it.
 
-use super::Shard;
-use crate::error::{Error, Result};
+use super::lineage::Lineage;
+use super::{Live, Shard};
+use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::Metrics;
 use crate::model::{BaseRef, InstanceId, VersionId};
+use crate::read::fetch_manifest;
 use crate::snapshot::{Inventory, Stamp, push};
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -31,6 +37,15 @@ const FLUSH_CHUNK: usize = 256;
 pub(crate) struct Finished {
     pub(crate) base: BaseRef,
     pub(crate) inventory: Inventory,
+    /// The older base whose files it may share; none = it shares none.
+    shares_with: Option<BaseRef>,
+}
+
+impl Finished {
+    /// True if a version of this lineage may start from it. If not, no descendant of the version may either.
+    pub(super) fn fits(&self, lineage: &Lineage) -> bool {
+        lineage.can_take(&self.base) && (self.shares_with.is_none() || self.shares_with == lineage.base)
+    }
 }
 
 /// One materialization, from begin to complete or abort.
@@ -39,7 +54,11 @@ pub struct MaterializeRun {
     epoch: u64,
     instance: InstanceId,
     replay_after: VersionId,
+    /// The base from which the state starts.
+    base: Option<BaseRef>,
+    /// Files of the base `known_of`, which is an older one after a replay onto the base of another server.
     known: Inventory,
+    known_of: Option<BaseRef>,
     dir: PathBuf,
     finished: Mutex<Option<Finished>>,
     ended: bool,
@@ -60,19 +79,20 @@ impl Shard {
         let run = {
             let mut live = self.live.write();
             let _pause = Pause::of(&self.context().metrics);
-            live.as_mut().filter(|l| !l.lineage.segments.is_empty()).and_then(|live| {
+            // A broken state is no longer materialized: the next session restores it.
+            let ready = |live: &&mut Live| !live.lineage.segments.is_empty() && !live.keyed.is_broken();
+            live.as_mut().filter(ready).and_then(|live| {
                 let replay_after = live.version?;
+                let shares = self.context().options.incremental;
                 live.keyed.begin_flush();
                 Some(MaterializeRun {
                     shard: Arc::clone(self),
                     epoch: live.epoch,
                     instance: live.instance,
                     replay_after,
-                    known: if self.context().options.incremental {
-                        live.inventory.clone()
-                    } else {
-                        Inventory::default()
-                    },
+                    base: live.lineage.base.clone(),
+                    known: if shares { live.inventory.clone() } else { Inventory::default() },
+                    known_of: if shares { live.inventory_of.clone() } else { live.lineage.base.clone() },
                     dir: self.context().dir.join(format!("checkpoint-{}", VersionId::random())),
                     finished: Mutex::new(None),
                     ended: false,
@@ -115,12 +135,12 @@ impl MaterializeRun {
             let mut guard = self.shard.live.write();
             let pause = Pause::of(&context.metrics);
             let live = guard.as_mut().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?;
-            let more = live.keyed.flush_dirty(FLUSH_CHUNK)?;
+            let flushed = live.keyed.flush_dirty(FLUSH_CHUNK);
             let worked = pause.start.elapsed();
             drop(pause);
             // Those who wait get it before the next turn does.
             drop(guard);
-            if !more {
+            if !flushed.map_err(|error| self.distrust(&stop, error))? {
                 break;
             }
             let rest = context.background.rest(worked);
@@ -135,12 +155,13 @@ impl MaterializeRun {
             (live.keyed.checkpointer(), live.state_bytes)
         };
         let density = self.shard.control.lock().density;
-        if let Some(density) = checkpointer.tidy(net, density)? {
+        if let Some(density) = checkpointer.tidy(net, density).map_err(|error| self.distrust(&stop, error))? {
             self.shard.control.lock().density = density;
         }
         context.failpoints.hit("materialize.checkpoint")?;
         stopped(*stop.borrow())?;
-        checkpointer.checkpoint(&self.dir, &context.failpoints)?;
+        checkpointer.checkpoint(&self.dir, &context.failpoints).map_err(|error| self.distrust(&stop, error))?;
+        self.shard.control.lock().distrusted = None;
         // Read after the checkpoint: nothing later than this can be in it.
         let version = {
             let live = self.shard.live.read();
@@ -149,7 +170,9 @@ impl MaterializeRun {
         context.failpoints.hit("materialize.push")?;
         let how = context.pushing();
         let stamp = Stamp { instance: self.instance, version, replay_after: self.replay_after };
-        let upload = push(&how, &self.dir, &self.known, stamp);
+        let known = self.known()?;
+        let shares_with = self.base.clone().filter(|_| !known.is_empty());
+        let upload = push(&how, &self.dir, &known, stamp);
         let (base, inventory) = context.runtime.block_on(async {
             tokio::select! {
                 biased;
@@ -161,21 +184,67 @@ impl MaterializeRun {
         tracing::info!(
             shard = %self.shard.id(), bytes = base.total_bytes, millis = start.elapsed().as_millis(), "materialized"
         );
-        *self.finished.lock() = Some(Finished { base, inventory });
+        *self.finished.lock() = Some(Finished { base, inventory, shares_with });
         Ok(())
+    }
+
+    /// The files of the base from which the state starts. After a replay onto the base of another server they are read
+    /// from its manifest.
+    fn known(&self) -> Result<Inventory> {
+        if self.known_of == self.base {
+            return Ok(self.known.clone());
+        }
+        let Some(base) = &self.base else { return Ok(Inventory::default()) };
+        let context = self.shard.context();
+        match context.runtime.block_on(fetch_manifest(&context.store, base)) {
+            Ok(manifest) => Ok(Inventory::from_manifest(&manifest).with_identities_of(&self.known)),
+            // A base that shares nothing with it makes the state whole again.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
+                tracing::warn!(shard = %self.shard.id(), %error, "the next base shares no files with the last one");
+                Ok(Inventory::default())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes note of a failure of the local disk: invariant 5.
+    fn distrust(&self, stop: &watch::Receiver<bool>, error: Error) -> Error {
+        // The end of a state also ends what RocksDB does.
+        if *stop.borrow() {
+            return error;
+        }
+        let shard = &self.shard;
+        let _transition = shard.transition.lock();
+        let broken = shard.live.read().as_ref().filter(|l| l.epoch == self.epoch).map(|l| l.keyed.is_broken());
+        let again = shard.control.lock().distrusted.replace(self.epoch) == Some(self.epoch);
+        let dropped = broken.is_some_and(|broken| broken || again);
+        if dropped {
+            tracing::warn!(shard = %shard.id(), %error, "the local state cannot be written: the next session restores it");
+            shard.drop_live();
+        }
+        let dir = shard.context().dir.display();
+        let advice = "free space there, or set `spark.local.dir` to a larger disk";
+        Error::new(error.kind(), format!("cannot write the local state in {dir}: {error}; {advice}"))
     }
 
     /// Offers the base to the next handles.
     pub fn complete(mut self) -> Result<()> {
         let finished = self.finished.lock().take().ok_or_else(|| Error::closed("complete before a successful run"))?;
-        let current = self.shard.live.read().as_ref().map(|l| l.epoch);
-        let mut control = self.shard.control.lock();
-        if current == Some(self.epoch) {
-            control.waiting = Some(finished);
+        let context = self.shard.context();
+        {
+            // Held until the base is offered: no other state takes this one's place in between.
+            let live = self.shard.live.read();
+            context.failpoints.hit("materialize.offer")?;
+            let fits = |live: &Live| live.epoch == self.epoch && finished.fits(&live.lineage);
+            let mut control = self.shard.control.lock();
+            if live.as_ref().is_some_and(fits) {
+                control.waiting = Some(finished);
+            } else {
+                tracing::info!(shard = %self.shard.id(), "a finished base is given up: the state starts from another one");
+            }
+            control.last_materialized_millis = context.clock.now_millis();
         }
-        control.last_materialized_millis = self.shard.context().clock.now_millis();
-        drop(control);
-        self.shard.context().metrics.materializations_completed.add(1);
+        context.metrics.materializations_completed.add(1);
         self.end();
         Ok(())
     }
@@ -194,7 +263,7 @@ impl MaterializeRun {
     }
 
     fn replaced() -> Error {
-        Error::retryable("the state was replaced by another version while it was being materialized")
+        Error::closed("the state was replaced by another version while it was being materialized")
     }
 }
 
@@ -231,6 +300,12 @@ impl Drop for MaterializeRun {
     }
 }
 
+#[cfg(test)]
+#[path = "materialize_disk.rs"]
+mod disk;
+#[cfg(test)]
+#[path = "materialize_elsewhere.rs"]
+mod elsewhere;
 #[cfg(test)]
 #[path = "materialize_orders.rs"]
 mod orders;

@@ -466,7 +466,7 @@ fn xs03_a_late_completion_is_ignored() {
         if ends_after_upload {
             run.complete().unwrap();
         } else {
-            assert!(run.run().unwrap_err().is_retryable());
+            assert_eq!(run.run().unwrap_err().kind(), ErrorKind::Closed);
             run.abort("replaced");
         }
         world.write(0..10, 3);

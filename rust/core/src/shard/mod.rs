@@ -43,7 +43,7 @@ use crate::failpoint::SharedFailpoints;
 use crate::fair::FairLock;
 use crate::metrics::SharedMetrics;
 use crate::model::ids::default_max_parallelism;
-use crate::model::{BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
+use crate::model::{BaseRef, BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
 use crate::read::ObjectCache;
 use crate::snapshot::{Inventory, Pushing};
 use crate::state::keyed::{KeyedState, WarmUp};
@@ -160,7 +160,10 @@ pub(crate) struct Live {
     /// None = the state before the first batch: empty, or what it was begun with and the lineage's base holds.
     version: Option<VersionId>,
     lineage: Lineage,
+    /// Files of the base `inventory_of`. Another server's base in `lineage` makes it out of date: the next
+    /// materialization follows.
     inventory: Inventory,
+    inventory_of: Option<BaseRef>,
     state_keys: u64,
     state_bytes: u64,
     /// Grows with every state that replaces this one; a materialization of an older epoch is dropped.
@@ -190,6 +193,8 @@ struct Control {
     materializing: bool,
     /// A finished base that no promoted handle carries yet.
     waiting: Option<materialize::Finished>,
+    /// The epoch of the state whose last materialization failed at the local disk.
+    distrusted: Option<u64>,
     last_materialized_millis: u64,
     /// Bytes of files per net byte, as the last compaction left them; 0 before the first.
     density: f64,

@@ -96,7 +96,7 @@ impl Shard {
         let begun = self.live.read().as_ref().and_then(begun);
         if let Some((instance, version)) = at.filter(|(i, _)| *i == handle.instance) {
             if version == Some(handle.version) {
-                self.count_as(handle);
+                self.follow(handle).map_err(|error| self.explain(error, handle))?;
                 return Ok(instance);
             }
             let prepared = {
@@ -127,14 +127,27 @@ impl Shard {
         Ok(handle.instance)
     }
 
-    /// What is live is the version of `handle`, which says how much that is: a replay that was cut off does not know.
-    fn count_as(&self, handle: &ShardHandle) {
+    /// What is live is the version of `handle`, which says how much that is and from which base it starts. A replay that
+    /// was cut off knows neither: it left the base of an older handle, whose files may be swept.
+    fn follow(&self, handle: &ShardHandle) -> Result<()> {
         let counts = (handle.state_keys, handle.state_bytes);
-        if self.live.read().as_ref().is_some_and(|live| (live.state_keys, live.state_bytes) != counts)
-            && let Some(live) = self.live.write().as_mut()
-        {
-            (live.state_keys, live.state_bytes) = counts;
+        let (counted, based) = {
+            let live = self.live.read();
+            let same = |live: &Live| ((live.state_keys, live.state_bytes) == counts, live.lineage.base == handle.base);
+            live.as_ref().map_or((true, true), same)
+        };
+        if counted && based {
+            return Ok(());
         }
+        let lineage = if based { None } else { Some(Lineage::of(handle, self.read_index(handle)?)?) };
+        if let Some(live) = self.live.write().as_mut() {
+            (live.state_keys, live.state_bytes) = counts;
+            if let Some(lineage) = lineage {
+                live.lineage = lineage;
+                self.settle_base(live);
+            }
+        }
+        Ok(())
     }
 
     /// Applies a prepared version to the live state and drops its siblings.
@@ -148,7 +161,7 @@ impl Shard {
             live.lineage = prepared.lineage;
             live.state_keys = prepared.state_keys;
             live.state_bytes = prepared.state_bytes;
-            self.adopt(live);
+            self.settle_base(live);
             Ok(())
         })?;
         self.control.lock().prepared.clear();
@@ -167,13 +180,21 @@ impl Shard {
         changed.inspect_err(|_| self.drop_live())
     }
 
-    /// If the promoted lineage carries the waiting base, its files are now shared by a retained handle.
-    pub(super) fn adopt(&self, live: &mut Live) {
+    /// Decides about the waiting base after a change of the live lineage. If the lineage carries it, its files are now
+    /// shared by a retained handle. If the lineage can never carry it, it is given up, so that another one can be made.
+    pub(super) fn settle_base(&self, live: &mut Live) {
         let mut control = self.control.lock();
-        if control.waiting.as_ref().is_some_and(|w| live.lineage.base.as_ref() == Some(&w.base))
-            && let Some(finished) = control.waiting.take()
-        {
-            live.inventory = finished.inventory;
+        let Some(waiting) = control.waiting.take() else { return };
+        if live.lineage.base.as_ref() == Some(&waiting.base) {
+            live.inventory = waiting.inventory;
+            live.inventory_of = Some(waiting.base);
+        } else if waiting.fits(&live.lineage) {
+            control.waiting = Some(waiting);
+        } else {
+            tracing::info!(
+                shard = %self.id, base = waiting.base.manifest.name,
+                "a finished base is given up: the state goes on from the base of another server"
+            );
         }
     }
 
@@ -197,7 +218,7 @@ impl Shard {
                 live.lineage = lineage;
                 live.state_keys = handle.state_keys;
                 live.state_bytes = handle.state_bytes;
-                self.adopt(live);
+                self.settle_base(live);
             } else if let Some(last) = missing[..applied.sets].last() {
                 // The handle's own lineage may have a base that is newer than this set.
                 live.version = Some(last.version);
@@ -238,8 +259,19 @@ impl Shard {
             control.next_epoch += 1;
             control.next_epoch
         };
-        let mut live =
-            Live { keyed, instance, version, lineage, inventory, state_keys, state_bytes, epoch, cold: None };
+        let inventory_of = lineage.base.clone();
+        let mut live = Live {
+            keyed,
+            instance,
+            version,
+            lineage,
+            inventory,
+            inventory_of,
+            state_keys,
+            state_bytes,
+            epoch,
+            cold: None,
+        };
         self.limit_hot(&mut live)?;
         if self.context.options.restore == Restoring::Lazy {
             live.cold = live.keyed.begin_warm_up();

@@ -10,7 +10,8 @@
 //!    else if its bytes have the checksum of what is there;
 //! 3. it must describe a base that is still retained. The caller adopts the inventory of a new base only when a handle
 //!    naming this base came back from Spark: objects of a base that no retained handle names are swept, and a later
-//!    base must not count on them.
+//!    base must not count on them. When the handle names a base of another server, the inventory of that base takes
+//!    the place of this one ([`Inventory::with_identities_of`]).
 
 use super::hardlink::LargeFile;
 use crate::error::{Error, Result};
@@ -37,6 +38,18 @@ impl Inventory {
     pub fn from_manifest(manifest: &Manifest) -> Self {
         let tables = manifest.files.iter().filter(|f| super::hardlink::is_table(&f.name));
         Self { files: tables.map(|f| (f.name.clone(), Known { file: f.clone(), identity: None })).collect() }
+    }
+
+    /// The same files. A file that `other` knows at the same place keeps its identity, so that its bytes are not read
+    /// again.
+    #[must_use]
+    pub fn with_identities_of(mut self, other: &Self) -> Self {
+        for (name, known) in &mut self.files {
+            if let Some(same) = other.files.get(name).filter(|same| same.file == known.file) {
+                known.identity = same.identity;
+            }
+        }
+        self
     }
 
     /// Number of files.

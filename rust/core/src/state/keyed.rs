@@ -8,7 +8,8 @@
 //! 1. it is the state after the change sets applied so far, whatever the hot limit, flushes and evictions (P5);
 //! 2. RocksDB holds nothing that was not applied (P4), and together with the dirty entries it holds all of it;
 //! 3. what was read from disk is put into the hot tier before the next change, when it still is what is on disk;
-//! 4. after a failed write it answers nothing any more: its owner drops it and restores (P3).
+//! 4. after a failed write, or a failed read of the local disk, it answers nothing any more: its owner drops it and
+//!    restores (P3).
 
 mod copies;
 mod warm;
@@ -31,7 +32,7 @@ use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, IngestExternalFileOptions, ReadOpt
 use std::collections::{HashMap, HashSet};
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Keys whose memory is fetched side by side.
 const LANE: usize = 32;
@@ -91,7 +92,8 @@ pub struct KeyedState {
     recent: Mutex<Copies>,
     /// Something was written to RocksDB since it was empty.
     stored: bool,
-    broken: Option<Error>,
+    /// The first failure.
+    broken: OnceLock<Error>,
     account: Account,
 }
 
@@ -117,7 +119,15 @@ impl KeyedState {
             evicted: 0,
         };
         shared.metrics().hot_bytes.add(hot.bytes());
-        Ok(Self { db, dir: dir.to_owned(), hot, recent: Mutex::default(), stored: !create, broken: None, account })
+        Ok(Self {
+            db,
+            dir: dir.to_owned(),
+            hot,
+            recent: Mutex::default(),
+            stored: !create,
+            broken: OnceLock::new(),
+            account,
+        })
     }
 
     /// The values of `keys` in `state`; `out` is called once per key, with its index, in any order. Several threads may
@@ -188,7 +198,7 @@ impl KeyedState {
             }
             drop(recent);
             for (&i, value) in chunk.iter().zip(values) {
-                out(i, value?.as_deref());
+                out(i, value.map_err(|error| self.failed(error.into()))?.as_deref());
             }
         }
         self.account.shared.metrics().rocksdb_reads.add(misses.len() as u64);
@@ -302,7 +312,7 @@ impl KeyedState {
         if !self.stored || self.hot.is_complete() {
             return Ok(());
         }
-        scan(&self.db, &mut |entry| {
+        self.scan(&mut |entry| {
             let key =
                 HotKey { hash: hash_key(entry.key), state: entry.state, key_group: entry.key_group, key: entry.key };
             if self.hot.peek(&key) == Lookup::Miss {
@@ -315,7 +325,7 @@ impl KeyedState {
     /// Every entry as a put, in the order of key group, state and key. Only while nothing is dirty: flush first.
     pub fn for_each_in_order(&self, f: &mut dyn FnMut(Change<'_>) -> Result<()>) -> Result<()> {
         self.check_flushed()?;
-        scan(&self.db, &mut |EntryRef { state, key_group, key, value }| {
+        self.scan(&mut |EntryRef { state, key_group, key, value }| {
             f(Change { op: Op::Put, state, key_group, key, value: value.unwrap_or_default() }).map(|()| true)
         })
     }
@@ -324,7 +334,7 @@ impl KeyedState {
     /// dirty: flush first.
     pub fn cursor(&self, state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> Result<Cursor<'_>> {
         self.check_flushed()?;
-        Ok(Cursor::new(&self.db, state, group, from, to))
+        Ok(Cursor::new((&self.db, &self.broken), state, group, from, to))
     }
 
     fn check_flushed(&self) -> Result<()> {
@@ -375,18 +385,41 @@ impl KeyedState {
         }
     }
 
-    /// True after a failed write (invariant 4).
+    /// True after a failure of the local disk (invariant 4).
     pub fn is_broken(&self) -> bool {
-        self.broken.is_some()
+        self.broken.get().is_some()
     }
 
     fn check(&self) -> Result<()> {
-        match &self.broken {
+        match self.broken.get() {
             None => Ok(()),
             Some(error) => Err(Error::retryable(format!(
-                "the local state of this shard is unusable after a failed write and must be restored: {error}"
+                "the local state of this shard is unusable after a failure of the local disk and must be restored: {error}"
             ))),
         }
+    }
+
+    /// Takes note of a failure (invariant 4).
+    fn failed(&self, error: Error) -> Error {
+        let _ = self.broken.set(error.clone());
+        error
+    }
+
+    /// All of RocksDB in order of keys, until `f` says false. Leaves the block cache alone.
+    fn scan(&self, f: &mut dyn FnMut(EntryRef<'_>) -> Result<bool>) -> Result<()> {
+        let mut options = ReadOptions::default();
+        options.fill_cache(false);
+        options.set_readahead_size(2 << 20);
+        let mut iterator = self.db.raw_iterator_opt(options);
+        iterator.seek_to_first();
+        while let Some((key, value)) = iterator.item() {
+            let (key_group, state, key) = split_key(key).map_err(|error| self.failed(error))?;
+            if !f(EntryRef { state, key_group, key, value: Some(value) })? {
+                return Ok(());
+            }
+            iterator.next();
+        }
+        iterator.status().map_err(|error| self.failed(error.into()))
     }
 
     /// Takes note of what a sink has written; after an error entries may be lost (invariant 4).
@@ -399,29 +432,9 @@ impl KeyedState {
                 self.account.shared.metrics().rocksdb_writes.add(n);
                 Ok(())
             }
-            Err(error) => {
-                self.broken = Some(error.clone());
-                Err(error)
-            }
+            Err(error) => Err(self.failed(error)),
         }
     }
-}
-
-/// All of RocksDB in order of keys, until `f` says false. Leaves the block cache alone.
-fn scan(db: &DB, f: &mut dyn FnMut(EntryRef<'_>) -> Result<bool>) -> Result<()> {
-    let mut options = ReadOptions::default();
-    options.fill_cache(false);
-    options.set_readahead_size(2 << 20);
-    let mut iterator = db.raw_iterator_opt(options);
-    iterator.seek_to_first();
-    while let Some((key, value)) = iterator.item() {
-        let (key_group, state, key) = split_key(key)?;
-        if !f(EntryRef { state, key_group, key, value: Some(value) })? {
-            return Ok(());
-        }
-        iterator.next();
-    }
-    Ok(iterator.status()?)
 }
 
 /// Removes what all prefix deletes of a set cover and what was there before the set: one walk, however many they are.

@@ -4,17 +4,26 @@
 //! first (`keyed`).
 
 use super::rocks::{after_prefix, push_key, split_key};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{KeyGroup, StateId};
 use rocksdb::{DB, DBRawIterator, ReadOptions};
+use std::sync::OnceLock;
 
 /// A place in the keys of one state and key group; see [`super::keyed::KeyedState::cursor`].
 pub struct Cursor<'a> {
     iterator: DBRawIterator<'a>,
+    /// The first failure of the state.
+    broken: &'a OnceLock<Error>,
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(db: &'a DB, state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> Self {
+    pub(super) fn new(
+        (db, broken): (&'a DB, &'a OnceLock<Error>),
+        state: StateId,
+        group: KeyGroup,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Self {
         let mut prefix = Vec::new();
         push_key(&mut prefix, group, state, &[]);
         let end = match to {
@@ -31,14 +40,18 @@ impl<'a> Cursor<'a> {
         let mut iterator = db.raw_iterator_opt(options);
         prefix.extend_from_slice(from);
         iterator.seek(&prefix);
-        Self { iterator }
+        Self { iterator, broken }
     }
 
     /// Key and value at this place; none at the end.
     pub fn entry(&self) -> Result<Option<(&[u8], &[u8])>> {
         match self.iterator.item() {
             Some((key, value)) => Ok(Some((split_key(key)?.2, value))),
-            None => Ok(self.iterator.status().map(|()| None)?),
+            None => self.iterator.status().map(|()| None).map_err(|error| {
+                let error = Error::from(error);
+                let _ = self.broken.set(error.clone());
+                error
+            }),
         }
     }
 

@@ -31,10 +31,10 @@ use std::sync::Arc;
 pub type Key = Option<String>;
 pub type Row = (Key, i64);
 /// count, sum, max
-type Model = HashMap<Key, (i64, i64, i64)>;
+pub type Model = HashMap<Key, (i64, i64, i64)>;
 
 const SHARDS: u32 = 3;
-const GROUPS: u16 = 128;
+pub const GROUPS: u16 = 128;
 
 /// Which of several executions of a batch Spark keeps.
 #[derive(Clone, Copy)]
@@ -59,7 +59,7 @@ fn schema_base64(fields: Vec<Field>) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-fn spec(with_max: bool) -> String {
+pub fn spec(with_max: bool) -> String {
     let input = vec![Field::new("k", DataType::Utf8, true), Field::new("amount", DataType::Int64, true)];
     let mut output = vec![
         Field::new("k", DataType::Utf8, true),
@@ -76,6 +76,24 @@ fn spec(with_max: bool) -> String {
     }
     serde_json::json!({"version": 1, "num_keys": 1, "input": schema_base64(input), "output": schema_base64(output), "aggs": aggs})
         .to_string()
+}
+
+/// What two map tasks make of rows, in small batches: payloads and their shards.
+pub fn split(spec: &str, shards: u32, rows: &[Row]) -> Vec<(u32, Vec<u8>)> {
+    let spec = AggSpec::from_json(spec).unwrap();
+    let mut out = Vec::new();
+    for half in rows.chunks(rows.len() / 2 + 1) {
+        let mut splitter = Splitter::new(&spec, shards, GROUPS, 1 << 12).unwrap();
+        for chunk in half.chunks(97) {
+            let keys: ArrayRef = Arc::new(StringArray::from_iter(chunk.iter().map(|r| r.0.as_deref())));
+            let amounts: ArrayRef = Arc::new(Int64Array::from_iter(chunk.iter().map(|r| Some(r.1))));
+            let batch =
+                RecordBatch::try_from_iter_with_nullable([("k", keys, true), ("amount", amounts, true)]).unwrap();
+            out.extend(splitter.push(&batch).unwrap());
+        }
+        out.extend(splitter.finish().unwrap());
+    }
+    out
 }
 
 /// One committed step: the handle of every shard and what the state must be.
@@ -231,21 +249,7 @@ impl World {
     }
 
     fn payloads(&self, rows: &[Row]) -> Vec<(u32, Vec<u8>)> {
-        let spec = AggSpec::from_json(&self.spec).unwrap();
-        let mut out = Vec::new();
-        // two map tasks, small batches
-        for half in rows.chunks(rows.len() / 2 + 1) {
-            let mut splitter = Splitter::new(&spec, self.shards, GROUPS, 1 << 12).unwrap();
-            for chunk in half.chunks(97) {
-                let keys: ArrayRef = Arc::new(StringArray::from_iter(chunk.iter().map(|r| r.0.as_deref())));
-                let amounts: ArrayRef = Arc::new(Int64Array::from_iter(chunk.iter().map(|r| Some(r.1))));
-                let batch =
-                    RecordBatch::try_from_iter_with_nullable([("k", keys, true), ("amount", amounts, true)]).unwrap();
-                out.extend(splitter.push(&batch).unwrap());
-            }
-            out.extend(splitter.finish().unwrap());
-        }
-        out
+        split(&self.spec, self.shards, rows)
     }
 
     pub fn feed(&self, session: &mut Session, shard: u32, rows: &[Row]) {
@@ -437,7 +441,7 @@ fn files(dir: &Path) -> BTreeSet<String> {
     found
 }
 
-fn collect(batch: &RecordBatch, into: &mut Model) {
+pub fn collect(batch: &RecordBatch, into: &mut Model) {
     let keys = batch.column(0).as_any().downcast_ref::<StringArray>().unwrap();
     let column = |i: usize| batch.column(i).as_any().downcast_ref::<Int64Array>().unwrap();
     let (n, total, best) = (column(1), column(2), column(3));

@@ -77,7 +77,7 @@ impl KeyedState {
                 self.account.update(&self.hot);
                 return Ok(true);
             }
-            let (key_group, state, key) = split_key(bytes)?;
+            let (key_group, state, key) = split_key(bytes).inspect_err(|error| drop(self.broken.set(error.clone())))?;
             let key = HotKey { hash: hash_key(key), state, key_group, key };
             if value.len() < BYTES_AT_ONCE {
                 copies.push(&key, value);
@@ -87,7 +87,7 @@ impl KeyedState {
             (left, warm.loaded) = (left - 1, warm.loaded + 1);
             iterator.next();
         }
-        iterator.status()?;
+        iterator.status().map_err(|error| self.failed(error.into()))?;
         self.hot.set_complete(fits && self.hot.evicted() == warm.evicted);
         self.account.update(&self.hot);
         Ok(false)
