@@ -105,7 +105,9 @@ class Materializers:
             # A query that was started again may ask for another one.
             materializer.follow(policy)
             target.saw(status, speed)
-            self._poll_one(shard_id, materializer)
+            # Of a shard that makes a version live, every call would wait for that: it delays its own upkeep only.
+            if status.get("at_rest", True):
+                self._poll_one(shard_id, materializer)
 
     def _poll_one(self, shard_id: str, materializer: PeriodicMaterializer[None]) -> None:
         failed, completed = materializer.failed, materializer.completed
