@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from notes import changed
 from swept import DAY, Crash, Engine, MemoryFolder, Told, World, closure, expected, roots
 
 from fastchangelog import _internal
@@ -85,7 +86,7 @@ def at_ckpt(world: World) -> World:
     """The folder's notes say where the checkpoint is."""
     world = world.copy()
     data, modified = world.objects[META]
-    world.objects[META] = (json.dumps({**json.loads(data), "checkpoint": "ckpt"}).encode(), modified)
+    world.objects[META] = (changed(data, checkpoint="ckpt"), modified)
     return world
 
 
@@ -256,7 +257,7 @@ def test_each_query_is_judged_by_its_own_checkpoint(history: History) -> None:
     for name, value in list(world.objects.items()):
         world.objects[name.replace("query/", "other/")] = value
     meta = f"other/default/{FOLDER_META}"
-    world.objects[meta] = (world.objects[META][0].replace(b'"ckpt"', b'"elsewhere"'), 0.0)
+    world.objects[meta] = (changed(world.objects[META][0], checkpoint="elsewhere"), 0.0)
     checkpoints = told(history)
     checkpoints.answers["elsewhere"] = StoreError("connection refused")
     for _ in range(2):
@@ -312,7 +313,13 @@ def lose_the_note(world: World, _: Told) -> None:
 
 
 def future_note(world: World, _: Told) -> None:
-    world.objects[META] = (b'{"format": 2, "checkpoint": "ckpt"}', 0.0)
+    world.objects[META] = (b'{"format": 3, "checkpoint": "ckpt"}', 0.0)
+
+
+def damage_note(world: World, _: Told) -> None:
+    world.objects[MARK] = (Mark(checkpoints=("ckpt",)).to_bytes(), world.now)
+    data, modified = world.objects[META]
+    world.objects[META] = (data.replace(b'"ckpt"', b'"ckqt"'), modified)
 
 
 def fail_to_read(_: World, checkpoints: Told) -> None:
@@ -331,7 +338,8 @@ def another_query(_: World, checkpoints: Told) -> None:
         (lose_a_log, "which is not there"),
         (lose_everything, "which is not there"),
         (lose_the_note, "it has no _fastchangelog.json"),
-        (future_note, "format 2"),
+        (future_note, "has format 3"),
+        (damage_note, "corrupt data in _fastchangelog.json"),
         (fail_to_read, "3.delta is cut off"),
         (another_query, "none of them names anything"),
     ],

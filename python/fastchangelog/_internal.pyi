@@ -39,8 +39,10 @@ __all__ = [
     "build_info",
     "default_max_parallelism",
     "failpoint",
+    "folder_note_json",
     "handle_json",
     "head_json",
+    "is_secret_option",
     "manifest_json",
     "object_type",
     "options_table",
@@ -451,6 +453,10 @@ class ServerClient:
     def shards(self) -> str:
         """The live shards, as a JSON array."""
 
+    def renew(self, renewal_json: str) -> None:
+        """Hands newer credentials of a state to the server: an object with `root`, `query_id`, `name`,
+        `storage_options` and `credentials_expire_at` as in the open request."""
+
     def set_failpoints(self, text: str) -> None:
         """For tests: sets failpoints from `name=action[@n];…`; an empty text removes all."""
 
@@ -607,6 +613,10 @@ def object_type(name: str) -> str | None:
     """What an object is by its name in a state's folder: `log`, `sst`, `base`, `index`, `head`, `probe` or `note`; None
     for a name that is not ours."""
 
+def folder_note_json(name: str, data: bytes) -> str:
+    """The note of a state's folder as a JSON object: `query_id`, `name`, `checkpoint`, `shards`, `max_parallelism` and,
+    if there is one, `start_from`. Raises `CorruptDataError` for a damaged one."""
+
 def head_json(name: str, data: bytes) -> str:
     """A head of a state in process as a JSON object: `number`, `epoch` and `handle`, which is null before the first
     checkpoint and as `handle_json` gives it after."""
@@ -616,6 +626,9 @@ def manifest_json(name: str, data: bytes) -> str:
 
 def segment_index_json(name: str, data: bytes) -> str:
     """The segments that an index object lists, as a JSON array of version and object."""
+
+def is_secret_option(name: str) -> bool:
+    """True for the name of a storage option whose value must not be shown."""
 
 def spec_check(spec: str) -> None:
     """Raises `InvalidArgument` when an aggregate specification cannot work; also for unsupported types."""

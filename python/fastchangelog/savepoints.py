@@ -19,6 +19,7 @@ import pyarrow as pa
 from fastchangelog import _internal, config
 from fastchangelog.errors import InvalidArgument, SchemaMismatchError, StateNotFoundError
 from fastchangelog.schema import arrow_type
+from fastchangelog.sweep import FOLDER_META
 
 __all__ = [
     "Report",
@@ -36,7 +37,6 @@ __all__ = [
 Report = Callable[[int, int], object]
 """Called now and then with the bytes that are done, and all bytes."""
 
-_NOTE = "_fastchangelog.json"
 _MANIFEST = "_fastchangelog-savepoint"
 
 
@@ -278,7 +278,8 @@ def _check_begun(folder: _internal.ObjectFolder, handles: tuple[str, ...]) -> No
     shards = json.loads(_internal.handle_json(handles[0]))["shards"]
     if len(handles) == shards:
         return
-    note = json.loads(folder.read(_NOTE) or b"{}")
+    data = folder.read(FOLDER_META)
+    note = {} if data is None else json.loads(_internal.folder_note_json(f"{folder.uri}/{FOLDER_META}", data))
     if note.get("start_from"):
         raise InvalidArgument(
             f"{shards - len(handles)} of {shards} shards of {folder.uri} have not taken their part of the savepoint "

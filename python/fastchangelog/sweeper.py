@@ -19,12 +19,13 @@ A sweep may end after any step, and any number may run at once: deleting twice i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from fastchangelog import _internal, heads
 from fastchangelog.errors import FastChangelogError, InvalidArgument, StateNotFoundError, StoreError
@@ -210,11 +211,11 @@ class Sweeper:
     def _recorded(self, folder: str) -> list[str]:
         """The locations in a folder's notes."""
         meta, mark = self._root.read(f"{folder}/{FOLDER_META}"), self._mark(folder)[0]
-        try:
-            location = json.loads(meta).get("checkpoint") if meta is not None else None
-        except (ValueError, AttributeError):
-            location = None  # said when the folder is judged
-        return [*([location] if isinstance(location, str) else []), *mark.checkpoints]
+        location = None
+        if meta is not None:
+            with contextlib.suppress(FastChangelogError):  # said when the folder is judged
+                location = json.loads(_internal.folder_note_json(FOLDER_META, meta))["checkpoint"]
+        return [*([] if location is None else [location]), *mark.checkpoints]
 
     def _mark(self, folder: str) -> tuple[Mark, str | None]:
         """What the last sweep left, and a remark if that cannot be read."""
@@ -406,11 +407,10 @@ def _foreign(meta: bytes | None) -> str | None:
     if meta is None:
         return f"it has no {FOLDER_META}: it was not written by this library, or not by a Spark query"
     try:
-        written = json.loads(meta)
-        form: Any = written["format"]
-    except (ValueError, TypeError, KeyError):
-        return f"its {FOLDER_META} cannot be read"
-    return None if form == 1 else f"its {FOLDER_META} has format {form!r}: use the version that wrote it"
+        _internal.folder_note_json(FOLDER_META, meta)
+    except FastChangelogError as error:
+        return f"its note cannot be read: {error}"
+    return None
 
 
 def _index(name: str, data: bytes) -> Segments:

@@ -109,7 +109,9 @@ class Materializers:
             target.saw(status, speed)
             if shard_id in self._failed and self._failed[shard_id] is None and status.get("refused"):
                 self._failed[shard_id] = self._clock()
-            self._poll_one(shard_id, materializer)
+            # Of a shard that makes a version live, every call would wait for that: it delays its own upkeep only.
+            if status.get("at_rest", True):
+                self._poll_one(shard_id, materializer)
 
     def _poll_one(self, shard_id: str, materializer: PeriodicMaterializer[None]) -> None:
         failed, completed, skipped = materializer.failed, materializer.completed, materializer.skipped

@@ -5,10 +5,9 @@ Owns: what differs from a folder. Does not own: the sweep (`test_sweeper`).
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from faults import DELETE, GET, LIST, PUT, Refuse
+from notes import folder_note
 from places import S3Place
 from swept import Told, roots
 
@@ -18,7 +17,7 @@ from fastchangelog.sweep import FOLDER_META, SWEEP_MARK, Mark
 from fastchangelog.sweeper import FolderReport, Sweeper
 
 FOLDER = "log/query/default"
-META = json.dumps({"format": 1, "checkpoint": "ckpt"}).encode()
+META = folder_note(checkpoint="ckpt")
 OBJECTS = [f"{FOLDER}/log/{i:032x}" for i in range(40)] + [f"{FOLDER}/sst/{1:032x}.sst", f"{FOLDER}/base/{2:032x}"]
 
 

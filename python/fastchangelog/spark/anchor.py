@@ -17,7 +17,7 @@ import dataclasses
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -31,6 +31,7 @@ from fastchangelog.server import open_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
 from fastchangelog.spark.plan.shards import shard_of_id
+from fastchangelog.spark.renewal import Renewal, credentials
 
 __all__ = ["Anchor", "Operator"]
 
@@ -84,7 +85,20 @@ class Anchor(StatefulProcessor):
         handle = None if stored is None else stored[0]
         clock = _Stopwatch()
         _internal.failpoint("anchor.open")
-        session = open_session(self._request(shard_id, handle), operator.options, operator.confs)
+        storage, ends = settings.granted(operator.storage_options)
+        request = {**self._request(shard_id, handle), **credentials(storage, ends)}
+        with Renewal(request, None if operator.ephemeral else ends, lambda: settings.granted(operator.storage_options)):
+            handle = yield from self._session(request, rows, clock)
+        self._handle.update((handle,))
+        _internal.failpoint("anchor.stored")
+        task.settle("anchor")
+
+    def _session(
+        self, request: Mapping[str, Any], rows: Iterator[pd.DataFrame], clock: _Stopwatch
+    ) -> Generator[pd.DataFrame, None, str]:
+        """The rows of one session, then a row of numbers; returns the handle."""
+        operator = self._operator
+        session = open_session(json.dumps(request), operator.options, operator.confs)
         try:
             clock.lap("open_micros")
             _internal.failpoint("anchor.opened")
@@ -107,32 +121,27 @@ class Anchor(StatefulProcessor):
         numbers = metrics.row({**counted, **clock.laps, "shards": 1})
         nothing = [pa.nulls(1, field.type) for field in operator.output]
         yield frame([*nothing, pa.array([numbers], _METRICS)], names)
-        self._handle.update((handle,))
-        _internal.failpoint("anchor.stored")
-        task.settle("anchor")
+        return handle
 
-    def _request(self, shard_id: int, handle: str | None) -> str:
+    def _request(self, shard_id: int, handle: str | None) -> dict[str, Any]:
         operator = self._operator
         shards = settings.partitions_of_task(task.local_property, operator.partitions)
         query = operator.batch_query_id if operator.ephemeral else task.local_property(task.QUERY_ID)
         if query is None:
             raise InternalError(f"Spark gave this task no {task.QUERY_ID}; please report it with the Spark version")
-        return json.dumps(
-            {
-                "root": operator.root,
-                "query_id": query,
-                "name": operator.name,
-                "shard": shard_of_id(shard_id, shards),
-                "shards": shards,
-                "batch": int(task.local_property(task.BATCH_ID) or 0),
-                "handle": handle,
-                "spec": operator.spec,
-                "ephemeral": operator.ephemeral,
-                "options": dict(operator.options),
-                "storage_options": settings.resolved(operator.storage_options),
-                "checkpoint": None,
-            }
-        )
+        return {
+            "root": operator.root,
+            "query_id": query,
+            "name": operator.name,
+            "shard": shard_of_id(shard_id, shards),
+            "shards": shards,
+            "batch": int(task.local_property(task.BATCH_ID) or 0),
+            "handle": handle,
+            "spec": operator.spec,
+            "ephemeral": operator.ephemeral,
+            "options": dict(operator.options),
+            "checkpoint": None,
+        }
 
 
 def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:

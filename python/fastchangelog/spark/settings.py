@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fastchangelog import _internal, config, memory
 from fastchangelog.errors import InvalidArgument, StateNotFoundError
+from fastchangelog.spark import redaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +26,7 @@ __all__ = [
     "PROVIDER",
     "check_root",
     "check_task",
+    "granted",
     "memory_confs",
     "partitions_of_task",
     "prepare_session",
@@ -196,12 +198,21 @@ def storage_options(spark: SparkSession, root: str, given: Mapping[str, object] 
     wrong = [name for name, value in explicit.items() if not isinstance(value, (str, bool, int))]
     if wrong:
         raise InvalidArgument(f"storage_options: {wrong[0]} is not a text, a number or a bool")
+    redaction.cover(spark)
     texts: dict[str, object] = dict(config.gather_storage_options(root, explicit, spark.conf.getAll))
     return texts if provider is None else {**texts, config.PROVIDER_OPTION: provider}
 
 
 def resolved(options: Mapping[str, object]) -> dict[str, str]:
     """What goes to the store: the credential provider, if there is one, has been asked now, and wins."""
+    return granted(options)[0]
+
+
+def granted(options: Mapping[str, object]) -> tuple[dict[str, str], float | None]:
+    """The same, and when the provider's credentials end, in seconds since the epoch; None = never."""
     provider, others = config.split_provider(options)
     given = {name: str(value) for name, value in others.items()}
-    return given if provider is None else _internal.overlay_storage_options(given, config.ask(provider)[0])
+    if provider is None:
+        return given, None
+    credentials, end = config.ask(provider)
+    return _internal.overlay_storage_options(given, credentials), end

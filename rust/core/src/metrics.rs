@@ -142,6 +142,8 @@ counters! {
     state_keys,
     /// Bytes of keys and values in live shards (gauge).
     state_bytes,
+    /// Folders of states that are open, each with one store and one log (gauge).
+    open_folders,
     /// Lookups answered by the hot tier.
     hot_hits,
     /// Lookups that the hot tier could not answer.

@@ -13,7 +13,7 @@
 //! Every input is read as it is, and again with all its checksums made right: nothing that is invented gets past a
 //! checksum otherwise.
 
-use crate::forge::{Entry, fix_envelope, fix_file, fix_set, one_block_set, peak_of};
+use crate::forge::{Entry, fix_envelope, fix_file, fix_note, fix_set, one_block_set, peak_of};
 use bytes::Bytes;
 use fastchangelog_core::format::byte_set::{
     ByteBlock, ByteRecords, SetBytes, Wanted, decode_byte_blocks, decode_columns, encode_byte_set,
@@ -39,6 +39,7 @@ pub const ALL: &[(&str, fn(&[u8]) -> bool)] = &[
     ("manifest", manifest),
     ("head", head),
     ("savepoint", savepoint),
+    ("note", note),
 ];
 
 const NAME: &str = "some/object";
@@ -270,6 +271,16 @@ pub fn changelog_handle(bytes: &[u8]) -> bool {
 /// A manifest of a savepoint.
 pub fn savepoint(bytes: &[u8]) -> bool {
     round_trip(bytes, |bytes| decode_savepoint(NAME, bytes), encode_savepoint, |_| ())
+}
+
+/// A folder's note.
+pub fn note(bytes: &[u8]) -> bool {
+    both(bytes, fix_note, |bytes| {
+        let note = decoded(bytes.len() as u64, || decode_note(NAME, bytes))?;
+        let written = again(encode_note(&note));
+        assert_eq!(again(decode_note(NAME, &written)), note);
+        Some(())
+    })
 }
 
 /// A manifest of a base.

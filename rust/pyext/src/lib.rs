@@ -47,12 +47,14 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::Server>()?;
     module.add_class::<server::MaterializeRun>()?;
     module.add_function(wrap_pyfunction!(handle::handle_json, module)?)?;
+    module.add_function(wrap_pyfunction!(store::folder_note_json, module)?)?;
     module.add_function(wrap_pyfunction!(store::head_json, module)?)?;
     module.add_function(wrap_pyfunction!(options::options_table, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_options, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_duration, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(options::overlay_storage_options, module)?)?;
+    module.add_function(wrap_pyfunction!(options::is_secret_option, module)?)?;
     module.add_function(wrap_pyfunction!(options::default_max_parallelism, module)?)?;
     module.add_function(wrap_pyfunction!(options::build_info, module)?)?;
     module.add_function(wrap_pyfunction!(options::failpoint, module)?)?;

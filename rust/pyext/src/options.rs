@@ -44,6 +44,12 @@ pub(crate) fn overlay_storage_options(
     store::overlaid(&under, &over)
 }
 
+/// True for the name of a storage option whose value must not be shown.
+#[pyfunction]
+pub(crate) fn is_secret_option(name: &str) -> bool {
+    store::is_secret(name)
+}
+
 /// Key groups of a state of `shards` shards.
 #[pyfunction]
 pub(crate) fn default_max_parallelism(shards: u32) -> u16 {

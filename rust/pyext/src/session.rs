@@ -122,6 +122,10 @@ impl ServerClient {
         self.call(py, Kind::Shards, &[])
     }
 
+    fn renew(&self, py: Python<'_>, renewal_json: &str) -> PyResult<()> {
+        self.call(py, Kind::Renew, renewal_json.as_bytes()).map(drop)
+    }
+
     fn set_failpoints(&self, py: Python<'_>, text: &str) -> PyResult<()> {
         self.call(py, Kind::SetFailpoints, text.as_bytes()).map(drop)
     }

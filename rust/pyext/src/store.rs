@@ -4,7 +4,7 @@
 use crate::gate::{Owner, enter};
 use fastchangelog_core::config::Options;
 use fastchangelog_core::failpoint::Failpoints;
-use fastchangelog_core::format::{decode_head, decode_manifest, decode_segment_index};
+use fastchangelog_core::format::{decode_head, decode_manifest, decode_note, decode_segment_index};
 use fastchangelog_core::metrics::SharedMetrics;
 use fastchangelog_core::store::{self, ObjectType, start_io_threads};
 use fastchangelog_core::{Error, Result};
@@ -122,6 +122,12 @@ pub(crate) fn segment_index_json(py: Python<'_>, name: &str, data: &[u8]) -> PyR
         let rows: Vec<_> = segments.iter().map(|s| (s.version.to_string(), &s.object.name)).collect();
         serde_json::to_string(&rows).map_err(Error::internal)
     })
+}
+
+/// A folder's note as JSON, without its format and its checksum.
+#[pyfunction]
+pub(crate) fn folder_note_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
+    enter(py, |_| serde_json::to_string(&decode_note(name, data)?).map_err(Error::internal))
 }
 
 /// A head of a state in process as JSON.

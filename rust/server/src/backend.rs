@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub trait Backend: Send + Sync + 'static {
     /// Opens a session from the JSON of an open request.
     fn open(self: Arc<Self>, request: &str) -> Result<Box<dyn SessionBackend>>;
+    /// Takes over newer credentials of a state, from the JSON of a renewal.
+    fn renew(&self, renewal: &str) -> Result<()>;
     /// The live shards as JSON values; each has at least `id`, `query_id`, `name` and `shard`.
     fn shards(&self) -> Vec<serde_json::Value>;
     /// Starts a materialization: the part that needs the shard. None when nothing changed since the last one.

@@ -4,16 +4,19 @@
 
 use crate::backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
 use arrow_schema::SchemaRef;
-use fastchangelog_core::engine::{Engine, MaterializeRun, OpenRequest, ResultBatches, Session, format_handle};
-use fastchangelog_core::{Error, Result};
+use fastchangelog_core::Result;
+use fastchangelog_core::engine::{Engine, MaterializeRun, OpenRequest, Renewal, ResultBatches, Session, format_handle};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Backend for Engine {
     fn open(self: Arc<Self>, request: &str) -> Result<Box<dyn SessionBackend>> {
-        let request: OpenRequest =
-            serde_json::from_str(request).map_err(|e| Error::internal(format!("an open request: {e}")))?;
-        Ok(Box::new(Engine::open(&self, &request)?))
+        Ok(Box::new(Engine::open(&self, &OpenRequest::parse(request)?)?))
+    }
+
+    fn renew(&self, renewal: &str) -> Result<()> {
+        Engine::renew(self, Renewal::parse(renewal)?);
+        Ok(())
     }
 
     fn shards(&self) -> Vec<serde_json::Value> {

@@ -50,6 +50,8 @@ pub enum Kind {
     Shutdown = 8,
     /// Request, for tests: set failpoints from their text form. Reply: `Ok`.
     SetFailpoints = 9,
+    /// Request: newer credentials of a state that sessions have open; JSON. Reply: `Ok`.
+    Renew = 10,
     /// Reply: done.
     Ok = 100,
     /// Reply: a piece of the result's Arrow IPC stream.
@@ -76,6 +78,7 @@ impl Kind {
             7 => Self::Ping,
             8 => Self::Shutdown,
             9 => Self::SetFailpoints,
+            10 => Self::Renew,
             100 => Self::Ok,
             101 => Self::Result,
             102 => Self::ResultEnd,

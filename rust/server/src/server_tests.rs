@@ -20,6 +20,7 @@ struct Fake {
     /// Called when a session of the state "slow" is opened, before its shard is there.
     opening: Mutex<Option<Box<dyn FnMut() + Send>>>,
     slow: AtomicBool,
+    renewals: Mutex<Vec<String>>,
 }
 
 impl Backend for Fake {
@@ -34,6 +35,11 @@ impl Backend for Fake {
             self.slow.store(true, Ordering::SeqCst);
         }
         Ok(Box::new(FakeSession { fake: self, rows: vec![], bytes: 0, committed: false }))
+    }
+
+    fn renew(&self, renewal: &str) -> Result<()> {
+        self.renewals.lock().push(renewal.to_owned());
+        Ok(())
     }
 
     fn shards(&self) -> Vec<Value> {
@@ -220,6 +226,22 @@ fn results_travel_while_the_commit_runs() {
     open.send(()).unwrap();
     session.commit(&quiet).unwrap();
     assert_eq!(world.fake.committed.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn credentials_are_renewed_while_a_session_commits() {
+    let world = world();
+    let (open, gate) = mpsc::channel();
+    *world.fake.gate.lock() = Some(gate);
+    let mut session = session(&world);
+    session.finish(true, &quiet).unwrap();
+    let mut other = Client::connect(settings(&world), &quiet).unwrap();
+    assert_eq!(other.call(Kind::Renew, b"open-sesame", &quiet).unwrap().0, Kind::Ok);
+    assert_eq!(*world.fake.renewals.lock(), ["open-sesame"]);
+    assert!(other.call(Kind::Renew, b"\xff", &quiet).is_err());
+    open.send(()).unwrap();
+    session.commit(&quiet).unwrap();
+    assert!(!log_lines(&world).iter().any(|line| line.to_string().contains("sesame")), "nothing of it is logged");
 }
 
 #[test]

@@ -151,6 +151,7 @@ impl Connection<'_> {
             Kind::Finish => return self.results(header, body == [1]),
             Kind::Commit => self.commit().map(|handle| (Kind::Handle, handle)),
             Kind::Ping => Ok((Kind::Ok, Vec::new())),
+            Kind::Renew => self.renew(body).map(|()| (Kind::Ok, Vec::new())),
             Kind::Metrics => Ok((Kind::Text, json!(self.shared.metrics()).to_string().into_bytes())),
             Kind::Shards => Ok((Kind::Text, json!(self.shared.shards()).to_string().into_bytes())),
             Kind::Shutdown => {
@@ -188,6 +189,11 @@ impl Connection<'_> {
         self.shared.sessions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.phase = Phase::Open(session);
         Ok(())
+    }
+
+    fn renew(&self, body: &[u8]) -> Result<()> {
+        let text = std::str::from_utf8(body).map_err(|_| Error::internal("new credentials that are not UTF-8"))?;
+        self.shared.backend.renew(text)
     }
 
     fn merge(&mut self, payload: &[u8]) -> Result<()> {

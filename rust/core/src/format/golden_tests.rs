@@ -296,3 +296,19 @@ fn golden_log_objects() {
         }
     }
 }
+
+#[test]
+fn golden_notes() {
+    let note = FolderNote {
+        query_id: "0b1c6d2e-5d0e-4a7e-9a53-2f1f3f0c9e11".to_owned(),
+        name: "größte".to_owned(),
+        checkpoint: Some("s3://b/checkpoint".to_owned()),
+        shards: 8,
+        max_parallelism: 128,
+        start_from: Some(("s3://b/savepoint".to_owned(), format!("{:032x}", id(7)))),
+    };
+    let fresh = encode_note(&note).unwrap();
+    let stored = golden("note_v2.json", &fresh);
+    assert_eq!(decode_note("note_v2.json", &stored).unwrap(), note);
+    assert_eq!(stored, fresh);
+}

@@ -23,6 +23,7 @@
 //! manifest  a materialized base
 //! head      the newest checkpoint of a state in process
 //! savepoint  what a savepoint consists of
+//! note      what is fixed when a state starts, as JSON
 //! wire      cursor, varints, envelopes, checksum
 //! ```
 
@@ -33,6 +34,7 @@ pub(crate) mod compress;
 pub mod handle;
 pub mod head;
 pub mod manifest;
+pub mod note;
 pub mod object;
 pub mod savepoint;
 pub mod segment;
@@ -43,6 +45,7 @@ pub use changelog_handle::{decode_changelog_handle, encode_changelog_handle};
 pub use handle::{decode_handle, decode_segment_index, encode_handle, encode_segment_index};
 pub use head::{Head, decode_head, encode_head};
 pub use manifest::{Manifest, ManifestFile, PackedPart, decode_manifest, encode_manifest};
+pub use note::{FolderNote, decode_note, encode_note};
 pub use object::{FILE_HEADER_LEN, decode_file, file_footer, file_header};
 pub use savepoint::{decode_savepoint, encode_savepoint};
 pub use segment::{decode_set, decode_set_range, encode_set};

@@ -218,6 +218,30 @@ pub struct Shard {
     whole: AtomicU64,
     /// What its first version is; unset = empty.
     beginning: OnceLock<Arc<Beginning>>,
+    /// What was live at the last look that did not have to wait.
+    seen: Mutex<Seen>,
+}
+
+/// Numbers of a live state.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    log_bytes: u64,
+    segments: usize,
+    state_bytes: u64,
+    state_keys: u64,
+    hot_bytes: u64,
+}
+
+impl Seen {
+    fn of(live: &Live) -> Self {
+        Self {
+            log_bytes: live.lineage.log_bytes(),
+            segments: live.lineage.segments.len(),
+            state_bytes: live.state_bytes,
+            state_keys: live.state_keys,
+            hot_bytes: live.keyed.hot_bytes(),
+        }
+    }
 }
 
 /// What the outside may know about a shard.
@@ -243,6 +267,8 @@ pub struct ShardStatus {
     pub hot_bytes: u64,
     /// True while a materialization runs or waits to be taken over by a handle.
     pub materializing: bool,
+    /// False while a version is being made live, or while no credentials are good: a materialization would have to wait.
+    pub at_rest: bool,
     /// Milliseconds since the last completed materialization (or since the shard was opened).
     pub since_materialized_millis: u64,
     /// Milliseconds since the last session.
@@ -268,6 +294,7 @@ impl Shard {
             hot_limit: AtomicU64::new(FIRST_HOT_LIMIT),
             whole: AtomicU64::new(0),
             beginning: OnceLock::new(),
+            seen: Mutex::default(),
         })
     }
 
@@ -295,8 +322,7 @@ impl Shard {
 
     /// What its hot tier would use. Waits for nobody.
     pub fn want(&self) -> Want {
-        let idle = self.context.clock.now_millis().saturating_sub(self.last_used_millis.load(Ordering::Relaxed));
-        let active = self.sessions.load(Ordering::Relaxed) > 0 || idle < ACTIVE_MILLIS;
+        let active = self.sessions.load(Ordering::Relaxed) > 0 || self.idle_millis() < ACTIVE_MILLIS;
         let held = self.hot_bytes().unwrap_or_else(|| self.hot_limit.load(Ordering::Relaxed));
         let whole = self.whole.load(Ordering::Relaxed);
         Want { bytes: if active { held.max(whole) / 8 * 9 } else { held }, active }
@@ -328,28 +354,43 @@ impl Shard {
         live.keyed.set_hot_limit(self.hot_limit.load(Ordering::Relaxed))
     }
 
-    /// What the outside may know.
+    /// True unless a version is being made live, which may take as long as a restore.
+    pub fn is_at_rest(&self) -> bool {
+        !self.transition.is_locked()
+    }
+
+    /// Milliseconds since the last session.
+    pub fn idle_millis(&self) -> u64 {
+        self.context.clock.now_millis().saturating_sub(self.last_used_millis.load(Ordering::Relaxed))
+    }
+
+    /// What the outside may know. Does not wait: of a state that is being changed it tells what was seen last.
     pub fn status(&self) -> ShardStatus {
         let now = self.context.clock.now_millis();
         let (materializing, last) = {
             let control = self.control.lock();
             (control.materializing || control.waiting.is_some(), control.last_materialized_millis)
         };
-        let live = self.live.read();
-        let live = live.as_ref();
+        let now_seen = self.live.try_read().map(|live| live.as_ref().map(Seen::of).unwrap_or_default());
+        let seen = {
+            let mut seen = self.seen.lock();
+            *seen = now_seen.unwrap_or(*seen);
+            *seen
+        };
         ShardStatus {
             id: self.id.clone(),
             query_id: self.context.query_id.clone(),
             name: self.context.name.clone(),
             shard: self.placement.shard,
-            log_bytes_since_base: live.map_or(0, |l| l.lineage.log_bytes()),
-            segments_since_base: live.map_or(0, |l| l.lineage.segments.len()),
-            state_bytes: live.map_or(0, |l| l.state_bytes),
-            state_keys: live.map_or(0, |l| l.state_keys),
-            hot_bytes: live.map_or(0, |l| l.keyed.hot_bytes()),
+            log_bytes_since_base: seen.log_bytes,
+            segments_since_base: seen.segments,
+            state_bytes: seen.state_bytes,
+            state_keys: seen.state_keys,
+            hot_bytes: seen.hot_bytes,
             materializing,
+            at_rest: self.is_at_rest(),
             since_materialized_millis: now.saturating_sub(last),
-            idle_millis: now.saturating_sub(self.last_used_millis.load(Ordering::Relaxed)),
+            idle_millis: self.idle_millis(),
             sessions: self.sessions.load(Ordering::Relaxed),
         }
     }

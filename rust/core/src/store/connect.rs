@@ -5,7 +5,7 @@
 //! Does not own: requests (`retry`), which options contradict each other (`environment`), how credentials are fetched and
 //! kept (`credentials`), nor reading Hadoop's settings (Python translates them to storage options).
 
-use super::credentials::{Credential, Provided, Provider, Watched};
+use super::credentials::{Provider, Renew, Watched};
 use super::diagnose::{Redactor, Source, clean_url, diagnose, diagnose_io};
 use super::environment::{Environment, StoreKey, Topic, is_secret, topics};
 use super::local::LocalFiles;
@@ -18,7 +18,7 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
-use object_store::{ClientConfigKey, CredentialProvider, ObjectStore, RetryConfig};
+use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -42,6 +42,8 @@ pub(super) struct Connected {
     /// Which store this is, for copies that it makes by itself; none if it was not tried there.
     pub(super) place: Option<String>,
     pub(super) redactor: Redactor,
+    /// How other credentials are had when the store refuses those that it got.
+    pub(super) renew: Option<Arc<dyn Renew>>,
 }
 
 /// Names of storage options that are suggested when an unknown one is close.
@@ -183,6 +185,7 @@ pub(super) fn connect(
                 remote: false,
                 place: Some(format!("memory://{name}")),
                 redactor: Redactor::default(),
+                renew: None,
             })
         }
         scheme => remote(scheme, &url, &shown, storage_options, provider, options, environment),
@@ -218,6 +221,7 @@ fn local(path: &Path, options: &Options) -> Result<Connected> {
         remote: false,
         place: None,
         redactor: Redactor::default(),
+        renew: None,
     })
 }
 
@@ -246,6 +250,7 @@ fn remote(
         .iter()
         .any(|(k, v)| k.to_ascii_lowercase().contains("endpoint") && v.trim_start().starts_with("http://"));
 
+    let mut renew: Option<Arc<dyn Renew>> = None;
     // The builder with `$beside` (from farther away) and `$given`, and then with credentials that are watched where they
     // are fetched: by the caller's function, or by the store that a first build makes.
     macro_rules! build {
@@ -264,7 +269,11 @@ fn remote(
                 builder = builder.with_config(key, value);
             }
             match (provider, $fetched) {
-                (Some(provider), _) => builder = builder.with_credentials(provided(provider, &redactor)),
+                (Some(provider), _) => {
+                    let (credentials, renewed_by) = provider.connect(&redactor)?;
+                    renew = Some(renewed_by);
+                    builder = builder.with_credentials(credentials);
+                }
                 (None, Some(source)) => {
                     let first = builder.clone().build().map_err(failed)?;
                     let watched = Watched::over(Arc::clone(first.credentials()), source, redactor.clone());
@@ -336,11 +345,7 @@ fn remote(
         }
     };
     let prefix = prefix_of(url, shown)?;
-    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, remote: true, place, redactor })
-}
-
-fn provided<T: Credential>(provider: Provider, redactor: &Redactor) -> Arc<dyn CredentialProvider<Credential = T>> {
-    Arc::new(Provided::new(provider, redactor.clone()))
+    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, remote: true, place, redactor, renew })
 }
 
 /// The storage options of a kind of store; an unknown name is an error.

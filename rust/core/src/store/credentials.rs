@@ -1,8 +1,10 @@
-//! Credentials that are fetched: by a function of the caller, or by `object_store` from a service.
+//! Credentials that change: given by a function of the caller, handed in by it, or fetched by `object_store` from a service.
 //!
-//! Owns: asking the caller's function and keeping its answer until shortly before its end; telling the redactor what was
-//! fetched; marking errors as those of credentials.
-//! Does not own: which source is used (`connect`), what an error means (`diagnose`).
+//! Owns: asking the caller's function and keeping its answer until shortly before its end or until a store refuses it;
+//! what the caller hands in, as a store takes it; telling the redactor what was fetched; marking errors as those of
+//! credentials.
+//! Does not own: which source is used (`connect`), which of the sets that were handed in counts (`handed`), what an error
+//! means (`diagnose`).
 //!
 //! Invariants:
 //! 1. the function runs on a thread of its own, once at a time: no I/O thread waits for it, and none is joined;
@@ -12,7 +14,7 @@
 use super::diagnose::{CredentialsError, Redactor, Source, source_text};
 use super::environment::StoreKey;
 use crate::clock::SharedClock;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use async_trait::async_trait;
 use object_store::CredentialProvider;
 use object_store::aws::{AmazonS3ConfigKey, AwsCredential};
@@ -22,37 +24,65 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
+
+pub use super::handed::{Granted, HandedIn};
 
 /// Credentials are asked for again this long before they end, or after half of their time if that is later.
 const MARGIN_MILLIS: u64 = 5 * 60 * 1000;
 /// When the function failed, and what it gave before is still good: the time until it is asked again.
 const PAUSE_MILLIS: u64 = 10 * 1000;
 
-/// What a function gives.
-#[derive(Clone, Default)]
-pub struct Granted {
-    /// Credentials under the names that they have as storage options.
-    pub options: BTreeMap<String, String>,
-    /// When they end, in milliseconds since the epoch; none = never.
-    pub expires_at_millis: Option<u64>,
-}
-
 /// A function that gives credentials; it may take its time.
 pub type Ask = Arc<dyn Fn() -> Result<Granted> + Send + Sync>;
 
 /// A caller's source of credentials.
 #[derive(Clone)]
-pub struct Provider {
-    ask: Ask,
-    clock: SharedClock,
+pub struct Provider(Given);
+
+#[derive(Clone)]
+enum Given {
+    Function { ask: Ask, clock: SharedClock },
+    Handed(Arc<HandedIn>),
 }
 
 impl Provider {
     /// Asks `ask`, and again before what it gave ends by `clock`.
     pub fn new(ask: Ask, clock: SharedClock) -> Self {
-        Self { ask, clock }
+        Self(Given::Function { ask, clock })
     }
+
+    /// Uses what is handed in.
+    pub fn handed(credentials: Arc<HandedIn>) -> Self {
+        Self(Given::Handed(credentials))
+    }
+
+    /// The credentials as a store takes them, and how others are had when it refuses them.
+    pub(super) fn connect<T: Credential>(
+        self,
+        redactor: &Redactor,
+    ) -> Result<(Arc<dyn CredentialProvider<Credential = T>>, Arc<dyn Renew>)> {
+        let redactor = redactor.clone();
+        Ok(match self.0 {
+            Given::Function { ask, clock } => {
+                let provided = Arc::new(Provided::<T>::new(ask, clock, redactor));
+                (Arc::clone(&provided) as _, provided)
+            }
+            Given::Handed(handed) => {
+                let handed = Arc::new(Handed::<T>::new(handed, redactor)?);
+                (Arc::clone(&handed) as _, handed)
+            }
+        })
+    }
+}
+
+/// Credentials of which there may be others when a store refuses them.
+pub(super) trait Renew: Send + Sync + fmt::Debug {
+    /// The number of those that are used now.
+    fn number(&self) -> u64;
+    /// The store refused those of this number. True if the next attempt may have others.
+    fn refuse(&self, number: u64) -> bool;
 }
 
 /// What of a credential must never be shown, and how it is made of what a function gave.
@@ -113,7 +143,7 @@ impl Credential for GcpCredential {
 }
 
 fn unusable(what: &str) -> Error {
-    Error::invalid(format!("the credential provider returned {what}; correct what it returns"))
+    Error::invalid(format!("the storage options or the credential provider gave {what}; correct what they give"))
 }
 
 /// The values of the options `wanted`; an option that is none of them is an error.
@@ -131,6 +161,7 @@ fn pick<K: StoreKey, const N: usize>(
 }
 
 struct Kept<T> {
+    number: u64,
     credential: Arc<T>,
     ask_again_millis: Option<u64>,
     expires_at_millis: Option<u64>,
@@ -143,9 +174,14 @@ struct Answers<T> {
 
 /// Credentials of the caller's function.
 pub(super) struct Provided<T> {
-    provider: Provider,
+    ask: Ask,
+    clock: SharedClock,
     redactor: Redactor,
     answers: tokio::sync::Mutex<Answers<T>>,
+    /// The number of the answer that is kept.
+    number: AtomicU64,
+    /// The greatest number of an answer that a store refused.
+    refused: AtomicU64,
 }
 
 impl<T> fmt::Debug for Provided<T> {
@@ -155,13 +191,14 @@ impl<T> fmt::Debug for Provided<T> {
 }
 
 impl<T: Credential> Provided<T> {
-    pub(super) fn new(provider: Provider, redactor: Redactor) -> Self {
-        Self { provider, redactor, answers: tokio::sync::Mutex::new(Answers { kept: None, pending: None }) }
+    pub(super) fn new(ask: Ask, clock: SharedClock, redactor: Redactor) -> Self {
+        let answers = tokio::sync::Mutex::new(Answers { kept: None, pending: None });
+        Self { ask, clock, redactor, answers, number: AtomicU64::new(0), refused: AtomicU64::new(0) }
     }
 
     fn ask(&self) -> oneshot::Receiver<Result<Granted>> {
         let (sender, receiver) = oneshot::channel();
-        let ask = Arc::clone(&self.provider.ask);
+        let ask = Arc::clone(&self.ask);
         // Without a thread the sender is dropped, which the receiver reports.
         let _ = std::thread::Builder::new().name("fcl-credentials".to_owned()).spawn(move || sender.send(ask()));
         receiver
@@ -170,10 +207,23 @@ impl<T: Credential> Provided<T> {
     fn keep(&self, granted: &Granted) -> Result<Kept<T>> {
         self.redactor.learn(granted.options.values().cloned());
         let credential = Arc::new(T::from_options(&granted.options)?);
-        let now = self.provider.clock.now_millis();
+        let now = self.clock.now_millis();
         let ask_again_millis =
             granted.expires_at_millis.map(|end| end - MARGIN_MILLIS.min(end.saturating_sub(now) / 2));
-        Ok(Kept { credential, ask_again_millis, expires_at_millis: granted.expires_at_millis })
+        let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(Kept { number, credential, ask_again_millis, expires_at_millis: granted.expires_at_millis })
+    }
+}
+
+impl<T: Credential> Renew for Provided<T> {
+    fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    fn refuse(&self, number: u64) -> bool {
+        // An attempt that began before the first answer used that one.
+        self.refused.fetch_max(number.max(1), Ordering::Relaxed);
+        true
     }
 }
 
@@ -184,7 +234,11 @@ impl<T: Credential> CredentialProvider for Provided<T> {
     async fn get_credential(&self) -> object_store::Result<Arc<T>> {
         let mut answers = self.answers.lock().await;
         let Answers { kept, pending } = &mut *answers;
-        let now = || self.provider.clock.now_millis();
+        let now = || self.clock.now_millis();
+        let refused = self.refused.load(Ordering::Relaxed);
+        if kept.as_ref().is_some_and(|kept| kept.number <= refused) {
+            *kept = None;
+        }
         if let Some(kept) = kept
             && kept.ask_again_millis.is_none_or(|end| now() < end)
         {
@@ -210,6 +264,68 @@ impl<T: Credential> CredentialProvider for Provided<T> {
                     Err(CredentialsError { source: Source::Function(error.kind()), text }.into())
                 }
             },
+        }
+    }
+}
+
+/// Credentials that are handed in, as a store takes them.
+pub(super) struct Handed<T> {
+    given: Arc<HandedIn>,
+    redactor: Redactor,
+    /// The number of the set that was used last, and what was made of it.
+    last: Mutex<Option<(u64, Arc<T>)>>,
+}
+
+impl<T> fmt::Debug for Handed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Handed")
+    }
+}
+
+impl<T: Credential> Handed<T> {
+    /// Of `given`, which must be credentials of this store.
+    fn new(given: Arc<HandedIn>, redactor: Redactor) -> Result<Self> {
+        let this = Self { given, redactor, last: Mutex::new(None) };
+        this.current()?;
+        Ok(this)
+    }
+
+    /// What is used now; none if all that was handed in has ended.
+    fn current(&self) -> Result<Option<Arc<T>>> {
+        let Some(set) = self.given.set() else { return Ok(None) };
+        let mut last = self.last.lock();
+        if let Some((number, credential)) = last.as_ref()
+            && *number == set.number
+        {
+            return Ok(Some(Arc::clone(credential)));
+        }
+        self.redactor.learn(set.granted.options.values().cloned());
+        let credential = Arc::new(T::from_options(&set.granted.options)?);
+        *last = Some((set.number, Arc::clone(&credential)));
+        Ok(Some(credential))
+    }
+}
+
+impl<T: Credential> Renew for Handed<T> {
+    fn number(&self) -> u64 {
+        self.given.number()
+    }
+
+    fn refuse(&self, number: u64) -> bool {
+        self.given.refuse(number)
+    }
+}
+
+#[async_trait]
+impl<T: Credential> CredentialProvider for Handed<T> {
+    type Credential = T;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<T>> {
+        let failed = |kind, text| CredentialsError { source: Source::Handed(kind), text };
+        match self.current() {
+            Ok(Some(credential)) => Ok(credential),
+            Ok(None) => Err(failed(ErrorKind::Retryable, "those that were given have ended".to_owned()).into()),
+            Err(error) => Err(failed(error.kind(), error.message().to_owned()).into()),
         }
     }
 }

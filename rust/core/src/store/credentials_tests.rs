@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::clock::{Clock, ManualClock};
-use crate::error::ErrorKind;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 const START: u64 = 1_800_000_000_000;
@@ -30,8 +29,7 @@ fn rotating(
         let pairs: Vec<_> = pairs.iter().map(|(k, v)| (*k, v.as_str())).collect();
         Ok(granted(&pairs, millis.map(|millis| time.now_millis() + millis)))
     };
-    let provider = Provider::new(Arc::new(ask), Arc::clone(clock) as SharedClock);
-    (Provided::new(provider, Redactor::default()), calls)
+    (Provided::new(Arc::new(ask), Arc::clone(clock) as SharedClock, Redactor::default()), calls)
 }
 
 async fn key(provided: &Provided<AwsCredential>) -> String {
@@ -91,8 +89,7 @@ async fn an_answer_that_comes_late_is_used_by_the_next_attempt() {
         let _ = gate.lock().recv();
         Ok(granted(&[("access_key_id", "k"), ("secret_access_key", "s")], None))
     };
-    let provider = Provider::new(Arc::new(ask), ManualClock::at(START));
-    let provided: Provided<AwsCredential> = Provided::new(provider, Redactor::default());
+    let provided: Provided<AwsCredential> = Provided::new(Arc::new(ask), ManualClock::at(START), Redactor::default());
     for _ in 0..3 {
         let attempt = provided.get_credential();
         assert!(futures::FutureExt::now_or_never(attempt).is_none(), "given up");
@@ -106,8 +103,7 @@ async fn an_answer_that_comes_late_is_used_by_the_next_attempt() {
 async fn what_is_given_is_known_to_the_redactor() {
     let redactor = Redactor::default();
     let ask = || Ok(granted(&[("account_key", "c2VzYW1lLW9wZW4=")], None));
-    let provider = Provider::new(Arc::new(ask), ManualClock::at(START));
-    let provided: Provided<AzureCredential> = Provided::new(provider, redactor.clone());
+    let provided: Provided<AzureCredential> = Provided::new(Arc::new(ask), ManualClock::at(START), redactor.clone());
     let watched = Watched::over(Arc::new(provided), Source::Service, redactor.clone());
     watched.get_credential().await.unwrap();
     assert_eq!(redactor.clean("key c2VzYW1lLW9wZW4="), "key ***");
@@ -132,4 +128,51 @@ fn answers_of_another_shape_are_refused_by_name() {
     let token = granted(&[("token", "t")], None).options;
     assert_eq!(GcpCredential::from_options(&token).unwrap().bearer, "t");
     assert!(matches!(AzureCredential::from_options(&token).unwrap(), AzureCredential::BearerToken(_)));
+}
+
+#[tokio::test]
+async fn keys_that_a_store_refused_are_asked_for_again() {
+    let clock = ManualClock::at(START);
+    let (provided, calls) = rotating(&clock, Some(3_600_000), 2);
+    let before = provided.number();
+    assert_eq!(key(&provided).await, "0");
+    assert!(provided.refuse(before), "an attempt that began before the first answer");
+    assert_eq!(key(&provided).await, "1");
+    assert!(provided.refuse(1), "a slower attempt with the keys of before");
+    assert_eq!((key(&provided).await.as_str(), calls.load(Ordering::SeqCst)), ("1", 2), "newer ones are there");
+    assert!(provided.refuse(provided.number()));
+    let error = provided.get_credential().await.unwrap_err();
+    assert!(error.to_string().contains("the vault is sealed"), "refused keys are not used for want of others: {error}");
+}
+
+fn handed(clock: &Arc<ManualClock>, redactor: &Redactor) -> (Arc<HandedIn>, Handed<AwsCredential>) {
+    let pairs = [("access_key_id", "first"), ("secret_access_key", "open-sesame")];
+    let shared = HandedIn::new(granted(&pairs, Some(START + 60_000)), Arc::clone(clock) as _);
+    let handed = Handed::new(Arc::clone(&shared), redactor.clone()).unwrap();
+    (shared, handed)
+}
+
+#[tokio::test]
+async fn what_is_handed_in_is_used_by_the_next_attempt_and_known_to_the_redactor() {
+    let (clock, redactor) = (ManualClock::at(START), Redactor::default());
+    let (shared, handed) = handed(&clock, &redactor);
+    let first = handed.get_credential().await.unwrap();
+    assert!(Arc::ptr_eq(&first, &handed.get_credential().await.unwrap()), "made once");
+    let pairs = [("access_key_id", "second"), ("secret_access_key", "open-barley"), ("token", "tick-tock")];
+    shared.hand_in(granted(&pairs, Some(START + 120_000)));
+    assert_eq!(handed.get_credential().await.unwrap().key_id, "second");
+    assert_eq!(redactor.clean("open-sesame open-barley tick-tock"), "*** *** ***");
+    clock.advance(Duration::from_mins(2));
+    let error = handed.get_credential().await.unwrap_err();
+    let diagnosis = super::super::diagnose::diagnose(&error);
+    assert!(diagnosis.permanent.is_none() && diagnosis.cause.contains("have ended"), "{diagnosis:?}");
+    assert!(diagnosis.advice.contains("expires_at"), "{diagnosis:?}");
+}
+
+#[test]
+fn what_is_handed_in_is_checked_when_a_store_is_opened() {
+    let pairs = [("access_key_id", "k")];
+    let shared = HandedIn::new(granted(&pairs, None), ManualClock::at(START) as _);
+    let error = Provider::handed(shared).connect::<AwsCredential>(&Redactor::default()).unwrap_err();
+    assert!(error.message().contains("secret_access_key"), "{error}");
 }

@@ -50,6 +50,8 @@ impl Diagnosis {
 pub(super) enum Source {
     /// The caller's function, which said what kind of error it is.
     Function(ErrorKind),
+    /// What the caller handed in; what is wrong with it.
+    Handed(ErrorKind),
     /// The machine's metadata service, which need not exist.
     Machine,
     /// A service that the options or the environment name.
@@ -81,6 +83,8 @@ const FIX_RIGHTS: &str = "check the credentials and that they may read, write, l
 const FIX_NO_CREDENTIALS: &str = "set credentials in `storage_options` or in the environment of the executors";
 const FIX_SOURCE: &str = "correct the source of the credentials that the storage options or the environment name";
 const FIX_PROVIDER: &str = "see why the `credential_provider` failed";
+const FIX_HANDED: &str = "let the `credential_provider` say in `expires_at` when its credentials end, and give ones that \
+                          last longer than the time between two batches";
 const FIX_FOLDER_RIGHTS: &str =
     "give the user that runs the executors the right to write there, or choose another folder";
 const FIX_SPACE: &str = "free space there or choose another location for the state";
@@ -123,6 +127,11 @@ pub(super) fn diagnose(error: &object_store::Error) -> Diagnosis {
             None => diagnose_http(&text, source_text(error)),
         },
     }
+}
+
+/// True if the store itself refused the credentials, or what they may do; other credentials may help.
+pub(super) fn is_refusal(error: &object_store::Error, diagnosis: &Diagnosis) -> bool {
+    diagnosis.permanent == Some(ErrorKind::PermissionDenied) && credentials_error(error).is_none()
 }
 
 fn is_bucket_missing(text: &str) -> bool {
@@ -193,6 +202,8 @@ fn diagnose_credentials(failed: &CredentialsError) -> Diagnosis {
     match failed.source {
         Source::Function(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_PROVIDER },
         Source::Function(kind) => Diagnosis::never(kind, cause, FIX_PROVIDER),
+        Source::Handed(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_HANDED },
+        Source::Handed(kind) => Diagnosis::never(kind, cause, FIX_OPTIONS),
         // Busy, as the services of Amazon, Azure and Google say it.
         _ if matches!(status, Some(408 | 425 | 429 | 500..)) || has(&["Throttl", "IDPCommunicationError"]) => {
             Diagnosis::again(cause)

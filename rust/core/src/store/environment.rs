@@ -206,7 +206,7 @@ impl FromIterator<(String, String)> for Environment {
 }
 
 /// True for names of options and variables whose values must never be shown.
-pub(super) fn is_secret(name: &str) -> bool {
+pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     ["key", "secret", "token", "sas", "password", "credential", "bearer", "service_account"]
         .iter()
@@ -229,6 +229,23 @@ pub fn overlaid(under: &BTreeMap<String, String>, over: &BTreeMap<String, String
     });
     merged.extend(over.iter().map(|(name, value)| (name.clone(), value.clone())));
     merged
+}
+
+/// The credentials among storage options, as a caller may hand in others of later, and the other options.
+///
+/// Sources of credentials, such as a role, a profile or the key of a service account, are no credentials here: a store
+/// fetches credentials from them by itself.
+pub fn split_credentials(
+    storage_options: &BTreeMap<String, String>,
+) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+    type S3 = AmazonS3ConfigKey;
+    type Azure = AzureConfigKey;
+    let is_credential = |name: &str| {
+        matches!(S3::named(name), Some(S3::AccessKeyId | S3::SecretAccessKey | S3::Token))
+            || matches!(Azure::named(name), Some(Azure::AccessKey | Azure::SasKey | Azure::Token))
+            || matches!(GoogleConfigKey::named(name), Some(GoogleConfigKey::BearerToken))
+    };
+    storage_options.clone().into_iter().partition(|(name, _)| is_credential(name))
 }
 
 #[cfg(test)]
@@ -276,6 +293,29 @@ mod tests {
         let off = [(AzureConfigKey::UseAzureCli, "false".to_owned())];
         assert_eq!(topics(&off), [Topic::Nothing]);
         assert_eq!(topics(&[(AzureConfigKey::UseAzureCli, "true".to_owned())]), [Topic::CommandLine]);
+    }
+
+    #[test]
+    fn credentials_are_told_from_what_leads_to_them() {
+        let (credentials, others) = split_credentials(&map(&[
+            ("aws_access_key_id", "a"),
+            ("SECRET_ACCESS_KEY", "a"),
+            ("session_token", "a"),
+            ("azure_storage_account_key", "a"),
+            ("sas_token", "a"),
+            ("bearer_token", "a"),
+            ("token", "a"),
+            ("region", "b"),
+            ("endpoint", "b"),
+            ("role_arn", "b"),
+            ("aws_profile", "b"),
+            ("client_secret", "b"),
+            ("google_service_account_key", "b"),
+            ("skip_signature", "b"),
+            ("account_name", "b"),
+        ]));
+        assert!(credentials.len() == 7 && credentials.values().all(|value| value == "a"), "{:?}", credentials.keys());
+        assert!(others.len() == 8 && others.values().all(|value| value == "b"), "{:?}", others.keys());
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub mod credentials;
 mod diagnose;
 mod environment;
 pub mod fault;
+mod handed;
 mod hedge;
 mod local;
 mod parts;
@@ -39,7 +40,7 @@ pub(crate) mod transfer;
 
 pub use background::{Background, Foreground};
 pub use claim::Claim;
-pub use environment::overlaid;
+pub use environment::{is_secret, overlaid, split_credentials};
 pub use paths::{
     FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, SWEEP_MARK, head_name, head_number, index_name, log_name,
     manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
@@ -143,7 +144,8 @@ impl Store {
         failpoints: SharedFailpoints,
     ) -> Result<Self> {
         let connected = connect::connect(uri, storage_options, provider, options, &Environment::of_process())?;
-        let requests = Requests::new(options, metrics, failpoints, connected.redactor, rand::random());
+        let requests =
+            Requests::new(options, metrics, failpoints, connected.redactor, rand::random()).renewed_by(connected.renew);
         let inner = Inner {
             store: connected.store,
             requests,

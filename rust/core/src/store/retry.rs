@@ -8,9 +8,11 @@
 //! 1. a request fails once, after its last attempt, never between attempts;
 //! 2. attempts of one request never overlap: the one that timed out is dropped before the next starts; a second
 //!    attempt beside a slow one is another request, under another name (`hedge`);
-//! 3. every wait has a bound: an attempt by `request_timeout` plus an allowance for its bytes, all by `max_attempts`.
+//! 3. every wait has a bound: an attempt by `request_timeout` plus an allowance for its bytes, all by `max_attempts`;
+//! 4. a refusal of credentials is final unless there are others, and then once more: with those.
 
-use super::diagnose::{Diagnosis, Redactor, diagnose};
+use super::credentials::Renew;
+use super::diagnose::{Diagnosis, Redactor, diagnose, is_refusal};
 use crate::config::Options;
 use crate::error::{Error, ErrorKind};
 use crate::failpoint::SharedFailpoints;
@@ -126,6 +128,8 @@ pub(super) struct Requests {
     pub(super) failpoints: SharedFailpoints,
     pub(super) redactor: Redactor,
     pub(super) jitter: Jitter,
+    /// How other credentials are had when the store refuses those of an attempt.
+    pub(super) renew: Option<Arc<dyn Renew>>,
 }
 
 impl Requests {
@@ -143,7 +147,13 @@ impl Requests {
             failpoints,
             redactor,
             jitter: Jitter::seeded(seed),
+            renew: None,
         }
+    }
+
+    /// The same requests, with credentials that `renew` renews.
+    pub(super) fn renewed_by(self, renew: Option<Arc<dyn Renew>>) -> Self {
+        Self { renew, ..self }
     }
 
     /// A slot for one request, if one is free that nobody waits for.
@@ -174,7 +184,9 @@ impl Requests {
             Tries::Once(slot) => (1, Some(slot)),
         };
         let mut number = 1;
+        let mut renewed = false;
         loop {
+            let credentials = self.renew.as_ref().map_or(0, |renew| renew.number());
             let failure = match self.once(call, slot.take(), attempt(number)).await {
                 Ok(value) => {
                     self.metrics.request_attempts.record(number as u64);
@@ -187,7 +199,14 @@ impl Requests {
                     self.metrics.store_failures.add(1);
                     return Err(error);
                 }
-                Failure::Store(error) => diagnose(&error),
+                Failure::Store(error) => {
+                    let diagnosis = diagnose(&error);
+                    let others = is_refusal(&error, &diagnosis)
+                        && !renewed
+                        && self.renew.as_ref().is_some_and(|renew| renew.refuse(credentials));
+                    renewed |= others;
+                    Diagnosis { permanent: diagnosis.permanent.filter(|_| !others), ..diagnosis }
+                }
                 Failure::Again(cause) => Diagnosis {
                     permanent: None,
                     cause,
@@ -259,3 +278,7 @@ impl Requests {
         )
     }
 }
+
+#[cfg(test)]
+#[path = "retry_tests.rs"]
+mod tests;

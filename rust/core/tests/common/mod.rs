@@ -235,6 +235,7 @@ impl World {
             ephemeral: false,
             options: self.options.clone(),
             storage_options: BTreeMap::new(),
+            credentials_expire_at: None,
             checkpoint: None,
         }
     }

@@ -106,6 +106,21 @@ pub fn fix_file(bytes: &mut [u8]) {
     }
 }
 
+/// Notes of folders: JSON, in which the checksum stands in hexadecimal.
+pub fn fix_note(bytes: &mut [u8]) {
+    const FIELD: &[u8] = b"\"crc32c\": \"";
+    let Ok(mut fields) = serde_json::from_slice::<std::collections::BTreeMap<String, serde_json::Value>>(bytes) else {
+        return;
+    };
+    fields.remove("crc32c");
+    let crc = crc32c(&serde_json::to_vec(&fields).unwrap_or_default());
+    if let Some(at) = bytes.windows(FIELD.len()).position(|window| window == FIELD)
+        && let Some(place) = bytes.get_mut(at + FIELD.len()..at + FIELD.len() + 8)
+    {
+        place.copy_from_slice(format!("{crc:08x}").as_bytes());
+    }
+}
+
 /// One block as an index lists it.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {

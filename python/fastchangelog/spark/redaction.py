@@ -1,0 +1,78 @@
+"""What Spark shows of storage options that were given as its settings.
+
+Owns: making Spark redact them, and the warning where that cannot be done any more.
+Does not own: which options are secrets (the Rust core), what the library itself shows.
+
+Spark shows settings in two places. The SQL page and the events of executions show those of the session, redacted by
+`spark.sql.redaction.options.regex`, which a session may change. The environment page and its event show those that the
+application was started with, redacted by `spark.redaction.regex`, which is fixed when the application starts. Its
+default knows `secret`, `token`, `password` and `access.key`, but neither `account_key` nor `sas_key` nor
+`service_account_key`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fastchangelog import _internal, config
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["OURS", "OF_APPLICATION", "OF_SESSION", "cover", "uncovered"]
+
+_log = logging.getLogger("fastchangelog.spark")
+
+OF_SESSION = "spark.sql.redaction.options.regex"
+OF_APPLICATION = "spark.redaction.regex"
+
+OURS = re.escape(config.STORAGE_PREFIX)
+"""All of them, whatever their names: which one is a secret is the store's business. Java reads it as Python does."""
+
+_SESSION_DEFAULT = "(?i)url"
+_APPLICATION_DEFAULT = "(?i)secret|password|token|access[.]?key"
+
+_warned: set[str] = set()
+
+
+def cover(spark: SparkSession) -> None:
+    """Makes the session redact storage options among its settings; warns, once for each, of those that the pages of the
+    application would show."""
+    found = spark.conf.getAll
+    if not any(name.startswith(config.STORAGE_PREFIX) for name in found):
+        return
+    of_session = found.get(OF_SESSION, _SESSION_DEFAULT)
+    if OURS not in of_session:
+        spark.conf.set(OF_SESSION, f"{of_session}|{OURS}" if of_session else OURS)
+        _log.info("set %s for this session: storage options among its settings are not shown", OF_SESSION)
+    shown = [name for name in uncovered(found, found.get(OF_APPLICATION)) if name not in _warned]
+    if shown:
+        _warned.update(shown)
+        _log.warning(
+            "Spark's environment page and event log show %s if the application was started with it: the setting %s "
+            "does not cover it. Start the application with %s=%s|%s, or pass it as storage_options",
+            ", ".join(shown),
+            OF_APPLICATION,
+            OF_APPLICATION,
+            _APPLICATION_DEFAULT,
+            OURS,
+        )
+
+
+def uncovered(names: Iterable[str], pattern: str | None) -> list[str]:
+    """Of settings with these names, those that hold secret storage options and that `pattern` (of
+    `spark.redaction.regex`; None = its default) does not redact.
+
+    >>> uncovered(["spark.fastchangelog.storage.account_key", "spark.fastchangelog.storage.secret_access_key"], None)
+    ['spark.fastchangelog.storage.account_key']
+    """
+    try:
+        redacted = re.compile(_APPLICATION_DEFAULT if pattern is None else pattern)
+    except re.error:  # Java's regular expressions have more than Python's: without knowing, nothing is said
+        return []
+    ours = sorted(name for name in names if name.startswith(config.STORAGE_PREFIX))
+    secret = [name for name in ours if _internal.is_secret_option(name.removeprefix(config.STORAGE_PREFIX))]
+    return [name for name in secret if not redacted.search(name)]

@@ -1,0 +1,203 @@
+//! The folders of states that this process works in: each with its store, its log and its credentials.
+//!
+//! Owns: one folder per root, query and name; its replacement when a query comes back with other settings; when a folder
+//! is given up.
+//! Does not own: shards (`engine`), what a folder's note says (`start`), how credentials reach the store (`store`).
+//!
+//! Invariants:
+//! 1. credentials that come with a request, however often they change, are handed to the folder that is there: no store,
+//!    client or log is made for them;
+//! 2. other options than those a folder was made with make another folder, which takes its place: they hold for every
+//!    session that is opened from then on. Sessions that are open go on with the folder they have;
+//! 3. a folder that no shard and no request holds is dropped by [`Folders::prune`].
+
+use super::request::{Access, OpenRequest, Renewal};
+use crate::budget::MemoryBudget;
+use crate::clock::SharedClock;
+use crate::config::Options;
+use crate::error::Result;
+use crate::failpoint::SharedFailpoints;
+use crate::metrics::SharedMetrics;
+use crate::read::ObjectCache;
+use crate::shard::Beginning;
+use crate::store::credentials::{HandedIn, Provider};
+use crate::store::{Store, state_folder};
+use crate::write::LogWriter;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
+
+/// What folders need from the process around them.
+pub(super) struct Ground {
+    pub(super) options: Options,
+    pub(super) clock: SharedClock,
+    pub(super) metrics: SharedMetrics,
+    pub(super) failpoints: SharedFailpoints,
+    pub(super) runtime: tokio::runtime::Handle,
+    pub(super) budget: Arc<MemoryBudget>,
+    pub(super) cache: Arc<ObjectCache>,
+}
+
+/// How a state starts in a folder, see `start`.
+#[derive(Clone)]
+pub(super) struct Start {
+    /// Key groups of the state.
+    pub(super) groups: u16,
+    /// What shards without a handle begin with; none = with nothing.
+    pub(super) beginning: Option<Arc<Beginning>>,
+}
+
+/// One folder, with the settings that it was made with.
+pub(super) struct Folder {
+    pub(super) store: Store,
+    pub(super) log: LogWriter,
+    pub(super) options: Options,
+    /// How a state starts here, once that is known.
+    pub(super) start: OnceLock<Start>,
+    given: BTreeMap<String, String>,
+    storage: BTreeMap<String, String>,
+    credentials: Option<Arc<HandedIn>>,
+}
+
+impl Folder {
+    fn make(ground: &Ground, request: &OpenRequest, access: &Access) -> Result<Self> {
+        let options = Options::from_map(&request.options)?;
+        for option in ground.options.overruled(&request.options)? {
+            let asked = &request.options[option];
+            tracing::warn!(
+                query = request.query_id,
+                option,
+                asked,
+                "this server was started by a query with another value, which stays in force until the server ends"
+            );
+        }
+        let credentials = access.handed_in(&ground.clock);
+        let store = open(ground, &request.root, &access.storage, credentials.as_ref(), &options)?
+            .within(&ground.budget)
+            .child(&state_folder(&request.query_id, &request.name));
+        let local_twin = options.local_recovery && !store.is_local_file();
+        let log = LogWriter::new(
+            store.clone(),
+            &options,
+            ground.runtime.clone(),
+            Arc::clone(&ground.clock),
+            Arc::clone(&ground.metrics),
+            Arc::clone(&ground.failpoints),
+            local_twin.then(|| ground.cache.twin(&store)),
+        )
+        .within(&ground.budget);
+        let (given, storage) = (request.options.clone(), access.storage.clone());
+        Ok(Self { store, log, options, start: OnceLock::new(), given, storage, credentials })
+    }
+
+    /// True if a request with these settings is for this very folder.
+    fn suits(&self, request: &OpenRequest, access: &Access) -> bool {
+        let same_source = self.credentials.is_some() == access.granted.is_some();
+        self.given == request.options && self.storage == access.storage && same_source
+    }
+
+    fn renew(&self, access: Access) {
+        if let (Some(credentials), Some(granted)) = (&self.credentials, access.granted) {
+            credentials.hand_in(granted);
+        }
+    }
+
+    /// Another store with the storage options and the credentials of this folder.
+    pub(super) fn sibling(&self, ground: &Ground, uri: &str) -> Result<Store> {
+        open(ground, uri, &self.storage, self.credentials.as_ref(), &self.options)
+    }
+
+    /// True when all credentials that were given have ended: until a session brings newer ones, no request succeeds.
+    pub(super) fn is_locked_out(&self) -> bool {
+        self.credentials.as_ref().is_some_and(|credentials| credentials.have_ended())
+    }
+}
+
+fn open(
+    ground: &Ground,
+    uri: &str,
+    storage: &BTreeMap<String, String>,
+    credentials: Option<&Arc<HandedIn>>,
+    options: &Options,
+) -> Result<Store> {
+    let provider = credentials.map(|credentials| Provider::handed(Arc::clone(credentials)));
+    let (metrics, failpoints) = (Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints));
+    Store::open_with(uri, storage, provider, options, metrics, failpoints)
+}
+
+/// Root, query and name.
+type Key = (String, String, String);
+
+/// All folders of a process.
+#[derive(Default)]
+pub(super) struct Folders {
+    by_key: Mutex<HashMap<Key, Arc<Folder>>>,
+    /// Held while a folder is made, which may take its time; those that are there are found meanwhile.
+    making: Mutex<()>,
+}
+
+impl Folders {
+    /// The folder of a request, which takes over the credentials that the request brings.
+    pub(super) fn folder(&self, ground: &Ground, request: &OpenRequest) -> Result<Arc<Folder>> {
+        let access = Access::of(&request.storage_options, request.credentials_expire_at);
+        let key = (request.root.clone(), request.query_id.clone(), request.name.clone());
+        if let Some(folder) = self.find(&key).filter(|folder| folder.suits(request, &access)) {
+            folder.renew(access);
+            return Ok(folder);
+        }
+        let _making = self.making.lock();
+        let old = self.find(&key);
+        if let Some(folder) = old.as_ref().filter(|folder| folder.suits(request, &access)) {
+            folder.renew(access);
+            return Ok(Arc::clone(folder));
+        }
+        let folder = Arc::new(Folder::make(ground, request, &access)?);
+        if old.is_some() {
+            // Names only: the values may be secrets.
+            tracing::info!(
+                query = request.query_id,
+                name = request.name,
+                "the query came back with other options or storage options, which hold from now on"
+            );
+        }
+        self.by_key.lock().insert(key, Arc::clone(&folder));
+        Ok(folder)
+    }
+
+    fn find(&self, key: &Key) -> Option<Arc<Folder>> {
+        self.by_key.lock().get(key).cloned()
+    }
+
+    /// Hands newer credentials to a folder that sessions use; one that is gone needs none.
+    pub(super) fn renew(&self, renewal: Renewal) {
+        let access = Access::of(&renewal.storage_options, renewal.credentials_expire_at);
+        if let Some(folder) = self.find(&(renewal.root, renewal.query_id, renewal.name))
+            && folder.storage == access.storage
+        {
+            folder.renew(access);
+        }
+    }
+
+    /// Drops the folders that only this list holds.
+    pub(super) fn prune(&self) {
+        // A holder gets its folder from this list, under the list's lock: one holder is this list.
+        let gone: Vec<Arc<Folder>> = self
+            .by_key
+            .lock()
+            .extract_if(|_, folder| Arc::strong_count(folder) == 1)
+            .map(|(_, folder)| folder)
+            .collect();
+        drop(gone);
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_key.lock().len()
+    }
+
+    /// Ends all logs: pending commits end with an error.
+    pub(super) fn close(&self) {
+        let folders: Vec<Arc<Folder>> = self.by_key.lock().values().cloned().collect();
+        folders.iter().for_each(|folder| folder.log.close());
+    }
+}

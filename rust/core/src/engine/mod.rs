@@ -1,0 +1,328 @@
+//! The engine: wires all stages together; the only place that names all of them.
+//!
+//! request: what a task asks for; folder: store, log and credentials of a state's folder; start: what a folder's note fixes
+//!
+//! Owns: the runtime, the shards of this process, the division of the memory budget.
+//! Does not own: sockets and processes (`fastchangelog-server`), materialization policy (Python).
+//!
+//! Invariants:
+//! 1. nothing waits for a shard while it holds the lock of the list of shards: a shard that replays for minutes delays
+//!    its own sessions only;
+//! 2. a shard is closed as idle only when nothing else holds it: no session, no request on its way to one, no
+//!    materialization.
+
+mod folder;
+mod request;
+mod start;
+
+use crate::budget::{MemoryBudget, Part, Want, divide};
+use crate::clock::SharedClock;
+use crate::config::Options;
+use crate::error::{Error, Result};
+use crate::failpoint::SharedFailpoints;
+use crate::format::handle::{decode_handle, encode_handle};
+use crate::metrics::{Metrics, SharedMetrics};
+use crate::model::{BatchId, ShardHandle};
+use crate::read::ObjectCache;
+use crate::shard::{Placement, Shard, ShardContext};
+use crate::state::aggregate::{AggPlan, AggSpec};
+use crate::state::rocks::SharedResources;
+use crate::store::Background;
+use crate::store::transfer::start_io_threads;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use folder::{Folder, Folders, Ground};
+use parking_lot::Mutex;
+use start::{check_groups, start_of};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use crate::shard::{Committed, MaterializeRun, ResultBatches, Session, ShardStatus};
+pub use request::{OpenRequest, Renewal};
+
+/// Share of the budget that nothing is planned into: code, stacks, allocator slack, Python.
+const HEADROOM_SHARE: f64 = 0.20;
+/// Hot tiers never shrink below this share, so that a huge batch cannot starve them.
+const HOT_FLOOR_SHARE: f64 = 0.05;
+/// Compiled aggregate plans kept.
+const MAX_PLANS: usize = 256;
+
+/// What an engine is made of.
+pub struct EngineConfig {
+    /// Folder for everything local; may vanish at any moment.
+    pub local_dir: PathBuf,
+    /// Process-wide options (memory budget, cache size, …); per-state options come with each request.
+    pub options: Options,
+    /// Time.
+    pub clock: SharedClock,
+    /// Counters.
+    pub metrics: SharedMetrics,
+    /// Failpoints.
+    pub failpoints: SharedFailpoints,
+}
+
+/// A shard, and the folder that it works in.
+struct Entry {
+    shard: Arc<Shard>,
+    folder: Arc<Folder>,
+}
+
+/// Everything of one process.
+pub struct Engine {
+    ground: Ground,
+    local_dir: PathBuf,
+    runtime: tokio::runtime::Runtime,
+    resources: SharedResources,
+    background: Arc<Background>,
+    folders: Folders,
+    shards: Mutex<HashMap<String, Entry>>,
+    plans: Mutex<HashMap<String, Arc<AggPlan>>>,
+    closed: AtomicBool,
+}
+
+impl Engine {
+    /// Starts an engine with an empty local folder.
+    pub fn start(config: EngineConfig) -> Result<Arc<Self>> {
+        let runtime = start_io_threads()?;
+        let budget = MemoryBudget::new(config.options.memory_budget);
+        let resources = SharedResources::new(&budget, Arc::clone(&config.metrics))?;
+        let shards = config.local_dir.join("shards");
+        // Left over from a server that was killed: nothing uses it, this process owns the folder.
+        let _ = std::fs::remove_dir_all(&shards);
+        let cache = ObjectCache::new(
+            &config.local_dir.join("objects"),
+            config.options.cache_size,
+            Arc::clone(&config.metrics),
+        )?
+        .with_idle_timeout(config.options.cache_idle_timeout, Arc::clone(&config.clock));
+        let background = Background::new(&config.options, Arc::clone(&config.clock), Arc::clone(&config.metrics));
+        let EngineConfig { local_dir, options, clock, metrics, failpoints } = config;
+        let runtime_handle = runtime.handle().clone();
+        let ground = Ground { options, clock, metrics, failpoints, runtime: runtime_handle, budget, cache };
+        Ok(Arc::new(Self {
+            ground,
+            local_dir,
+            background,
+            runtime,
+            resources,
+            folders: Folders::default(),
+            shards: Mutex::default(),
+            plans: Mutex::default(),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    /// Opens a session: makes the requested version live first.
+    pub fn open(self: &Arc<Self>, request: &OpenRequest) -> Result<Session> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Error::retryable("the state server is shutting down; the next attempt starts a new one"));
+        }
+        let plan = self.plan(&request.spec)?;
+        if request.ephemeral {
+            let options = Options::from_map(&request.options)?;
+            return Ok(Session::ephemeral(plan, options.result_batch_rows));
+        }
+        let handle = request.handle.as_deref().map(parse_handle).transpose()?;
+        let folder = self.folders.folder(&self.ground, request)?;
+        // Before anything is written that later starts have to follow.
+        Placement::new(request.shard, request.shards, folder.options.max_parallelism)?;
+        let (groups, beginning) = match &handle {
+            Some(handle) => (handle.max_parallelism, None),
+            None => {
+                let start = start_of(&self.ground, &folder, request)?;
+                (start.groups, start.beginning)
+            }
+        };
+        check_groups(&folder, request, groups)?;
+        let shard = self.shard(request, &folder, groups)?;
+        if let Some(beginning) = beginning {
+            shard.begin_with(beginning);
+        }
+        shard.expect(handle.as_ref());
+        self.divide_memory();
+        Session::open(&shard, plan, handle, BatchId(request.batch))
+    }
+
+    /// Takes over newer credentials for sessions that are open, and for what is under way for them.
+    pub fn renew(&self, renewal: Renewal) {
+        self.folders.renew(renewal);
+    }
+
+    fn plan(&self, spec: &str) -> Result<Arc<AggPlan>> {
+        if let Some(plan) = self.plans.lock().get(spec) {
+            return Ok(Arc::clone(plan));
+        }
+        let plan = Arc::new(AggPlan::new(&AggSpec::from_json(spec)?)?);
+        let mut plans = self.plans.lock();
+        if plans.len() >= MAX_PLANS {
+            plans.clear();
+        }
+        plans.insert(spec.to_owned(), Arc::clone(&plan));
+        Ok(plan)
+    }
+
+    fn shard(&self, request: &OpenRequest, folder: &Arc<Folder>, groups: u16) -> Result<Arc<Shard>> {
+        let placement = Placement::new(request.shard, request.shards, usize::from(groups))?;
+        let id = format!("{}/{}#{}", folder.store.uri(), request.shard, request.shards);
+        let mut shards = self.shards.lock();
+        if let Some(entry) = shards.get(&id).filter(|entry| Arc::ptr_eq(&entry.folder, folder)) {
+            return Ok(Arc::clone(&entry.shard));
+        }
+        let ground = &self.ground;
+        let context = ShardContext {
+            query_id: request.query_id.clone(),
+            name: request.name.clone(),
+            store: folder.store.clone(),
+            log: folder.log.clone(),
+            background: Arc::clone(&self.background),
+            cache: (!folder.store.is_local_file()).then(|| Arc::clone(&ground.cache)),
+            runtime: self.runtime.handle().clone(),
+            resources: self.resources.clone(),
+            budget: Arc::clone(&ground.budget),
+            options: folder.options.clone(),
+            clock: Arc::clone(&ground.clock),
+            metrics: Arc::clone(&ground.metrics),
+            failpoints: Arc::clone(&ground.failpoints),
+            dir: self.local_dir.join("shards").join(crate::model::VersionId::random().to_string()),
+        };
+        let shard = Shard::new(id.clone(), placement, context);
+        let entry = Entry { shard: Arc::clone(&shard), folder: Arc::clone(folder) };
+        // One with other settings ends with its last session.
+        let replaced = shards.insert(id, entry);
+        drop(shards);
+        drop(replaced);
+        Ok(shard)
+    }
+
+    fn live_shards(&self) -> Vec<Arc<Shard>> {
+        self.shards.lock().values().map(|entry| Arc::clone(&entry.shard)).collect()
+    }
+
+    /// Gives the hot tiers what sessions, prepared versions and RocksDB leave of the budget.
+    fn divide_memory(&self) {
+        let shards = self.live_shards();
+        let held = self.ground.budget.used_by(Part::Hot);
+        let limit = self.ground.budget.limit();
+        let others = self.ground.budget.used().saturating_sub(held) + share(limit, HEADROOM_SHARE);
+        let hot = limit.saturating_sub(others).max(share(limit, HOT_FLOOR_SHARE));
+        let wants: Vec<Want> = shards.iter().map(|s| s.want()).collect();
+        for (shard, bytes) in shards.into_iter().zip(divide(hot, &wants)) {
+            if shard.set_hot_limit(bytes) {
+                // Another query's open must not wait for what this shard has to write.
+                self.runtime.spawn_blocking(move || shard.fit_hot());
+            }
+        }
+    }
+
+    /// What the outside may know about every shard. Waits for none of them.
+    pub fn shards(&self) -> Vec<ShardStatus> {
+        let entries: Vec<(Arc<Shard>, Arc<Folder>)> =
+            self.shards.lock().values().map(|e| (Arc::clone(&e.shard), Arc::clone(&e.folder))).collect();
+        let status = |(shard, folder): &(Arc<Shard>, Arc<Folder>)| {
+            let status = shard.status();
+            ShardStatus { at_rest: status.at_rest && !folder.is_locked_out(), ..status }
+        };
+        entries.iter().map(status).collect()
+    }
+
+    /// Starts a materialization of `shard_id`; `None` if there is nothing to do, or if it has to wait: for a version that
+    /// is being made live, or for credentials that have not ended.
+    pub fn begin_materialize(&self, shard_id: &str) -> Result<Option<MaterializeRun>> {
+        let entry = |entry: &Entry| (Arc::clone(&entry.shard), entry.folder.is_locked_out());
+        let found = self.shards.lock().get(shard_id).map(entry);
+        match found {
+            Some((shard, false)) if shard.is_at_rest() => shard.begin_materialize(),
+            _ => Ok(None),
+        }
+    }
+
+    /// Open sessions.
+    pub fn open_sessions(&self) -> u64 {
+        self.shards().iter().map(|s| s.sessions).sum()
+    }
+
+    /// Closes shards that no session opened for longer than their option `shard_idle_timeout`, drops folders that no shard
+    /// works in any more, and removes downloads that nothing used for `cache_idle_timeout`.
+    pub fn close_idle(&self) {
+        self.ground.cache.evict_idle();
+        // A user of a shard got it from this list and holds it: one holder is the list.
+        let idle = |entry: &Entry| {
+            let limit = entry.shard.context().options.shard_idle_timeout.as_millis();
+            Arc::strong_count(&entry.shard) == 1 && u128::from(entry.shard.idle_millis()) >= limit
+        };
+        let closed: Vec<Entry> =
+            self.shards.lock().extract_if(|_, entry| idle(entry)).map(|(_, entry)| entry).collect();
+        for Entry { shard, folder } in closed {
+            tracing::info!(shard = %shard.id(), "closed: idle");
+            drop((shard, folder));
+        }
+        self.folders.prune();
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &SharedMetrics {
+        let (metrics, shards) = (&self.ground.metrics, self.shards());
+        metrics.state_keys.set(shards.iter().map(|s| s.state_keys).sum());
+        metrics.state_bytes.set(shards.iter().map(|s| s.state_bytes).sum());
+        metrics.open_folders.set(self.folders.len() as u64);
+        self.measure(metrics);
+        metrics
+    }
+
+    /// Sets the gauges of memory, part by part.
+    fn measure(&self, metrics: &Metrics) {
+        let (budget, resources) = (&self.ground.budget, &self.resources);
+        let write_buffers = resources.write_buffer_bytes();
+        let shards = self.live_shards();
+        metrics.memory_budget.set(budget.limit());
+        metrics.memory_counted.set(budget.used());
+        metrics.memory_block_cache.set(resources.cache_bytes().saturating_sub(write_buffers));
+        metrics.memory_write_buffers.set(write_buffers);
+        metrics.memory_table_readers.set(shards.iter().map(|s| s.table_reader_bytes()).sum());
+        metrics.memory_hot.set(budget.used_by(Part::Hot));
+        metrics.memory_sessions.set(budget.used_by(Part::Sessions));
+        metrics.memory_prepared.set(budget.used_by(Part::Prepared));
+        metrics.memory_log.set(budget.used_by(Part::Log));
+        metrics.memory_uploads.set(budget.used_by(Part::Uploads));
+        metrics.memory_downloads.set(budget.used_by(Part::Downloads));
+    }
+
+    /// The failpoints.
+    pub fn failpoints(&self) -> &SharedFailpoints {
+        &self.ground.failpoints
+    }
+
+    /// Refuses new sessions and ends the logs: pending commits end with an error.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.folders.close();
+        let shards = std::mem::take(&mut *self.shards.lock());
+        drop(shards);
+    }
+}
+
+/// The text form of a handle, as it is kept in Spark's state.
+pub fn format_handle(handle: &ShardHandle) -> String {
+    BASE64.encode(encode_handle(handle))
+}
+
+/// The inverse of [`format_handle`].
+pub fn parse_handle(text: &str) -> Result<ShardHandle> {
+    let bytes = BASE64.decode(text).map_err(|e| Error::corrupt("the handle in Spark's state", 0, e))?;
+    decode_handle(&bytes)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a size"
+)]
+fn share(bytes: u64, share: f64) -> u64 {
+    (bytes as f64 * share) as u64
+}
+
+#[cfg(test)]
+mod tests;

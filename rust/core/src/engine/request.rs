@@ -1,0 +1,122 @@
+//! What a task asks for when it opens a session.
+//!
+//! Owns: the request's fields and their form as JSON, and which of them are credentials.
+//! Does not own: where they come from (Python), what they do (`engine`).
+
+use crate::clock::SharedClock;
+use crate::error::{Error, Result};
+use crate::store::credentials::{Granted, HandedIn};
+use crate::store::split_credentials;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a task asks for when it opens a session.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct OpenRequest {
+    /// The state root, such as `s3://bucket/state`.
+    pub root: String,
+    /// Spark's query id.
+    pub query_id: String,
+    /// Name of the operator in the query.
+    pub name: String,
+    /// This shard's number.
+    pub shard: u32,
+    /// Number of shards.
+    pub shards: u32,
+    /// Spark's batch id.
+    pub batch: i64,
+    /// The handle that Spark handed back, in base64; none for the first batch.
+    pub handle: Option<String>,
+    /// What is aggregated: the JSON of an aggregate specification.
+    pub spec: String,
+    /// True for batch DataFrames: starts from nothing, keeps nothing.
+    #[serde(default)]
+    pub ephemeral: bool,
+    /// Options by name.
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+    /// Options of the object store by name, credentials included.
+    #[serde(default)]
+    pub storage_options: BTreeMap<String, String>,
+    /// When the credentials in the storage options end, in milliseconds since the epoch; none = never.
+    #[serde(default)]
+    pub credentials_expire_at: Option<u64>,
+    /// Spark's checkpoint location of the query, if known.
+    #[serde(default)]
+    pub checkpoint: Option<String>,
+}
+
+impl fmt::Debug for OpenRequest {
+    /// Without storage options: they hold credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { root, query_id, name, shard, shards, batch, .. } = self;
+        write!(f, "OpenRequest({root}, {query_id}/{name}, shard {shard} of {shards}, batch {batch})")
+    }
+}
+
+/// Newer credentials of a state that sessions have open.
+#[derive(Clone, Deserialize)]
+pub struct Renewal {
+    /// As in the open request.
+    pub root: String,
+    /// As in the open request.
+    pub query_id: String,
+    /// As in the open request.
+    pub name: String,
+    /// As in the open request.
+    pub storage_options: BTreeMap<String, String>,
+    /// As in the open request.
+    #[serde(default)]
+    pub credentials_expire_at: Option<u64>,
+}
+
+impl fmt::Debug for Renewal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Renewal({}, {}/{})", self.root, self.query_id, self.name)
+    }
+}
+
+impl OpenRequest {
+    /// From its form as JSON.
+    pub fn parse(text: &str) -> Result<Self> {
+        parse("an open request", text)
+    }
+}
+
+impl Renewal {
+    /// From its form as JSON.
+    pub fn parse(text: &str) -> Result<Self> {
+        parse("newer credentials", text)
+    }
+}
+
+/// The text holds credentials: no error repeats any of it.
+fn parse<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        Error::internal(format!("{what} that cannot be read ({:?} at line {line} column {column})", error.classify()))
+    })
+}
+
+/// The storage options of a request: the credentials apart from what says where the store is and how it is asked.
+#[derive(Clone)]
+pub(super) struct Access {
+    pub(super) storage: BTreeMap<String, String>,
+    /// None if the options hold no credentials.
+    pub(super) granted: Option<Granted>,
+}
+
+impl Access {
+    pub(super) fn of(storage_options: &BTreeMap<String, String>, expires_at_millis: Option<u64>) -> Self {
+        let (options, storage) = split_credentials(storage_options);
+        Self { storage, granted: (!options.is_empty()).then_some(Granted { options, expires_at_millis }) }
+    }
+
+    /// Where stores of a folder find these credentials, and those that come after them.
+    pub(super) fn handed_in(&self, clock: &SharedClock) -> Option<Arc<HandedIn>> {
+        self.granted.clone().map(|granted| HandedIn::new(granted, Arc::clone(clock)))
+    }
+}

@@ -1,0 +1,125 @@
+//! How a state starts: the note of its folder, and the savepoint that it begins with.
+//!
+//! Owns: writing the note at the first start, and what a shard without a handle has to agree with later.
+//! Does not own: the note's layout (`format::note`), reading and loading savepoints (`shard`).
+//!
+//! Invariants:
+//! 1. a shard that gets its first rows weeks later begins as the first ones did: with the same savepoint, in the same key
+//!    groups, whatever the options say meanwhile;
+//! 2. a note that is damaged, or of another format, is an error; only a folder without a note gets one.
+
+use super::folder::{Folder, Ground, Start};
+use super::request::OpenRequest;
+use crate::error::{Error, Result};
+use crate::format::{FolderNote, decode_note, encode_note};
+use crate::model::ids::default_max_parallelism;
+use crate::shard::Beginning;
+use crate::store::FOLDER_META;
+use std::sync::Arc;
+
+/// How the state of `request` starts: as its folder's note says, which is written if there is none.
+pub(super) fn start_of(ground: &Ground, folder: &Folder, request: &OpenRequest) -> Result<Start> {
+    if let Some(known) = folder.start.get() {
+        return Ok(known.clone());
+    }
+    let name = format!("{}/{FOLDER_META}", folder.store.uri());
+    let noted = ground.runtime.block_on(folder.store.get_named(FOLDER_META))?;
+    let start = match noted.map(|bytes| decode_note(&name, &bytes)).transpose()? {
+        Some(note) => again(ground, folder, note)?,
+        None => first(ground, folder, request)?,
+    };
+    Ok(folder.start.get_or_init(|| start).clone())
+}
+
+fn read(ground: &Ground, folder: &Folder, from: &str) -> Result<Beginning> {
+    let beginning = folder.sibling(ground, from).and_then(|store| ground.runtime.block_on(Beginning::read(store)));
+    beginning.map_err(|e| e.context("option `start_from`"))
+}
+
+fn id(beginning: &Beginning) -> String {
+    beginning.savepoint().id.to_string()
+}
+
+/// A start after the first one.
+fn again(ground: &Ground, folder: &Folder, note: FolderNote) -> Result<Start> {
+    let (asked, uri) = (&folder.options.start_from, folder.store.uri());
+    let beginning = match note.start_from {
+        Some((from, noted)) => {
+            let beginning = read(ground, folder, if asked.is_empty() { &from } else { asked })?;
+            if id(&beginning) != noted {
+                return Err(Error::invalid(format!(
+                    "the state {uri} began with the savepoint {noted} in {from}, which some shards have yet to read, \
+                     but {} holds the savepoint {}; give back the one it began with",
+                    beginning.uri(),
+                    id(&beginning)
+                )));
+            }
+            Some(Arc::new(beginning))
+        }
+        None if !asked.is_empty() => {
+            return Err(Error::invalid(format!(
+                "the state {uri} began without a savepoint, so option `start_from` cannot be set now; use a new \
+                 checkpointLocation to start from {asked}, or take the option out"
+            )));
+        }
+        None => None,
+    };
+    Ok(Start { groups: note.max_parallelism, beginning })
+}
+
+/// The first start: writes what later ones, and sweeps, need to know. Finds an unusable store before any work is done.
+fn first(ground: &Ground, folder: &Folder, request: &OpenRequest) -> Result<Start> {
+    let asked = &folder.options.start_from;
+    let beginning = if asked.is_empty() { None } else { Some(read(ground, folder, asked)?) };
+    let groups = match &beginning {
+        Some(beginning) => beginning.savepoint().max_parallelism,
+        None => asked_groups(folder.options.max_parallelism, request.shards)?,
+    };
+    // Refused here, the note would have to be taken back.
+    check_groups(folder, request, groups)?;
+    let note = FolderNote {
+        query_id: request.query_id.clone(),
+        name: request.name.clone(),
+        checkpoint: request.checkpoint.clone(),
+        shards: request.shards,
+        max_parallelism: groups,
+        start_from: beginning.as_ref().map(|beginning| (beginning.uri().to_owned(), id(beginning))),
+    };
+    let store = &folder.store;
+    ground
+        .runtime
+        .block_on(store.put_overwrite(FOLDER_META, encode_note(&note)?))
+        .map_err(|e| e.context(format!("cannot write to the state folder {}", store.uri())))?;
+    Ok(Start { groups, beginning: beginning.map(Arc::new) })
+}
+
+/// The key groups that the map side splits rows for.
+fn asked_groups(option: usize, shards: u32) -> Result<u16> {
+    if option == 0 {
+        return Ok(default_max_parallelism(shards));
+    }
+    u16::try_from(option).map_err(|_| Error::invalid(format!("option `max_parallelism` = {option} is beyond 32768")))
+}
+
+/// Refuses a request whose rows were split for other key groups than the state has: keys would go to other shards.
+pub(super) fn check_groups(folder: &Folder, request: &OpenRequest, groups: u16) -> Result<()> {
+    let option = folder.options.max_parallelism;
+    let split = asked_groups(option, request.shards)?;
+    if split == groups {
+        return Ok(());
+    }
+    let shards = request.shards;
+    let why = match option {
+        0 => format!("rows come split for {split}, the default for {shards} partitions"),
+        _ => format!("the option `max_parallelism` is {option}"),
+    };
+    let remedy = if default_max_parallelism(shards) == groups && option != 0 {
+        format!("take the option out, or set `max_parallelism` = {groups}")
+    } else {
+        format!("set the option `max_parallelism` = {groups}, as when the state began")
+    };
+    Err(Error::invalid(format!(
+        "the state {} has {groups} key groups, fixed at its first start, but {why}; {remedy}",
+        folder.store.uri()
+    )))
+}

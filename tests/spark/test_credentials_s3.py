@@ -1,0 +1,97 @@
+"""A stream whose temporary credentials end while it runs, and what Spark shows of credentials.
+
+Owns: that a credential provider serves a query that outlives its answers, in one application.
+Does not own: the server's side (tests/stores/test_server_credentials), the worker's questions (tests/test_renewal).
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+from stream_harness import end_state_server, rows_of, run
+
+from fastchangelog.spark import grouped, redaction
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "stores"))
+
+from fault_proxy import FaultProxy
+from faults import PUT, Refuse, Request
+from places import SECRET, S3Place, s3_admin
+from servers import s3_server
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SCHEMA = "k string, v bigint"
+KEYS = 20
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Place]:
+    """An empty bucket, and an environment without anybody's credentials."""
+    for name in tuple(os.environ):
+        if name.startswith("AWS_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    with s3_server() as server, FaultProxy(server) as proxy:
+        yield S3Place(s3_admin(server), proxy)
+
+
+def rotating(file: str, secret: str) -> Any:
+    """A provider that gives the credentials whose number stands in `file`; pickled by value."""
+
+    def provider() -> dict[str, Any]:
+        with open(file) as current:
+            number = int(current.read())
+        end = datetime.now(timezone.utc) + timedelta(hours=1)
+        return {"access_key_id": f"AKIAROTATING{number:08}", "secret_access_key": secret, "expires_at": end}
+
+    return provider
+
+
+def test_a_stream_outlives_its_credentials(spark: Any, feed: Any, bucket: S3Place, tmp_path: pathlib.Path) -> None:
+    current = tmp_path / "current"
+
+    def revoked(request: Request) -> bool:
+        return request.key_id != f"AKIAROTATING{int(current.read_text()):08}"
+
+    bucket.proxy.always(Refuse(400, "ExpiredToken", "The provided token has expired."), where=revoked)
+    others = {k: v for k, v in bucket.credentials.items() if k not in ("aws_access_key_id", "aws_secret_access_key")}
+    storage = {**others, "credential_provider": rotating(str(current), SECRET)}
+    source = feed(SCHEMA)
+    root, checkpoint = f"s3://{bucket.bucket}/state", tmp_path / "checkpoint"
+    for batch in range(3):
+        current.write_text(str(batch))
+        source.add([(f"k{i}", i) for i in range(KEYS)])
+        frame = grouped(source.stream(), "k", state=root, storage_options=storage)
+        counted = frame.agg(F.count("*").alias("n"))
+        # As Spark shows a plan, and Python a frame.
+        shown = f"{counted!r} {counted._jdf.queryExecution().toString()} {frame!r}"
+        assert SECRET not in shown
+        assert "AKIAROTATING" not in shown
+        ran = run(counted, checkpoint)
+        # The server, and what is live in it, is that of the batch before.
+        assert rows_of(ran.batches[batch]) == rows_of([(f"k{i}", batch + 1) for i in range(KEYS)])
+    used = [request.key_id for request in bucket.proxy.requests(PUT)]
+    assert {f"AKIAROTATING{number:08}" for number in range(3)} == set(used)
+    end_state_server(spark)
+
+
+def test_storage_options_among_the_sessions_settings_are_redacted(
+    spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path
+) -> None:
+    conf(redaction.OF_SESSION, None)
+    conf("spark.fastchangelog.storage.azure_storage_account_key", "b3Blbi1zZXNhbWU=")
+    source = feed(SCHEMA, [("a", 1)])
+    frame = grouped(source.stream(), "k", state=f"file://{tmp_path}/state").agg(F.count("*").alias("n"))
+    # What events and pages of SQL executions show of the settings.
+    state = spark._jsparkSession.sessionState()
+    shown = state.conf().redactOptions(spark._jvm.PythonUtils.toScalaMap(dict(spark.conf.getAll))).toString()
+    assert "azure_storage_account_key" in shown
+    assert "b3Blbi1zZXNhbWU" not in shown
+    assert "b3Blbi1zZXNhbWU" not in frame._jdf.queryExecution().toString()
