@@ -90,7 +90,12 @@ struct Folder {
     options: Options,
     /// What shards without a handle begin with, once that is known.
     beginning: OnceLock<Option<Arc<Beginning>>>,
+    /// Set once its note has at least the grace period of these options.
+    noted: OnceLock<()>,
 }
+
+/// The format of the note that this version writes.
+const NOTE_FORMAT: u32 = 1;
 
 /// What a folder says about itself, see [`FOLDER_META`].
 #[derive(Serialize, Deserialize)]
@@ -103,6 +108,9 @@ struct Note {
     /// The savepoint that this state began with, and its id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     start_from: Option<(String, String)>,
+    /// The longest `sweep_grace` of all that ever opened the state: servers with the former options may still run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sweep_grace_seconds: Option<u64>,
 }
 
 /// Everything of one process.
@@ -162,6 +170,7 @@ impl Engine {
         let handle = request.handle.as_deref().map(parse_handle).transpose()?;
         let folder = self.folder(request)?;
         let beginning = if handle.is_none() { self.beginning(&folder, request)? } else { None };
+        self.note_grace(&folder)?;
         let groups = match (&handle, &beginning) {
             (Some(handle), _) => Some(handle.max_parallelism),
             (None, Some(beginning)) => Some(beginning.savepoint().max_parallelism),
@@ -229,7 +238,7 @@ impl Engine {
             local_twin.then(|| self.cache.twin(&store)),
         )
         .within(&self.budget);
-        let folder = Arc::new(Folder { store, log, options, beginning: OnceLock::new() });
+        let folder = Arc::new(Folder { store, log, options, beginning: OnceLock::new(), noted: OnceLock::new() });
         folders.insert(key, Arc::clone(&folder));
         Ok(folder)
     }
@@ -272,7 +281,7 @@ impl Engine {
             Some(_) => None,
             None => {
                 let beginning = if asked.is_empty() { None } else { Some(read(asked)?) };
-                self.describe(&folder.store, request, beginning.as_ref().map(|b| (b.uri().to_owned(), id(b))))?;
+                self.describe(folder, request, beginning.as_ref().map(|b| (b.uri().to_owned(), id(b))))?;
                 beginning
             }
         };
@@ -280,13 +289,40 @@ impl Engine {
     }
 
     /// Writes what a sweep needs to know about a new folder; finds an unusable store before any work is done.
-    fn describe(&self, store: &Store, request: &OpenRequest, start_from: Option<(String, String)>) -> Result<()> {
+    fn describe(&self, folder: &Folder, request: &OpenRequest, start_from: Option<(String, String)>) -> Result<()> {
         let OpenRequest { query_id, name, checkpoint, shards, .. } = request.clone();
-        let note = Note { format: 1, query_id, name, checkpoint, shards, start_from };
-        let note = serde_json::to_vec(&note).map_err(Error::internal)?;
+        let sweep_grace_seconds = Some(folder.options.sweep_grace.as_secs());
+        self.write_note(
+            folder,
+            &Note { format: NOTE_FORMAT, query_id, name, checkpoint, shards, start_from, sweep_grace_seconds },
+        )?;
+        folder.noted.get_or_init(|| ());
+        Ok(())
+    }
+
+    /// Raises the grace period in the folder's note to that of the options, before anything counts on it. A folder without
+    /// a note that can be read is never swept.
+    fn note_grace(&self, folder: &Folder) -> Result<()> {
+        if folder.noted.get().is_some() {
+            return Ok(());
+        }
+        let noted = self.runtime.block_on(folder.store.get_named(FOLDER_META))?;
+        let noted = noted.and_then(|bytes| serde_json::from_slice::<Note>(&bytes).ok());
+        let grace = folder.options.sweep_grace.as_secs();
+        if let Some(note) = noted.filter(|note| note.format == NOTE_FORMAT)
+            && note.sweep_grace_seconds.is_none_or(|noted| noted < grace)
+        {
+            self.write_note(folder, &Note { sweep_grace_seconds: Some(grace), ..note })?;
+        }
+        folder.noted.get_or_init(|| ());
+        Ok(())
+    }
+
+    fn write_note(&self, folder: &Folder, note: &Note) -> Result<()> {
+        let note = serde_json::to_vec(note).map_err(Error::internal)?;
         self.runtime
-            .block_on(store.put_overwrite(FOLDER_META, note.into()))
-            .map_err(|e| e.context(format!("cannot write to the state folder {}", store.uri())))
+            .block_on(folder.store.put_overwrite(FOLDER_META, note.into()))
+            .map_err(|e| e.context(format!("cannot write to the state folder {}", folder.store.uri())))
     }
 
     /// `groups`: the number of key groups of what the shard opens; none before the first batch.

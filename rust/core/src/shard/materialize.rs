@@ -7,12 +7,16 @@
 //! 1. the base holds every change up to `replay_after`, and no change of a version after `version`;
 //! 2. one run at a time; with `incremental`, no new run before the last base is carried by a promoted handle, so that the
 //!    files a run counts as "already uploaded" are named by a handle Spark retains. Bases that share nothing need not wait;
-//! 3. a run of a state that was replaced meanwhile ends without effect;
-//! 4. sessions wait for a run only while it marks what to flush (microseconds) and for each step of the flush, one at a
+//! 3. a run counts on no object that was last known to be needed longer ago than half of `sweep_grace`: what a sweep deletes
+//!    has been unreachable for a whole one. A base that waits may be of any age: a sweep keeps it for as long as a handle
+//!    that may take it over is retained;
+//! 4. a run of a state that was replaced meanwhile ends without effect;
+//! 5. sessions wait for a run only while it marks what to flush (microseconds) and for each step of the flush, one at a
 //!    time: RocksDB's own flush, the compaction, the checkpoint and the upload are beside them. While the
 //!    process has open sessions, or had some lately, the flush rests after each step.
 
 use super::Shard;
+use crate::clock::Moment;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::model::{BaseRef, InstanceId, VersionId};
@@ -40,6 +44,8 @@ pub struct MaterializeRun {
     instance: InstanceId,
     replay_after: VersionId,
     known: Inventory,
+    /// Since then, at least, sweeps have kept all that the base will name.
+    kept_since: Moment,
     dir: PathBuf,
     finished: Mutex<Option<Finished>>,
     ended: bool,
@@ -57,6 +63,7 @@ impl Shard {
             }
             control.materializing = true;
         }
+        let (shares, kept_since) = self.kept_since();
         let run = {
             let mut live = self.live.write();
             let _pause = Pause::of(&self.context().metrics);
@@ -68,11 +75,8 @@ impl Shard {
                     epoch: live.epoch,
                     instance: live.instance,
                     replay_after,
-                    known: if self.context().options.incremental {
-                        live.inventory.clone()
-                    } else {
-                        Inventory::default()
-                    },
+                    known: if shares { live.inventory.clone() } else { Inventory::default() },
+                    kept_since,
                     dir: self.context().dir.join(format!("checkpoint-{}", VersionId::random())),
                     finished: Mutex::new(None),
                     ended: false,
@@ -85,6 +89,23 @@ impl Shard {
             self.control.lock().materializing = false;
         }
         Ok(run)
+    }
+
+    /// Whether a run that begins now may count on what the inventory knows, and since when what it counts on was kept.
+    fn kept_since(&self) -> (bool, Moment) {
+        let (clock, options) = (&*self.context().clock, &self.context().options);
+        let confirmed = self.control.lock().confirmed.filter(|_| options.incremental);
+        let Some(confirmed) = confirmed else { return (false, Moment::now(clock)) };
+        let idle = confirmed.age(clock);
+        // A quarter at least is left for the upload.
+        if idle <= options.sweep_grace / 4 {
+            return (true, confirmed);
+        }
+        tracing::info!(
+            shard = %self.id(), idle_seconds = idle.as_secs(), grace_seconds = options.sweep_grace.as_secs(),
+            "the base is uploaded as a whole: the shard is idle for more than a quarter of `sweep_grace`"
+        );
+        (false, Moment::now(clock))
     }
 }
 
@@ -157,12 +178,30 @@ impl MaterializeRun {
                 pushed = upload => pushed,
             }
         })?;
+        self.check_kept()?;
         context.metrics.materialize_micros.add_elapsed(start);
         tracing::info!(
             shard = %self.shard.id(), bytes = base.total_bytes, millis = start.elapsed().as_millis(), "materialized"
         );
         *self.finished.lock() = Some(Finished { base, inventory });
         Ok(())
+    }
+
+    /// The manifest is in the bucket in time: from now on a sweep keeps what it names.
+    fn check_kept(&self) -> Result<()> {
+        let context = self.shard.context();
+        let (age, grace) = (self.kept_since.age(&*context.clock), context.options.sweep_grace);
+        if age <= grace / 2 {
+            return Ok(());
+        }
+        Err(Error::retryable(format!(
+            "the base of shard {} was finished {} seconds after the state of its files was known, longer than half of the \
+             option `sweep_grace` = {} seconds, so a sweep may delete some of them; raise `sweep_grace`, or let the upload \
+             be faster (`background_bandwidth`, `background_transfers`)",
+            self.shard.id(),
+            age.as_secs(),
+            grace.as_secs()
+        )))
     }
 
     /// Offers the base to the next handles.
@@ -231,6 +270,9 @@ impl Drop for MaterializeRun {
     }
 }
 
+#[cfg(test)]
+#[path = "materialize_grace_tests.rs"]
+mod grace;
 #[cfg(test)]
 #[path = "materialize_orders.rs"]
 mod orders;

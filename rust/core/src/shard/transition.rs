@@ -5,6 +5,7 @@
 
 use super::lineage::Lineage;
 use super::{Live, Prepared, Shard};
+use crate::clock::Moment;
 use crate::config::Restoring;
 use crate::error::{Error, Result};
 use crate::format::handle::decode_segment_index;
@@ -26,6 +27,8 @@ impl Shard {
         schema: (u64, &str),
     ) -> Result<InstanceId> {
         let _transition = self.transition.lock();
+        // Taken before anything is read: a restore may take long.
+        let handed_in = Moment::now(&*self.context.clock);
         if self.live.read().as_ref().is_some_and(|live| live.keyed.is_broken()) {
             tracing::warn!(shard = %self.id, "the local state is unusable after a failed write: it is restored");
             self.drop_live();
@@ -34,7 +37,9 @@ impl Shard {
             None => self.make_first(schema),
             Some(handle) => {
                 self.check(handle, batch, schema)?;
-                self.make_version(handle)
+                let instance = self.make_version(handle)?;
+                self.control.lock().confirmed = Some(handed_in);
+                Ok(instance)
             }
         }
     }
@@ -96,7 +101,7 @@ impl Shard {
         let begun = self.live.read().as_ref().and_then(begun);
         if let Some((instance, version)) = at.filter(|(i, _)| *i == handle.instance) {
             if version == Some(handle.version) {
-                self.count_as(handle);
+                self.count_as(handle)?;
                 return Ok(instance);
             }
             let prepared = {
@@ -127,14 +132,21 @@ impl Shard {
         Ok(handle.instance)
     }
 
-    /// What is live is the version of `handle`, which says how much that is: a replay that was cut off does not know.
-    fn count_as(&self, handle: &ShardHandle) {
+    /// What is live is the version of `handle`, which says how much that is and what leads to it: a replay that was cut
+    /// off knows neither, and the base that it came from may be named by no retained handle.
+    fn count_as(&self, handle: &ShardHandle) -> Result<()> {
         let counts = (handle.state_keys, handle.state_bytes);
-        if self.live.read().as_ref().is_some_and(|live| (live.state_keys, live.state_bytes) != counts)
-            && let Some(live) = self.live.write().as_mut()
-        {
-            (live.state_keys, live.state_bytes) = counts;
+        let differs = |live: &Live| (live.state_keys, live.state_bytes) != counts || live.lineage.base != handle.base;
+        if !self.live.read().as_ref().is_some_and(differs) {
+            return Ok(());
         }
+        let index = self.read_index(handle).map_err(|error| self.explain(error, handle))?;
+        let lineage = Lineage::of(handle, index)?;
+        if let Some(live) = self.live.write().as_mut() {
+            (live.state_keys, live.state_bytes) = counts;
+            self.follow(live, lineage);
+        }
+        Ok(())
     }
 
     /// Applies a prepared version to the live state and drops its siblings.
@@ -145,10 +157,9 @@ impl Shard {
             live.keyed.apply(&prepared.set)?;
             self.context.failpoints.hit("promote.applied")?;
             live.version = Some(version);
-            live.lineage = prepared.lineage;
             live.state_keys = prepared.state_keys;
             live.state_bytes = prepared.state_bytes;
-            self.adopt(live);
+            self.follow(live, prepared.lineage);
             Ok(())
         })?;
         self.control.lock().prepared.clear();
@@ -165,6 +176,16 @@ impl Shard {
             None => Err(Error::internal("a change of a state that is not live")),
         };
         changed.inspect_err(|_| self.drop_live())
+    }
+
+    /// `lineage` leads to what is live. Of a base that is neither the former nor the waiting one, nothing is known here:
+    /// the next base must not count on the former one's files, which no retained handle need name any more.
+    fn follow(&self, live: &mut Live, lineage: Lineage) {
+        if live.lineage.base != lineage.base {
+            live.inventory = Inventory::default();
+        }
+        live.lineage = lineage;
+        self.adopt(live);
     }
 
     /// If the promoted lineage carries the waiting base, its files are now shared by a retained handle.
@@ -194,10 +215,9 @@ impl Shard {
             failed = applied.failed;
             if failed.is_none() {
                 live.version = Some(handle.version);
-                live.lineage = lineage;
                 live.state_keys = handle.state_keys;
                 live.state_bytes = handle.state_bytes;
-                self.adopt(live);
+                self.follow(live, lineage);
             } else if let Some(last) = missing[..applied.sets].last() {
                 // The handle's own lineage may have a base that is newer than this set.
                 live.version = Some(last.version);
