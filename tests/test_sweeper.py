@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -81,11 +81,11 @@ def told(history: History, retained: int = 3, **more: object) -> Told:
     return Told(ckpt=dataclasses.replace(roots("query", handles), **more))  # type: ignore[arg-type]
 
 
-def at_ckpt(world: World) -> World:
-    """The folder's notes say where the checkpoint is."""
+def at_ckpt(world: World, **more: object) -> World:
+    """The folder's notes say where the checkpoint is, and more."""
     world = world.copy()
     data, modified = world.objects[META]
-    world.objects[META] = (json.dumps({**json.loads(data), "checkpoint": "ckpt"}).encode(), modified)
+    world.objects[META] = (json.dumps({**json.loads(data), "checkpoint": "ckpt", **more}).encode(), modified)
     return world
 
 
@@ -315,11 +315,19 @@ def future_note(world: World, _: Told) -> None:
     world.objects[META] = (b'{"format": 2, "checkpoint": "ckpt"}', 0.0)
 
 
+def damage_the_note(data: bytes) -> Callable[[World, Told], None]:
+    def damage(world: World, _: Told) -> None:
+        world.objects[MARK] = (Mark(checkpoints=("ckpt",)).to_bytes(), world.now)
+        world.objects[META] = (data, 0.0)
+
+    return damage
+
+
 def fail_to_read(_: World, checkpoints: Told) -> None:
     checkpoints.answers["ckpt"] = StoreError("the checkpoint's file 3.delta is cut off")
 
 
-def another_query(_: World, checkpoints: Told) -> None:
+def no_handles(_: World, checkpoints: Told) -> None:
     checkpoints.answers["ckpt"] = dataclasses.replace(checkpoints.answers["ckpt"], handles={})  # type: ignore[type-var]
 
 
@@ -332,8 +340,16 @@ def another_query(_: World, checkpoints: Told) -> None:
         (lose_everything, "which is not there"),
         (lose_the_note, "it has no _fastchangelog.json"),
         (future_note, "format 2"),
+        (damage_the_note(b""), "_fastchangelog.json cannot be read"),
+        (damage_the_note(b"\xff\xfe{}"), "_fastchangelog.json cannot be read"),
+        (damage_the_note(b"[1]"), "_fastchangelog.json cannot be read"),
+        (damage_the_note(b"[" * 100_000), "_fastchangelog.json cannot be read"),
+        (damage_the_note(b'{"format": 1, "sweep_grace_seconds": "1d"}'), "sweep_grace_seconds = '1d'"),
+        (damage_the_note(b'{"format": 1, "sweep_grace_seconds": -1}'), "sweep_grace_seconds = -1"),
+        (damage_the_note(b'{"format": 1, "sweep_grace_seconds": NaN}'), "sweep_grace_seconds = nan"),
+        (damage_the_note(b'{"format": 1, "sweep_grace_seconds": 1e999}'), "sweep_grace_seconds = inf"),
         (fail_to_read, "3.delta is cut off"),
-        (another_query, "none of them names anything"),
+        (no_handles, "none of them holds a handle"),
     ],
 )
 def test_p6_a_doubt_deletes_nothing_and_is_said(history: History, damage: object, why: str) -> None:
@@ -422,7 +438,7 @@ def test_a_damaged_mark_costs_a_wait(history: History) -> None:
 
 
 def test_a_store_of_files_is_swept_too(history: History, tmp_path: Path) -> None:
-    root = at_ckpt(history.world).restore(tmp_path / "state")
+    root = at_ckpt(history.world, sweep_grace_seconds=0).restore(tmp_path / "state")
     left = [root / FOLDER / f"log/{8:032x}#1", root / FOLDER / f"{FOLDER_META}#2", root / FOLDER / f"log/{9:032x}"]
     for path in left:
         path.write_bytes(b"half")
