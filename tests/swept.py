@@ -52,7 +52,9 @@ class Engine:
         }
         self.server = _internal.Server(json.dumps(config))
 
-    def batch(self, number: int, handle: str | None, commit: bool = True) -> tuple[str, dict[str, list[int]]]:
+    def batch(
+        self, number: int, handle: str | None, commit: bool = True, rows: int = 50
+    ) -> tuple[str, dict[str, list[int]]]:
         """Runs a batch over `handle`: the new handle, and every key that changed with all it has."""
         request = {
             "root": f"file://{self.root}",
@@ -66,9 +68,10 @@ class Engine:
             "options": {"memory_budget": "64MiB", "file_sync": "false", "max_handle_segments": "4"},
         }
         splitter = _internal.Splitter(SPEC, 1, 128, 1 << 20)
-        rows = pa.record_batch([[f"key-{i}" for i in range(50)], [number * 100 + i for i in range(50)]], schema=INPUT)
+        keys = pa.array([f"key-{i}" for i in range(rows)], pa.string())
+        batch = pa.record_batch([keys, pa.array([number * 100 + i for i in range(rows)], pa.int64())], schema=INPUT)
         with _internal.SessionClient(str(self.socket), json.dumps(request)) as session:
-            for _, payload in splitter.push(rows) + splitter.finish():
+            for _, payload in splitter.push(batch) + splitter.finish():
                 session.merge(payload)
             found = {r["k"]: [r["n"], r["total"]] for b in session.finish() for r in b.to_pylist()}
             return (session.commit()[0] if commit else ""), found

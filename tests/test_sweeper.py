@@ -10,11 +10,11 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from notes import changed
+from notes import changed, folder_note
 from swept import DAY, Crash, Engine, MemoryFolder, Told, World, closure, expected, roots
 
 from fastchangelog import _internal
@@ -82,11 +82,11 @@ def told(history: History, retained: int = 3, **more: object) -> Told:
     return Told(ckpt=dataclasses.replace(roots("query", handles), **more))  # type: ignore[arg-type]
 
 
-def at_ckpt(world: World) -> World:
-    """The folder's notes say where the checkpoint is."""
+def at_ckpt(world: World, **more: object) -> World:
+    """The folder's notes say where the checkpoint is, and more."""
     world = world.copy()
     data, modified = world.objects[META]
-    world.objects[META] = (changed(data, checkpoint="ckpt"), modified)
+    world.objects[META] = (changed(data, checkpoint="ckpt", **more), modified)
     return world
 
 
@@ -322,11 +322,19 @@ def damage_note(world: World, _: Told) -> None:
     world.objects[META] = (data.replace(b'"ckpt"', b'"ckqt"'), modified)
 
 
+def damage_the_note(data: bytes) -> Callable[[World, Told], None]:
+    def damage(world: World, _: Told) -> None:
+        world.objects[MARK] = (Mark(checkpoints=("ckpt",)).to_bytes(), world.now)
+        world.objects[META] = (data, 0.0)
+
+    return damage
+
+
 def fail_to_read(_: World, checkpoints: Told) -> None:
     checkpoints.answers["ckpt"] = StoreError("the checkpoint's file 3.delta is cut off")
 
 
-def another_query(_: World, checkpoints: Told) -> None:
+def no_handles(_: World, checkpoints: Told) -> None:
     checkpoints.answers["ckpt"] = dataclasses.replace(checkpoints.answers["ckpt"], handles={})  # type: ignore[type-var]
 
 
@@ -340,8 +348,14 @@ def another_query(_: World, checkpoints: Told) -> None:
         (lose_the_note, "it has no _fastchangelog.json"),
         (future_note, "has format 3"),
         (damage_note, "corrupt data in _fastchangelog.json"),
+        (damage_the_note(b""), "corrupt data in _fastchangelog.json"),
+        (damage_the_note(b"\xff\xfe{}"), "corrupt data in _fastchangelog.json"),
+        (damage_the_note(b"[1]"), "corrupt data in _fastchangelog.json"),
+        (damage_the_note(b"[" * 100_000), "corrupt data in _fastchangelog.json"),
+        (damage_the_note(folder_note(sweep_grace_seconds="1d")), "corrupt data in _fastchangelog.json"),
+        (damage_the_note(folder_note(sweep_grace_seconds=-1)), "corrupt data in _fastchangelog.json"),
         (fail_to_read, "3.delta is cut off"),
-        (another_query, "none of them names anything"),
+        (no_handles, "none of them holds a handle"),
     ],
 )
 def test_p6_a_doubt_deletes_nothing_and_is_said(history: History, damage: object, why: str) -> None:
@@ -430,7 +444,7 @@ def test_a_damaged_mark_costs_a_wait(history: History) -> None:
 
 
 def test_a_store_of_files_is_swept_too(history: History, tmp_path: Path) -> None:
-    root = at_ckpt(history.world).restore(tmp_path / "state")
+    root = at_ckpt(history.world, sweep_grace_seconds=0).restore(tmp_path / "state")
     left = [root / FOLDER / f"log/{8:032x}#1", root / FOLDER / f"{FOLDER_META}#2", root / FOLDER / f"log/{9:032x}"]
     for path in left:
         path.write_bytes(b"half")

@@ -109,7 +109,7 @@ def _add_sweep(commands: Any) -> None:
     sweep.add_argument("--delete", action="store_true", help="not only list")
     sweep.add_argument("--orphans", action="store_true", help="also folders whose checkpoint is gone")
     sweep.add_argument(
-        "--grace", default="1d", help="longer than any batch, retry and upload of a base; default %(default)s"
+        "--grace", default="1d", help="a longer `sweep_grace` of a state counts there; default %(default)s"
     )
     sweep.add_argument(
         "--checkpoint", action="append", default=[], metavar="URI", help="a query's checkpoint location (repeatable)"

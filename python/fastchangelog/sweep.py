@@ -7,11 +7,12 @@ parameter).
 Invariants of a `Plan` (P6):
 1. what a handle of a retained batch or of a head names is kept, and what any kept manifest or index names is kept with
    it; so are heads;
-2. what is younger than the grace period is kept; while a batch is under way, its start counts as now;
+2. what is younger than the grace period is kept; while a batch is under way, its start counts as now, and so does the
+   moment when the handles began to be read;
 3. a base that a later version may still take over counts as named by it;
 4. an object is deleted only if a sweep at least one grace period ago found it unreachable, every sweep since did, and
    this one does;
-5. a doubt deletes nothing: something named is missing, or committed batches name nothing in a folder that is not empty;
+5. a doubt deletes nothing: something named is missing, or committed batches hold no handle at all;
 6. only objects with names that this library gives are ever deleted, and those that name others go first;
 7. nothing else is left: what is neither kept by 1 to 3 nor waiting for 4 is deleted.
 """
@@ -21,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 __all__ = [
     "FOLDER_META",
@@ -34,7 +36,9 @@ __all__ = [
     "Scene",
     "cutoff",
     "indexes_to_read",
+    "is_time",
     "manifests_to_read",
+    "parsed",
     "plan",
     "plan_orphan",
 ]
@@ -47,6 +51,9 @@ SWEEP_MARK = "_fastchangelog-sweep.json"
 
 #: Those that name others first: whoever meets a manifest also meets its files.
 _ORDER = {"base": 0, "index": 1, "sst": 2, "log": 3, "probe": 4, "note": 5}
+
+#: Seconds: 30,000 years.
+_NO_TIME = 1e12
 
 Segments = tuple[tuple[str, str], ...]
 """Version and object of each change set, oldest first."""
@@ -120,10 +127,11 @@ class Scene:
 
     handles: tuple[Handle, ...]
     """Of every retained batch."""
-    committed: bool
-    """True when there is a retained batch."""
+    silent: bool
+    """True when there is a retained batch, but no handle in any: then nothing is known of what it needs."""
     running_since: float | None
-    """When the oldest batch began that is planned and not committed."""
+    """When the oldest batch began that is planned and not committed, or reading the handles began if that was before:
+    what was written since may be named by a handle that was not read."""
     listing: tuple[Entry, ...]
     indexes: Mapping[str, Segments] = dataclasses.field(default_factory=dict)
     """Contents of the index objects of `indexes_to_read`."""
@@ -157,11 +165,11 @@ class Mark:
         >>> Mark.from_bytes(Mark({"log/0": 5.0}, ("/ckpt",)).to_bytes())
         Mark(seen={'log/0': 5.0}, checkpoints=('/ckpt',))
         """
-        raw = json.loads(data)
+        raw = parsed(data)
         if not isinstance(raw, dict) or raw.get("format") != 1:
             raise ValueError("not a mark of format 1")
         seen, checkpoints = raw.get("unreachable_since"), raw.get("checkpoints")
-        if not isinstance(seen, dict) or not all(isinstance(t, int | float) for t in seen.values()):
+        if not isinstance(seen, dict) or not all(map(is_time, seen.values())):
             raise ValueError("a mark without times")
         if not isinstance(checkpoints, list) or not all(isinstance(c, str) for c in checkpoints):
             raise ValueError("a mark without a list of checkpoints")
@@ -189,6 +197,23 @@ class Plan:
     """Not ours."""
     seen: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """For the next mark, as it is before the deletions."""
+
+
+def parsed(data: bytes) -> Any:
+    """What a note's JSON says. Anything else is a `ValueError`."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+
+
+def is_time(value: object) -> bool:
+    """True for a number of seconds that a note may hold: neither `NaN` nor beyond all dates.
+
+    >>> is_time(0), is_time(1.5), is_time(True), is_time(float("nan")), is_time(10**400), is_time("1")
+    (True, True, False, False, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _NO_TIME
 
 
 def cutoff(now: float, grace: float, running_since: float | None) -> float:
@@ -295,8 +320,8 @@ def _doubt(scene: Scene, entries: Mapping[str, Entry]) -> str | None:
             for name in manifest.objects:
                 if name not in entries:
                     return f"{handle.source} names {handle.base.manifest}, which names {name}, which is not there"
-    if scene.committed and not scene.handles and any(e.kind not in (None, "note") for e in scene.listing):
-        return "the query has committed batches, but none of them names anything in this folder"
+    if scene.silent:
+        return "the query has committed batches, but none of them holds a handle"
     return None
 
 
@@ -305,12 +330,14 @@ def _takeable(scene: Scene) -> list[str]:
 
     An idle shard keeps the base that it made last for as long as no row comes, in the memory of its server only.
     """
-    lines: list[set[str]] = []
+    # Of a line, only what the manifests say: there may be a thousand change sets in each of thousands of handles.
+    asked = {version for manifest in scene.manifests.values() for version in (manifest.version, manifest.replay_after)}
+    lines: set[frozenset[str]] = set()
     for handle in set(scene.handles):
-        line = {version for version, _ in scene.lineage(handle)}
+        line = {version for version, _ in scene.lineage(handle) if version in asked}
         if handle.base is not None and handle.base.version == handle.base.replay_after:
             line.add(handle.base.version)
-        lines.append(line)
+        lines.add(frozenset(line))
     found = []
     for name, manifest in scene.manifests.items():
         if any(manifest.version in line and manifest.replay_after in line for line in lines):

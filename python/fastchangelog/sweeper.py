@@ -4,7 +4,8 @@ Owns: the order of reading and writing, folders and whose they are, the report.
 Does not own: the decision (`sweep`), Spark's checkpoints (anything with `Checkpoints`' shape), output (cli).
 
 Order, and why:
-1. list the root, to know its folders and their queries; read their notes;
+1. list the root, to know its folders and their queries; read their notes, which also say how long a grace period their
+   servers count on;
 2. read each query's checkpoints: a doubt about one keeps all folders of its query; of a state in process, its heads;
 3. with `delete`, write the folder's mark again, with the checkpoints that were asked, and a probe under a new name;
 4. list the folder anew: everything that a handle of step 2 names was there before it, so it is in the listing, or the
@@ -23,11 +24,11 @@ import contextlib
 import dataclasses
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from fastchangelog import _internal, heads
+from fastchangelog import _internal, config, heads
 from fastchangelog.errors import FastChangelogError, InvalidArgument, StateNotFoundError, StoreError
 from fastchangelog.sweep import (
     FOLDER_META,
@@ -49,7 +50,15 @@ __all__ = ["Checkpoints", "FolderReport", "Folders", "Roots", "Sweeper"]
 
 #: Requests at once: reads of manifests and deletions have nothing to do but wait for the store.
 _PARALLEL = 16
+#: Requests that are begun before all former ones have succeeded.
+_ASKED = 8 * _PARALLEL
 
+#: What states in process count on, in seconds, which have no note: the option's default.
+_LEAST_GRACE = config.duration(
+    "sweep_grace", next(default for name, default, _ in _internal.options_table() if name == "sweep_grace")
+).total_seconds()
+
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -120,6 +129,8 @@ class FolderReport:
     unknown: tuple[Entry, ...] = ()
     notes: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
+    grace: float | None = None
+    """The grace period in force, in seconds; None when the folder was not judged."""
 
 
 @dataclasses.dataclass
@@ -133,6 +144,8 @@ class _Query:
     doubt: str | None = None
     in_process: bool = False
     """True for the folder of a state in process, which has heads and no checkpoint."""
+    began: float = 0.0
+    """When its handles began to be read, by the clock of the sweeping machine."""
 
 
 class _Folder:
@@ -140,7 +153,9 @@ class _Folder:
 
     def __init__(self, name: str, store: Folders, query: _Query) -> None:
         self.name, self.store, self.query = name, store, query
-        self.mark, self.now = Mark(), 0.0
+        self.mark, self.now, self.grace = Mark(), 0.0, float("inf")
+        #: By the same clock as `now`: what was written since may be named by a handle that was not read.
+        self.began = 0.0
         self.listing: tuple[Entry, ...] = ()
         self.report = FolderReport(
             name,
@@ -189,12 +204,13 @@ class Sweeper:
             by_query.setdefault(folder.split("/", 1)[0], []).append(folder)
         reports = []
         for name in sorted(states):
-            store = self._root.child(name)
-            query = self._state(store)
+            store, began = self._root.child(name), self._clock()
+            query = dataclasses.replace(self._state(store), began=began)
             reports += self._sweep(query, [_Folder(name, store, query)])
         for name, own in by_query.items():
             locations = [*given.get(name, ()), *(at for folder in own for at in self._recorded(folder))]
-            query = self._query(name, tuple(dict.fromkeys(locations)))
+            began = self._clock()
+            query = dataclasses.replace(self._query(name, tuple(dict.fromkeys(locations))), began=began)
             reports += self._sweep(query, [_Folder(folder, self._root.child(folder), query) for folder in own])
         return reports
 
@@ -214,8 +230,8 @@ class Sweeper:
         location = None
         if meta is not None:
             with contextlib.suppress(FastChangelogError):  # said when the folder is judged
-                location = json.loads(_internal.folder_note_json(FOLDER_META, meta))["checkpoint"]
-        return [*([] if location is None else [location]), *mark.checkpoints]
+                location = _note(meta)["checkpoint"]
+        return [*([location] if location else []), *mark.checkpoints]
 
     def _mark(self, folder: str) -> tuple[Mark, str | None]:
         """What the last sweep left, and a remark if that cannot be read."""
@@ -276,15 +292,25 @@ class Sweeper:
                 folder.report.kept_because = f"not to the end: {error}"
 
     def _look(self, folder: _Folder, acts: bool) -> None:
+        noted = _LEAST_GRACE
         if not folder.query.in_process:
-            folder.report.kept_because = _foreign(folder.store.read(FOLDER_META))
-            if folder.report.kept_because is not None:
+            meta = folder.store.read(FOLDER_META)
+            folder.report.kept_because = _foreign(meta)
+            if meta is None or folder.report.kept_because is not None:
                 return
+            noted = _note(meta)["sweep_grace_seconds"]
+        folder.grace = folder.report.grace = max(self._grace, noted)
+        if folder.grace > self._grace:
+            folder.report.notes += (
+                f"its servers count on objects of the last {folder.grace:g} seconds (option `sweep_grace`): this is "
+                f"the grace period here, not {self._grace:g} seconds",
+            )
         mark, remark = self._mark(folder.name)
         if remark is not None:
             folder.report.notes += (remark,)
         folder.mark = dataclasses.replace(mark, checkpoints=folder.query.checkpoints)
         folder.now = self._clock()
+        took = max(0.0, folder.now - folder.query.began)
         probe = f"probe/{secrets.token_hex(16)}"
         if acts:
             # 3. the clock that dates the objects is the one that says how old they are
@@ -298,6 +324,8 @@ class Sweeper:
             if not stamped:
                 raise StoreError(f"{probe} was written, but the store does not list it: a listing cannot be trusted")
             folder.now = stamped[0]
+        # Only the length of what was read is the sweeping machine's: a clock that is wrong shows it all the same.
+        folder.began = folder.now - took
 
     def _judge(self, folder: _Folder, acts: bool) -> None:
         decided = self._plan(folder)
@@ -312,26 +340,25 @@ class Sweeper:
     def _plan(self, folder: _Folder) -> Plan:
         query, mark, now = folder.query, folder.mark, folder.now
         if query.orphan:
-            return plan_orphan(folder.listing, mark.seen, now, self._grace)
+            return plan_orphan(folder.listing, mark.seen, now, folder.grace)
         names = {e.name for e in folder.listing}
         handles = tuple(h for h in query.handles if not names.isdisjoint(h.names()))
         started = [roots.running_since for roots in query.roots if roots.running_since is not None]
-        committed = bool(query.handles) if query.in_process else any(roots.batches for roots in query.roots)
-        scene = Scene(handles, committed, min(started, default=None), folder.listing)
-        with ThreadPoolExecutor(_PARALLEL) as pool:
+        silent = any(roots.batches and not roots.handles for roots in query.roots)
+        scene = Scene(handles, silent, min([*started, folder.began]), folder.listing)
 
-            def read(wanted: Sequence[str], decode: Callable[[str, bytes], T]) -> dict[str, T]:
-                def one(name: str) -> T:
-                    data = folder.store.read(name)
-                    if data is None:
-                        raise StateNotFoundError(f"{name} was listed, and is not there: does another sweep run?")
-                    return decode(name, data)
+        def read(wanted: Sequence[str], decode: Callable[[str, bytes], T]) -> dict[str, T]:
+            def one(name: str) -> T:
+                data = folder.store.read(name)
+                if data is None:
+                    raise StateNotFoundError(f"{name} was listed, and is not there: does another sweep run?")
+                return decode(name, data)
 
-                return dict(zip(wanted, pool.map(one, wanted), strict=True))
+            return dict(zip(wanted, _in_parallel(one, wanted), strict=True))
 
-            scene = dataclasses.replace(scene, indexes=read(indexes_to_read(scene, now, self._grace), _index))
-            scene = dataclasses.replace(scene, manifests=read(manifests_to_read(scene, now, self._grace), _manifest))
-        return plan(scene, mark.seen, now, self._grace)
+        scene = dataclasses.replace(scene, indexes=read(indexes_to_read(scene, now, folder.grace), _index))
+        scene = dataclasses.replace(scene, manifests=read(manifests_to_read(scene, now, folder.grace), _manifest))
+        return plan(scene, mark.seen, now, folder.grace)
 
     def _act(self, folder: _Folder, decided: Plan) -> None:
         # 6. the mark first: a sweep that ends in between has lost no time of what waits
@@ -343,9 +370,8 @@ class Sweeper:
         store.write(SWEEP_MARK, dataclasses.replace(mark, seen=decided.seen).to_bytes())
         done: list[Entry] = []
         try:
-            with ThreadPoolExecutor(_PARALLEL) as pool:
-                for group in _in_groups(decided.delete):
-                    done.extend(pool.map(lambda entry: _deleted(store, entry), group))
+            for group in _in_groups(decided.delete):
+                done.extend(_in_parallel(lambda entry: _deleted(store, entry), group))
         finally:
             folder.report.deleted = tuple(done)
         gone = {entry.name for entry in done}
@@ -362,6 +388,14 @@ def _homeless(query: _Query, folders: list[_Folder]) -> str | None:
         if named and names.isdisjoint(named):
             return f"{handle.source} names {next(iter(handle.names()))}, which is not there"
     return None
+
+
+def _in_parallel(do: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+    """The results in order, of a few at a time. After an error no further one begins: a store that fails for an
+    hour is not asked a hundred thousand times."""
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        for start in range(0, len(items), _ASKED):
+            yield from pool.map(do, items[start : start + _ASKED])
 
 
 def _deleted(store: Folders, entry: Entry) -> Entry:
@@ -402,12 +436,17 @@ def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[set[str], set[st
     return folders, states, tuple(outside)
 
 
+def _note(meta: bytes) -> dict[str, Any]:
+    note: dict[str, Any] = json.loads(_internal.folder_note_json(FOLDER_META, meta))
+    return note
+
+
 def _foreign(meta: bytes | None) -> str | None:
     """Why a folder is not to be judged by this version; None if it is."""
     if meta is None:
         return f"it has no {FOLDER_META}: it was not written by this library, or not by a Spark query"
     try:
-        _internal.folder_note_json(FOLDER_META, meta)
+        _note(meta)
     except FastChangelogError as error:
         return f"its note cannot be read: {error}"
     return None

@@ -79,6 +79,7 @@ class Outcome:
             "checkpoints": list(report.checkpoints),
             "batches": [min(report.batches), max(report.batches)] if report.batches else None,
             "orphan": report.orphan,
+            "grace_seconds": report.grace,
             "kept_because": report.kept_because,
             **kept,
             "waiting": [entry.name for entry in report.waiting],
@@ -114,7 +115,8 @@ class Outcome:
             yield "a dry run: nothing was deleted or marked; --delete does"
 
     def _rows(self, report: FolderReport) -> list[tuple[str, tuple[Entry, ...], str]]:
-        grace = self.request.grace
+        asked = config.duration("--grace", self.request.grace).total_seconds()
+        grace = self.request.grace if report.grace in (None, asked) else f"{report.grace:g}s"
         last = "deleted" if self._acted(report) else "to delete"
         return [
             ("reachable", report.reachable, "a retained batch or checkpoint needs them"),

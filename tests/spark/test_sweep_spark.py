@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import pytest
+from notes import changed
 from pyspark.sql import functions as F
 from stream_harness import end_state_server, rows_of, run
 
@@ -49,7 +50,16 @@ def age(state: pathlib.Path) -> None:
         os.utime(path, (LONG_AGO, LONG_AGO))
 
 
+def without_grace(state: pathlib.Path) -> None:
+    """The notes say that no server counts on anything: two sweeps in a row may delete."""
+    for note in state.rglob("_fastchangelog.json"):
+        said = json.loads(note.read_text())
+        assert said["sweep_grace_seconds"] in (0, 86_400)
+        note.write_bytes(changed(note.read_bytes(), sweep_grace_seconds=0))
+
+
 def sweep(spark: Any, state: pathlib.Path, *locations: pathlib.Path, **given: Any) -> list[FolderReport]:
+    without_grace(state)
     folder = _internal.ObjectFolder(str(state), {}, {})
     settings = {"grace": 0.0, "clock": lambda: 4e9, "delete": True, **given}
     return Sweeper(folder, SparkCheckpoints(lambda: spark), locations=map(str, locations), **settings).run()
@@ -195,6 +205,54 @@ def test_what_cannot_be_read_deletes_nothing(finished: Any, spark: Any, conf: An
     assert objects(state) < before
 
 
+def run_with_snapshots(feed: Any, conf: Any, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A query of six batches that keeps all of them, each with a snapshot; its checkpoint."""
+    conf("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "false")
+    source = feed(SCHEMA, *[rows(batch) for batch in range(6)])
+    run(build(source, tmp_path / "state"), tmp_path / "ckpt", lambda d, _: rows_of(d.collect()))
+    return tmp_path / "ckpt"
+
+
+def remove_versions(checkpoint: pathlib.Path, *versions: int) -> None:
+    for version in versions:
+        removed = list((checkpoint / "state" / "0").glob(f"*/{version}_*.zip"))
+        assert removed
+        for path in removed:
+            path.unlink()
+
+
+def test_p6_how_many_batches_the_sweeping_session_retains_decides_nothing(
+    feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path
+) -> None:
+    """Neither setting is in a checkpoint; the query retains more, and a file of an old batch cannot be read today."""
+    checkpoint = run_with_snapshots(feed, conf, tmp_path)
+    conf(RETAINED, "1")
+    age(tmp_path / "state")
+    remove_versions(checkpoint, 3)
+    before = objects(tmp_path / "state")
+    for _ in range(2):
+        (report,) = sweep(spark, tmp_path / "state", checkpoint)
+        assert "batch 2" in str(report.kept_because)
+    assert objects(tmp_path / "state") == before
+
+
+def test_batches_whose_state_spark_has_removed_are_not_counted(
+    feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path
+) -> None:
+    """Spark removes all versions below a snapshot, and their commits a little later."""
+    checkpoint = run_with_snapshots(feed, conf, tmp_path)
+    remove_versions(checkpoint, 1, 2, 3)
+    (report,) = sweep(spark, tmp_path / "state", checkpoint)
+    assert (report.kept_because, report.batches) == (None, (3, 4, 5))
+    said = [note for note in report.notes if "Spark has removed its state" in note]
+    assert len(said) == 3
+    assert "oldest version in" in said[0]
+    # Nothing of the newest batch: it is the one that a query goes on from.
+    remove_versions(checkpoint, 4, 5, 6)
+    (report,) = sweep(spark, tmp_path / "state", checkpoint)
+    assert "batch 5" in str(report.kept_because)
+
+
 def test_a_folder_that_is_not_mounted_is_no_proof_that_a_checkpoint_is_gone(spark: Any, tmp_path: pathlib.Path) -> None:
     checkpoints = SparkCheckpoints(lambda: spark)
     assert checkpoints.query_id(str(tmp_path / "ckpt")) is None
@@ -218,6 +276,7 @@ def test_the_command_says_what_it_finds(
     assert folder["to_delete"] == []
     assert folder["waiting"]
     assert not any("sweep" in name for name in files(state)), "a dry run writes nothing"
+    without_grace(state)
     for location, deleted in ((["--checkpoint", str(checkpoint)], []), ([], folder["waiting"])):
         capsys.readouterr()
         assert cli.main(["sweep", str(state), "--json", "--delete", "--grace", "0s", *location]) == cli.OK

@@ -17,7 +17,7 @@ from fastchangelog.sweep import FOLDER_META, SWEEP_MARK, Mark
 from fastchangelog.sweeper import FolderReport, Sweeper
 
 FOLDER = "log/query/default"
-META = folder_note(checkpoint="ckpt")
+META = folder_note(checkpoint="ckpt", sweep_grace_seconds=0)
 OBJECTS = [f"{FOLDER}/log/{i:032x}" for i in range(40)] + [f"{FOLDER}/sst/{1:032x}.sst", f"{FOLDER}/base/{2:032x}"]
 
 

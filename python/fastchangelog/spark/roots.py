@@ -4,6 +4,10 @@ Owns: reading a checkpoint through Spark's public sources (`statestore`, `state-
 what counts as a doubt.
 Does not own: what handles name, what is deleted (`sweep`), the session (a parameter).
 
+A batch whose state cannot be read is a doubt, unless the checkpoint itself shows that Spark has removed that state: its
+commit is gone, too, or of one partition only later versions are left, and they begin with a snapshot. How many batches
+the query retains is in no checkpoint, and the settings of the session that reads are not the query's.
+
 Order, and why: commits, then states, then offsets.  A batch that commits meanwhile is either among the commits, or
 later than them and then among the offsets, which say since when its objects may have been written.
 """
@@ -35,7 +39,8 @@ __all__ = ["SparkCheckpoints"]
 
 #: The operator's state variable, see `anchor`.
 _VARIABLE = "handle"
-_RETAINED = "spark.sql.streaming.minBatchesToRetain"
+#: Spark's names of files of RocksDB's state: a version, an id under format 2, and a kind.
+_STATE_FILE = re.compile(r"([0-9]+)(?:_[^/]*)?\.(zip|changelog)")
 _GLOB = re.compile(r"[*?\[\]{}\\]")
 
 
@@ -102,7 +107,6 @@ class SparkCheckpoints:
         handles: dict[str, str] = {}
         notes: list[str] = []
         skipped: list[int] = []
-        kept = int(self._spark.conf.get(_RETAINED) or 0)
         operators = self._operators(location) if batches else []
         for batch in reversed(batches):  # the newest first: it is the one that must be readable
             try:
@@ -114,14 +118,12 @@ class SparkCheckpoints:
             except Exception as error:  # of PySpark, or of Py4J for what a task failed with
                 if batch not in self._log(location, "commits"):
                     skipped.append(batch)  # Spark removed it meanwhile, with the ones before it
-                elif 0 < kept <= batches[-1] - batch:
-                    skipped.append(batch)
-                    notes.append(
-                        f"batch {batch} has a commit but no state that can be read, and is older than the {kept} "
-                        f"batches that Spark keeps ({_RETAINED}): not counted"
-                    )
-                else:
+                    continue
+                removed = self._removed(location, operators, batch) if batch < batches[-1] else None
+                if removed is None:
                     raise _unreadable(f"{location}, batch {batch}", error) from None
+                skipped.append(batch)
+                notes.append(f"batch {batch} has a commit, but Spark has removed its state: {removed}; not counted")
         planned = self._log(location, "offsets")
         if not batches and any(batch > 0 for batch in planned):
             raise StoreError(f"{location} has planned batches up to {max(planned)}, but no commits: they were removed")
@@ -168,6 +170,34 @@ class SparkCheckpoints:
             raise _unreadable(f"{location}/{name}", error) from None
         named = ((row[0].rsplit("/", 1)[-1], row[1]) for row in rows)
         return {int(name): float(time) for name, time in named if name.isdigit()}
+
+    def _removed(self, location: str, operators: list[int], batch: int) -> str | None:
+        """What shows that Spark has removed the state after `batch`; None if nothing does.
+
+        Spark removes all files of a partition below a snapshot. A file that was lost leaves older ones.
+        """
+        for operator in operators:
+            stores: dict[str, list[tuple[int, str]]] = {}
+            for path in self._files(f"{location}/state/{operator}"):
+                folder, _, name = path.rpartition("/")
+                found = _STATE_FILE.fullmatch(name)
+                if found is not None:
+                    stores.setdefault(folder, []).append((int(found[1]), found[2]))
+            for folder, files in sorted(stores.items()):
+                oldest = min(version for version, _ in files)
+                if oldest > batch + 1 and (oldest, "zip") in files:  # the version after batch N is N + 1
+                    return f"the oldest version in {folder} is {oldest}, the one after batch {oldest - 1}"
+        return None
+
+    def _files(self, folder: str) -> list[str]:
+        """All files below a folder, without those that Spark's readers take for hidden."""
+        try:
+            files = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(folder)
+            return [row[0] for row in files.select("path").collect()]
+        except Exception as error:
+            if _not_found(error):
+                return []
+            raise _unreadable(folder, error) from None
 
     def _operators(self, location: str) -> list[int]:
         """The stateful operators that hold handles."""

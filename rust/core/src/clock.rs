@@ -18,6 +18,27 @@ pub trait Clock: Send + Sync + 'static {
 /// A clock that can be shared.
 pub type SharedClock = Arc<dyn Clock>;
 
+/// A moment, and how long ago it was by both times of a clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    millis: u64,
+    monotonic: Duration,
+}
+
+impl Moment {
+    /// Now.
+    pub fn now(clock: &dyn Clock) -> Self {
+        Self { millis: clock.now_millis(), monotonic: clock.monotonic() }
+    }
+
+    /// Time since this moment, at least: the wall clock may be set back, and the monotonic one may stand still while the
+    /// machine sleeps, so the longer of the two counts.
+    pub fn age(&self, clock: &dyn Clock) -> Duration {
+        let wall = Duration::from_millis(clock.now_millis().saturating_sub(self.millis));
+        wall.max(clock.monotonic().saturating_sub(self.monotonic))
+    }
+}
+
 /// The machine's clock.
 #[derive(Debug)]
 pub struct SystemClock {
@@ -68,5 +89,31 @@ impl Clock for ManualClock {
 
     fn monotonic(&self) -> Duration {
         Duration::from_millis(self.now_millis())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock whose two times are told apart.
+    struct Two(u64, Duration);
+
+    impl Clock for Two {
+        fn now_millis(&self) -> u64 {
+            self.0
+        }
+
+        fn monotonic(&self) -> Duration {
+            self.1
+        }
+    }
+
+    #[test]
+    fn the_longer_of_both_times_is_the_age() {
+        let hours = Duration::from_hours;
+        let then = Moment::now(&Two(7_200_000, hours(5)));
+        assert_eq!(then.age(&Two(10_800_000, hours(5))), hours(1), "the machine slept");
+        assert_eq!(then.age(&Two(0, hours(8))), hours(3), "the wall clock was set back");
     }
 }

@@ -123,6 +123,8 @@ options! {
     materialization_max_failures: count = "3",
     /// Bases share what earlier ones have uploaded; false = each base uploads every file anew and stands alone. May change at any restart.
     incremental: flag = "true",
+    /// The shortest grace period of a sweep of this state. A server counts on no object in the bucket that it last knew to be needed longer ago than half of this, and gives up a base whose upload takes longer. The state's folder keeps the longest value that was ever set, and a sweep obeys it; at least 1m.
+    sweep_grace: duration = "1d",
     /// RocksDB files of a base smaller than this share an object, up to 16MiB together; 0 = none does.
     snapshot_pack_below: size = "1MiB",
     /// Bytes per second that uploads of bases may take in one state server; 0 = no bound. Log objects and all reads are never held back.
@@ -342,6 +344,7 @@ impl Options {
         "max_parallelism",
         "start_from",
         "shard_idle_timeout",
+        "sweep_grace",
         "max_prepared_versions",
         "payload_size",
         "result_batch_rows",
@@ -368,6 +371,9 @@ impl Options {
         // The bounds of S3: smaller parts are refused; larger ones are of no use, and are repeated whole.
         if !(5 << 20..=1 << 30).contains(&self.upload_part_size) {
             return Err(Error::invalid("option `upload_part_size` must be from 5MiB to 1GiB"));
+        }
+        if self.sweep_grace < Duration::from_mins(1) {
+            return Err(Error::invalid("option `sweep_grace` must be at least 1m"));
         }
         if self.hedge_percentile > 99 {
             return Err(Error::invalid("option `hedge_percentile` must be from 1 to 99, or 0 for never"));
@@ -473,6 +479,12 @@ mod tests {
         }
         assert!(one("persist_delay", "10").is_err());
         assert!(one("memory_budget", "lots").is_err());
+    }
+
+    #[test]
+    fn a_grace_period_below_a_minute_is_refused() {
+        assert_eq!(one("sweep_grace", "1m").unwrap().sweep_grace, Duration::from_mins(1));
+        assert!(one("sweep_grace", "59s").unwrap_err().message().contains("`sweep_grace` must be at least 1m"));
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub(super) struct Folder {
     pub(super) options: Options,
     /// How a state starts here, once that is known.
     pub(super) start: OnceLock<Start>,
+    /// Set once the note has at least the grace period of these options.
+    pub(super) grace_noted: OnceLock<()>,
     given: BTreeMap<String, String>,
     storage: BTreeMap<String, String>,
     credentials: Option<Arc<HandedIn>>,
@@ -87,7 +89,7 @@ impl Folder {
         )
         .within(&ground.budget);
         let (given, storage) = (request.options.clone(), access.storage.clone());
-        Ok(Self { store, log, options, start: OnceLock::new(), given, storage, credentials })
+        Ok(Self { store, log, options, start: OnceLock::new(), grace_noted: OnceLock::new(), given, storage, credentials })
     }
 
     /// True if a request with these settings is for this very folder.

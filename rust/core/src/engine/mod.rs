@@ -33,7 +33,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use folder::{Folder, Folders, Ground};
 use parking_lot::Mutex;
-use start::{check_groups, start_of};
+use start::{check_groups, note_grace, start_of};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -135,6 +135,7 @@ impl Engine {
                 (start.groups, start.beginning)
             }
         };
+        note_grace(&self.ground, &folder)?;
         check_groups(&folder, request, groups)?;
         let shard = self.shard(request, &folder, groups)?;
         if let Some(beginning) = beginning {

@@ -6,7 +6,8 @@
 //! Invariants:
 //! 1. a shard that gets its first rows weeks later begins as the first ones did: with the same savepoint, in the same key
 //!    groups, whatever the options say meanwhile;
-//! 2. a note that is damaged, or of another format, is an error; only a folder without a note gets one.
+//! 2. the note's grace period is at least that of every server that ever opened the state, before it counts on anything;
+//! 3. a note that is damaged, or of another format, is an error; only a folder without a note gets one.
 
 use super::folder::{Folder, Ground, Start};
 use super::request::OpenRequest;
@@ -22,13 +23,41 @@ pub(super) fn start_of(ground: &Ground, folder: &Folder, request: &OpenRequest) 
     if let Some(known) = folder.start.get() {
         return Ok(known.clone());
     }
-    let name = format!("{}/{FOLDER_META}", folder.store.uri());
-    let noted = ground.runtime.block_on(folder.store.get_named(FOLDER_META))?;
-    let start = match noted.map(|bytes| decode_note(&name, &bytes)).transpose()? {
+    let start = match read_note(ground, folder)? {
         Some(note) => again(ground, folder, note)?,
         None => first(ground, folder, request)?,
     };
     Ok(folder.start.get_or_init(|| start).clone())
+}
+
+/// Raises the grace period in the folder's note to that of the options, before anything counts on it. Without a note the
+/// folder is never swept.
+pub(super) fn note_grace(ground: &Ground, folder: &Folder) -> Result<()> {
+    if folder.grace_noted.get().is_some() {
+        return Ok(());
+    }
+    let sweep_grace_seconds = folder.options.sweep_grace.as_secs();
+    if let Some(note) = read_note(ground, folder)?
+        && note.sweep_grace_seconds < sweep_grace_seconds
+    {
+        write_note(ground, folder, &FolderNote { sweep_grace_seconds, ..note })?;
+    }
+    folder.grace_noted.get_or_init(|| ());
+    Ok(())
+}
+
+fn read_note(ground: &Ground, folder: &Folder) -> Result<Option<FolderNote>> {
+    let name = format!("{}/{FOLDER_META}", folder.store.uri());
+    let noted = ground.runtime.block_on(folder.store.get_named(FOLDER_META))?;
+    noted.map(|bytes| decode_note(&name, &bytes)).transpose()
+}
+
+fn write_note(ground: &Ground, folder: &Folder, note: &FolderNote) -> Result<()> {
+    let store = &folder.store;
+    ground
+        .runtime
+        .block_on(store.put_overwrite(FOLDER_META, encode_note(note)?))
+        .map_err(|e| e.context(format!("cannot write to the state folder {}", store.uri())))
 }
 
 fn read(ground: &Ground, folder: &Folder, from: &str) -> Result<Beginning> {
@@ -83,13 +112,10 @@ fn first(ground: &Ground, folder: &Folder, request: &OpenRequest) -> Result<Star
         checkpoint: request.checkpoint.clone(),
         shards: request.shards,
         max_parallelism: groups,
+        sweep_grace_seconds: folder.options.sweep_grace.as_secs(),
         start_from: beginning.as_ref().map(|beginning| (beginning.uri().to_owned(), id(beginning))),
     };
-    let store = &folder.store;
-    ground
-        .runtime
-        .block_on(store.put_overwrite(FOLDER_META, encode_note(&note)?))
-        .map_err(|e| e.context(format!("cannot write to the state folder {}", store.uri())))?;
+    write_note(ground, folder, &note)?;
     Ok(Start { groups, beginning: beginning.map(Arc::new) })
 }
 

@@ -333,6 +333,22 @@ fn an_option_that_no_state_can_have_is_not_noted() {
     assert_eq!((query_id.as_str(), start_from), ("q", None));
 }
 
+#[test]
+fn p6_the_note_of_a_folder_keeps_the_longest_grace_that_any_server_counts_on() {
+    let mut world = World::new();
+    let noted = |world: &World| decode_note("note", &world.note("q")).unwrap().sweep_grace_seconds;
+    let set = |world: &mut World, grace: &str| world.options.insert("sweep_grace".to_owned(), grace.to_owned());
+    set(&mut world, "2h");
+    let (handle, _) = world.batch("q", 0, 0, None);
+    assert_eq!(noted(&world), 7_200);
+    for (grace, expected) in [("1h", 7_200), ("3h", 10_800), ("2h", 10_800)] {
+        set(&mut world, grace);
+        drop(world.moved().open("q", 0, 1, Some(&handle)).unwrap());
+        assert_eq!(noted(&world), expected, "{grace}");
+        assert_eq!(decode_note("note", &world.note("q")).unwrap().max_parallelism, 128);
+    }
+}
+
 // Credentials and other settings of a query that comes back.
 
 #[test]

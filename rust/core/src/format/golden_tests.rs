@@ -305,6 +305,7 @@ fn golden_notes() {
         checkpoint: Some("s3://b/checkpoint".to_owned()),
         shards: 8,
         max_parallelism: 128,
+        sweep_grace_seconds: 86_400,
         start_from: Some(("s3://b/savepoint".to_owned(), format!("{:032x}", id(7)))),
     };
     let fresh = encode_note(&note).unwrap();

@@ -20,7 +20,7 @@ const CHECKSUM_NAME: &str = "crc32c";
 /// No note is longer: its texts are the names and addresses of one query.
 const MAX_LEN: usize = 1 << 20;
 
-/// What is fixed when a state starts.
+/// What is fixed when a state starts, and what its servers count on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FolderNote {
     /// Spark's query id.
@@ -33,6 +33,8 @@ pub struct FolderNote {
     pub shards: u32,
     /// Number of key groups.
     pub max_parallelism: u16,
+    /// The longest `sweep_grace` of all servers that ever opened the state: those with former options may still run.
+    pub sweep_grace_seconds: u64,
     /// The address and the id of the savepoint that the state began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_from: Option<(String, String)>,

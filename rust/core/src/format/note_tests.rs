@@ -12,6 +12,7 @@ fn note() -> FolderNote {
         checkpoint: None,
         shards: 4,
         max_parallelism: 128,
+        sweep_grace_seconds: 86_400,
         start_from: Some(("s3://b/savepoint".to_owned(), "00ff".to_owned())),
     }
 }

@@ -10,14 +10,18 @@
 //!    need not wait;
 //! 3. a run of a state that was replaced meanwhile ends without effect. So does a run that shares files with a base from
 //!    which the state no longer starts: a sweep may have removed them;
-//! 4. sessions wait for a run only while it marks what to flush (microseconds) and for each step of the flush, one at a
+//! 4. a run counts on no object that was last known to be needed longer ago than half of `sweep_grace`: what a sweep deletes
+//!    has been unreachable for a whole one. A base that waits may be of any age: a sweep keeps it for as long as a handle
+//!    that may take it over is retained;
+//! 5. sessions wait for a run only while it marks what to flush (microseconds) and for each step of the flush, one at a
 //!    time: RocksDB's own flush, the compaction, the checkpoint and the upload are beside them. While the
 //!    process has open sessions, or had some lately, the flush rests after each step;
-//! 5. a local state that cannot be written is not tried again and again: it is dropped at once if it is broken, else at
+//! 6. a local state that cannot be written is not tried again and again: it is dropped at once if it is broken, else at
 //!    the second failure in a row. The next session restores it.
 
 use super::lineage::Lineage;
 use super::{Live, Shard};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::Metrics;
 use crate::model::{BaseRef, InstanceId, VersionId};
@@ -59,6 +63,8 @@ pub struct MaterializeRun {
     /// Files of the base `known_of`, which is an older one after a replay onto the base of another server.
     known: Inventory,
     known_of: Option<BaseRef>,
+    /// Since then, at least, sweeps have kept all that the base will name.
+    kept_since: Moment,
     dir: PathBuf,
     finished: Mutex<Option<Finished>>,
     ended: bool,
@@ -76,6 +82,7 @@ impl Shard {
             }
             control.materializing = true;
         }
+        let (shares, kept_since) = self.kept_since();
         let run = {
             let mut live = self.live.write();
             let _pause = Pause::of(&self.context().metrics);
@@ -83,7 +90,6 @@ impl Shard {
             let ready = |live: &&mut Live| !live.lineage.segments.is_empty() && !live.keyed.is_broken();
             live.as_mut().filter(ready).and_then(|live| {
                 let replay_after = live.version?;
-                let shares = self.context().options.incremental;
                 live.keyed.begin_flush();
                 Some(MaterializeRun {
                     shard: Arc::clone(self),
@@ -93,6 +99,7 @@ impl Shard {
                     base: live.lineage.base.clone(),
                     known: if shares { live.inventory.clone() } else { Inventory::default() },
                     known_of: if shares { live.inventory_of.clone() } else { live.lineage.base.clone() },
+                    kept_since,
                     dir: self.context().dir.join(format!("checkpoint-{}", VersionId::random())),
                     finished: Mutex::new(None),
                     ended: false,
@@ -105,6 +112,23 @@ impl Shard {
             self.control.lock().materializing = false;
         }
         Ok(run)
+    }
+
+    /// Whether a run that begins now may count on what the inventory knows, and since when what it counts on was kept.
+    fn kept_since(&self) -> (bool, Moment) {
+        let (clock, options) = (&*self.context().clock, &self.context().options);
+        let confirmed = self.control.lock().confirmed.filter(|_| options.incremental);
+        let Some(confirmed) = confirmed else { return (false, Moment::now(clock)) };
+        let idle = confirmed.age(clock);
+        // A quarter at least is left for the upload.
+        if idle <= options.sweep_grace / 4 {
+            return (true, confirmed);
+        }
+        tracing::info!(
+            shard = %self.id(), idle_seconds = idle.as_secs(), grace_seconds = options.sweep_grace.as_secs(),
+            "the base is uploaded as a whole: the shard is idle for more than a quarter of `sweep_grace`"
+        );
+        (false, Moment::now(clock))
     }
 }
 
@@ -180,6 +204,7 @@ impl MaterializeRun {
                 pushed = upload => pushed,
             }
         })?;
+        self.check_kept()?;
         context.metrics.materialize_micros.add_elapsed(start);
         tracing::info!(
             shard = %self.shard.id(), bytes = base.total_bytes, millis = start.elapsed().as_millis(), "materialized"
@@ -207,7 +232,7 @@ impl MaterializeRun {
         }
     }
 
-    /// Takes note of a failure of the local disk: invariant 5.
+    /// Takes note of a failure of the local disk: invariant 6.
     fn distrust(&self, stop: &watch::Receiver<bool>, error: Error) -> Error {
         // The end of a state also ends what RocksDB does.
         if *stop.borrow() {
@@ -225,6 +250,23 @@ impl MaterializeRun {
         let dir = shard.context().dir.display();
         let advice = "free space there, or set `spark.local.dir` to a larger disk";
         Error::new(error.kind(), format!("cannot write the local state in {dir}: {error}; {advice}"))
+    }
+
+    /// The manifest is in the bucket in time: from now on a sweep keeps what it names.
+    fn check_kept(&self) -> Result<()> {
+        let context = self.shard.context();
+        let (age, grace) = (self.kept_since.age(&*context.clock), context.options.sweep_grace);
+        if age <= grace / 2 {
+            return Ok(());
+        }
+        Err(Error::retryable(format!(
+            "the base of shard {} was finished {} seconds after the state of its files was known, longer than half of the \
+             option `sweep_grace` = {} seconds, so a sweep may delete some of them; raise `sweep_grace`, or let the upload \
+             be faster (`background_bandwidth`, `background_transfers`)",
+            self.shard.id(),
+            age.as_secs(),
+            grace.as_secs()
+        )))
     }
 
     /// Offers the base to the next handles.
@@ -306,6 +348,9 @@ mod disk;
 #[cfg(test)]
 #[path = "materialize_elsewhere.rs"]
 mod elsewhere;
+#[cfg(test)]
+#[path = "materialize_grace_tests.rs"]
+mod grace;
 #[cfg(test)]
 #[path = "materialize_orders.rs"]
 mod orders;

@@ -36,7 +36,7 @@ pub use session::{Committed, ResultBatches, Session};
 pub use sources::Sources;
 
 use crate::budget::{MemoryBudget, Reservation, Want};
-use crate::clock::SharedClock;
+use crate::clock::{Moment, SharedClock};
 use crate::config::{Compression, Options};
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
@@ -196,6 +196,8 @@ struct Control {
     /// The epoch of the state whose last materialization failed at the local disk.
     distrusted: Option<u64>,
     last_materialized_millis: u64,
+    /// When a handle of what is live was last handed in: until then, at least, a batch that Spark retains named its base.
+    confirmed: Option<Moment>,
     /// Bytes of files per net byte, as the last compaction left them; 0 before the first.
     density: f64,
 }

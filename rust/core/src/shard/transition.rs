@@ -5,6 +5,7 @@
 
 use super::lineage::Lineage;
 use super::{Live, Prepared, Shard};
+use crate::clock::Moment;
 use crate::config::Restoring;
 use crate::error::{Error, Result};
 use crate::format::handle::decode_segment_index;
@@ -26,6 +27,8 @@ impl Shard {
         schema: (u64, &str),
     ) -> Result<InstanceId> {
         let _transition = self.transition.lock();
+        // Taken before anything is read: a restore may take long.
+        let handed_in = Moment::now(&*self.context.clock);
         if self.live.read().as_ref().is_some_and(|live| live.keyed.is_broken()) {
             tracing::warn!(shard = %self.id, "the local state is unusable after a failed write: it is restored");
             self.drop_live();
@@ -34,7 +37,9 @@ impl Shard {
             None => self.make_first(schema),
             Some(handle) => {
                 self.check(handle, batch, schema)?;
-                self.make_version(handle)
+                let instance = self.make_version(handle)?;
+                self.control.lock().confirmed = Some(handed_in);
+                Ok(instance)
             }
         }
     }
