@@ -55,7 +55,8 @@ class Pool:
     def submit(self, work: Callable[[], None]) -> Future[None]:
         future: Future[None] = Future()
         try:
-            future.set_result(work())
+            work()
+            future.set_result(None)
         except Exception as error:
             future.set_exception(error)
         return future

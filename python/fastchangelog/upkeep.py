@@ -126,7 +126,7 @@ class Materializers:
             self._log("INFO", "materialized", shard_id, seconds=f"{materializer.last_duration:.3f}")
             self._admit(shard_id)
         elif materializer.skipped > skipped and self._told_long_ago(shard_id):
-            # A local state that failed was dropped. Only a session restores it; the next failure refuses sessions again.
+            # The local state that failed was dropped. Only a session restores it; the next failure refuses again.
             self._admit(shard_id)
         elif materializer.failed > failed:
             in_a_row = str(materializer.failures_in_a_row)

@@ -419,10 +419,14 @@ impl<'a> World<'a> {
         for server in 0..self.servers.len() {
             let rounds = if self.servers[server].shaky { ROUNDS_AFTER_FAILURES } else { ROUNDS };
             for _ in 0..rounds {
-                let attempt = vec![Attempt { server, fate: Fate::Committed }];
-                self.run_batch(&rows, &vec![attempt; self.story.shards as usize], 0, None)?;
+                // The others follow, by a replay where they can, and go on from bases that are not theirs.
+                let lost = (0..self.servers.len()).filter(|other| *other != server);
+                let lost = lost.map(|server| Attempt { server, fate: Fate::Opened });
+                let attempts: Vec<Attempt> = lost.chain([Attempt { server, fate: Fate::Committed }]).collect();
+                self.run_batch(&rows, &vec![attempts; self.story.shards as usize], 0, None)?;
                 self.step(&Step::Materialize(server))?;
-                self.step(&Step::Advance(GRACE / 2))?;
+                self.step(&Step::Retire(self.retained.len() - 2))?;
+                self.step(&Step::Advance(GRACE))?;
                 self.step(&Step::Sweep)?;
                 self.check()?;
             }
