@@ -3,7 +3,7 @@
 //! Owns: the result of each aggregate for a range of rows, of exactly the declared type.
 //! Does not own: the key columns (`codec`), how many rows make a batch (`table`).
 
-use super::decimal::average;
+use super::decimal::{average, average_in_doubles};
 use super::plan::{AggPlan, Form, Kind, Op};
 use super::prim::{self, Native, has_bit, with_native};
 use crate::state::arrays::{conform, plain_type};
@@ -47,7 +47,15 @@ impl Op {
                 let avg = |row: &[u8]| f64::read(row, at) / i64::read(row, at + 8) as f64;
                 f64::array(fixed(rows, range).map(avg).collect(), nulls)
             }
-            Kind::AvgDecimal { scale, .. } => self.decimal_averages(rows, range, *scale, &declared)?,
+            Kind::AvgDecimal { scale, in_doubles, .. } => {
+                let average = if *in_doubles { average_in_doubles } else { average };
+                self.decimal_averages(
+                    rows,
+                    range,
+                    |sum, count, precision, out| average(sum, count, *scale, precision, out),
+                    &declared,
+                )?
+            }
             Kind::AvgInterval { months } => {
                 let nulls = nonzero(rows, range, at + 8);
                 let values = fixed(rows, range).map(|row| half_up(i64::read(row, at), i64::read(row, at + 8)));
@@ -85,7 +93,14 @@ impl Op {
         i32::try_from(value).map_err(|_| self.interval_overflow())
     }
 
-    fn decimal_averages(&self, rows: &Rows, range: &Range<usize>, scale: i8, declared: &DataType) -> Result<ArrayRef> {
+    /// `average` takes a sum, a count, and the precision and scale of the result.
+    fn decimal_averages(
+        &self,
+        rows: &Rows,
+        range: &Range<usize>,
+        average: impl Fn(i128, i64, u8, i8) -> Option<i128>,
+        declared: &DataType,
+    ) -> Result<ArrayRef> {
         let DataType::Decimal128(precision, out_scale) = *declared else {
             return Err(Error::internal(format_args!("an average of decimals declared {declared}")));
         };
@@ -94,7 +109,7 @@ impl Op {
         for row in fixed(rows, range) {
             let count = i64::read(row, self.at + 16);
             let sum = (!has_bit(row, self.bit)).then(|| i128::read(row, self.at));
-            let value = sum.and_then(|sum| average(sum, count, scale, precision, out_scale));
+            let value = sum.and_then(|sum| average(sum, count, precision, out_scale));
             if value.is_none() && count != 0 && self.ansi {
                 return Err(match sum {
                     None => self.decimal_overflow(),

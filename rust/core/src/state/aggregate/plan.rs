@@ -3,6 +3,7 @@
 //! Owns: the check of functions against types, and the place of each accumulator in the row.
 //! Does not own: what is done with rows (`update`, `merge`, `finish`).
 
+use super::decimal::in_doubles;
 use super::schema::Description;
 use super::spec::{AggCall, AggSpec};
 use crate::state::arrays::{has_map, plain_type, same_values, type_text};
@@ -59,7 +60,7 @@ pub(super) enum Kind {
     /// f64 sum, i64 count.
     AvgFloat,
     /// i128 sum, i64 count; bit 0: overflowed for good.
-    AvgDecimal { limit: i128, scale: i8 },
+    AvgDecimal { limit: i128, scale: i8, in_doubles: bool },
     /// i64 sum, i64 count of an interval's unit.
     AvgInterval { months: bool },
     /// The least or greatest value; bit 0: not null.
@@ -383,7 +384,7 @@ fn avg(arg: &DataType, output: Option<&DataType>) -> Option<(Kind, DataType)> {
                 Some(_) => return None,
                 None => DataType::Decimal128((p + 4).min(38), (s + 4).min(38)),
             };
-            (Kind::AvgDecimal { limit: decimal_limit(*p), scale: *s }, result)
+            (Kind::AvgDecimal { limit: decimal_limit(*p), scale: *s, in_doubles: in_doubles(*p) }, result)
         }
         DataType::Duration(_) => (Kind::AvgInterval { months: false }, arg.clone()),
         DataType::Interval(IntervalUnit::YearMonth) => (Kind::AvgInterval { months: true }, arg.clone()),
