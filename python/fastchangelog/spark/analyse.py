@@ -324,6 +324,7 @@ def _check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
             f"the key {text} is a window column, which is not supported yet; group by its start, "
             "or use Spark's own groupBy for windows"
         )
+    # On a batch DataFrame a watermark means nothing. On a stream this metadata is what Spark's own aggregate looks at.
     if streaming and WATERMARK_DELAY in field.metadata:
         raise InvalidArgument(
             f"the key {text} carries the stream's watermark (withWatermark): by such a key Spark drops late rows and "
