@@ -51,7 +51,8 @@ def grouped(
     (Spark's default) and complete mode fail the query before a row is written; aggregating the result once more counts
     keys as often as they change.
 
-    :param keys: column names or Columns, of any type that Spark can group by.  Windows are not supported yet.
+    :param keys: column names or Columns, of any type that Spark can group by.  Windows and columns that carry a
+        stream's watermark are not supported yet.
     :param state: a folder that any number of queries may share, such as `"s3://bucket/state"` or `"/data/state"`;
         by default the Spark conf `spark.fastchangelog.state`.
     :param name: tells two stateful operators of one query apart.
