@@ -134,10 +134,10 @@ def watch_starts(spark: SparkSession, judge: Callable[[Starting], str | None], r
         return True
     from pyspark.java_gateway import ensure_callback_server_started
 
-    context = spark.sparkContext
-    ensure_callback_server_started(context._gateway)
-    wrapper = context._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
-    spark._jsparkSession.streams().addListener(wrapper(_Starts(spark, judge, refusal)))
+    session: Any = spark
+    ensure_callback_server_started(session.sparkContext._gateway)
+    wrapper = session.sparkContext._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
+    session._jsparkSession.streams().addListener(wrapper(_Starts(session, judge, refusal)))
     _watched.add(spark)
     return True
 
@@ -263,7 +263,7 @@ _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 class _Starts:
     """A listener as the JVM calls it.  PySpark's own would decode each progress, which is not asked for here."""
 
-    def __init__(self, spark: SparkSession, judge: Callable[[Starting], str | None], refusal: str):
+    def __init__(self, spark: Any, judge: Callable[[Starting], str | None], refusal: str):
         self._spark = spark
         self._judge = judge
         self._refusal = refusal
