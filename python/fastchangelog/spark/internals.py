@@ -132,10 +132,11 @@ def watch_starts(spark: SparkSession, judge: Callable[[Starting], str | None], r
         return False
     if spark in _watched:
         return True
-    from pyspark.java_gateway import ensure_callback_server_started
+    from pyspark import java_gateway
 
     session: Any = spark
-    ensure_callback_server_started(session.sparkContext._gateway)
+    start_callbacks: Callable[[Any], None] = java_gateway.ensure_callback_server_started
+    start_callbacks(session.sparkContext._gateway)
     wrapper = session.sparkContext._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
     session._jsparkSession.streams().addListener(wrapper(_Starts(session, judge, refusal)))
     _watched.add(spark)
