@@ -79,7 +79,7 @@ def rescale_lines(taken: Mapping[str, Any], root: str, partitions: int | None) -
     return [
         f'spark.conf.set("spark.sql.shuffle.partitions", {partitions or "N"}){more}',
         f'grouped(df, …, state={root!r}{name}, options={{"start_from": {taken["uri"]!r}}}).agg(…)  # as it was',
-        '.writeStream.option("checkpointLocation", "…")  # a new one, and sources that begin after batch '
+        '.writeStream.outputMode("update").option("checkpointLocation", "…")  # a new one; sources begin after batch '
         f"{taken['batch']}",
     ]
 

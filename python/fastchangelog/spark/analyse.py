@@ -1,7 +1,7 @@
 """From what the user wrote to what is computed: keys, aggregates, names and types, all as Spark itself sees them.
 
 Owns: which functions are understood, the question to Spark for its analysed schema, the refusals.
-Does not own: how a `Column` is taken apart (`columns`), how types travel (`plan.carry`), settings (`settings`).
+Does not own: how a `Column` is taken apart (`internals`), how types travel (`plan.carry`), settings (`settings`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pyspark.sql import types as T
 
 from fastchangelog.aggregates import Aggregate
 from fastchangelog.errors import InvalidArgument
-from fastchangelog.spark import columns
+from fastchangelog.spark import internals
 from fastchangelog.spark.plan import carry
 from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
+from fastchangelog.spark.split import WATERMARK_DELAY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,7 +101,7 @@ def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
             out.append(key)
         else:
             raise InvalidArgument(f"a key is a column name or a Column, not {key!r}")
-        windows = columns.function_names(out[-1]) & _WINDOWS
+        windows = internals.function_names(out[-1]) & _WINDOWS
         if windows:
             raise InvalidArgument(
                 f"the key {_show(out[-1])} uses {windows.pop()}(), which is not supported yet; "
@@ -128,7 +129,7 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
     if len(schema) != len(parts):
         raise InvalidArgument("a key or an argument stands for several columns; name each column on its own")
     for key, field in zip(keys, schema.fields, strict=False):
-        _check_key(_show(key), field)
+        _check_key(_show(key), field, streaming=bool(df.isStreaming))
     ansi = str(df.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 
     k = len(keys)
@@ -155,7 +156,7 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
             field, text = schema[arg_at], texts[arg_at]
             _check_argument(b, j, field.dataType)
             arg, dtype = _as_spark_reads_it(b.fn, arg, field.dataType)
-            if b.where is not None and not columns.is_plain_reference(arg):
+            if b.where is not None and not internals.is_plain_reference(arg):
                 # As with FILTER, the argument is evaluated only where the condition holds: it may fail elsewhere.
                 arg, text = F.when(b.where, arg), f"{text} WHERE {where_text}"
             args.append(plan.column("a", arg, dtype, text))
@@ -196,7 +197,7 @@ class _Projection:
 
     def column(self, kind: str, column: Column, dtype: T.DataType, text: str) -> int:
         for known_kind, known, index in self._known:
-            if known_kind == kind and columns.same(known, column):
+            if known_kind == kind and internals.same(known, column):
                 return index
         index = self.add(f"__{kind}{len(self._known)}", column, dtype, text)
         self._known.append((kind, column, index))
@@ -276,7 +277,7 @@ def _bind_ours(value: Aggregate, name: str | None) -> _Bound:
 
 
 def _bind_column(column: Column, name: str | None) -> _Bound:
-    call = columns.call_of(column)
+    call = internals.call_of(column)
     if call is None:
         raise _refused(column)
     fn = FUNCTIONS.get(call.function)
@@ -285,15 +286,15 @@ def _bind_column(column: Column, name: str | None) -> _Bound:
     args, ignore_nulls = list(call.args), False
     if call.function in _IGNORE_NULLS and len(args) == 2:
         flag = args.pop()
-        if not isinstance(flag, columns.Literal) or not isinstance(flag.value, bool):
+        if not isinstance(flag, internals.Literal) or not isinstance(flag.value, bool):
             raise _refused(column)
         ignore_nulls = flag.value
     plain: list[Column] = []
     if not (fn == "count" and len(args) == 1 and _counts_all(args[0])):
         for arg in args:
-            if isinstance(arg, columns.Star):
+            if isinstance(arg, internals.Star):
                 raise _refused(column)
-            plain.append(arg.column if isinstance(arg, columns.Literal) else arg)
+            plain.append(arg.column if isinstance(arg, internals.Literal) else arg)
         if len(plain) != _ARGUMENTS.get(fn, 1) and not (fn == "count" and plain):
             raise _refused(column)
     native = column if name is None else column.alias(name)
@@ -301,7 +302,7 @@ def _bind_column(column: Column, name: str | None) -> _Bound:
 
 
 def _counts_all(arg: object) -> bool:
-    return isinstance(arg, columns.Star) or (isinstance(arg, columns.Literal) and arg.value is not None)
+    return isinstance(arg, internals.Star) or (isinstance(arg, internals.Literal) and arg.value is not None)
 
 
 def _show(column: Column) -> str:
@@ -317,11 +318,18 @@ def _refused(column: Column) -> InvalidArgument:
     )
 
 
-def _check_key(text: str, field: T.StructField) -> None:
+def _check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
     if any(mark in field.metadata for mark in _WINDOW_MARKS):
         raise InvalidArgument(
             f"the key {text} is a window column, which is not supported yet; group by its start, "
             "or use Spark's own groupBy for windows"
+        )
+    # On a batch DataFrame a watermark means nothing. On a stream this metadata is what Spark's own aggregate looks at.
+    if streaming and WATERMARK_DELAY in field.metadata:
+        raise InvalidArgument(
+            f"the key {text} carries the stream's watermark (withWatermark): by such a key Spark drops late rows and "
+            "forgets old keys, which is not supported yet; group by an expression of it such as "
+            "date_trunc('hour', …), by which Spark drops and forgets nothing either, or use Spark's own groupBy"
         )
     if carry.is_collated(field.dataType):
         raise InvalidArgument(

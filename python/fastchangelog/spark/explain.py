@@ -37,10 +37,13 @@ _SPARKS = (
         "two grouped() in one query have the same name, or two observe() have",
         'give each its own: grouped(…, name="orders"), grouped(…, name="clicks")',
     ),
-    (
-        "Complete output mode",
-        "the sink asks for complete mode",
-        'use outputMode("update"): the result holds the keys that changed',
+    *(
+        (
+            text,
+            "the sink asks for complete mode",
+            'use outputMode("update"): the result holds the keys that changed',
+        )
+        for text in ("Invalid streaming output mode: complete", "Complete output mode")  # by Spark version
     ),
     (
         "ModuleNotFoundError: No module named 'fastchangelog'",

@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.config import OptionValue
 from fastchangelog.errors import InvalidArgument, SchemaMismatchError
-from fastchangelog.spark import columns, metrics, settings
+from fastchangelog.spark import internals, metrics, settings, starts
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
 from fastchangelog.spark.anchor import Anchor, Operator
 from fastchangelog.spark.plan import carry
@@ -48,10 +48,11 @@ def grouped(
     """Groups `df` by `keys`, with state that outlives the query's executors.
 
     **Write the result with `outputMode("update")`**: it holds one row per key that changed in a batch.  Append mode
-    (Spark's default) would write each of them as a new row; complete mode is not supported; aggregating the result once
-    more counts keys as often as they change.
+    (Spark's default) and complete mode fail the query before a row is written; aggregating the result once more counts
+    keys as often as they change.
 
-    :param keys: column names or Columns, of any type that Spark can group by.  Windows are not supported yet.
+    :param keys: column names or Columns, of any type that Spark can group by.  Windows and columns that carry a
+        stream's watermark are not supported yet.
     :param state: a folder that any number of queries may share, such as `"s3://bucket/state"` or `"/data/state"`;
         by default the Spark conf `spark.fastchangelog.state`.
     :param name: tells two stateful operators of one query apart.
@@ -94,10 +95,11 @@ class GroupedStream:
         self._storage_options = settings.storage_options(spark, self._root, storage_options)
         self._confs = settings.memory_confs(spark, self._options)
         settings.prepare_session(spark)
-        columns.run_this_interpreter(spark)
+        internals.run_this_interpreter(spark)
         self._partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
         self._begun_with: str | None = None
         if self._streaming:
+            starts.watch(spark)
             begun = settings.start_from(self._options, self._storage_options, self._partitions)
             self._options, self._begun_with = begun
             self._warn_of_waves()
@@ -201,7 +203,7 @@ class GroupedStream:
             )
 
     def _warn_of_waves(self) -> None:
-        slots = columns.slots(self._df.sparkSession)
+        slots = internals.slots(self._df.sparkSession)
         if slots and self._partitions > _MANY_WAVES * slots:
             warnings.warn(
                 f"{settings.SHUFFLE_PARTITIONS} is {self._partitions} with {slots} slots: each partition is one shard, "

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["COLUMN", "NAMES", "observed", "observed_name", "row"]
+__all__ = ["COLUMN", "NAMES", "PREFIX", "observed", "observed_name", "row"]
 
 COLUMN = "__m"
+#: Of the name under which the metrics of an operator appear.
+PREFIX = "fastchangelog."
 
 #: Counted by the state server for this commit unless the comment says otherwise.  Append only: the order is the wire.
 NAMES = (
@@ -47,7 +49,7 @@ def row(counted: Mapping[str, int]) -> list[int]:
 
 def observed_name(name: str) -> str:
     """Under which the metrics of the operator `name` appear."""
-    return f"fastchangelog.{name}"
+    return PREFIX + name
 
 
 def observed() -> list[Column]:

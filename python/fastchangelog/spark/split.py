@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import one_line
-from fastchangelog.spark import settings
+from fastchangelog.spark import settings, starts
 from fastchangelog.spark.plan.shards import shard_ids
 from fastchangelog.spark.task import Shipped, is_first, local_property, settle
 
@@ -55,6 +55,7 @@ class Split(Shipped):
             raise one_line(error) from None
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        starts.check_task(local_property)
         shards = settings.partitions_of_task(local_property, self._partitions)
         groups = self._max_parallelism or _internal.default_max_parallelism(shards)
         splitter = _internal.Splitter(self._spec, shards, groups, self._payload_bytes)

@@ -1,7 +1,8 @@
-"""The one file that knows private parts of PySpark: what a `Column` is made of, and the driver's slots.
+"""The one file that knows private parts of PySpark: what a `Column` is made of, slots, and queries that start.
 
-Owns: everything that touches `_jc`, `_jvm`, `_expr` or `sparkContext`, for classic PySpark and for Spark Connect.
-Does not own: which functions are understood (`analyse`).
+Owns: everything that touches `_jc`, `_jvm`, `_expr`, `_jsparkSession` or `sparkContext`, for classic PySpark and for
+Spark Connect.
+Does not own: which functions are understood (`analyse`), which queries are refused (`starts`).
 Tested per Spark version; nothing else in the package may use those attributes.
 """
 
@@ -11,6 +12,8 @@ import dataclasses
 import logging
 import os
 import sys
+import weakref
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ __all__ = [
     "Call",
     "Literal",
     "Star",
+    "Starting",
     "call_of",
     "function_names",
     "is_connect",
@@ -28,6 +32,7 @@ __all__ = [
     "run_this_interpreter",
     "same",
     "slots",
+    "watch_starts",
 ]
 
 _log = logging.getLogger("fastchangelog.spark")
@@ -54,6 +59,16 @@ class Call:
     args: tuple[Column | Literal | Star, ...]
     distinct: bool
     alias: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Starting:
+    """A streaming query before its first batch."""
+
+    #: "append", "update" or "complete".
+    output_mode: str
+    #: The names of all `observe` nodes in its plan, each as often as the plan runs it.
+    observed: tuple[str, ...]
 
 
 def is_connect(thing: Column | SparkSession) -> bool:
@@ -105,6 +120,27 @@ def run_this_interpreter(spark: SparkSession) -> None:
     if context is not None and (context.master or "").startswith("local") and context.pythonExec == "python3":
         context.pythonExec = sys.executable
         _log.info("Spark's workers run %s: neither PYSPARK_PYTHON nor spark.pyspark.python is set", sys.executable)
+
+
+def watch_starts(spark: SparkSession, judge: Callable[[Starting], str | None], refusal: str) -> bool:
+    """From now on `judge` sees each query of this session before its first batch, once per session.
+
+    What it answers, if anything, is the setting `refusal` of that query alone, which its tasks read as a local
+    property.  False where Spark shows neither plan nor output mode (Spark Connect).
+    """
+    if is_connect(spark):
+        return False
+    if spark in _watched:
+        return True
+    from pyspark import java_gateway
+
+    session: Any = spark
+    start_callbacks: Callable[[Any], None] = java_gateway.ensure_callback_server_started
+    start_callbacks(session.sparkContext._gateway)
+    wrapper = session.sparkContext._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
+    session._jsparkSession.streams().addListener(wrapper(_Starts(session, judge, refusal)))
+    _watched.add(spark)
+    return True
 
 
 def _context(spark: SparkSession) -> SparkContext | None:
@@ -217,3 +253,62 @@ def _sql_functions(text: str) -> set[str]:
     import re
 
     return {name.lower() for name in re.findall(r"([A-Za-z_][A-Za-z_0-9]*)\s*\(", text)}
+
+
+# The start of a query: Spark tells listeners on the query's own thread, which waits for them before it plans a batch.
+
+
+_watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+
+
+class _Starts:
+    """A listener as the JVM calls it.  PySpark's own would decode each progress, which is not asked for here."""
+
+    def __init__(self, spark: Any, judge: Callable[[Starting], str | None], refusal: str):
+        self._spark = spark
+        self._judge = judge
+        self._refusal = refusal
+
+    def onQueryStarted(self, event: Any) -> None:
+        try:
+            query = self._spark._jsparkSession.streams().get(event.id())
+            execution = query.streamingQuery()
+            mode = str(execution.outputMode().toString()).lower()
+            reason = self._judge(Starting(mode, tuple(_observed(execution.analyzedPlan(), {}))))
+            if reason is not None:
+                execution.sparkSessionForStream().conf().set(self._refusal, reason)
+        except Exception as error:  # the JVM would only log it
+            _log.warning(
+                "cannot see the output mode and the plan of the query %s (%s: %s): make sure that it is written with "
+                'outputMode("update") and has each grouped() once',
+                event.id().toString(),
+                type(error).__name__,
+                str(error).partition("\n")[0],
+            )
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Not asked for."""
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Not asked for."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Not asked for."""
+
+    class Java:
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+def _observed(plan: Any, tables: dict[int, Any]) -> Iterator[str]:
+    """The names of `observe` nodes in a plan; a common table counts each time that it is referred to."""
+    kind = _kind(plan)
+    if kind == "WithCTE":
+        tables.update({table.id(): table.child() for table in _items(plan.cteDefs())})
+        yield from _observed(plan.plan(), tables)
+        return
+    if kind == "CTERelationRef" and plan.cteId() in tables:
+        yield from _observed(tables[plan.cteId()], tables)
+    if kind == "CollectMetrics":
+        yield str(plan.name())
+    for child in _items(plan.children()):
+        yield from _observed(child, tables)

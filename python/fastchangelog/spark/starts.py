@@ -1,0 +1,70 @@
+"""What is refused when a query starts: an output mode other than update, and one operator twice.
+
+Owns: the verdict on a starting query, its words, and the refusal in the query's tasks.
+Does not own: how a starting query is seen (`internals`).
+
+Spark checks the output mode of its own aggregates on the driver when a query starts, but not of the operator that
+this package stands on.  A listener of the session sees the query before its first batch.  It cannot fail the query, so
+it puts its verdict into the query's settings, and each task of the split refuses to read a row.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fastchangelog.errors import InvalidArgument
+from fastchangelog.spark import internals, metrics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["REFUSAL", "check_task", "objection", "watch"]
+
+_log = logging.getLogger("fastchangelog.spark")
+
+#: The setting of a refused query: Spark hands to tasks what begins with `spark.`.
+REFUSAL = "spark.sql.fastchangelog.refusal"
+
+
+def watch(spark: SparkSession) -> None:
+    """Has each query of this session checked when it starts; logs a warning where Spark does not show it."""
+    if not internals.watch_starts(spark, objection, REFUSAL):
+        _log.warning(
+            "Spark Connect does not show the output mode of a query: write the result of grouped() with "
+            'outputMode("update"); append, the default, would write a key again each time that it changes'
+        )
+
+
+def objection(query: internals.Starting) -> str | None:
+    """Why this query must not run; None if it may.
+
+    >>> objection(internals.Starting("update", ("fastchangelog.default", "a metric of the user")))
+    >>> objection(internals.Starting("append", ("fastchangelog.default",)))[:51]
+    'the query writes the result of grouped() in append '
+    """
+    names = [name.removeprefix(metrics.PREFIX) for name in query.observed if name.startswith(metrics.PREFIX)]
+    if not names:
+        return None
+    if query.output_mode != "update":
+        return (
+            f"the query writes the result of grouped() in {query.output_mode} mode, which would take each change of a "
+            'key for a new row: write it with outputMode("update")'
+        )
+    name, times = collections.Counter(names).most_common(1)[0]
+    if times > 1:
+        return (
+            f"the operator {name!r} is {times} times in the query's plan, as in a union or a join of one result of "
+            "grouped() with itself, and all of them would share one state: use its result once, in foreachBatch for "
+            "instance, or build each with grouped(…, name=…) of its own"
+        )
+    return None
+
+
+def check_task(property_of: Callable[[str], str | None]) -> None:
+    """Fails the task of a query that was refused when it started."""
+    reason = property_of(REFUSAL)
+    if reason is not None:
+        raise InvalidArgument(reason)

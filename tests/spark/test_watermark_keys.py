@@ -1,0 +1,108 @@
+"""Keys that carry a watermark: refused exactly where Spark's own aggregate drops late rows by the key.
+
+Owns: the comparison with Spark over late rows, key by key.
+Does not own: windows, which are refused by name (`test_build`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+from stream_harness import rows_of, run
+
+import fastchangelog as fc
+from fastchangelog.spark import grouped
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SCHEMA = "k string, ts timestamp"
+NOON = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc)
+
+
+def at(seconds: int) -> tuple[str, dt.datetime]:
+    return ("a", NOON + dt.timedelta(seconds=seconds))
+
+
+#: The last row is older than the watermark that the batch before it ran with.
+BATCHES = [[at(10)], [at(200)], [at(210)], [at(10)]]
+
+PREPARED: dict[str, Callable[[Any], Any]] = {
+    "struct": lambda df: df.select(F.struct("ts", "k").alias("st")),
+    "window": lambda df: df.select("k", F.window("ts", "1 minute").alias("w")),
+    "window_time": lambda df: df.select(F.window("ts", "1 minute").alias("w")).select(F.window_time("w").alias("t")),
+    "cast": lambda df: df.select(F.col("ts").cast("timestamp").alias("t")),
+    "copy": lambda df: df.withColumn("t", F.col("ts")),
+    "view": lambda df: df.select("*"),
+}
+
+#: name -> how the stream is prepared, the key, and whether Spark uses the watermark.
+KEYS: dict[str, tuple[str, Callable[[], Any], bool]] = {
+    "the column": ("view", lambda: "ts", True),
+    "an alias": ("view", lambda: F.col("ts").alias("t"), True),
+    "a copy": ("copy", lambda: "t", True),
+    "a field": ("struct", lambda: "st.ts", True),
+    "a window's time": ("window_time", lambda: "t", True),
+    "a cast to its own type": ("view", lambda: F.col("ts").cast("timestamp"), False),
+    "a coalesce of it alone": ("view", lambda: F.coalesce("ts"), False),
+    "a cast that was made before": ("cast", lambda: "t", False),
+    "a struct around it": ("struct", lambda: "st", False),
+    "a window's end": ("window", lambda: "w.end", False),
+    "its hour": ("view", lambda: F.date_trunc("hour", "ts"), False),
+    "its day": ("view", lambda: F.to_date("ts"), False),
+    "a sum": ("view", lambda: F.col("ts") + F.expr("interval 1 second"), False),
+    "another column": ("view", lambda: "k", False),
+}
+
+
+def answers(df: Any, checkpoint: pathlib.Path) -> list[list[Any]]:
+    return [rows_of(rows) for _, rows in sorted(run(df, checkpoint).batches.items()) if rows]
+
+
+#: Those that are compared row by row; the others are as these by what Spark's schema says of them.
+COMPARED = ("the column", "a field", "a cast that was made before", "a struct around it", "its hour")
+
+
+def prepared(feed: Any, name: str) -> tuple[Any, Any]:
+    """The stream that has the key, and the key."""
+    preparation, key, _ = KEYS[name]
+    return PREPARED[preparation](feed(SCHEMA, *BATCHES).stream().withWatermark("ts", "5 seconds")), key()
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_key_is_refused_where_spark_drops_late_rows_by_it(feed: Any, tmp_path: pathlib.Path, name: str) -> None:
+    stream, key = prepared(feed, name)
+    sparks = answers(stream.groupBy(key).agg(F.count("*").alias("n")), tmp_path / "sparks")
+    if len(sparks) < len(BATCHES):  # the last row was late
+        with pytest.raises(fc.InvalidArgument, match="watermark"):
+            grouped(stream, key, state=str(tmp_path / "state")).count()
+    else:
+        ours = grouped(stream, key, state=str(tmp_path / "state")).agg(F.count("*").alias("n"))
+        assert answers(ours, tmp_path / "ours") == sparks
+    assert (len(sparks) < len(BATCHES)) == KEYS[name][2]
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_that_keeps_the_watermark_is_refused(feed: Any, tmp_path: pathlib.Path, name: str) -> None:
+    stream, key = prepared(feed, name)
+    build = grouped(stream, key, state=str(tmp_path / "state")).count
+    if KEYS[name][2]:
+        with pytest.raises(fc.InvalidArgument, match=r"carries the stream's watermark.*date_trunc"):
+            build()
+    else:
+        assert "count" in build().columns
+
+
+def test_on_a_batch_frame_a_watermark_has_no_effect_and_is_accepted(
+    feed: Any, spark: Any, tmp_path: pathlib.Path
+) -> None:
+    source = feed(SCHEMA, *BATCHES)
+    marked = source.stream().withWatermark("ts", "5 seconds")
+    batch = spark.createDataFrame([row for rows in BATCHES for row in rows], marked.schema)
+    assert "spark.watermarkDelayMs" in batch.schema["ts"].metadata
+    ours = grouped(batch, "ts", state=str(tmp_path / "state")).agg(F.count("*"))
+    assert rows_of(ours.collect()) == rows_of(batch.groupBy("ts").agg(F.count("*")).collect())
