@@ -5,7 +5,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-benches fuzz lint format bench bench-rust wheel print-python
+.PHONY: help demo test test-rust test-python test-benches test-matrix fuzz lint format bench bench-rust wheel print-python
 
 # Looked for only when a target needs it; one clear line when there is none.
 SETUP = python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" scripts/setup.py
@@ -17,6 +17,7 @@ ARGS =
 help:
 	@echo 'make demo           replay real flights and a generated auction, kill everything, compare row by row'
 	@echo 'make test           all tests: Rust, Python against the built wheel, benchmarks once as tests'
+	@echo 'make test-matrix    the Spark tests on PySpark 4.0 to 4.3 (ARGS="4.0 tests/spark/test_build.py" for a part)'
 	@echo 'make fuzz           fuzz every decoder for a minute (ARGS="600 manifest": one of them for ten); needs nightly Rust'
 	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts'
 	@echo 'make bench          measure, side by side with native Spark (ARGS=--quick for a short round)'
@@ -42,6 +43,9 @@ test-benches:
 	@echo '[test] benchmarks, each once'
 	@if ls rust/*/benches/*.rs >/dev/null 2>&1; then $(SETUP) cargo test $(RUST) --bench '*'; fi
 	@$(SETUP) venv $(PYTEST) benches --benchmark-disable
+
+test-matrix:
+	@$(SETUP:setup.py=spark_matrix.py) $(ARGS)
 
 fuzz:
 	@sh scripts/fuzz.sh $(ARGS)
