@@ -136,7 +136,7 @@ fn smaller_payloads_group_as_many_rows_as_large_ones() {
     assert_eq!((large.0, small.0), (2_000, 2_000), "one partial row for each key");
     assert_eq!(large.2, small.2);
     assert!(large.1 > 10_000 && small.1 < 2_000 + 2_000, "{} and {} bytes", large.1, small.1);
-    assert!(split(2_000, usize::MAX).0 > 20_000, "a small `payload_size` groups little");
+    assert!(split(2_000, usize::MAX).0 > 10_000, "a small `payload_size` groups little");
 }
 
 #[test]
