@@ -5,7 +5,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-benches campaign fuzz lint format bench bench-rust wheel print-python
+.PHONY: help demo test test-rust test-python test-benches test-matrix campaign fuzz lint format bench bench-rust wheel print-python
 
 # Looked for only when a target needs it; one clear line when there is none.
 SETUP = python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" scripts/setup.py
@@ -17,6 +17,7 @@ ARGS =
 help:
 	@echo 'make demo           replay real flights and a generated auction, kill everything, compare row by row'
 	@echo 'make test           all tests: Rust, Python against the built wheel, benchmarks once as tests'
+	@echo 'make test-matrix    the Spark tests on PySpark 4.0 to 4.3 (ARGS="4.0 tests/spark/test_build.py" for a part)'
 	@echo 'make campaign       kill a Spark job 500 times at random, judge all it leaves (ARGS="--minutes 5" for less)'
 	@echo 'make fuzz           fuzz every decoder for a minute (ARGS="600 manifest": one of them for ten); needs nightly Rust'
 	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts'
@@ -46,6 +47,9 @@ test-benches:
 
 campaign:
 	@$(SETUP) venv tests/campaign $(ARGS)
+
+test-matrix:
+	@$(SETUP:setup.py=spark_matrix.py) $(ARGS)
 
 fuzz:
 	@sh scripts/fuzz.sh $(ARGS)

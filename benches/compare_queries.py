@@ -39,12 +39,10 @@ VARIANTS = ("ours", "ours-sync", "native", "native-hdfs", "tws-row", "floor", "u
 def settings(variant: str) -> dict[str, str]:
     """Spark settings of a variant; what is not named is unset, so that one variant does not set another's.
 
-    Ours sets what it needs by itself. The floor and the plain mapInArrow get the same help on the way to Python.
+    Ours sets what it needs by itself; the floor and the plain mapInArrow have no store of Spark's.
     """
-    if variant.startswith("ours"):
+    if variant.startswith("ours") or variant in ("floor", "unanchored"):
         return {}
-    if variant in ("floor", "unanchored"):
-        return HELPFUL
     return _HDFS if variant == "native-hdfs" else _ROCKSDB
 
 

@@ -10,6 +10,7 @@ Owns: the folder $FASTCHANGELOG_CACHE (default ~/.cache/fastchangelog), whose pa
 
     libclang/       bindgen's parser. Its path must not move: RocksDB is compiled again when it does.
     target/         cargo's folder
+    matrix/         interpreters with older versions of PySpark, made by spark_matrix.py
     azurite/        the Azure server of tests/stores, installed by those tests when there is npm
     venv-X.Y/       the interpreter with all dependencies and the built wheel (never an editable install)
     wheels/         the newest wheel
@@ -146,11 +147,11 @@ def make_venv() -> None:
         say(f"virtual environment {VENV}")
         run(sys.executable, "-m", "venv", VENV)
     say("Python packages (PySpark is 450 MB: the first time takes minutes)")
-    pip("install", "--quiet", *_requirements())
+    pip("install", "--quiet", *requirements())
     set_stamp(VENV.name, key)
 
 
-def _requirements() -> list[str]:
+def requirements() -> list[str]:
     """The extras `spark` and `dev` and the dependencies of pyproject.toml."""
     lines, wanted, inside = (ROOT / "pyproject.toml").read_text().splitlines(), [], False
     for line in lines:

@@ -72,9 +72,9 @@ def test_a_source_that_changed_under_an_old_time_stamp_is_touched(setup: ModuleT
 
 def test_the_extras_are_read_from_pyproject(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "ROOT", ROOT)
-    names = [r.split(">")[0].split("<")[0] for r in setup._requirements()]
+    names = [r.split(">")[0].split("<")[0] for r in setup.requirements()]
     assert {"pyarrow", "pyspark", "pandas", "protobuf", "pytest", "maturin"} <= set(names)
-    assert "maturin>=1.8,<2" in setup._requirements()
+    assert "maturin>=1.8,<2" in setup.requirements()
 
 
 @pytest.mark.parametrize(

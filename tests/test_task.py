@@ -15,6 +15,7 @@ import pytest
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument
 from fastchangelog.spark.anchor import Anchor, Operator
+from fastchangelog.spark.once import Once
 from fastchangelog.spark.split import Split
 
 _SCRIPT = """
@@ -49,9 +50,10 @@ def test_a_worker_freezes_its_modules_once_for_each_kind_of_task() -> None:
     "shipped",
     [
         Split("{}", pa.schema([]), {}, 1, 2),
-        Anchor(Operator("{}", "file:///s", "default", pa.schema([]), {}, {}, 2, True)),
+        Anchor(Operator("{}", "file:///s", "default", pa.schema([]), {}, {}, 2)),
+        Once(Operator("{}", "file:///s", "default", pa.schema([]), {}, {}, 2)),
     ],
-    ids=["split", "anchor"],
+    ids=["split", "anchor", "once"],
 )
 def test_a_worker_with_another_version_says_so(shipped: object, monkeypatch: pytest.MonkeyPatch) -> None:
     data = pickle.dumps(shipped)

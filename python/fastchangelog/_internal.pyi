@@ -517,8 +517,11 @@ class MaterializeRun:
 class Splitter:
     """The map side: rows in, payloads per shard out."""
 
-    def __new__(cls, spec: str, shards: int, max_parallelism: int, payload_bytes: int) -> Splitter:
-        """`spec` is the JSON of an aggregate specification."""
+    def __new__(
+        cls, spec: str, shards: int, max_parallelism: int, payload_bytes: int, row_bytes: int | None = None
+    ) -> Splitter:
+        """`spec` is the JSON of an aggregate specification. Payloads of at most `row_bytes` hold in all what those of
+        `payload_bytes` hold; there are more of them."""
 
     def push(self, batch: _ArrowArray | _ArrowStream) -> list[tuple[int, bytes]]:
         """Takes a record batch, or a stream of them; gives the payloads that are full."""

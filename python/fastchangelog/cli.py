@@ -352,6 +352,7 @@ def _request(args: argparse.Namespace) -> Any:
         batch=getattr(args, "batch", None),
         storage_options=_pairs("--storage-option", args.storage_option),
         conf=_pairs("--conf", getattr(args, "conf", [])),
+        say=_line(args),
     )
 
 
@@ -362,6 +363,13 @@ def _object_folder(args: argparse.Namespace) -> Any:
     return _internal.ObjectFolder(
         uri, {}, config.gather_storage_options(uri, _pairs("--storage-option", args.storage_option))
     )
+
+
+def _line(args: argparse.Namespace) -> Callable[[str], object] | None:
+    """One line that the next one replaces, on a terminal."""
+    if args.json or not sys.stderr.isatty():
+        return None
+    return lambda text: print(f"\r{text:<60}\r{text}", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -413,6 +421,7 @@ def _sweep(args: argparse.Namespace) -> int:
         checkpoints=tuple(args.checkpoint),
         storage_options=_pairs("--storage-option", args.storage_option),
         conf=_pairs("--conf", args.conf),
+        say=_line(args),
     )
     outcome = sweeping.sweep(request)
     if args.json:

@@ -50,6 +50,8 @@ class Request:
     batch: int | None = None
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    say: Callable[[str], object] | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Told in a few words what takes long, and "" when that is over."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +239,7 @@ def _find(request: Request) -> _Found:
         raise InvalidArgument(f"a checkpoint is read with Spark: {error}") from None
     uri = config.existing(request.root)
     root = _internal.ObjectFolder(uri, {}, _storage(uri, request))
-    with on_demand(request.conf, "savepoint") as session:
+    with on_demand(request.conf, "savepoint", request.say) as session:
         query, batch, operators = SparkCheckpoints(session).handles(request.checkpoint, request.batch)
     names: dict[str, set[str]] = {}
     for path, _, _ in root.list(f"{query}/"):

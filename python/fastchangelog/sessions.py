@@ -1,13 +1,19 @@
 """A Spark session for a command.
 
-Owns: taking the one that is there, or starting a quiet one. Does not own: what is done with it.
+Owns: taking the one that is there, or starting one whose start-up messages are shown only if it fails.
+Does not own: what is done with it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from fastchangelog.errors import FastChangelogError
 
@@ -19,13 +25,24 @@ if TYPE_CHECKING:
 __all__ = ["on_demand"]
 
 
+_LOG_LEVEL = "spark.log.level"
+_NOISE = re.compile(r"^(at |\.\.\. |WARNING:|Setting default log|Using Spark's|To adjust)| (WARN|INFO) ")
+
+
 @contextmanager
-def on_demand(conf: Mapping[str, str], command: str) -> Iterator[Callable[[], SparkSession]]:
+def on_demand(
+    conf: Mapping[str, str], command: str, say: Callable[[str], object] | None = None
+) -> Iterator[Callable[[], SparkSession]]:
     """Gives a function that gives the active session, or starts one with `conf` when it is first called; what was
-    started is stopped at the end."""
+    started is stopped at the end.
+
+    `say` is told in a few words what takes long, and "" when that is over.
+    """
     started: list[SparkSession] = []
+    tell = say or (lambda text: None)
 
     def session() -> SparkSession:
+        tell("Spark starts and reads the checkpoint …")
         spark, ours = _spark(conf, command)
         started.extend([spark] if ours else [])
         return spark
@@ -33,8 +50,11 @@ def on_demand(conf: Mapping[str, str], command: str) -> Iterator[Callable[[], Sp
     try:
         yield session
     finally:
-        for spark in started:
-            spark.stop()
+        try:
+            for spark in started:
+                spark.stop()
+        finally:
+            tell("")
 
 
 def _spark(conf: Mapping[str, str], command: str) -> tuple[SparkSession, bool]:
@@ -55,10 +75,48 @@ def _spark(conf: Mapping[str, str], command: str) -> tuple[SparkSession, bool]:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    try:
-        spark = builder.getOrCreate()
-    except Exception as error:
-        raise FastChangelogError(f"Spark does not start here: {error}; `fastchangelog doctor` says more") from None
-    if "spark.log.level" not in conf:
+    with contextlib.nullcontext() if _LOG_LEVEL in conf else _kept_back() as log:
+        try:
+            spark = builder.getOrCreate()
+        except Exception as error:
+            why = " ".join(str(error).split())
+            raise FastChangelogError(
+                f"Spark does not start here: {why}{_reason(log)}; `fastchangelog doctor` says more"
+            ) from None
+    if _LOG_LEVEL not in conf:
         spark.sparkContext.setLogLevel("OFF")  # what cannot be read is said by the command
     return spark, True
+
+
+@contextmanager
+def _kept_back() -> Iterator[IO[bytes] | None]:
+    """What this process and those that it starts meanwhile write to standard error goes to a file that has no name.
+
+    The launcher and the JVM say a dozen lines before any log level holds, some of them without a logger.
+    """
+    sys.stderr.flush()
+    try:
+        terminal = os.dup(2)
+    except OSError:  # there is no standard error
+        yield None
+        return
+    try:
+        with tempfile.TemporaryFile() as log:
+            os.dup2(log.fileno(), 2)
+            try:
+                yield log
+            finally:
+                sys.stderr.flush()
+                os.dup2(terminal, 2)
+    finally:
+        os.close(terminal)
+
+
+def _reason(log: IO[bytes] | None) -> str:
+    """What the start-up messages say beside warnings and stacks, in one line."""
+    if log is None:
+        return ""
+    log.seek(0)
+    lines = [line.strip() for line in log.read(1 << 20).decode(errors="replace").splitlines()]
+    telling = [line for line in lines if line and not _NOISE.search(line)]
+    return f" ({'; '.join(telling[:3])[:400]})" if telling else ""

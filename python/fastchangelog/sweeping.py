@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -37,6 +37,8 @@ class Request:
     checkpoints: tuple[str, ...] = ()
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    say: Callable[[str], object] | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Told in a few words what takes long, and "" when that is over."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +144,7 @@ def sweep(request: Request) -> Outcome:
         from fastchangelog.spark.roots import SparkCheckpoints
     except ImportError as error:
         raise InvalidArgument(f"a sweep reads checkpoints with Spark: {error}") from None
-    with on_demand(conf, "sweep") as session:
+    with on_demand(conf, "sweep", request.say) as session:
         sweeper = Sweeper(
             root,
             SparkCheckpoints(session),

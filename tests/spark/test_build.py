@@ -219,30 +219,54 @@ def test_a_name_must_fit_a_folder(df: Any, root: str, name: str) -> None:
         grouped(df, "k", state=root, name=name)
 
 
-def test_settings_are_set_where_unset_and_refused_where_other(df: Any, spark: Any, conf: Any, root: str) -> None:
+@pytest.fixture
+def stream(feed: Any) -> Any:
+    return feed("k string", [("a",)]).stream()
+
+
+def test_settings_are_set_where_unset_and_refused_where_other(stream: Any, spark: Any, conf: Any, root: str) -> None:
     conf(PROVIDER, None)
     conf(FORMAT, None)
-    grouped(df, "k", state=root)
+    grouped(stream, "k", state=root)
     assert spark.conf.get(PROVIDER) == ROCKSDB
     assert spark.conf.get(FORMAT) == "2"
     conf(PROVIDER, HDFS)
     with pytest.raises(fc.InvalidArgument, match=PROVIDER):
-        grouped(df, "k", state=root)
+        grouped(stream, "k", state=root)
     conf(PROVIDER, ROCKSDB)
     conf(FORMAT, "1")
     with pytest.raises(fc.InvalidArgument, match=FORMAT):
-        grouped(df, "k", state=root)
+        grouped(stream, "k", state=root)
 
 
 @pytest.mark.parametrize(("key", "ours"), settings.HELPFUL.items())
-def test_a_users_tuning_is_not_overridden(df: Any, spark: Any, conf: Any, root: str, key: str, ours: str) -> None:
+def test_a_users_tuning_is_not_overridden(stream: Any, spark: Any, conf: Any, root: str, key: str, ours: str) -> None:
     conf(key, None)
-    grouped(df, "k", state=root)
+    grouped(stream, "k", state=root)
     assert spark.conf.get(key) == ours
-    other = {"true": "false", "false": "true"}.get(ours, "1000000")
+    other = {"true": "false", "false": "true"}[ours]
     conf(key, other)
-    grouped(df, "k", state=root)
+    grouped(stream, "k", state=root)
     assert spark.conf.get(key) == other
+
+
+@pytest.mark.parametrize("key", [settings.ARROW_BYTES, settings.ARROW_ROWS])
+def test_p7_sparks_bounds_of_arrow_batches_stay_as_they_are(
+    stream: Any, spark: Any, conf: Any, root: str, key: str
+) -> None:
+    conf(key, None)
+    grouped(stream, "k", state=root).count()
+    assert spark.conf.get(key, None) is None
+
+
+def test_a_batch_frame_needs_no_settings_and_sets_none(spark: Any, conf: Any, root: str) -> None:
+    state_store = "org.apache.spark.sql.execution.streaming.state.NoSuchProvider"
+    for key, value in {PROVIDER: state_store, FORMAT: "1", **dict.fromkeys(settings.HELPFUL)}.items():
+        conf(key, value)
+    counted = grouped(spark.createDataFrame([("a",), ("b",), ("a",)], "k string"), "k", state=root).count()
+    assert sorted(map(tuple, counted.collect())) == [("a", 2), ("b", 1)]
+    assert [spark.conf.get(key, None) for key in settings.HELPFUL] == [None, None]
+    assert (spark.conf.get(PROVIDER), spark.conf.get(FORMAT)) == (state_store, "1")
 
 
 def test_in_local_mode_workers_run_this_interpreter_unless_another_is_asked_for(

@@ -229,6 +229,21 @@ def test_a_batch_frame_gives_what_one_big_batch_would(feed: Any, spark: Any, tmp
     assert not any((tmp_path / "state").rglob("log/*"))
 
 
+@pytest.mark.parametrize("coalesced", ["true", "false"])
+def test_a_batch_frame_of_many_tasks_and_shards(spark: Any, conf: Any, tmp_path: pathlib.Path, coalesced: str) -> None:
+    conf("spark.sql.adaptive.coalescePartitions.enabled", coalesced)  # several shards in one task, or one
+    conf("spark.sql.shuffle.partitions", "16")
+    df = spark.range(0, 30_000, 1, 6).selectExpr("id % 997 as k", "id as v")
+    options = {"payload_size": "1KiB"}  # many payloads of a shard from each task
+    ours = grouped(df, "k", state=str(tmp_path / "state"), options=options).agg(F.count("*"), F.sum("v"), F.max("v"))
+    sparks = df.groupBy("k").agg(F.count("*"), F.sum("v"), F.max("v"))
+    assert rows_of(ours.collect()) == rows_of(sparks.collect())
+    joined = ours.join(sparks, "k").groupBy().count().collect()[0][0]
+    assert joined == 997
+    conf("spark.sql.shuffle.partitions", "5")  # after it was built
+    assert rows_of(ours.collect()) == rows_of(sparks.collect())
+
+
 def test_v01_many_rows_and_keys(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     source = feed("k string, v bigint")
     for i in range(3):

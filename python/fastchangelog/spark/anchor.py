@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-import uuid
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
@@ -33,7 +32,7 @@ from fastchangelog.spark.frames import frame
 from fastchangelog.spark.plan.shards import shard_of_id
 from fastchangelog.spark.renewal import Renewal, credentials
 
-__all__ = ["Anchor", "Operator"]
+__all__ = ["Anchor", "Operator", "shaped"]
 
 _HANDLE = T.StructType([T.StructField("handle", T.StringType())])
 _METRICS = pa.list_(pa.int64())
@@ -50,12 +49,8 @@ class Operator(task.Shipped):
     options: Mapping[str, str]
     storage_options: Mapping[str, Any] = dataclasses.field(repr=False)
     partitions: int
-    #: A batch DataFrame: the same plan, but nothing is kept.
-    ephemeral: bool
     #: Spark's settings of memory, from which the server's budget follows.
     confs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    #: Stands in for the query id of a batch DataFrame, which has none.
-    batch_query_id: str = dataclasses.field(default_factory=lambda: f"batch-{uuid.uuid4()}")
 
 
 class Anchor(StatefulProcessor):
@@ -79,15 +74,14 @@ class Anchor(StatefulProcessor):
 
     def _run(self, shard_id: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         operator = self._operator
-        if not operator.ephemeral:
-            settings.check_task(task.local_property)
+        settings.check_task(task.local_property)
         stored = self._handle.get()
         handle = None if stored is None else stored[0]
         clock = _Stopwatch()
         _internal.failpoint("anchor.open")
         storage, ends = settings.granted(operator.storage_options)
         request = {**self._request(shard_id, handle), **credentials(storage, ends)}
-        with Renewal(request, None if operator.ephemeral else ends, lambda: settings.granted(operator.storage_options)):
+        with Renewal(request, ends, lambda: settings.granted(operator.storage_options)):
             handle = yield from self._session(request, rows, clock)
         self._handle.update((handle,))
         _internal.failpoint("anchor.stored")
@@ -109,7 +103,7 @@ class Anchor(StatefulProcessor):
             _internal.failpoint("anchor.merged")
             names = [*operator.output.names, metrics.COLUMN]
             for batch in session.finish():
-                columns = _shaped(batch, operator.output)
+                columns = shaped(batch, operator.output)
                 yield frame([*columns, pa.nulls(batch.num_rows, _METRICS)], names)
             clock.lap("finish_micros")
             _internal.failpoint("anchor.rows-yielded")
@@ -126,7 +120,7 @@ class Anchor(StatefulProcessor):
     def _request(self, shard_id: int, handle: str | None) -> dict[str, Any]:
         operator = self._operator
         shards = settings.partitions_of_task(task.local_property, operator.partitions)
-        query = operator.batch_query_id if operator.ephemeral else task.local_property(task.QUERY_ID)
+        query = task.local_property(task.QUERY_ID)
         if query is None:
             raise InternalError(f"Spark gave this task no {task.QUERY_ID}; please report it with the Spark version")
         return {
@@ -138,13 +132,14 @@ class Anchor(StatefulProcessor):
             "batch": int(task.local_property(task.BATCH_ID) or 0),
             "handle": handle,
             "spec": operator.spec,
-            "ephemeral": operator.ephemeral,
+            "ephemeral": False,
             "options": dict(operator.options),
             "checkpoint": None,
         }
 
 
-def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
+def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
+    """The columns of a server's answer, in the types that Spark was told."""
     if batch.num_columns != len(schema):
         raise InternalError(f"the state server answered {batch.num_columns} columns where {len(schema)} were asked for")
     return [c if c.type == f.type else c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)]

@@ -24,6 +24,7 @@ from fastchangelog.errors import InvalidArgument, SchemaMismatchError
 from fastchangelog.spark import internals, metrics, settings, starts
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
 from fastchangelog.spark.anchor import Anchor, Operator
+from fastchangelog.spark.once import Once
 from fastchangelog.spark.plan import carry
 from fastchangelog.spark.split import WATERMARK_DELAY, Split, payload_type
 
@@ -94,7 +95,8 @@ class GroupedStream:
         self._options = settings.read_options(spark, options)
         self._storage_options = settings.storage_options(spark, self._root, storage_options)
         self._confs = settings.memory_confs(spark, self._options)
-        settings.prepare_session(spark)
+        if self._streaming:
+            settings.prepare_session(spark)
         internals.run_this_interpreter(spark)
         self._partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
         self._begun_with: str | None = None
@@ -174,7 +176,6 @@ class GroupedStream:
             self._options,
             self._storage_options,
             self._partitions,
-            ephemeral=not self._streaming,
             confs=self._confs,
         )
         split = Split(
@@ -184,15 +185,18 @@ class GroupedStream:
             settings.size_option(self._options, "payload_size"),
             self._partitions,
         )
-        output = T.StructType([*analysed.carried.fields, T.StructField(metrics.COLUMN, T.ArrayType(T.LongType()))])
         payloads = self._df.select(*analysed.projection).mapInArrow(split, payload_type(_watermark(self._df.schema)))
-        answered = payloads.groupBy("shard").transformWithStateInPandas(Anchor(operator), output, "Update", "None")
-        if self._streaming:
-            answered = answered.observe(metrics.observed_name(self._name), *metrics.observed())
-        rows = answered.where(F.col(metrics.COLUMN).isNull())
+        answer = self._through_state if self._streaming else _at_once
+        rows = answer(payloads, operator, analysed.carried)
         first = 0 if analysed.keys_in_result else analysed.num_keys
         fields = analysed.result.fields[first:]
         return rows.select(*[_named(F.col(f"__r{first + i}"), f) for i, f in enumerate(fields)])
+
+    def _through_state(self, payloads: DataFrame, operator: Operator, rows: T.StructType) -> DataFrame:
+        output = T.StructType([*rows.fields, T.StructField(metrics.COLUMN, T.ArrayType(T.LongType()))])
+        answered = payloads.groupBy("shard").transformWithStateInPandas(Anchor(operator), output, "Update", "None")
+        answered = answered.observe(metrics.observed_name(self._name), *metrics.observed())
+        return answered.where(F.col(metrics.COLUMN).isNull())
 
     def _check_begun_with(self, spec: str, old: str) -> None:
         difference = _internal.schema_difference(old, _internal.spec_schema(spec)[1])
@@ -211,6 +215,11 @@ class GroupedStream:
                 "start (a checkpoint keeps it)",
                 stacklevel=4,
             )
+
+
+def _at_once(payloads: DataFrame, operator: Operator, rows: T.StructType) -> DataFrame:
+    """A batch DataFrame's answers: all payloads of a shard reach one task, one shard after the other."""
+    return payloads.repartition("shard").sortWithinPartitions("shard").mapInArrow(Once(operator), rows)
 
 
 def _named(carried: Column, field: T.StructField) -> Column:

@@ -56,6 +56,9 @@ class SparkCheckpoints:
         if self._ready is None:
             spark = self._session()
             settings.prepare_session(spark)  # the source reads state as the session's settings say
+            # With the manager of its streams a session registers what the source asks for each store; Spark 4.2 does
+            # so nowhere else, and fails with "Cannot find endpoint" where no stream has run yet.
+            _ = spark.streams.active
             self._ready = spark
         return self._ready
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -51,14 +52,21 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 #: Settings that hold for the session where the user set nothing.  The first two are needed, the others make it fast:
 #: a commit of the state store that holds one small value per shard writes one file, not two and not a snapshot (the
-#: handle in it has a checksum of its own), and Spark does not add up a batch's bytes anew for each row that goes to
-#: Python (a batch stays bounded by spark.sql.execution.arrow.maxRecordsPerBatch).
+#: handle in it has a checksum of its own).
 REQUIRED = {PROVIDER: _ROCKSDB, FORMAT_VERSION: "2"}
 HELPFUL = {
     STORE_PREFIX + "rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
+
+#: Spark's bounds of an Arrow batch on its way to a Python worker, and its default of the first.
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ARROW_ROWS_DEFAULT = 10_000
+#: What payload rows of one Arrow batch come to at most where Spark does not end a batch by its bytes: as much as its
+#: own bound allows since 4.1.  The JVM holds up to three times that (a vector doubles as it grows), a worker as well.
+_ARROW_BATCH = 64 << 20
+_SIZE = re.compile(r"(\d+)\s*(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
 
 _SCHEMES = {"", "file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"}
 
@@ -105,6 +113,26 @@ def partitions_of_task(property_of: Callable[[str], str | None], fallback: int) 
     """The number of shards of the running query: its checkpoint's if it streams, else the session's."""
     found = property_of(PARTITIONS) or property_of(SHUFFLE_PARTITIONS)
     return int(found) if found is not None else fallback
+
+
+def payload_row_bytes(property_of: Callable[[str], str | None], spark_version: str) -> int | None:
+    """The most bytes of a payload row in this task; None if Spark itself ends Arrow batches by their bytes.
+
+    Spark 4.0 bounds what goes to a stateful operator by rows alone, and so does any Spark whose bound of bytes the user
+    switched off: a shard's payload rows of one batch would meet in one Arrow vector, whatever they come to.
+    """
+    by_bytes = not spark_version.startswith("4.0.") and _number(property_of(ARROW_BYTES), 0) < 4 * _ARROW_BATCH
+    rows = _number(property_of(ARROW_ROWS), _ARROW_ROWS_DEFAULT)
+    # Without a limit of rows Spark 4.0 makes a batch of each row; later ones have none then, as the user asked for.
+    return None if by_bytes or rows <= 0 else max(1, _ARROW_BATCH // rows)
+
+
+def _number(text: str | None, default: int) -> int:
+    """A number of Spark's settings, perhaps with a unit."""
+    found = None if text is None else _SIZE.fullmatch(text.strip())
+    if found is None:
+        return default
+    return int(found[1]) << 10 * ("kmgtp".index(found[2].lower()) + 1 if found[2] else 0)
 
 
 def state_root(spark: SparkSession, state: str | os.PathLike[str] | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
@@ -58,7 +59,8 @@ class Split(Shipped):
         starts.check_task(local_property)
         shards = settings.partitions_of_task(local_property, self._partitions)
         groups = self._max_parallelism or _internal.default_max_parallelism(shards)
-        splitter = _internal.Splitter(self._spec, shards, groups, self._payload_bytes)
+        row_bytes = settings.payload_row_bytes(local_property, pyspark.__version__)
+        splitter = _internal.Splitter(self._spec, shards, groups, self._payload_bytes, row_bytes)
         ids = shard_ids(shards)
         for batch in batches:
             if batch.num_rows:

@@ -141,7 +141,7 @@ options! {
     max_prepared_versions: count = "8",
     /// Bytes of a payload row that split sends through the shuffle.
     payload_size: size = "4MiB",
-    /// Rows of one result batch.
+    /// Rows of one result batch, which ends at 32 MiB in any case.
     result_batch_rows: count = "65536",
     /// Bytes of one message between a Python worker and its state server; a payload must fit.
     max_message_size: size = "256MiB",

@@ -18,9 +18,18 @@ pub(crate) struct Splitter(Mutex<split::Splitter>);
 #[pymethods]
 impl Splitter {
     #[new]
-    fn new(py: Python<'_>, spec: &str, shards: u32, max_parallelism: u16, payload_bytes: usize) -> PyResult<Self> {
+    #[pyo3(signature = (spec, shards, max_parallelism, payload_bytes, row_bytes=None))]
+    fn new(
+        py: Python<'_>,
+        spec: &str,
+        shards: u32,
+        max_parallelism: u16,
+        payload_bytes: usize,
+        row_bytes: Option<usize>,
+    ) -> PyResult<Self> {
         let splitter = AggSpec::from_json(spec)
-            .and_then(|spec| split::Splitter::new(&spec, shards, max_parallelism, payload_bytes));
+            .and_then(|spec| split::Splitter::new(&spec, shards, max_parallelism, payload_bytes))
+            .map(|splitter| splitter.with_payloads_of(row_bytes.unwrap_or(usize::MAX)));
         splitter.map(|s| Self(Mutex::new(s))).map_err(|e| raise(py, &e))
     }
 

@@ -363,6 +363,10 @@ impl Drop for Session {
     }
 }
 
+/// A result batch ends at about so many bytes, however few its rows: worker and JVM hold it whole, and an Arrow vector
+/// holds 2 GiB.
+const RESULT_BATCH_BYTES: usize = 32 << 20;
+
 /// The results of a session, made chunk by chunk.
 pub struct ResultBatches {
     table: GroupTable,
@@ -383,7 +387,7 @@ impl Iterator for ResultBatches {
 
     fn next(&mut self) -> Option<Self::Item> {
         let start = self.next;
-        let end = self.table.len().min(start + self.rows.max(1));
+        let end = self.table.end_within(start, self.rows, RESULT_BATCH_BYTES);
         (start < end).then(|| {
             self.next = end;
             self.table.finish(start..end)
@@ -394,3 +398,7 @@ impl Iterator for ResultBatches {
 fn micros(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -75,6 +75,13 @@ impl Splitter {
         })
     }
 
+    /// The same splitter with payloads of at most `bytes` each; what it holds and groups before it flushes stays.
+    #[must_use]
+    pub fn with_payloads_of(mut self, bytes: usize) -> Self {
+        self.payload_bytes = self.payload_bytes.min(bytes.max(1));
+        self
+    }
+
     /// Takes a batch of the spec's input schema; returns the payloads that had to leave.
     pub fn push(&mut self, batch: &RecordBatch) -> Result<Emitted> {
         let columns = self.plan.columns(batch)?;

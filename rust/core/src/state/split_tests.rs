@@ -123,6 +123,23 @@ fn payloads_are_capped_and_nothing_is_held_beyond_the_bound() {
 }
 
 #[test]
+fn smaller_payloads_group_as_many_rows_as_large_ones() {
+    let split = |payload_bytes: usize, small: usize| {
+        let mut splitter = Splitter::new(&spec(), 3, 128, payload_bytes).unwrap().with_payloads_of(small);
+        let mut emitted = splitter.push(&batch((0..50_000).map(|i| i % 2_000))).unwrap();
+        emitted.extend(splitter.finish().unwrap());
+        let largest = emitted.iter().map(|(_, payload)| payload.len()).max().unwrap();
+        let (rows, groups) = merged(&emitted, 3);
+        (rows, largest, groups)
+    };
+    let (large, small) = (split(1 << 20, usize::MAX), split(1 << 20, 2_000));
+    assert_eq!((large.0, small.0), (2_000, 2_000), "one partial row for each key");
+    assert_eq!(large.2, small.2);
+    assert!(large.1 > 10_000 && small.1 < 2_000 + 2_000, "{} and {} bytes", large.1, small.1);
+    assert!(split(2_000, usize::MAX).0 > 10_000, "a small `payload_size` groups little");
+}
+
+#[test]
 fn impossible_settings_are_refused() {
     for (shards, groups, bytes) in [(0, 128, 1), (129, 128, 1), (1, 128, 0), (1, 128, 2 << 30), (1, 40_000, 1)] {
         assert_eq!(Splitter::new(&spec(), shards, groups, bytes).unwrap_err().kind(), ErrorKind::InvalidArgument);

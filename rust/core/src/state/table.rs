@@ -267,6 +267,20 @@ impl GroupTable {
         self.key(i).len() + self.rows.encoded_len(i) + 8
     }
 
+    /// The end of the groups from `start` on that are at most `rows`, and about `bytes` in all; one group at least.
+    pub fn end_within(&self, start: usize, rows: usize, bytes: usize) -> usize {
+        let last = self.len().min(start + rows.max(1));
+        let mut left = bytes;
+        for i in start..last {
+            let more = self.drafted_bytes(i);
+            if more > left && i > start {
+                return i;
+            }
+            left = left.saturating_sub(more);
+        }
+        last
+    }
+
     fn check_room(&self, more: usize) -> Result<()> {
         match u32::try_from(self.len() + more) {
             Ok(_) => Ok(()),

@@ -1,0 +1,132 @@
+"""The tests that start Spark, on every minor version of PySpark that is promised; a table at the end.
+
+    spark_matrix.py [VERSION…] [PYTEST ARGUMENT…]     such as: 4.0 4.2 tests/spark/test_build.py -x
+
+Owns: which patch release stands for a minor version, one virtual environment for each, the table.
+Does not own: the wheel and the environment of the pinned version (setup.py), the tests.
+
+The newest minor version is the one that constraints.txt pins: its environment is that of `make test`. The others are
+under $FASTCHANGELOG_CACHE/matrix, 1 GB each, with the other packages as constraints.txt has them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import setup
+
+#: The newest patch release of each minor version before the one that constraints.txt pins.
+OLDER = ("4.0.5", "4.1.4", "4.2.1")
+MATRIX = setup.CACHE / "matrix"
+TESTS = ["tests/spark"]
+
+
+def versions() -> list[str]:
+    """All that are tested, oldest first."""
+    return [*OLDER, pinned()]
+
+
+def pinned() -> str:
+    """The PySpark of constraints.txt."""
+    return next(line[9:].strip() for line in setup.CONSTRAINTS.read_text().splitlines() if line.startswith("pyspark=="))
+
+
+def chosen(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The versions that leading arguments choose (by default all), and what is left for pytest."""
+    wanted: list[str] = []
+    rest = list(arguments)
+    while rest and re.fullmatch(r"\d+\.\d+(\.\d+)?", rest[0]):
+        word = rest.pop(0)
+        found = [v for v in versions() if v == word or v.startswith(f"{word}.")]
+        if not found:
+            setup.fail(f"PySpark {word} is not among {', '.join(versions())}")
+        wanted += found
+    named = any(not word.startswith("-") and Path(word.split("::")[0]).exists() for word in rest)
+    return wanted or versions(), rest if named else [*TESTS, *rest]
+
+
+def environment(version: str, wheel: Path) -> Path:
+    """The interpreter with this PySpark and the wheel."""
+    if version == pinned():
+        setup.install(wheel)
+        return setup.VENV_PYTHON
+    folder = MATRIX / f"{setup.VERSION}-pyspark-{version}"
+    python, constraints = folder / "bin" / "python", folder / "constraints.txt"
+    name = f"matrix-{folder.name}"
+    others = [line for line in setup.CONSTRAINTS.read_text().splitlines() if not line.startswith("pyspark==")]
+    key = setup.fingerprint("\n".join(others), setup.ROOT / "pyproject.toml", version, sys.version, sys.base_prefix)
+    if not setup.is_fresh(name, key):
+        setup.say(f"virtual environment with PySpark {version} (450 MB: the first time takes minutes)")
+        shutil.rmtree(folder, ignore_errors=True)
+        setup.run(sys.executable, "-m", "venv", folder)
+        constraints.write_text("\n".join([*others, f"pyspark=={version}", ""]))
+        _pip(python, constraints, "install", "--quiet", *setup.requirements())
+        setup.set_stamp(name, key)
+    installed = setup.fingerprint(hashlib.sha256(wheel.read_bytes()).hexdigest(), key)
+    if not setup.is_fresh(f"{name}-wheel", installed):
+        _pip(python, constraints, "install", "--quiet", "--no-deps", "--force-reinstall", wheel)
+        setup.set_stamp(f"{name}-wheel", installed)
+    return python
+
+
+def _pip(python: Path, constraints: Path, *arguments: str | Path) -> None:
+    setup.run(python, "-m", "pip", "--disable-pip-version-check", *arguments, PIP_CONSTRAINT=str(constraints))
+
+
+def test(python: Path, arguments: list[str], report: Path) -> tuple[list[str], list[str]]:
+    """Runs pytest: the cells of the table, and the names of the tests that did not pass."""
+    path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
+    env = {**os.environ, "PATH": path, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider", *arguments, f"--junit-xml={report}"]
+    start = time.monotonic()
+    done = subprocess.run(list(map(str, command)), cwd=setup.ROOT, env=env, stdin=subprocess.DEVNULL)
+    seconds = f"{time.monotonic() - start:.0f} s"
+    if not report.exists():
+        return [f"pytest ended with code {done.returncode}", "", "", seconds], ["no report"]
+    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = [case for case in cases if case.find("skipped") is not None]
+    names = [f"{case.get('classname')}::{case.get('name')}" for case in failed]
+    if not names and done.returncode != 0:
+        names = [f"pytest ended with code {done.returncode}"]
+    passed = len(cases) - len(failed) - len(skipped)
+    return [f"{passed} passed", f"{len(names)} failed", f"{len(skipped)} skipped", seconds], names
+
+
+def main(argv: list[str]) -> int:
+    """See the text at the top of this file."""
+    wanted, arguments = chosen(argv)
+    setup.check(need_java=True)
+    with setup.locked():
+        setup.make_venv()
+        setup.make_libclang()
+        wheel = setup.make_wheel()
+        pythons = {version: environment(version, wheel) for version in wanted}
+    rows, failures = [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        for version, python in pythons.items():
+            setup.say(f"PySpark {version}")
+            cells, names = test(python, arguments, Path(scratch, f"{version}.xml"))
+            rows.append([f"PySpark {version}", *cells])
+            failures += [f"PySpark {version}: {name}" for name in names]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(*failures, sep="\n", end="\n" if failures else "")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        setup.fail("interrupted")
