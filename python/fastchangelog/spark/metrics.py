@@ -37,6 +37,7 @@ NAMES = (
     "restores",
     "restore_micros",
     "materializations_completed",
+    "spilled_bytes",
 )
 
 

@@ -13,7 +13,7 @@ use crate::metrics::{Metrics, SharedMetrics};
 use crate::model::ids::default_max_parallelism;
 use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
-use crate::shard::{Beginning, Placement, Shard, ShardContext};
+use crate::shard::{Beginning, Placement, Shard, ShardContext, Surroundings};
 use crate::state::aggregate::{AggPlan, AggSpec};
 use crate::state::rocks::SharedResources;
 use crate::store::transfer::start_io_threads;
@@ -34,6 +34,8 @@ pub use crate::shard::{Committed, MaterializeRun, ResultBatches, Session, ShardS
 const HEADROOM_SHARE: f64 = 0.20;
 /// Hot tiers never shrink below this share, so that a huge batch cannot starve them.
 const HOT_FLOOR_SHARE: f64 = 0.05;
+/// Folder for what sessions without a shard spill.
+const SPILL: &str = "spill";
 /// Compiled aggregate plans kept.
 const MAX_PLANS: usize = 256;
 
@@ -128,6 +130,7 @@ impl Engine {
         let shards = config.local_dir.join("shards");
         // Left over from a server that was killed: nobody can be using it, this process owns the folder.
         let _ = std::fs::remove_dir_all(&shards);
+        let _ = std::fs::remove_dir_all(config.local_dir.join(SPILL));
         let cache = ObjectCache::new(
             &config.local_dir.join("objects"),
             config.options.cache_size,
@@ -135,7 +138,7 @@ impl Engine {
         )?
         .with_idle_timeout(config.options.cache_idle_timeout, Arc::clone(&config.clock));
         let background = Background::new(&config.options, Arc::clone(&config.clock), Arc::clone(&config.metrics));
-        Ok(Arc::new(Self {
+        let this = Arc::new(Self {
             background,
             runtime,
             resources,
@@ -146,7 +149,14 @@ impl Engine {
             plans: Mutex::default(),
             closed: AtomicBool::new(false),
             config,
-        }))
+        });
+        let engine = Arc::downgrade(&this);
+        this.budget.set_relief(move || {
+            if let Some(engine) = engine.upgrade() {
+                engine.divide_memory();
+            }
+        });
+        Ok(this)
     }
 
     /// Opens a session: makes the requested version live first.
@@ -157,7 +167,7 @@ impl Engine {
         let plan = self.plan(&request.spec)?;
         if request.ephemeral {
             let options = Options::from_map(&request.options)?;
-            return Ok(Session::ephemeral(plan, options.result_batch_rows));
+            return Ok(Session::ephemeral(plan, self.surroundings(&options)));
         }
         let handle = request.handle.as_deref().map(parse_handle).transpose()?;
         let folder = self.folder(request)?;
@@ -174,6 +184,18 @@ impl Engine {
         shard.expect(handle.as_ref());
         self.divide_memory();
         Session::open(&shard, plan, handle, BatchId(request.batch))
+    }
+
+    /// What a session without a shard needs.
+    fn surroundings(&self, options: &Options) -> Surroundings {
+        Surroundings {
+            budget: Arc::clone(&self.budget),
+            dir: self.config.local_dir.join(SPILL),
+            metrics: Arc::clone(&self.config.metrics),
+            failpoints: Arc::clone(&self.config.failpoints),
+            session_memory: options.session_memory,
+            result_batch_rows: options.result_batch_rows,
+        }
     }
 
     fn plan(&self, spec: &str) -> Result<Arc<AggPlan>> {

@@ -16,15 +16,17 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 /// Change sets fetched ahead: as many as fit into so many bytes, between these bounds. Small sets come one request each,
-/// so that their number hides the store's latency.
+/// so that their number hides the store's latency; of large ones fewer than that, as each is in memory as a whole.
 const AHEAD_BYTES: u64 = 8 << 20;
 const LEAST_AHEAD: u64 = 4;
 const MOST_AHEAD: u64 = 32;
+const LARGE_BYTES: u64 = 16 << 20;
 
 /// How many of `segments` to fetch ahead.
 pub(crate) fn prefetch_of(segments: &[SegmentRef]) -> usize {
     let longest = segments.iter().map(|s| s.length).max().unwrap_or(0);
-    let n = (AHEAD_BYTES / longest.max(1)).clamp(LEAST_AHEAD, MOST_AHEAD);
+    let longest = longest.max(1);
+    let n = (AHEAD_BYTES / longest).clamp(LEAST_AHEAD, MOST_AHEAD).min((LARGE_BYTES / longest).max(1));
     usize::try_from(n).unwrap_or(1)
 }
 

@@ -8,6 +8,7 @@
 //! 1. the fixed part of a row of all zero bytes with empty variable slots is the row of no input;
 //! 2. in a table, row `i`'s fixed part is `fixed[i * stride..(i + 1) * stride]`.
 
+use super::growth::{Coming, Growth};
 use crate::{Error, Result};
 
 /// Shape of the rows of one plan.
@@ -108,6 +109,17 @@ impl Rows {
             let value = self.vars.get(row, slot);
             out.extend_from_slice(&(value.len() as u32).to_le_bytes());
             out.extend_from_slice(value);
+        }
+    }
+
+    /// Counts the growth by `coming`: a longer value takes a new place behind all others, and packing copies them.
+    pub(super) fn grow(&self, growth: &mut Growth, coming: Coming) {
+        let (stride, vars) = (self.shape.stride, &self.vars);
+        growth.of(self.fixed.len(), coming.groups * stride, self.fixed.capacity(), 1);
+        if self.shape.vars > 0 {
+            growth.of(vars.slots.len(), coming.groups * self.shape.vars, vars.slots.capacity(), size_of::<Slot>());
+            growth.of(vars.bytes.len(), coming.row_bytes, vars.bytes.capacity(), 1);
+            growth.copies(if vars.wasted > 0 { vars.bytes.len() } else { 0 });
         }
     }
 
