@@ -6,8 +6,8 @@
 //! A part that grows calls [`MemoryBudget::relieve`], which runs what the owner of the whole has registered.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Of the budget, what buffers of transfers of one order may hold together before further ones wait.

@@ -96,7 +96,7 @@ fn what_a_killed_server_has_spilled_is_gone_when_the_next_one_has_started() {
     let files = || -> Vec<_> { world.local_files().into_iter().filter(|name| name.contains("spill/")).collect() };
     assert_eq!(files().len(), 2, "{:?}", files());
     // As a kill leaves them: nothing is dropped.
-    std::mem::forget((shard, ephemeral));
+    let _never_dropped = std::mem::ManuallyDrop::new((shard, ephemeral));
     world.restart(false);
     let left: Vec<_> = world.local_files().into_iter().filter(|name| name.contains("spill/")).collect();
     assert_eq!(left, [""; 0]);

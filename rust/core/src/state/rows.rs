@@ -60,9 +60,13 @@ impl Rows {
         self.len = 0;
     }
 
-    pub(super) fn reserve(&mut self, rows: usize) {
+    /// Makes room for `rows` more rows, which have `bytes` bytes when they are encoded.
+    pub(super) fn reserve(&mut self, rows: usize, bytes: usize) {
         self.fixed.reserve(rows * self.shape.stride);
         self.vars.slots.reserve(rows * self.shape.vars);
+        if self.shape.vars > 0 {
+            self.vars.bytes.reserve(bytes);
+        }
     }
 
     /// Grows to `len` rows; the new ones are rows of no input.

@@ -72,20 +72,15 @@ impl SpillFile {
 
     /// Calls `f` with the key and the row of all rows in `range`, in their order, chunk by chunk, until it says false.
     /// `range` begins and ends where chunks do.
-    pub(super) fn read(
-        &self,
-        range: Range<u64>,
-        f: &mut dyn FnMut(&[(&[u8], &[u8])]) -> Result<bool>,
-    ) -> Result<bool> {
+    pub(super) fn read(&self, range: Range<u64>, f: &mut dyn FnMut(&[(&[u8], &[u8])]) -> Result<bool>) -> Result<bool> {
         let part = Part { file: &self.file, at: range.start, end: range.end };
         let mut reader = BufReader::with_capacity(BUFFER, part);
         let (mut at, mut body) = (range.start, Vec::new());
         while at < range.end {
             let mut header = [0; HEADER];
             reader.read_exact(&mut header).map_err(|error| self.unread(at, &error))?;
-            let [length, rows, crc] = [0, 4, 8].map(|i| {
-                u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]])
-            });
+            let [length, rows, crc] =
+                [0, 4, 8].map(|i| u32::from_le_bytes([header[i], header[i + 1], header[i + 2], header[i + 3]]));
             if u64::from(length) > range.end - at - HEADER as u64 {
                 return Err(self.damaged(at, "a chunk is longer than what was written"));
             }
@@ -209,7 +204,9 @@ fn split_rows(mut body: &[u8], rows: u32) -> Option<Vec<(&[u8], &[u8])>> {
 
 fn length(bytes: usize) -> Result<u32> {
     u32::try_from(bytes).map_err(|_| {
-        Error::invalid(format!("a key or a row of {bytes} bytes cannot be spilled: the limit is 4 GiB; use smaller values"))
+        Error::invalid(format!(
+            "a key or a row of {bytes} bytes cannot be spilled: the limit is 4 GiB; use smaller values"
+        ))
     })
 }
 

@@ -167,7 +167,7 @@ impl SpilledGroups {
     pub fn load(&self, slots: &Range<u32>, table: &mut GroupTable, limit: u64) -> Result<bool> {
         let coming = self.at_most(slots.clone());
         if table.need(coming).most() <= limit {
-            table.reserve(coming.groups, coming.key_bytes);
+            table.reserve(coming);
         }
         for run in &self.runs {
             let fits = self.file.read(run.bytes_of(slots), &mut |rows| {
@@ -202,7 +202,7 @@ impl SpilledGroups {
 
     /// Brings back what was put aside, into an empty table.
     pub fn take(&self, kept: &Kept, table: &mut GroupTable) -> Result<()> {
-        table.reserve(kept.rows, 0);
+        table.reserve(Coming { groups: kept.rows, ..Coming::NOTHING });
         self.file.read(kept.bytes.clone(), &mut |rows| {
             rows.iter().try_for_each(|(key, row)| table.load(key, row)).map(|()| true)
         })?;

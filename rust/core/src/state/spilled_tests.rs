@@ -49,7 +49,10 @@ fn payloads(rng: &mut StdRng, spec: &AggSpec, rows: usize, keys: u32) -> Vec<Vec
         let n = 500.min(rows - chunk * 500);
         let texts = (0..n).map(|_| {
             let key = rng.random_range(0..keys);
-            (format!("{key}-{}", "k".repeat(key as usize % 50)), "v".repeat(rng.random_range(0..40)) + &rng.random::<u16>().to_string())
+            (
+                format!("{key}-{}", "k".repeat(key as usize % 50)),
+                "v".repeat(rng.random_range(0..40)) + &rng.random::<u16>().to_string(),
+            )
         });
         let (k, v): (Vec<String>, Vec<String>) = texts.unzip();
         let columns: Vec<ArrayRef> = vec![Arc::new(StringArray::from(k)), Arc::new(StringArray::from(v))];

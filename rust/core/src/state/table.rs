@@ -177,10 +177,9 @@ impl GroupTable {
 
     /// Joins some of the partial rows of a payload, as [`GroupTable::merge_payload`] does with all of them.
     pub fn merge_rows(&mut self, payload: &Payload, range: Range<usize>) -> Result<()> {
-        let n = range.len();
-        self.check_room(n)?;
+        self.check_room(range.len())?;
         let hashes: Vec<u64> = range.clone().map(|i| hash_key(payload.key(i))).collect();
-        self.reserve(n, payload.coming(&range).key_bytes);
+        self.reserve(payload.coming(&range));
         let plan = Arc::clone(&self.plan);
         let mut vars = Vec::new();
         for (i, hash) in range.zip(hashes) {
@@ -342,13 +341,14 @@ impl GroupTable {
         }
     }
 
-    /// Makes room for so many more groups.
-    pub(super) fn reserve(&mut self, groups: usize, key_bytes: usize) {
+    /// Makes room for what comes.
+    pub(super) fn reserve(&mut self, coming: Coming) {
+        let Coming { groups, key_bytes, row_bytes } = coming;
         self.index.reserve(groups, |place| self.hashes[place.group as usize]);
         self.hashes.reserve(groups);
         self.key_ends.reserve(groups);
         self.keys.reserve(key_bytes);
-        self.rows.reserve(groups);
+        self.rows.reserve(groups, row_bytes);
     }
 
     /// The group of the key and whether it is new. A new group has no row yet.

@@ -74,7 +74,8 @@ struct Pending {
 
 impl Pending {
     fn new(set: Option<Arc<ChangeSet>>, outcome: Outcome) -> Self {
-        let Outcome { parts, parent: Parent { lineage, state_keys, state_bytes }, new_keys, bytes, submitted } = outcome;
+        let Outcome { parts, parent: Parent { lineage, state_keys, state_bytes }, new_keys, bytes, submitted } =
+            outcome;
         Self {
             draft: Draft { version: VersionId::random(), set, parts, lineage },
             submitted,

@@ -1,6 +1,6 @@
 //! Sessions larger than their memory: exact, whatever happens to them, and nothing stays behind.
 
-use super::super::testing::{GROUPS, World, folders, materialize, seeds};
+use super::super::testing::{GROUPS, World, folders, seeds};
 use super::*;
 use crate::ErrorKind;
 use crate::budget::Part;
@@ -206,7 +206,10 @@ fn p7_a_batch_larger_than_memory_is_exact_whatever_its_history() {
                 1 => {
                     let (committed, _) = run(&shard, base.as_ref(), &[], End::NoResults).unwrap();
                     base = Some(handle(&committed));
-                    materialize(&shard);
+                    if let Some(run) = shard.begin_materialize().unwrap() {
+                        run.run().unwrap();
+                        run.complete().unwrap();
+                    }
                 }
                 _ => {}
             }
@@ -356,7 +359,16 @@ fn a_batch_larger_than_memory_that_changes_nothing_keeps_its_version() {
     let shard = world.shard(None);
     // Rows that leave every group as it is: first and last of the same text, a count is what must not be there.
     let spec = AggSpec {
-        output: schema_of(spec().output.fields().iter().enumerate().filter(|(i, _)| [0, 3].contains(i)).map(|(_, f)| f.as_ref().clone()).collect()),
+        output: schema_of(
+            spec()
+                .output
+                .fields()
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| [0, 3].contains(i))
+                .map(|(_, f)| f.as_ref().clone())
+                .collect(),
+        ),
         aggs: vec![spec().aggs.swap_remove(2)],
         ..spec()
     };
@@ -454,9 +466,8 @@ fn prepared_versions_are_given_up_by_bytes_and_replayed() {
     let mut model = Groups::new();
     apply(&rows, &mut model);
     // Each is under way as a whole and within its bound by number, but together they are too many bytes.
-    let versions: Vec<_> = (0..3)
-        .map(|_| handle(&run(&shard, None, &payloads(&rows), End::NoResults).unwrap().0))
-        .collect();
+    let versions: Vec<_> =
+        (0..3).map(|_| handle(&run(&shard, None, &payloads(&rows), End::NoResults).unwrap().0)).collect();
     assert!(world.budget().used_by(Part::Prepared) <= 1 << 20);
     assert!(shard.control.lock().prepared.len() < 3);
     let more = random_rows(&mut rng, 20, 100);
