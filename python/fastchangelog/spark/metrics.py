@@ -39,6 +39,7 @@ NAMES = (
     "restores",
     "restore_micros",
     "materializations_completed",
+    "spilled_bytes",
 )
 
 

@@ -3,9 +3,11 @@
 //! Owns: the account of bytes in use against one limit, part by part; the bound on buffers of transfers; and the fair
 //! division of what may be used.
 //! Does not own: what is evicted when the limit is near; each owner asks [`MemoryBudget::available`] and shrinks itself.
+//! A part that grows calls [`MemoryBudget::relieve`], which runs what the owner of the whole has registered.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Of the budget, what buffers of transfers of one order may hold together before further ones wait.
@@ -48,11 +50,23 @@ pub enum Order {
     RequestFirst,
 }
 
+/// Makes the owners of caches give memory back.
+struct Relief(Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Relief {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Relief")
+    }
+}
+
 /// Bytes in use against a limit. Cheap to share and to ask.
 #[derive(Debug)]
 pub struct MemoryBudget {
     limit: u64,
     used: [AtomicU64; Part::COUNT],
+    /// Members of each part, see [`MemoryBudget::join`].
+    members: [AtomicU64; Part::COUNT],
+    relief: OnceLock<Relief>,
     /// By [`Order`].
     transfers: [Arc<Semaphore>; 2],
     transfer_units: u32,
@@ -64,7 +78,8 @@ impl MemoryBudget {
         let units = (limit / TRANSFER_SHARE).max(MIN_TRANSFERS) / UNIT;
         let transfer_units = u32::try_from(units).unwrap_or(u32::MAX).min(u32::MAX >> 4);
         let transfers = [(); 2].map(|()| Arc::new(Semaphore::new(transfer_units as usize)));
-        Arc::new(Self { limit, used: Default::default(), transfers, transfer_units })
+        let (used, members, relief) = Default::default();
+        Arc::new(Self { limit, used, members, relief, transfers, transfer_units })
     }
 
     /// A budget that only counts.
@@ -102,6 +117,24 @@ impl MemoryBudget {
         Reservation { budget: Arc::clone(self), part, bytes }
     }
 
+    /// Counts the caller among those who divide the memory of `part`, until the result is dropped.
+    pub fn join(self: &Arc<Self>, part: Part) -> Member {
+        self.members[part as usize].fetch_add(1, Ordering::Relaxed);
+        Member { budget: Arc::clone(self), part }
+    }
+
+    /// Registers what [`MemoryBudget::relieve`] runs. Only the first call counts.
+    pub fn set_relief(&self, relief: impl Fn() + Send + Sync + 'static) {
+        let _ = self.relief.set(Relief(Box::new(relief)));
+    }
+
+    /// Makes caches give back what the other parts have taken.
+    pub fn relieve(&self) {
+        if let Some(Relief(relief)) = self.relief.get() {
+            relief();
+        }
+    }
+
     /// Takes `bytes` for a buffer of a transfer, before it is allocated: waits while other transfers hold a sixteenth of the
     /// budget. Waits are served in order. Who waits must hold no other buffer that only it can give back.
     pub async fn transfer(self: &Arc<Self>, part: Part, bytes: u64, order: Order) -> Buffer {
@@ -117,6 +150,33 @@ pub struct Buffer {
     /// None only if the semaphore were closed, which nobody does.
     _permit: Option<OwnedSemaphorePermit>,
     _reservation: Reservation,
+}
+
+/// One of those who divide the memory of a part.
+#[derive(Debug)]
+pub struct Member {
+    budget: Arc<MemoryBudget>,
+    part: Part,
+}
+
+impl Member {
+    /// What this member may hold of `all` bytes, while it holds `held`: what the others leave, and at least an even share.
+    pub fn allowance(&self, all: u64, held: u64) -> u64 {
+        let members = self.budget.members[self.part as usize].load(Ordering::Relaxed).max(1);
+        let others = self.budget.used_by(self.part).saturating_sub(held);
+        (all / members).max(all.saturating_sub(others))
+    }
+
+    /// The budget.
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.budget
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.budget.members[self.part as usize].fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Bytes taken from a budget; given back on drop.
@@ -230,6 +290,34 @@ mod tests {
         assert_eq!((budget.used_by(Part::Hot), budget.used_by(Part::Downloads)), (10, 200));
         drop((a, b));
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_member_may_hold_what_the_others_leave_and_at_least_an_even_share() {
+        let budget = MemoryBudget::new(100);
+        let first = budget.join(Part::Sessions);
+        assert_eq!(first.allowance(40, 0), 40);
+        let held = budget.reserve(Part::Sessions, 30);
+        assert_eq!((first.allowance(40, 30), first.allowance(40, 0)), (40, 40), "alone, all is an even share");
+        let second = budget.join(Part::Sessions);
+        assert_eq!((first.allowance(40, 30), second.allowance(40, 0)), (40, 20));
+        drop((held, first));
+        assert_eq!(second.allowance(40, 0), 40);
+    }
+
+    #[test]
+    fn relief_runs_what_was_registered_first() {
+        let budget = MemoryBudget::new(100);
+        budget.relieve();
+        let calls = Arc::new(AtomicU64::new(0));
+        for step in [1, 100] {
+            let calls = Arc::clone(&calls);
+            budget.set_relief(move || {
+                calls.fetch_add(step, Ordering::Relaxed);
+            });
+        }
+        budget.relieve();
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]

@@ -139,6 +139,8 @@ options! {
     shard_idle_timeout: duration = "10m",
     /// Prepared versions kept in memory per shard.
     max_prepared_versions: count = "8",
+    /// Memory of one session for the keys of its batch; what is more is spilled to the executor's local disk. 0 = a share of half of `memory_budget`, which all open sessions divide.
+    session_memory: size = "0",
     /// Bytes of a payload row that split sends through the shuffle.
     payload_size: size = "4MiB",
     /// Rows of one result batch, which ends at 32 MiB in any case.

@@ -210,6 +210,10 @@ counters! {
     sessions,
     /// Sessions that ended without commit.
     sessions_aborted,
+    /// Times that a session wrote its groups to the local disk because they were more than its memory holds.
+    spills,
+    /// Bytes of groups that sessions wrote to the local disk.
+    spilled_bytes,
     /// Prepared versions that were promoted.
     promotions,
     /// Microseconds spent promoting.

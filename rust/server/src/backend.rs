@@ -33,6 +33,11 @@ pub trait SessionBackend: Send {
     fn merge(&mut self, payload: &[u8]) -> Result<()>;
     /// No more payloads: computes the results and the change set.
     fn finish(&mut self) -> Result<Box<dyn ResultStream>>;
+    /// After `finish`: true if a commit is to begin after the results were read, because reading them makes the change
+    /// set. Otherwise it may begin at once.
+    fn commits_after_results(&self) -> bool {
+        false
+    }
     /// Makes the change set durable: the handle as text, and the session's own metrics.
     fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)>;
 }

@@ -49,6 +49,10 @@ impl SessionBackend for Session {
         Ok(Box::new(Session::finish(self)?))
     }
 
+    fn commits_after_results(&self) -> bool {
+        Session::is_made_by_results(self)
+    }
+
     fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)> {
         let committed = Session::commit(self)?;
         Ok((committed.handle.as_ref().map(format_handle).unwrap_or_default(), committed.metrics))

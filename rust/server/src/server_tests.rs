@@ -21,6 +21,11 @@ struct Fake {
     opening: Mutex<Option<Box<dyn FnMut() + Send>>>,
     slow: AtomicBool,
     renewals: Mutex<Vec<String>>,
+    /// Sessions ask for a commit after their results.
+    after_results: AtomicBool,
+    /// Result batches given; and how many it were when a commit began.
+    given: AtomicU64,
+    given_at_commit: AtomicU64,
 }
 
 impl Backend for Fake {
@@ -81,7 +86,11 @@ impl SessionBackend for FakeSession {
     }
 
     fn finish(&mut self) -> Result<Box<dyn ResultStream>> {
-        Ok(Box::new(FakeResults { rows: std::mem::take(&mut self.rows), at: 0 }))
+        Ok(Box::new(FakeResults { fake: Arc::clone(&self.fake), rows: std::mem::take(&mut self.rows), at: 0 }))
+    }
+
+    fn commits_after_results(&self) -> bool {
+        self.fake.after_results.load(Ordering::SeqCst)
     }
 
     fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)> {
@@ -89,6 +98,7 @@ impl SessionBackend for FakeSession {
             gate.recv().unwrap();
         }
         self.committed = true;
+        self.fake.given_at_commit.store(self.fake.given.load(Ordering::SeqCst), Ordering::SeqCst);
         self.fake.committed.fetch_add(1, Ordering::SeqCst);
         Ok(("handle".to_owned(), BTreeMap::from([("bytes".to_owned(), self.bytes as u64)])))
     }
@@ -104,6 +114,7 @@ impl Drop for FakeSession {
 
 /// One batch per payload: as many rows as the payload has bytes, each holding the payload's number.
 struct FakeResults {
+    fake: Arc<Fake>,
     rows: Vec<i64>,
     at: usize,
 }
@@ -115,6 +126,7 @@ impl Iterator for FakeResults {
         let rows = *self.rows.get(self.at)?;
         let column = Int64Array::from(vec![i64::try_from(self.at).unwrap(); usize::try_from(rows).unwrap()]);
         self.at += 1;
+        self.fake.given.fetch_add(1, Ordering::SeqCst);
         Some(RecordBatch::try_new(self.schema(), vec![Arc::new(column)]).map_err(Error::from))
     }
 }
@@ -242,6 +254,22 @@ fn credentials_are_renewed_while_a_session_commits() {
     open.send(()).unwrap();
     session.commit(&quiet).unwrap();
     assert!(!log_lines(&world).iter().any(|line| line.to_string().contains("sesame")), "nothing of it is logged");
+}
+
+#[test]
+fn a_commit_that_the_results_make_begins_after_them_without_being_asked_for() {
+    let world = world();
+    world.fake.after_results.store(true, Ordering::SeqCst);
+    let mut session = session(&world);
+    (0..3).for_each(|_| session.merge(&vec![7; 4 << 20], &quiet).unwrap());
+    session.finish(true, &quiet).unwrap();
+    session.next_batch(&quiet).unwrap().unwrap();
+    // Two batches of 32 MiB do not fit into the socket: the server is at most at the next one.
+    assert_eq!(world.fake.committed.load(Ordering::SeqCst), 0);
+    while session.next_batch(&quiet).unwrap().is_some() {}
+    until("the commit begins", || world.fake.committed.load(Ordering::SeqCst) == 1);
+    assert_eq!(world.fake.given_at_commit.load(Ordering::SeqCst), 3);
+    session.commit(&quiet).unwrap();
 }
 
 #[test]

@@ -212,25 +212,41 @@ impl Connection<'_> {
             Ok(results) => results,
             Err(error) => return Ok(Err(error)),
         };
-        self.phase = if persist {
-            match std::thread::Builder::new().name("fcl-commit".to_owned()).spawn(move || session.commit()) {
-                Ok(thread) => Phase::Committing(thread),
-                Err(error) => return Ok(Err(Error::io("starting the commit's thread", &error))),
-            }
-        } else {
-            Phase::Finished(session)
-        };
+        let later = session.commits_after_results();
+        self.phase = Phase::Finished(session);
+        if persist
+            && !later
+            && let Err(error) = self.start_commit()
+        {
+            return Ok(Err(error));
+        }
         let start = Instant::now();
         let sent = send_results(&mut self.stream, header.request, results);
         self.report.add("send_micros", micros(start));
         match sent? {
             Ok((rows, bytes)) => {
+                if persist
+                    && later
+                    && let Err(error) = self.start_commit()
+                {
+                    return Ok(Err(error));
+                }
                 self.report.add("result_rows", rows);
                 self.report.add("result_bytes", bytes);
                 Ok(Ok(self.reply(header, Kind::ResultEnd, &[])?))
             }
             Err(error) => Ok(Err(error)),
         }
+    }
+
+    /// Lets the commit of a finished session run beside this connection.
+    fn start_commit(&mut self) -> Result<()> {
+        let Phase::Finished(mut session) = std::mem::replace(&mut self.phase, Phase::Failed) else {
+            return Err(out_of_turn("commit"));
+        };
+        let thread = std::thread::Builder::new().name("fcl-commit".to_owned()).spawn(move || session.commit());
+        self.phase = Phase::Committing(thread.map_err(|e| Error::io("starting the commit's thread", &e))?);
+        Ok(())
     }
 
     fn commit(&mut self) -> Result<Vec<u8>> {

@@ -24,7 +24,7 @@ use crate::format::handle::{decode_handle, encode_handle};
 use crate::metrics::{Metrics, SharedMetrics};
 use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
-use crate::shard::{Placement, Shard, ShardContext};
+use crate::shard::{Placement, Shard, ShardContext, Surroundings};
 use crate::state::aggregate::{AggPlan, AggSpec};
 use crate::state::rocks::SharedResources;
 use crate::store::Background;
@@ -46,6 +46,8 @@ pub use request::{OpenRequest, Renewal};
 const HEADROOM_SHARE: f64 = 0.20;
 /// Hot tiers never shrink below this share, so that a huge batch cannot starve them.
 const HOT_FLOOR_SHARE: f64 = 0.05;
+/// Folder for what sessions without a shard spill.
+const SPILL: &str = "spill";
 /// Compiled aggregate plans kept.
 const MAX_PLANS: usize = 256;
 
@@ -91,6 +93,7 @@ impl Engine {
         let shards = config.local_dir.join("shards");
         // Left over from a server that was killed: nothing uses it, this process owns the folder.
         let _ = std::fs::remove_dir_all(&shards);
+        let _ = std::fs::remove_dir_all(config.local_dir.join(SPILL));
         let cache = ObjectCache::new(
             &config.local_dir.join("objects"),
             config.options.cache_size,
@@ -101,7 +104,7 @@ impl Engine {
         let EngineConfig { local_dir, options, clock, metrics, failpoints } = config;
         let runtime_handle = runtime.handle().clone();
         let ground = Ground { options, clock, metrics, failpoints, runtime: runtime_handle, budget, cache };
-        Ok(Arc::new(Self {
+        let this = Arc::new(Self {
             ground,
             local_dir,
             background,
@@ -111,7 +114,14 @@ impl Engine {
             shards: Mutex::default(),
             plans: Mutex::default(),
             closed: AtomicBool::new(false),
-        }))
+        });
+        let engine = Arc::downgrade(&this);
+        this.ground.budget.set_relief(move || {
+            if let Some(engine) = engine.upgrade() {
+                engine.divide_memory();
+            }
+        });
+        Ok(this)
     }
 
     /// Opens a session: makes the requested version live first.
@@ -122,7 +132,7 @@ impl Engine {
         let plan = self.plan(&request.spec)?;
         if request.ephemeral {
             let options = Options::from_map(&request.options)?;
-            return Ok(Session::ephemeral(plan, options.result_batch_rows));
+            return Ok(Session::ephemeral(plan, self.surroundings(&options)));
         }
         let handle = request.handle.as_deref().map(parse_handle).transpose()?;
         let folder = self.folders.folder(&self.ground, request)?;
@@ -149,6 +159,18 @@ impl Engine {
     /// Takes over newer credentials for sessions that are open, and for what is under way for them.
     pub fn renew(&self, renewal: Renewal) {
         self.folders.renew(renewal);
+    }
+
+    /// What a session without a shard needs.
+    fn surroundings(&self, options: &Options) -> Surroundings {
+        Surroundings {
+            budget: Arc::clone(&self.ground.budget),
+            dir: self.local_dir.join(SPILL),
+            metrics: Arc::clone(&self.ground.metrics),
+            failpoints: Arc::clone(&self.ground.failpoints),
+            session_memory: options.session_memory,
+            result_batch_rows: options.result_batch_rows,
+        }
     }
 
     fn plan(&self, spec: &str) -> Result<Arc<AggPlan>> {

@@ -6,7 +6,8 @@
 //! Invariants of a [`ShardHandle`] (P2):
 //! 1. every object it names was acknowledged by the store, with its size, before the handle existed;
 //! 2. state = base, then `indexed` segments (if any), then `segments`, in order; the last segment's version is
-//!    `version` unless the batch changed nothing;
+//!    `version` unless the batch changed nothing. A version may have several segments: they stand together, have no key in
+//!    common, and it is complete with the last of them;
 //! 3. a base may stand in a handle only if the base's version is the handle's version or one of its ancestors;
 //! 4. it stays small: beyond a cap older segments move to an index object.
 
@@ -27,7 +28,7 @@ pub struct ObjectRef {
 /// One shard's change set inside a log object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentRef {
-    /// The version that this change set produced.
+    /// The version that this change set produced, alone or with its neighbours of the same version.
     pub version: VersionId,
     /// The batch that produced it.
     pub batch: BatchId,

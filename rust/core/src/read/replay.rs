@@ -16,15 +16,19 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 /// Change sets fetched ahead: as many as fit into so many bytes, between these bounds. Small sets come one request each,
-/// so that their number hides the store's latency.
+/// so that their number hides the store's latency; of large ones fewer than that, as each is in memory as a whole.
 const AHEAD_BYTES: u64 = 8 << 20;
 const LEAST_AHEAD: u64 = 4;
 const MOST_AHEAD: u64 = 32;
+const LARGE_BYTES: u64 = 16 << 20;
+/// What a decoded record takes about, however well it was compressed.
+const RECORD_BYTES: u64 = 64;
 
 /// How many of `segments` to fetch ahead.
 pub(crate) fn prefetch_of(segments: &[SegmentRef]) -> usize {
-    let longest = segments.iter().map(|s| s.length).max().unwrap_or(0);
-    let n = (AHEAD_BYTES / longest.max(1)).clamp(LEAST_AHEAD, MOST_AHEAD);
+    let longest = segments.iter().map(|s| s.length.max(s.records.saturating_mul(RECORD_BYTES))).max();
+    let longest = longest.unwrap_or(0).max(1);
+    let n = (AHEAD_BYTES / longest).clamp(LEAST_AHEAD, MOST_AHEAD).min((LARGE_BYTES / longest).max(1));
     usize::try_from(n).unwrap_or(1)
 }
 

@@ -172,3 +172,15 @@ async fn the_stores_errors_are_passed_on() {
     inner.always(Operation::Get, Fault::Denied);
     assert_eq!(read(&store, None, &segments).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
 }
+
+#[test]
+fn large_sets_are_fetched_ahead_one_or_two_at_a_time() {
+    let ahead = |length: u64, records: u64| {
+        let object = crate::model::ObjectRef { name: "log/a".into(), size: 1 << 40, crc: 0 };
+        let (version, batch) = (VersionId(1), BatchId(0));
+        prefetch_of(&[SegmentRef { version, batch, object, offset: 0, length, records }])
+    };
+    assert_eq!([ahead(1 << 10, 10), ahead(1 << 20, 100), ahead(3 << 20, 100)], [32, 8, 4]);
+    assert_eq!([ahead(10 << 20, 100), ahead(100 << 20, 100)], [1, 1]);
+    assert_eq!(ahead(1 << 20, 100_000), 2, "few bytes can be many records");
+}

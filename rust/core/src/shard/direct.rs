@@ -3,7 +3,7 @@
 //! Owns: reading what is live, and the step from it to the next version.
 //! Does not own: which handle counts (the owner decides, and hands it to `transition`), what is not yet in a version.
 
-use super::seal::{Draft, Sealed, Title};
+use super::seal::{Draft, Parts, Sealed, Title};
 use super::{Live, Shard};
 use crate::error::{Error, Result};
 use crate::format::segment::encode_set;
@@ -76,8 +76,8 @@ impl Shard {
         let encoded = encode_set(&net.set, context.compression())?;
         context.metrics.encode_micros.add_elapsed(start);
         let version = VersionId::random();
-        let future = context.log.submit_alone(encoded, batch);
-        let draft = Draft { version, set: Arc::new(net.set), future, lineage };
+        let parts = Parts::of(context.log.submit_alone(encoded, batch));
+        let draft = Draft { version, set: Some(Arc::new(net.set)), parts, lineage };
         let Sealed { handle, .. } = self.seal(&title, draft)?;
         Ok(Some(handle))
     }

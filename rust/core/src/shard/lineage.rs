@@ -7,7 +7,8 @@
 //! 1. `segments` holds every change set after `base`, oldest first; `indexed` names an object that lists the first
 //!    `indexed.1` of them;
 //! 2. a base is taken over only if its version is the live version or one of its ancestors since the last base;
-//! 3. after taking a base over, exactly the segments after its `replay_after` remain.
+//! 3. after taking a base over, exactly the segments after its `replay_after` remain;
+//! 4. the segments of one version stand together: it may have several, with no key in common, and is complete with the last.
 
 use crate::error::{Error, Result};
 use crate::model::{BaseRef, ObjectRef, SegmentRef, ShardHandle, VersionId};
@@ -66,11 +67,14 @@ impl Lineage {
         true
     }
 
+    /// Segments that no index object lists.
+    pub fn segments_outside(&self) -> usize {
+        self.segments.len() - self.indexed.as_ref().map_or(0, |(_, n)| *n)
+    }
+
     /// The segments that must move to an index object, if there are more than `cap` outside of one.
     pub fn overflow(&self, cap: usize) -> Option<&[SegmentRef]> {
-        let listed = self.indexed.as_ref().map_or(0, |(_, n)| *n);
-        let outside = self.segments.len() - listed;
-        (outside > cap).then(|| &self.segments[..self.segments.len() - cap / 2])
+        (self.segments_outside() > cap).then(|| &self.segments[..self.segments.len() - cap / 2])
     }
 
     /// Says that `object` lists the first `n` segments.
@@ -83,6 +87,14 @@ impl Lineage {
         match &self.indexed {
             Some((object, n)) => (Some(object.clone()), self.segments[*n..].to_vec()),
             None => (None, self.segments.clone()),
+        }
+    }
+
+    /// How many of the first `n` of `segments` make whole versions: less than `n` if more segments of the last one follow.
+    pub fn whole_versions(segments: &[SegmentRef], n: usize) -> usize {
+        match segments.get(n) {
+            Some(next) => segments[..n].iter().rposition(|s| s.version != next.version).map_or(0, |i| i + 1),
+            None => n,
         }
     }
 
@@ -138,6 +150,17 @@ mod tests {
         assert!(!lineage.rebase(&base(9, 2)));
         assert!(!lineage.rebase(&base(4, 9)));
         assert_eq!(versions(&lineage).len(), 5);
+    }
+
+    #[test]
+    fn invariant_4_a_version_is_complete_with_its_last_segment() {
+        let segments: Vec<_> = [1, 2, 2, 2, 3].map(segment).to_vec();
+        let whole: Vec<_> = (0..=5).map(|n| Lineage::whole_versions(&segments, n)).collect();
+        assert_eq!(whole, [0, 1, 1, 1, 4, 5]);
+        let mut lineage = Lineage { segments, ..Lineage::default() };
+        assert_eq!([1, 2, 3].map(|n| lineage.position(VersionId(n))), [Some(1), Some(4), Some(5)]);
+        assert!(lineage.rebase(&base(3, 2)));
+        assert_eq!(versions(&lineage), [3]);
     }
 
     #[test]

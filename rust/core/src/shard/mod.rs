@@ -32,7 +32,7 @@ pub use beginning::Beginning;
 pub(crate) use direct::Net;
 pub use materialize::MaterializeRun;
 pub use rescale::{RangeState, Rescaler};
-pub use session::{Committed, ResultBatches, Session};
+pub use session::{Committed, ResultBatches, Session, Surroundings};
 pub use sources::Sources;
 
 use crate::budget::{MemoryBudget, Reservation, Want};
@@ -100,6 +100,18 @@ impl ShardContext {
     /// The compression of change sets.
     fn compression(&self) -> Compression {
         self.options.compression_in(self.store.is_remote())
+    }
+
+    /// What a session of its shard needs.
+    fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            budget: Arc::clone(&self.budget),
+            dir: self.dir.join("spill"),
+            metrics: Arc::clone(&self.metrics),
+            failpoints: Arc::clone(&self.failpoints),
+            session_memory: self.options.session_memory,
+            result_batch_rows: self.options.result_batch_rows,
+        }
     }
 
     /// How bases of its shards go up.
@@ -182,7 +194,7 @@ struct Prepared {
     state_keys: u64,
     state_bytes: u64,
     order: u64,
-    _memory: Reservation,
+    memory: Reservation,
 }
 
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! From a change set on its way to the handle of a durable version.
 //!
-//! Owns: waiting for the acknowledgement, the lineage of the new version, its handle, and keeping it prepared.
+//! Owns: waiting for the acknowledgement of all parts, the lineage of the new version, its handle, and keeping it prepared.
 //! Does not own: what the change set holds (`session`, and the owner of a state in process), promotion (`transition`).
 //!
 //! Invariant: a handle is returned only after the store acknowledged everything that it names (P2).
@@ -14,7 +14,11 @@ use crate::model::handle::HASH_ID;
 use crate::model::{BatchId, ChangeSet, InstanceId, SegmentRef, ShardHandle, VersionId};
 use crate::store::index_name;
 use crate::write::{PersistFuture, Placed};
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Of the budget, what prepared versions may take (1/n) before the older ones of a shard go.
+const PREPARED_SHARE: u64 = 4;
 
 /// What a handle says beside where the bytes are.
 #[derive(Clone)]
@@ -28,11 +32,53 @@ pub(crate) struct Title {
     pub(crate) state_bytes: u64,
 }
 
+/// The parts of a change set, each a segment of its own, on their way through the log.
+#[derive(Default)]
+pub(super) struct Parts {
+    placed: Vec<Placed>,
+    waiting: VecDeque<PersistFuture>,
+}
+
+impl Parts {
+    /// A change set in one part.
+    pub(super) fn of(future: PersistFuture) -> Self {
+        Self { placed: Vec::new(), waiting: VecDeque::from([future]) }
+    }
+
+    /// Adds a part. Parts have no key in common.
+    pub(super) fn push(&mut self, future: PersistFuture) {
+        self.waiting.push_back(future);
+    }
+
+    /// True without parts.
+    pub(super) fn is_empty(&self) -> bool {
+        self.placed.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Takes the answers that are there; an error of any part is one of all.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        while let Some(answer) = self.waiting.front_mut().and_then(PersistFuture::try_take) {
+            self.waiting.pop_front();
+            self.placed.push(answer?);
+        }
+        Ok(())
+    }
+
+    /// Waits until all parts are durable.
+    fn wait(mut self) -> Result<Vec<Placed>> {
+        for future in self.waiting {
+            self.placed.push(future.wait()?);
+        }
+        Ok(self.placed)
+    }
+}
+
 /// A change set that was handed to the log.
 pub(super) struct Draft {
     pub(super) version: VersionId,
-    pub(super) set: Arc<ChangeSet>,
-    pub(super) future: PersistFuture,
+    /// None if it is not in memory: the version is not kept prepared then, its segments are replayed.
+    pub(super) set: Option<Arc<ChangeSet>>,
+    pub(super) parts: Parts,
     /// Of the parent.
     pub(super) lineage: Lineage,
 }
@@ -48,19 +94,21 @@ impl Shard {
     /// Waits until the change set is durable, and keeps the version prepared.
     pub(super) fn seal(&self, title: &Title, draft: Draft) -> Result<Sealed> {
         let context = self.context();
-        let Draft { version, set, future, mut lineage } = draft;
+        let Draft { version, set, parts, mut lineage } = draft;
         let waiting = self.control.lock().waiting.as_ref().map(|w| w.base.clone());
         let rebased = waiting.is_some_and(|base| lineage.rebase(&base));
         // Older segments are durable already: their index is written while the new one is under way.
-        if let Some(older) = lineage.overflow(context.options.max_handle_segments) {
-            let (bytes, n) = (encode_segment_index(older), older.len());
-            let object = context.runtime.block_on(context.store.put_new(&index_name(), vec![bytes]))?;
-            lineage.set_index(object, n);
+        self.index_older(&mut lineage)?;
+        for Placed { object, offset, length, records, .. } in parts.wait()? {
+            lineage.segments.push(SegmentRef { version, batch: title.batch, object, offset, length, records });
         }
-        let Placed { object, offset, length, records, .. } = future.wait()?;
         context.failpoints.hit("session.durable")?;
-        lineage.segments.push(SegmentRef { version, batch: title.batch, object, offset, length, records });
+        // One more than the cap waits for the next version, many at once do not.
+        if lineage.segments_outside() > context.options.max_handle_segments + 1 {
+            self.index_older(&mut lineage)?;
+        }
         let handle = self.handle(title, version, &lineage);
+        let Some(set) = set else { return Ok(Sealed { handle, rebased }) };
         let memory = context.budget.reserve(Part::Prepared, set.memory_bytes());
         let prepared = Prepared {
             instance: title.instance,
@@ -71,10 +119,21 @@ impl Shard {
             state_keys: title.state_keys,
             state_bytes: title.state_bytes,
             order: 0,
-            _memory: memory,
+            memory,
         };
         self.remember(version, prepared);
         Ok(Sealed { handle, rebased })
+    }
+
+    /// Moves older segments to an index object, if there are too many for a handle.
+    fn index_older(&self, lineage: &mut Lineage) -> Result<()> {
+        let context = self.context();
+        if let Some(older) = lineage.overflow(context.options.max_handle_segments) {
+            let (bytes, n) = (encode_segment_index(older), older.len());
+            let object = context.runtime.block_on(context.store.put_new(&index_name(), vec![bytes]))?;
+            lineage.set_index(object, n);
+        }
+        Ok(())
     }
 
     /// The handle of a version.
@@ -102,13 +161,21 @@ impl Shard {
         }
     }
 
-    /// Keeps a prepared version in memory, within the bound; the oldest ones go (they can be replayed).
+    /// Keeps a prepared version in memory, within the bounds of number and bytes; the oldest ones go, and one that is too
+    /// large by itself: they can be replayed.
     fn remember(&self, version: VersionId, mut prepared: Prepared) {
+        let context = self.context();
+        let (budget, most) = (&context.budget, context.options.max_prepared_versions.max(1));
         let mut control = self.control.lock();
         control.next_order += 1;
         prepared.order = control.next_order;
+        let own = prepared.memory.bytes();
         control.prepared.insert(version, prepared);
-        while control.prepared.len() > self.context().options.max_prepared_versions.max(1) {
+        let limit = budget.limit() / PREPARED_SHARE;
+        while control.prepared.len() > most
+            || (budget.used_by(Part::Prepared) > limit && control.prepared.len() > 1)
+            || own > limit
+        {
             let Some(oldest) = control.prepared.iter().min_by_key(|(_, p)| p.order).map(|(v, _)| *v) else { break };
             control.prepared.remove(&oldest);
         }

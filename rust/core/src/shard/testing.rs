@@ -61,12 +61,17 @@ pub(super) struct Version {
 
 impl World {
     pub(super) fn new(options: &[(&str, &str)]) -> Self {
+        Self::with_budget(64 << 20, options)
+    }
+
+    /// A world whose machines have so many bytes of memory.
+    pub(super) fn with_budget(bytes: u64, options: &[(&str, &str)]) -> Self {
         let mut map = BTreeMap::from([("retry_delay", "1ms"), ("max_attempts", "2"), ("persist_delay", "0ms")]);
         map.extend(options.iter().copied());
         let map = map.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         let options = Options::from_map(&map).unwrap();
         let metrics = SharedMetrics::default();
-        let budget = MemoryBudget::new(64 << 20);
+        let budget = MemoryBudget::new(bytes);
         Self {
             faults: FaultStore::in_memory(),
             clock: ManualClock::at(1_000),
@@ -84,6 +89,26 @@ impl World {
     pub(super) fn store(&self) -> Store {
         let (bucket, metrics) = (Arc::clone(&self.faults), Arc::clone(&self.metrics));
         Store::from_object_store(bucket as _, "q", "test://b/q", &self.options, metrics, Arc::clone(&self.failpoints))
+    }
+
+    /// The memory of its machines.
+    pub(super) fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.budget
+    }
+
+    /// Removes an object from the bucket; gives its bytes.
+    pub(super) fn take_away(&self, name: &str) -> bytes::Bytes {
+        let store = self.store();
+        self.runtime.block_on(async {
+            let bytes = store.get_named(name).await.unwrap().unwrap();
+            store.delete(name).await.unwrap();
+            bytes
+        })
+    }
+
+    /// Puts an object back.
+    pub(super) fn bring_back(&self, name: &str, bytes: bytes::Bytes) {
+        self.runtime.block_on(self.store().put_overwrite(name, bytes.into())).unwrap();
     }
 
     /// Local copies in a folder of this name.

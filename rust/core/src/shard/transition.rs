@@ -224,6 +224,9 @@ impl Shard {
                 live.state_keys = handle.state_keys;
                 live.state_bytes = handle.state_bytes;
                 self.settle_base(live);
+            } else if Lineage::whole_versions(&missing, applied.sets) < applied.sets {
+                // A version of which only some segments are there is none: the next attempt restores.
+                return failed.take().map_or(Ok(()), Err);
             } else if let Some(last) = missing[..applied.sets].last() {
                 // The handle's own lineage may have a base that is newer than this set.
                 live.version = Some(last.version);

@@ -6,20 +6,23 @@
 //!
 //! The way of a row through this floor: [`split`] encodes its key ([`codec`]), folds it into an accumulator row
 //! ([`aggregate`]) and emits it in a payload; [`table`] groups the payloads of a shard and joins them with the rows
-//! kept so far. Keys and values that a program puts by itself go through [`typed`].
+//! kept so far. Groups that are more than the memory holds wait on the local disk ([`spilled`]). Keys and values that a program puts by itself go through [`typed`].
 
 pub mod aggregate;
 mod arrays;
 mod checkpoint;
 pub mod codec;
+pub mod growth;
 pub mod hot;
 pub mod keyed;
 mod order;
 pub mod part;
-mod payload;
+pub mod payload;
 pub mod rocks;
 mod rows;
 pub mod scan;
+pub mod spill;
+pub mod spilled;
 pub mod split;
 pub mod table;
 pub mod typed;

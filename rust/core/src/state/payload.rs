@@ -8,6 +8,7 @@
 //! bytes: `FCP1` and the CRC-32C of all before it, little endian. Arrow readers stop before the trailer.
 
 use super::aggregate::AggPlan;
+use super::growth::Coming;
 use crate::{Error, Result};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BinaryArray, FixedSizeBinaryArray, RecordBatch};
@@ -17,6 +18,7 @@ use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema};
 use crc_fast::{CrcAlgorithm, checksum};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -125,11 +127,11 @@ fn schema(plan: &AggPlan, input_rows: u64) -> Result<Schema> {
 
 /// A payload that was read and checked.
 #[derive(Debug)]
-pub(super) struct Payload {
+pub struct Payload {
     keys: BinaryArray,
     rows: RowColumn,
     /// Input rows it stands for.
-    pub(super) input_rows: u64,
+    pub input_rows: u64,
 }
 
 #[derive(Debug)]
@@ -178,12 +180,27 @@ impl Payload {
         Ok(Self { keys, rows, input_rows })
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Number of partial rows.
+    pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    pub(super) fn key_bytes(&self) -> usize {
-        self.keys.value_data().len()
+    /// True without rows.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// What the rows of `range` add to a table, at most.
+    pub fn coming(&self, range: &Range<usize>) -> Coming {
+        let length = |column: &BinaryArray| {
+            let ends = column.value_offsets();
+            usize::try_from(ends[range.end] - ends[range.start]).unwrap_or(0)
+        };
+        let row_bytes = match &self.rows {
+            RowColumn::Fixed(rows) => range.len() * usize::try_from(rows.value_length()).unwrap_or(0),
+            RowColumn::Variable(rows) => length(rows),
+        };
+        Coming { groups: range.len(), key_bytes: length(&self.keys), row_bytes }
     }
 
     #[inline]

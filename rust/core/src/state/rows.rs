@@ -8,6 +8,7 @@
 //! 1. the fixed part of a row of all zero bytes with empty variable slots is the row of no input;
 //! 2. in a table, row `i`'s fixed part is `fixed[i * stride..(i + 1) * stride]`.
 
+use super::growth::{Coming, Growth};
 use crate::{Error, Result};
 
 /// Shape of the rows of one plan.
@@ -59,9 +60,13 @@ impl Rows {
         self.len = 0;
     }
 
-    pub(super) fn reserve(&mut self, rows: usize) {
+    /// Makes room for `rows` more rows, which have `bytes` bytes when they are encoded.
+    pub(super) fn reserve(&mut self, rows: usize, bytes: usize) {
         self.fixed.reserve(rows * self.shape.stride);
         self.vars.slots.reserve(rows * self.shape.vars);
+        if self.shape.vars > 0 {
+            self.vars.bytes.reserve(bytes);
+        }
     }
 
     /// Grows to `len` rows; the new ones are rows of no input.
@@ -108,6 +113,17 @@ impl Rows {
             let value = self.vars.get(row, slot);
             out.extend_from_slice(&(value.len() as u32).to_le_bytes());
             out.extend_from_slice(value);
+        }
+    }
+
+    /// Counts the growth by `coming`: a longer value takes a new place behind all others, and packing copies them.
+    pub(super) fn grow(&self, growth: &mut Growth, coming: Coming) {
+        let (stride, vars) = (self.shape.stride, &self.vars);
+        growth.of(self.fixed.len(), coming.groups * stride, self.fixed.capacity(), 1);
+        if self.shape.vars > 0 {
+            growth.of(vars.slots.len(), coming.groups * self.shape.vars, vars.slots.capacity(), size_of::<Slot>());
+            growth.of(vars.bytes.len(), coming.row_bytes, vars.bytes.capacity(), 1);
+            growth.copies(if vars.wasted > 0 { vars.bytes.len() } else { 0 });
         }
     }
 

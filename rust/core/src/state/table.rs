@@ -9,6 +9,7 @@
 
 use super::aggregate::AggPlan;
 use super::codec::{EncodedKeys, hash_key};
+use super::growth::{Coming, Growth, Need};
 use super::payload::{Draft, Payload};
 use super::rows::Rows;
 use crate::state::aggregate::Other;
@@ -21,6 +22,8 @@ use std::sync::Arc;
 
 /// Rows that are folded at a time.
 const CHUNK: usize = 8_192;
+/// Bytes beside a group while it is finished: its key's reference, its base row's place, its record in the change set.
+const BESIDE_A_GROUP: u64 = 64;
 
 /// Distinct keys with one accumulator row each, in flat memory.
 ///
@@ -105,8 +108,27 @@ impl GroupTable {
     }
 
     /// Bytes of keys and rows, as a payload would hold them.
-    pub(super) fn used_bytes(&self) -> usize {
+    pub fn used_bytes(&self) -> usize {
         self.keys.len() + self.rows.used_bytes() + 4 * self.len()
+    }
+
+    /// Bytes of memory that the table needs at most while `coming` is merged and while all groups are finished then.
+    pub fn need(&self, coming: Coming) -> Need {
+        let mut growth = Growth::default();
+        let (len, more) = (self.len(), coming.groups);
+        growth.of(len, more, self.hashes.capacity(), size_of::<u64>());
+        growth.of(len, more, self.key_ends.capacity(), size_of::<usize>());
+        growth.of(self.keys.len(), coming.key_bytes, self.keys.capacity(), 1);
+        growth.of_index(len, more, self.index.capacity(), self.index.allocation_size(), size_of::<Place>());
+        self.rows.grow(&mut growth, coming);
+        let used = self.used_bytes() + coming.key_bytes + coming.row_bytes;
+        let beside = 2 * used as u64 + BESIDE_A_GROUP * (len + more) as u64;
+        Need { merging: growth.peak(), finishing: growth.after() + beside }
+    }
+
+    /// Forgets all groups and gives the memory back.
+    pub fn release(&mut self) {
+        *self = Self::new(Arc::clone(&self.plan));
     }
 
     /// The hash of group `i`'s key.
@@ -143,23 +165,56 @@ impl GroupTable {
     /// of another aggregation one of kind `SchemaMismatch`; an ANSI overflow is an `InvalidArgument` whose text is
     /// Spark's. After an error the table is in a valid state, but holds part of the payload.
     pub fn merge_payload(&mut self, payload: &[u8]) -> Result<Merged> {
-        let payload = Payload::read(&self.plan, payload)?;
-        let n = payload.len();
-        self.check_room(n)?;
-        let hashes: Vec<u64> = (0..n).map(|i| hash_key(payload.key(i))).collect();
-        self.reserve(n, payload.key_bytes());
+        let payload = self.read_payload(payload)?;
+        self.merge_rows(&payload, 0..payload.len())?;
+        Ok(Merged { partial_rows: payload.len() as u64, input_rows: payload.input_rows })
+    }
+
+    /// Reads a payload without joining its rows.
+    pub fn read_payload(&self, payload: &[u8]) -> Result<Payload> {
+        Payload::read(&self.plan, payload)
+    }
+
+    /// Joins some of the partial rows of a payload, as [`GroupTable::merge_payload`] does with all of them.
+    pub fn merge_rows(&mut self, payload: &Payload, range: Range<usize>) -> Result<()> {
+        self.check_room(range.len())?;
+        let hashes: Vec<u64> = range.clone().map(|i| hash_key(payload.key(i))).collect();
+        self.reserve(payload.coming(&range));
         let plan = Arc::clone(&self.plan);
         let mut vars = Vec::new();
-        for (i, hash) in hashes.into_iter().enumerate() {
-            let fixed = plan.shape().parse(payload.row(i), &mut vars)?;
-            let (group, new) = self.find_or_add(hash, payload.key(i));
-            if new {
-                self.rows.push(fixed, &vars);
-            } else {
-                plan.merge(&mut self.rows, group, Other { fixed, vars: &vars, earlier: false })?;
-            }
+        for (i, hash) in range.zip(hashes) {
+            self.merge_row(&plan, hash, payload.key(i), payload.row(i), &mut vars)?;
         }
-        Ok(Merged { partial_rows: n as u64, input_rows: payload.input_rows })
+        Ok(())
+    }
+
+    /// Joins the partial rows of a step of spilled rows; those of one key in their order.
+    pub(super) fn merge_step<'a>(&mut self, rows: &[(u64, &'a [u8], &'a [u8])]) -> Result<()> {
+        self.check_room(rows.len())?;
+        let plan = Arc::clone(&self.plan);
+        let mut vars = Vec::new();
+        for (hash, key, row) in rows {
+            self.merge_row(&plan, *hash, key, row, &mut vars)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn merge_row<'a>(
+        &mut self,
+        plan: &AggPlan,
+        hash: u64,
+        key: &[u8],
+        row: &'a [u8],
+        vars: &mut Vec<&'a [u8]>,
+    ) -> Result<()> {
+        let fixed = plan.shape().parse(row, vars)?;
+        let (group, new) = self.find_or_add(hash, key);
+        if new {
+            self.rows.push(fixed, vars);
+            return Ok(());
+        }
+        plan.merge(&mut self.rows, group, Other { fixed, vars, earlier: false })
     }
 
     /// Folds rows of the plan's input, each into the group of its key.
@@ -256,6 +311,16 @@ impl GroupTable {
         Ok(self.len() - before)
     }
 
+    /// Appends the encoded row of group `i`.
+    pub(super) fn encode_row(&self, i: usize, out: &mut Vec<u8>) {
+        self.rows.encode(i, out);
+    }
+
+    /// Bytes of the encoded row of group `i`.
+    pub fn row_len(&self, i: usize) -> usize {
+        self.rows.encoded_len(i)
+    }
+
     /// Puts group `i` into a payload.
     pub(super) fn draft(&self, i: usize, draft: &mut Draft) -> Result<()> {
         self.rows.encode(i, &mut draft.rows);
@@ -267,20 +332,6 @@ impl GroupTable {
         self.key(i).len() + self.rows.encoded_len(i) + 8
     }
 
-    /// The end of the groups from `start` on that are at most `rows`, and about `bytes` in all; one group at least.
-    pub fn end_within(&self, start: usize, rows: usize, bytes: usize) -> usize {
-        let last = self.len().min(start + rows.max(1));
-        let mut left = bytes;
-        for i in start..last {
-            let more = self.drafted_bytes(i);
-            if more > left && i > start {
-                return i;
-            }
-            left = left.saturating_sub(more);
-        }
-        last
-    }
-
     fn check_room(&self, more: usize) -> Result<()> {
         match u32::try_from(self.len() + more) {
             Ok(_) => Ok(()),
@@ -290,12 +341,14 @@ impl GroupTable {
         }
     }
 
-    fn reserve(&mut self, groups: usize, key_bytes: usize) {
+    /// Makes room for what comes.
+    pub(super) fn reserve(&mut self, coming: Coming) {
+        let Coming { groups, key_bytes, row_bytes } = coming;
         self.index.reserve(groups, |place| self.hashes[place.group as usize]);
         self.hashes.reserve(groups);
         self.key_ends.reserve(groups);
         self.keys.reserve(key_bytes);
-        self.rows.reserve(groups);
+        self.rows.reserve(groups, row_bytes);
     }
 
     /// The group of the key and whether it is new. A new group has no row yet.

@@ -209,6 +209,31 @@ impl LogWriter {
         PersistFuture { answer: receiver }
     }
 
+    /// The same for a part of a change set that comes in several: waits for room first, so that the caller makes no further
+    /// part before there is some. Too long a wait fails naming the option. Not for threads of an asynchronous runtime.
+    pub fn submit_part(&self, set: EncodedSet) -> Result<PersistFuture> {
+        let shared = &self.shared;
+        let mut parcel = Parcel::encoded(set);
+        let bytes = parcel.bytes();
+        parcel.room = self.try_room(bytes);
+        if parcel.room.is_none() {
+            shared.metrics.persist_waits.add(1);
+            // Only uploads make room: what waits for company goes now.
+            self.press();
+            let room = shared.runtime.block_on(async {
+                tokio::select! {
+                    biased;
+                    room = self.room(bytes) => room,
+                    () = sleep(shared.patience) => Err(shared.no_room(bytes, shared.patience)),
+                }
+            });
+            parcel.room = Some(room?);
+        }
+        let (answer, receiver) = oneshot::channel();
+        self.hand_in(None, parcel, None, Answer::future(answer));
+        Ok(PersistFuture { answer: receiver })
+    }
+
     /// The same for a set that belongs to no micro-batch; `landing` is told what became of it.
     pub fn submit_to(&self, guard: Option<JoinGuard>, parcel: Parcel, landing: Box<dyn Landing>) {
         self.hand_in(guard, parcel, None, Answer::landing(landing));
@@ -423,6 +448,17 @@ impl PersistFuture {
     /// Blocks until the answer is there. Not for threads of an asynchronous runtime.
     pub fn wait(self) -> Result<Placed> {
         self.answer.blocking_recv().unwrap_or_else(|_| Err(no_answer()))
+    }
+}
+
+impl PersistFuture {
+    /// The answer, if it is there; to be asked no more then.
+    pub fn try_take(&mut self) -> Option<Result<Placed>> {
+        match self.answer.try_recv() {
+            Ok(answer) => Some(answer),
+            Err(oneshot::error::TryRecvError::Empty) => None,
+            Err(oneshot::error::TryRecvError::Closed) => Some(Err(no_answer())),
+        }
     }
 }
 

@@ -249,6 +249,16 @@ impl World {
         self.try_open(shard, self.batch + ahead - 1).unwrap()
     }
 
+    /// A session that keeps nothing.
+    pub fn open_ephemeral(&self) -> Session {
+        self.engine.open(&OpenRequest { ephemeral: true, ..self.request(0, None, 0) }).unwrap()
+    }
+
+    /// Names of the files in the local folder.
+    pub fn local_files(&self) -> BTreeSet<String> {
+        files(self.local.path())
+    }
+
     fn payloads(&self, rows: &[Row]) -> Vec<(u32, Vec<u8>)> {
         split(&self.spec, self.shards, rows)
     }

@@ -204,6 +204,7 @@ impl<'a> World<'a> {
             ephemeral: false,
             options: options.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             storage_options: BTreeMap::new(),
+            credentials_expire_at: None,
             checkpoint: None,
         }
     }

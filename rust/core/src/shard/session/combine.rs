@@ -1,0 +1,149 @@
+//! A table of partial rows, the base state, and what differs afterwards.
+//!
+//! Owns: combining the groups of a table with the rows of the base, and the change set of what has changed.
+//! Does not own: where the table comes from, what becomes of the change set.
+
+use super::numbers::Numbers;
+use crate::error::{Error, Result};
+use crate::format::EncodedSet;
+use crate::format::segment::encode_set;
+use crate::model::{Change, ChangeSet, InstanceId, Op, StateId, VersionId, key_group_of};
+use crate::shard::lineage::Lineage;
+use crate::shard::{Shard, ShardContext};
+use crate::state::keyed::{KeyRef, KeyedState};
+use crate::state::table::GroupTable;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The state that aggregates live in.
+const AGGREGATE: StateId = StateId(0);
+
+/// The version that a session builds on.
+#[derive(Clone)]
+pub(super) struct Ground {
+    pub(super) shard: Arc<Shard>,
+    pub(super) instance: InstanceId,
+    /// None = the state before the first batch.
+    pub(super) base: Option<VersionId>,
+}
+
+/// What the handle of the next version takes over from the base.
+#[derive(Clone)]
+pub(super) struct Parent {
+    pub(super) lineage: Lineage,
+    pub(super) state_keys: u64,
+    pub(super) state_bytes: u64,
+}
+
+/// What a table changes in the base.
+pub(super) struct Changes {
+    pub(super) set: ChangeSet,
+    pub(super) new_keys: u64,
+    /// Bytes of keys and values that come, less those that go.
+    pub(super) bytes: i64,
+}
+
+impl Ground {
+    pub(super) fn context(&self) -> &ShardContext {
+        self.shard.context()
+    }
+
+    /// Puts the base rows under the partial rows of `table`, and collects what differs.
+    pub(super) fn combine(&self, table: &mut GroupTable, numbers: &mut Numbers) -> Result<(Changes, Parent)> {
+        let context = self.context();
+        let groups = self.shard.placement().max_parallelism;
+        let start = Instant::now();
+        let (combined, parent) = {
+            let live = self.shard.live.read();
+            let live = live.as_ref().filter(|l| l.instance == self.instance && l.version == self.base).ok_or_else(|| {
+                Error::retryable(format!(
+                    "shard {} moved on to another version while this task was running (a zombie or speculative attempt); Spark will retry or drop it",
+                    self.shard.id()
+                ))
+            })?;
+            let combined = combine(table, groups, &live.keyed)?;
+            let (state_keys, state_bytes) = (live.state_keys, live.state_bytes);
+            (combined, Parent { lineage: live.lineage.clone(), state_keys, state_bytes })
+        };
+        numbers.count_since("combine_micros", start);
+        numbers.count("hot_misses", combined.hot_misses);
+        numbers.count("hot_hits", table.len() as u64 - combined.hot_misses);
+        context.metrics.combine_micros.add_elapsed(start);
+
+        let start = Instant::now();
+        let set = change_set(table, &combined.changed, groups);
+        let bytes = i64::try_from(set.payload_bytes()).unwrap_or(i64::MAX).saturating_sub(combined.old_bytes);
+        numbers.count_since("encode_micros", start);
+        context.metrics.encode_micros.add_elapsed(start);
+        Ok((Changes { set, new_keys: combined.new_keys, bytes }, parent))
+    }
+
+    /// Encodes a change set for the log.
+    pub(super) fn encode(&self, set: &ChangeSet, numbers: &mut Numbers) -> Result<EncodedSet> {
+        let (start, context) = (Instant::now(), self.context());
+        let encoded = encode_set(set, context.compression())?;
+        numbers.count("changeset_bytes", set.payload_bytes());
+        numbers.count("log_bytes", encoded.length);
+        numbers.count_since("encode_micros", start);
+        context.metrics.encode_micros.add_elapsed(start);
+        Ok(encoded)
+    }
+}
+
+/// What the base state was to the batch's keys.
+struct Combined {
+    /// Keys that the hot tier could not answer for.
+    hot_misses: u64,
+    /// Which groups differ from the base and must be written.
+    changed: Vec<bool>,
+    new_keys: u64,
+    /// Bytes of keys and values in the base of the groups that are written.
+    old_bytes: i64,
+}
+
+/// Puts the base rows of all distinct keys under the batch's partial rows, in one read.
+fn combine(table: &mut GroupTable, groups: u16, keyed: &KeyedState) -> Result<Combined> {
+    let mut rows: Vec<u8> = Vec::with_capacity(table.len() * 32);
+    let mut spans: Vec<Option<(usize, usize)>> = vec![None; table.len()];
+    let hot_misses = {
+        let keys: Vec<KeyRef<'_>> = (0..table.len())
+            .map(|i| KeyRef { hash: table.hash(i), key_group: key_group_of(table.hash(i), groups), key: table.key(i) })
+            .collect();
+        keyed.get_many(AGGREGATE, &keys, &mut |i, row| {
+            if let Some(row) = row {
+                spans[i] = Some((rows.len(), rows.len() + row.len()));
+                rows.extend_from_slice(row);
+            }
+        })?
+    };
+    let mut combined = Combined { hot_misses, changed: vec![true; table.len()], new_keys: 0, old_bytes: 0 };
+    for (i, span) in spans.into_iter().enumerate() {
+        match span {
+            None => combined.new_keys += 1,
+            Some((from, to)) => {
+                combined.changed[i] = table.combine_base(i, Some(&rows[from..to]))?;
+                if combined.changed[i] {
+                    combined.old_bytes += i64::try_from(table.key(i).len() + (to - from)).unwrap_or(i64::MAX);
+                }
+            }
+        }
+    }
+    Ok(combined)
+}
+
+/// One put per changed key, grouped by key group.
+fn change_set(table: &GroupTable, changed: &[bool], groups: u16) -> ChangeSet {
+    let mut set = ChangeSet::with_capacity(table.len(), table.used_bytes());
+    let mut scratch = Vec::new();
+    for i in (0..table.len()).filter(|i| changed[*i]) {
+        set.push(Change {
+            op: Op::Put,
+            state: AGGREGATE,
+            key_group: key_group_of(table.hash(i), groups),
+            key: table.key(i),
+            value: table.row(i, &mut scratch),
+        });
+    }
+    set.sort_by_key_group();
+    set
+}

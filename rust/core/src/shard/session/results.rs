@@ -1,0 +1,109 @@
+//! The results of a session.
+//!
+//! Owns: cutting them into batches, by rows and by bytes.
+//! Does not own: how finished groups become columns (`state::table`), where the groups come from (`ranges`).
+
+use super::ranges::Ranges;
+use crate::budget::Reservation;
+use crate::error::Result;
+use crate::state::aggregate::AggPlan;
+use crate::state::table::GroupTable;
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A batch is cut when its keys and rows have so many bytes: worker and JVM hold it whole, and an Arrow vector holds 2 GiB.
+const BATCH_BYTES: usize = 32 << 20;
+
+/// Where finished groups come from.
+enum Source {
+    /// The table has all of them.
+    Table { _memory: Reservation },
+    /// The table has those of one range.
+    Ranges(Arc<Mutex<Ranges>>),
+    /// There are no more.
+    End,
+}
+
+/// The results of a session, made batch by batch.
+pub struct ResultBatches {
+    table: GroupTable,
+    next: usize,
+    rows: usize,
+    bytes: usize,
+    source: Source,
+}
+
+impl ResultBatches {
+    /// The results of all groups of `table`, in batches of `rows` rows.
+    pub(super) fn of_table(table: GroupTable, rows: usize, memory: Reservation) -> Self {
+        Self { table, next: 0, rows: rows.max(1), bytes: BATCH_BYTES, source: Source::Table { _memory: memory } }
+    }
+
+    /// The results of all ranges.
+    pub(super) fn of_ranges(plan: Arc<AggPlan>, rows: usize, ranges: Arc<Mutex<Ranges>>) -> Self {
+        let table = GroupTable::new(plan);
+        Self { table, next: 0, rows: rows.max(1), bytes: BATCH_BYTES, source: Source::Ranges(ranges) }
+    }
+
+    /// Schema of every batch: keys, then one column per aggregate.
+    pub fn schema(&self) -> SchemaRef {
+        Arc::clone(self.table.plan().output())
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_batch_bytes(&mut self, bytes: usize) {
+        self.bytes = bytes;
+    }
+
+    fn next_rows(&mut self) -> Result<Range<usize>> {
+        if self.next == self.table.len()
+            && let Source::Ranges(ranges) = &self.source
+        {
+            self.next = 0;
+            let more = ranges.lock().next(&mut self.table);
+            if !matches!(more, Ok(true)) {
+                self.table.release();
+                self.end();
+                more?;
+            }
+        }
+        let start = self.next;
+        let most = self.table.len().min(start + self.rows);
+        let mut bytes = 0;
+        while self.next < most {
+            bytes += self.table.key(self.next).len() + self.table.row_len(self.next);
+            if bytes > self.bytes && self.next > start {
+                break;
+            }
+            self.next += 1;
+        }
+        Ok(start..self.next)
+    }
+
+    fn end(&mut self) {
+        if let Source::Ranges(ranges) = std::mem::replace(&mut self.source, Source::End) {
+            ranges.lock().give_up_results();
+        }
+    }
+}
+
+impl Iterator for ResultBatches {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.next_rows() {
+            Ok(rows) if rows.is_empty() => None,
+            Ok(rows) => Some(self.table.finish(rows)),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+impl Drop for ResultBatches {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
