@@ -283,15 +283,3 @@ def test_the_command_says_what_it_finds(
         assert cli.main(["sweep", str(state), "--json", "--delete", "--grace", "0s", *location]) == cli.OK
         assert json.loads(capsys.readouterr().out)["folders"][0]["deleted"] == deleted
     assert spark.range(1).count() == 1, "the session of whoever calls goes on"
-
-
-def test_a_spark_that_does_not_start_says_why_in_one_line(feed: Any, tmp_path: pathlib.Path) -> None:
-    state, checkpoint = tmp_path / "state", tmp_path / "ckpt"
-    run(build(feed(SCHEMA, rows(0)), state), checkpoint)
-    line = [sys.executable, "-m", "fastchangelog", "sweep", str(state), "--checkpoint", str(checkpoint)]
-    wrong = ["--conf", "spark.driver.extraJavaOptions=-XX:NoSuchFlag"]
-    done = subprocess.run([*line, *wrong], capture_output=True, text=True, check=False)
-    assert done.returncode == cli.COULD_NOT_RUN
-    (said,) = done.stderr.splitlines()
-    assert said.startswith("fastchangelog sweep: Spark does not start here: ")
-    assert "NoSuchFlag" in said
