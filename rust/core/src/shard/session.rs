@@ -372,9 +372,9 @@ pub struct ResultBatches {
 }
 
 impl ResultBatches {
-    /// Schema of every batch: keys, then one column per aggregate.
+    /// Schema of every batch: keys, then one column per aggregate; strings in their binary form.
     pub fn schema(&self) -> SchemaRef {
-        Arc::clone(self.table.plan().output())
+        Arc::clone(self.table.plan().binary_output())
     }
 }
 
@@ -386,7 +386,7 @@ impl Iterator for ResultBatches {
         let end = self.table.len().min(start + self.rows.max(1));
         (start < end).then(|| {
             self.next = end;
-            self.table.finish(start..end)
+            self.table.finish_binary(start..end)
         })
     }
 }

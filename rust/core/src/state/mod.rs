@@ -13,6 +13,7 @@ mod arrays;
 mod checkpoint;
 pub mod codec;
 pub mod hot;
+pub mod import;
 pub mod keyed;
 mod order;
 pub mod part;
@@ -22,6 +23,7 @@ mod rows;
 pub mod scan;
 pub mod split;
 pub mod table;
+pub mod text;
 pub mod typed;
 
 pub use arrays::type_text;
