@@ -63,7 +63,7 @@ def arrays(draw: Any, dtype: Any, length: int) -> Any:
     offset = draw(st.integers(0, 2)) if draw(st.integers(0, 4)) == 0 else 0
     rows = length + offset
     validity = pa.py_buffer(draw(st.binary(min_size=rows // 8 + 1, max_size=rows // 8 + 1)))
-    masked = None if pa.types.is_null(dtype) or pa.types.is_union(dtype) or draw(st.booleans()) else validity
+    masked = None if pa.types.is_null(dtype) or pa.types.is_union(dtype) or pa.types.is_run_end_encoded(dtype) or draw(st.booleans()) else validity
     if pa.types.is_dictionary(dtype):
         keys = _raw(draw, dtype.index_type.bit_width // 8, rows)
         indices = pa.Array.from_buffers(dtype.index_type, length, [masked, keys], offset=offset)
@@ -79,6 +79,10 @@ def arrays(draw: Any, dtype: Any, length: int) -> Any:
     elif dtype in (pa.string_view(), pa.binary_view()):
         values = b"".join(draw(_view()) for _ in range(rows))
         buffers += [pa.py_buffer(values), pa.py_buffer(bytes(range(240, 256)) * 2)]
+    elif pa.types.is_union(dtype):
+        buffers += [_raw(draw, 1, rows), _raw(draw, 4, rows)]
+    elif pa.types.is_list_view(dtype):
+        buffers += [_raw(draw, 4, rows), _raw(draw, 4, rows)]
     elif dtype.num_fields == 0 and not pa.types.is_null(dtype):
         buffers.append(_raw(draw, max(1, dtype.bit_width // 8), rows))
     if dtype in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):

@@ -72,10 +72,10 @@ def test_a_state_in_process_refuses_text_that_is_not_utf8(tmp_path: Path) -> Non
         ):
             with pytest.raises(InvalidArgument, match="not UTF-8"):
                 put()
-        assert by_text.get(["a"]) == [None]
+        assert by_text.get(["a"]).to_pylist() == [None]
         by_bytes = state.value_state("by bytes", key="binary", value="long")
         by_bytes.put(NOT_UTF8.slice(0, 2), numbers)
-        assert by_bytes.get([b"a\xff"]) == [2]
+        assert by_bytes.get([b"a\xff"]).to_pylist() == [2]
 
 
 @pytest.mark.parametrize(
