@@ -127,16 +127,19 @@ def _unanchored(frame: DataFrame, aggs: list[Any], state: Path, options: dict[st
     payloads = frame.select(*found.projection).mapInArrow(split, payload_type(None)).repartition(shards, "shard")
     handles = state.parent / "handles"
     handles.mkdir(parents=True, exist_ok=True)
-    work = _session_calls(found.spec, str(stream._root), stream._options, shards, str(handles))
+    work = _session_calls(
+        found.spec, carry.arrow_schema(found.carried), str(stream._root), stream._options, shards, str(handles)
+    )
     return payloads.mapInArrow(work, T.StructType(found.carried.fields))
 
 
 def _session_calls(
-    spec: str, root: str, options: dict[str, str], shards: int, handles: str
+    spec: str, output: pa.Schema, root: str, options: dict[str, str], shards: int, handles: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from fastchangelog.server import open_session
         from fastchangelog.spark import task
+        from fastchangelog.spark.anchor import labelled
         from fastchangelog.spark.plan.shards import shard_of_id
 
         session, path = None, Path()
@@ -162,7 +165,8 @@ def _session_calls(
                     session = open_session(json.dumps(request), options)
                 session.merge(payload.as_py())
         if session is not None:
-            yield from session.finish()
+            for results in session.finish():
+                yield pa.RecordBatch.from_arrays(labelled(results, output), schema=output)
             handle, _ = session.commit()
             path.write_text(handle)
             session.close()

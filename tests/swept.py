@@ -73,7 +73,7 @@ class Engine:
         with _internal.SessionClient(str(self.socket), json.dumps(request)) as session:
             for _, payload in splitter.push(batch) + splitter.finish():
                 session.merge(payload)
-            found = {r["k"]: [r["n"], r["total"]] for b in session.finish() for r in b.to_pylist()}
+            found = {r["k"].decode(): [r["n"], r["total"]] for b in session.finish() for r in b.to_pylist()}
             return (session.commit()[0] if commit else ""), found
 
     def materialize(self, complete: bool = True) -> None:

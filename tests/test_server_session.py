@@ -84,7 +84,7 @@ class Job:
                 session.merge(payload)
             results = session.finish(persist=persist)
             assert results.schema.names == OUTPUT.names
-            found = {row["k"]: [row["n"], row["total"]] for batch in results for row in batch.to_pylist()}
+            found = {row["k"].decode(): [row["n"], row["total"]] for batch in results for row in batch.to_pylist()}
             assert found == {key: self.expected[key] for key in changed}
             self.handle, numbers = session.commit()
         self.batch += 1

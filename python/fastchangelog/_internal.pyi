@@ -428,7 +428,10 @@ class SessionClient:
 
 @final
 class ResultBatches:
-    """The results of a session, in order; reading them to the end is part of the session."""
+    """The results of a session, in order; reading them to the end is part of the session.
+
+    Strings are binaries: Spark's need not be UTF-8.
+    """
 
     @property
     def schema(self) -> pa.Schema:

@@ -168,7 +168,7 @@ def _entries(
     described = json.loads(said["schema"])
     if isinstance(described, dict):
         text, schema = _spec(described)
-        return schema, folder.entries(scratch, spec=text)
+        return schema, (_labelled(batch, schema) for batch in folder.entries(scratch, spec=text))
     states = [state for state in described if request.name in (None, state["name"])]
     if len(states) != 1:
         names = ", ".join(state["name"] for state in described)
@@ -180,6 +180,13 @@ def _entries(
         ]
     )
     return types, folder.entries(scratch, state=states[0]["id"], types=types)
+
+
+def _labelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch as `schema`: strings come as binaries, since Spark's need not be UTF-8."""
+    return pa.RecordBatch.from_arrays(
+        [c.view(f.type) for c, f in zip(batch.columns, schema, strict=True)], schema=schema
+    )
 
 
 def _spec(described: Mapping[str, Any]) -> tuple[str, pa.Schema]:

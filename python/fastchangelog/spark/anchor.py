@@ -32,7 +32,7 @@ from fastchangelog.spark.frames import frame
 from fastchangelog.spark.plan.shards import shard_of_id
 from fastchangelog.spark.renewal import Renewal, credentials
 
-__all__ = ["Anchor", "Operator", "shaped"]
+__all__ = ["Anchor", "Operator", "labelled"]
 
 _HANDLE = T.StructType([T.StructField("handle", T.StringType())])
 _METRICS = pa.list_(pa.int64())
@@ -103,7 +103,7 @@ class Anchor(StatefulProcessor):
             _internal.failpoint("anchor.merged")
             names = [*operator.output.names, metrics.COLUMN]
             for batch in session.finish():
-                columns = shaped(batch, operator.output)
+                columns = labelled(batch, operator.output)
                 yield frame([*columns, pa.nulls(batch.num_rows, _METRICS)], names)
             clock.lap("finish_micros")
             _internal.failpoint("anchor.rows-yielded")
@@ -138,11 +138,12 @@ class Anchor(StatefulProcessor):
         }
 
 
-def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
-    """The columns of a server's answer, in the types that Spark was told."""
+def labelled(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
+    """The columns of results as `schema` has them."""
     if batch.num_columns != len(schema):
         raise InternalError(f"the state server answered {batch.num_columns} columns where {len(schema)} were asked for")
-    return [c if c.type == f.type else c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)]
+    # Strings come as binaries: Spark's need not be UTF-8, so their bytes are labelled and not looked at.
+    return [c if c.type == f.type else c.view(f.type) for c, f in zip(batch.columns, schema, strict=True)]
 
 
 class _Stopwatch:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from fastchangelog.errors import InternalError, one_line
 from fastchangelog.server import open_session
 from fastchangelog.spark import settings, task
-from fastchangelog.spark.anchor import Operator, shaped
+from fastchangelog.spark.anchor import Operator, labelled
 from fastchangelog.spark.plan.shards import shard_of_id
 
 __all__ = ["Once"]
@@ -56,7 +56,7 @@ class Once(task.Shipped):
             for payload in payloads:
                 session.merge(payload)
             for batch in session.finish():
-                yield pa.RecordBatch.from_arrays(shaped(batch, planned.output), schema=planned.output)
+                yield pa.RecordBatch.from_arrays(labelled(batch, planned.output), schema=planned.output)
             session.commit()
         finally:
             session.close()

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../fuzz/src/columns.rs"]
+mod columns;
 mod forge;
 #[path = "../../fuzz/src/oracles.rs"]
 mod oracles;

@@ -13,6 +13,7 @@
 //! Every input is read as it is, and again with all its checksums made right: nothing that is invented gets past a
 //! checksum otherwise.
 
+use crate::columns::foreign_columns;
 use crate::forge::{Entry, fix_envelope, fix_file, fix_note, fix_set, one_block_set, peak_of};
 use bytes::Bytes;
 use fastchangelog_core::format::byte_set::{
@@ -40,6 +41,7 @@ pub const ALL: &[(&str, fn(&[u8]) -> bool)] = &[
     ("head", head),
     ("savepoint", savepoint),
     ("note", note),
+    ("foreign_columns", foreign_columns),
 ];
 
 const NAME: &str = "some/object";

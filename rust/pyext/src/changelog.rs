@@ -1,5 +1,6 @@
 //! The plain changelog as Python sees it. Owns: signatures; the work is `fastchangelog_core::changelog`'s.
 
+use crate::border::ForeignArray;
 use crate::futures::{Make, settle_later};
 use crate::gate::{Owner, enter, exclusive, raise};
 use crate::options::all_metrics;
@@ -21,7 +22,7 @@ use fastchangelog_core::{Error, Result};
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use pyo3_arrow::{PyArray, PyRecordBatch};
+use pyo3_arrow::PyRecordBatch;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -162,11 +163,10 @@ impl ChangelogWriter {
         }
     }
 
-    fn _append_arrow(&self, py: Python<'_>, groups: PyArray, values: PyArray) -> PyResult<()> {
-        let (groups, _) = groups.into_inner();
-        let (values, _) = values.into_inner();
+    fn _append_arrow(&self, py: Python<'_>, groups: ForeignArray, values: ForeignArray) -> PyResult<()> {
         enter(py, |tick| {
             self.owner.check(WRITER)?;
+            let (groups, values) = (groups.text()?, values.text()?);
             if groups.null_count() + values.null_count() > 0 {
                 return Err(Error::invalid("a batch of changes holds nulls: every change has a key group and a value"));
             }

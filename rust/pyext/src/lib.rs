@@ -3,6 +3,7 @@
 //! Owns: argument conversion and the module's contents. Does not own: behaviour; if a function here needs an `if` about
 //! business rules, the rule is in the wrong crate. Documentation for readers is in `_internal.pyi`.
 
+mod border;
 mod changelog;
 mod fork;
 mod futures;

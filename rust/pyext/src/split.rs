@@ -1,13 +1,11 @@
 //! The map side as Python sees it. Owns: signatures; the work is `fastchangelog_core::state::split`'s.
 
+use crate::border::ForeignBatches;
 use crate::gate::{enter, exclusive, raise};
-use arrow_array::RecordBatch;
-use fastchangelog_core::Error;
 use fastchangelog_core::state::aggregate::{AggPlan, AggSpec};
 use fastchangelog_core::state::split;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use pyo3_arrow::input::AnyRecordBatch;
 use std::sync::Mutex;
 
 type Payloads<'py> = Vec<(u32, Bound<'py, PyBytes>)>;
@@ -33,18 +31,14 @@ impl Splitter {
         splitter.map(|s| Self(Mutex::new(s))).map_err(|e| raise(py, &e))
     }
 
-    fn push<'py>(&self, py: Python<'py>, batch: AnyRecordBatch) -> PyResult<Payloads<'py>> {
-        let batches: Vec<RecordBatch> = match batch {
-            AnyRecordBatch::RecordBatch(batch) => vec![batch.into_inner()],
-            AnyRecordBatch::Stream(stream) => {
-                stream.into_reader()?.collect::<Result<_, _>>().map_err(|e| raise(py, &Error::from(e)))?
-            }
-        };
+    fn push<'py>(&self, py: Python<'py>, batch: ForeignBatches) -> PyResult<Payloads<'py>> {
         let payloads = enter(py, |_| {
             let mut splitter = exclusive(&self.0, "splitter")?;
             let mut payloads = Vec::new();
-            for batch in &batches {
-                payloads.append(&mut splitter.push(batch)?);
+            for batch in batch.iter() {
+                let (declared, batch) = batch?;
+                splitter.check(&declared)?;
+                payloads.append(&mut splitter.push(&batch)?);
             }
             Ok(payloads)
         })?;

@@ -1,5 +1,6 @@
 //! States of values, maps, lists and aggregates as Python sees them. Owns: signatures; the work is `fastchangelog_core::local`'s.
 
+use crate::border::{ForeignArray, text};
 use crate::gate::{Kept, enter};
 use crate::state::{LocalState, StateScan};
 use arrow_array::{Array, ArrayRef};
@@ -26,16 +27,17 @@ fn to_python(py: Python<'_>, array: impl Into<Arc<dyn Array>>) -> PyResult<Py<Py
     Ok(PyArray::from_array_ref(array.into()).to_pyarrow(py)?.unbind())
 }
 
-fn array(array: PyArray) -> ArrayRef {
-    array.into_inner().0
+fn optional(py: Python<'_>, array: Option<ForeignArray>) -> PyResult<Option<ArrayRef>> {
+    array.map(|array| text(py, &array)).transpose()
 }
 
 /// Where a scan begins and ends: its first key, the one after its last, and what all begin with.
 struct Bounds([Option<ArrayRef>; 3]);
 
 impl Bounds {
-    fn of(bounds: [Option<PyArray>; 3]) -> Self {
-        Self(bounds.map(|bound| bound.map(array)))
+    fn of(py: Python<'_>, bounds: [Option<ForeignArray>; 3]) -> PyResult<Self> {
+        let [start, end, prefix] = bounds.map(|bound| optional(py, bound));
+        Ok(Self([start?, end?, prefix?]))
     }
 
     fn range(&self, types: &TypedEntries) -> Result<KeyRange> {
@@ -50,10 +52,10 @@ impl Bounds {
 
 fn scan_of(
     py: Python<'_>,
-    bounds: [Option<PyArray>; 3],
+    bounds: [Option<ForeignArray>; 3],
     make: impl FnOnce(&Bounds) -> Result<local::Scan> + Send,
 ) -> PyResult<StateScan> {
-    let bounds = Bounds::of(bounds);
+    let bounds = Bounds::of(py, bounds)?;
     enter(py, |_| make(&bounds)).map(StateScan::new)
 }
 
@@ -72,25 +74,25 @@ impl ValueState {
         Ok(Self(Kept::new(made)))
     }
 
-    fn get(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
-        let keys = array(keys);
+    fn get(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
+        let keys = text(py, &keys)?;
         let found = enter(py, |_| self.0.get(VALUE)?.get(&keys))?;
         to_python(py, found)
     }
 
-    fn contains(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
-        let keys = array(keys);
+    fn contains(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
+        let keys = text(py, &keys)?;
         let found = enter(py, |_| self.0.get(VALUE)?.contains(&keys))?;
         to_python(py, Arc::new(found) as Arc<dyn Array>)
     }
 
-    fn put(&self, py: Python<'_>, keys: PyArray, values: PyArray) -> PyResult<()> {
-        let (keys, values) = (array(keys), array(values));
+    fn put(&self, py: Python<'_>, keys: ForeignArray, values: ForeignArray) -> PyResult<()> {
+        let (keys, values) = (text(py, &keys)?, text(py, &values)?);
         enter(py, |_| self.0.get(VALUE)?.put(&keys, &values))
     }
 
-    fn delete(&self, py: Python<'_>, keys: PyArray) -> PyResult<()> {
-        let keys = array(keys);
+    fn delete(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<()> {
+        let keys = text(py, &keys)?;
         enter(py, |_| self.0.get(VALUE)?.delete(&keys))
     }
 
@@ -98,9 +100,9 @@ impl ValueState {
     fn scan(
         &self,
         py: Python<'_>,
-        start: Option<PyArray>,
-        end: Option<PyArray>,
-        prefix: Option<PyArray>,
+        start: Option<ForeignArray>,
+        end: Option<ForeignArray>,
+        prefix: Option<ForeignArray>,
         batch_size: usize,
     ) -> PyResult<StateScan> {
         scan_of(py, [start, end, prefix], |bounds| {
@@ -125,35 +127,35 @@ impl MapState {
         Ok(Self(Kept::new(made)))
     }
 
-    fn get(&self, py: Python<'_>, keys: PyArray, map_keys: PyArray) -> PyResult<Py<PyAny>> {
-        let (keys, map_keys) = (array(keys), array(map_keys));
+    fn get(&self, py: Python<'_>, keys: ForeignArray, map_keys: ForeignArray) -> PyResult<Py<PyAny>> {
+        let (keys, map_keys) = (text(py, &keys)?, text(py, &map_keys)?);
         let found = enter(py, |_| self.0.get(MAP)?.get(&keys, &map_keys))?;
         to_python(py, found)
     }
 
-    fn contains(&self, py: Python<'_>, keys: PyArray, map_keys: PyArray) -> PyResult<Py<PyAny>> {
-        let (keys, map_keys) = (array(keys), array(map_keys));
+    fn contains(&self, py: Python<'_>, keys: ForeignArray, map_keys: ForeignArray) -> PyResult<Py<PyAny>> {
+        let (keys, map_keys) = (text(py, &keys)?, text(py, &map_keys)?);
         let found = enter(py, |_| self.0.get(MAP)?.contains(&keys, &map_keys))?;
         to_python(py, Arc::new(found) as Arc<dyn Array>)
     }
 
-    fn put(&self, py: Python<'_>, keys: PyArray, map_keys: PyArray, values: PyArray) -> PyResult<()> {
-        let (keys, map_keys, values) = (array(keys), array(map_keys), array(values));
+    fn put(&self, py: Python<'_>, keys: ForeignArray, map_keys: ForeignArray, values: ForeignArray) -> PyResult<()> {
+        let (keys, map_keys, values) = (text(py, &keys)?, text(py, &map_keys)?, text(py, &values)?);
         enter(py, |_| self.0.get(MAP)?.put(&keys, &map_keys, &values))
     }
 
-    fn delete(&self, py: Python<'_>, keys: PyArray, map_keys: PyArray) -> PyResult<()> {
-        let (keys, map_keys) = (array(keys), array(map_keys));
+    fn delete(&self, py: Python<'_>, keys: ForeignArray, map_keys: ForeignArray) -> PyResult<()> {
+        let (keys, map_keys) = (text(py, &keys)?, text(py, &map_keys)?);
         enter(py, |_| self.0.get(MAP)?.delete(&keys, &map_keys))
     }
 
-    fn clear(&self, py: Python<'_>, keys: PyArray) -> PyResult<()> {
-        let keys = array(keys);
+    fn clear(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<()> {
+        let keys = text(py, &keys)?;
         enter(py, |_| self.0.get(MAP)?.clear(&keys))
     }
 
-    fn lengths(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
-        let keys = array(keys);
+    fn lengths(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
+        let keys = text(py, &keys)?;
         let found = enter(py, |_| self.0.get(MAP)?.lengths(&keys))?;
         to_python(py, Arc::new(found) as Arc<dyn Array>)
     }
@@ -162,13 +164,13 @@ impl MapState {
     fn scan(
         &self,
         py: Python<'_>,
-        key: Option<PyArray>,
-        start: Option<PyArray>,
-        end: Option<PyArray>,
-        prefix: Option<PyArray>,
+        key: Option<ForeignArray>,
+        start: Option<ForeignArray>,
+        end: Option<ForeignArray>,
+        prefix: Option<ForeignArray>,
         batch_size: usize,
     ) -> PyResult<StateScan> {
-        let key = key.map(array);
+        let key = optional(py, key)?;
         scan_of(py, [start, end, prefix], |bounds| {
             let state = self.0.get(MAP)?;
             let range = match &key {
@@ -195,35 +197,35 @@ impl ListState {
         Ok(Self(Kept::new(made)))
     }
 
-    fn get(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
-        let keys = array(keys);
+    fn get(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
+        let keys = text(py, &keys)?;
         let found = enter(py, |_| self.0.get(LIST)?.get(&keys))?;
         to_python(py, found)
     }
 
-    fn lengths(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
-        let keys = array(keys);
+    fn lengths(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
+        let keys = text(py, &keys)?;
         let found = enter(py, |_| self.0.get(LIST)?.lengths(&keys))?;
         to_python(py, Arc::new(found) as Arc<dyn Array>)
     }
 
-    fn append(&self, py: Python<'_>, keys: PyArray, values: PyArray) -> PyResult<()> {
-        let (keys, values) = (array(keys), array(values));
+    fn append(&self, py: Python<'_>, keys: ForeignArray, values: ForeignArray) -> PyResult<()> {
+        let (keys, values) = (text(py, &keys)?, text(py, &values)?);
         enter(py, |_| self.0.get(LIST)?.append(&keys, &values))
     }
 
-    fn extend(&self, py: Python<'_>, keys: PyArray, lists: PyArray) -> PyResult<()> {
-        let (keys, lists) = (array(keys), array(lists));
+    fn extend(&self, py: Python<'_>, keys: ForeignArray, lists: ForeignArray) -> PyResult<()> {
+        let (keys, lists) = (text(py, &keys)?, text(py, &lists)?);
         enter(py, |_| self.0.get(LIST)?.extend(&keys, &lists))
     }
 
-    fn put(&self, py: Python<'_>, keys: PyArray, lists: PyArray) -> PyResult<()> {
-        let (keys, lists) = (array(keys), array(lists));
+    fn put(&self, py: Python<'_>, keys: ForeignArray, lists: ForeignArray) -> PyResult<()> {
+        let (keys, lists) = (text(py, &keys)?, text(py, &lists)?);
         enter(py, |_| self.0.get(LIST)?.put(&keys, &lists))
     }
 
-    fn clear(&self, py: Python<'_>, keys: PyArray) -> PyResult<()> {
-        let keys = array(keys);
+    fn clear(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<()> {
+        let keys = text(py, &keys)?;
         enter(py, |_| self.0.get(LIST)?.clear(&keys))
     }
 
@@ -231,9 +233,9 @@ impl ListState {
     fn scan(
         &self,
         py: Python<'_>,
-        start: Option<PyArray>,
-        end: Option<PyArray>,
-        prefix: Option<PyArray>,
+        start: Option<ForeignArray>,
+        end: Option<ForeignArray>,
+        prefix: Option<ForeignArray>,
         batch_size: usize,
     ) -> PyResult<StateScan> {
         scan_of(py, [start, end, prefix], |bounds| {
@@ -272,26 +274,26 @@ impl AggregatingState {
         Ok(PySchema::new(Arc::new(Schema::new(vec![field]))).into_pyarrow(py)?.unbind())
     }
 
-    fn get(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
-        let keys = array(keys);
+    fn get(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
+        let keys = text(py, &keys)?;
         let found = enter(py, |_| self.0.get(AGGREGATING)?.get(&keys))?;
         to_python(py, found)
     }
 
-    fn contains(&self, py: Python<'_>, keys: PyArray) -> PyResult<Py<PyAny>> {
-        let keys = array(keys);
+    fn contains(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
+        let keys = text(py, &keys)?;
         let found = enter(py, |_| self.0.get(AGGREGATING)?.contains(&keys))?;
         to_python(py, Arc::new(found) as Arc<dyn Array>)
     }
 
     #[pyo3(signature = (keys, rows))]
-    fn add(&self, py: Python<'_>, keys: PyArray, rows: Option<PyArray>) -> PyResult<()> {
-        let (keys, rows) = (array(keys), rows.map(array));
+    fn add(&self, py: Python<'_>, keys: ForeignArray, rows: Option<ForeignArray>) -> PyResult<()> {
+        let (keys, rows) = (text(py, &keys)?, optional(py, rows)?);
         enter(py, |_| self.0.get(AGGREGATING)?.add(&keys, rows.as_ref()))
     }
 
-    fn clear(&self, py: Python<'_>, keys: PyArray) -> PyResult<()> {
-        let keys = array(keys);
+    fn clear(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<()> {
+        let keys = text(py, &keys)?;
         enter(py, |_| self.0.get(AGGREGATING)?.clear(&keys))
     }
 
@@ -299,9 +301,9 @@ impl AggregatingState {
     fn scan(
         &self,
         py: Python<'_>,
-        start: Option<PyArray>,
-        end: Option<PyArray>,
-        prefix: Option<PyArray>,
+        start: Option<ForeignArray>,
+        end: Option<ForeignArray>,
+        prefix: Option<ForeignArray>,
         batch_size: usize,
     ) -> PyResult<StateScan> {
         scan_of(py, [start, end, prefix], |bounds| {

@@ -70,6 +70,15 @@ pub(super) fn same_values(a: &DataType, b: &DataType) -> bool {
     a == b || type_text(a) == type_text(b)
 }
 
+/// The error for a column of type `actual` where `declared` was declared.
+pub(super) fn mismatch(actual: &DataType, declared: &DataType) -> Error {
+    Error::invalid(format!(
+        "a column of type {} came where {} was declared; pass the declared schema",
+        type_text(actual),
+        type_text(declared)
+    ))
+}
+
 /// True when the two types have the same buffers: they differ in time zone labels, field names or nullability only.
 fn same_layout(a: &DataType, b: &DataType) -> bool {
     match (a, b) {
@@ -108,11 +117,7 @@ pub(super) fn conform(array: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
         return Ok(Arc::clone(array));
     }
     if !same_values(actual, target) {
-        return Err(Error::invalid(format!(
-            "a column of type {} came where {} was declared; pass the declared schema",
-            type_text(actual),
-            type_text(target)
-        )));
+        return Err(mismatch(actual, target));
     }
     if same_layout(actual, target) {
         return Ok(make_array(retype(array.to_data(), target)?));

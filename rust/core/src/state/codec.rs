@@ -6,10 +6,12 @@
 //! Invariants:
 //! 1. two rows have equal bytes exactly when Spark's `groupBy` puts them into one group: null is a key, all NaN are one
 //!    key, −0.0 is 0.0, a map's entries have no order, at any depth;
-//! 2. bytes depend on values only: not on the physical form of the column nor on a time zone label;
+//! 2. bytes depend on values only: not on the physical form of the column nor on a time zone label; a string is its
+//!    bytes, UTF-8 or not;
 //! 3. bytes and hashes never change between releases (a golden test pins them): state outlives library versions.
 
 use super::arrays::{conform, has_normal_form, normalise, plain_type, type_text};
+use super::text::{as_text, binary_type, conform_binary};
 use crate::{Error, Result};
 use arrow_array::{ArrayRef, new_null_array};
 use arrow_row::{RowConverter, Rows, SortField};
@@ -28,10 +30,14 @@ pub fn hash_key(key: &[u8]) -> u64 {
 /// the empty string.
 #[derive(Debug)]
 pub struct KeyCodec {
+    /// As declared.
+    types: Vec<DataType>,
+    /// With binaries in the place of strings.
+    binary: Vec<DataType>,
+    /// As encoded: with dictionaries and views resolved too.
     plain: Vec<DataType>,
     /// Which columns have values that are equal without being identical.
     normal: Vec<bool>,
-    types: Vec<DataType>,
     converter: Option<RowConverter>,
 }
 
@@ -83,17 +89,19 @@ impl KeyCodec {
     }
 
     fn of_types(types: Vec<DataType>, normal: bool) -> Result<Self> {
-        let plain: Vec<_> = types.iter().map(plain_type).collect();
+        let binary: Vec<_> = types.iter().map(binary_type).collect();
+        let plain: Vec<_> = binary.iter().map(plain_type).collect();
         let converter = if plain.is_empty() {
             None
         } else {
             let fields = plain.iter().map(|t| SortField::new(t.clone())).collect();
             Some(RowConverter::new(fields).map_err(|_| {
-                let names: Vec<_> = plain.iter().map(type_text).collect();
+                let names: Vec<_> = types.iter().map(type_text).collect();
                 Error::invalid(format!("a key of type ({}) is not supported; group by other columns", names.join(", ")))
             })?)
         };
-        Ok(Self { normal: plain.iter().map(|t| normal && has_normal_form(t)).collect(), plain, types, converter })
+        let normal = plain.iter().map(|t| normal && has_normal_form(t)).collect();
+        Ok(Self { types, binary, plain, normal, converter })
     }
 
     /// The types that [`KeyCodec::decode`] gives.
@@ -102,7 +110,7 @@ impl KeyCodec {
     }
 
     /// Encodes `rows` rows of the key columns. A column may differ from its field in physical form (dictionary, large
-    /// or view variant, time zone label), not in the type of its values.
+    /// or view variant, time zone label), not in the type of its values; strings may be in their binary form.
     pub fn encode(&self, columns: &[ArrayRef], rows: usize) -> Result<EncodedKeys> {
         if columns.len() != self.plain.len() || columns.iter().any(|c| c.len() != rows) {
             return Err(Error::invalid(format!(
@@ -115,9 +123,9 @@ impl KeyCodec {
             return Ok(EncodedKeys { rows: None, len: rows });
         };
         let mut normal = Vec::with_capacity(columns.len());
-        for ((column, data_type), normalised) in columns.iter().zip(&self.plain).zip(&self.normal) {
-            let column = conform(column, data_type)?;
-            normal.push(if *normalised { normalise(&column)? } else { column });
+        for (i, column) in columns.iter().enumerate() {
+            let column = conform_binary(column, &self.types[i], &self.plain[i])?;
+            normal.push(if self.normal[i] { normalise(&column)? } else { column });
         }
         Ok(EncodedKeys { rows: Some(converter.convert_columns(&normal)?), len: rows })
     }
@@ -128,8 +136,16 @@ impl KeyCodec {
         self.encode(&nulls, 1)
     }
 
-    /// The columns of the given keys, in order. Bytes that no key has are an error of kind `Corrupt`.
+    /// The columns of the given keys, in order. Bytes that no key has, and strings that are not UTF-8, are an error of
+    /// kind `Corrupt`: for keys whose strings were UTF-8 when they were encoded.
     pub fn decode<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<Vec<ArrayRef>> {
+        let columns = self.decode_binary(keys)?;
+        let text = columns.iter().zip(&self.types).map(|(column, declared)| as_text(column, declared));
+        text.collect::<Result<_>>().map_err(|e| Error::corrupt("an encoded value", 0, e.message()))
+    }
+
+    /// As [`KeyCodec::decode`], with strings in their binary form.
+    pub fn decode_binary<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<Vec<ArrayRef>> {
         let Some(converter) = &self.converter else {
             return Ok(vec![]);
         };
@@ -139,7 +155,7 @@ impl KeyCodec {
         let arrays = catch_unwind(AssertUnwindSafe(|| converter.convert_rows(rows)))
             .map_err(|_| Error::corrupt("an encoded value", 0, "not an encoding of the declared type"))?
             .map_err(|e| Error::corrupt("an encoded value", 0, e))?;
-        arrays.iter().zip(&self.types).map(|(array, data_type)| conform(array, data_type)).collect()
+        arrays.iter().zip(&self.binary).map(|(array, data_type)| conform(array, data_type)).collect()
     }
 }
 

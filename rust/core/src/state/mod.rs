@@ -14,6 +14,7 @@ mod checkpoint;
 pub mod codec;
 pub mod growth;
 pub mod hot;
+pub mod import;
 pub mod keyed;
 mod order;
 pub mod part;
@@ -25,6 +26,7 @@ pub mod spill;
 pub mod spilled;
 pub mod split;
 pub mod table;
+pub mod text;
 pub mod typed;
 
 pub use arrays::type_text;

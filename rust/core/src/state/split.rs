@@ -15,6 +15,7 @@ use super::table::GroupTable;
 use crate::model::ids::{MAX_KEY_GROUPS, key_group_of, shard_of};
 use crate::{Error, Result};
 use arrow_array::RecordBatch;
+use arrow_schema::Schema;
 use std::sync::Arc;
 
 /// Rows that are folded at a time.
@@ -82,7 +83,13 @@ impl Splitter {
         self
     }
 
-    /// Takes a batch of the spec's input schema; returns the payloads that had to leave.
+    /// Fails unless batches of this schema are of the spec's input schema.
+    pub fn check(&self, schema: &Schema) -> Result<()> {
+        self.plan.check_input(schema)
+    }
+
+    /// Takes a batch of the spec's input schema, with strings as text or in their binary form; returns the payloads that
+    /// had to leave.
     pub fn push(&mut self, batch: &RecordBatch) -> Result<Emitted> {
         let columns = self.plan.columns(batch)?;
         let mut emitted = Vec::new();

@@ -12,6 +12,7 @@ use super::codec::{EncodedKeys, hash_key};
 use super::growth::{Coming, Growth, Need};
 use super::payload::{Draft, Payload};
 use super::rows::Rows;
+use super::text::text_batch;
 use crate::state::aggregate::Other;
 use crate::{Error, Result};
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
@@ -266,12 +267,17 @@ impl GroupTable {
         Ok(())
     }
 
-    /// The results of groups `range`, with the plan's output schema.
+    /// The results of groups `range`, with the plan's output schema. A string that is not UTF-8 is an `InvalidArgument`.
     pub fn finish(&self, range: Range<usize>) -> Result<RecordBatch> {
-        let mut columns: Vec<ArrayRef> = self.plan.codec().decode(range.clone().map(|i| self.key(i)))?;
+        text_batch(&self.finish_binary(range)?, self.plan.output())
+    }
+
+    /// As [`GroupTable::finish`], with strings in their binary form.
+    pub fn finish_binary(&self, range: Range<usize>) -> Result<RecordBatch> {
+        let mut columns: Vec<ArrayRef> = self.plan.codec().decode_binary(range.clone().map(|i| self.key(i)))?;
         columns.extend(self.plan.results(&self.rows, &range)?);
         let options = RecordBatchOptions::new().with_row_count(Some(range.len()));
-        Ok(RecordBatch::try_new_with_options(Arc::clone(self.plan.output()), columns, &options)?)
+        Ok(RecordBatch::try_new_with_options(Arc::clone(self.plan.binary_output()), columns, &options)?)
     }
 
     /// Forgets all groups, keeps the memory.

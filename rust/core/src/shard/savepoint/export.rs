@@ -29,7 +29,7 @@ const AHEAD: usize = 2;
 
 /// What the bytes of the entries mean.
 pub enum Columns {
-    /// Keys and rows of a query's aggregates.
+    /// Keys and rows of a query's aggregates. Strings are exported in their binary form: they need not be UTF-8.
     Aggregates(Arc<AggPlan>),
     /// Keys and values of one state of a program.
     Values(StateId, Box<TypedEntries>),
@@ -41,7 +41,7 @@ impl Columns {
             Self::Aggregates(plan) => {
                 let mut table = GroupTable::new(Arc::clone(plan));
                 set.iter().try_for_each(|change| table.load(change.key, change.value))?;
-                (!table.is_empty()).then(|| table.finish(0..table.len())).transpose()
+                (!table.is_empty()).then(|| table.finish_binary(0..table.len())).transpose()
             }
             Self::Values(state, types) => {
                 let of_state = || set.iter().filter(|change| change.state == *state);

@@ -48,9 +48,9 @@ impl ResultBatches {
         Self { table, next: 0, rows: rows.max(1), bytes: BATCH_BYTES, source: Source::Ranges(ranges) }
     }
 
-    /// Schema of every batch: keys, then one column per aggregate.
+    /// Schema of every batch: keys, then one column per aggregate; strings in their binary form.
     pub fn schema(&self) -> SchemaRef {
-        Arc::clone(self.table.plan().output())
+        Arc::clone(self.table.plan().binary_output())
     }
 
     #[cfg(test)]
@@ -96,7 +96,7 @@ impl Iterator for ResultBatches {
     fn next(&mut self) -> Option<Self::Item> {
         match self.next_rows() {
             Ok(rows) if rows.is_empty() => None,
-            Ok(rows) => Some(self.table.finish(rows)),
+            Ok(rows) => Some(self.table.finish_binary(rows)),
             Err(error) => Some(Err(error)),
         }
     }

@@ -1,6 +1,6 @@
 //! Rows into result columns.
 //!
-//! Owns: the result of each aggregate for a range of rows, of exactly the declared type.
+//! Owns: the result of each aggregate for a range of rows, of exactly the declared type in its binary form (`text`).
 //! Does not own: the key columns (`codec`), how many rows make a batch (`table`).
 
 use super::decimal::{average, average_in_doubles};
@@ -10,16 +10,16 @@ use crate::state::arrays::{conform, plain_type};
 use crate::state::codec::KeyCodec;
 use crate::state::rows::Rows;
 use crate::{Error, Result};
-use arrow_array::{Array, ArrayRef, BinaryArray, LargeBinaryArray, LargeStringArray, StringArray};
+use arrow_array::{Array, ArrayRef, BinaryArray, LargeBinaryArray};
 use arrow_buffer::{BooleanBuffer, NullBuffer, OffsetBuffer};
 use arrow_schema::DataType;
 use std::ops::Range;
 use std::sync::Arc;
 
 impl AggPlan {
-    /// The columns of the aggregates, in the order of the output schema.
+    /// The columns of the aggregates, in the order of the output schema, strings in their binary form.
     pub(in crate::state) fn results(&self, rows: &Rows, range: &Range<usize>) -> Result<Vec<ArrayRef>> {
-        let fields = self.output.fields().iter().skip(self.num_keys);
+        let fields = self.binary_output.fields().iter().skip(self.num_keys);
         self.ops.iter().zip(fields).map(|(op, field)| op.finish(rows, range, field.data_type())).collect()
     }
 }
@@ -129,16 +129,10 @@ impl Op {
         range.clone().for_each(|row| data.extend_from_slice(rows.vars.get(row, self.var)));
         let lengths = range.clone().map(|row| rows.vars.get(row, self.var).len());
         let corrupt = |e| Error::corrupt(format_args!("an accumulator row of {}", self.identity), 0, e);
-        if i32::try_from(total).is_err() && !matches!(declared, DataType::LargeUtf8 | DataType::LargeBinary) {
+        if i32::try_from(total).is_err() && *declared != DataType::LargeBinary {
             return Err(Error::invalid(format!("the results of {} are {total} bytes in one batch", self.identity)));
         }
         Ok(match declared {
-            DataType::Utf8 => Arc::new(
-                StringArray::try_new(OffsetBuffer::from_lengths(lengths), data.into(), nulls).map_err(corrupt)?,
-            ),
-            DataType::LargeUtf8 => Arc::new(
-                LargeStringArray::try_new(OffsetBuffer::from_lengths(lengths), data.into(), nulls).map_err(corrupt)?,
-            ),
             DataType::LargeBinary => Arc::new(
                 LargeBinaryArray::try_new(OffsetBuffer::from_lengths(lengths), data.into(), nulls).map_err(corrupt)?,
             ),
@@ -154,7 +148,7 @@ impl Op {
             let there = has_bit(rows.fixed(row), self.bit);
             if there { rows.vars.get(row, slot) } else { null.key(0) }
         };
-        let mut columns = codec.decode(range.clone().map(value))?;
+        let mut columns = codec.decode_binary(range.clone().map(value))?;
         columns.pop().ok_or_else(|| Error::internal("a value codec without a column"))
     }
 }

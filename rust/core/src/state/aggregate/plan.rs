@@ -9,6 +9,7 @@ use super::spec::{AggCall, AggSpec};
 use crate::state::arrays::{has_map, plain_type, same_values, type_text};
 use crate::state::codec::KeyCodec;
 use crate::state::rows::Shape;
+use crate::state::text::{binary_schema, binary_type};
 use crate::{Error, Result};
 use arrow_schema::{DataType, Fields, IntervalUnit, SchemaRef};
 
@@ -17,8 +18,11 @@ use arrow_schema::{DataType, Fields, IntervalUnit, SchemaRef};
 /// Made from an [`AggSpec`] with [`AggPlan::new`]; immutable, so that one `Arc` serves any number of tables.
 #[derive(Debug)]
 pub struct AggPlan {
-    pub(super) input: Vec<DataType>,
-    pub(super) output: SchemaRef,
+    /// Types of the input as declared, and with binaries in the place of strings.
+    pub(super) input: Vec<(DataType, DataType)>,
+    output: SchemaRef,
+    /// The output with binaries in the place of strings.
+    pub(super) binary_output: SchemaRef,
     pub(super) num_keys: usize,
     /// In the order of the result columns.
     pub(super) ops: Vec<Op>,
@@ -213,9 +217,10 @@ impl AggPlan {
         Ok(Self {
             schema: description.text(),
             schema_id: description.id(),
+            binary_output: binary_schema(&spec.output),
             output: SchemaRef::clone(&spec.output),
             num_keys: spec.num_keys,
-            input,
+            input: input.into_iter().map(|declared| (declared.clone(), binary_type(&declared))).collect(),
             ops,
             shape,
             codec,
@@ -236,6 +241,11 @@ impl AggPlan {
     /// Schema of the result: keys, then one column per aggregate.
     pub fn output(&self) -> &SchemaRef {
         &self.output
+    }
+
+    /// The same with binaries in the place of strings, which need not be UTF-8.
+    pub fn binary_output(&self) -> &SchemaRef {
+        &self.binary_output
     }
 
     /// Number of key columns.

@@ -5,28 +5,38 @@
 
 use super::plan::{AggPlan, Form, Kind, Op};
 use super::prim::{Native, doubles, has_bit, integers, put_bit, set_bit, with_native};
-use crate::state::arrays::{conform, type_text};
+use crate::state::arrays::{mismatch, same_values, type_text};
 use crate::state::codec::{EncodedKeys, KeyCodec};
 use crate::state::rows::Rows;
+use crate::state::text::conform_binary;
 use crate::{Error, Result};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Decimal128Type;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::{BooleanBuffer, NullBuffer};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, Schema};
 use std::slice;
 
 impl AggPlan {
-    /// The columns of `batch` as the plan declares them.
-    pub(in crate::state) fn columns(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
-        if batch.num_columns() != self.input.len() {
-            return Err(Error::invalid(format!(
-                "a batch of {} columns came where {} were declared",
-                batch.num_columns(),
-                self.input.len()
-            )));
+    /// Fails unless the columns of `schema` are those that the plan declares.
+    pub(in crate::state) fn check_input(&self, schema: &Schema) -> Result<()> {
+        self.check_count(schema.fields().len())?;
+        let wrong = schema.fields().iter().zip(&self.input).find(|(f, (own, _))| !same_values(f.data_type(), own));
+        wrong.map_or(Ok(()), |(field, (declared, _))| Err(mismatch(field.data_type(), declared)))
+    }
+
+    fn check_count(&self, columns: usize) -> Result<()> {
+        if columns == self.input.len() {
+            return Ok(());
         }
-        batch.columns().iter().zip(&self.input).map(|(column, declared)| conform(column, declared)).collect()
+        Err(Error::invalid(format!("a batch of {columns} columns came where {} were declared", self.input.len())))
+    }
+
+    /// The columns of `batch` as the plan declares them, strings in their binary form. They may come in either form.
+    pub(in crate::state) fn columns(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        self.check_count(batch.num_columns())?;
+        let columns = batch.columns().iter().zip(&self.input);
+        columns.map(|(column, (declared, binary))| conform_binary(column, declared, binary)).collect()
     }
 
     /// Folds input row `i` into accumulator row `groups[i]`, for all `i`, in order.
@@ -364,7 +374,7 @@ pub(super) fn wins(old: &[u8], new: &[u8], (max, later_wins_ties): (bool, bool))
     }
 }
 
-/// A string or binary column as bytes.
+/// A column of strings or binaries: of bytes, here.
 enum Bytes<'a> {
     Small(&'a [i32], &'a [u8]),
     Large(&'a [i64], &'a [u8]),
@@ -373,17 +383,9 @@ enum Bytes<'a> {
 impl<'a> Bytes<'a> {
     fn of(column: &'a ArrayRef) -> Result<Self> {
         Ok(match column.data_type() {
-            DataType::Utf8 => {
-                let array = column.as_string::<i32>();
-                Self::Small(array.value_offsets(), array.value_data())
-            }
             DataType::Binary => {
                 let array = column.as_binary::<i32>();
                 Self::Small(array.value_offsets(), array.value_data())
-            }
-            DataType::LargeUtf8 => {
-                let array = column.as_string::<i64>();
-                Self::Large(array.value_offsets(), array.value_data())
             }
             DataType::LargeBinary => {
                 let array = column.as_binary::<i64>();

@@ -1,0 +1,73 @@
+//! Arrow columns from outside, checked before anything reads them.
+//!
+//! Owns: which layouts are taken, and the check that no value lies outside of its buffers.
+//! Does not own: where a column comes from (the Python extension), its type against a declaration (`arrays`, `text`).
+//!
+//! Arrow's own import trusts what it is given: offsets that decrease, or point behind their buffer, are read as they are.
+//! Here every offset, dictionary key and count of nulls is checked once, in one pass per column. Strings are taken in
+//! their binary form, so no byte of them is looked at.
+
+use super::arrays::type_text;
+use super::text::{as_text, binary_type};
+use crate::{Error, Result};
+use arrow_array::{ArrayRef, make_array};
+use arrow_data::ArrayData;
+use arrow_schema::DataType;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Types are nested at most this deep: as deep as a schema in Arrow's IPC format may be.
+pub const DEPTH: usize = 64;
+
+/// The type as which a column of type `data_type` is to be imported. Fails for layouts that are not taken.
+pub fn import_type(data_type: &DataType) -> Result<DataType> {
+    check_layout(data_type, DEPTH)?;
+    Ok(binary_type(data_type))
+}
+
+/// The column of `data`, which has the type that [`import_type`] gives: strings in their binary form.
+pub fn import(data: &ArrayData) -> Result<ArrayRef> {
+    check_layout(data.data_type(), DEPTH)?;
+    // The check itself panics on some malformed counts of buffers and children.
+    let checked = catch_unwind(AssertUnwindSafe(|| {
+        data.validate_full()?;
+        Ok::<_, Error>(make_array(data.clone()))
+    }));
+    let malformed = |why: &dyn std::fmt::Display| {
+        let name = type_text(data.data_type());
+        Error::invalid(format!("an Arrow column of type {name} is malformed: {why}; make it anew from its values"))
+    };
+    match checked {
+        Ok(Ok(array)) => Ok(array),
+        Ok(Err(error)) => Err(malformed(&error.message().trim_start_matches("Arrow: "))),
+        Err(_) => Err(malformed(&"its buffers are not those of its type")),
+    }
+}
+
+/// As [`import`], with strings as text, as `declared`. Bytes that are not UTF-8 are an `InvalidArgument`.
+pub fn import_text(data: &ArrayData, declared: &DataType) -> Result<ArrayRef> {
+    as_text(&import(data)?, declared)
+}
+
+fn check_layout(data_type: &DataType, depth: usize) -> Result<()> {
+    let children: Vec<&DataType> = match data_type {
+        DataType::Union(..) | DataType::RunEndEncoded(..) | DataType::ListView(_) | DataType::LargeListView(_) => {
+            return Err(Error::invalid(format!(
+                "an Arrow column of type {data_type} is not supported; cast it to a plain type or a list"
+            )));
+        }
+        DataType::FixedSizeBinary(size) | DataType::FixedSizeList(_, size) if *size < 0 => {
+            return Err(Error::invalid(format!("an Arrow column of type {data_type} has values of negative size")));
+        }
+        DataType::Dictionary(_, values) => vec![values],
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => vec![field.data_type()],
+        DataType::Struct(fields) => fields.iter().map(|field| field.data_type()).collect(),
+        _ => vec![],
+    };
+    let depth = depth.checked_sub(1).ok_or_else(|| {
+        Error::invalid(format!("an Arrow column is nested more than {DEPTH} levels deep; flatten it"))
+    })?;
+    children.into_iter().try_for_each(|child| check_layout(child, depth))
+}
