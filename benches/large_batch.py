@@ -103,9 +103,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def batch(
-    args: argparse.Namespace, request: dict[str, Any], given: Iterator[pa.RecordBatch], check: Check
-) -> dict[str, Any]:
+def batch(request: dict[str, Any], given: Iterator[pa.RecordBatch], check: Check) -> dict[str, Any]:
     """One session: its handle, its numbers and times."""
     text = request["spec"]
     begun = time.perf_counter()
@@ -162,7 +160,7 @@ def measure(args: argparse.Namespace, data: Path, options: dict[str, str], keys:
         check = Check(keys, touched if number else None, number)
         given = iter([rows(touched, np.ones(len(touched), np.int64))]) if number else large(keys)
         with watch:
-            done = batch(args, {**base, "batch": number, "handle": handle}, given, check)
+            done = batch({**base, "batch": number, "handle": handle}, given, check)
         handle = done["handle"]
         peak = max(watch.samples, default=0)
         good &= report(name, done, watch, budget, check) and peak <= 1.3 * budget

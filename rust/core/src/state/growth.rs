@@ -111,7 +111,9 @@ mod tests {
         for (len, more) in [(0, 1), (3, 1), (100, 1), (1_000, 5_000), (14_336, 1)] {
             let mut table = hashbrown::HashTable::<u64>::new();
             table.reserve(len, |n| *n);
-            (0..len as u64).for_each(|n| drop(table.insert_unique(n, n, |n| *n)));
+            for n in 0..len as u64 {
+                table.insert_unique(n, n, |n| *n);
+            }
             let mut growth = Growth::default();
             growth.of_index(len, more, table.capacity(), table.allocation_size(), size_of::<u64>());
             table.reserve(more, |n| *n);
