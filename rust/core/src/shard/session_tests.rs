@@ -1,8 +1,8 @@
 use super::*;
-use crate::state::aggregate::{AggCall, AggSpec, schema_of};
+use crate::state::aggregate::{AggCall, AggSpec};
 use crate::state::split::Splitter;
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
-use arrow_schema::{DataType, Field};
+use arrow_schema::{DataType, Field, Schema};
 
 /// Rows of each result batch of 80 keys whose values have `bytes` each.
 fn batches(bytes: usize, rows: usize) -> Vec<usize> {
@@ -17,8 +17,8 @@ fn batches(bytes: usize, rows: usize) -> Vec<usize> {
     };
     let spec = AggSpec {
         num_keys: 1,
-        input: schema_of(vec![key.clone(), value.clone()]),
-        output: schema_of(vec![key, value.with_name("max(v)")]),
+        input: Arc::new(Schema::new(vec![key.clone(), value.clone()])),
+        output: Arc::new(Schema::new(vec![key, value.with_name("max(v)")])),
         aggs: vec![call],
     };
     let mut session = Session::ephemeral(Arc::new(AggPlan::new(&spec).unwrap()), rows);
