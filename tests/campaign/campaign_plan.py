@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 #: Points of a restore beside those of the kill tests; a server is killed and its disk wiped so that there is one.
 ALL_RESTORE_POINTS = [*RESTORE_POINTS, "restore.replayed", "restore.warm", "warm.portion"]
-ALL_BACKGROUND_POINTS = [*BACKGROUND_POINTS, "checkpoint.link", "checkpoint.made"]
+ALL_BACKGROUND_POINTS = [*BACKGROUND_POINTS, "checkpoint.link", "checkpoint.made", "materialize.offer"]
 #: Points of the first batch after a savepoint; those of `rescale` in a native one only.
 MOVE_POINTS = [
     "beginning.load",
@@ -33,6 +33,10 @@ MOVE_POINTS = [
 ]
 TASK_POINTS = [*WORKER_POINTS, *SERVER_POINTS]
 
+#: Seconds of grace of sweeps while the job runs, and what its servers count on: longer than an upload, or a task that Spark
+#: gave up, may go on. What is held at a failpoint is killed or released within the patience for it.
+RUNNING_GRACE = 60
+
 #: Points in the sources at which the campaign's job never is, and why.
 ELSEWHERE = {
     "local.open": "states in process",
@@ -45,6 +49,9 @@ ELSEWHERE = {
     "savepoint.copy": "taken by the campaign's own process",
     "checkpoint.copy": "a disk without hard links",
     "transfer.disk-full": "a fault of FAULTS",
+    "session.spill": "in some rounds sessions spill, and are killed at any moment of it",
+    "session.spilled": "in some rounds sessions spill, and are killed at any moment of it",
+    "session.range": "in some rounds sessions spill, and are killed at any moment of it",
 }
 
 #: What a store does to requests: the point, and what happens there.
@@ -224,6 +231,9 @@ def _options(rng: random.Random) -> dict[str, str]:
         "compression": rng.choice(["auto", "zstd", "none"]),
         "max_prepared_versions": rng.choice(["1", "8"]),
         "memory_budget": "128MiB",
+        "sweep_grace": f"{RUNNING_GRACE}s",
+        # Some batches are larger than this: their sessions spill.
+        "session_memory": rng.choice(["0", "0", "8KiB"]),
     }
 
 

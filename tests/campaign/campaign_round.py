@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import campaign_checks as checks
-from campaign_plan import Fault, Move, Restart, RollBack, Round, Savepoint, Step, Strike, Sweep
+from campaign_plan import RUNNING_GRACE, Fault, Move, Restart, RollBack, Round, Savepoint, Step, Strike, Sweep
 from campaign_report import ANYTIME, Finding, Tally, write_story
 from campaign_run import CampaignRun, Trouble
-from campaign_store import RUNNING_GRACE, Outside
+from campaign_store import Outside
 
 from fastchangelog.errors import FastChangelogError
 
