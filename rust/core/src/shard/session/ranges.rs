@@ -170,6 +170,17 @@ impl Ranges {
 
     /// Brings the next range with groups into `table`; false if there is none.
     fn load(&mut self, table: &mut GroupTable) -> Result<bool> {
+        while self.next < SLOTS {
+            self.load_some(table)?;
+            if !table.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Brings some slots, which may be without groups.
+    fn load_some(&mut self, table: &mut GroupTable) -> Result<()> {
         let index = self.spilled.memory_bytes();
         let limit = (self.room.limit() / RANGE_SHARE).min(MOST_BYTES);
         self.room.hold(index + limit);
@@ -180,7 +191,7 @@ impl Ranges {
         let start = self.next;
         let mut stop = SLOTS;
         // Rows of one key are counted for each run that has some: until the table is half full there is room for more.
-        while self.next < stop && table.need(Coming::NOTHING).finishing <= limit / 2 {
+        while self.next < stop && (table.is_empty() || table.need(Coming::NOTHING).finishing <= limit / 2) {
             let end = self.spilled.extent(self.next, table, limit).min(stop);
             if end == self.next {
                 break;
@@ -197,6 +208,6 @@ impl Ranges {
             }
         }
         self.room.hold(index + table.need(Coming::NOTHING).most());
-        Ok(!table.is_empty())
+        Ok(())
     }
 }
