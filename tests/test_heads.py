@@ -6,6 +6,7 @@ Owns: what is left of such a state, and that it opens. Does not own: the rest of
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,9 @@ def test_heads_that_go_while_they_are_read_are_older_than_those_that_stay(tmp_pa
 def test_the_command_sweeps_them_without_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "state"
     make(root)
-    (root / "profiles" / "log" / f"{5:032x}").write_bytes(b"lost")
+    lost = root / "profiles" / "log" / f"{5:032x}"
+    lost.write_bytes(b"lost")
+    os.utime(lost, (1_700_000_000, 1_700_000_000))
     assert cli.main(["sweep", str(root), "--grace", "0s", "--json"]) == cli.FOUND
     (folder,) = json.loads(capsys.readouterr().out)["folders"]
     assert (folder["query"], folder["name"], folder["kept_because"]) == (None, "profiles", None)
