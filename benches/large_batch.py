@@ -1,13 +1,13 @@
 """A batch larger than the memory of its state server: `python benches/large_batch.py --keys 5000000 --budget 256MiB`.
 
-Owns: one shard's batch of so many distinct keys through a state server of its own, the check of every result by a formula,
-and what it took: time, resident memory of server and worker, bytes spilled and logged. Then a small batch on top of it
-(the large version becomes live), and another one after a kill of the server (a restore).
+Owns: one shard's batch of so many distinct keys through a state server of its own, the check of every result by a
+formula, and what it took: time, resident memory of server and worker, bytes spilled and logged. Then a small batch on
+top of it (the large version becomes live), and another one after a kill of the server (a restore).
 Does not own: the specification (`bench_session`), how a server's memory is watched (`memory_run`).
 
 Key `i` comes once with the value `i % 1000003`, and every tenth key once more, much later, with 1. Rows are made while
-they are sent, so the worker holds one payload. Ends with 1 if the server's resident memory exceeds the budget by more than
-three tenths, or a result is wrong.
+they are sent, so the worker holds one payload. Ends with 1 if the server's resident memory exceeds the budget by more
+than three tenths, or a result is wrong.
 """
 
 from __future__ import annotations
@@ -133,11 +133,13 @@ def report(name: str, done: dict[str, Any], watch: Memory, budget: int, check: C
     """Prints a batch; true if it was right."""
     peak, numbers = max(watch.samples, default=0), done["numbers"]
     times = ", ".join(f"{what} {seconds:.2f}" for what, seconds in done["times"].items())
+    verdict = "exact" if check.passed() else "WRONG"
+    log_bytes = numbers.get("log_bytes", 0) / 1e6
     print(
-        f"  {name}: {done['seconds']:.1f} s ({times}); {check.rows:,} results, {'exact' if check.passed() else 'WRONG'}; "
+        f"  {name}: {done['seconds']:.1f} s ({times}); {check.rows:,} results, {verdict}; "
         f"server {peak >> 20} MiB = {peak / budget:.2f} x budget (empty {watch.empty >> 20} MiB), "
         f"worker +{done['worker'] >> 20} MiB; spilled {numbers.get('spilled_bytes', 0) / 1e6:.0f} MB in "
-        f"{numbers.get('spills', 0)} runs, {numbers.get('ranges', 0)} ranges, log {numbers.get('log_bytes', 0) / 1e6:.0f} MB",
+        f"{numbers.get('spills', 0)} runs, {numbers.get('ranges', 0)} ranges, log {log_bytes:.0f} MB",
         flush=True,
     )
     return check.passed()
@@ -179,8 +181,8 @@ def main() -> int:
     os.environ["XDG_RUNTIME_DIR"], os.environ["SPARK_LOCAL_DIRS"] = str(run), ""
     options = {"memory_budget": args.budget, "file_sync": "false"}
     if not args.materialize:
-        never = ("log_ratio", "1e9"), ("log_bytes", "1TiB"), ("segments", "0"), ("interval", "100h"), ("replay_time", "100h")
-        options |= {f"materialization_{name}": text for name, text in never}
+        never = {"log_ratio": "1e9", "log_bytes": "1TiB", "segments": "0", "interval": "100h", "replay_time": "100h"}
+        options |= {f"materialization_{name}": text for name, text in never.items()}
     good = True
     for keys in args.keys:
         data = Path(tempfile.mkdtemp(prefix="fcl-large-"))

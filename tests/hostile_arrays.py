@@ -63,7 +63,8 @@ def arrays(draw: Any, dtype: Any, length: int) -> Any:
     offset = draw(st.integers(0, 2)) if draw(st.integers(0, 4)) == 0 else 0
     rows = length + offset
     validity = pa.py_buffer(draw(st.binary(min_size=rows // 8 + 1, max_size=rows // 8 + 1)))
-    masked = None if pa.types.is_null(dtype) or pa.types.is_union(dtype) or pa.types.is_run_end_encoded(dtype) or draw(st.booleans()) else validity
+    never = pa.types.is_null(dtype) or pa.types.is_union(dtype) or pa.types.is_run_end_encoded(dtype)
+    masked = None if never or draw(st.booleans()) else validity
     if pa.types.is_dictionary(dtype):
         keys = _raw(draw, dtype.index_type.bit_width // 8, rows)
         indices = pa.Array.from_buffers(dtype.index_type, length, [masked, keys], offset=offset)

@@ -33,9 +33,9 @@ def sealed(fields: dict[str, Any]) -> bytes:
 
 def folder_note(**fields: Any) -> bytes:
     """The note of a query of one shard; `fields` say otherwise."""
-    usual: dict[str, Any] = {"query_id": "query", "name": "default", "checkpoint": None, "shards": 1, "max_parallelism": 128}
-    usual["sweep_grace_seconds"] = 86_400
-    return sealed({"format": 2, **usual, **fields})
+    named = {"query_id": "query", "name": "default", "checkpoint": None}
+    counted = {"shards": 1, "max_parallelism": 128, "sweep_grace_seconds": 86_400}
+    return sealed({"format": 2, **named, **counted, **fields})
 
 
 def changed(note: bytes, **fields: Any) -> bytes:

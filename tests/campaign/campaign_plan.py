@@ -33,8 +33,8 @@ MOVE_POINTS = [
 ]
 TASK_POINTS = [*WORKER_POINTS, *SERVER_POINTS]
 
-#: Seconds of grace of sweeps while the job runs, and what its servers count on: longer than an upload, or a task that Spark
-#: gave up, may go on. What is held at a failpoint is killed or released within the patience for it.
+#: Seconds of grace of sweeps while the job runs, and what its servers count on: longer than an upload, or a task that
+#: Spark gave up, may go on. What is held at a failpoint is killed or released within the patience for it.
 RUNNING_GRACE = 60
 
 #: Points in the sources at which the campaign's job never is, and why.

@@ -69,7 +69,7 @@ impl Growth {
             self.after += bytes;
         } else {
             // Seven of eight places are used, and each has a byte of its own beside the element.
-            let places = ((len + more).max(capacity + 1) * 8 / 7 + 1).next_power_of_two();
+            let places = ((len + more).max(capacity + 1) * 8 / 7 + 1).next_power_of_two().max(4);
             self.after += places * (width + 1) + 16;
             self.copies(bytes);
         }

@@ -144,9 +144,14 @@ fn ranges_that_fit_are_found_and_one_that_does_not_is_cut_off() {
     let (mut next, mut ranges, mut groups) = (0, 0, 0);
     while next < SLOTS {
         table.release();
-        let end = spilled.extent(next, &table, limit);
+        let mut end = spilled.extent(next, &table, limit);
         assert!(end > next);
-        assert!(spilled.load(&(next..end), &mut table, limit).unwrap());
+        // A range that ends within a part is estimated, and may hold more.
+        while !spilled.load(&(next..end), &mut table, limit).unwrap() {
+            table.release();
+            assert!(end > next + 1, "a slot has few groups");
+            end = next + (end - next) / 2;
+        }
         assert_eq!(spilled.extent(end, &table, 0), end, "a table with groups gets nothing that does not fit");
         (next, ranges, groups) = (end, ranges + 1, groups + table.len());
     }
