@@ -15,7 +15,9 @@ fn gen_seeds() {
             let mut bytes = vec![kind];
             let len = rng.random_range(40..160);
             bytes.extend((0..len).map(|_| rng.random_range(0..60u8)));
-            if bytes[1] < 5 && kind > 19 { continue }
+            if bytes[1] < 5 && kind > 19 {
+                continue;
+            }
             if columns::foreign_columns(&bytes) && bytes.iter().filter(|b| **b > 0).count() > 20 {
                 std::fs::write(dir.join(format!("type_{kind:02}")), &bytes).unwrap();
                 found += 1;

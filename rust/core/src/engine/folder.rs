@@ -89,7 +89,16 @@ impl Folder {
         )
         .within(&ground.budget);
         let (given, storage) = (request.options.clone(), access.storage.clone());
-        Ok(Self { store, log, options, start: OnceLock::new(), grace_noted: OnceLock::new(), given, storage, credentials })
+        Ok(Self {
+            store,
+            log,
+            options,
+            start: OnceLock::new(),
+            grace_noted: OnceLock::new(),
+            given,
+            storage,
+            credentials,
+        })
     }
 
     /// True if a request with these settings is for this very folder.
