@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "no test uses all of the world")]
 #![allow(clippy::unused_self, clippy::from_iter_instead_of_collect, reason = "a world reads better than types")]
 
-use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_array::{Array, ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema};
 use base64::Engine as _;
@@ -453,11 +453,11 @@ fn files(dir: &Path) -> BTreeSet<String> {
 }
 
 pub fn collect(batch: &RecordBatch, into: &mut Model) {
-    let keys = batch.column(0).as_any().downcast_ref::<StringArray>().unwrap();
+    let keys = batch.column(0).as_any().downcast_ref::<BinaryArray>().unwrap();
     let column = |i: usize| batch.column(i).as_any().downcast_ref::<Int64Array>().unwrap();
     let (n, total, best) = (column(1), column(2), column(3));
     for i in 0..batch.num_rows() {
-        let key = keys.is_valid(i).then(|| keys.value(i).to_owned());
+        let key = keys.is_valid(i).then(|| String::from_utf8(keys.value(i).to_vec()).unwrap());
         let old = into.insert(key, (n.value(i), total.value(i), best.value(i)));
         assert!(old.is_none(), "a key came out twice");
     }
