@@ -136,7 +136,7 @@ fn offsets(choices: &mut Choices<'_>, count: usize, end: usize, wide: bool) -> B
 fn values(choices: &mut Choices<'_>, width: usize, count: usize) -> Buffer {
     let short = usize::from(choices.rarely(30) && count > 0);
     let bytes: Vec<u128> =
-        (0..count * width / 16 + 1).map(|_| u128::from(choices.byte()) * 0x0101_0407_8000_ff01).collect();
+        (0..=count * width / 16).map(|_| u128::from(choices.byte()) * 0x0101_0407_8000_ff01).collect();
     Buffer::from_vec(bytes).slice_with_length(0, (count - short) * width)
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct ForeignArray {
 
 impl ForeignArray {
     fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        if object.get_type().module()?.to_string() == "pyarrow.lib" {
+        if object.get_type().module()? == "pyarrow.lib" {
             let checked = object.call_method0("validate");
             checked.map_err(|e| raise(object.py(), &malformed(&e.value(object.py()))))?;
         }
@@ -186,6 +186,7 @@ fn check_views(array: &FFI_ArrowArray) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
+    #[expect(clippy::cast_ptr_alignment, reason = "the next line looks at it")]
     let lengths = array.buffer(array.num_buffers() - 1).cast::<i64>();
     if lengths.is_null() || !lengths.is_aligned() {
         return Err(malformed(&"the lengths of its buffers are missing"));

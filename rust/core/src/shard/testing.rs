@@ -108,7 +108,7 @@ impl World {
 
     /// Puts an object back.
     pub(super) fn bring_back(&self, name: &str, bytes: bytes::Bytes) {
-        self.runtime.block_on(self.store().put_overwrite(name, bytes.into())).unwrap();
+        self.runtime.block_on(self.store().put_overwrite(name, bytes)).unwrap();
     }
 
     /// Local copies in a folder of this name.

@@ -35,7 +35,6 @@ const SECTION: usize = 16 << 10;
 const STEP: usize = 64;
 
 /// The slot of a key with this hash.
-#[expect(clippy::cast_possible_truncation, reason = "a slot is a part of a hash")]
 fn slot(hash: u64) -> u32 {
     (hash >> 32) as u32 & (SLOTS - 1)
 }
