@@ -21,7 +21,14 @@ __all__ = ["frame"]
 
 class _AsItIs(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
     def map(self, mapper: Any, na_action: Any = None) -> Any:
-        return self
+        return _Mapped(self.__arrow_array__())
+
+
+class _Mapped(_AsItIs):
+    def __getitem__(self, item: Any) -> Any:
+        # pandas asks whether the first value that `map` gave is a Series. Its strings need not be UTF-8: they are not
+        # decoded for that.
+        return None if isinstance(item, int) else super().__getitem__(item)
 
 
 def frame(columns: Sequence[pa.Array | pa.ChunkedArray], names: Sequence[str]) -> pd.DataFrame:
