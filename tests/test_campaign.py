@@ -264,19 +264,3 @@ def test_a_campaign_that_cannot_run_says_so(tmp_path: Path) -> None:
     done = subprocess.run([*_PROGRAM, "--kills", "1"], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "the campaign cannot run" in done.stderr
-
-
-@pytest.mark.spark
-@pytest.mark.faults
-@pytest.mark.timeout(600)
-def test_a_short_campaign_is_clean(tmp_path: Path) -> None:
-    out = tmp_path / "found.json"
-    line = [*_PROGRAM, "--seed", "5", "--rounds", "1", "--strikes", "6", "--kills", "6", "--jvms", "1"]
-    line += ["--master", "local[2,100]", "--json", str(out)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    told = json.loads(out.read_text())
-    assert told["total"] >= 5
-    assert told["jvms"] >= 1
-    assert told["counts"]["keys compared after a restart from the bucket alone"] > 0
-    assert told["findings"] == []

@@ -10,7 +10,6 @@
 use crate::bucket::{Bucket, GRACE};
 use crate::common::{Key, Model, Row, collect, spec, split};
 use crate::story::{Attempt, Fate, KEYS, Step, Story};
-use fastchangelog_core::ErrorKind;
 use fastchangelog_core::clock::{Clock, ManualClock};
 use fastchangelog_core::config::Options;
 use fastchangelog_core::engine::{
@@ -18,6 +17,7 @@ use fastchangelog_core::engine::{
 };
 use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::model::ShardHandle;
+use fastchangelog_core::{Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -360,8 +360,10 @@ impl<'a> World<'a> {
         for (id, (run, ran)) in std::mem::take(runs) {
             match if ran { Ok(()) } else { run.run() } {
                 Ok(()) => drop(runs.insert(id, (run, true))),
-                // Its state was replaced, or something was done to the server.
-                Err(error) if error.kind() == ErrorKind::Closed || *shaky => run.abort(error.message()),
+                // Its state was replaced, something was done to the server, or the clock jumped beyond what sweeps wait.
+                Err(error) if error.kind() == ErrorKind::Closed || *shaky || is_late(&error) => {
+                    run.abort(error.message());
+                }
                 Err(error) => return Err(format!("a materialization at server {server}: {error}")),
             }
         }
@@ -457,4 +459,8 @@ fn compare(found: &Model, expected: &Model) -> Played {
             Err(format!("key {key_text} has {value:?}, expected is {:?}", expected.get(key)))
         }
     }
+}
+
+fn is_late(error: &Error) -> bool {
+    error.kind() == ErrorKind::Retryable && error.message().contains("`sweep_grace`")
 }
