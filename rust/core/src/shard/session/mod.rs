@@ -9,7 +9,7 @@
 //! store's acknowledgement, returns the handle). Dropping a session before `commit` aborts it: nothing of it is kept.
 //!
 //! A batch that fits into the session's memory is one table and one change set. Of a larger one the partial rows are on
-//! the local disk; `finish` then returns at once, and whoever reads the results, or commits, makes one range of the hash
+//! the local disk; `finish` then returns at once, and the reader of the results, or the commit, makes one range of the hash
 //! after the other.
 
 mod combine;

@@ -4,7 +4,7 @@
 //! ranges together have come to.
 //! Does not own: merging (`groups`), results (`results`), the handle (`seal`).
 //!
-//! Whoever needs the next range makes it: the reader of the results, and the commit for those that it has not read. Each
+//! The caller that needs the next range makes it: the reader of the results, and the commit for those that it has not read. Each
 //! range becomes one segment of the version; ranges have no key in common, so together they are one change set (P5).
 //!
 //! Invariants:
