@@ -56,6 +56,29 @@ fn offsets_that_decrease_or_point_behind_the_values_are_refused() {
 }
 
 #[test]
+fn a_column_without_values_has_any_offset() {
+    let none = |offset: i32| {
+        let builder = ArrayData::builder(DataType::Binary).len(0).add_buffer(Buffer::from_slice_ref([offset]));
+        build(builder.add_buffer(Buffer::from(b"")))
+    };
+    let lists_of = |child: ArrayData| {
+        let field = Arc::new(Field::new("element", child.data_type().clone(), true));
+        let builder = ArrayData::builder(DataType::List(field)).len(2).add_buffer(Buffer::from_slice_ref([0i32, 0, 0]));
+        build(builder.add_child_data(child))
+    };
+    for offset in [0, 7, -189_153_672, i32::MAX] {
+        assert!(import(&none(offset)).unwrap().is_empty());
+        let lists = import(&lists_of(none(offset))).unwrap();
+        assert_eq!((lists.len(), lists.as_list::<i32>().value(1).len()), (2, 0));
+        let deeper = import(&lists_of(lists_of(none(offset)).slice(0, 0))).unwrap();
+        assert_eq!((deeper.len(), deeper.as_list::<i32>().value(0).len()), (2, 0));
+        let fields = Fields::from(vec![Field::new("a", lists.data_type().clone(), true)]);
+        let structs = ArrayData::builder(DataType::Struct(fields)).len(2).add_child_data(lists_of(none(offset)));
+        assert_eq!(import(&build(structs)).unwrap().as_struct().column(0).len(), 2);
+    }
+}
+
+#[test]
 fn buffers_and_children_that_are_too_short_are_refused() {
     let three = || ArrayData::builder(DataType::Int32).len(3);
     refused(&build(three().add_buffer(Buffer::from_slice_ref([1i32, 2]))), "bytes");

@@ -11,8 +11,10 @@ use super::arrays::type_text;
 use super::text::{as_text, binary_type};
 use crate::{Error, Result};
 use arrow_array::{ArrayRef, make_array};
+use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Types are nested at most this deep: as deep as a schema in Arrow's IPC format may be.
@@ -29,6 +31,7 @@ pub fn import(data: &ArrayData) -> Result<ArrayRef> {
     check_layout(data.data_type(), DEPTH)?;
     // The check itself panics on some malformed counts of buffers and children.
     let checked = catch_unwind(AssertUnwindSafe(|| {
+        let data = &without_stray_offsets(data)?;
         data.validate_full()?;
         Ok::<_, Error>(make_array(data.clone()))
     }));
@@ -46,6 +49,22 @@ pub fn import(data: &ArrayData) -> Result<ArrayRef> {
 /// As [`import`], with strings as text, as `declared`. Bytes that are not UTF-8 are an `InvalidArgument`.
 pub fn import_text(data: &ArrayData, declared: &DataType) -> Result<ArrayRef> {
     as_text(&import(data)?, declared)
+}
+
+/// The column with empty buffers where it, or a column inside it, has no values.
+///
+/// A column without values has one offset, which should be 0. Arrow's Java library leaves it uninitialized inside lists
+/// and maps that are all null or empty; columns of Spark 4.1 come like this.
+fn without_stray_offsets(data: &ArrayData) -> Result<Cow<'_, ArrayData>> {
+    if data.is_empty() && !data.buffers().iter().all(Buffer::is_empty) {
+        return Ok(Cow::Owned(ArrayData::new_empty(data.data_type())));
+    }
+    let children = data.child_data().iter().map(without_stray_offsets).collect::<Result<Vec<_>>>()?;
+    if children.iter().all(|child| matches!(child, Cow::Borrowed(_))) {
+        return Ok(Cow::Borrowed(data));
+    }
+    let children = children.into_iter().map(Cow::into_owned).collect();
+    Ok(Cow::Owned(data.clone().into_builder().child_data(children).build()?))
 }
 
 fn check_layout(data_type: &DataType, depth: usize) -> Result<()> {
