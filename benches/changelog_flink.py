@@ -177,7 +177,7 @@ def measure(case: str, params: dict[str, Any], warm: int, runs: int, run: Callab
 
 
 def _machine_cpu_s() -> float:
-    """What the whole machine has worked so far; 0 where nobody says."""
+    """CPU seconds that the whole machine has used so far; 0 where /proc/stat is missing."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The queries that are compared: the same question to fastchangelog, to Spark's own operators, and to nobody.
+"""The queries that are compared: the same question to fastchangelog, to Spark's own operators, and without state.
 
 Owns: how each variant is built, and the settings it runs with. Does not own: running and measuring (compare_run).
 

@@ -111,7 +111,7 @@ class Ours:
         self.settle()
 
     def settle(self) -> None:
-        """Waits until the newest checkpoint is applied, which nobody waits for who needs no more than its answer."""
+        """Waits until the newest checkpoint is applied; `checkpoint` itself returns when it is durable."""
         self.state._native.progress()
 
     def fill(self) -> None:

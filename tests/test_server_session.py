@@ -240,7 +240,7 @@ def test_p3_a_full_local_disk_costs_time_and_nothing_else(job: Callable[..., Job
         until("a materialization fails", lambda: metrics().get("materializations_failed", 0) >= 1)
         one.run(rows(0))
     assert "File too large" in one.place.log.read_text()
-    one.kill()  # the next server has room again
+    one.kill()  # the next server has memory again
     one.run(rows(1))
     until("a materialization completes", lambda: metrics().get("materializations_completed", 0) >= 1)
     one.run(rows(2))

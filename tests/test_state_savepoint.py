@@ -118,7 +118,7 @@ def test_an_export_takes_a_few_batches_at_a_time_and_may_be_given_up(tmp_path: P
     first = next(entries)
     assert 0 < first.num_rows < keys, "more come later"
     del entries, folder
-    assert list(scratch.iterdir()) == [], "who gives up waits for the end of what was begun"
+    assert list(scratch.iterdir()) == [], "an abandoned iterator waits for the work that it started"
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -41,7 +41,7 @@ def place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
 
 
 def grown(place: Callable[..., Place], *queries: str) -> Place:
-    """Clusters with batches and bases, and objects that nobody needs any more, all of them three days old."""
+    """Clusters with batches and bases, and unreferenced objects; all of them three days old."""
     found = place(*queries)
     for cluster in found.clusters:
         for number in range(7):

@@ -63,7 +63,7 @@ class Pool:
 
 
 class FullDisk(Server):
-    """A server whose shard loses its local state with each run, until there is room; a session restores it."""
+    """A server whose shard loses its local state with each run, until there is disk space; a session restores it."""
 
     def __init__(self) -> None:
         super().__init__({"materialization_interval": "1s", "materialization_max_failures": "3"})

@@ -1,7 +1,7 @@
 """The failpoints at which tests hold or kill the processes of a Spark job, by the step of a batch's life.
 
-Owns: the names, in their order. Does not own: who is killed there (`test_kills`, the campaign); the points themselves
-stand in the sources.
+Owns: the names, in their order. Does not own: which process is killed there (`test_kills`, the campaign); the points
+themselves stand in the sources.
 """
 
 from __future__ import annotations

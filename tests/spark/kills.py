@@ -175,7 +175,7 @@ class KillRun:
         return sign.exists()
 
     def release(self, point: str) -> None:
-        """Whoever waits there and still lives goes on."""
+        """Lets the processes continue that wait at `point`."""
         (self.folder / "meet" / f"{point}.go").touch()
 
     def kill(self, *roles: str) -> int:

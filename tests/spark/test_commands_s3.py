@@ -50,7 +50,7 @@ def last(ran: Any) -> list[Any]:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Place]:
-    """An empty bucket, and an environment without anybody's credentials."""
+    """An empty bucket, and an environment without credentials."""
     for name in tuple(os.environ):
         if name.startswith("AWS_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -89,7 +89,7 @@ def test_every_command_serves_a_state_in_a_bucket(
     assert last(run(build(source, bucket, root), checkpoint)) == expected(2)
     folder = next(name for name in bucket.names() if "/log/" in name).rpartition("/log/")[0]
     lost = f"{folder}/log/{7:032x}"
-    bucket.write(lost, b"nobody's")
+    bucket.write(lost, b"unreferenced")
     source.add(rows(2))
     assert last(run(build(source, bucket, root), checkpoint)) == expected(3)
     end_state_server(spark)

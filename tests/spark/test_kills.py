@@ -55,7 +55,7 @@ def warm(run: KillRun, batches: int = 2) -> None:
 
 
 def strike(run: KillRun, victim: str, point: str) -> None:
-    """In one batch: somebody is held at `point`, all processes of the victim's kind are killed, the batch is exact."""
+    """In one batch: a process is held at `point`, all processes of the victim's kind are killed, the batch is exact."""
     print(f"{victim} at {point}")
     run.arm(point)
     number = run.feed()

@@ -81,7 +81,7 @@ def handles(spark: Any, checkpoint: pathlib.Path, batch: int) -> list[dict[str, 
 
 
 def run_with_a_failure(frame: Any, checkpoint: pathlib.Path, failing: int) -> Any:
-    """Runs to the end; one batch fails after the operator's work was done, so its objects are nobody's."""
+    """Runs to the end; one batch fails after the operator's work was done, so no handle names its objects."""
     failed: list[int] = []
 
     def sink(batch: Any, number: int) -> Any:
@@ -282,4 +282,4 @@ def test_the_command_says_what_it_finds(
         capsys.readouterr()
         assert cli.main(["sweep", str(state), "--json", "--delete", "--grace", "0s", *location]) == cli.OK
         assert json.loads(capsys.readouterr().out)["folders"][0]["deleted"] == deleted
-    assert spark.range(1).count() == 1, "the session of whoever calls goes on"
+    assert spark.range(1).count() == 1, "the caller's session still works"

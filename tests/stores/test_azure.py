@@ -122,7 +122,7 @@ def test_a_write_that_goes_wrong_and_then_right_leaves_one_object(
 
 
 def test_an_object_of_the_same_name_is_refused_and_stays(container: AzurePlace) -> None:
-    foreign = b"somebody else's"
+    foreign = b"of another writer"
 
     def intrude(request: Request) -> None:
         container.write(container.name_of(request), foreign)

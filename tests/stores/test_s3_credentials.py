@@ -223,9 +223,9 @@ def test_keys_that_are_given_win_over_profiles(bucket: S3Place, monkeypatch: Env
 
 @pytest.mark.usefixtures("profiles")
 def test_a_profile_that_does_not_exist_is_named(bucket: S3Place) -> None:
-    options = {**without_region(bucket), "aws_profile": "nobody"}
+    options = {**without_region(bucket), "aws_profile": "no-such-team"}
     error = refused(bucket, (InvalidArgument, PermissionDeniedError), storage_options=options)
-    assert "nobody" in str(error)
+    assert "no-such-team" in str(error)
     assert "secret-of-the-default-profile" not in str(error)
 
 
