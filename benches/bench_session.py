@@ -1,6 +1,6 @@
 """Benchmarks without Spark: the map side alone, and a whole session at a state server on this machine.
 
-Owns: the rows they run on. Does not own: the comparison with Spark (spark_compare), the floors in Rust (criterion).
+Owns: the rows they run on. Does not own: the comparison with Spark (spark_compare), the benchmarks in Rust (criterion).
 Each runs once as a test with `--benchmark-disable`.
 """
 

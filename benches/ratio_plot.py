@@ -22,7 +22,8 @@ from xml.sax.saxutils import escape
 
 _NAMES = {"native": "RocksDB store", "native-hdfs": "HDFS-backed store", "tws-row": "transformWithState"}
 _TITLE = "Time of Spark's own operators divided by the time of fastchangelog"
-_LEGEND = "Above 1 × fastchangelog is faster, below 1 × Spark is. Logarithmic axis."
+_TIMES = "\N{MULTIPLICATION SIGN}"
+_LEGEND = f"Above 1 {_TIMES} fastchangelog is faster, below 1 {_TIMES} Spark is. Logarithmic axis."
 _LEFT, _RIGHT, _TOP, _ROW, _WIDTH = 250, 200, 78, 34, 820
 
 
@@ -114,13 +115,13 @@ def svg(bars: list[Bar], theme: Theme, title: str = _TITLE) -> str:
     for tick in (2.0**n for n in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)):
         x, colour = at(tick), theme.text if tick == 1 else theme.faint
         out.append(f'<line x1="{x:.1f}" y1="{_TOP - 12}" x2="{x:.1f}" y2="{bottom}" stroke="{colour}"/>')
-        out.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{tick:g} ×</text>')
+        out.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{tick:g} {_TIMES}</text>')
     for number, bar in enumerate(bars):
         y, (start, end) = _TOP + _ROW * number, sorted((at(1), at(bar.ratio)))
         colour = theme.faster if bar.ratio >= 1 else theme.slower
         out.append(f'<text x="{_LEFT - 12}" y="{y + 14}" text-anchor="end">{escape(bar.label)}</text>')
         out.append(f'<rect x="{start:.1f}" y="{y}" width="{max(1.0, end - start):.1f}" height="20" fill="{colour}"/>')
-        word = f"{bar.ratio:.1f} ×, {bar.against}"
+        word = f"{bar.ratio:.1f} {_TIMES}, {bar.against}"
         out.append(f'<text x="{max(end, at(1)) + 8:.1f}" y="{y + 14}">{escape(word)}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
 

@@ -4,8 +4,8 @@
 
 Owns: the table of words, where they are looked for, and the exceptions. Does not own: style that needs a reader.
 
-To check one more folder, add it to SCOPES. A file whose words are tied to sources outside the scopes (generated pages, quoted
-output, patch texts) stands in PENDING; an entry there that is no longer needed is an error, too, so the list can only shrink.
+To check one more folder, add it to SCOPES. A file whose words depend on sources outside the scopes (generated pages,
+quoted output, patch texts) is in PENDING. An entry there that is no longer needed is an error: the list only shrinks.
 """
 
 from __future__ import annotations
