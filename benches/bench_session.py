@@ -78,7 +78,7 @@ def test_split(benchmark: BenchmarkFixture, keys: int) -> None:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A state server of our own, ended afterwards."""
-    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: a socket's path has little room
+    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: the path of a socket has at most 107 bytes
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(run))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "")
     found = ensure_server()

@@ -207,7 +207,7 @@ class Pool:
         one[:, half:] = text[np.arange(half, size) % len(text)]
         self.count = count
         self._first = one[:, 0].astype(np.int64)
-        # A batch is a view from any value on, so the pool goes on for one batch after its end.
+        # A batch is a view from any value on, so the pool continues for one batch after its end.
         self._rows = np.take(one, np.arange(count + longest), axis=0, mode="wrap")
         self._offsets = pa.py_buffer(np.arange(longest + 1, dtype=np.int32) * np.int32(size))
 

@@ -177,7 +177,7 @@ def main() -> int:
     parser.add_argument("--ephemeral", action="store_true", help="as for a batch DataFrame: no state")
     parser.add_argument("--materialize", action="store_true", help="with materializations, as by default")
     args = parser.parse_args()
-    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: a socket's path has little room
+    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: the path of a socket has at most 107 bytes
     os.environ["XDG_RUNTIME_DIR"], os.environ["SPARK_LOCAL_DIRS"] = str(run), ""
     options = {"memory_budget": args.budget, "file_sync": "false"}
     if not args.materialize:

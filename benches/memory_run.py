@@ -1,7 +1,7 @@
 """The memory of a state server whose state is larger than its budget: `python benches/memory_run.py --budget 512MiB`.
 
 Owns: a run of batches as a query would give them (64 shards, two tasks at a time, materializations now and then), and
-the server's resident memory while it goes on, beside what each part of the budget says that it holds.
+the server's resident memory while it continues, beside what each part of the budget says that it holds.
 Does not own: speed, rows and specification (`bench_session`), the test that the budget holds
 (`rust/core/tests/memory.rs`).
 

@@ -50,7 +50,7 @@ class Cluster:
         self.world.add(self.root)
 
     def materialize(self) -> None:
-        """A base that waits for the next batch, which may be long in coming."""
+        """A snapshot that waits for the next batch, which may be long in coming."""
         if self.handles:
             self.engine.batch(len(self.handles), self.last, commit=False)
             with contextlib.suppress(AssertionError):  # nothing to do

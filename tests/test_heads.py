@@ -1,4 +1,4 @@
-"""Sweeps of states in process: the roots are their heads.
+"""Sweeps of embedded states: the roots are their heads.
 
 Owns: what is left of such a state, and that it opens. Does not own: the rest of a sweep (`test_sweeper`).
 """
@@ -95,7 +95,7 @@ def test_heads_that_go_while_they_are_read_are_older_than_those_that_stay(tmp_pa
     world = World.of(tmp_path / "state")
 
     class Moving(MemoryFolder):
-        """Its writer goes on: what is listed first is removed before it is read."""
+        """Its writer continues: what is listed first is removed before it is read."""
 
         left = 5
 

@@ -1,4 +1,4 @@
-"""The life of the state server's process: one starts however many ask, and it ends with what it serves."""
+"""The life of the state server's process: one starts for any number of clients, and it ends with its executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keyed state in process, as Python programs use it: data in and out, checkpoints, fencing.
+"""Embedded state, as Python programs use it: data in and out, checkpoints, fencing.
 
 Owns: what the Python face adds to the core. Does not own: the state's semantics (tested in `rust/core/src/local`),
 processes that fork or die (`test_state_process`).

@@ -1,4 +1,4 @@
-"""Bases of states in process: when they are made, what failures mean, and what a kill leaves.
+"""Snapshots of embedded states: when they are made, what failures mean, and what a kill leaves.
 
 Owns: the policy driving an open state. Does not own: the policy (`test_materialize`), what else a state does
 (`test_state`).

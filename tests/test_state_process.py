@@ -1,4 +1,4 @@
-"""Keyed state in process, in processes that fork, end or are killed.
+"""Embedded state, in processes that fork, end or are killed.
 
 Owns: what such a process leaves. Does not own: what a state does otherwise (`test_state`).
 """

@@ -1,4 +1,4 @@
-"""Savepoints of states in process: taken, moved, begun with, exported; and what must be refused."""
+"""Savepoints of embedded states: taken, moved, begun with, exported; and what must be refused."""
 
 from __future__ import annotations
 

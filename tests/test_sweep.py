@@ -1,4 +1,4 @@
-"""What a sweep decides: a model of jobs that write, commit, materialize and die while sweeps come and go.
+"""What garbage collection decides: a model of jobs that write, commit, materialize and die while sweeps run.
 
 Owns: the pure decision (`fastchangelog.sweep`). Does not own: reading and deleting (`test_sweeper`), Spark
 (`spark/test_sweep_spark`).
@@ -59,7 +59,7 @@ class Shard:
     tables: tuple[str, ...] = ()
 
     def position(self, version: str) -> int | None:
-        """The lineage's own rule: change sets up to and with a version's, nothing after a base that is not fuzzy."""
+        """The lineage's own rule: change sets up to a version's own, nothing after a snapshot that is not fuzzy."""
         versions = [v for v, _ in self.line]
         if version in versions:
             return versions.index(version) + 1
@@ -168,7 +168,7 @@ class World:
         return tuple(h for batch in self.batches for h in batch), running
 
     def sweep(self, steps: int | None = None) -> Plan:
-        """One sweep; the job may go on between its reading and its deleting; it may end after some deletions."""
+        """One sweep; the job may continue between its reading and its deleting; it may end after some deletions."""
         handles, running = self.roots()
         if steps is not None:
             self.random.choice([self.commit, self.begin, self.die, lambda: None])()

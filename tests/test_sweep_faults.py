@@ -1,5 +1,5 @@
 """Sweeps of what real engines write, on a store that lists late, with clocks that differ, beside another cluster, and
-through an hour of 503: nothing that is still needed is ever lost, and in the end nothing else is left.
+through an hour of 503: no object that is needed is ever lost, and in the end no other object is left.
 
 Owns: those troubles. Does not own: sweeps on a store that behaves (`test_sweeper`), the decision (`test_sweep`).
 """
@@ -41,7 +41,7 @@ def place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
 
 
 def grown(place: Callable[..., Place], *queries: str) -> Place:
-    """Clusters with batches and bases, and unreferenced objects; all of them three days old."""
+    """Clusters with batches and snapshots, and unreferenced objects; all of them three days old."""
     found = place(*queries)
     for cluster in found.clusters:
         for number in range(7):
@@ -55,7 +55,7 @@ def grown(place: Callable[..., Place], *queries: str) -> Place:
 
 
 def trouble(rng: random.Random, world: World) -> None:
-    """New weather: how late the store lists, what the next objects' clock is ahead, whether it answers."""
+    """New conditions: how late the store lists, what the next objects' clock is ahead, whether it answers."""
     late = rng.choice([0.0, 0.0, 60.0, 0.9 * DAY])
     world.lag = lambda: rng.random() * late
     world.ahead = rng.choice([0.0, 0.0, -HOUR, HOUR, -0.9 * DAY, 0.9 * DAY])
@@ -150,7 +150,7 @@ def test_invariant_4_a_former_time_of_the_mark_in_a_late_listing_makes_no_wait_s
     cluster.materialize()
     found.sweep()
     world.now += 5 * DAY
-    cluster.batch()  # it takes the new base over, and sets the old one free
+    cluster.batch()  # it takes the new snapshot over, and sets the old one free
     # Listings show the former mark for another hour, and everything else as it is.
     mark, show = f"{cluster.folder}/{SWEEP_MARK}", world._show
 
@@ -222,7 +222,7 @@ def test_p6_a_state_in_process_whose_newest_heads_are_not_listed_yet_loses_nothi
     make(tmp_path / "state")
     world = World.of(tmp_path / "state")
     world.lag = lambda: 0.9 * DAY
-    # The writer goes on: its new heads are listed late, and so are the deletions of its old ones.
+    # The writer continues: its new heads are listed late, and so are the deletions of its old ones.
     with fc.open_state(f"file://{tmp_path}/state", name="profiles") as st:
         table = st.value_state("t", key="string", value="long")
         for number in range(20, 24):
@@ -405,7 +405,7 @@ def test_p6_the_clock_of_the_sweeping_machine_decides_nothing(place: Callable[..
     assert twin.names() == right.names()
 
 
-# --- a store that is ill for an hour, and heals
+# --- a store that fails for an hour, and recovers
 
 
 def test_p6_an_hour_of_503_from_any_call_on_deletes_nothing_needed_and_the_next_sweep_goes_on(

@@ -96,7 +96,7 @@ def test_p6_a_folder_that_no_handle_names_stays_while_a_handle_has_no_home(histo
 def test_p6_two_queries_from_copies_of_one_checkpoint_share_a_folder_and_each_keeps_what_it_needs(
     tmp_path: Path,
 ) -> None:
-    """Both have the same query id; one goes on from batch 3, the other from batch 5, and both make bases."""
+    """Both have the same query id; one continues from batch 3, the other from batch 5, and both make snapshots."""
     engines = [Engine(tmp_path / name, tmp_path / "state") for name in ("one", "two")]
     handles: list[list[str]] = [[], []]
     for number in range(6):

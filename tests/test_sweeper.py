@@ -28,11 +28,11 @@ META, MARK = f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{SWEEP_MARK}"
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """Twelve batches; bases in 4 and 9; index objects, a failed materialization, attempts that lost."""
+    """Twelve batches; snapshots in 4 and 9; index objects, a failed materialization, attempts that lost."""
 
     world: World
     handles: tuple[str, ...]
-    #: After one more base that no handle names yet, and after the batch that takes it over.
+    #: After one more snapshot that no handle names yet, and after the batch that takes it over.
     idle: World
     taken_over: World
     last: str

@@ -1,4 +1,4 @@
-"""The upkeep of shards against a server that is told what to say: which policy a shard follows, and since when."""
+"""Materialization in the server, against a scripted server: which policy a shard follows, and since when."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_e03_p6_the_state_server_killed_during_materialization_and_restore(start
     for point in BACKGROUND_POINTS:
         strike(run, "state server", point)
     for point in RESTORE_POINTS:
-        warm(run, 3)  # so that there is a base to restore from
+        warm(run, 3)  # so that there is a snapshot to restore from
         run.kill("state server")
         run.forget_state_server()
         strike(run, "state server", point)

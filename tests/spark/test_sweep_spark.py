@@ -127,7 +127,7 @@ def test_p6_after_a_sweep_the_query_goes_on_and_an_old_batch_restores(
     assert {f"{folder}/{name}" for name in named} <= objects(state) < before
     assert objects(state) == {f"{folder}/{e.name}" for e in second.reachable}
 
-    # A copy of the checkpoint as of batch 5, and of the state, go on from there …
+    # A copy of the checkpoint as of batch 5, and of the state, continue from there …
     old = tmp_path / "old"
     shutil.copytree(checkpoint, old)
     for log, last in (("commits", 5), ("offsets", 6), ("sources/0", 6)):  # batch 6 was planned when it crashed
@@ -247,7 +247,7 @@ def test_batches_whose_state_spark_has_removed_are_not_counted(
     said = [note for note in report.notes if "Spark has removed its state" in note]
     assert len(said) == 3
     assert "oldest version in" in said[0]
-    # Nothing of the newest batch: it is the one that a query goes on from.
+    # Nothing of the newest batch: it is the one that a query continues from.
     remove_versions(checkpoint, 4, 5, 6)
     (report,) = sweep(spark, tmp_path / "state", checkpoint)
     assert "batch 5" in str(report.kept_because)

@@ -1,4 +1,4 @@
-"""The changelog on Azure: the same promises as on S3, in that store's words.
+"""The changelog on Azure: the same promises as on S3.
 
 Owns: what differs from S3: addresses, options, the words of refusals, create-only writes.
 Does not own: what every HTTP store shares (`test_store_faults`).

@@ -1,7 +1,7 @@
 """The changelog on S3: what is written is read back, by any address and options that S3's users know, in few requests.
 
-Owns: the good days, the bill, create-only writes, addresses, `spark.hadoop.fs.s3a.*`.
-Does not own: bad days (`test_store_faults`), where credentials come from, and secrecy (`test_s3_credentials`).
+Owns: operation without faults, the number of requests, create-only writes, addresses, `spark.hadoop.fs.s3a.*`.
+Does not own: faults (`test_store_faults`), where credentials come from, and secrecy (`test_s3_credentials`).
 """
 
 from __future__ import annotations

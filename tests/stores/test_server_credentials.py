@@ -1,4 +1,4 @@
-"""Credentials that change under a state server: what is open goes on with the newest ones.
+"""Credentials that change under a state server: what is open continues with the newest ones.
 
 Owns: sessions of a real server process at an S3 server that refuses what has been revoked.
 Does not own: where credentials come from (`test_s3_credentials`), the worker's questions (tests/test_renewal).
