@@ -3,7 +3,7 @@
     restart_compare.py [--keys N …] [--rows N] [--rounds N] [--variants eager lazy native] [--latency-ms N]
                        [--limit SECONDS] [--out FILE]
 
-Each query is filled with all keys and stopped, in a process of its own, with a snapshot and a little log after it. It is
+Each query is filled with all keys and stopped, in a process of its own, with a snapshot and a short log after it. It is
 then started again, in another process and on an empty local disk: a small query first, so that imports and JIT are not
 measured, then the real one with one batch of `--rows` rows. Each round restarts a copy of the same checkpoint, the
 variants in turns. `--latency-ms` adds rounds with the state in an S3 server (moto) behind a proxy with that latency;
