@@ -37,7 +37,7 @@ K8S = {"spark.master": "k8s://https://api:6443"}
             1024,
             "2048 MiB",
         ),
-        # No cluster manager limits memory: a share of the machine.
+        # No manager counts: a share of the machine.
         ({"spark.master": "local[4]"}, Limits(machine=24 * GIB), 3072, "an eighth of the machine"),
         ({"spark.master": "spark://host:7077"}, Limits(machine=8 * GIB), 1024, "an eighth of the machine"),
         ({}, Limits(), 1024, "nothing is known"),

@@ -30,7 +30,7 @@ class Ring:
 garbage = weakref.ref(Ring())
 gc.disable()
 task.settle("split")
-assert garbage() is None, "unreachable objects must be collected before the rest is frozen"
+assert garbage() is None, "unreachable objects must go before the rest is frozen"
 first = gc.get_freeze_count()
 assert first > 50_000, first
 assert len(gc.get_objects()) < 1_000, len(gc.get_objects())

@@ -1,4 +1,4 @@
-"""Materialization in the server, against a scripted server: which policy a shard follows, and since when."""
+"""The materializers of shards against a fake server: which policy a shard follows, and since when."""
 
 from __future__ import annotations
 
