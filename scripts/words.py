@@ -23,6 +23,7 @@ WORDS: tuple[tuple[re.Pattern[str], str, tuple[str, ...]], ...] = (
         "name the component, or use the passive voice",
         (),
     ),
+    (re.compile(r"\b[Ww]ho (?:open|close|wait|name|make|need|give|hold)s\b"), "name the component", ()),
     (re.compile(r"\b[Ff]loor(?:s)\b|\bupstair(?:s)\b"), "layers", (".md",)),
     (re.compile(r"\bback-(?:pressure)\b", re.IGNORECASE), "backpressure", (".md", ".py")),
 )
