@@ -32,8 +32,8 @@ from bench_session import _INPUT, GROUPS, PAYLOAD, spec
 from memory_run import SAMPLE, Watch
 
 from fastchangelog import _internal, config
-from fastchangelog.place import Place
 from fastchangelog.server import ensure_server, open_session
+from fastchangelog.server.paths import ServerPaths
 
 ROWS = 50_000
 """Rows that are made at a time."""
@@ -190,7 +190,7 @@ def main() -> int:
         try:
             good &= measure(args, data, options, keys)
         finally:
-            _internal.ServerClient(str(Place.here().socket)).shutdown()
+            _internal.ServerClient(str(ServerPaths.here().socket)).shutdown()
             shutil.rmtree(data, ignore_errors=True)
     shutil.rmtree(run, ignore_errors=True)
     return 0 if good else 1

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError
-from fastchangelog.place import Place
+from fastchangelog.server.paths import ServerPaths
 
 __all__ = ["metrics"]
 
@@ -50,11 +50,11 @@ def metrics() -> dict[str, int]:
 
 
 def _of_state_server() -> dict[str, int]:
-    place = Place.here()
-    if not place.socket.exists():
+    paths = ServerPaths.here()
+    if not paths.socket.exists():
         return {}
     try:
-        found: dict[str, int] = json.loads(_internal.ServerClient(str(place.socket), timeout_seconds=5.0).metrics())
+        found: dict[str, int] = json.loads(_internal.ServerClient(str(paths.socket), timeout_seconds=5.0).metrics())
     except FastChangelogError:
         return {}
     return found

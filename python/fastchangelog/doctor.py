@@ -110,7 +110,7 @@ def _memory() -> Finding:
     found = re.search(r"MemAvailable:\s+(\d+) kB", text)
     available = int(found.group(1)) * 1024 if found else 0
     try:
-        from fastchangelog import memory
+        from fastchangelog.server import memory
     except ImportError:
         return Finding("memory", True, f"{available / 1e9:.1f} GB available")
     limits = memory.Limits.here()

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from fastchangelog import _internal
-from fastchangelog.place import Place
+from fastchangelog.server.paths import ServerPaths
 
 __all__ = ["LEAST", "MARGIN", "PAUSE", "Renewal", "credentials"]
 
@@ -103,5 +103,5 @@ def credentials(storage_options: Mapping[str, str], ends: float | None) -> dict[
 
 
 def _send(renewal: str) -> None:
-    place = Place.here()
-    _internal.ServerClient(str(place.socket), log=str(place.log)).renew(renewal)
+    paths = ServerPaths.here()
+    _internal.ServerClient(str(paths.socket), log=str(paths.log)).renew(renewal)

@@ -14,8 +14,9 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fastchangelog import _internal, config, memory
+from fastchangelog import _internal, config
 from fastchangelog.errors import InvalidArgument, StateNotFoundError
+from fastchangelog.server import memory
 from fastchangelog.spark import redaction
 
 if TYPE_CHECKING:

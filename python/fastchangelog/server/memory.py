@@ -21,7 +21,7 @@ from pathlib import Path
 from fastchangelog import config
 from fastchangelog.errors import InvalidArgument
 
-__all__ = ["CONFS", "Budget", "Limits", "default_budget", "needed_address_space", "objection"]
+__all__ = ["CONFS", "Budget", "Limits", "default_budget", "needed_address_space", "objection", "with_budget"]
 
 MIN_BUDGET = 64 << 20
 """No default is less: below, the caches are of little use."""
@@ -32,7 +32,7 @@ OVERHEAD_SHARE = 2
 MACHINE_SHARE = 8
 """A server takes this part of a machine's memory (1/n) where no cluster manager counts."""
 
-ROOM_SHARE = 2
+CONTAINER_SHARE = 2
 """A server takes this part (1/n) of what a container has beyond the JVM's heap."""
 
 ADDRESS_SPACE = 1 << 30
@@ -56,7 +56,7 @@ _UNITS = {"": 1 << 20, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the system says: bytes, None where there is no limit or nobody knows it."""
+    """What the system says: bytes, None where there is no limit or it is unknown."""
 
     machine: int | None = None
     cgroup: int | None = None
@@ -101,7 +101,7 @@ def _heap(confs: Mapping[str, str]) -> int:
 
 
 def _is_local(confs: Mapping[str, str]) -> bool:
-    # local-cluster starts executors as a cluster does, but nobody counts their memory.
+    # local-cluster starts executors as a cluster does, but no manager counts their memory.
     return confs.get("spark.master", "local").startswith("local[") or confs.get("spark.master", "local") == "local"
 
 
@@ -130,7 +130,8 @@ def overhead(confs: Mapping[str, str]) -> int | None:
 
 
 def default_budget(confs: Mapping[str, str], limits: Limits) -> Budget:
-    """The budget of a server for which nobody asked for one: the least that the limits allow, but not too little.
+    """The budget of a server without the option `memory_budget`: the least that the limits allow, but at least
+    `MIN_BUDGET`.
 
     >>> default_budget({"spark.master": "yarn", "spark.executor.memoryOverhead": "4g"}, Limits(machine=64 << 30))
     Budget(bytes=2147483648, why='half of the memory overhead of an executor, 4096 MiB')
@@ -145,7 +146,7 @@ def default_budget(confs: Mapping[str, str], limits: Limits) -> Budget:
     if limits.cgroup is not None:
         room = max(limits.cgroup - _heap(confs), 0)
         why = f"half of what the container's {_mib(limits.cgroup)} leave beside the heap"
-        found.append(Budget(room // ROOM_SHARE, why))
+        found.append(Budget(room // CONTAINER_SHARE, why))
     if limits.address_space is not None:
         why = f"what spark.executor.pyspark.memory allows, {_mib(limits.address_space)} of addresses"
         found.append(Budget((limits.address_space - ADDRESS_SPACE) // 2, why))
@@ -196,6 +197,30 @@ def asked_budget(options: Mapping[str, str]) -> int | None:
     """The budget that a query asks for; None if it leaves it to us."""
     text = options.get("memory_budget")
     return None if text is None else config.size("memory_budget", text)
+
+
+def with_budget(options: Mapping[str, str], confs: Mapping[str, str], limits: Limits) -> tuple[dict[str, str], str]:
+    """The options with a memory budget, and the reason for it, which goes to the server's log."""
+    budget = asked_budget(options)
+    if budget is None:
+        default = default_budget(confs, limits)
+        budget, remark = default.bytes, default.why
+    else:
+        check_container(budget, limits)
+        remark = objection(budget, confs, limits) or "as the option says"
+    _check_address_space(budget, limits.address_space)
+    return {**options, "memory_budget": str(budget)}, remark
+
+
+def _check_address_space(budget: int, limit: int | None) -> None:
+    """A server inherits its starter's limit on address space; one that cannot fit is refused with the reason."""
+    needed = needed_address_space(budget)
+    if limit is not None and limit < needed:
+        raise InvalidArgument(
+            f"`spark.executor.pyspark.memory` limits the address space of this worker, and so of the state server, "
+            f"to {limit >> 20} MiB; the server needs {needed >> 20} MiB for its `memory_budget` of {budget >> 20} MiB: "
+            f"unset `spark.executor.pyspark.memory`, raise it, or lower the option `memory_budget`"
+        )
 
 
 def cgroup_limit(root: Path) -> int | None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fastchangelog import memory, server
 from fastchangelog.errors import InvalidArgument
-from fastchangelog.memory import Limits, cgroup_limit, default_budget, objection
+from fastchangelog.server import memory
+from fastchangelog.server.memory import Limits, cgroup_limit, default_budget, objection
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -37,7 +37,7 @@ K8S = {"spark.master": "k8s://https://api:6443"}
             1024,
             "2048 MiB",
         ),
-        # Nobody counts: a share of the machine.
+        # No manager counts: a share of the machine.
         ({"spark.master": "local[4]"}, Limits(machine=24 * GIB), 3072, "an eighth of the machine"),
         ({"spark.master": "spark://host:7077"}, Limits(machine=8 * GIB), 1024, "an eighth of the machine"),
         ({}, Limits(), 1024, "nothing is known"),
@@ -133,13 +133,13 @@ def test_version_1_of_control_groups_is_read_too(tmp_path: Path) -> None:
 
 def test_a_server_is_started_with_the_budget_and_the_reason() -> None:
     confs = {"spark.master": "local[2]"}
-    options, remark = server._with_budget({"compression": "lz4"}, confs, Limits(machine=8 * GIB))
+    options, remark = memory.with_budget({"compression": "lz4"}, confs, Limits(machine=8 * GIB))
     assert options == {"compression": "lz4", "memory_budget": str(GIB)}
     assert "an eighth of the machine" in remark
-    options, remark = server._with_budget({"memory_budget": "2GiB"}, confs, Limits(cgroup=2 * GIB))
+    options, remark = memory.with_budget({"memory_budget": "2GiB"}, confs, Limits(cgroup=2 * GIB))
     assert options == {"memory_budget": str(2 * GIB)}
     assert "give the container more memory" in remark
     with pytest.raises(InvalidArgument, match="more than the 1024 MiB that this container"):
-        server._with_budget({"memory_budget": "2GiB"}, confs, Limits(cgroup=GIB))
+        memory.with_budget({"memory_budget": "2GiB"}, confs, Limits(cgroup=GIB))
     with pytest.raises(InvalidArgument, match=r"unset `spark\.executor\.pyspark\.memory`"):
-        server._with_budget({}, confs, Limits(machine=8 * GIB, address_space=GIB))
+        memory.with_budget({}, confs, Limits(machine=8 * GIB, address_space=GIB))

@@ -1,12 +1,12 @@
-"""Where the state server of this executor lives: its identity, its folders, its parent.
+"""The files of this executor's state server: its identity, its socket, its folders.
 
-Owns: the identity, short socket paths, private folders, the search for the executor's JVM.
-Does not own: starting or running the server.
+Owns: the identity, short socket paths, private folders.
+Does not own: starting or running the server (`server.client`, `server.process`).
 
 Spark gives each Python worker `SPARK_LOCAL_DIRS`: the block manager's own folders, named at random for each
-SparkContext and executor and removed by `spark.stop()` or with the executor. So they are the identity of a server, the
-place of its data, and the sign of its end, all in one. Without them (no Spark) the temp folder stands in, and a server
-ends when nobody has been connected for a while.
+SparkContext and executor and removed by `spark.stop()` or with the executor. So they give a server its
+identity, hold its data, and their removal is its end. Without them (no Spark) the temp folder is used, and a server
+ends when no client has been connected for a while.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument, PermissionDeniedError
 
-__all__ = ["Jvm", "Place"]
+__all__ = ["ServerPaths"]
 
 MAX_SOCKET_PATH = 100
 """Bytes of a socket's path. The system's limit is 108 with the closing zero (104 on BSD)."""
@@ -30,12 +30,12 @@ MAX_SOCKET_PATH = 100
 SOCKET = "s"
 LOG = "server.log"
 MARKER = "alive"
-"""File in the data folder; when it is gone, somebody removed the folder."""
+"""File in the data folder; when it is gone, the folder was removed."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """The state server's place for one executor and one version of the package."""
+class ServerPaths:
+    """The state server's paths for one executor and one version of the package."""
 
     run_dir: Path
     """Private folder of the socket, the locks and the log."""
@@ -57,8 +57,8 @@ class Place:
         return self.run_dir / LOG
 
     @classmethod
-    def here(cls, environ: Mapping[str, str] = os.environ) -> Place:
-        """The place for this process, without touching the disk."""
+    def here(cls, environ: Mapping[str, str] = os.environ) -> ServerPaths:
+        """The paths for this process, without touching the disk."""
         local_dirs = environ.get("SPARK_LOCAL_DIRS", "")
         first = next((d for d in local_dirs.split(",") if d), "")
         spark_owned = Path(first).name.startswith("blockmgr-")
@@ -70,7 +70,7 @@ class Place:
         return cls(run_dir, data_dir, spark_owned)
 
     def prepare(self) -> None:
-        """Makes the run folder, for this user only. Refuses a folder that somebody else could have prepared."""
+        """Makes the run folder, for this user only. Refuses a folder that another user could have prepared."""
         private_dir(self.run_dir.parent)
         private_dir(self.run_dir)
 
@@ -90,7 +90,7 @@ def _short_base(environ: Mapping[str, str], uid: int, name: str) -> Path:
 
 
 def private_dir(path: Path) -> None:
-    """Makes `path` a folder that belongs to this user and that nobody else can enter."""
+    """Makes `path` a folder that belongs to this user and that no other user can enter."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
@@ -101,57 +101,3 @@ def private_dir(path: Path) -> None:
             f"{path} is not a folder that only this user can enter (owner {found.st_uid}, mode "
             f"{stat.S_IMODE(found.st_mode):o}); remove it, or set XDG_RUNTIME_DIR to a private folder"
         )
-
-
-@dataclass(frozen=True)
-class Jvm:
-    """A Java process, told apart from later ones with the same pid by the time it started."""
-
-    pid: int
-    start: int
-
-    @classmethod
-    def nearest(cls, pid: int | None = None) -> Jvm | None:
-        """The nearest `java` among the ancestors of `pid` (default: this process); None when there is none.
-
-        In `local-cluster` the ancestors hold two: the nearest is the executor's, the other the driver's.
-        """
-        current = os.getppid() if pid is None else pid
-        while current > 1:
-            found = _stat(current)
-            if found is None:
-                return None
-            name, parent, start = found
-            if name == "java":
-                return cls(current, start)
-            current = parent
-        return None
-
-    def alive(self) -> bool:
-        """True while this very process runs."""
-        found = _stat(self.pid)
-        return found is not None and found[2] == self.start
-
-    def pidfd(self) -> int | None:
-        """A descriptor that becomes readable when the process ends; None where the system has none, or it has ended."""
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):
-            return None
-        if self.alive():
-            return descriptor
-        os.close(descriptor)
-        return None
-
-
-def _stat(pid: int) -> tuple[str, int, int] | None:
-    """Name, parent and start time of a process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    name = text[text.index("(") + 1 : text.rindex(")")]
-    fields = text[text.rindex(")") + 2 :].split()
-    if fields[0] in ("Z", "X"):
-        return None
-    return name, int(fields[1]), int(fields[19])

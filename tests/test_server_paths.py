@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fastchangelog.errors import InvalidArgument, PermissionDeniedError
-from fastchangelog.place import MAX_SOCKET_PATH, Jvm, Place, private_dir
+from fastchangelog.server.jvm import Jvm
+from fastchangelog.server.paths import MAX_SOCKET_PATH, ServerPaths, private_dir
 
 CLUSTER_DIR = (
     "/tmp/spark-0e856bb6-870d-42c0-9d5b-0e3f455e30ee/executor-48344a2f-20aa-4336-9d90-e41799aefba5/"
@@ -18,10 +19,10 @@ CLUSTER_DIR = (
 
 def test_one_place_for_each_set_of_local_folders(tmp_path: Path) -> None:
     run = {"XDG_RUNTIME_DIR": str(tmp_path)}
-    a = Place.here({**run, "SPARK_LOCAL_DIRS": CLUSTER_DIR})
-    again = Place.here({**run, "SPARK_LOCAL_DIRS": CLUSTER_DIR})
-    b = Place.here({**run, "SPARK_LOCAL_DIRS": CLUSTER_DIR[:-1] + "0"})
-    none = Place.here(run)
+    a = ServerPaths.here({**run, "SPARK_LOCAL_DIRS": CLUSTER_DIR})
+    again = ServerPaths.here({**run, "SPARK_LOCAL_DIRS": CLUSTER_DIR})
+    b = ServerPaths.here({**run, "SPARK_LOCAL_DIRS": CLUSTER_DIR[:-1] + "0"})
+    none = ServerPaths.here(run)
     assert a == again
     assert len({a.run_dir, b.run_dir, none.run_dir}) == 3
     assert a.spark_owned
@@ -31,29 +32,29 @@ def test_one_place_for_each_set_of_local_folders(tmp_path: Path) -> None:
 
 
 def test_l07_of_several_local_folders_the_first_holds_the_data() -> None:
-    place = Place.here({"SPARK_LOCAL_DIRS": "/ssd/blockmgr-1,/hdd/blockmgr-2"})
-    assert place.data_dir.parent == Path("/ssd/blockmgr-1")
+    paths = ServerPaths.here({"SPARK_LOCAL_DIRS": "/ssd/blockmgr-1,/hdd/blockmgr-2"})
+    assert paths.data_dir.parent == Path("/ssd/blockmgr-1")
 
 
 def test_a_users_own_local_dirs_are_not_mistaken_for_sparks() -> None:
     """On a driver, or outside of Spark, the variable may be the user's: nobody removes that folder."""
-    place = Place.here({"SPARK_LOCAL_DIRS": "/ssd"})
-    assert not place.spark_owned
-    assert not place.data_dir.is_relative_to("/ssd")
+    paths = ServerPaths.here({"SPARK_LOCAL_DIRS": "/ssd"})
+    assert not paths.spark_owned
+    assert not paths.data_dir.is_relative_to("/ssd")
 
 
 def test_socket_paths_are_short_however_long_the_folders(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 90)
     deep.mkdir()
-    place = Place.here({"SPARK_LOCAL_DIRS": CLUSTER_DIR * 5, "XDG_RUNTIME_DIR": str(deep)})
-    assert len(os.fsencode(place.socket)) < MAX_SOCKET_PATH
-    assert not place.socket.is_relative_to(deep), "falls back where the path would be too long"
+    paths = ServerPaths.here({"SPARK_LOCAL_DIRS": CLUSTER_DIR * 5, "XDG_RUNTIME_DIR": str(deep)})
+    assert len(os.fsencode(paths.socket)) < MAX_SOCKET_PATH
+    assert not paths.socket.is_relative_to(deep), "falls back where the path would be too long"
 
 
 def test_no_folder_that_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(InvalidArgument, match="XDG_RUNTIME_DIR"):
-        Place.here({})
+        ServerPaths.here({})
 
 
 def test_folders_that_others_can_enter_are_refused(tmp_path: Path) -> None:
