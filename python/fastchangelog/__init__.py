@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from fastchangelog import spark
     from fastchangelog.changelog import Change, ChangelogHandle, ChangelogReader, ChangelogStorage, ChangelogWriter
     from fastchangelog.counters import metrics
-    from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer
+    from fastchangelog.materialization.periodic import PeriodicMaterializer
+    from fastchangelog.materialization.policy import MaterializationPolicy
     from fastchangelog.state import Handle, State, ValueState, open_state
     from fastchangelog.state_types import AggregatingState, ListState, MapState
 
@@ -111,8 +112,8 @@ _LAZY: dict[str, str | None] = {
     "Handle": "fastchangelog.state",
     "ListState": "fastchangelog.state_types",
     "MapState": "fastchangelog.state_types",
-    "MaterializationPolicy": "fastchangelog.materialize",
-    "PeriodicMaterializer": "fastchangelog.materialize",
+    "MaterializationPolicy": "fastchangelog.materialization.policy",
+    "PeriodicMaterializer": "fastchangelog.materialization.periodic",
     "State": "fastchangelog.state",
     "ValueState": "fastchangelog.state",
     "metrics": "fastchangelog.counters",

@@ -36,10 +36,10 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.aggregates import Aggregate
-from fastchangelog.bases import Bases
 from fastchangelog.config import OptionValue, StorageOption, ask, gather_options, gather_storage_options, split_provider
 from fastchangelog.errors import InvalidArgument
-from fastchangelog.materialize import MaterializationPolicy
+from fastchangelog.materialization.embedded import EmbeddedMaterializer
+from fastchangelog.materialization.policy import MaterializationPolicy
 from fastchangelog.schema import arrow_type
 from fastchangelog.state_data import array_of
 from fastchangelog.state_types import AggregatingState, ByKey, ListState, MapState, calls_of
@@ -99,7 +99,7 @@ the name, or let it be made (create=True, and not read_only)
     begin = None if savepoint is None else _folder(savepoint, storage_options)
     texts = {"restore": "lazy", **gather_options(options)}
     native = _internal.LocalState(uri, name, texts, store, start, read_only, create, asked, begin)
-    return State(native, None if read_only else Bases(native, MaterializationPolicy.from_options(texts)))
+    return State(native, None if read_only else EmbeddedMaterializer(native, MaterializationPolicy.from_options(texts)))
 
 
 def _folder(uri: str, storage_options: Mapping[str, StorageOption] | None) -> _internal.SavepointFolder:
@@ -186,9 +186,9 @@ class State:
     10
     """
 
-    def __init__(self, native: _internal.LocalState, bases: Bases | None) -> None:
+    def __init__(self, native: _internal.LocalState, materializer: EmbeddedMaterializer | None) -> None:
         self._native = native
-        self._bases = bases
+        self._materializer = materializer
 
     @property
     def uri(self) -> str:
@@ -351,7 +351,7 @@ class State:
         """
         if checkpoint and not self.read_only and not self.closed:
             self.checkpoint()
-            if self._bases is not None and self._bases.finish():
+            if self._materializer is not None and self._materializer.finish():
                 self.checkpoint()
         self._end()
 
@@ -368,8 +368,8 @@ class State:
 
     def _end(self) -> None:
         self._native.close()
-        if self._bases is not None:
-            self._bases.close()
+        if self._materializer is not None:
+            self._materializer.close()
 
     def __repr__(self) -> str:
         return f"State({self.uri!r}{', read_only' * self.read_only}{', closed' * self.closed})"

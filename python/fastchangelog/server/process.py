@@ -26,11 +26,11 @@ from typing import Any
 
 from fastchangelog import _internal, config
 from fastchangelog.errors import ClosedError, FastChangelogError, kind_of
+from fastchangelog.materialization.server import ShardMaterializers
 from fastchangelog.server.client import START_POLL, is_answering
 from fastchangelog.server.jvm import Jvm
 from fastchangelog.server.paths import MARKER, ServerPaths
 from fastchangelog.server.shutdown import ShutdownPolicy
-from fastchangelog.upkeep import Materializers
 
 __all__ = ["main"]
 
@@ -213,7 +213,7 @@ def _watch(settings: ProcessSettings, server: _internal.Server, announce: Callab
 def _maintain(server: _internal.Server, stopping: threading.Event) -> None:
     """Materializes by policy and closes idle shards, until the end."""
     with ThreadPoolExecutor(MATERIALIZATION_THREADS, thread_name_prefix="fcl-materialize") as pool:
-        materializers = Materializers(server, pool)
+        materializers = ShardMaterializers(server, pool)
         while not stopping.wait(POLL_INTERVAL):
             try:
                 materializers.poll()

@@ -1,6 +1,6 @@
 """Bases of states in process: when they are made, what failures mean, and what a kill leaves.
 
-Owns: the policy driving an open state. Does not own: the policy (`test_materialize`), what else a state does
+Owns: the policy driving an open state. Does not own: the policy (`test_materialization`), what else a state does
 (`test_state`).
 """
 
@@ -39,7 +39,7 @@ EAGER = {**FAST, "materialization_log_bytes": 1, "materialization_max_failures":
 
 def wait_for(st: fc.State, what: Callable[[Any], bool]) -> None:
     """Waits until the state's materializer is as asked for."""
-    bases = st._bases
+    bases = st._materializer
     assert bases is not None
     with bases.changed:
         assert bases.changed.wait_for(lambda: what(bases.materializer), PATIENCE)
@@ -91,7 +91,7 @@ def test_a_close_waits_for_a_base_that_the_log_asks_for(root: str) -> None:
 def test_z01_a_close_does_not_wait_for_a_base_that_only_time_asks_for(root: str) -> None:
     st = fc.open_state(root, options={**FAST, "materialization_interval": "1h"})
     st.value_state("t", key="int", value="int")[1] = 1
-    bases = st._bases
+    bases = st._materializer
     assert bases is not None
     assert 0 <= bases.materializer.next_due - time.monotonic() <= 3600
     bases.materializer.trigger()
@@ -109,7 +109,7 @@ def test_a16_after_too_many_failures_nothing_more_is_changed_and_nothing_is_lost
     table = st.value_state("t", key="string", value="binary")
     blocker.write_text("a file where a folder must be")
     table["a"] = os.urandom(100_000)
-    bases = st._bases
+    bases = st._materializer
     assert bases is not None
     for failures in (1, 2):
         bases.materializer.trigger()
@@ -165,7 +165,7 @@ def test_a_state_that_nobody_holds_is_closed_while_a_base_is_made(root: str) -> 
     st.value_state("t", key="int", value="int")[1] = 1
     st.checkpoint()
     gone = threading.Event()
-    weakref.finalize(st._bases, gone.set)
+    weakref.finalize(st._materializer, gone.set)
     del st
     gc.collect()
     assert gone.wait(PATIENCE)
@@ -178,4 +178,4 @@ def test_readers_make_no_bases(root: str) -> None:
         st.value_state("t", key="int", value="int")[1] = 1
         st.checkpoint()
         with fc.open_state(root, options=EAGER, read_only=True) as reader:
-            assert (reader._bases, reader._native.begin_materialize()) == (None, None)
+            assert (reader._materializer, reader._native.begin_materialize()) == (None, None)

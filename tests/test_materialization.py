@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastchangelog.errors import ClosedError, InvalidArgument, StoreError
-from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer, Progress
+from fastchangelog.materialization.periodic import PeriodicMaterializer
+from fastchangelog.materialization.policy import MaterializationPolicy, Progress
 
 
 class Clock:

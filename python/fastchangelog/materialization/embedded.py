@@ -1,11 +1,11 @@
-"""New bases of a state in process: its materializer, and what its failures mean.
+"""Materialization of an embedded state: its materializer, and what its failures mean.
 
 Owns: when the materializer is polled, what the close of a state waits for.
-Does not own: the policy (`materialize`), what a materialization does (the core), threads (the core's).
+Does not own: the policy (`policy`), the loop (`periodic`), what a materialization does and its threads (the core).
 
-Only a checkpoint can carry a new base, and only checkpoints make the log longer. So there is no thread that waits for a
-time: the core tells of each checkpoint that has ended, and of each change that it refused, and then the materializer is
-polled, on the thread that ends futures. What is due by time alone begins with the first checkpoint after that time.
+Only a checkpoint installs a new snapshot, and only checkpoints make the log longer. So there is no timer thread: the
+core reports each checkpoint that has ended and each change that it refused, and then the materializer is polled, on
+the thread that resolves futures. A run that is due by time alone begins with the first checkpoint after that time.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fastchangelog.errors import StoreError
-from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer, Progress, replay_speed
+from fastchangelog.materialization.periodic import PeriodicMaterializer
+from fastchangelog.materialization.policy import MaterializationPolicy, Progress, replay_speed
 
 if TYPE_CHECKING:
     from fastchangelog import _internal
 
-__all__ = ["Bases"]
+__all__ = ["EmbeddedMaterializer"]
 
 
-class Bases:
+class EmbeddedMaterializer:
     """The materializer of one open state, which any thread may poll.
 
-    The state's core keeps no reference to this: a state that nobody holds any more is closed.
+    The state's core keeps no reference to this object: an unreferenced state is closed.
     """
 
     def __init__(self, native: _internal.LocalState, policy: MaterializationPolicy) -> None:
         self.changed = threading.Condition()
-        """Told after each poll."""
+        """Notified after each poll."""
         self._native = native
         self._refused = False
         self._pid = os.getpid()
@@ -44,14 +45,14 @@ class Bases:
         self.poll()
 
     def poll(self) -> None:
-        """Ends a materialization that is done, and begins one that is due."""
+        """Ends a run that is done, and begins one that is due."""
         with self.changed:
             self._poll()
             self.changed.notify_all()
 
     def finish(self) -> bool:
-        """Waits for a new base, if the log is so long that the policy asks for one; true if the next checkpoint has one
-        to carry. So the log of programs that run for a moment only does not grow for ever."""
+        """Waits for a new snapshot, if the length of the log requires one; true if the next checkpoint will install it.
+        Without this wait the log of short programs would grow without bound."""
         with self.changed:
             self._poll()
             materializer = self.materializer
@@ -62,8 +63,8 @@ class Bases:
             return materializer.completed > completed
 
     def close(self) -> None:
-        """Gives up what is under way."""
-        if os.getpid() == self._pid:  # in a forked child, who held the lock may not exist
+        """Aborts the current run."""
+        if os.getpid() == self._pid:  # in a forked child the thread that held the lock does not exist
             with self.changed:
                 self.materializer.close()
                 self.changed.notify_all()
@@ -82,56 +83,58 @@ class Bases:
 
 
 class _Target:
-    """A state as `PeriodicMaterializer` wants it."""
+    """Adapts an embedded state to `periodic.Target`."""
 
-    def __init__(self, native: _internal.LocalState, bases: weakref.ref[Bases]) -> None:
+    def __init__(self, native: _internal.LocalState, owner: weakref.ref[EmbeddedMaterializer]) -> None:
         self._native = native
-        self._bases = bases
+        self._owner = owner
         self._speed = replay_speed(native.metrics())
 
     def progress(self) -> Progress:
-        """What has gathered since the newest base."""
+        """The log since the newest snapshot."""
         log_bytes, segments, state_bytes = self._native.progress()
         return Progress(log_bytes, state_bytes, segments, log_bytes / self._speed)
 
     def begin(self) -> _Run | None:
-        """See `materialize.Target`."""
+        """See `periodic.Target`."""
         run = self._native.begin_materialize()
-        return None if run is None else _Run(run, self._bases)
+        return None if run is None else _Run(run, self._owner)
 
 
 class _Run:
-    """A materialization under way."""
+    """A materialization that has begun."""
 
-    def __init__(self, native: _internal.StateMaterialization, bases: weakref.ref[Bases]) -> None:
+    def __init__(self, native: _internal.StateMaterialization, owner: weakref.ref[EmbeddedMaterializer]) -> None:
         self._native = native
-        self._bases = bases
+        self._owner = owner
 
     def run(self) -> Future[None]:
-        """See `materialize.Run`."""
+        """See `periodic.Run`."""
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
-        self._native.start(partial(_settle, future, self._bases))
+        self._native.start(partial(_resolve, future, self._owner))
         return future
 
     def complete(self, handle: None) -> None:
-        """See `materialize.Run`."""
+        """See `periodic.Run`."""
         self._native.complete()
 
     def abort(self, error: BaseException) -> None:
-        """See `materialize.Run`."""
+        """See `periodic.Run`."""
         self._native.abort(str(error))
 
 
-def _poll(bases: weakref.ref[Bases]) -> None:
-    found = bases()
+def _poll(owner: weakref.ref[EmbeddedMaterializer]) -> None:
+    found = owner()
     if found is not None:
         found.poll()
 
 
-def _settle(future: Future[None], bases: weakref.ref[Bases], _: None, error: BaseException | None) -> None:
+def _resolve(
+    future: Future[None], owner: weakref.ref[EmbeddedMaterializer], _: None, error: BaseException | None
+) -> None:
     if error is None:
         future.set_result(None)
     else:
         future.set_exception(error)
-    _poll(bases)
+    _poll(owner)

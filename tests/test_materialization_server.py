@@ -1,4 +1,4 @@
-"""The upkeep of shards against a server that is told what to say: which policy a shard follows, and since when."""
+"""The materializers of shards against a fake server: which policy a shard follows, and since when."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from fastchangelog.errors import RetryableError
-from fastchangelog.upkeep import Materializers
+from fastchangelog.materialization.server import ShardMaterializers
 
 
 class Server:
@@ -36,17 +36,17 @@ def test_n08_a_shard_follows_the_newest_policy_of_its_query() -> None:
     server: Any = Server(None)
     now = 0.0
     with ThreadPoolExecutor(1) as pool:
-        upkeep = Materializers(server, pool, clock=lambda: now)
-        upkeep.poll()
+        materializers = ShardMaterializers(server, pool, clock=lambda: now)
+        materializers.poll()
         assert server.begun == [], "5 MiB of log is little to the default"
         server.policy = {"materialization_log_bytes": "1MiB", "materialization_log_ratio": "1000"}
-        upkeep.poll()
+        materializers.poll()
         assert server.begun == ["shard"]
         server.policy = {"materialization_log_bytes": "1GiB"}
         now = 5.0
-        upkeep.poll()
+        materializers.poll()
         assert server.begun == ["shard"]
-        upkeep.close()
+        materializers.close()
 
 
 class Pool:
@@ -106,13 +106,13 @@ def test_y02_a_shard_whose_local_state_was_dropped_is_refused_for_a_while_only()
     server: Any = FullDisk()
     pool: Any = Pool()
     now = 0.0
-    upkeep = Materializers(server, pool, clock=lambda: now)
+    materializers = ShardMaterializers(server, pool, clock=lambda: now)
 
     def wait(seconds: float) -> None:
         nonlocal now
         for _ in range(int(seconds * 2)):
             now += 0.5
-            upkeep.poll()
+            materializers.poll()
 
     for _ in range(4):
         assert server.session(), "a failure that costs a restore is not counted twice"
@@ -132,4 +132,4 @@ def test_y02_a_shard_whose_local_state_was_dropped_is_refused_for_a_while_only()
     for _ in range(10):
         assert server.session()
         wait(4)
-    upkeep.close()
+    materializers.close()

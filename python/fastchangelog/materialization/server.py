@@ -1,7 +1,7 @@
-"""The upkeep of a server's live shards: each has a materializer that follows the policy of its query.
+"""Materialization in the state server: one materializer per live shard, with the policy of its query.
 
 Owns: which shards have a materializer, and what a shard's failures mean for its job.
-Does not own: the policy (`materialize`), the threads and the life of the process (`server`).
+Does not own: the policy (`policy`), the loop (`periodic`), the threads and the process (`server.process`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import StoreError
-from fastchangelog.materialize import (
+from fastchangelog.materialization.periodic import PeriodicMaterializer
+from fastchangelog.materialization.policy import (
     FAILED_PAUSE,
     REPLAY_BYTES_PER_SECOND,
     MaterializationPolicy,
-    PeriodicMaterializer,
     Progress,
     replay_speed,
 )
@@ -25,11 +25,11 @@ from fastchangelog.materialize import (
 if TYPE_CHECKING:
     from fastchangelog import _internal
 
-__all__ = ["Materializers"]
+__all__ = ["ShardMaterializers"]
 
 
 class ShardTarget:
-    """One live shard, as `PeriodicMaterializer` wants it."""
+    """Adapts one live shard to `periodic.Target`."""
 
     def __init__(self, server: _internal.Server, shard_id: str, pool: ThreadPoolExecutor) -> None:
         self._server = server
@@ -38,11 +38,11 @@ class ShardTarget:
         self._progress = Progress()
 
     def progress(self) -> Progress:
-        """What the last list of shards said."""
+        """From the last list of shards."""
         return self._progress
 
-    def saw(self, status: Mapping[str, Any], speed: float = REPLAY_BYTES_PER_SECOND) -> None:
-        """Takes over a new status of the shard; `speed`: bytes per second of a replay."""
+    def update(self, status: Mapping[str, Any], speed: float = REPLAY_BYTES_PER_SECOND) -> None:
+        """Stores a new status of the shard; `speed`: bytes per second of a replay."""
         log_bytes = int(status.get("log_bytes_since_base", 0))
         self._progress = Progress(
             log_bytes=log_bytes,
@@ -52,32 +52,32 @@ class ShardTarget:
         )
 
     def begin(self) -> ShardRun | None:
-        """See `materialize.Target`."""
+        """See `periodic.Target`."""
         run = self._server.begin_materialize(self._shard_id)
         return None if run is None else ShardRun(run, self._pool)
 
 
 class ShardRun:
-    """A materialization of a shard under way."""
+    """A materialization of a shard that has begun."""
 
     def __init__(self, run: _internal.MaterializeRun, pool: ThreadPoolExecutor) -> None:
         self._run = run
         self._pool = pool
 
     def run(self) -> Future[None]:
-        """See `materialize.Run`."""
+        """See `periodic.Run`."""
         return self._pool.submit(self._run.run)
 
     def complete(self, handle: None) -> None:
-        """See `materialize.Run`."""
+        """See `periodic.Run`."""
         self._run.complete()
 
     def abort(self, error: BaseException) -> None:
-        """See `materialize.Run`."""
+        """See `periodic.Run`."""
         self._run.abort(str(error))
 
 
-class Materializers:
+class ShardMaterializers:
     """One materializer per live shard. `poll` follows the server's list of shards; one thread calls it."""
 
     def __init__(
@@ -87,11 +87,11 @@ class Materializers:
         self._pool = pool
         self._clock = clock
         self._live: dict[str, tuple[ShardTarget, PeriodicMaterializer[None]]] = {}
-        #: Shards whose sessions are refused, and since when that is known to a session.
+        #: Shards whose sessions are refused, and when a session was first refused (None: not yet).
         self._failed: dict[str, float | None] = {}
 
     def poll(self) -> None:
-        """Starts, polls and ends materializers; a shard whose failures are too many fails its job."""
+        """Starts, polls and ends materializers; a shard with too many failures fails its job."""
         statuses = {status["id"]: status for status in json.loads(self._server.shards())}
         speed = replay_speed(self._server.metrics())
         for shard_id in self._live.keys() - statuses.keys():
@@ -104,12 +104,12 @@ class Materializers:
                 materializer = PeriodicMaterializer(target, policy, clock=self._clock, owner=shard_id)
                 self._live[shard_id] = (target, materializer)
             target, materializer = self._live[shard_id]
-            # A query that was started again may ask for another one.
+            # A restarted query may have another policy.
             materializer.follow(policy)
-            target.saw(status, speed)
+            target.update(status, speed)
             if shard_id in self._failed and self._failed[shard_id] is None and status.get("refused"):
                 self._failed[shard_id] = self._clock()
-            # Of a shard that makes a version live, every call would wait for that: it delays its own upkeep only.
+            # While a shard makes a version live, every call to it would block: skip it until it is at rest.
             if status.get("at_rest", True):
                 self._poll_one(shard_id, materializer)
 
@@ -124,27 +124,27 @@ class Materializers:
             self._failed.setdefault(shard_id)
         if materializer.completed > completed:
             self._log("INFO", "materialized", shard_id, seconds=f"{materializer.last_duration:.3f}")
-            self._admit(shard_id)
-        elif materializer.skipped > skipped and self._told_long_ago(shard_id):
-            # The local state that failed was dropped. Only a session restores it; the next failure refuses again.
-            self._admit(shard_id)
+            self._clear_failure(shard_id)
+        elif materializer.skipped > skipped and self._refusal_delivered(shard_id):
+            # The failed local state was dropped, and only a session restores it. The next failure refuses again.
+            self._clear_failure(shard_id)
         elif materializer.failed > failed:
             in_a_row = str(materializer.failures_in_a_row)
             self._log("WARN", "materialization failed", shard_id, in_a_row=in_a_row, error=message or "")
 
-    def _admit(self, shard_id: str) -> None:
-        """Sessions of this shard are refused no longer."""
+    def _clear_failure(self, shard_id: str) -> None:
+        """Accepts sessions of this shard again."""
         if shard_id in self._failed:
             self._server.set_shard_failure(shard_id, None)
             del self._failed[shard_id]
 
-    def _told_long_ago(self, shard_id: str) -> bool:
-        """True when all attempts of a task that was refused have met the same refusal: its job has failed."""
-        told = self._failed.get(shard_id)
-        return told is not None and self._clock() - told >= FAILED_PAUSE.total_seconds()
+    def _refusal_delivered(self, shard_id: str) -> bool:
+        """True when every attempt of the refused task has met the refusal: its job has failed."""
+        refused_at = self._failed.get(shard_id)
+        return refused_at is not None and self._clock() - refused_at >= FAILED_PAUSE.total_seconds()
 
     def close(self) -> None:
-        """Aborts what is under way."""
+        """Aborts all current runs."""
         for _, materializer in self._live.values():
             materializer.close()
         self._live.clear()
