@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fastchangelog import cli, doctor
-from fastchangelog.sweep import Entry
-from fastchangelog.sweeper import FolderReport
+from fastchangelog.gc.plan import Entry
+from fastchangelog.gc.report import FolderReport
 from fastchangelog.sweeping import Outcome, Request
 
 
@@ -74,7 +74,7 @@ def test_a_sweep_says_of_each_folder_what_is_kept_and_why(tmp_path: Path, capsys
     assert cli.main(["sweep", str(tmp_path), "--delete"]) == cli.FOUND
     said = capsys.readouterr().out
     assert "query/default  (no checkpoint known)" in said
-    assert "nothing deleted: nobody said where" in said
+    assert "nothing deleted: this query's checkpoint is unknown" in said
     assert "not in a folder of a state, left alone: readme" in said
     assert cli.main(["sweep", str(tmp_path), "--json"]) == cli.FOUND
     found = json.loads(capsys.readouterr().out)

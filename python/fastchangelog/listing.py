@@ -10,15 +10,22 @@ import dataclasses
 from collections.abc import Iterable
 
 from fastchangelog import _internal
+from fastchangelog.layout import (
+    CHECKPOINT_LOG,
+    OWN_PREFIX,
+    PROBE,
+    SAVEPOINT_CLAIM,
+    SAVEPOINT_MANIFEST,
+    SAVEPOINT_PART,
+    STATE_FOLDERS,
+)
 
 __all__ = ["KINDS", "Item", "items"]
 
-KINDS = ("log", "sst", "base", "index")
+KINDS = STATE_FOLDERS
 """Kinds of objects in a state's folder."""
 
-_MANIFEST = "_fastchangelog-savepoint"
-_CLAIM = _MANIFEST + ".unfinished"
-_OURS = (*KINDS, "part", "head", "probe")
+_FOLDERS = (*KINDS, SAVEPOINT_PART, CHECKPOINT_LOG, PROBE)
 
 
 @dataclasses.dataclass
@@ -52,18 +59,18 @@ def _items(listed: Iterable[tuple[str, int]]) -> list[Item]:
     found: dict[str, Item] = {}
     for name, size in listed:
         parts = name.split("/")
-        if parts[-1].startswith("_fastchangelog"):
-            place, kind = "/".join(parts[:-1]), "note"
-        elif len(parts) > 1 and parts[-2] in _OURS:
-            place, kind = "/".join(parts[:-2]), parts[-2]
+        if parts[-1].startswith(OWN_PREFIX):
+            folder_name, kind = "/".join(parts[:-1]), "note"
+        elif len(parts) > 1 and parts[-2] in _FOLDERS:
+            folder_name, kind = "/".join(parts[:-2]), parts[-2]
         else:
             continue
-        item = found.setdefault(place, Item("query", place))
-        if parts[-1] == _MANIFEST:
+        item = found.setdefault(folder_name, Item("query", folder_name))
+        if parts[-1] == SAVEPOINT_MANIFEST:
             item.kind = "savepoint"
-        elif kind == "head":
+        elif kind == CHECKPOINT_LOG:
             item.kind = "state"
-        elif (kind == "part" or parts[-1] == _CLAIM) and item.kind == "query":
+        elif (kind == SAVEPOINT_PART or parts[-1] == SAVEPOINT_CLAIM) and item.kind == "query":
             item.kind = "unfinished savepoint"
         item.objects[kind] = item.objects.get(kind, 0) + 1
         item.sizes[kind] = item.sizes.get(kind, 0) + size

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from fastchangelog import _internal, config
 from fastchangelog.errors import InvalidArgument, SchemaMismatchError, StateNotFoundError
+from fastchangelog.layout import FOLDER_META, SAVEPOINT_MANIFEST
 from fastchangelog.schema import arrow_type
-from fastchangelog.sweep import FOLDER_META
 
 __all__ = [
     "Report",
@@ -36,8 +36,6 @@ __all__ = [
 
 Report = Callable[[int, int], object]
 """Called now and then with the bytes that are done, and all bytes."""
-
-_MANIFEST = "_fastchangelog-savepoint"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +97,7 @@ def check_partitions(request: Request, partitions: int) -> None:
 def is_savepoint(uri: str, request: Request) -> bool:
     """True if the folder is a savepoint, finished or not damaged enough to hide that."""
     folder = _internal.ObjectFolder(config.existing(uri), {}, _storage(uri, request))
-    return folder.read(_MANIFEST) is not None
+    return folder.read(SAVEPOINT_MANIFEST) is not None
 
 
 def read(uri: str, request: Request) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 from fastchangelog import _internal, config
 from fastchangelog.errors import InvalidArgument
-from fastchangelog.sweep import Entry
-from fastchangelog.sweeper import FolderReport, Sweeper
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.plan import Entry
+from fastchangelog.gc.report import FolderReport
 
 __all__ = ["Outcome", "Request", "sweep"]
 
@@ -74,7 +75,7 @@ class Outcome:
 
     def _folder(self, report: FolderReport) -> dict[str, Any]:
         query, _, name = report.folder.rpartition("/")
-        kept = {kind: _sum(getattr(report, kind)) for kind in ("reachable", "takeable", "young")}
+        kept = {"reachable": _sum(report.reachable), "takeable": _sum(report.adoptable), "young": _sum(report.young)}
         return {
             "query": query or None,
             "name": name,
@@ -122,7 +123,7 @@ class Outcome:
         last = "deleted" if self._acted(report) else "to delete"
         return [
             ("reachable", report.reachable, "a retained batch or checkpoint needs them"),
-            ("bases", report.takeable, "the next version of an idle shard may start from them"),
+            ("bases", report.adoptable, "the next version of an idle shard may start from them"),
             ("young", report.young, f"written within {grace}, or since the batch under way began"),
             ("waiting", report.waiting, f"unreachable, but no sweep has said so for {grace}"),
             (last, report.deleted, f"unreachable for at least {grace}"),
@@ -145,7 +146,7 @@ def sweep(request: Request) -> Outcome:
     except ImportError as error:
         raise InvalidArgument(f"a sweep reads checkpoints with Spark: {error}") from None
     with on_demand(conf, "sweep", request.say) as session:
-        sweeper = Sweeper(
+        collector = Collector(
             root,
             SparkCheckpoints(session),
             grace=grace,
@@ -154,8 +155,8 @@ def sweep(request: Request) -> Outcome:
             delete=request.delete,
             orphans=request.orphans,
         )
-        reports = sweeper.run()
-    return Outcome(request, tuple(reports), sweeper.unknown)
+        reports = collector.run()
+    return Outcome(request, tuple(reports), collector.unknown)
 
 
 def _check_root(root: str) -> None:

@@ -21,9 +21,10 @@ from campaign_run import RETAINED, Trouble
 from notes import changed
 
 from fastchangelog import _internal, savepoints
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.report import FolderReport
+from fastchangelog.layout import FOLDER_META
 from fastchangelog.spark.roots import SparkCheckpoints
-from fastchangelog.sweep import FOLDER_META
-from fastchangelog.sweeper import FolderReport, Sweeper
 
 StateAfter = Callable[[int], dict[str | None, Row]]
 """What every key had after a batch."""
@@ -64,7 +65,7 @@ class Outside:
     def sweep(self, folder: Path, grace: float) -> FolderReport:
         """One sweep of the query's state, as `fastchangelog sweep --delete` does it."""
         root = _internal.ObjectFolder(str(folder / "state"), {}, {})
-        sweeper = Sweeper(
+        collector = Collector(
             root,
             SparkCheckpoints(lambda: self._spark),
             grace=grace,
@@ -72,7 +73,7 @@ class Outside:
             locations=[str(folder / "checkpoint")],
             delete=True,
         )
-        (report,) = sweeper.run()  # one query, one state
+        (report,) = collector.run()  # one query, one state
         if report.kept_because is not None and "not there" in report.kept_because:
             raise Trouble("lost", f"a sweep found: {report.kept_because}")
         return report
@@ -106,7 +107,7 @@ class Outside:
             raise Trouble("lost", f"a sweep at rest deletes nothing: {report.kept_because}")
         roots = SparkCheckpoints(lambda: self._spark).roots(str(folder / "checkpoint"))
         state = folder / "state" / report.folder
-        lost, leaked = checks.audit(state, roots.handles, [entry.name for entry in report.takeable])
+        lost, leaked = checks.audit(state, roots.handles, [entry.name for entry in report.adoptable])
         if lost:
             raise Trouble("lost", f"{len(lost)} objects that handles reach are not in {state}: {lost[:5]}")
         if leaked:

@@ -29,8 +29,8 @@ from fastchangelog.errors import (
     StateNotFoundError,
     StoreError,
 )
+from fastchangelog.gc.collector import Roots
 from fastchangelog.spark import settings
-from fastchangelog.sweeper import Roots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ _GLOB = re.compile(r"[*?\[\]{}\\]")
 
 
 class SparkCheckpoints:
-    """Checkpoints as `sweeper.Checkpoints` wants them, read with a session that is asked for when it is needed."""
+    """Checkpoints as `gc.CheckpointReader` wants them, read with a session that is asked for when it is needed."""
 
     def __init__(self, session: Callable[[], SparkSession]) -> None:
         self._session = session
@@ -101,7 +101,7 @@ class SparkCheckpoints:
         return True
 
     def roots(self, location: str) -> Roots:
-        """See `sweeper.Checkpoints`."""
+        """See `gc.CheckpointReader`."""
         location = _plain(location)
         query = self.query_id(location)
         if query is None:

@@ -1,6 +1,6 @@
 """What a sweep decides: a model of jobs that write, commit, materialize and die while sweeps come and go.
 
-Owns: the pure decision (`fastchangelog.sweep`). Does not own: reading and deleting (`test_sweeper`), Spark
+Owns: the pure decision (`fastchangelog.gc.plan`). Does not own: reading and deleting (`test_gc_collector`), Spark
 (`spark/test_sweep_spark`).
 """
 
@@ -15,22 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastchangelog import _internal
-from fastchangelog.sweep import (
-    FOLDER_META,
-    SWEEP_MARK,
-    Base,
+from fastchangelog.gc.plan import (
     Entry,
-    Handle,
+    GcInput,
+    GcState,
+    HandleRefs,
     Manifest,
-    Mark,
     Plan,
-    Scene,
     Segments,
+    SnapshotRef,
     indexes_to_read,
     manifests_to_read,
     plan,
     plan_orphan,
 )
+from fastchangelog.layout import FOLDER_META, GC_STATE
 
 DAY = 86_400.0
 GRACE = DAY
@@ -52,10 +51,10 @@ class Names:
 class Shard:
     """What a shard's server knows, and would be lost with it."""
 
-    base: Base | None = None
+    base: SnapshotRef | None = None
     line: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     indexed: tuple[str, int] | None = None
-    waiting: Base | None = None
+    waiting: SnapshotRef | None = None
     tables: tuple[str, ...] = ()
 
     def position(self, version: str) -> int | None:
@@ -65,12 +64,12 @@ class Shard:
             return versions.index(version) + 1
         return 0 if self.base is not None and {self.base.version, self.base.replay_after} == {version} else None
 
-    def takes(self, base: Base) -> bool:
+    def takes(self, base: SnapshotRef) -> bool:
         return self.position(base.version) is not None and self.position(base.replay_after) is not None
 
-    def handle(self, source: str) -> Handle:
+    def handle(self, source: str) -> HandleRefs:
         index, n = self.indexed or (None, 0)
-        return Handle(source, self.base, index, tuple(self.line[n:]))
+        return HandleRefs(source, self.base, index, tuple(self.line[n:]))
 
 
 class World:
@@ -83,7 +82,7 @@ class World:
         self.indexes: dict[str, Segments] = {}
         self.manifests: dict[str, Manifest] = {}
         self.live = [Shard(), Shard()]
-        self.batches: list[tuple[Handle, ...]] = []
+        self.batches: list[tuple[HandleRefs, ...]] = []
         self.number = 0
         #: What a batch under way will commit, and since when it runs.
         self.under_way: tuple[list[Shard], float] | None = None
@@ -145,7 +144,7 @@ class World:
         name = self.put("base")
         self.manifests[name] = Manifest(shard.line[-1][0], shard.line[cut][0], tables)
         if self.random.random() < 0.8:
-            shard.waiting = Base(name, shard.line[-1][0], shard.line[cut][0])
+            shard.waiting = SnapshotRef(name, shard.line[-1][0], shard.line[cut][0])
             shard.tables = tables
 
     def die(self) -> None:
@@ -161,9 +160,9 @@ class World:
         """Nothing happens for days, but sweeps."""
         for _ in range(3):
             self.now += 1.1 * DAY
-            assert self.sweep().doubt is None
+            assert self.sweep().skip_reason is None
 
-    def roots(self) -> tuple[tuple[Handle, ...], float | None]:
+    def roots(self) -> tuple[tuple[HandleRefs, ...], float | None]:
         running = None if self.under_way is None else self.under_way[1]
         return tuple(h for batch in self.batches for h in batch), running
 
@@ -173,21 +172,21 @@ class World:
         if steps is not None:
             self.random.choice([self.commit, self.begin, self.die, lambda: None])()
         listing = tuple(Entry(n, 1, t, _internal.object_type(n)) for n, t in self.objects.items())
-        scene = Scene(handles, False, running, listing)
-        scene = dataclasses.replace(
-            scene, indexes={n: self.indexes[n] for n in indexes_to_read(scene, self.now, GRACE)}
+        given_input = GcInput(handles, False, running, listing)
+        given_input = dataclasses.replace(
+            given_input, indexes={n: self.indexes[n] for n in indexes_to_read(given_input, self.now, GRACE)}
         )
-        scene = dataclasses.replace(
-            scene, manifests={n: self.manifests[n] for n in manifests_to_read(scene, self.now, GRACE)}
+        given_input = dataclasses.replace(
+            given_input, manifests={n: self.manifests[n] for n in manifests_to_read(given_input, self.now, GRACE)}
         )
-        decided = plan(scene, self.mark, self.now, GRACE)
-        if decided.doubt is None:
+        decided = plan(given_input, self.mark, self.now, GRACE)
+        if decided.skip_reason is None:
             self.mark = dict(decided.seen)
             for entry in decided.delete[:steps]:
                 del self.objects[entry.name]
         return decided
 
-    def closure(self, handles: list[Handle]) -> set[str]:
+    def closure(self, handles: list[HandleRefs]) -> set[str]:
         """By another way than the code under test: all names that appear, again and again."""
         names, size = {n for h in handles for n in h.names()}, -1
         while len(names) != size:
@@ -204,7 +203,7 @@ class World:
         for shard in shards:
             handles.append(shard.handle("live"))
             if shard.waiting is not None and shard.takes(shard.waiting):
-                handles.append(Handle("waiting", shard.waiting, None, ()))
+                handles.append(HandleRefs("waiting", shard.waiting, None, ()))
         return self.closure(handles)
 
 
@@ -219,9 +218,9 @@ def test_p6_what_may_still_be_handed_back_is_there_and_nothing_else_is_left(
     world = World(seed, retained)
     for event in events:
         if event == "sweep":
-            assert world.sweep().doubt is None
+            assert world.sweep().skip_reason is None
         elif event == "cut off sweep":
-            assert world.sweep(steps=world.random.randrange(3)).doubt is None
+            assert world.sweep(steps=world.random.randrange(3)).skip_reason is None
         else:
             getattr(world, event)()
         missing = world.needed() - set(world.objects)
@@ -232,14 +231,14 @@ def test_p6_what_may_still_be_handed_back_is_there_and_nothing_else_is_left(
     world.now += GRACE
     decided = world.sweep()
     handles = [h for batch in world.batches for h in batch]
-    bases = [e.name for e in decided.takeable if e.kind == "base"]
+    bases = [e.name for e in decided.adoptable if e.kind == "base"]
     shards = [Shard(h.base, [*world.indexes.get(h.index or "", ()), *h.segments]) for h in handles]
     for base in bases:
         manifest = world.manifests[base]
-        offered = Base(base, manifest.version, manifest.replay_after)
+        offered = SnapshotRef(base, manifest.version, manifest.replay_after)
         assert any(shard.takes(offered) for shard in shards), f"seed {seed}: {base} is kept for nobody"
-    takeable = world.closure([Handle("takeable", Base(base, "", ""), None, ()) for base in bases])
-    assert set(world.objects) == world.closure(handles) | takeable | {FOLDER_META}, f"seed {seed}"
+    adoptable = world.closure([HandleRefs("adoptable", SnapshotRef(base, "", ""), None, ()) for base in bases])
+    assert set(world.objects) == world.closure(handles) | adoptable | {FOLDER_META}, f"seed {seed}"
     assert not decided.waiting
 
 
@@ -255,12 +254,12 @@ NOW = 1_000 * DAY
 OLD = NOW - 3 * DAY
 
 
-def scene(*entries: Entry, handles: tuple[Handle, ...] = (), **more: object) -> Scene:
-    return dataclasses.replace(Scene(handles, False, None, entries), **more)  # type: ignore[arg-type]
+def given_input(*entries: Entry, handles: tuple[HandleRefs, ...] = (), **more: object) -> GcInput:
+    return dataclasses.replace(GcInput(handles, False, None, entries), **more)  # type: ignore[arg-type]
 
 
-def one_handle(*logs: str) -> Handle:
-    return Handle("batch 0", None, None, tuple((f"v{i}", name) for i, name in enumerate(logs)))
+def one_handle(*logs: str) -> HandleRefs:
+    return HandleRefs("batch 0", None, None, tuple((f"v{i}", name) for i, name in enumerate(logs)))
 
 
 def names(entries: tuple[Entry, ...]) -> list[str]:
@@ -268,7 +267,7 @@ def names(entries: tuple[Entry, ...]) -> list[str]:
 
 
 def test_invariant_4_an_object_goes_a_grace_period_after_a_sweep_found_it_unreachable() -> None:
-    before = scene(entry(log(1), OLD), entry(log(2), OLD), handles=(one_handle(log(1)),))
+    before = given_input(entry(log(1), OLD), entry(log(2), OLD), handles=(one_handle(log(1)),))
     first = plan(before, {}, NOW, GRACE)
     assert (names(first.reachable), names(first.waiting), first.delete) == ([log(1)], [log(2)], ())
     early = plan(before, first.seen, NOW + GRACE - 1, GRACE)
@@ -277,7 +276,7 @@ def test_invariant_4_an_object_goes_a_grace_period_after_a_sweep_found_it_unreac
 
 
 def test_invariant_4_an_object_that_was_needed_in_between_starts_anew() -> None:
-    free = scene(entry(log(1), OLD), entry(log(2), OLD), handles=(one_handle(log(1)),))
+    free = given_input(entry(log(1), OLD), entry(log(2), OLD), handles=(one_handle(log(1)),))
     seen = plan(free, {}, NOW, GRACE).seen
     needed = dataclasses.replace(free, handles=(one_handle(log(1), log(2)),))
     seen = plan(needed, seen, NOW + GRACE / 2, GRACE).seen
@@ -287,7 +286,7 @@ def test_invariant_4_an_object_that_was_needed_in_between_starts_anew() -> None:
 
 def test_invariant_2_young_is_what_the_grace_period_or_the_batch_under_way_says() -> None:
     entries = [entry(log(i), NOW - i * DAY) for i in range(5)]
-    everything = scene(entry(log(9), OLD), *entries, handles=(one_handle(log(9)),))
+    everything = given_input(entry(log(9), OLD), *entries, handles=(one_handle(log(9)),))
     assert names(plan(everything, {}, NOW, GRACE).young) == [log(0)]
     running = dataclasses.replace(everything, running_since=NOW - 2.5 * DAY)
     assert names(plan(running, {}, NOW, GRACE).young) == [log(i) for i in range(4)]
@@ -296,7 +295,7 @@ def test_invariant_2_young_is_what_the_grace_period_or_the_batch_under_way_says(
 def test_invariant_2_what_a_young_manifest_names_is_kept_with_it() -> None:
     table, base = f"sst/{1:032x}.sst", f"base/{2:032x}"
     manifests = {base: Manifest("x", "x", (table,))}
-    young = scene(entry(log(1), OLD), entry(table, OLD), entry(base, NOW), handles=(one_handle(log(1)),))
+    young = given_input(entry(log(1), OLD), entry(table, OLD), entry(base, NOW), handles=(one_handle(log(1)),))
     assert manifests_to_read(young, NOW, GRACE) == [base]
     decided = plan(dataclasses.replace(young, manifests=manifests), {}, NOW, GRACE)
     assert names(decided.young) == [base, table]
@@ -304,7 +303,7 @@ def test_invariant_2_what_a_young_manifest_names_is_kept_with_it() -> None:
 
 @pytest.mark.parametrize("jump", [-400 * DAY, -1.0, 0.0, 1.0])
 def test_a_clock_that_was_set_back_deletes_nothing(jump: float) -> None:
-    before = scene(entry(log(1), OLD), entry(log(2), OLD), handles=(one_handle(log(1)),))
+    before = given_input(entry(log(1), OLD), entry(log(2), OLD), handles=(one_handle(log(1)),))
     seen = {log(2): NOW}
     decided = plan(before, seen, NOW + jump, GRACE)
     assert decided.delete == ()
@@ -317,43 +316,43 @@ def test_a_clock_that_was_set_back_deletes_nothing(jump: float) -> None:
 )
 def test_invariant_5_a_missing_object_is_a_doubt(gone: str, why: str) -> None:
     base, table = f"base/{3:032x}", f"sst/{4:032x}.sst"
-    handle = dataclasses.replace(one_handle(log(1)), base=Base(base, "b", "b"))
+    handle = dataclasses.replace(one_handle(log(1)), base=SnapshotRef(base, "b", "b"))
     entries = [entry(n, OLD) for n in (log(1), log(2), base, table) if n != gone]
     decided = plan(
-        scene(*entries, handles=(handle,), manifests={base: Manifest("b", "b", (table,))}),
+        given_input(*entries, handles=(handle,), manifests={base: Manifest("b", "b", (table,))}),
         {log(2): 0.0},
         NOW,
         GRACE,
     )
-    assert decided.doubt is not None
-    assert why in decided.doubt
-    assert "not there" in decided.doubt
+    assert decided.skip_reason is not None
+    assert why in decided.skip_reason
+    assert "not there" in decided.skip_reason
     assert decided.delete == decided.waiting == ()
 
 
 def test_s02_invariant_5_batches_without_a_handle_are_a_doubt_and_no_batches_are_not() -> None:
-    nothing = scene(entry(log(1), OLD), silent=True)
-    assert "none of them holds a handle" in str(plan(nothing, {log(1): 0.0}, NOW, GRACE).doubt)
-    fresh = dataclasses.replace(nothing, silent=False)
+    nothing = given_input(entry(log(1), OLD), no_handles=True)
+    assert "none of them holds a handle" in str(plan(nothing, {log(1): 0.0}, NOW, GRACE).skip_reason)
+    fresh = dataclasses.replace(nothing, no_handles=False)
     assert names(plan(fresh, {log(1): 0.0}, NOW, GRACE).delete) == [log(1)]
 
 
 def test_invariant_5_contents_that_were_not_read_are_a_doubt() -> None:
     base, index = f"base/{3:032x}", f"index/{4:032x}"
     for handle in (
-        dataclasses.replace(one_handle(log(1)), base=Base(base, "b", "b")),
+        dataclasses.replace(one_handle(log(1)), base=SnapshotRef(base, "b", "b")),
         dataclasses.replace(one_handle(log(1)), index=index),
     ):
         entries = [entry(n, OLD) for n in (log(1), base, index)]
-        assert "content is not known" in str(plan(scene(*entries, handles=(handle,)), {}, NOW, GRACE).doubt)
+        assert "content is not known" in str(plan(given_input(*entries, handles=(handle,)), {}, NOW, GRACE).skip_reason)
 
 
 def test_invariant_6_only_our_names_go_and_those_that_name_others_go_first() -> None:
     ours = [f"log/{1:032x}#1", f"sst/{2:032x}.sst", f"index/{3:032x}", f"base/{4:032x}", f"probe/{5:032x}"]
     ours.append(FOLDER_META + "#1")
     foreign = ["notes.txt", "log/readme", f"log/{'A' * 32}", "_fastchangelog.json.bak", f"other/{6:032x}"]
-    notes = [FOLDER_META, SWEEP_MARK]
-    everything = scene(
+    notes = [FOLDER_META, GC_STATE]
+    everything = given_input(
         *(entry(n, OLD - 2 * GRACE) for n in (*ours, *foreign, *notes)),
         entry(log(9), OLD),
         handles=(one_handle(log(9)),),
@@ -367,18 +366,18 @@ def test_invariant_6_only_our_names_go_and_those_that_name_others_go_first() -> 
 
 
 def test_an_orphan_goes_as_a_whole_with_its_name_last() -> None:
-    listing = [entry(n, OLD) for n in (FOLDER_META, SWEEP_MARK, log(1), f"base/{2:032x}")]
+    listing = [entry(n, OLD) for n in (FOLDER_META, GC_STATE, log(1), f"base/{2:032x}")]
     first = plan_orphan(listing, {}, NOW, GRACE)
     assert first.delete == ()
     last = plan_orphan(listing, first.seen, NOW + GRACE, GRACE)
-    assert names(last.delete) == [f"base/{2:032x}", log(1), SWEEP_MARK, FOLDER_META]
+    assert names(last.delete) == [f"base/{2:032x}", log(1), GC_STATE, FOLDER_META]
 
 
 def test_an_orphan_with_something_young_or_foreign_keeps_its_notes() -> None:
-    listing = [entry(n, OLD) for n in (FOLDER_META, SWEEP_MARK, log(1))]
+    listing = [entry(n, OLD) for n in (FOLDER_META, GC_STATE, log(1))]
     seen = dict.fromkeys(names(tuple(listing)), 0.0)
     young = plan_orphan([*listing, entry(log(2), NOW)], seen, NOW, GRACE)
-    assert "may be using it" in str(young.doubt)
+    assert "may be using it" in str(young.skip_reason)
     assert young.delete == ()
     foreign = plan_orphan([*listing, entry("notes.txt", OLD)], seen, NOW, GRACE)
     assert (names(foreign.delete), names(foreign.unknown)) == ([log(1)], ["notes.txt"])
@@ -397,4 +396,4 @@ def test_an_orphan_with_something_young_or_foreign_keeps_its_notes() -> None:
 )  # fmt: skip
 def test_a_damaged_mark_is_told_apart(data: bytes) -> None:
     with pytest.raises(ValueError):
-        Mark.from_bytes(data)
+        GcState.from_bytes(data)

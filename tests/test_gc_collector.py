@@ -1,6 +1,6 @@
 """Sweeps of folders that a real engine wrote: what is left restores, whatever happens meanwhile.
 
-Owns: the sweep's reading and deleting. Does not own: the decision by itself (`test_sweep`), Spark's checkpoints
+Owns: the sweep's reading and deleting. Does not own: the decision by itself (`test_gc_plan`), Spark's checkpoints
 (`spark/test_sweep_spark`).
 """
 
@@ -19,11 +19,13 @@ from swept import DAY, Crash, Engine, MemoryFolder, Told, World, closure, expect
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError, InvalidArgument, StateNotFoundError, StoreError
-from fastchangelog.sweep import FOLDER_META, SWEEP_MARK, Mark
-from fastchangelog.sweeper import FolderReport, Sweeper
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.plan import GcState
+from fastchangelog.gc.report import FolderReport
+from fastchangelog.layout import FOLDER_META, GC_STATE
 
 FOLDER = "query/default"
-META, MARK = f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{SWEEP_MARK}"
+META, MARK = f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{GC_STATE}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +62,13 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     engine.stop()
 
 
-def sweeper(world: World, told: Told, **given: object) -> Sweeper:
+def collector(world: World, told: Told, **given: object) -> Collector:
     settings: dict[str, object] = {"grace": DAY, "clock": lambda: world.now, "delete": True, **given}
-    return Sweeper(MemoryFolder(world), told, **settings)  # type: ignore[arg-type]
+    return Collector(MemoryFolder(world), told, **settings)  # type: ignore[arg-type]
 
 
 def sweep(world: World, told: Told, **given: object) -> FolderReport:
-    (report,) = sweeper(world, told, **given).run()
+    (report,) = collector(world, told, **given).run()
     return report
 
 
@@ -104,7 +106,7 @@ def test_a06_s01_two_sweeps_leave_exactly_what_is_reachable_and_all_of_it_restor
 ) -> None:
     world, before = at_ckpt(history.world), len(history.world.objects)
     report = twice(world, told(history, retained=2))
-    assert not report.takeable
+    assert not report.adoptable
     assert world.names() == closure(history.world, FOLDER, list(history.handles[-2:])) | {META, MARK}
     assert len(world.objects) < before / 2
     assert {e.kind for e in report.deleted} >= {"log", "sst", "base", "index"}
@@ -180,7 +182,7 @@ def test_a_base_that_an_idle_shard_waits_to_use_is_kept_however_long(history: Hi
     for _ in range(10):
         world.now += DAY
         report = sweep(world, told(history, retained=1))
-    assert {e.kind for e in report.takeable} == {"base", "sst"}
+    assert {e.kind for e in report.adoptable} == {"base", "sst"}
     new = set(history.taken_over.objects) - set(history.idle.objects)
     needed = closure(history.taken_over, FOLDER, [history.last])
     assert needed <= world.names() | new
@@ -191,7 +193,7 @@ def test_a_base_that_an_idle_shard_waits_to_use_is_kept_however_long(history: Hi
     engine.stop()
     after = Told(ckpt=roots("query", {12: history.last}))
     world.now += 10 * DAY
-    assert not twice(world, after).takeable
+    assert not twice(world, after).adoptable
     assert world.names() == needed | {META, MARK}
 
 
@@ -261,7 +263,7 @@ def test_each_query_is_judged_by_its_own_checkpoint(history: History) -> None:
     checkpoints = told(history)
     checkpoints.answers["elsewhere"] = StoreError("connection refused")
     for _ in range(2):
-        other, ours = sweeper(world, checkpoints).run()
+        other, ours = collector(world, checkpoints).run()
         world.now += DAY
     assert "connection refused" in str(other.kept_because)
     assert {n.replace("query/", "other/") for n in history.world.objects} == world.names("other/")
@@ -308,7 +310,7 @@ def lose_everything(world: World, _: Told) -> None:
 
 
 def lose_the_note(world: World, _: Told) -> None:
-    world.objects[MARK] = (Mark(checkpoints=("ckpt",)).to_bytes(), world.now)
+    world.objects[MARK] = (GcState(checkpoints=("ckpt",)).to_bytes(), world.now)
     del world.objects[META]
 
 
@@ -317,14 +319,14 @@ def future_note(world: World, _: Told) -> None:
 
 
 def damage_note(world: World, _: Told) -> None:
-    world.objects[MARK] = (Mark(checkpoints=("ckpt",)).to_bytes(), world.now)
+    world.objects[MARK] = (GcState(checkpoints=("ckpt",)).to_bytes(), world.now)
     data, modified = world.objects[META]
     world.objects[META] = (data.replace(b'"ckpt"', b'"ckqt"'), modified)
 
 
 def damage_the_note(data: bytes) -> Callable[[World, Told], None]:
     def damage(world: World, _: Told) -> None:
-        world.objects[MARK] = (Mark(checkpoints=("ckpt",)).to_bytes(), world.now)
+        world.objects[MARK] = (GcState(checkpoints=("ckpt",)).to_bytes(), world.now)
         world.objects[META] = (data, 0.0)
 
     return damage
@@ -379,17 +381,17 @@ def test_two_operators_of_a_query_each_keep_what_is_theirs(history: History) -> 
     world.objects[f"query/second/log/{1:032x}"] = (b"", 0.0)
     checkpoints = Told(ckpt=roots("query", {11: history.handles[11], 2: history.handles[2]}))
     for _ in range(2):
-        one, two = sweeper(world, checkpoints).run()
+        one, two = collector(world, checkpoints).run()
         world.now += DAY
     assert (one.kept_because, two.kept_because) == (None, None)
     assert world.names("query/second/") == {n.replace("default", "second") for n in third} | {
         f"query/second/{FOLDER_META}",
-        f"query/second/{SWEEP_MARK}",
+        f"query/second/{GC_STATE}",
     }
     del world.objects[third[0].replace("default", "second")]
     for name in world.names("query/second/log/"):
         del world.objects[name]
-    one, two = sweeper(world, checkpoints).run()
+    one, two = collector(world, checkpoints).run()
     assert "not there" in str(one.kept_because), "a handle without a home may be of either"
     assert "not there" in str(two.kept_because)
 
@@ -423,7 +425,7 @@ def test_what_is_not_ours_is_left_and_listed(history: History) -> None:
     world = at_ckpt(history.world)
     foreign = {"readme": (b"", 0.0), "a/b": (b"", 0.0), "a/b/c": (b"", 0.0), f"{FOLDER}/log/x": (b"", 0.0)}
     world.objects.update(foreign)
-    one = sweeper(world, told(history))
+    one = collector(world, told(history))
     (report,) = one.run()
     assert {e.name for e in one.unknown} == {"readme", "a/b", "a/b/c"}
     assert [e.name for e in report.unknown] == ["log/x"]
@@ -452,13 +454,13 @@ def test_a_store_of_files_is_swept_too(history: History, tmp_path: Path) -> None
         os.utime(path, (1_600_000_000, 1_600_000_000))
     folder = _internal.ObjectFolder(str(root), {}, {})
     for _ in range(2):
-        (report,) = Sweeper(
+        (report,) = Collector(
             folder, told(history), grace=0.0, clock=lambda: 4_000_000_000.0, delete=True, locations=["ckpt"]
         ).run()
     assert report.kept_because is None
     assert not any(path.exists() for path in left)
     found = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
-    takeable = {f"{FOLDER}/{e.name}" for e in report.takeable}
+    takeable = {f"{FOLDER}/{e.name}" for e in report.adoptable}
     assert found == closure(history.world, FOLDER, list(history.handles[-3:])) | takeable | {META, MARK}
     assert_restores(World.of(root), history, [9, 11], tmp_path)
 

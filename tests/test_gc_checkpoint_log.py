@@ -1,6 +1,6 @@
 """Sweeps of states in process: the roots are their heads.
 
-Owns: what is left of such a state, and that it opens. Does not own: the rest of a sweep (`test_sweeper`).
+Owns: what is left of such a state, and that it opens. Does not own: the rest of a sweep (`test_gc_collector`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import pytest
 from swept import DAY, MemoryFolder, Told, World
 
 import fastchangelog as fc
-from fastchangelog import cli, heads
-from fastchangelog.sweep import SWEEP_MARK
-from fastchangelog.sweeper import FolderReport, Sweeper
+from fastchangelog import cli
+from fastchangelog.gc import checkpoint_log
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.report import FolderReport
+from fastchangelog.layout import GC_STATE
 
 CHECKPOINTS = 12
 
@@ -34,7 +36,7 @@ def make(root: Path, name: str = "profiles") -> list[fc.Handle]:
 
 def sweep(world: World, **given: object) -> FolderReport:
     settings: dict[str, object] = {"grace": DAY, "clock": lambda: world.now, "delete": True, **given}
-    (report,) = Sweeper(MemoryFolder(world), Told(), **settings).run()  # type: ignore[arg-type]
+    (report,) = Collector(MemoryFolder(world), Told(), **settings).run()  # type: ignore[arg-type]
     return report
 
 
@@ -59,7 +61,7 @@ def named(handles: list[fc.Handle]) -> set[str]:
 def test_a06_two_sweeps_leave_what_the_heads_name_and_all_of_it_opens(tmp_path: Path) -> None:
     handles = make(tmp_path / "state")
     world = World.of(tmp_path / "state")
-    kept = {name for name in world.objects if heads.is_head(name.removeprefix("profiles/"))}
+    kept = {name for name in world.objects if checkpoint_log.is_entry(name.removeprefix("profiles/"))}
     assert 0 < len(kept) < CHECKPOINTS, "old heads are removed by the writer"
     rubbish = {f"profiles/log/{5:032x}", f"profiles/sst/{5:032x}.sst"}
     world.objects.update(dict.fromkeys(rubbish, (b"lost attempt", world.now - 3 * DAY)))
@@ -69,7 +71,7 @@ def test_a06_two_sweeps_leave_what_the_heads_name_and_all_of_it_opens(tmp_path: 
     assert report.kept_because is None
     assert {f"profiles/{e.name}" for e in report.deleted} == rubbish
     assert [e.name for e in report.unknown] == ["head/42"]
-    assert world.names() == named(handles) | kept | {foreign, f"profiles/{SWEEP_MARK}"}
+    assert world.names() == named(handles) | kept | {foreign, f"profiles/{GC_STATE}"}
     root = world.restore(tmp_path / "left")
     for number, handle in list(enumerate(handles))[-6:]:
         with fc.open_state(f"file://{root}", name="profiles", handle=handle, read_only=True) as st:
@@ -105,7 +107,7 @@ def test_heads_that_go_while_they_are_read_are_older_than_those_that_stay(tmp_pa
                 return None
             return super().read(name)
 
-    found = heads.retained(Moving(world, "profiles/"))
+    found = checkpoint_log.retained(Moving(world, "profiles/"))
     newest = {segment["object"]["name"] for segment in handles[-1].to_dict()["segments"]}
     assert newest in [set(handle.names()) for handle in found]
 

@@ -1,8 +1,8 @@
 """Worlds around a sweep: slow reading, other grace periods, folders that no handle names, copies of a checkpoint, many
 objects.
 
-Owns: those worlds. Does not own: sweeps of one query that was left alone (`test_sweeper`), late listings and wrong
-clocks (`test_sweep_faults`).
+Owns: those worlds. Does not own: sweeps of one query that was left alone (`test_gc_collector`), late listings and wrong
+clocks (`test_gc_faults`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import test_sweeper
+import test_gc_collector
 from swept import DAY, Engine, MemoryFolder, Told, World, closure, expected, roots
-from test_sweeper import FOLDER, MARK, META, History, at_ckpt, sweep, sweeper, told, twice
+from test_gc_collector import FOLDER, MARK, META, History, at_ckpt, collector, sweep, told, twice
 
 from fastchangelog.errors import StoreError
-from fastchangelog.sweep import FOLDER_META, Mark
+from fastchangelog.gc.plan import GcState
+from fastchangelog.layout import FOLDER_META
 
-history = test_sweeper.history
+history = test_gc_collector.history
 
 
 def test_p6_what_is_written_while_the_handles_are_read_is_young_however_long_that_takes(
@@ -33,8 +34,8 @@ def test_p6_what_is_written_while_the_handles_are_read_is_young_however_long_tha
         world.now += DAY
         world.objects.update({name: (history.taken_over.objects[name][0], world.now) for name in new})
         world.now += 2 * DAY
-        mark = Mark.from_bytes(world.objects[MARK][0])
-        seen = {**mark.seen, **{name.removeprefix(f"{FOLDER}/"): world.now for name in new}}
+        mark = GcState.from_bytes(world.objects[MARK][0])
+        seen = {**mark.unreachable_since, **{name.removeprefix(f"{FOLDER}/"): world.now for name in new}}
         world.objects[MARK] = (dataclasses.replace(mark, seen=seen).to_bytes(), world.now)
         world.now += 2 * DAY
 
@@ -87,7 +88,7 @@ def test_p6_a_folder_that_no_handle_names_stays_while_a_handle_has_no_home(histo
     for name in world.names(f"{FOLDER}/") - {META}:
         del world.objects[name]
     for _ in range(3):
-        for report in sweeper(world, checkpoints).run():
+        for report in collector(world, checkpoints).run():
             assert "which is not there" in str(report.kept_because)
         world.now += DAY
     assert f"query/second/log/{1:032x}" in world.names()

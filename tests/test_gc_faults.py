@@ -1,7 +1,7 @@
 """Sweeps of what real engines write, on a store that lists late, with clocks that differ, beside another cluster, and
 through an hour of 503: nothing that is still needed is ever lost, and in the end nothing else is left.
 
-Owns: those troubles. Does not own: sweeps on a store that behaves (`test_sweeper`), the decision (`test_sweep`).
+Owns: those troubles. Does not own: sweeps on a store that behaves (`test_gc_collector`), the decision (`test_gc_plan`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from clusters import Place
 from swept import DAY, MemoryFolder, Told, World, expected, roots
-from test_heads import make, named
+from test_gc_checkpoint_log import make, named
 
 import fastchangelog as fc
-from fastchangelog import heads
 from fastchangelog.errors import StoreError
-from fastchangelog.sweep import FOLDER_META, SWEEP_MARK, Mark
-from fastchangelog.sweeper import FolderReport, Sweeper
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.plan import GcState
+from fastchangelog.gc.report import FolderReport
+from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_STATE
 
 HOUR = 3_600.0
 
@@ -101,8 +102,8 @@ def test_p6_a06_nothing_needed_is_lost_in_any_weather_and_nothing_else_is_left_a
         world.now += DAY
     assert [report.kept_because for report in reports] == [None, None], f"seed {seed}"
     for cluster, report in zip(found.clusters, reports, strict=True):
-        takeable = {f"{cluster.folder}/{entry.name}" for entry in report.takeable}
-        notes = {f"{cluster.folder}/{FOLDER_META}", f"{cluster.folder}/{SWEEP_MARK}"}
+        takeable = {f"{cluster.folder}/{entry.name}" for entry in report.adoptable}
+        notes = {f"{cluster.folder}/{FOLDER_META}", f"{cluster.folder}/{GC_STATE}"}
         assert world.names(f"{cluster.query}/") == cluster.needed() | takeable | notes, f"seed {seed}"
 
 
@@ -152,7 +153,7 @@ def test_invariant_4_a_former_time_of_the_mark_in_a_late_listing_makes_no_wait_s
     world.now += 5 * DAY
     cluster.batch()  # it takes the new base over, and sets the old one free
     # Listings show the former mark for another hour, and everything else as it is.
-    mark, show = f"{cluster.folder}/{SWEEP_MARK}", world._show
+    mark, show = f"{cluster.folder}/{GC_STATE}", world._show
 
     def late(name: str) -> None:
         world.lag = lambda: HOUR if name == mark else 0.0
@@ -162,7 +163,7 @@ def test_invariant_4_a_former_time_of_the_mark_in_a_late_listing_makes_no_wait_s
     (second,) = found.sweep()
     free = {entry.name for entry in second.waiting}
     assert free, "objects that the batch has set free"
-    seen = Mark.from_bytes(world.objects[mark][0]).seen
+    seen = GcState.from_bytes(world.objects[mark][0]).unreachable_since
     assert {seen[name] for name in free} == {world.now}
     world.now += 2 * HOUR
     (third,) = found.sweep()
@@ -192,7 +193,7 @@ def test_what_is_deleted_and_still_listed_costs_time_and_nothing_else(place: Cal
         found.assert_needed_is_there("while ghosts are listed")
     (report,) = found.sweep()
     assert (report.kept_because, report.waiting) == (None, ())
-    assert world.names() == cluster.needed() | {f"{cluster.folder}/{FOLDER_META}", f"{cluster.folder}/{SWEEP_MARK}"}
+    assert world.names() == cluster.needed() | {f"{cluster.folder}/{FOLDER_META}", f"{cluster.folder}/{GC_STATE}"}
     cluster.assert_restores()
 
 
@@ -203,7 +204,7 @@ class Listing(MemoryFolder):
         return Listing(self._world, f"{self._prefix}{folder}/")
 
     def list(self, prefix: str) -> list[tuple[str, int, float]]:
-        return [] if prefix == heads.HEADS else super().list(prefix)
+        return [] if prefix == CHECKPOINT_LOG else super().list(prefix)
 
 
 def test_p6_heads_that_one_listing_shows_and_the_next_does_not_are_a_doubt(tmp_path: Path) -> None:
@@ -211,8 +212,8 @@ def test_p6_heads_that_one_listing_shows_and_the_next_does_not_are_a_doubt(tmp_p
     world = World.of(tmp_path / "state")
     before = world.names()
     for _ in range(3):
-        (report,) = Sweeper(Listing(world), Told(), grace=DAY, clock=lambda: world.now, delete=True).run()
-        assert "are not any more" in str(report.kept_because)
+        (report,) = Collector(Listing(world), Told(), grace=DAY, clock=lambda: world.now, delete=True).run()
+        assert "has gone since" in str(report.kept_because)
         world.now += DAY
     assert world.names() == before
     assert named(handles) <= before
@@ -234,7 +235,7 @@ def test_p6_a_state_in_process_whose_newest_heads_are_not_listed_yet_loses_nothi
         world.remove(name)
     world.lag = lambda: 0.0
     for _ in range(6):
-        Sweeper(MemoryFolder(world), Told(), grace=DAY, clock=lambda: world.now, delete=True).run()
+        Collector(MemoryFolder(world), Told(), grace=DAY, clock=lambda: world.now, delete=True).run()
         world.now += DAY / 2
     root = world.restore(tmp_path / "left")
     with fc.open_state(f"file://{root}", name="profiles", handle=handle, read_only=True) as st:
@@ -320,19 +321,19 @@ def test_p6_two_sweeps_at_once_forget_no_checkpoint_that_either_was_told_of(plac
 
     def sweep(location: str, folder: MemoryFolder) -> FolderReport:
         given = {"grace": DAY, "clock": lambda: world.now, "delete": True, "locations": [location]}
-        (report,) = Sweeper(folder, told, **given).run()  # type: ignore[arg-type]
+        (report,) = Collector(folder, told, **given).run()  # type: ignore[arg-type]
         return report
 
     waiting = sweep(cluster.checkpoint, MemoryFolder(world)).waiting
-    mark = f"{cluster.folder}/{SWEEP_MARK}"
-    world.objects[mark] = (Mark({entry.name: world.now for entry in waiting}).to_bytes(), world.now)
+    mark = f"{cluster.folder}/{GC_STATE}"
+    world.objects[mark] = (GcState({entry.name: world.now for entry in waiting}).to_bytes(), world.now)
     world.now += DAY
     folder = Meanwhile(world)
     folder.other = lambda: sweep("copy", MemoryFolder(world))
     report = sweep(cluster.checkpoint, folder)
     assert "another sweep was told meanwhile of a checkpoint at copy" in str(report.kept_because)
     assert not report.deleted
-    assert set(Mark.from_bytes(world.objects[mark][0]).checkpoints) == {cluster.checkpoint, "copy"}
+    assert set(GcState.from_bytes(world.objects[mark][0]).checkpoints) == {cluster.checkpoint, "copy"}
 
 
 # --- clocks
@@ -383,8 +384,8 @@ def test_p6_a_stores_clock_that_jumps_between_sweeps_loses_nothing(
         (report,) = found.sweep()
         world.now += DAY
     assert (report.kept_because, report.waiting) == (None, ())
-    takeable = {f"{cluster.folder}/{entry.name}" for entry in report.takeable}
-    notes = {f"{cluster.folder}/{FOLDER_META}", f"{cluster.folder}/{SWEEP_MARK}"}
+    takeable = {f"{cluster.folder}/{entry.name}" for entry in report.adoptable}
+    notes = {f"{cluster.folder}/{FOLDER_META}", f"{cluster.folder}/{GC_STATE}"}
     assert world.names() == cluster.needed() | takeable | notes
 
 
@@ -429,7 +430,7 @@ def test_p6_an_hour_of_503_from_any_call_on_deletes_nothing_needed_and_the_next_
 
         def sweep(world: World = world, settings: dict[str, object] = settings) -> list[FolderReport]:
             locations = list(told.answers)
-            return Sweeper(MemoryFolder(world), told, locations=locations, **settings).run()  # type: ignore[arg-type]
+            return Collector(MemoryFolder(world), told, locations=locations, **settings).run()  # type: ignore[arg-type]
 
         for _ in range(6):  # every ten minutes, as cron has it
             with contextlib.suppress(StoreError):
@@ -453,7 +454,7 @@ def test_p6_a_state_in_process_is_swept_again_when_its_store_has_healed(tmp_path
     needed = named(handles)
 
     def sweep() -> list[FolderReport]:
-        return Sweeper(MemoryFolder(world), Told(), grace=DAY, clock=lambda: world.now, delete=True).run()
+        return Collector(MemoryFolder(world), Told(), grace=DAY, clock=lambda: world.now, delete=True).run()
 
     sweep()
     world.now += DAY
