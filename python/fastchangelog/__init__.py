@@ -48,10 +48,14 @@ if TYPE_CHECKING:
     from fastchangelog import spark
     from fastchangelog.changelog import Change, ChangelogHandle, ChangelogReader, ChangelogStorage, ChangelogWriter
     from fastchangelog.counters import metrics
+    from fastchangelog.embedded.aggregating_state import AggregatingState
+    from fastchangelog.embedded.handle import Handle
+    from fastchangelog.embedded.list_state import ListState
+    from fastchangelog.embedded.map_state import MapState
+    from fastchangelog.embedded.state import State, open_state
+    from fastchangelog.embedded.value_state import ValueState
     from fastchangelog.materialization.periodic import PeriodicMaterializer
     from fastchangelog.materialization.policy import MaterializationPolicy
-    from fastchangelog.state import Handle, State, ValueState, open_state
-    from fastchangelog.state_types import AggregatingState, ListState, MapState
 
 __version__ = "0.1.0"
 
@@ -103,21 +107,21 @@ __all__ = [
 
 #: Public name -> the module that holds it; None where the name is the module.
 _LAZY: dict[str, str | None] = {
-    "AggregatingState": "fastchangelog.state_types",
+    "AggregatingState": "fastchangelog.embedded.aggregating_state",
     "Change": "fastchangelog.changelog",
     "ChangelogHandle": "fastchangelog.changelog",
     "ChangelogReader": "fastchangelog.changelog",
     "ChangelogStorage": "fastchangelog.changelog",
     "ChangelogWriter": "fastchangelog.changelog",
-    "Handle": "fastchangelog.state",
-    "ListState": "fastchangelog.state_types",
-    "MapState": "fastchangelog.state_types",
+    "Handle": "fastchangelog.embedded.handle",
+    "ListState": "fastchangelog.embedded.list_state",
+    "MapState": "fastchangelog.embedded.map_state",
     "MaterializationPolicy": "fastchangelog.materialization.policy",
     "PeriodicMaterializer": "fastchangelog.materialization.periodic",
-    "State": "fastchangelog.state",
-    "ValueState": "fastchangelog.state",
+    "State": "fastchangelog.embedded.state",
+    "ValueState": "fastchangelog.embedded.value_state",
     "metrics": "fastchangelog.counters",
-    "open_state": "fastchangelog.state",
+    "open_state": "fastchangelog.embedded.state",
     "spark": None,
 }
 

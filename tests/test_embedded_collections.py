@@ -17,8 +17,6 @@ import pyarrow as pa
 import pytest
 
 import fastchangelog as fc
-import fastchangelog.state_data
-import fastchangelog.state_types
 
 ROOT = Path(__file__).resolve().parent.parent
 FAST = {"file_sync": False}
@@ -38,15 +36,6 @@ def state(root: str) -> Iterator[fc.State]:
 
 def reopened(root: str, **how: Any) -> fc.State:
     return fc.open_state(root, options=FAST, **how)
-
-
-@pytest.mark.parametrize(
-    "module", [fastchangelog.state_types, fastchangelog.state_data], ids=lambda module: module.__name__
-)
-def test_the_examples_run(module: Any) -> None:
-    result = doctest.testmod(module)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 def test_the_examples_of_the_page_run() -> None:

@@ -1,7 +1,7 @@
 """Python's, numpy's and Arrow's data as Arrow arrays of declared types.
 
-Owns: what counts as one key and what as many, and the errors for data that does not fit.
-Does not own: reading schemas (`fastchangelog.schema`), what is done with the arrays.
+Owns: which argument is one key and which is many, and the errors for data that does not fit.
+Does not own: reading schemas (`fastchangelog.schema`), the use of the arrays.
 """
 
 from __future__ import annotations

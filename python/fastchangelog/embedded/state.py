@@ -1,30 +1,11 @@
-"""Keyed state of a program's own, without Spark: changed in memory, durable by checkpoints.
+"""Opening an embedded state, its checkpoints, its collections.
 
-Owns: opening, checkpoints, single values by key, and Python's futures.
-Does not own: any behaviour of the state; that is the core's (`rust/core/src/local`). Maps, lists and aggregates by key
-(`state_types`), the conversion of data (`state_data`).
-
-What is put is seen at once by whoever reads the same object. It is durable when `checkpoint` has returned: the net
-effect since the last checkpoint goes to the log in the object store, and the next `open_state` of that folder finds it.
-What no checkpoint holds is lost when the program ends, however it ends. Everything on the local disk is a cache.
-
->>> import fastchangelog as fc
->>> with fc.open_state("memory://docs/state", name="profiles") as st:
-...     visits = st.value_state("visits", key="string", value="long")
-...     visits["ann"] = 1
-...     visits.put(["bob", "cid"], [2, 3])
-...     visits["ann"], "bob" in visits, visits.get(["cid", "dan"]).to_pylist()
-(1, True, [3, None])
->>> with fc.open_state("memory://docs/state", name="profiles") as st:
-...     visits = st.value_state("visits", key="string", value="long")
-...     for batch in visits.scan(start="b"):
-...         print(batch.to_pydict())
-{'key': ['bob', 'cid'], 'value': [2, 3]}
+Owns: Python's view of a state, its futures, its lifetime. Does not own: any behaviour of the state (the core), the
+collections (a module each), its materialization (`materialization.embedded`).
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -37,17 +18,21 @@ import pyarrow as pa
 from fastchangelog import _internal
 from fastchangelog.aggregates import Aggregate
 from fastchangelog.config import OptionValue, StorageOption, ask, gather_options, gather_storage_options, split_provider
+from fastchangelog.embedded.aggregating_state import AggregatingState, calls_of
+from fastchangelog.embedded.handle import Handle
+from fastchangelog.embedded.list_state import ListState
+from fastchangelog.embedded.map_state import MapState
+from fastchangelog.embedded.value_state import ValueState
 from fastchangelog.errors import InvalidArgument
+from fastchangelog.futures import resolve_future, running_future
 from fastchangelog.materialization.embedded import EmbeddedMaterializer
 from fastchangelog.materialization.policy import MaterializationPolicy
 from fastchangelog.schema import arrow_type
-from fastchangelog.state_data import array_of
-from fastchangelog.state_types import AggregatingState, ByKey, ListState, MapState, calls_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Handle", "State", "ValueState", "open_state"]
+__all__ = ["State", "open_state"]
 
 
 def open_state(
@@ -66,22 +51,23 @@ def open_state(
     ``uri``, ``storage_options``: as for `ChangelogStorage`. ``options``: see the reference of options;
     ``memory_budget`` bounds the memory, and a quarter of it the changes that no checkpoint holds yet.
     Local files are caches, in the temp folder (``TMPDIR``).
-    ``create``: makes the state if there is none. ``read_only``: nothing can be changed, and nobody is disturbed.
+    ``create``: makes the state if there is none. ``read_only``: nothing can be changed, and no writer is fenced.
 
     ``savepoint``: the folder of a savepoint of `State.savepoint`, which a new state begins with; if there is a state
     already, it is not read. It is opened with the same ``storage_options``.
 
-    **One writer.** Who opens a state to write takes it over: the next checkpoint of an older writer, in whichever
-    process, ends with `FencedError`, and what it changed since its last checkpoint is not kept. The store must be able
-    to create an object only if it does not exist; all stores can but some that imitate S3.
+    **One writer.** Opening for writing fences the previous writer, in any process: its next checkpoint ends with
+    `FencedError`, and its changes since its last checkpoint are not kept. The store must support conditional creation
+    of an object (create if absent); some S3-compatible stores do not.
 
     Opening with ``handle`` to write makes that checkpoint the newest one again. Only the handles of the newest
     checkpoints are sure to have all their objects.
 
-    **Bases.** An open reads the newest base and the log after it. New bases are made in the background, as the options
-    ``materialization_…`` say, and the next checkpoint starts from them. A close waits for one if the log alone asks for
-    it. When too many fail in a row, changes are refused with `StoreError` until one succeeds; checkpoints go on.
-    What is on the local disk then is loaded into memory in the background (``restore``: here `lazy` unless set).
+    **Snapshots.** An open reads the newest snapshot and the log after it. New snapshots are made in the background, by
+    the options ``materialization_…``, and the next checkpoint starts from them. A close waits for one if the length of
+    the log requires it. When too many fail in a row, changes are refused with `StoreError` until one succeeds;
+    checkpoints continue. After an open, the local files are loaded into memory in the background (``restore``: here
+    `lazy` unless set).
     Options of queries, such as ``max_parallelism``, are refused.
 
     Raises `StateNotFoundError` if there is no state and none may be made, `InvalidArgument` for an unknown option or a
@@ -96,76 +82,16 @@ the name, or let it be made (create=True, and not read_only)
     store = gather_storage_options(uri, given)
     asked = None if provider is None else partial(ask, provider)
     start = None if handle is None else handle._native
-    begin = None if savepoint is None else _folder(savepoint, storage_options)
+    begin = None if savepoint is None else _savepoint_folder(savepoint, storage_options)
     texts = {"restore": "lazy", **gather_options(options)}
     native = _internal.LocalState(uri, name, texts, store, start, read_only, create, asked, begin)
     return State(native, None if read_only else EmbeddedMaterializer(native, MaterializationPolicy.from_options(texts)))
 
 
-def _folder(uri: str, storage_options: Mapping[str, StorageOption] | None) -> _internal.SavepointFolder:
+def _savepoint_folder(uri: str, storage_options: Mapping[str, StorageOption] | None) -> _internal.SavepointFolder:
     provider, given = split_provider(storage_options)
     asked = None if provider is None else partial(ask, provider)
     return _internal.SavepointFolder(uri, {}, gather_storage_options(uri, given), asked)
-
-
-class Handle:
-    """A checkpoint of a state. Immutable; can be compared, hashed and pickled, and has a stable binary form.
-
-    It names objects relative to its state's folder and holds no credentials.
-
-    >>> with open_state("memory://docs/handles") as st:
-    ...     handle = st.checkpoint()
-    >>> Handle.from_bytes(handle.to_bytes()) == handle
-    True
-    """
-
-    __slots__ = ("_native",)
-
-    def __init__(self, native: _internal.StateHandle) -> None:
-        self._native = native
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Handle:
-        """The handle of `to_bytes`. Raises `CorruptDataError` if the bytes are not what was written, and
-        `InvalidArgument` if a newer release wrote them."""
-        return cls(_internal.StateHandle.from_bytes(bytes(data)))
-
-    def to_bytes(self) -> bytes:
-        """A compact, versioned form with a checksum."""
-        return self._native.to_bytes()
-
-    def to_dict(self) -> dict[str, Any]:
-        """A readable form: plain numbers, texts, lists and dicts. Ids are 128-bit numbers."""
-        shown: dict[str, Any] = json.loads(self._native.to_json())
-        return shown
-
-    @property
-    def version(self) -> str:
-        """The random id of what it holds; the same for checkpoints between which nothing changed."""
-        return self._native.version
-
-    @property
-    def state_keys(self) -> int:
-        """Entries in all states: keys, of maps all their entries, and a long list has several."""
-        return self._native.state_keys
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of their keys and values."""
-        return self._native.state_bytes
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Handle) and self._native == other._native
-
-    def __hash__(self) -> int:
-        return hash(self._native)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Handle.from_bytes, (self.to_bytes(),)
-
-    def __repr__(self) -> str:
-        number = self._native.checkpoint_number
-        return f"Handle({self.version}, checkpoint {number}, {self.state_keys} keys, {self.state_bytes} bytes)"
 
 
 class State:
@@ -234,7 +160,7 @@ class State:
         if handle is None:
             raise InvalidArgument(f"the state in {self.uri} has no checkpoint yet, so there is nothing to put aside")
         with tempfile.TemporaryDirectory(prefix="fastchangelog-", ignore_cleanup_errors=True) as scratch:
-            self._native.savepoint(handle._native, _folder(uri, storage_options), format, scratch)
+            self._native.savepoint(handle._native, _savepoint_folder(uri, storage_options), format, scratch)
         return handle
 
     def value_state(self, name: str, key: Any, value: Any) -> ValueState:
@@ -313,7 +239,7 @@ class State:
 
     def checkpoint(self) -> Handle:
         """Makes all that was changed until now durable. Returns when it is, with the handle of what is then the newest
-        checkpoint. If nothing has changed, and no new base waits, that is the last one.
+        checkpoint. If nothing has changed and no new snapshot is pending, that is the last one.
 
         Raises `FencedError` if a newer writer has opened the state. After `RetryableError` or `StoreError` nothing is
         lost: the next checkpoint holds it. (The one that failed may have arrived all the same, if its answer was lost.)
@@ -334,9 +260,8 @@ class State:
         ...     future.result().state_keys
         1
         """
-        future: Future[Handle] = Future()
-        future.set_running_or_notify_cancel()
-        self._native.begin_checkpoint(partial(_settle, future))
+        future: Future[Handle] = running_future()
+        self._native.begin_checkpoint(partial(resolve_future, future, Handle))
         return future
 
     def metrics(self) -> dict[str, int]:
@@ -373,79 +298,3 @@ class State:
 
     def __repr__(self) -> str:
         return f"State({self.uri!r}{', read_only' * self.read_only}{', closed' * self.closed})"
-
-
-class ValueState(ByKey[_internal.ValueState]):
-    """One value for each key; made by `State.value_state`. Any thread may use it.
-
-    It has the habits of a mapping for single keys; many keys at once are put, read and deleted in Arrow.
-
-    >>> st = open_state("memory://docs/values")
-    >>> seen = st.value_state("seen", key="string", value="n long, last timestamp")
-    >>> seen["ann"] = {"n": 1, "last": None}
-    >>> seen["ann"]
-    {'n': 1, 'last': None}
-    >>> del seen["ann"]
-    >>> "ann" in seen
-    False
-    >>> seen["ann"]
-    Traceback (most recent call last):
-    KeyError: 'ann'
-    >>> st.close()
-    """
-
-    def get(self, keys: Any, default: Any = None) -> Any:
-        """The value of one key, ``default`` if there is none; or those of many keys, as an Arrow array with a null
-        where there is none.
-
-        Many keys are a list, a numpy or Arrow array, or another iterable. One key is anything else; of a state whose
-        key has names, a dict or a tuple.
-        """
-        found = self._native.get(self._keys.of(keys))
-        if self._keys.is_one(keys):
-            return found[0].as_py() if found.null_count == 0 else default
-        return found
-
-    def put(self, keys: Any, values: Any) -> None:
-        """Sets the value of one key, or those of many keys. A null (None) deletes; of equal keys the last one counts.
-
-        All or nothing: raises `InvalidArgument` if something does not fit the types, or if a key is null, and
-        `RetryableError` if too much was changed since the last checkpoint.
-        """
-        if self._keys.is_one(keys):
-            self[keys] = values
-        else:
-            self._native.put(self._keys.many(keys), array_of("values", values, self.value_type))
-
-    def delete(self, keys: Any) -> None:
-        """Removes one key, or many. A key without a value is fine."""
-        self._native.delete(self._keys.of(keys))
-
-    def contains(self, keys: Any) -> Any:
-        """Whether one key has a value; or which of many keys have, as an Arrow array of booleans."""
-        found = self._native.contains(self._keys.of(keys))
-        return found[0].as_py() if self._keys.is_one(keys) else found
-
-    def __getitem__(self, key: Any) -> Any:
-        found = self._native.get(self._keys.one(key))
-        if found.null_count:
-            raise KeyError(key)
-        return found[0].as_py()
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._native.put(self._keys.one(key), array_of("value", [value], self.value_type))
-
-    def __delitem__(self, key: Any) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self._native.delete(self._keys.one(key))
-
-    def __contains__(self, key: object) -> bool:
-        return bool(self._native.contains(self._keys.one(key))[0].as_py())
-
-
-def _settle(future: Future[Handle], native: _internal.StateHandle | None, error: BaseException | None) -> None:
-    if error is not None or native is None:
-        future.set_exception(error or RuntimeError("a checkpoint ended without an answer"))
-    else:
-        future.set_result(Handle(native))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import doctest
 import gc
 import pickle
 import threading
@@ -23,7 +22,6 @@ import pytest
 
 import fastchangelog as fc
 import fastchangelog.schema
-import fastchangelog.state
 
 PATIENCE = 60
 FAST = {"file_sync": False}
@@ -48,13 +46,6 @@ def visits(state: fc.State) -> fc.ValueState:
 
 def reopened(root: str, **how: Any) -> fc.State:
     return fc.open_state(root, options=FAST, **how)
-
-
-@pytest.mark.parametrize("module", [fastchangelog.state, fastchangelog.schema], ids=lambda module: module.__name__)
-def test_the_examples_run(module: Any) -> None:
-    result = doctest.testmod(module)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 def test_the_contract(tmp_path: Path) -> None:
