@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from waiting import until
 
 import fastchangelog as fc
-import fastchangelog.changelog
 
 PATIENCE = 60
 

@@ -1,7 +1,7 @@
 """Bases of states in process: when they are made, what failures mean, and what a kill leaves.
 
 Owns: the policy driving an open state. Does not own: the policy (`test_materialization`), what else a state does
-(`test_state`).
+(`test_embedded_state`).
 """
 
 from __future__ import annotations

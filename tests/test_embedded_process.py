@@ -1,6 +1,6 @@
 """Keyed state in process, in processes that fork, end or are killed.
 
-Owns: what such a process leaves. Does not own: what a state does otherwise (`test_state`).
+Owns: what such a process leaves. Does not own: what a state does otherwise (`test_embedded_state`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keyed state in process, as Python programs use it: data in and out, checkpoints, who may write.
 
 Owns: what the Python face adds to the core. Does not own: the state's semantics (tested in `rust/core/src/local`),
-processes that fork or die (`test_state_process`).
+processes that fork or die (`test_embedded_process`).
 """
 
 from __future__ import annotations

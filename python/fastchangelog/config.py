@@ -20,11 +20,11 @@ __all__ = [
     "CredentialProvider",
     "OptionValue",
     "StorageOption",
-    "ask",
     "duration",
     "existing",
     "gather_options",
     "gather_storage_options",
+    "request_credentials",
     "size",
     "split_provider",
     "texts",
@@ -170,10 +170,10 @@ def split_provider(
     return provider, others
 
 
-def ask(provider: CredentialProvider) -> tuple[dict[str, str], float | None]:
+def request_credentials(provider: CredentialProvider) -> tuple[dict[str, str], float | None]:
     """What a provider gives now: credentials, and when they end in seconds since the epoch.
 
-    >>> ask(lambda: {"access_key_id": "a", "secret_access_key": "s", "token": None, "expires_at": None})
+    >>> request_credentials(lambda: {"access_key_id": "a", "secret_access_key": "s", "token": None, "expires_at": None})
     ({'access_key_id': 'a', 'secret_access_key': 's'}, None)
     """
     answer = provider()

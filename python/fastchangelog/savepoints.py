@@ -1,7 +1,7 @@
 """`fastchangelog savepoint`, `rescale`, `verify` and `export`: states put aside, moved and read, without their jobs.
 
 Owns: which handles of a checkpoint belong to which state, the words of the reports, the columns of an export.
-Does not own: savepoints (the core), reading checkpoints (`spark.roots`), arguments and exit codes (cli).
+Does not own: savepoints (the core), reading checkpoints (`spark.checkpoints`), arguments and exit codes (cli).
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _labelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _spec(described: Mapping[str, Any]) -> tuple[str, pa.Schema]:
     """The aggregation whose rows `described` describes: as far as it takes to read them."""
-    from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
+    from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 
     fields = [pa.field(f"key_{i + 1}", arrow_type("key", text)) for i, text in enumerate(described["keys"])]
     if len(fields) == 1:
@@ -239,7 +239,7 @@ def _find(request: Request) -> _Found:
     """The handles of all shards of the batch, with the state they belong to."""
     try:
         from fastchangelog.sessions import on_demand
-        from fastchangelog.spark.roots import SparkCheckpoints
+        from fastchangelog.spark.checkpoints import SparkCheckpoints
     except ImportError as error:
         raise InvalidArgument(f"a checkpoint is read with Spark: {error}") from None
     uri = config.existing(request.root)

@@ -1,7 +1,7 @@
 """`fastchangelog sweep`: a sweep of a state root with a Spark session, and what it says.
 
 Owns: the connection to the state's store, the report for people and for machines.
-Does not own: the sweep (`sweeper`), sessions and checkpoints (`sessions`, `spark.roots`), arguments and exit
+Does not own: the sweep (`sweeper`), sessions and checkpoints (`sessions`, `spark.checkpoints`), arguments and exit
 codes (cli).
 """
 
@@ -142,7 +142,7 @@ def sweep(request: Request) -> Outcome:
     )
     try:
         from fastchangelog.sessions import on_demand
-        from fastchangelog.spark.roots import SparkCheckpoints
+        from fastchangelog.spark.checkpoints import SparkCheckpoints
     except ImportError as error:
         raise InvalidArgument(f"a sweep reads checkpoints with Spark: {error}") from None
     with on_demand(conf, "sweep", request.say) as session:

@@ -24,7 +24,7 @@ from fastchangelog import _internal, savepoints
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import FOLDER_META
-from fastchangelog.spark.roots import SparkCheckpoints
+from fastchangelog.spark.checkpoints import SparkCheckpoints
 
 StateAfter = Callable[[int], dict[str | None, Row]]
 """What every key had after a batch."""

@@ -21,9 +21,9 @@ from fastchangelog.changelog.writer import ChangelogWriter
 from fastchangelog.config import (
     OptionValue,
     StorageOption,
-    ask,
     duration,
     gather_storage_options,
+    request_credentials,
     split_provider,
     texts,
 )
@@ -73,7 +73,7 @@ class ChangelogStorage:
         provider, given = split_provider(storage_options)
         store = gather_storage_options(uri, given)
         folder = None if cache_dir is None else str(cache_dir)
-        asked = None if provider is None else partial(ask, provider)
+        asked = None if provider is None else partial(request_credentials, provider)
         self._native = _internal.ChangelogStorage(uri, texts(options), store, folder, asked)
 
     @property

@@ -17,7 +17,14 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.aggregates import Aggregate
-from fastchangelog.config import OptionValue, StorageOption, ask, gather_options, gather_storage_options, split_provider
+from fastchangelog.config import (
+    OptionValue,
+    StorageOption,
+    gather_options,
+    gather_storage_options,
+    request_credentials,
+    split_provider,
+)
 from fastchangelog.embedded.aggregating_state import AggregatingState, calls_of
 from fastchangelog.embedded.handle import Handle
 from fastchangelog.embedded.list_state import ListState
@@ -80,7 +87,7 @@ the name, or let it be made (create=True, and not read_only)
     """
     provider, given = split_provider(storage_options)
     store = gather_storage_options(uri, given)
-    asked = None if provider is None else partial(ask, provider)
+    asked = None if provider is None else partial(request_credentials, provider)
     start = None if handle is None else handle._native
     begin = None if savepoint is None else _savepoint_folder(savepoint, storage_options)
     texts = {"restore": "lazy", **gather_options(options)}
@@ -90,7 +97,7 @@ the name, or let it be made (create=True, and not read_only)
 
 def _savepoint_folder(uri: str, storage_options: Mapping[str, StorageOption] | None) -> _internal.SavepointFolder:
     provider, given = split_provider(storage_options)
-    asked = None if provider is None else partial(ask, provider)
+    asked = None if provider is None else partial(request_credentials, provider)
     return _internal.SavepointFolder(uri, {}, gather_storage_options(uri, given), asked)
 
 

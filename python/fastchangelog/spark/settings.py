@@ -28,12 +28,12 @@ __all__ = [
     "PROVIDER",
     "check_root",
     "check_task",
-    "granted",
+    "resolve_with_expiry",
     "memory_confs",
     "partitions_of_task",
     "prepare_session",
     "read_options",
-    "resolved",
+    "resolve",
     "size_option",
     "start_from",
     "state_root",
@@ -193,7 +193,7 @@ def start_from(
     uri = options.get("start_from")
     if not uri:
         return options, None
-    folder = _internal.SavepointFolder(config.existing(uri), options, resolved(storage_options))
+    folder = _internal.SavepointFolder(config.existing(uri), options, resolve(storage_options))
     try:
         found = json.loads(folder.read())
     except StateNotFoundError as error:
@@ -227,21 +227,21 @@ def storage_options(spark: SparkSession, root: str, given: Mapping[str, object] 
     wrong = [name for name, value in explicit.items() if not isinstance(value, (str, bool, int))]
     if wrong:
         raise InvalidArgument(f"storage_options: {wrong[0]} is not a text, a number or a bool")
-    redaction.cover(spark)
+    redaction.redact_storage_options(spark)
     texts: dict[str, object] = dict(config.gather_storage_options(root, explicit, spark.conf.getAll))
     return texts if provider is None else {**texts, config.PROVIDER_OPTION: provider}
 
 
-def resolved(options: Mapping[str, object]) -> dict[str, str]:
-    """What goes to the store: the credential provider, if there is one, has been asked now, and wins."""
-    return granted(options)[0]
+def resolve(options: Mapping[str, object]) -> dict[str, str]:
+    """The options for the store, with the current credentials of the provider, if there is one."""
+    return resolve_with_expiry(options)[0]
 
 
-def granted(options: Mapping[str, object]) -> tuple[dict[str, str], float | None]:
-    """The same, and when the provider's credentials end, in seconds since the epoch; None = never."""
+def resolve_with_expiry(options: Mapping[str, object]) -> tuple[dict[str, str], float | None]:
+    """The same, and when the provider's credentials expire, in seconds since the epoch; None = never."""
     provider, others = config.split_provider(options)
     given = {name: str(value) for name, value in others.items()}
     if provider is None:
         return given, None
-    credentials, end = config.ask(provider)
+    credentials, end = config.request_credentials(provider)
     return _internal.overlay_storage_options(given, credentials), end

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastchangelog.spark.plan.shards import shard_ids, shard_of_id, spark_hash
+from fastchangelog.spark.shard_ids import shard_ids, shard_of_id, spark_hash
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -1,11 +1,11 @@
-"""Types between Spark and the state server: what travels as it is, and what travels in another dress.
+"""Conversion of Spark types to the types used on the wire, between Spark and the state server.
 
-Owns: the carried form of each Spark type (Arrow without maps, year-month intervals and session time zones), and the
-Spark expressions that put it on and take it off again.
+Owns: the wire form of each Spark type (Arrow without maps, year-month intervals and session time zones), and the Spark
+expressions that convert a column to it and back.
 Does not own: the Arrow bytes (Spark and the Rust core), which types an aggregate accepts (the Rust core).
 
-A map key is carried as its entries sorted by key, which is also what makes equal maps equal; Spark's own `groupBy`
-sorts them too.  Every other type is carried as it is, if Arrow and PySpark's Arrow conversion know it.
+A map in a key is sent as its entries sorted by key, which also makes equal maps equal; Spark's own `groupBy` sorts them
+too. Every other type is sent unchanged, if Arrow and PySpark's Arrow conversion support it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fastchangelog.errors import InvalidArgument
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["arrow_schema", "arrow_type", "carried_type", "is_collated", "put_on", "take_off"]
+__all__ = ["arrow_schema", "arrow_type", "wire_type", "is_collated", "to_wire", "from_wire"]
 
 _FLAT: dict[type[T.DataType], pa.DataType] = {
     T.BooleanType: pa.bool_(),
@@ -55,23 +55,23 @@ def is_collated(dtype: T.DataType) -> bool:
     return isinstance(dtype, T.StructType) and any(is_collated(f.dataType) for f in dtype.fields)
 
 
-def carried_type(dtype: T.DataType, what: str) -> T.DataType:
-    """The Spark type in which `dtype` travels; `what` names the column in the error for a type that cannot."""
+def wire_type(dtype: T.DataType, what: str) -> T.DataType:
+    """The Spark type of `dtype` on the wire; `what` names the column in the error for an unsupported type."""
     if isinstance(dtype, T.MapType):
         entry = T.StructType(
             [
-                T.StructField("key", carried_type(dtype.keyType, what), False),
-                T.StructField("value", carried_type(dtype.valueType, what), dtype.valueContainsNull),
+                T.StructField("key", wire_type(dtype.keyType, what), False),
+                T.StructField("value", wire_type(dtype.valueType, what), dtype.valueContainsNull),
             ]
         )
         return T.ArrayType(entry, False)
     if isinstance(dtype, T.ArrayType):
-        return T.ArrayType(carried_type(dtype.elementType, what), dtype.containsNull)
+        return T.ArrayType(wire_type(dtype.elementType, what), dtype.containsNull)
     if isinstance(dtype, T.StructType):
         names = _unique_names(dtype)
         return T.StructType(
             [
-                T.StructField(n, carried_type(f.dataType, what), f.nullable)
+                T.StructField(n, wire_type(f.dataType, what), f.nullable)
                 for n, f in zip(names, dtype.fields, strict=True)
             ]
         )
@@ -92,32 +92,34 @@ def _unique_names(struct: T.StructType) -> list[str]:
     return names if len(lower) == len(names) else [f"_{i}" for i in range(len(names))]
 
 
-def _as_is(dtype: T.DataType) -> bool:
+def _is_unchanged(dtype: T.DataType) -> bool:
     if isinstance(dtype, (T.MapType, T.YearMonthIntervalType, T.NullType)):
         return False
     if isinstance(dtype, T.ArrayType):
-        return _as_is(dtype.elementType)
+        return _is_unchanged(dtype.elementType)
     if isinstance(dtype, T.StructType):
-        return _unique_names(dtype) == [f.name for f in dtype.fields] and all(_as_is(f.dataType) for f in dtype.fields)
+        return _unique_names(dtype) == [f.name for f in dtype.fields] and all(
+            _is_unchanged(f.dataType) for f in dtype.fields
+        )
     return True
 
 
-def put_on(column: Column, dtype: T.DataType, *, key: bool) -> Column:
-    """`column` of type `dtype` as an expression of `carried_type(dtype)`; `key` sorts the entries of maps."""
-    if _as_is(dtype):
+def to_wire(column: Column, dtype: T.DataType, *, key: bool) -> Column:
+    """Converts `column` of type `dtype` to `wire_type(dtype)`; `key` sorts the entries of maps."""
+    if _is_unchanged(dtype):
         return column
     if isinstance(dtype, T.NullType):
         return column.cast("boolean")
     if isinstance(dtype, T.YearMonthIntervalType):
         return column.cast("interval month").cast("int")
     if isinstance(dtype, T.ArrayType):
-        return F.transform(column, lambda e: put_on(e, dtype.elementType, key=key))
+        return F.transform(column, lambda e: to_wire(e, dtype.elementType, key=key))
     if isinstance(dtype, T.MapType):
         entries = F.transform(
             F.map_entries(column),
             lambda e: F.struct(
-                put_on(e.getField("key"), dtype.keyType, key=key).alias("key"),
-                put_on(e.getField("value"), dtype.valueType, key=key).alias("value"),
+                to_wire(e.getField("key"), dtype.keyType, key=key).alias("key"),
+                to_wire(e.getField("value"), dtype.valueType, key=key).alias("value"),
             ),
         )
         return F.sort_array(entries) if key else entries
@@ -125,32 +127,32 @@ def put_on(column: Column, dtype: T.DataType, *, key: bool) -> Column:
     names = _unique_names(dtype)
     plain = T.StructType([T.StructField(n, f.dataType, f.nullable) for n, f in zip(names, dtype.fields, strict=True)])
     source = column if names == [f.name for f in dtype.fields] else column.cast(plain)
-    fields = [put_on(source.getField(f.name), f.dataType, key=key).alias(f.name) for f in plain.fields]
+    fields = [to_wire(source.getField(f.name), f.dataType, key=key).alias(f.name) for f in plain.fields]
     return F.when(column.isNotNull(), F.struct(*fields))
 
 
-def take_off(column: Column, dtype: T.DataType) -> Column:
-    """The inverse of `put_on`: an expression of type `dtype` from a carried `column`."""
-    if _as_is(dtype):
+def from_wire(column: Column, dtype: T.DataType) -> Column:
+    """The inverse of `to_wire`: an expression of type `dtype` from a `column` in its wire form."""
+    if _is_unchanged(dtype):
         return column
     if isinstance(dtype, T.NullType):
         return F.lit(None)
     if isinstance(dtype, T.YearMonthIntervalType):
         return F.make_ym_interval(F.lit(0), column).cast(dtype)
     if isinstance(dtype, T.ArrayType):
-        return F.transform(column, lambda e: take_off(e, dtype.elementType))
+        return F.transform(column, lambda e: from_wire(e, dtype.elementType))
     if isinstance(dtype, T.MapType):
         pair = F.transform(
             column,
             lambda e: F.struct(
-                take_off(e.getField("key"), dtype.keyType).alias("key"),
-                take_off(e.getField("value"), dtype.valueType).alias("value"),
+                from_wire(e.getField("key"), dtype.keyType).alias("key"),
+                from_wire(e.getField("value"), dtype.valueType).alias("value"),
             ),
         )
-        return F.map_from_entries(column if _as_is(dtype.keyType) and _as_is(dtype.valueType) else pair)
+        return F.map_from_entries(column if _is_unchanged(dtype.keyType) and _is_unchanged(dtype.valueType) else pair)
     assert isinstance(dtype, T.StructType)
     names = _unique_names(dtype)
-    fields = [take_off(column.getField(n), f.dataType).alias(n) for n, f in zip(names, dtype.fields, strict=True)]
+    fields = [from_wire(column.getField(n), f.dataType).alias(n) for n, f in zip(names, dtype.fields, strict=True)]
     rebuilt = F.when(column.isNotNull(), F.struct(*fields))
     return rebuilt if names == [f.name for f in dtype.fields] else rebuilt.cast(_nullable(dtype))
 
@@ -167,7 +169,7 @@ def _nullable(dtype: T.DataType) -> T.DataType:
 
 
 def arrow_type(dtype: T.DataType) -> pa.DataType:
-    """The Arrow type of a carried type, as Spark writes it, but with timestamps in UTC."""
+    """The Arrow type of a wire type, as Spark writes it, but with timestamps in UTC."""
     if isinstance(dtype, T.DecimalType):
         return pa.decimal128(dtype.precision, dtype.scale)
     if isinstance(dtype, T.ArrayType):
@@ -178,5 +180,5 @@ def arrow_type(dtype: T.DataType) -> pa.DataType:
 
 
 def arrow_schema(struct: T.StructType) -> pa.Schema:
-    """The Arrow schema of carried columns.  Top-level fields are nullable: what is null is decided by the data."""
+    """The Arrow schema of columns in their wire form. Top-level fields are nullable: the data decides what is null."""
     return pa.schema([pa.field(f.name, arrow_type(f.dataType), True) for f in struct.fields])

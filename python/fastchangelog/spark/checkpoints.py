@@ -1,15 +1,15 @@
-"""What Spark may still hand back to a query: the handles in its checkpoint, batch by batch.
+"""Spark's checkpoints: the handles that Spark may still pass to a query's tasks, batch by batch.
 
 Owns: reading a checkpoint through Spark's public sources (`statestore`, `state-metadata`, text and binary files), and
-what counts as a doubt.
-Does not own: what handles name, what is deleted (`sweep`), the session (a parameter).
+when a checkpoint counts as unreadable.
+Does not own: what handles name, what is deleted (`gc.plan`), the session (a parameter).
 
-A batch whose state cannot be read is a doubt, unless the checkpoint itself shows that Spark has removed that state: its
-commit is gone, too, or of one partition only later versions are left, and they begin with a snapshot. How many batches
-the query retains is in no checkpoint, and the settings of the session that reads are not the query's.
+A batch whose state cannot be read is an error, unless the checkpoint itself shows that Spark has removed that state:
+its commit is gone too, or only later versions of one partition are left, and they begin with a snapshot. No checkpoint
+records how many batches the query retains, and the settings of the reading session are not the query's.
 
-Order, and why: commits, then states, then offsets.  A batch that commits meanwhile is either among the commits, or
-later than them and then among the offsets, which say since when its objects may have been written.
+Order, and why: commits, then states, then offsets. A batch that commits meanwhile is either among the commits, or later
+than them and then among the offsets, which tell since when its objects may have been written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkCheckpoints"]
 
-#: The operator's state variable, see `anchor`.
+#: The operator's state variable, see `operator`.
 _VARIABLE = "handle"
 #: Spark's names of files of RocksDB's state: a version, an id under format 2, and a kind.
 _STATE_FILE = re.compile(r"([0-9]+)(?:_[^/]*)?\.(zip|changelog)")
@@ -45,7 +45,7 @@ _GLOB = re.compile(r"[*?\[\]{}\\]")
 
 
 class SparkCheckpoints:
-    """Checkpoints as `gc.CheckpointReader` wants them, read with a session that is asked for when it is needed."""
+    """A `gc.collector.CheckpointReader` over a Spark session that is created when it is first needed."""
 
     def __init__(self, session: Callable[[], SparkSession]) -> None:
         self._session = session
@@ -55,17 +55,17 @@ class SparkCheckpoints:
     def _spark(self) -> SparkSession:
         if self._ready is None:
             spark = self._session()
-            settings.prepare_session(spark)  # the source reads state as the session's settings say
-            # With the manager of its streams a session registers what the source asks for each store; Spark 4.2 does
-            # so nowhere else, and fails with "Cannot find endpoint" where no stream has run yet.
+            settings.prepare_session(spark)  # the source reads state by the session's settings
+            # The manager of streams registers an endpoint that the source needs. Spark 4.2 registers it nowhere else
+            # and fails with "Cannot find endpoint" in a session that has run no stream.
             _ = spark.streams.active
             self._ready = spark
         return self._ready
 
     def query_id(self, location: str) -> str | None:
-        """The query of the checkpoint at `location`; None if it is gone, its parent folder being there.
+        """The query of the checkpoint at `location`; None if it is gone while its parent folder exists.
 
-        A missing parent may be a disk or a network folder that is not mounted here: that is an error.
+        A missing parent may be a disk or a network folder that is not mounted: that is an error.
         """
         location = _plain(location)
         try:
@@ -73,7 +73,7 @@ class SparkCheckpoints:
         except Exception as error:
             if not _not_found(error):
                 raise _unreadable(location, error) from None
-            self._check_gone(location)
+            self._check_removed(location)
             return None
         try:
             found = json.loads("".join(lines))["id"]
@@ -81,17 +81,17 @@ class SparkCheckpoints:
             raise StoreError(f"{location}/metadata is not what Spark writes; is this a checkpoint?") from None
         return str(found)
 
-    def _check_gone(self, location: str) -> None:
-        if self._there(location):
+    def _check_removed(self, location: str) -> None:
+        if self._exists(location):
             raise StoreError(f"{location} is there, but has no metadata of a query; is this a checkpoint?")
         parent = location.rsplit("/", 1)[0] + "/"
-        if not self._there(parent):
+        if not self._exists(parent):
             raise StateNotFoundError(
                 f"neither {location} nor the folder {parent} is there: this machine may not see it; if it was removed "
                 f"for good, make {parent} once more, empty, and sweep again"
             )
 
-    def _there(self, path: str) -> bool:
+    def _exists(self, path: str) -> bool:
         try:
             self._spark.read.format("binaryFile").load(path).select("path").limit(1).collect()
         except Exception as error:
@@ -101,7 +101,7 @@ class SparkCheckpoints:
         return True
 
     def roots(self, location: str) -> Roots:
-        """See `gc.CheckpointReader`."""
+        """See `gc.collector.CheckpointReader`."""
         location = _plain(location)
         query = self.query_id(location)
         if query is None:
@@ -111,7 +111,7 @@ class SparkCheckpoints:
         notes: list[str] = []
         skipped: list[int] = []
         operators = self._operators(location) if batches else []
-        for batch in reversed(batches):  # the newest first: it is the one that must be readable
+        for batch in reversed(batches):  # the newest first: it must be readable
             try:
                 for operator in operators:
                     for handle, partition in self._state(location, operator, batch):
@@ -140,8 +140,8 @@ class SparkCheckpoints:
         )
 
     def handles(self, location: str, batch: int | None = None) -> tuple[str, int, dict[int, dict[int, str]]]:
-        """What a savepoint is taken of: the query, the batch (by default the newest that committed), and for each of
-        its operators the handles by partition.  The query may run meanwhile."""
+        """The source of a savepoint: the query, the batch (by default the newest committed one), and for each of its
+        operators the handles by partition. The query may run meanwhile."""
         location = _plain(location)
         query = self.query_id(location)
         if query is None:
@@ -175,9 +175,9 @@ class SparkCheckpoints:
         return {int(name): float(time) for name, time in named if name.isdigit()}
 
     def _removed(self, location: str, operators: list[int], batch: int) -> str | None:
-        """What shows that Spark has removed the state after `batch`; None if nothing does.
+        """Evidence that Spark has removed the state after `batch`; None without any.
 
-        Spark removes all files of a partition below a snapshot. A file that was lost leaves older ones.
+        Spark removes all files of a partition before a snapshot. Where one file was lost, older ones are still there.
         """
         for operator in operators:
             stores: dict[str, list[tuple[int, str]]] = {}
@@ -193,7 +193,7 @@ class SparkCheckpoints:
         return None
 
     def _files(self, folder: str) -> list[str]:
-        """All files below a folder, without those that Spark's readers take for hidden."""
+        """All files below a folder, without those that Spark's readers treat as hidden."""
         try:
             files = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(folder)
             return [row[0] for row in files.select("path").collect()]

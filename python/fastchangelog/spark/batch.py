@@ -1,10 +1,10 @@
-"""A batch DataFrame: the same sessions at the state server, behind a plain shuffle.
+"""A batch DataFrame: the same sessions at the state server, after a plain shuffle.
 
-Owns: the function that Spark runs in `mapInArrow` on a batch DataFrame's payloads: one session per shard, nothing kept.
-Does not own: the sessions of a stream (`anchor`), which shard a row belongs to (`split`).
+Owns: the function that Spark runs in `mapInArrow` on a batch DataFrame's payloads: one session per shard, no state.
+Does not own: the sessions of a stream (`operator`), which shard a row belongs to (`split`).
 
-A batch has no state to place, to commit or to hand back, so it needs neither Spark's stateful operator nor the settings
-of a state store. Spark hands the payloads over sorted by shard: one session is open at a time.
+A batch has no state to restore or to commit, so it needs neither Spark's stateful operator nor the settings of a state
+store. Spark passes the payloads sorted by shard: one session is open at a time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import pyarrow as pa
 from fastchangelog.errors import InternalError, one_line
 from fastchangelog.server import open_session
 from fastchangelog.spark import settings, task
-from fastchangelog.spark.anchor import Operator, labelled
-from fastchangelog.spark.plan.shards import shard_of_id
+from fastchangelog.spark.operator import OperatorConfig, labelled
+from fastchangelog.spark.shard_ids import shard_of_id
 
-__all__ = ["Once"]
+__all__ = ["BatchOperator"]
 
 
-class Once(task.Shipped):
-    """What `mapInArrow` runs behind the shuffle: picklable, and the same for every task."""
+class BatchOperator(task.VersionChecked):
+    """The function for `mapInArrow` after the shuffle: picklable, the same for every task."""
 
-    def __init__(self, planned: Operator):
+    def __init__(self, planned: OperatorConfig):
         self._operator = planned
         #: Stands in for the query id, which a batch DataFrame does not have.
         self._query = f"batch-{uuid.uuid4()}"
@@ -47,7 +47,7 @@ class Once(task.Shipped):
                 raise InternalError(f"the payloads of shard {shard_id} came in two parts; please report it")
             done.add(shard_id)
             yield from self._answers(shard_id, (payload for _, payload in payloads))
-        task.settle("once")
+        task.freeze_modules("batch")
 
     def _answers(self, shard_id: int, payloads: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
         planned = self._operator

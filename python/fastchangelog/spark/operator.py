@@ -1,14 +1,14 @@
 """The stateful operator: one small value per shard in Spark's state, everything else at the state server.
 
-Owns: the life of one session inside a Spark task: handle in, payloads to the server, rows to Spark, handle out.
-Does not own: the state (the server), which handle counts (Spark), the metrics' meaning (`metrics`).
+Owns: one session inside a Spark task: handle in, payloads to the server, rows to Spark, handle out.
+Does not own: the state (the server), which handle is committed (Spark), the metrics' meaning (`metrics`).
 
 Order, and why:
 1. read the handle that Spark committed last for this shard;
 2. open a session at the executor's server for it and forward the payloads;
 3. hand the result rows to Spark while the server makes the change set durable;
-4. commit: the server answers with the new handle when the store has acknowledged;
-5. after the last row, store the new handle in Spark's state.  Spark commits it only if it commits the batch.
+4. commit: the server returns the new handle when the store has acknowledged;
+5. after the last row, store the new handle in Spark's state. Spark commits it only if it commits the batch.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from fastchangelog.errors import InternalError, one_line
 from fastchangelog.server import open_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
-from fastchangelog.spark.plan.shards import shard_of_id
-from fastchangelog.spark.renewal import Renewal, credentials
+from fastchangelog.spark.renewal import CredentialRenewal, credentials
+from fastchangelog.spark.shard_ids import shard_of_id
 
-__all__ = ["Anchor", "Operator", "labelled"]
+__all__ = ["ShardProcessor", "OperatorConfig", "labelled"]
 
 _HANDLE = T.StructType([T.StructField("handle", T.StringType())])
 _METRICS = pa.list_(pa.int64())
 
 
 @dataclasses.dataclass(frozen=True)
-class Operator(task.Shipped):
-    """What the driver decided, shipped to every task."""
+class OperatorConfig(task.VersionChecked):
+    """The driver's decisions, sent to every task."""
 
     spec: str
     root: str
@@ -49,14 +49,14 @@ class Operator(task.Shipped):
     options: Mapping[str, str]
     storage_options: Mapping[str, Any] = dataclasses.field(repr=False)
     partitions: int
-    #: Spark's settings of memory, from which the server's budget follows.
+    #: Spark's memory settings, which determine the server's budget.
     confs: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-class Anchor(StatefulProcessor):
-    """Spark's side of a shard."""
+class ShardProcessor(StatefulProcessor):
+    """The `StatefulProcessor` that Spark runs for a shard."""
 
-    def __init__(self, operator: Operator):
+    def __init__(self, operator: OperatorConfig):
         self._operator = operator
 
     def init(self, handle: Any) -> None:
@@ -70,7 +70,7 @@ class Anchor(StatefulProcessor):
             raise one_line(error) from None
 
     def close(self) -> None:
-        """Sessions end with their batch: nothing is left to close."""
+        """Nothing: a session ends with its batch."""
 
     def _run(self, shard_id: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         operator = self._operator
@@ -78,38 +78,38 @@ class Anchor(StatefulProcessor):
         stored = self._handle.get()
         handle = None if stored is None else stored[0]
         clock = _Stopwatch()
-        _internal.failpoint("anchor.open")
-        storage, ends = settings.granted(operator.storage_options)
-        request = {**self._request(shard_id, handle), **credentials(storage, ends)}
-        with Renewal(request, ends, lambda: settings.granted(operator.storage_options)):
+        _internal.failpoint("operator.open")
+        storage, expires = settings.resolve_with_expiry(operator.storage_options)
+        request = {**self._request(shard_id, handle), **credentials(storage, expires)}
+        with CredentialRenewal(request, expires, lambda: settings.resolve_with_expiry(operator.storage_options)):
             handle = yield from self._session(request, rows, clock)
         self._handle.update((handle,))
-        _internal.failpoint("anchor.stored")
-        task.settle("anchor")
+        _internal.failpoint("operator.stored")
+        task.freeze_modules("operator")
 
     def _session(
         self, request: Mapping[str, Any], rows: Iterator[pd.DataFrame], clock: _Stopwatch
     ) -> Generator[pd.DataFrame, None, str]:
-        """The rows of one session, then a row of numbers; returns the handle."""
+        """Yields the rows of one session, then a row of metrics; returns the handle."""
         operator = self._operator
         session = open_session(json.dumps(request), operator.options, operator.confs)
         try:
             clock.lap("open_micros")
-            _internal.failpoint("anchor.opened")
+            _internal.failpoint("operator.opened")
             for payloads in rows:
                 for payload in payloads["payload"]:
                     if payload:  # an empty one only opens the shard, see `split`
                         session.merge(payload)
-            _internal.failpoint("anchor.merged")
+            _internal.failpoint("operator.merged")
             names = [*operator.output.names, metrics.COLUMN]
             for batch in session.finish():
                 columns = labelled(batch, operator.output)
                 yield frame([*columns, pa.nulls(batch.num_rows, _METRICS)], names)
             clock.lap("finish_micros")
-            _internal.failpoint("anchor.rows-yielded")
+            _internal.failpoint("operator.rows-yielded")
             handle, counted = session.commit()
             clock.lap("commit_micros")
-            _internal.failpoint("anchor.committed")
+            _internal.failpoint("operator.committed")
         finally:
             session.close()
         numbers = metrics.row({**counted, **clock.laps, "shards": 1})
@@ -139,10 +139,10 @@ class Anchor(StatefulProcessor):
 
 
 def labelled(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
-    """The columns of results as `schema` has them."""
+    """The columns of a result batch with the types of `schema`."""
     if batch.num_columns != len(schema):
         raise InternalError(f"the state server answered {batch.num_columns} columns where {len(schema)} were asked for")
-    # Strings come as binaries: Spark's need not be UTF-8, so their bytes are labelled and not looked at.
+    # Strings arrive as binaries: Spark's need not be UTF-8, so their bytes get the type string without a check.
     return [c if c.type == f.type else c.view(f.type) for c, f in zip(batch.columns, schema, strict=True)]
 
 
