@@ -31,7 +31,8 @@ import pyarrow.compute as pc
 from bench_session import _INPUT, GROUPS, PAYLOAD, spec
 from memory_run import SAMPLE, Watch
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal
+from fastchangelog.options import parse_size
 from fastchangelog.server import ensure_server, open_session
 from fastchangelog.server.paths import ServerPaths
 
@@ -147,7 +148,7 @@ def report(name: str, done: dict[str, Any], watch: Memory, budget: int, check: C
 
 def measure(args: argparse.Namespace, data: Path, options: dict[str, str], keys: int) -> bool:
     """A large batch, a small one, and one after a kill."""
-    budget, good, handle = config.size("budget", args.budget), True, None
+    budget, good, handle = parse_size("budget", args.budget), True, None
     base = {"root": f"file://{data}/{keys}", "query_id": "large", "name": "default", "shard": 0, "shards": 1}
     base |= {"spec": spec(), "ephemeral": args.ephemeral, "options": options, "storage_options": {}, "checkpoint": None}
     touched = np.arange(0, keys, max(1, keys // SMALL), dtype=np.int64)

@@ -31,7 +31,8 @@ import numpy as np
 import pyarrow as pa
 from bench_session import _INPUT, ARROW_BATCH, GROUPS, PAYLOAD, spec
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal
+from fastchangelog.options import parse_size
 from fastchangelog.server import ensure_server, open_session
 from fastchangelog.server.paths import ServerPaths
 
@@ -186,7 +187,7 @@ def measure(args: argparse.Namespace, data: Path, options: dict[str, str]) -> in
 
 def report(args: argparse.Namespace, watch: Watch, number: int, filled: int) -> int:
     """Prints the run; 1 if the budget did not hold."""
-    budget = config.size("budget", args.budget)
+    budget = parse_size("budget", args.budget)
     steady = sorted(watch.samples[len(watch.samples) // 2 :])
     peak = watch.status("VmHWM")
     counters = json.loads(watch.client.metrics())

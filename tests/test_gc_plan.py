@@ -181,7 +181,7 @@ class World:
         )
         decided = plan(given_input, self.mark, self.now, GRACE)
         if decided.skip_reason is None:
-            self.mark = dict(decided.seen)
+            self.mark = dict(decided.unreachable_since)
             for entry in decided.delete[:steps]:
                 del self.objects[entry.name]
         return decided
@@ -270,16 +270,16 @@ def test_invariant_4_an_object_goes_a_grace_period_after_a_sweep_found_it_unreac
     before = given_input(entry(log(1), OLD), entry(log(2), OLD), handles=(one_handle(log(1)),))
     first = plan(before, {}, NOW, GRACE)
     assert (names(first.reachable), names(first.waiting), first.delete) == ([log(1)], [log(2)], ())
-    early = plan(before, first.seen, NOW + GRACE - 1, GRACE)
-    assert (names(early.waiting), early.seen) == ([log(2)], {log(2): NOW})
-    assert names(plan(before, early.seen, NOW + GRACE, GRACE).delete) == [log(2)]
+    early = plan(before, first.unreachable_since, NOW + GRACE - 1, GRACE)
+    assert (names(early.waiting), early.unreachable_since) == ([log(2)], {log(2): NOW})
+    assert names(plan(before, early.unreachable_since, NOW + GRACE, GRACE).delete) == [log(2)]
 
 
 def test_invariant_4_an_object_that_was_needed_in_between_starts_anew() -> None:
     free = given_input(entry(log(1), OLD), entry(log(2), OLD), handles=(one_handle(log(1)),))
-    seen = plan(free, {}, NOW, GRACE).seen
+    seen = plan(free, {}, NOW, GRACE).unreachable_since
     needed = dataclasses.replace(free, handles=(one_handle(log(1), log(2)),))
-    seen = plan(needed, seen, NOW + GRACE / 2, GRACE).seen
+    seen = plan(needed, seen, NOW + GRACE / 2, GRACE).unreachable_since
     assert seen == {}
     assert plan(free, seen, NOW + 2 * GRACE, GRACE).delete == ()
 
@@ -307,7 +307,7 @@ def test_a_clock_that_was_set_back_deletes_nothing(jump: float) -> None:
     seen = {log(2): NOW}
     decided = plan(before, seen, NOW + jump, GRACE)
     assert decided.delete == ()
-    assert all(since <= NOW + jump for since in decided.seen.values()), "nothing waits for a future that never comes"
+    assert all(since <= NOW + jump for since in decided.unreachable_since.values()), "nothing waits for a future that never comes"
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_an_orphan_goes_as_a_whole_with_its_name_last() -> None:
     listing = [entry(n, OLD) for n in (FOLDER_META, GC_STATE, log(1), f"base/{2:032x}")]
     first = plan_orphan(listing, {}, NOW, GRACE)
     assert first.delete == ()
-    last = plan_orphan(listing, first.seen, NOW + GRACE, GRACE)
+    last = plan_orphan(listing, first.unreachable_since, NOW + GRACE, GRACE)
     assert names(last.delete) == [f"base/{2:032x}", log(1), GC_STATE, FOLDER_META]
 
 

@@ -23,8 +23,8 @@ import pytest
 
 import fastchangelog
 from fastchangelog import _internal, server
-from fastchangelog.counters import metrics
 from fastchangelog.errors import ClosedError, InvalidArgument, RetryableError
+from fastchangelog.metrics import metrics
 from fastchangelog.server import memory
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.server.shutdown import ShutdownPolicy

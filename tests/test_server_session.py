@@ -18,8 +18,8 @@ import pytest
 from waiting import until
 
 from fastchangelog import _internal, server
-from fastchangelog.counters import metrics
 from fastchangelog.errors import ClosedError, FastChangelogError, RetryableError, StoreError
+from fastchangelog.metrics import metrics
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 

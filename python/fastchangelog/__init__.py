@@ -1,7 +1,7 @@
 """Durable keyed state for PySpark: RocksDB next to the workers, a changelog in an object store.
 
-Owns: the public names. Does not own: anything behind them; each is imported on first use, so that `import
-fastchangelog` stays cheap and parts that need other packages (Spark) are only loaded by those who use them.
+Owns: the public names. Does not own: their modules. Most are imported on first use, so that `import fastchangelog`
+stays cheap and loads no optional package (Spark).
 
 >>> import fastchangelog as fc
 >>> fc.sum("price", where="price > 0").alias("total")
@@ -13,7 +13,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fastchangelog.aggregates import (
+from fastchangelog.errors import (
+    ClosedError,
+    CorruptDataError,
+    FastChangelogError,
+    FencedError,
+    InternalError,
+    InvalidArgument,
+    PermissionDeniedError,
+    RetryableError,
+    SchemaMismatchError,
+    StateNotFoundError,
+    StoreError,
+)
+from fastchangelog.functions import (
     Aggregate,
     all,
     any,
@@ -30,24 +43,11 @@ from fastchangelog.aggregates import (
     min_by,
     sum,
 )
-from fastchangelog.errors import (
-    ClosedError,
-    CorruptDataError,
-    FastChangelogError,
-    FencedError,
-    InternalError,
-    InvalidArgument,
-    PermissionDeniedError,
-    RetryableError,
-    SchemaMismatchError,
-    StateNotFoundError,
-    StoreError,
-)
+from fastchangelog.metrics import metrics
 
 if TYPE_CHECKING:
     from fastchangelog import spark
     from fastchangelog.changelog import Change, ChangelogHandle, ChangelogReader, ChangelogStorage, ChangelogWriter
-    from fastchangelog.counters import metrics
     from fastchangelog.embedded.aggregating_state import AggregatingState
     from fastchangelog.embedded.handle import Handle
     from fastchangelog.embedded.list_state import ListState
@@ -120,7 +120,6 @@ _LAZY: dict[str, str | None] = {
     "PeriodicMaterializer": "fastchangelog.materialization.periodic",
     "State": "fastchangelog.embedded.state",
     "ValueState": "fastchangelog.embedded.value_state",
-    "metrics": "fastchangelog.counters",
     "open_state": "fastchangelog.embedded.state",
     "spark": None,
 }

@@ -357,12 +357,11 @@ def _request(args: argparse.Namespace) -> Any:
 
 
 def _object_folder(args: argparse.Namespace) -> Any:
-    from fastchangelog import _internal, config
+    from fastchangelog import _internal
+    from fastchangelog.options import existing_folder, gather_storage_options
 
-    uri = config.existing(args.uri)
-    return _internal.ObjectFolder(
-        uri, {}, config.gather_storage_options(uri, _pairs("--storage-option", args.storage_option))
-    )
+    uri = existing_folder(args.uri)
+    return _internal.ObjectFolder(uri, {}, gather_storage_options(uri, _pairs("--storage-option", args.storage_option)))
 
 
 def _line(args: argparse.Namespace) -> Callable[[str], object] | None:

@@ -1,7 +1,7 @@
-"""The errors users meet: one class per thing they can do about it.
+"""The public errors: one class for each remedy.
 
 Owns: the tree of classes, the name of each kind in the protocol, and the one-line form that leaves a Spark task.
-Does not own: the messages (whoever raises knows what happened, to which object, and what to do).
+Does not own: the messages: the raising code knows what happened, to which object, and what to do.
 """
 
 from __future__ import annotations

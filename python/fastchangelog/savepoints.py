@@ -16,9 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument, SchemaMismatchError, StateNotFoundError
 from fastchangelog.layout import FOLDER_META, SAVEPOINT_MANIFEST
+from fastchangelog.options import existing_folder, gather_options, gather_storage_options
 from fastchangelog.schema import arrow_type
 
 __all__ = [
@@ -96,19 +97,19 @@ def check_partitions(request: Request, partitions: int) -> None:
 
 def is_savepoint(uri: str, request: Request) -> bool:
     """True if the folder is a savepoint, finished or not damaged enough to hide that."""
-    folder = _internal.ObjectFolder(config.existing(uri), {}, _storage(uri, request))
+    folder = _internal.ObjectFolder(existing_folder(uri), {}, _storage(uri, request))
     return folder.read(SAVEPOINT_MANIFEST) is not None
 
 
 def read(uri: str, request: Request) -> dict[str, Any]:
     """What a savepoint says."""
-    said: dict[str, Any] = json.loads(_folder(config.existing(uri), request).read())
+    said: dict[str, Any] = json.loads(_folder(existing_folder(uri), request).read())
     return {"uri": uri, **said}
 
 
 def verify(uri: str, request: Request, report: Report | None = None) -> dict[str, Any]:
     """Reads every byte of a savepoint; `damaged` lists what is not as it was written."""
-    folder = _folder(config.existing(uri), request)
+    folder = _folder(existing_folder(uri), request)
     with _scratch() as scratch:
         said, damaged = folder.verify(scratch, report)
     found = json.loads(said)
@@ -141,7 +142,7 @@ def export(uri: str, to: str, request: Request) -> dict[str, Any]:
     if os.path.exists(to):
         raise InvalidArgument(f"{to} is there already; give the name of a new file")
     said = read(uri, request)
-    folder = _folder(config.existing(uri), request)
+    folder = _folder(existing_folder(uri), request)
     rows = 0
     with _scratch() as scratch:
         schema, batches = _entries(folder, said, scratch, request)
@@ -242,7 +243,7 @@ def _find(request: Request) -> _Found:
         from fastchangelog.spark.checkpoints import SparkCheckpoints
     except ImportError as error:
         raise InvalidArgument(f"a checkpoint is read with Spark: {error}") from None
-    uri = config.existing(request.root)
+    uri = existing_folder(request.root)
     root = _internal.ObjectFolder(uri, {}, _storage(uri, request))
     with on_demand(request.conf, "savepoint", request.say) as session:
         query, batch, operators = SparkCheckpoints(session).handles(request.checkpoint, request.batch)
@@ -295,11 +296,11 @@ def _check_begun(folder: _internal.ObjectFolder, handles: tuple[str, ...]) -> No
 
 
 def _storage(uri: str, request: Request) -> dict[str, str]:
-    return config.gather_storage_options(uri, request.storage_options, request.conf)
+    return gather_storage_options(uri, request.storage_options, request.conf)
 
 
 def _folder(uri: str, request: Request) -> _internal.SavepointFolder:
-    return _internal.SavepointFolder(uri, config.gather_options(conf=request.conf), _storage(uri, request))
+    return _internal.SavepointFolder(uri, gather_options(conf=request.conf), _storage(uri, request))
 
 
 def _absolute(uri: str) -> str:

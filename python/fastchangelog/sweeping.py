@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import Entry
 from fastchangelog.gc.report import FolderReport
+from fastchangelog.options import gather_options, gather_storage_options, parse_duration
 
 __all__ = ["Outcome", "Request", "sweep"]
 
@@ -118,7 +119,7 @@ class Outcome:
             yield "a dry run: nothing was deleted or marked; --delete does"
 
     def _rows(self, report: FolderReport) -> list[tuple[str, tuple[Entry, ...], str]]:
-        asked = config.duration("--grace", self.request.grace).total_seconds()
+        asked = parse_duration("--grace", self.request.grace).total_seconds()
         grace = self.request.grace if report.grace in (None, asked) else f"{report.grace:g}s"
         last = "deleted" if self._acted(report) else "to delete"
         return [
@@ -132,13 +133,13 @@ class Outcome:
 
 def sweep(request: Request) -> Outcome:
     """Runs one sweep; Spark is started when the first checkpoint is read, and ended."""
-    grace = config.duration("--grace", request.grace).total_seconds()
+    grace = parse_duration("--grace", request.grace).total_seconds()
     _check_root(request.root)
     conf = dict(request.conf)
     root = _internal.ObjectFolder(
         request.root,
-        config.gather_options(conf=conf),
-        config.gather_storage_options(request.root, request.storage_options, conf),
+        gather_options(conf=conf),
+        gather_storage_options(request.root, request.storage_options, conf),
     )
     try:
         from fastchangelog.sessions import on_demand

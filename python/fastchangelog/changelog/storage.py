@@ -18,14 +18,14 @@ from fastchangelog.changelog.arrow import bounds_of
 from fastchangelog.changelog.handle import ChangelogHandle
 from fastchangelog.changelog.reader import ChangelogReader
 from fastchangelog.changelog.writer import ChangelogWriter
-from fastchangelog.config import (
+from fastchangelog.options import (
     OptionValue,
     StorageOption,
-    duration,
     gather_storage_options,
+    option_texts,
+    parse_duration,
     request_credentials,
     split_provider,
-    texts,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class ChangelogStorage:
         store = gather_storage_options(uri, given)
         folder = None if cache_dir is None else str(cache_dir)
         asked = None if provider is None else partial(request_credentials, provider)
-        self._native = _internal.ChangelogStorage(uri, texts(options), store, folder, asked)
+        self._native = _internal.ChangelogStorage(uri, option_texts(options), store, folder, asked)
 
     @property
     def uri(self) -> str:
@@ -106,7 +106,7 @@ class ChangelogStorage:
         checkpoint takes. Ages are by the store's clock; a dry run, which writes nothing, takes this machine's.
         """
         handles = [handle._native for handle in needed]
-        return Swept(*self._native.sweep(handles, duration("grace", grace).total_seconds(), dry_run))
+        return Swept(*self._native.sweep(handles, parse_duration("grace", grace).total_seconds(), dry_run))
 
     def close(self) -> None:
         """Ends all writers: what was not persisted is lost, pending futures end with `ClosedError`."""

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.aggregates import Aggregate
 from fastchangelog.embedded.arrow import array_of, rows_of
 from fastchangelog.embedded.keyed import ByKey
 from fastchangelog.errors import InvalidArgument
+from fastchangelog.functions import Aggregate
 
 __all__ = ["AggregatingState", "calls_of"]
 

@@ -16,8 +16,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.aggregates import Aggregate
-from fastchangelog.config import (
+from fastchangelog.embedded.aggregating_state import AggregatingState, calls_of
+from fastchangelog.embedded.handle import Handle
+from fastchangelog.embedded.list_state import ListState
+from fastchangelog.embedded.map_state import MapState
+from fastchangelog.embedded.value_state import ValueState
+from fastchangelog.errors import InvalidArgument
+from fastchangelog.functions import Aggregate
+from fastchangelog.futures import resolve_future, running_future
+from fastchangelog.materialization.embedded import EmbeddedMaterializer
+from fastchangelog.materialization.policy import MaterializationPolicy
+from fastchangelog.options import (
     OptionValue,
     StorageOption,
     gather_options,
@@ -25,15 +34,6 @@ from fastchangelog.config import (
     request_credentials,
     split_provider,
 )
-from fastchangelog.embedded.aggregating_state import AggregatingState, calls_of
-from fastchangelog.embedded.handle import Handle
-from fastchangelog.embedded.list_state import ListState
-from fastchangelog.embedded.map_state import MapState
-from fastchangelog.embedded.value_state import ValueState
-from fastchangelog.errors import InvalidArgument
-from fastchangelog.futures import resolve_future, running_future
-from fastchangelog.materialization.embedded import EmbeddedMaterializer
-from fastchangelog.materialization.policy import MaterializationPolicy
 from fastchangelog.schema import arrow_type
 
 if TYPE_CHECKING:

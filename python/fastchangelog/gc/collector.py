@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError, InvalidArgument, StateNotFoundError, StoreError
 from fastchangelog.gc import checkpoint_log
 from fastchangelog.gc.plan import (
@@ -50,6 +50,7 @@ from fastchangelog.gc.plan import (
 )
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import FOLDER_META, GC_STATE, PROBE
+from fastchangelog.options import parse_duration
 
 __all__ = ["CheckpointReader", "Collector", "Roots", "StateFolder"]
 
@@ -59,7 +60,7 @@ _PARALLEL = 16
 _MAX_QUEUED = 8 * _PARALLEL
 
 #: The grace period of embedded states, which have no note, in seconds: the option's default.
-_DEFAULT_GRACE = config.duration(
+_DEFAULT_GRACE = parse_duration(
     "sweep_grace", next(default for name, default, _ in _internal.options_table() if name == "sweep_grace")
 ).total_seconds()
 

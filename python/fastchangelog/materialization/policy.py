@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from fastchangelog import config
 from fastchangelog.errors import InvalidArgument
+from fastchangelog.options import parse_duration, parse_size
 
 __all__ = ["MaterializationPolicy", "Progress", "replay_speed"]
 
@@ -82,12 +82,12 @@ class MaterializationPolicy:
 
     def __post_init__(self) -> None:
         if self.interval is not None:
-            interval = config.duration("interval", self.interval)
+            interval = parse_duration("interval", self.interval)
             if interval <= timedelta(0):
                 raise InvalidArgument("`interval` must be longer than zero; None turns the timer off")
             object.__setattr__(self, "interval", interval)
         if self.log_bytes is not None:
-            object.__setattr__(self, "log_bytes", config.size("log_bytes", self.log_bytes))
+            object.__setattr__(self, "log_bytes", parse_size("log_bytes", self.log_bytes))
             if self._bytes <= 0:
                 raise InvalidArgument("`log_bytes` must be above zero; None turns it off")
         if self.log_ratio is not None and not self.log_ratio > 0:
@@ -97,7 +97,7 @@ class MaterializationPolicy:
         if self.segments is not None and self.segments <= 0:
             raise InvalidArgument("`segments` must be above zero; None turns it off")
         if self.replay_time is not None:
-            replay_time = config.duration("replay_time", self.replay_time)
+            replay_time = parse_duration("replay_time", self.replay_time)
             if replay_time <= timedelta(0):
                 raise InvalidArgument("`replay_time` must be longer than zero; None turns it off")
             object.__setattr__(self, "replay_time", replay_time)

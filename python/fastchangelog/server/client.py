@@ -21,8 +21,9 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal
 from fastchangelog.errors import RetryableError, error_of_kind
+from fastchangelog.options import parse_duration, parse_size
 from fastchangelog.server import memory
 from fastchangelog.server.jvm import Jvm
 from fastchangelog.server.paths import ServerPaths
@@ -43,7 +44,7 @@ def open_session(
 ) -> _internal.SessionClient:
     """Opens a session at this executor's state server, which is started if need be.
 
-    `request_json` is an open request as the engine reads it; `options` are the gathered ones (`config.gather_options`);
+    `request_json` is an open request as the engine reads it; `options` are the gathered ones (`gather_options`);
     `confs` are Spark's settings of memory (`memory.CONFS`).
     What to do about errors: `RetryableError` = fail the task, Spark starts another attempt; others need a change.
     """
@@ -65,8 +66,8 @@ def _connect(paths: ServerPaths, request_json: str, options: Mapping[str, str]) 
         str(paths.socket),
         request_json,
         log=str(paths.log),
-        timeout_seconds=config.duration("session_timeout", _option(options, "session_timeout")).total_seconds(),
-        max_message=config.size("max_message_size", _option(options, "max_message_size")),
+        timeout_seconds=parse_duration("session_timeout", _option(options, "session_timeout")).total_seconds(),
+        max_message=parse_size("max_message_size", _option(options, "max_message_size")),
     )
 
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastchangelog import config
 from fastchangelog.errors import InvalidArgument
+from fastchangelog.options import parse_size
 
 __all__ = ["CONFS", "Budget", "Limits", "default_budget", "needed_address_space", "objection", "with_budget"]
 
@@ -196,7 +196,7 @@ def needed_address_space(budget: int) -> int:
 def asked_budget(options: Mapping[str, str]) -> int | None:
     """The budget that a query asks for; None if it leaves it to us."""
     text = options.get("memory_budget")
-    return None if text is None else config.size("memory_budget", text)
+    return None if text is None else parse_size("memory_budget", text)
 
 
 def with_budget(options: Mapping[str, str], confs: Mapping[str, str], limits: Limits) -> tuple[dict[str, str], str]:

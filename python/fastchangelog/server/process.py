@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal
 from fastchangelog.errors import ClosedError, FastChangelogError, kind_of
 from fastchangelog.materialization.server import ShardMaterializers
+from fastchangelog.options import parse_duration
 from fastchangelog.server.client import START_POLL, is_answering
 from fastchangelog.server.jvm import Jvm
 from fastchangelog.server.paths import MARKER, ServerPaths
@@ -64,7 +65,7 @@ class ProcessSettings:
         raw: dict[str, Any] = json.loads(text)
         paths = ServerPaths(Path(raw["run_dir"]), Path(raw["data_dir"]), raw["spark_owned"])
         jvm = Jvm(*raw["jvm"]) if raw["jvm"] else None
-        idle = config.duration("FASTCHANGELOG_SERVER_IDLE", os.environ.get("FASTCHANGELOG_SERVER_IDLE", "60s"))
+        idle = parse_duration("FASTCHANGELOG_SERVER_IDLE", os.environ.get("FASTCHANGELOG_SERVER_IDLE", "60s"))
         idle_timeout = None if paths.spark_owned and jvm is not None else idle.total_seconds()
         return cls(paths, jvm, raw["options"], raw["memory"], idle_timeout), raw["ready"]
 

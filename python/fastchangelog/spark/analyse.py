@@ -14,8 +14,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from fastchangelog.aggregates import Aggregate
 from fastchangelog.errors import InvalidArgument
+from fastchangelog.functions import Aggregate
 from fastchangelog.spark import internals, wire_types
 from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 from fastchangelog.spark.split import WATERMARK_DELAY

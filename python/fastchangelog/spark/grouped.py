@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.config import OptionValue
 from fastchangelog.errors import InvalidArgument, SchemaMismatchError
+from fastchangelog.options import OptionValue
 from fastchangelog.spark import internals, metrics, settings, starts, wire_types
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
 from fastchangelog.spark.batch import BatchOperator

@@ -17,7 +17,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal
+from fastchangelog.options import STORAGE_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +30,7 @@ _log = logging.getLogger("fastchangelog.spark")
 OF_SESSION = "spark.sql.redaction.options.regex"
 OF_APPLICATION = "spark.redaction.regex"
 
-STORAGE_PATTERN = re.escape(config.STORAGE_PREFIX)
+STORAGE_PATTERN = re.escape(STORAGE_PREFIX)
 """All storage options: the store knows which ones are secrets. The pattern means the same to Java and to Python."""
 
 _SESSION_DEFAULT = "(?i)url"
@@ -42,7 +43,7 @@ def redact_storage_options(spark: SparkSession) -> None:
     """Makes the session redact storage options among its settings; warns, once for each, about
     those that the pages of the application would show."""
     found = spark.conf.getAll
-    if not any(name.startswith(config.STORAGE_PREFIX) for name in found):
+    if not any(name.startswith(STORAGE_PREFIX) for name in found):
         return
     of_session = found.get(OF_SESSION, _SESSION_DEFAULT)
     if STORAGE_PATTERN not in of_session:
@@ -73,6 +74,6 @@ def unredacted(names: Iterable[str], pattern: str | None) -> list[str]:
         redacted = re.compile(_APPLICATION_DEFAULT if pattern is None else pattern)
     except re.error:  # a pattern of Java that Python cannot read: no warning then
         return []
-    ours = sorted(name for name in names if name.startswith(config.STORAGE_PREFIX))
-    secret = [name for name in ours if _internal.is_secret_option(name.removeprefix(config.STORAGE_PREFIX))]
+    ours = sorted(name for name in names if name.startswith(STORAGE_PREFIX))
+    secret = [name for name in ours if _internal.is_secret_option(name.removeprefix(STORAGE_PREFIX))]
     return [name for name in secret if not redacted.search(name)]

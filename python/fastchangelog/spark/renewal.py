@@ -1,7 +1,7 @@
 """Renewal of credentials that expire while a session is open.
 
 Owns: calling the credential provider again while a session is being opened or is open, and sending its credentials to
-the server. Does not own: the provider (`config`), how the server uses credentials, sessions (`server`).
+the server. Does not own: the provider (`options`), how the server uses credentials, sessions (`server`).
 
 The provider runs in Spark's worker, for which it was pickled. The state server does not have it and gets newer
 credentials only from sessions: each open request holds the current ones, and this module sexpires the next ones.

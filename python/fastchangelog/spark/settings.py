@@ -14,8 +14,19 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument, StateNotFoundError
+from fastchangelog.options import (
+    PREFIX,
+    PROVIDER_OPTION,
+    OptionValue,
+    existing_folder,
+    gather_options,
+    gather_storage_options,
+    parse_size,
+    request_credentials,
+    split_provider,
+)
 from fastchangelog.server import memory
 from fastchangelog.spark import redaction
 
@@ -42,7 +53,7 @@ __all__ = [
 
 _log = logging.getLogger("fastchangelog.spark")
 
-STATE = config.PREFIX + "state"
+STATE = PREFIX + "state"
 STORE_PREFIX = "spark.sql.streaming.stateStore."
 PROVIDER = STORE_PREFIX + "providerClass"
 FORMAT_VERSION = STORE_PREFIX + "checkpointFormatVersion"
@@ -168,9 +179,9 @@ def check_root(root: str) -> str:
     return "file://" + urllib.parse.quote(path)
 
 
-def read_options(spark: SparkSession, options: Mapping[str, config.OptionValue] | None) -> dict[str, str]:
+def read_options(spark: SparkSession, options: Mapping[str, OptionValue] | None) -> dict[str, str]:
     """Options of the argument over those of the conf, checked: unknown names and bad values are errors."""
-    return config.gather_options(options, spark.conf.getAll)
+    return gather_options(options, spark.conf.getAll)
 
 
 def memory_confs(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
@@ -193,7 +204,7 @@ def start_from(
     uri = options.get("start_from")
     if not uri:
         return options, None
-    folder = _internal.SavepointFolder(config.existing(uri), options, resolve(storage_options))
+    folder = _internal.SavepointFolder(existing_folder(uri), options, resolve(storage_options))
     try:
         found = json.loads(folder.read())
     except StateNotFoundError as error:
@@ -212,24 +223,24 @@ def start_from(
             f"{SHUFFLE_PARTITIONS} is {partitions}, but the savepoint {uri} has {groups} key groups (max_parallelism), "
             f"fixed at its state's first start; set it to 1 to {groups}"
         )
-    return {**options, "start_from": config.existing(uri), "max_parallelism": str(groups)}, found["schema"]
+    return {**options, "start_from": existing_folder(uri), "max_parallelism": str(groups)}, found["schema"]
 
 
 def size_option(options: Mapping[str, str], name: str) -> int:
     """The bytes of a size option that `read_options` has checked."""
     default = next(row[1] for row in _internal.options_table() if row[0] == name)
-    return config.size(name, options.get(name, default))
+    return parse_size(name, options.get(name, default))
 
 
 def storage_options(spark: SparkSession, root: str, given: Mapping[str, object] | None) -> dict[str, object]:
     """Options of the root's store, from the argument and the conf.  Values are credentials: never shown."""
-    provider, explicit = config.split_provider(given)
+    provider, explicit = split_provider(given)
     wrong = [name for name, value in explicit.items() if not isinstance(value, (str, bool, int))]
     if wrong:
         raise InvalidArgument(f"storage_options: {wrong[0]} is not a text, a number or a bool")
     redaction.redact_storage_options(spark)
-    texts: dict[str, object] = dict(config.gather_storage_options(root, explicit, spark.conf.getAll))
-    return texts if provider is None else {**texts, config.PROVIDER_OPTION: provider}
+    texts: dict[str, object] = dict(gather_storage_options(root, explicit, spark.conf.getAll))
+    return texts if provider is None else {**texts, PROVIDER_OPTION: provider}
 
 
 def resolve(options: Mapping[str, object]) -> dict[str, str]:
@@ -239,9 +250,9 @@ def resolve(options: Mapping[str, object]) -> dict[str, str]:
 
 def resolve_with_expiry(options: Mapping[str, object]) -> tuple[dict[str, str], float | None]:
     """The same, and when the provider's credentials expire, in seconds since the epoch; None = never."""
-    provider, others = config.split_provider(options)
+    provider, others = split_provider(options)
     given = {name: str(value) for name, value in others.items()}
     if provider is None:
         return given, None
-    credentials, end = config.request_credentials(provider)
+    credentials, end = request_credentials(provider)
     return _internal.overlay_storage_options(given, credentials), end

@@ -1,6 +1,6 @@
-"""Options: from keyword arguments and Spark's configuration to plain texts that the core understands.
+"""Options: from keyword arguments and Spark's configuration to the texts that the core reads.
 
-Owns: where options come from, which source wins, the translation of ``spark.hadoop.fs.s3a.*`` to store options, and
+Owns: the sources of options, their precedence, the translation of ``spark.hadoop.fs.s3a.*`` to store options, and
 what a credential provider may return.
 Does not own: names, defaults and meanings of options, and which of them contradict each other; the core has the tables.
 """
@@ -20,14 +20,14 @@ __all__ = [
     "CredentialProvider",
     "OptionValue",
     "StorageOption",
-    "duration",
-    "existing",
+    "parse_duration",
+    "existing_folder",
     "gather_options",
     "gather_storage_options",
     "request_credentials",
-    "size",
+    "parse_size",
     "split_provider",
-    "texts",
+    "option_texts",
 ]
 
 OptionValue: TypeAlias = "str | int | float | bool | timedelta"
@@ -74,15 +74,15 @@ def gather_options(
         and not name.startswith(STORAGE_PREFIX)
         and name.removeprefix(PREFIX) not in _NOT_OPTIONS
     }
-    options.update(texts(explicit))
+    options.update(option_texts(explicit))
     _internal.parse_options(options)
     return options
 
 
-def texts(options: Mapping[str, OptionValue] | None) -> dict[str, str]:
+def option_texts(options: Mapping[str, OptionValue] | None) -> dict[str, str]:
     """Options as the texts that the core reads.
 
-    >>> texts({"persist_delay": timedelta(milliseconds=5), "file_sync": False})
+    >>> option_texts({"persist_delay": timedelta(milliseconds=5), "file_sync": False})
     {'persist_delay': '5ms', 'file_sync': 'false'}
     """
     return {name: _text(name, value) for name, value in (options or {}).items()}
@@ -98,12 +98,12 @@ def _text(name: str, value: OptionValue) -> str:
     raise InvalidArgument(f"option `{name}` is a {type(value).__name__}; give a text, a number, a bool or a timedelta")
 
 
-def existing(uri: str) -> str:
-    """A folder that must be there, as its absolute URI: connecting to a mistyped local one would make it.
+def existing_folder(uri: str) -> str:
+    """The absolute URI of a folder that must exist: connecting to a mistyped local path would create it.
 
-    >>> existing("s3://bucket/savepoint")
+    >>> existing_folder("s3://bucket/savepoint")
     's3://bucket/savepoint'
-    >>> existing("/no/such/folder")
+    >>> existing_folder("/no/such/folder")
     Traceback (most recent call last):
     fastchangelog.errors.StateNotFoundError: there is no folder /no/such/folder; check the address
     """
@@ -116,10 +116,10 @@ def existing(uri: str) -> str:
     return "file://" + quote(path)
 
 
-def duration(name: str, value: str | timedelta) -> timedelta:
+def parse_duration(name: str, value: str | timedelta) -> timedelta:
     """A duration from ``timedelta``, ``"10s"``, ``"5m"`` or Spark's ``"10 minutes"``; ``name`` is for messages.
 
-    >>> duration("interval", "5m")
+    >>> parse_duration("interval", "5m")
     datetime.timedelta(seconds=300)
     """
     if isinstance(value, timedelta):
@@ -129,10 +129,10 @@ def duration(name: str, value: str | timedelta) -> timedelta:
     return timedelta(seconds=_internal.parse_duration(name, value))
 
 
-def size(name: str, value: int | str) -> int:
+def parse_size(name: str, value: int | str) -> int:
     """A number of bytes from an int or a text such as ``"5MiB"``; ``name`` is for messages.
 
-    >>> size("log_bytes", "5MiB")
+    >>> parse_size("log_bytes", "5MiB")
     5242880
     """
     return value if isinstance(value, int) else _internal.parse_size(name, value)
@@ -153,7 +153,7 @@ def gather_storage_options(
     options = _from_s3a(parts.netloc, conf) if parts.scheme in ("s3", "s3a") else {}
     ours = {name.removeprefix(STORAGE_PREFIX): value for name, value in conf.items() if name.startswith(STORAGE_PREFIX)}
     options = _internal.overlay_storage_options(options, ours)
-    return _internal.overlay_storage_options(options, texts(explicit))
+    return _internal.overlay_storage_options(options, option_texts(explicit))
 
 
 def split_provider(

@@ -1,6 +1,9 @@
-"""Numbers for people: one snapshot of what this process and its state server did.
+"""`fastchangelog.metrics()`: one snapshot of the counters of this process and of its state server.
 
-Owns: the sum over sources. Does not own: the numbers; they are never used for correctness.
+Owns: the sum over sources. Does not own: the counters. They are for people: correctness never depends on them.
+
+`fastchangelog` imports this module when it is imported itself, so that `fastchangelog.metrics` is always the function
+and never this module. So whatever is expensive to import is imported inside the functions.
 """
 
 from __future__ import annotations
@@ -10,15 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from weakref import WeakSet
 
-from fastchangelog import _internal
-from fastchangelog.errors import FastChangelogError
-from fastchangelog.server.paths import ServerPaths
-
 __all__ = ["metrics"]
 
 
 class Source:
-    """An engine of this process; counted as long as somebody holds it."""
+    """Counters of an engine of this process, for as long as the engine holds this object."""
 
     def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
         self.read = read
@@ -37,7 +36,7 @@ def register(read: Callable[[], Mapping[str, int]]) -> Source:
 def metrics() -> dict[str, int]:
     """All counters by name: those of this process's engines plus those of the executor's state server, if one runs.
 
-    On a driver without either it is empty: in a job, the same numbers ride on `StreamingQueryProgress.observedMetrics`.
+    On a driver without either it is empty: in a job, the same numbers are in `StreamingQueryProgress.observedMetrics`.
 
     >>> metrics()
     {}
@@ -50,6 +49,10 @@ def metrics() -> dict[str, int]:
 
 
 def _of_state_server() -> dict[str, int]:
+    from fastchangelog import _internal
+    from fastchangelog.errors import FastChangelogError
+    from fastchangelog.server.paths import ServerPaths
+
     paths = ServerPaths.here()
     if not paths.socket.exists():
         return {}

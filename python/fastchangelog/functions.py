@@ -1,7 +1,7 @@
-"""Aggregates as data: what `fc.count()`, `fc.sum("price")`, … return.
+"""Aggregate functions: `count()`, `sum("price")`, … describe an aggregate as data.
 
 Owns: the builders and their argument checks.
-Does not own: what an aggregate means (the Rust core), nor how it meets a data frame (`fastchangelog.spark`).
+Does not own: what an aggregate means (the Rust core), its use on a data frame (`fastchangelog.spark`).
 Imports nothing but the standard library, so that `import fastchangelog` stays cheap.
 """
 
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Aggregate:
-    """An aggregate that is not yet bound to a table.  Made by the functions of this module, never by hand.
+    """An aggregate that is not yet bound to a table; made by the functions of this module only.
 
     >>> import fastchangelog as fc
     >>> fc.sum("price", where="price > 0")
