@@ -307,7 +307,9 @@ def test_a_clock_that_was_set_back_deletes_nothing(jump: float) -> None:
     seen = {log(2): NOW}
     decided = plan(before, seen, NOW + jump, GRACE)
     assert decided.delete == ()
-    assert all(since <= NOW + jump for since in decided.unreachable_since.values()), "nothing waits for a future that never comes"
+    assert all(since <= NOW + jump for since in decided.unreachable_since.values()), (
+        "nothing waits for a future that never comes"
+    )
 
 
 @pytest.mark.parametrize(

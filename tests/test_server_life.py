@@ -24,7 +24,7 @@ import pytest
 import fastchangelog
 from fastchangelog import _internal, server
 from fastchangelog.errors import ClosedError, InvalidArgument, RetryableError
-from fastchangelog.metrics import metrics
+from fastchangelog.process_metrics import metrics
 from fastchangelog.server import memory
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.server.shutdown import ShutdownPolicy

@@ -19,7 +19,7 @@ from waiting import until
 
 from fastchangelog import _internal, server
 from fastchangelog.errors import ClosedError, FastChangelogError, RetryableError, StoreError
-from fastchangelog.metrics import metrics
+from fastchangelog.process_metrics import metrics
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 

@@ -43,7 +43,6 @@ from fastchangelog.functions import (
     min_by,
     sum,
 )
-from fastchangelog.metrics import metrics
 
 if TYPE_CHECKING:
     from fastchangelog import spark
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from fastchangelog.embedded.value_state import ValueState
     from fastchangelog.materialization.periodic import PeriodicMaterializer
     from fastchangelog.materialization.policy import MaterializationPolicy
+    from fastchangelog.process_metrics import metrics
 
 __version__ = "0.1.0"
 
@@ -120,6 +120,7 @@ _LAZY: dict[str, str | None] = {
     "PeriodicMaterializer": "fastchangelog.materialization.periodic",
     "State": "fastchangelog.embedded.state",
     "ValueState": "fastchangelog.embedded.value_state",
+    "metrics": "fastchangelog.process_metrics",
     "open_state": "fastchangelog.embedded.state",
     "spark": None,
 }

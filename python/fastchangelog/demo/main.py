@@ -29,7 +29,7 @@ _HOWTO = "Your own data: fastchangelog demo --input DIR --key COLUMN --agg 'sum(
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class DemoRequest:
     """What the command line asked for."""
 
     seed: int | None = None
@@ -53,7 +53,7 @@ class Stream:
     against: str
 
 
-def run(request: Request) -> int:
+def run(request: DemoRequest) -> int:
     """0 when every result is exact, 1 when one differs."""
     seed = request.seed if request.seed is not None else random.SystemRandom().randrange(10_000)
     log = Path(tempfile.gettempdir()) / f"fastchangelog-demo-{seed}.log"
@@ -84,7 +84,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _run(request: Request, seed: int, work: Path, log: Path, progress: report.Progress) -> int:
+def _run(request: DemoRequest, seed: int, work: Path, log: Path, progress: report.Progress) -> int:
     rng = random.Random(seed)
     prepare = None
     if request.input is not None:
@@ -139,7 +139,7 @@ def _flights(work: Path, progress: report.Progress) -> Stream:
     return Stream(title, (query,), lambda: expected(table, query.keys, query.aggs), "pyarrow computes them at once")
 
 
-def _auction(request: Request, seed: int, work: Path, progress: report.Progress) -> Stream:
+def _auction(request: DemoRequest, seed: int, work: Path, progress: report.Progress) -> Stream:
     progress.show("generating the auction")
     bids = data.auction(seed, keys=request.auctions, batches=request.batches, rows=request.rows_per_batch)
     table, batches = data.write_stream(bids, work / "auction-input")
@@ -151,7 +151,7 @@ def _auction(request: Request, seed: int, work: Path, progress: report.Progress)
     return Stream(title, queries, lambda: expected(table, ("auction",), aggs), "pyarrow computes them at once")
 
 
-def _own_data(request: Request, work: Path) -> tuple[tuple[Stream, ...], Prepare]:
+def _own_data(request: DemoRequest, work: Path) -> tuple[tuple[Stream, ...], Prepare]:
     assert request.input is not None
     folder = request.input.expanduser().resolve()
     kind, files = data.format_of(folder)

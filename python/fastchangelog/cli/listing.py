@@ -1,7 +1,7 @@
-"""`fastchangelog ls` and `inspect`: what a folder of states or savepoints holds, local or remote.
+"""The content of a folder of states or savepoints, local or remote: for `ls` and `inspect`.
 
-Owns: telling queries' states, states in process and savepoints apart by their names, and adding up objects and bytes.
-Does not own: the listing (the core's store), what a savepoint says (`savepoints`), arguments and tables (cli).
+Owns: telling queries' states, embedded states and savepoints apart by their names, and adding up objects and bytes.
+Does not own: the listing (the core's store), a savepoint's description (`savepoints`), output (`cli.output`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Item:
     kind: str
     """`query`, `state` or `savepoint`."""
     folder: str
-    """Relative to the folder that was listed; empty for that itself."""
+    """Relative to the listed folder; empty for that folder itself."""
     objects: dict[str, int] = dataclasses.field(default_factory=dict)
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
 

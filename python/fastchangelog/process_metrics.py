@@ -2,8 +2,7 @@
 
 Owns: the sum over sources. Does not own: the counters. They are for people: correctness never depends on them.
 
-`fastchangelog` imports this module when it is imported itself, so that `fastchangelog.metrics` is always the function
-and never this module. So whatever is expensive to import is imported inside the functions.
+Not called `metrics`: an imported submodule of that name would replace the function `fastchangelog.metrics`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,10 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from weakref import WeakSet
+
+from fastchangelog import _internal
+from fastchangelog.errors import FastChangelogError
+from fastchangelog.server.paths import ServerPaths
 
 __all__ = ["metrics"]
 
@@ -49,10 +52,6 @@ def metrics() -> dict[str, int]:
 
 
 def _of_state_server() -> dict[str, int]:
-    from fastchangelog import _internal
-    from fastchangelog.errors import FastChangelogError
-    from fastchangelog.server.paths import ServerPaths
-
     paths = ServerPaths.here()
     if not paths.socket.exists():
         return {}

@@ -1,35 +1,37 @@
-"""`fastchangelog sweep`: a sweep of a state root with a Spark session, and what it says.
+"""`fastchangelog sweep`: one garbage collection of a state root, with a Spark session, and its report.
 
-Owns: the connection to the state's store, the report for people and for machines.
-Does not own: the sweep (`sweeper`), sessions and checkpoints (`sessions`, `spark.checkpoints`), arguments and exit
-codes (cli).
+Owns: the command, the connection to the state's store, the report for people and for machines.
+Does not own: the collection (`gc`), Spark's checkpoints (`spark.checkpoints`).
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from fastchangelog import _internal
+from fastchangelog.cli.arguments import add_conf, add_store, pairs
+from fastchangelog.cli.output import FOUND, OK, print_json, status_line, table
+from fastchangelog.cli.spark_session import on_demand
 from fastchangelog.errors import InvalidArgument
-from fastchangelog.gc.collector import Collector
-from fastchangelog.gc.plan import Entry
-from fastchangelog.gc.report import FolderReport
-from fastchangelog.options import gather_options, gather_storage_options, parse_duration
 
-__all__ = ["Outcome", "Request", "sweep"]
+if TYPE_CHECKING:
+    from fastchangelog.gc.plan import Entry
+    from fastchangelog.gc.report import FolderReport
+
+__all__ = ["SweepRequest", "SweepResult", "add_parser", "run", "sweep"]
 
 #: Names that a table shows of one kind; --json has all.
 _SHOWN = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class SweepRequest:
     """What to sweep, and how."""
 
     root: str
@@ -39,15 +41,15 @@ class Request:
     checkpoints: tuple[str, ...] = ()
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
-    say: Callable[[str], object] | None = dataclasses.field(default=None, repr=False, compare=False)
-    """Told in a few words what takes long, and "" when that is over."""
+    status: Callable[[str], object] | None = dataclasses.field(default=None, repr=False, compare=False)
+    """Called with the name of a long step, and with "" when it has ended."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class SweepResult:
     """What a sweep found and did."""
 
-    request: Request
+    request: SweepRequest
     folders: tuple[FolderReport, ...]
     unknown: tuple[Entry, ...]
     """Outside of all folders of states."""
@@ -119,6 +121,8 @@ class Outcome:
             yield "a dry run: nothing was deleted or marked; --delete does"
 
     def _rows(self, report: FolderReport) -> list[tuple[str, tuple[Entry, ...], str]]:
+        from fastchangelog.options import parse_duration
+
         asked = parse_duration("--grace", self.request.grace).total_seconds()
         grace = self.request.grace if report.grace in (None, asked) else f"{report.grace:g}s"
         last = "deleted" if self._acted(report) else "to delete"
@@ -131,8 +135,59 @@ class Outcome:
         ]
 
 
-def sweep(request: Request) -> Outcome:
+def add_parser(commands: Any) -> None:
+    """The arguments of the command."""
+    parser = commands.add_parser(
+        "sweep",
+        help="find objects that no checkpoint needs, and with --delete remove them",
+        description="Reads the checkpoints of all queries under a state root and lists what none of their retained "
+        "batches needs. With --delete, objects are removed that a sweep at least one grace period ago listed too: run "
+        "it regularly. A checkpoint that cannot be read keeps everything of its query. Exit code 1 if there is "
+        "something to look at: objects to delete (without --delete), doubts, orphans, names that are not ours.",
+    )
+    parser.add_argument("root", help="the state= of grouped(), such as /data/state or s3://bucket/state")
+    parser.add_argument("--delete", action="store_true", help="not only list")
+    parser.add_argument("--orphans", action="store_true", help="also folders whose checkpoint is gone")
+    parser.add_argument(
+        "--grace", default="1d", help="a longer `sweep_grace` of a state counts there; default %(default)s"
+    )
+    parser.add_argument(
+        "--checkpoint", action="append", default=[], metavar="URI", help="a query's checkpoint location (repeatable)"
+    )
+    add_conf(parser)
+    add_store(parser, "the state's store")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns its exit code."""
+    result = sweep(
+        SweepRequest(
+            root=args.root,
+            delete=args.delete,
+            orphans=args.orphans,
+            grace=args.grace,
+            checkpoints=tuple(args.checkpoint),
+            storage_options=pairs("--storage-option", args.storage_option),
+            conf=pairs("--conf", args.conf),
+            status=status_line(args),
+        )
+    )
+    if args.json:
+        print_json(result.to_dict())
+    else:
+        for block in result.blocks():
+            for line in table(block) if isinstance(block, list) else [block]:
+                print(line)
+    return FOUND if result.found else OK
+
+
+def sweep(request: SweepRequest) -> SweepResult:
     """Runs one sweep; Spark is started when the first checkpoint is read, and ended."""
+    from fastchangelog import _internal
+    from fastchangelog.gc.collector import Collector
+    from fastchangelog.options import gather_options, gather_storage_options, parse_duration
+
     grace = parse_duration("--grace", request.grace).total_seconds()
     _check_root(request.root)
     conf = dict(request.conf)
@@ -142,11 +197,10 @@ def sweep(request: Request) -> Outcome:
         gather_storage_options(request.root, request.storage_options, conf),
     )
     try:
-        from fastchangelog.sessions import on_demand
         from fastchangelog.spark.checkpoints import SparkCheckpoints
     except ImportError as error:
         raise InvalidArgument(f"a sweep reads checkpoints with Spark: {error}") from None
-    with on_demand(conf, "sweep", request.say) as session:
+    with on_demand(conf, "sweep", request.status) as session:
         collector = Collector(
             root,
             SparkCheckpoints(session),
@@ -157,7 +211,7 @@ def sweep(request: Request) -> Outcome:
             orphans=request.orphans,
         )
         reports = collector.run()
-    return Outcome(request, tuple(reports), collector.unknown)
+    return SweepResult(request, tuple(reports), collector.unknown)
 
 
 def _check_root(root: str) -> None:

@@ -1,11 +1,12 @@
-"""`fastchangelog doctor`: what a query needs on this machine, and what to do about what is missing.
+"""`fastchangelog doctor`: checks what a query needs on this machine, and names a remedy for what is missing.
 
-Owns: the list of checks and their remedies. Does not own: the requirements of the Spark side (spark.requirements),
-output (cli).
+Owns: the command, the checks and their remedies. Does not own: the requirements of the Spark side
+(`spark.requirements`).
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib.metadata
 import os
@@ -17,7 +18,12 @@ import sys
 import tempfile
 import uuid
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from fastchangelog.cli.output import FOUND, OK, print_json, print_table
+
+__all__ = ["Finding", "add_parser", "check", "packages_and_java", "run"]
 
 _PACKAGES = ("pyspark", "pandas", "pyarrow", "protobuf")
 _MIN_JAVA = 17
@@ -32,6 +38,32 @@ class Finding:
     ok: bool
     found: str
     fix: str = ""
+
+
+def add_parser(commands: Any) -> None:
+    """The arguments of the command."""
+    parser = commands.add_parser(
+        "doctor",
+        help="check Java, Spark, packages, disk and store access, and say what to fix",
+        description="Checks everything that a query needs on this machine. Exit code 1 if something must be fixed.",
+    )
+    parser.add_argument("--state", metavar="URI", help="also check that this state folder can be written")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns its exit code."""
+    findings = check(args.state)
+    if args.json:
+        print_json([dataclasses.asdict(f) for f in findings])
+    else:
+        print_table([_row(f) for f in findings])
+    return OK if all(f.ok for f in findings) else FOUND
+
+
+def _row(finding: Finding) -> list[str]:
+    return ["ok" if finding.ok else "FIX", finding.what, finding.found + (f"; {finding.fix}" if finding.fix else "")]
 
 
 def check(state: str | None = None) -> list[Finding]:

@@ -1,7 +1,7 @@
 """A Spark session for a command.
 
-Owns: taking the one that is there, or starting one whose start-up messages are shown only if it fails.
-Does not own: what is done with it.
+Owns: using the active one, or starting one whose start-up messages are shown only if it fails.
+Does not own: its use.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _NOISE = re.compile(r"^(at |\.\.\. |WARNING:|Setting default log|Using Spark's|T
 
 @contextmanager
 def on_demand(
-    conf: Mapping[str, str], command: str, say: Callable[[str], object] | None = None
+    conf: Mapping[str, str], command: str, status: Callable[[str], object] | None = None
 ) -> Iterator[Callable[[], SparkSession]]:
-    """Gives a function that gives the active session, or starts one with `conf` when it is first called; what was
-    started is stopped at the end.
+    """Yields a function that returns the active session, or starts one with `conf` when it is first called. A session
+    that was started is stopped at the end.
 
-    `say` is told in a few words what takes long, and "" when that is over.
+    `status` is called with the name of a long step, and with "" when it has ended.
     """
     started: list[SparkSession] = []
-    tell = say or (lambda text: None)
+    report = status or (lambda text: None)
 
     def session() -> SparkSession:
-        tell("Spark starts and reads the checkpoint …")
+        report("Spark starts and reads the checkpoint …")
         spark, ours = _spark(conf, command)
         started.extend([spark] if ours else [])
         return spark
@@ -54,7 +54,7 @@ def on_demand(
             for spark in started:
                 spark.stop()
         finally:
-            tell("")
+            report("")
 
 
 def _spark(conf: Mapping[str, str], command: str) -> tuple[SparkSession, bool]:
@@ -75,7 +75,7 @@ def _spark(conf: Mapping[str, str], command: str) -> tuple[SparkSession, bool]:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with contextlib.nullcontext() if _LOG_LEVEL in conf else _kept_back() as log:
+    with contextlib.nullcontext() if _LOG_LEVEL in conf else _captured_stderr() as log:
         try:
             spark = builder.getOrCreate()
         except Exception as error:
@@ -84,15 +84,15 @@ def _spark(conf: Mapping[str, str], command: str) -> tuple[SparkSession, bool]:
                 f"Spark does not start here: {why}{_reason(log)}; `fastchangelog doctor` says more"
             ) from None
     if _LOG_LEVEL not in conf:
-        spark.sparkContext.setLogLevel("OFF")  # what cannot be read is said by the command
+        spark.sparkContext.setLogLevel("OFF")  # the command itself reports what cannot be read
     return spark, True
 
 
 @contextmanager
-def _kept_back() -> Iterator[IO[bytes] | None]:
-    """What this process and those that it starts meanwhile write to standard error goes to a file that has no name.
+def _captured_stderr() -> Iterator[IO[bytes] | None]:
+    """Redirects standard error of this process, and of those that it starts meanwhile, to an unnamed file.
 
-    The launcher and the JVM say a dozen lines before any log level holds, some of them without a logger.
+    The launcher and the JVM write a dozen lines before any log level applies, some of them without a logger.
     """
     sys.stderr.flush()
     try:
@@ -113,7 +113,7 @@ def _kept_back() -> Iterator[IO[bytes] | None]:
 
 
 def _reason(log: IO[bytes] | None) -> str:
-    """What the start-up messages say beside warnings and stacks, in one line."""
+    """The start-up messages without warnings and stacks, in one line."""
     if log is None:
         return ""
     log.seek(0)
