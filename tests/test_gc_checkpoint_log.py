@@ -123,4 +123,4 @@ def test_the_command_sweeps_them_without_spark(tmp_path: Path, capsys: pytest.Ca
     assert (folder["query"], folder["name"], folder["kept_because"]) == (None, "profiles", None)
     assert folder["waiting"] == [f"log/{5:032x}"]
     assert cli.main(["sweep", str(root), "--grace", "0s"]) == cli.FOUND
-    assert "a state in process" in capsys.readouterr().out
+    assert "an embedded state" in capsys.readouterr().out

@@ -25,13 +25,13 @@ __all__ = [
 
 
 class FastChangelogError(Exception):
-    """Any error of fastchangelog.  Catch it where one handler is enough; its subclasses say what to do."""
+    """Any error of fastchangelog. Catch it where one handler is enough; its subclasses say what to do."""
 
 
 class RetryableError(FastChangelogError):
     """Something that may pass: a busy store, a lost connection, a bound that was reached.
 
-    What to do: try again.  Spark does so by itself for a failed task; in a loop of your own, wait a moment first.
+    What to do: try again. Spark does so by itself for a failed task; in a loop of your own, wait a moment first.
     """
 
 

@@ -101,7 +101,7 @@ class SweepResult:
         """Lines and tables, for people."""
         for report in self.folders:
             checkpoints = ", ".join(report.checkpoints) or "no checkpoint known"
-            yield f"{report.folder}  ({checkpoints if '/' in report.folder else 'a state in process'})"
+            yield f"{report.folder}  ({checkpoints if '/' in report.folder else 'an embedded state'})"
             if report.orphan:
                 asked = "" if self.request.orphans else "; --orphans removes it"
                 yield f"  orphan: its checkpoint is gone{asked}"
@@ -128,7 +128,7 @@ class SweepResult:
         last = "deleted" if self._acted(report) else "to delete"
         return [
             ("reachable", report.reachable, "a retained batch or checkpoint needs them"),
-            ("bases", report.adoptable, "the next version of an idle shard may start from them"),
+            ("snapshots", report.adoptable, "the next version of an idle shard may start from them"),
             ("young", report.young, f"written within {grace}, or since the batch under way began"),
             ("waiting", report.waiting, f"unreachable, but no sweep has said so for {grace}"),
             (last, report.deleted, f"unreachable for at least {grace}"),

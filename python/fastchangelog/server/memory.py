@@ -144,9 +144,9 @@ def default_budget(confs: Mapping[str, str], limits: Limits) -> Budget:
         why = f"an eighth of the machine's memory, {_mib(limits.machine)}"
         found.append(Budget(limits.machine // MACHINE_SHARE, why))
     if limits.cgroup is not None:
-        room = max(limits.cgroup - _heap(confs), 0)
+        available = max(limits.cgroup - _heap(confs), 0)
         why = f"half of what the container's {_mib(limits.cgroup)} leave beside the heap"
-        found.append(Budget(room // CONTAINER_SHARE, why))
+        found.append(Budget(available // CONTAINER_SHARE, why))
     if limits.address_space is not None:
         why = f"what spark.executor.pyspark.memory allows, {_mib(limits.address_space)} of addresses"
         found.append(Budget((limits.address_space - ADDRESS_SPACE) // 2, why))

@@ -47,11 +47,11 @@ def grouped(
 ) -> GroupedStream:
     """Groups `df` by `keys`, with state that outlives the query's executors.
 
-    **Write the result with `outputMode("update")`**: it holds one row per key that changed in a batch.  Append mode
+    **Write the result with `outputMode("update")`**: it holds one row per key that changed in a batch. Append mode
     (Spark's default) and complete mode fail the query before a row is written; aggregating the result once more counts
     keys as often as they change.
 
-    :param keys: column names or Columns, of any type that Spark can group by.  Windows and columns that carry a
+    :param keys: column names or Columns, of any type that Spark can group by. Windows and columns that carry a
         stream's watermark are not supported yet.
     :param state: a folder that any number of queries may share, such as `"s3://bucket/state"` or `"/data/state"`;
         by default the Spark conf `spark.fastchangelog.state`.
@@ -69,7 +69,7 @@ def grouped(
 
 
 class GroupedStream:
-    """What `grouped` returns: give it aggregates.  The counterpart of PySpark's `GroupedData`."""
+    """What `grouped` returns: give it aggregates. The counterpart of PySpark's `GroupedData`."""
 
     def __init__(
         self,

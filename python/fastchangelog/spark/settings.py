@@ -62,7 +62,7 @@ PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
-#: Settings that hold for the session where the user set nothing.  The first two are needed, the others make it fast:
+#: Settings that hold for the session where the user set nothing. The first two are needed, the others make it fast:
 #: a commit of the state store that holds one small value per shard writes one file, not two and not a snapshot (the
 #: handle in it has a checksum of its own).
 REQUIRED = {PROVIDER: _ROCKSDB, FORMAT_VERSION: "2"}
@@ -76,7 +76,7 @@ ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ARROW_ROWS_DEFAULT = 10_000
 #: What payload rows of one Arrow batch come to at most where Spark does not end a batch by its bytes: as much as its
-#: own bound allows since 4.1.  The JVM holds up to three times that (a vector doubles as it grows), a worker as well.
+#: own bound allows since 4.1. The JVM holds up to three times that (a vector doubles as it grows), a worker as well.
 _ARROW_BATCH = 64 << 20
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
 
@@ -233,7 +233,7 @@ def size_option(options: Mapping[str, str], name: str) -> int:
 
 
 def storage_options(spark: SparkSession, root: str, given: Mapping[str, object] | None) -> dict[str, object]:
-    """Options of the root's store, from the argument and the conf.  Values are credentials: never shown."""
+    """Options of the root's store, from the argument and the conf. Values are credentials: never shown."""
     provider, explicit = split_provider(given)
     wrong = [name for name, value in explicit.items() if not isinstance(value, (str, bool, int))]
     if wrong:

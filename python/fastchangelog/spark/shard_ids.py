@@ -38,7 +38,7 @@ def spark_hash(value: int) -> int:
 
 @functools.lru_cache(maxsize=16)
 def shard_ids(partitions: int) -> tuple[int, ...]:
-    """The id of each shard: `shard_ids(p)[i]` goes to partition `i` of `p`.  Each is the smallest such integer.
+    """The id of each shard: `shard_ids(p)[i]` goes to partition `i` of `p`. Each is the smallest such integer.
 
     >>> shard_ids(2)
     (2, 0)

@@ -26,7 +26,7 @@ _PAYLOAD = pa.schema([("shard", pa.int32()), ("payload", pa.binary()), ("event_t
 
 
 def payload_type(watermark_millis: int | None) -> T.StructType:
-    """The schema of payload rows.  `event_time` is always null, so that Spark drops no payload as late; it carries
+    """The schema of payload rows. `event_time` is always null, so that Spark drops no payload as late; it carries
     the input's watermark delay, so that watermarks go on behind the split."""
     metadata = None if watermark_millis is None else {WATERMARK_DELAY: watermark_millis}
     return T.StructType(
