@@ -53,7 +53,7 @@ FOLDER_META = "_fastchangelog.json"
 """The query that owns a folder; written before anything else, deleted after everything else."""
 
 GC_STATE = "_fastchangelog-sweep.json"
-"""What the last garbage collection found unreachable."""
+"""The state of garbage collection: since when each object has been unreachable."""
 
 SAVEPOINT_MANIFEST = "_fastchangelog-savepoint"
 """Written last: with it the folder is a savepoint."""

@@ -1,8 +1,8 @@
 """Options: from keyword arguments and Spark's configuration to the texts that the core reads.
 
 Owns: the sources of options, their precedence, the translation of ``spark.hadoop.fs.s3a.*`` to store options, and
-what a credential provider may return.
-Does not own: names, defaults and meanings of options, and which of them contradict each other; the core has the tables.
+the result of a credential provider.
+Does not own: names, defaults and meanings of options, and which of them exclude each other: the core has the tables.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 OptionValue: TypeAlias = "str | int | float | bool | timedelta"
-"""What an option may be given as; durations never as bare numbers."""
+"""Types of an option's value; durations are never bare numbers."""
 
 CredentialProvider: TypeAlias = "Callable[[], Mapping[str, str | datetime | None]]"
 """A function that returns credentials under their names as storage options, and ``expires_at`` if they end."""
 
 StorageOption: TypeAlias = "str | int | bool | CredentialProvider"
-"""What a storage option may be given as; a function only as ``credential_provider``."""
+"""Types of a storage option's value; a function only as ``credential_provider``."""
 
 PROVIDER_OPTION = "credential_provider"
 """The storage option whose value is a function."""
@@ -80,7 +80,7 @@ def gather_options(
 
 
 def option_texts(options: Mapping[str, OptionValue] | None) -> dict[str, str]:
-    """Options as the texts that the core reads.
+    """Options as texts for the core.
 
     >>> option_texts({"persist_delay": timedelta(milliseconds=5), "file_sync": False})
     {'persist_delay': '5ms', 'file_sync': 'false'}
@@ -171,7 +171,7 @@ def split_provider(
 
 
 def request_credentials(provider: CredentialProvider) -> tuple[dict[str, str], float | None]:
-    """What a provider gives now: credentials, and when they end in seconds since the epoch.
+    """Calls a provider: its credentials, and when they expire in seconds since the epoch.
 
     >>> request_credentials(lambda: {"access_key_id": "a", "secret_access_key": "s", "token": None, "expires_at": None})
     ({'access_key_id': 'a', 'secret_access_key': 's'}, None)

@@ -32,7 +32,7 @@ _MIN_DISK = 2 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One check: what, what was found, and what to do if that is not enough."""
+    """One check: its subject, the result, and the remedy."""
 
     what: str
     ok: bool
@@ -75,7 +75,7 @@ def check(state: str | None = None) -> list[Finding]:
 
 
 def packages_and_java() -> list[Finding]:
-    """What PySpark needs."""
+    """The checks of the packages and of Java that PySpark needs."""
     return [*map(_package, _PACKAGES), _java()]
 
 

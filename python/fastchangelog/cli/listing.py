@@ -51,7 +51,7 @@ class Item:
 
 
 def items(folder: _internal.ObjectFolder) -> list[Item]:
-    """What is under `folder`, in the order of names."""
+    """The states and savepoints under `folder`, by name."""
     return _items((name, size) for name, size, _ in folder.list(""))
 
 

@@ -32,7 +32,7 @@ _SHOWN = 10
 
 @dataclasses.dataclass(frozen=True)
 class SweepRequest:
-    """What to sweep, and how."""
+    """The arguments of a sweep."""
 
     root: str
     delete: bool = False
@@ -47,7 +47,7 @@ class SweepRequest:
 
 @dataclasses.dataclass(frozen=True)
 class SweepResult:
-    """What a sweep found and did."""
+    """The reports of a sweep."""
 
     request: SweepRequest
     folders: tuple[FolderReport, ...]

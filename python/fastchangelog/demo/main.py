@@ -30,7 +30,7 @@ _HOWTO = "Your own data: fastchangelog demo --input DIR --key COLUMN --agg 'sum(
 
 @dataclasses.dataclass(frozen=True)
 class DemoRequest:
-    """What the command line asked for."""
+    """The arguments of the command."""
 
     seed: int | None = None
     input: Path | None = None
@@ -45,7 +45,7 @@ class DemoRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """One input, the queries over it, and where the right answer comes from."""
+    """One input, the queries over it, and the source of the expected result."""
 
     title: str
     queries: tuple[Query, ...]

@@ -38,7 +38,7 @@ class ProgressLine:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._start
 
 
@@ -72,7 +72,7 @@ def batch_line(batches: Sequence[Batch], ours: Query, native: Query | None) -> s
 
 
 def checkpoint_line(batches: Sequence[Batch], query: Query) -> str:
-    """How long commits took to be durable, bytes and requests."""
+    """Times until commits were durable, bytes and requests."""
     mine = [b.metrics for b in batches if b.query == query.id and b.metrics.get("shards")]
     if not mine:
         return "  durable   no metrics"

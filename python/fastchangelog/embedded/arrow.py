@@ -32,7 +32,7 @@ class Keys:
         self.named = bool(pa.types.is_struct(data_type))
 
     def is_one(self, keys: Any) -> bool:
-        """Whether this is one key, not many."""
+        """True for one key, false for many."""
         if isinstance(keys, tuple):
             return self.named
         return is_one(keys)
@@ -67,7 +67,7 @@ class Keys:
 
 
 def is_one(data: Any) -> bool:
-    """Whether this is one value, not many; tuples are many."""
+    """True for one value, false for many; tuples are many."""
     if isinstance(data, str | bytes | bytearray | memoryview | Mapping):
         return True
     if getattr(data, "ndim", None) == 0:  # a scalar of numpy

@@ -79,7 +79,7 @@ class HandleRefs:
     """The objects that a shard's handle names."""
 
     source: str
-    """Where it was found, for messages."""
+    """The place where it was found, for messages."""
     snapshot: SnapshotRef | None
     index: str | None
     segments: Segments
@@ -140,7 +140,7 @@ class GcInput:
 
 @dataclasses.dataclass(frozen=True)
 class GcState:
-    """What a collection stores for the next one."""
+    """The note that a collection leaves for the next one."""
 
     unreachable_since: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """When a collection first found each object unreachable."""
@@ -172,7 +172,7 @@ class GcState:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to do with a folder."""
+    """The objects of a folder by what happens to them."""
 
     skip_reason: str | None = None
     """Why nothing may be deleted; then all other fields but `unknown` are empty."""
@@ -342,7 +342,7 @@ def _adoptable(given: GcInput) -> list[str]:
 def _expired(
     unreachable: Iterable[Entry], unreachable_since: Mapping[str, float], now: float, grace: float
 ) -> tuple[tuple[Entry, ...], tuple[Entry, ...], dict[str, float]]:
-    """What is deleted now, what later, and since when each is unreachable.
+    """Objects to delete now, objects to delete later, and since when each is unreachable.
 
     A time in the future comes from a clock that was moved back: it counts from now.
     """

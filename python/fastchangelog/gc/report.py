@@ -1,4 +1,4 @@
-"""What a garbage collection found in a folder, and did.
+"""The report of a garbage collection about one folder.
 
 Owns: the fields of the report. Does not own: how it is shown (`cli.sweep`).
 """
@@ -14,7 +14,7 @@ __all__ = ["FolderReport"]
 
 @dataclasses.dataclass
 class FolderReport:
-    """What a collection found in one folder, and did."""
+    """One folder: what was kept, what was deleted, and why."""
 
     folder: str
     """Query and name; of an embedded state, its name."""

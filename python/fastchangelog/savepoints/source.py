@@ -1,4 +1,4 @@
-"""Where a savepoint comes from: a batch of a query's checkpoint, and the root of its state.
+"""The source of a savepoint: a batch of a query's checkpoint, and the root of its state.
 
 Owns: which handles of a checkpoint belong to which state, the connection to its store.
 Does not own: reading checkpoints (`spark.checkpoints`), the Spark session (a parameter), savepoints (the core).

@@ -1,12 +1,12 @@
-"""How much memory a state server may take, from what is known of the executor it runs beside.
+"""The memory budget of a state server, from the settings of the executor that it runs beside.
 
-Owns: the default of the option `memory_budget`, and whether one that was asked for fits; reading the limits of the
-system. Does not own: how the budget is divided and held (the Rust core), where Spark's settings come from (`spark`).
+Owns: the default of the option `memory_budget`, the check of a given one, the limits of the system.
+Does not own: how the budget is divided and enforced (the Rust core), the source of Spark's settings (`spark`).
 
 A cluster manager that counts an executor's memory (YARN, Kubernetes) counts the state server with it: the server's
 memory is part of `spark.executor.memoryOverhead`, like that of Python workers. So by default it takes half of it.
 Without such a manager it takes a share of the machine. A container's limit bounds both, and so does
-`spark.executor.pyspark.memory`, which limits the address space of whatever a worker starts.
+`spark.executor.pyspark.memory`, which limits the address space of all processes that a worker starts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fastchangelog.options import parse_size
 __all__ = ["CONFS", "Budget", "Limits", "default_budget", "needed_address_space", "objection", "with_budget"]
 
 MIN_BUDGET = 64 << 20
-"""No default is less: below, the caches are of little use."""
+"""The smallest default: with less, the caches are of little use."""
 
 OVERHEAD_SHARE = 2
 """A server takes this part of an executor's overhead (1/n); Python workers and the JVM's own need the rest."""
@@ -49,18 +49,18 @@ CONFS = (
     "spark.memory.offHeap.enabled",
     "spark.memory.offHeap.size",
 )
-"""Spark's public settings that say how much memory an executor has."""
+"""Spark's public settings of an executor's memory."""
 
 _UNITS = {"": 1 << 20, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the system says: bytes, None where there is no limit or it is unknown."""
+    """Limits of the system, in bytes; None where there is no limit or it is unknown."""
 
     machine: int | None = None
     cgroup: int | None = None
-    """Of the container that this process is in, whatever else is in it."""
+    """Of the container of this process, shared with its other processes."""
     address_space: int | None = None
 
     @classmethod
@@ -73,14 +73,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Budget:
-    """A budget, and what it follows from."""
+    """A budget and its reason."""
 
     bytes: int
     why: str
 
 
 def java_bytes(text: str) -> int:
-    """A size as Spark's memory settings have it; a number alone counts MiB.
+    """A size in the form of Spark's memory settings; a plain number counts MiB.
 
     >>> [java_bytes(text) >> 20 for text in ("2g", "512m", "384", "1024kb")]
     [2048, 512, 384, 1]
@@ -157,7 +157,7 @@ def default_budget(confs: Mapping[str, str], limits: Limits) -> Budget:
 
 
 def objection(budget: int, confs: Mapping[str, str], limits: Limits) -> str | None:
-    """What speaks against a budget that was asked for, and the setting to change; None if it fits.
+    """Why a given budget does not fit, and the setting to change; None if it fits.
 
     >>> objection(1 << 30, {"spark.master": "yarn"}, Limits())
     'option `memory_budget` = 1024 MiB does not fit into the memory overhead of an executor, 384 MiB, in which the \
@@ -194,7 +194,7 @@ def needed_address_space(budget: int) -> int:
 
 
 def asked_budget(options: Mapping[str, str]) -> int | None:
-    """The budget that a query asks for; None if it leaves it to us."""
+    """The budget of the option `memory_budget`; None without it."""
     text = options.get("memory_budget")
     return None if text is None else parse_size("memory_budget", text)
 
@@ -238,7 +238,7 @@ def cgroup_limit(root: Path) -> int | None:
             base, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
         else:
             continue
-        # Inside a container the path may be the host's, which is not there: the mount itself is the group then.
+        # Inside a container the path may be the host's, which does not exist there: then the mount itself is the group.
         here = base / path.strip("/")
         for folder in (here, *here.parents):
             if folder == base or base in folder.parents:
@@ -251,7 +251,7 @@ def _limit_in(file: Path) -> list[int]:
         text = file.read_text().strip()
     except OSError:
         return []
-    # Version 1 says "no limit" by a number that no machine has.
+    # Version 1 expresses "no limit" by a number larger than any memory.
     return [int(text)] if text.isdigit() and int(text) < 1 << 60 else []
 
 

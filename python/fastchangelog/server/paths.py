@@ -48,12 +48,12 @@ class ServerPaths:
 
     @property
     def socket(self) -> Path:
-        """Where the server listens."""
+        """The socket of the server."""
         return self.run_dir / SOCKET
 
     @property
     def log(self) -> Path:
-        """JSON lines, bounded in size."""
+        """The log: JSON lines, bounded in size."""
         return self.run_dir / LOG
 
     @classmethod

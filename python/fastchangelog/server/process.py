@@ -50,13 +50,13 @@ STALE_DAYS = 3
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """What the starter hands to the process."""
+    """The settings that the client passes to the process."""
 
     paths: ServerPaths
     jvm: Jvm | None
     options: dict[str, str]
     memory: str
-    """Why the budget is what it is."""
+    """The reason for the memory budget, for the log."""
     idle_timeout: float | None
 
     @classmethod
@@ -71,7 +71,7 @@ class ProcessSettings:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the state server until its end. Called by `ensure_server`, not by people."""
+    """Runs the state server until its end. Only `ensure_server` calls it."""
     settings, ready = ProcessSettings.parse((argv or sys.argv)[1])
     if os.fork() != 0:
         # The child is re-parented: no worker waits for it, and none is left with a zombie.

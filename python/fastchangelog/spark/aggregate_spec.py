@@ -1,6 +1,6 @@
-"""The aggregate's spec: the JSON text that tells the Rust core what to keep and what to answer.
+"""The spec of an aggregation: the JSON text that describes state and results to the Rust core.
 
-Owns: the text's shape. Does not own: where its parts come from (`spark.analyse`), what they mean (the Rust core).
+Owns: the shape of the text. Does not own: the source of its parts (`spark.analyse`), their meaning (the Rust core).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From what the user wrote to what is computed: keys, aggregates, names and types, all as Spark itself sees them.
+"""Analysis of keys and aggregates: functions, arguments, names and types, all as Spark itself resolves them.
 
-Owns: which functions are understood, the question to Spark for its analysed schema, the refusals.
-Does not own: how a `Column` is taken apart (`internals`), the wire form of types (`wire_types`), settings (`settings`).
+Owns: the supported functions, the query of Spark's analysed schema, the refusals.
+Does not own: how a `Column` is parsed (`internals`), the wire form of types (`wire_types`), settings (`settings`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SUPPORTED = "count, sum, min, max, avg, first, last, bool_or, bool_and, max_by,
 
 @dataclasses.dataclass(frozen=True)
 class Analysed:
-    """Everything the plan is built from."""
+    """The result of the analysis, from which the plan is built."""
 
     spec: str
     #: The projected columns in their wire form.
@@ -87,7 +87,7 @@ class _Bound:
 
 
 def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
-    """The keys as columns; refuses what would be silently wrong."""
+    """The keys as columns; refuses keys with silently wrong results."""
     if len(keys) == 1 and isinstance(keys[0], (list, tuple)):
         keys = keys[0]
     if not keys:
@@ -111,7 +111,7 @@ def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
 
 def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: Mapping[str, Any]) -> Analysed:
     """Binds and checks `exprs` and `named`, and asks Spark for names and types."""
-    bound = _bind_all([_in_sparks_order(df, keys, e) if isinstance(e, dict) else e for e in exprs], named)
+    bound = _bind_all([_in_spark_order(df, keys, e) if isinstance(e, dict) else e for e in exprs], named)
     if not bound:
         raise InvalidArgument('agg() needs at least one aggregate, such as F.count("*") or fc.count()')
     native = df.groupBy(*keys).agg(*[b.native for b in bound]).schema
@@ -224,7 +224,7 @@ class _FromDict:
     columns: tuple[Column, ...]
 
 
-def _in_sparks_order(df: DataFrame, keys: Sequence[Column], given: dict[Any, Any]) -> _FromDict:
+def _in_spark_order(df: DataFrame, keys: Sequence[Column], given: dict[Any, Any]) -> _FromDict:
     """The aggregates of a dict in the order of Spark's own result, which is not the dict's (a Java map's is)."""
     made = [_from_dict(column, fn) for column, fn in given.items()]
     if not made:

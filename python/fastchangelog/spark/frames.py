@@ -26,8 +26,7 @@ class _PassThrough(pd.arrays.ArrowExtensionArray):  # type: ignore[misc]
 
 class _Mapped(_PassThrough):
     def __getitem__(self, item: Any) -> Any:
-        # pandas asks whether the first value that `map` gave is a Series. Its strings need not be UTF-8: they are not
-        # decoded for that.
+        # pandas only tests whether the first value of `map` is a Series. Strings need not be UTF-8, so none is decoded.
         return None if isinstance(item, int) else super().__getitem__(item)
 
 

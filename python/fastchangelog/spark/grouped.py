@@ -69,7 +69,7 @@ def grouped(
 
 
 class GroupedStream:
-    """What `grouped` returns: give it aggregates. The counterpart of PySpark's `GroupedData`."""
+    """A grouped stream, to be aggregated: the counterpart of PySpark's `GroupedData`."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Settings: Spark's that the operator stands on, and fastchangelog's own from arguments and conf.
+"""Settings: those of Spark that the operator needs, and fastchangelog's own from arguments and conf.
 
-Owns: which Spark settings are needed, set or refused; where the state's root and the options come from.
+Owns: which Spark settings are needed, set or refused; the sources of the state's root and of the options.
 Does not own: the meaning of an option (the Rust core), the store's credentials format (the Rust core).
 """
 
@@ -57,14 +57,14 @@ STATE = PREFIX + "state"
 STORE_PREFIX = "spark.sql.streaming.stateStore."
 PROVIDER = STORE_PREFIX + "providerClass"
 FORMAT_VERSION = STORE_PREFIX + "checkpointFormatVersion"
-#: Where a streaming task finds the number of partitions that its own checkpoint fixed, whatever the conf says today.
+#: In a streaming task: the number of partitions that its own checkpoint fixed, whatever the conf is today.
 PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
-#: Settings that hold for the session where the user set nothing. The first two are needed, the others make it fast:
-#: a commit of the state store that holds one small value per shard writes one file, not two and not a snapshot (the
-#: handle in it has a checksum of its own).
+#: Set for the session where the user set nothing. The first two are needed, the others make it fast: a commit of the
+#: state store, which holds one small value per shard, writes one file, not two and not a snapshot (the handle in it
+#: has a checksum of its own).
 REQUIRED = {PROVIDER: _ROCKSDB, FORMAT_VERSION: "2"}
 HELPFUL = {
     STORE_PREFIX + "rocksdb.changelogCheckpointing.enabled": "true",
@@ -107,7 +107,7 @@ def check_task(property_of: Callable[[str], str | None]) -> None:
 
 
 def _fits(key: str, found: str) -> bool:
-    # A subclass of the provider may have any name; only Spark's own other one is surely unfit.
+    # Only the exact class is accepted.
     return found.strip() == REQUIRED[key]
 
 
@@ -135,7 +135,7 @@ def payload_row_bytes(property_of: Callable[[str], str | None], spark_version: s
     """
     by_bytes = not spark_version.startswith("4.0.") and _number(property_of(ARROW_BYTES), 0) < 4 * _ARROW_BATCH
     rows = _number(property_of(ARROW_ROWS), _ARROW_ROWS_DEFAULT)
-    # Without a limit of rows Spark 4.0 makes a batch of each row; later ones have none then, as the user asked for.
+    # Without a limit of rows Spark 4.0 makes a batch of each row; later versions then have no limit at all.
     return None if by_bytes or rows <= 0 else max(1, _ARROW_BATCH // rows)
 
 
@@ -189,7 +189,7 @@ def memory_confs(spark: SparkSession, options: Mapping[str, str]) -> dict[str, s
     found = {name: spark.conf.get(name, None) for name in memory.CONFS}
     confs = {name: value for name, value in found.items() if value is not None}
     budget = memory.asked_budget(options)
-    # The executors' containers are not this process's: each task looks at its own.
+    # The executors run in other containers: each task checks its own.
     doubt = None if budget is None else memory.objection(budget, confs, memory.Limits())
     if doubt is not None:
         _log.warning("%s", doubt)

@@ -1,4 +1,4 @@
-"""Shard ids: integers that Spark's hash partitioning sends to a partition each.
+"""Shard ids: integers that Spark's hash partitioning sends to one partition each.
 
 Owns: Spark's hash of an integer (Murmur3, 32 bits, seed 42) and the choice of one id per partition.
 Does not own: which keys belong to a shard (the Rust splitter).

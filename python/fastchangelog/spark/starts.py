@@ -40,7 +40,7 @@ def watch(spark: SparkSession) -> None:
 
 
 def refusal_reason(query: internals.StartingQuery) -> str | None:
-    """Why this query must not run; None if it may.
+    """The reason to refuse this query; None if it may run.
 
     >>> refusal_reason(internals.StartingQuery("update", ("fastchangelog.default", "a metric of the user")))
     >>> refusal_reason(internals.StartingQuery("append", ("fastchangelog.default",)))[:51]

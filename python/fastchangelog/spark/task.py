@@ -1,6 +1,6 @@
 """Facts about the Spark task that runs this code.
 
-Owns: reading task properties; the check that driver and worker run one version; what a worker process does once.
+Owns: reading task properties; the check that driver and worker run one version; freezing a worker's modules.
 Does not own: what the properties must be (`settings`).
 """
 
