@@ -232,7 +232,7 @@ def test_p6_what_may_still_be_handed_back_is_there_and_nothing_else_is_left(
     decided = world.sweep()
     handles = [h for batch in world.batches for h in batch]
     bases = [e.name for e in decided.adoptable if e.kind == "base"]
-    shards = [Shard(h.base, [*world.indexes.get(h.index or "", ()), *h.segments]) for h in handles]
+    shards = [Shard(h.snapshot, [*world.indexes.get(h.index or "", ()), *h.segments]) for h in handles]
     for base in bases:
         manifest = world.manifests[base]
         offered = SnapshotRef(base, manifest.version, manifest.replay_after)
@@ -318,7 +318,7 @@ def test_a_clock_that_was_set_back_deletes_nothing(jump: float) -> None:
 )
 def test_invariant_5_a_missing_object_is_a_doubt(gone: str, why: str) -> None:
     base, table = f"base/{3:032x}", f"sst/{4:032x}.sst"
-    handle = dataclasses.replace(one_handle(log(1)), base=SnapshotRef(base, "b", "b"))
+    handle = dataclasses.replace(one_handle(log(1)), snapshot=SnapshotRef(base, "b", "b"))
     entries = [entry(n, OLD) for n in (log(1), log(2), base, table) if n != gone]
     decided = plan(
         given_input(*entries, handles=(handle,), manifests={base: Manifest("b", "b", (table,))}),
@@ -342,7 +342,7 @@ def test_s02_invariant_5_batches_without_a_handle_are_a_doubt_and_no_batches_are
 def test_invariant_5_contents_that_were_not_read_are_a_doubt() -> None:
     base, index = f"base/{3:032x}", f"index/{4:032x}"
     for handle in (
-        dataclasses.replace(one_handle(log(1)), base=SnapshotRef(base, "b", "b")),
+        dataclasses.replace(one_handle(log(1)), snapshot=SnapshotRef(base, "b", "b")),
         dataclasses.replace(one_handle(log(1)), index=index),
     ):
         entries = [entry(n, OLD) for n in (log(1), base, index)]

@@ -36,7 +36,7 @@ def test_p6_what_is_written_while_the_handles_are_read_is_young_however_long_tha
         world.now += 2 * DAY
         mark = GcState.from_bytes(world.objects[MARK][0])
         seen = {**mark.unreachable_since, **{name.removeprefix(f"{FOLDER}/"): world.now for name in new}}
-        world.objects[MARK] = (dataclasses.replace(mark, seen=seen).to_bytes(), world.now)
+        world.objects[MARK] = (dataclasses.replace(mark, unreachable_since=seen).to_bytes(), world.now)
         world.now += 2 * DAY
 
     checkpoints.when_read = slowly

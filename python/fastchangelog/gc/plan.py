@@ -161,12 +161,12 @@ class GcState:
         """
         raw = parsed(data)
         if not isinstance(raw, dict) or raw.get("format") != 1:
-            raise ValueError("not a mark of format 1")
+            raise ValueError("not a state of format 1")
         since, checkpoints = raw.get("unreachable_since"), raw.get("checkpoints")
         if not isinstance(since, dict) or not all(map(is_time, since.values())):
-            raise ValueError("a mark without times")
+            raise ValueError("a state without times")
         if not isinstance(checkpoints, list) or not all(isinstance(c, str) for c in checkpoints):
-            raise ValueError("a mark without a list of checkpoints")
+            raise ValueError("a state without a list of checkpoints")
         return cls(since, tuple(checkpoints))
 
 
