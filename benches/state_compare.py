@@ -177,7 +177,7 @@ class Ours:
 
     def always_a_base(self) -> None:
         """Keeps a materialization under way."""
-        bases = self.state._bases
+        bases = self.state._materializer
         if bases is not None:
             bases.materializer.trigger()
             bases.poll()

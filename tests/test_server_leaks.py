@@ -15,7 +15,7 @@ from test_server_session import SPEC, Job, job, rows
 from waiting import until
 
 from fastchangelog import _internal
-from fastchangelog.counters import metrics
+from fastchangelog.process_metrics import metrics
 
 __all__ = ["job"]
 

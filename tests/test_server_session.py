@@ -18,10 +18,10 @@ import pytest
 from waiting import until
 
 from fastchangelog import _internal, server
-from fastchangelog.counters import metrics
 from fastchangelog.errors import ClosedError, FastChangelogError, RetryableError, StoreError
-from fastchangelog.place import Place
-from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
+from fastchangelog.process_metrics import metrics
+from fastchangelog.server.paths import ServerPaths
+from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
@@ -49,8 +49,8 @@ class Job:
         self.expected: dict[str, list[int]] = {}
 
     @property
-    def place(self) -> Place:
-        return Place.here()
+    def place(self) -> ServerPaths:
+        return ServerPaths.here()
 
     def open(self, handle: str | None = None) -> _internal.SessionClient:
         request = {

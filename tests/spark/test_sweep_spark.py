@@ -18,9 +18,10 @@ from stream_harness import end_state_server, rows_of, run
 
 from fastchangelog import _internal, cli
 from fastchangelog.errors import StateNotFoundError, StoreError
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.report import FolderReport
 from fastchangelog.spark import grouped
-from fastchangelog.spark.roots import SparkCheckpoints
-from fastchangelog.sweeper import FolderReport, Sweeper
+from fastchangelog.spark.checkpoints import SparkCheckpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -62,7 +63,7 @@ def sweep(spark: Any, state: pathlib.Path, *locations: pathlib.Path, **given: An
     without_grace(state)
     folder = _internal.ObjectFolder(str(state), {}, {})
     settings = {"grace": 0.0, "clock": lambda: 4e9, "delete": True, **given}
-    return Sweeper(folder, SparkCheckpoints(lambda: spark), locations=map(str, locations), **settings).run()
+    return Collector(folder, SparkCheckpoints(lambda: spark), locations=map(str, locations), **settings).run()
 
 
 def files(state: pathlib.Path) -> set[str]:

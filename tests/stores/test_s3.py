@@ -18,8 +18,8 @@ from logs import BOUND, append, expected, open_log, random_values, read_log, ref
 from places import KEY_ID, REGION, SECRET, S3Place
 from waiting import until
 
-from fastchangelog.config import gather_storage_options
 from fastchangelog.errors import InvalidArgument, StateNotFoundError, StoreError
+from fastchangelog.options import gather_storage_options
 
 SMALL = [b"one", b"", b"three" * 100, bytes(range(256))]
 

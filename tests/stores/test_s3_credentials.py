@@ -22,8 +22,8 @@ from logs import ATTEMPTS, expected, open_log, read_log, refused, write_and_read
 from places import KEY_ID, REGION, SECRET, SECRETS, TOKEN, S3Place, checked_credentials, s3_options
 from servers import refusing_port, server_tls
 
-from fastchangelog.config import gather_storage_options
 from fastchangelog.errors import FastChangelogError, InvalidArgument, PermissionDeniedError, RetryableError
+from fastchangelog.options import gather_storage_options
 
 VALUES = [b"one", b"two"]
 
