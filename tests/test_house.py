@@ -1,7 +1,7 @@
 """Rules about the source tree itself.
 
 Owns: file lengths, file headers, one place for Spark's private parts, pinned tools, and no personal paths.
-Does not own: the order of the floors (rust/core/tests/floors.rs, and the import contracts in pyproject.toml).
+Does not own: the order of the layers (rust/core/tests/layers.rs, and the import contracts in pyproject.toml).
 """
 
 from __future__ import annotations

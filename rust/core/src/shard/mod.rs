@@ -40,7 +40,7 @@ use crate::clock::{Moment, SharedClock};
 use crate::config::{Compression, Options};
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
-use crate::fair::FairLock;
+use crate::sync::FairRwLock;
 use crate::metrics::SharedMetrics;
 use crate::model::ids::default_max_parallelism;
 use crate::model::{BaseRef, BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
@@ -221,7 +221,7 @@ pub struct Shard {
     context: ShardContext,
     /// Serializes changes of what is live; never held while waiting for a reader.
     transition: Mutex<()>,
-    live: FairLock<Option<Live>>,
+    live: FairRwLock<Option<Live>>,
     control: Mutex<Control>,
     last_used_millis: AtomicU64,
     sessions: AtomicU64,
@@ -300,7 +300,7 @@ impl Shard {
             placement,
             context,
             transition: Mutex::new(()),
-            live: FairLock::new(None),
+            live: FairRwLock::new(None),
             control: Mutex::new(Control { last_materialized_millis: now, ..Control::default() }),
             last_used_millis: AtomicU64::new(now),
             sessions: AtomicU64::new(0),

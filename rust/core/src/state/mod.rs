@@ -4,7 +4,7 @@
 //! rows into shards, the local keyed state, and states of a range of key groups ([`part`]).
 //! Does not own: which version a shard is at (`shard`), the log (`write`), the bucket (`store`).
 //!
-//! The way of a row through this floor: [`split`] encodes its key ([`codec`]), folds it into an accumulator row
+//! The way of a row through this layer: [`split`] encodes its key ([`codec`]), folds it into an accumulator row
 //! ([`aggregate`]) and emits it in a payload; [`table`] groups the payloads of a shard and joins them with the rows
 //! kept so far. Groups that are more than the memory holds wait on the local disk ([`spilled`]). Keys and values that a program puts by itself go through [`typed`].
 

@@ -1,7 +1,7 @@
-//! The order of the floors, enforced.
+//! The order of the layers, enforced.
 //!
-//! Owns: the check that a module of the core imports only from lower floors, that no two files of one module import
-//! each other in a circle, and that the core knows nothing of Python.
+//! Owns: the check that a module of the core imports only from lower layers, that no files of one module import
+//! each other in a cycle, and that the core does not depend on Python.
 //! Does not own: the list itself. It stands in `src/lib.rs` and is read from there.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Text of a Rust source without comments, strings and characters, so that only code is searched for paths.
+/// A Rust source without comments, strings and character literals, so that only code is searched for paths.
 fn code_only(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = String::with_capacity(source.len());
@@ -91,7 +91,7 @@ fn tokens(code: &str) -> Vec<&str> {
     out
 }
 
-/// Every path `crate::a::b` or `super::…` in the code, groups unfolded, as absolute lists of names.
+/// Every path `crate::a::b` or `super::…` in the code, groups expanded, as absolute lists of names.
 fn paths(code: &str, module: &[String]) -> Vec<Vec<String>> {
     fn walk(tokens: &[&str], at: &mut usize, prefix: Vec<String>, out: &mut Vec<Vec<String>>) {
         let mut path = prefix;
@@ -148,7 +148,7 @@ fn paths(code: &str, module: &[String]) -> Vec<Vec<String>> {
 }
 
 struct Source {
-    /// Where it is, for messages.
+    /// For messages.
     path: PathBuf,
     /// `["state", "hot"]` for `src/state/hot.rs`.
     module: Vec<String>,
@@ -175,7 +175,7 @@ fn sources() -> Vec<Source> {
         let relative = path.strip_prefix(&root).unwrap().with_extension("");
         let mut module: Vec<String> = relative.iter().map(|p| p.to_str().unwrap().to_owned()).collect();
         let last = module.last().unwrap().clone();
-        // Tests may look at anything; the root names everything.
+        // Tests may import anything; the crate root names every module.
         if last.ends_with("_tests") || last == "tests" || relative == Path::new("lib") {
             continue;
         }
@@ -198,15 +198,15 @@ fn ranks() -> BTreeMap<String, u32> {
         let Some((rank, rest)) = line.split_once("  ") else { continue };
         let Ok(rank) = rank.parse::<u32>() else { continue };
         for name in rest.split("    ").next().unwrap().split_whitespace() {
-            assert!(ranks.insert(name.to_owned(), rank).is_none(), "{name} stands twice in the list of src/lib.rs");
+            assert!(ranks.insert(name.to_owned(), rank).is_none(), "{name} is listed twice in src/lib.rs");
         }
     }
-    assert!(ranks.len() > 5, "the list of floors in src/lib.rs was not found");
+    assert!(ranks.len() > 5, "the list of layers in src/lib.rs was not found");
     ranks
 }
 
 #[test]
-fn every_module_has_a_floor() {
+fn every_module_has_a_layer() {
     let ranks = ranks();
     for source in sources() {
         assert!(ranks.contains_key(&source.module[0]), "{} has no line in src/lib.rs", source.module[0]);
@@ -220,9 +220,9 @@ fn imports_go_down() {
     for source in sources() {
         let own = &source.module[0];
         for import in &source.imports {
-            // `crate::Error` and the like are re-exports of floor 0.
+            // `crate::Error` and the like are re-exports of layer 0.
             let Some(target) = import.first().filter(|t| ranks.contains_key(*t) && *t != own) else { continue };
-            // The ground is one floor of small modules that may use each other.
+            // Layer 0 consists of small modules that may use each other.
             if ranks[target] >= ranks[own] && ranks[own] > 0 {
                 wrong.push(format!("{}: {own} imports {}", source.path.display(), import.join("::")));
             }
@@ -232,7 +232,7 @@ fn imports_go_down() {
 }
 
 #[test]
-fn files_do_not_import_each_other_in_a_circle() {
+fn files_do_not_import_each_other_in_a_cycle() {
     let sources = sources();
     let known: BTreeSet<&[String]> = sources.iter().map(|s| s.module.as_slice()).collect();
     let mut edges: BTreeMap<&[String], BTreeSet<&[String]>> = BTreeMap::new();
@@ -248,7 +248,7 @@ fn files_do_not_import_each_other_in_a_circle() {
             }
         }
     }
-    // Take away files without open imports until nothing moves; what stays is in or above a circle.
+    // Remove files without open imports until none is left to remove; the rest is in a cycle or imports one.
     loop {
         let done: Vec<&[String]> = edges.iter().filter(|(_, to)| to.is_empty()).map(|(m, _)| *m).collect();
         if done.is_empty() {
@@ -267,17 +267,17 @@ fn files_do_not_import_each_other_in_a_circle() {
             format!("{} -> {}", m.join("::"), to.iter().map(|t| t.join("::")).collect::<Vec<_>>().join(", "))
         })
         .collect();
-    assert!(names.is_empty(), "files that import each other in a circle:\n  {}", names.join("\n  "));
+    assert!(names.is_empty(), "files that import each other in a cycle:\n  {}", names.join("\n  "));
 }
 
 #[test]
-fn the_core_knows_nothing_of_python() {
+fn the_core_does_not_depend_on_python() {
     let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
     assert!(!manifest.contains("pyo3"), "rust/core must build, test and bench without Python");
 }
 
 #[test]
-fn the_search_sees_code_and_nothing_else() {
+fn the_search_sees_only_code() {
     let code = code_only(
         "use crate::{a::B, super_x}; // crate::no\n/* crate::no */ let s = \"crate::no\"; let r = r#\"crate::no\"#; 'x'; &'a str; super::c::d()",
     );

@@ -1,30 +1,29 @@
-//! A lock whose waiters get it in the order in which they came.
+//! A fair read-write lock: waiters get it in the order of their requests.
 //!
-//! Owns: the choice of the lock below, and the waiting in threads.
-//! Does not own: what it guards.
+//! Owns: the choice of the underlying lock, and blocking the calling thread.
+//! Does not own: the guarded value.
 //!
-//! A background loop takes the lock of a shard thousands of times, a moment each; who makes a checkpoint meanwhile takes
-//! it four times. So a waiter must get it as soon as it is free, and must sleep until then. Locks that let a newcomer
-//! pass starve the waiter. Locks that spin before they sleep yield their turn of the processor while they do: on a
-//! busy machine each yield lasts until the scheduler's next tick, 4 ms on many, several times in a row.
-//! Tokio's lock is a queue, in which no thread spins.
+//! A background loop takes a shard's lock thousands of times, briefly each time; a concurrent checkpoint takes it four
+//! times. So a waiter must get the lock as soon as it is free, and must sleep until then. Unfair locks starve the waiter.
+//! Locks that spin before they sleep yield the processor while they spin: on a busy machine each yield lasts until the
+//! scheduler's next tick (4 ms on many systems), several times in a row. Tokio's lock is a queue and never spins.
 
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Guards a value for many readers or one writer; first come, first served. Not for threads of an asynchronous runtime,
-/// and not twice in one thread: a reader that reads again waits for a writer who waits for it.
+/// Guards a value for many readers or one writer, in order of request. Must not be used on threads of an asynchronous
+/// runtime. Not reentrant: a second read by the same thread can deadlock with a writer that waits between the two.
 #[derive(Debug, Default)]
-pub struct FairLock<T> {
+pub struct FairRwLock<T> {
     lock: RwLock<T>,
 }
 
-impl<T> FairLock<T> {
+impl<T> FairRwLock<T> {
     /// A lock around `value`.
     pub fn new(value: T) -> Self {
         Self { lock: RwLock::new(value) }
     }
 
-    /// Waits until no writer is before it.
+    /// Waits until no earlier writer holds the lock or waits for it.
     ///
     /// # Panics
     /// In a task of an asynchronous runtime.
@@ -32,7 +31,7 @@ impl<T> FairLock<T> {
         self.try_read().unwrap_or_else(|| self.lock.blocking_read())
     }
 
-    /// Waits until nobody is before it.
+    /// Waits until no earlier reader or writer holds the lock or waits for it.
     ///
     /// # Panics
     /// In a task of an asynchronous runtime.
@@ -40,17 +39,17 @@ impl<T> FairLock<T> {
         self.try_write().unwrap_or_else(|| self.lock.blocking_write())
     }
 
-    /// The value, of which nobody else knows.
+    /// Exclusive access through `&mut self`; no locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }
 
-    /// Reads, if that is possible at once.
+    /// Acquires the lock for reading if it is free now.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.lock.try_read().ok()
     }
 
-    /// Writes, if that is possible at once.
+    /// Acquires the lock for writing if it is free now.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.lock.try_write().ok()
     }
@@ -58,20 +57,20 @@ impl<T> FairLock<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::FairLock;
+    use super::FairRwLock;
     use std::sync::mpsc::channel;
     use std::thread;
 
-    /// Waits until a writer is in the queue of a lock that is read: from then on nobody else can read at once.
-    fn queued(lock: &FairLock<Vec<u32>>) {
+    /// Waits until a writer is queued on a lock that is held for reading: from then on `try_read` fails.
+    fn queued(lock: &FairRwLock<Vec<u32>>) {
         while lock.try_read().is_some() {
             thread::yield_now();
         }
     }
 
     #[test]
-    fn who_waits_gets_it_before_who_comes_later() {
-        let lock = FairLock::new(Vec::new());
+    fn waiters_get_it_before_newcomers() {
+        let lock = FairRwLock::new(Vec::new());
         let reading = lock.read();
         thread::scope(|scope| {
             scope.spawn(|| lock.write().push(1));
@@ -87,13 +86,13 @@ mod tests {
             begun.recv().unwrap();
             assert!(lock.try_read().is_none() && lock.try_write().is_none(), "a newcomer does not pass the writer");
             drop(reading);
-            assert_eq!(later.join().unwrap(), [1], "who reads after the writer sees what it wrote");
+            assert_eq!(later.join().unwrap(), [1], "a later reader sees what the writer wrote");
         });
     }
 
     #[test]
-    fn a_loop_that_takes_it_again_and_again_lets_others_in() {
-        let lock = FairLock::new(Vec::new());
+    fn a_loop_that_takes_it_repeatedly_lets_others_in() {
+        let lock = FairRwLock::new(Vec::new());
         let first = lock.write();
         thread::scope(|scope| {
             let looping = scope.spawn(|| while !lock.write().contains(&7) {});
