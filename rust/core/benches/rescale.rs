@@ -113,7 +113,7 @@ impl World {
             store: &r.store,
             pack_below: 1 << 20,
             background: &background,
-            twin: None,
+            local_copies: None,
             failpoints: &r.failpoints,
             metrics: &r.metrics,
         };

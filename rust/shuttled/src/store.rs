@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use fastchangelog_core::store::{DownloadError, LocalTwin, Sealed, log_name};
+pub use fastchangelog_core::store::{ChecksummedBytes, DownloadError, LocalCopies, log_name};
 
 /// A store in memory. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -78,12 +78,16 @@ impl Store {
     }
 
     /// Puts a log object; a store that is never slow needs no second attempt.
-    pub async fn put_log(&self, object: Sealed, _closed: &tokio::sync::watch::Receiver<bool>) -> Result<ObjectRef> {
-        self.put_sealed(&log_name(), object).await
+    pub async fn put_log(
+        &self,
+        object: ChecksummedBytes,
+        _closed: &tokio::sync::watch::Receiver<bool>,
+    ) -> Result<ObjectRef> {
+        self.put_checksummed(&log_name(), object).await
     }
 
     /// Puts an object.
-    pub async fn put_sealed(&self, name: &str, object: Sealed) -> Result<ObjectRef> {
+    pub async fn put_checksummed(&self, name: &str, object: ChecksummedBytes) -> Result<ObjectRef> {
         let _uploading = Uploading::new(self, object.size);
         shuttle::future::yield_now().await;
         if one_in(self.0.hangs_one_in) {

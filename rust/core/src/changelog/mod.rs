@@ -128,7 +128,8 @@ impl ChangelogStorage {
             }
             None => None,
         };
-        let twin = local.as_ref().filter(|_| options.local_recovery).map(|local| local.cache.twin(&store));
+        let local_copies =
+            local.as_ref().filter(|_| options.local_recovery).map(|local| local.cache.local_copies(&store));
         let log = LogWriter::new(
             store.clone(),
             &options,
@@ -136,7 +137,7 @@ impl ChangelogStorage {
             Arc::clone(&ground.clock),
             Arc::clone(&ground.metrics),
             Arc::clone(&ground.failpoints),
-            twin,
+            local_copies,
         )
         .counting(registry.clone());
         let shared = Shared {

@@ -20,7 +20,7 @@ use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
 use crate::read::ObjectCache;
 use crate::shard::Beginning;
-use crate::store::credentials::{HandedIn, Provider};
+use crate::store::credentials::{Provider, SuppliedCredentials};
 use crate::store::{Store, state_folder};
 use crate::write::LogWriter;
 use parking_lot::Mutex;
@@ -58,7 +58,7 @@ pub(super) struct Folder {
     pub(super) grace_noted: OnceLock<()>,
     given: BTreeMap<String, String>,
     storage: BTreeMap<String, String>,
-    credentials: Option<Arc<HandedIn>>,
+    credentials: Option<Arc<SuppliedCredentials>>,
 }
 
 impl Folder {
@@ -73,11 +73,11 @@ impl Folder {
                 "this server was started by a query with another value, which stays in force until the server ends"
             );
         }
-        let credentials = access.handed_in(&ground.clock);
+        let credentials = access.supplied(&ground.clock);
         let store = open(ground, &request.root, &access.storage, credentials.as_ref(), &options)?
             .within(&ground.budget)
             .child(&state_folder(&request.query_id, &request.name));
-        let local_twin = options.local_recovery && !store.is_local_file();
+        let keep_local_copies = options.local_recovery && !store.is_local_file();
         let log = LogWriter::new(
             store.clone(),
             &options,
@@ -85,7 +85,7 @@ impl Folder {
             Arc::clone(&ground.clock),
             Arc::clone(&ground.metrics),
             Arc::clone(&ground.failpoints),
-            local_twin.then(|| ground.cache.twin(&store)),
+            keep_local_copies.then(|| ground.cache.local_copies(&store)),
         )
         .within(&ground.budget);
         let (given, storage) = (request.options.clone(), access.storage.clone());
@@ -109,7 +109,7 @@ impl Folder {
 
     fn renew(&self, access: Access) {
         if let (Some(credentials), Some(granted)) = (&self.credentials, access.granted) {
-            credentials.hand_in(granted);
+            credentials.supply(granted);
         }
     }
 
@@ -120,7 +120,7 @@ impl Folder {
 
     /// True when all credentials that were given have ended: until a session brings newer ones, no request succeeds.
     pub(super) fn is_locked_out(&self) -> bool {
-        self.credentials.as_ref().is_some_and(|credentials| credentials.have_ended())
+        self.credentials.as_ref().is_some_and(|credentials| credentials.have_expired())
     }
 }
 
@@ -128,10 +128,10 @@ fn open(
     ground: &Ground,
     uri: &str,
     storage: &BTreeMap<String, String>,
-    credentials: Option<&Arc<HandedIn>>,
+    credentials: Option<&Arc<SuppliedCredentials>>,
     options: &Options,
 ) -> Result<Store> {
-    let provider = credentials.map(|credentials| Provider::handed(Arc::clone(credentials)));
+    let provider = credentials.map(|credentials| Provider::supplied(Arc::clone(credentials)));
     let (metrics, failpoints) = (Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints));
     Store::open_with(uri, storage, provider, options, metrics, failpoints)
 }

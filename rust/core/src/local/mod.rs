@@ -417,7 +417,7 @@ fn shard(
     } else {
         Some(ObjectCache::new(&place.dir().join("objects"), options.cache_size, Arc::clone(&metrics))?)
     };
-    let twin = cache.as_ref().filter(|_| options.local_recovery).map(|cache| cache.twin(&store));
+    let local_copies = cache.as_ref().filter(|_| options.local_recovery).map(|cache| cache.local_copies(&store));
     let log = LogWriter::new(
         store.clone(),
         &options,
@@ -425,7 +425,7 @@ fn shard(
         Arc::clone(&ground.clock),
         Arc::clone(&metrics),
         Arc::clone(&ground.failpoints),
-        twin,
+        local_copies,
     )
     .within(&budget);
     let hot = budget.limit() / HOT_SHARE;

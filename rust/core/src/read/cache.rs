@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::metrics::SharedMetrics;
 use crate::model::ObjectRef;
 use crate::store::transfer::{TEMP_SUFFIX, TempFile, blocking};
-use crate::store::{DownloadError, LocalTwin, Store};
+use crate::store::{DownloadError, LocalCopies, Store};
 use crate::sync::{Mutex, spawn};
 use bytes::Bytes;
 use futures::FutureExt;
@@ -419,9 +419,9 @@ impl ObjectCache {
         });
     }
 
-    /// This cache as the twin of `store`'s uploads.
-    pub fn twin(self: &Arc<Self>, store: &Store) -> Arc<dyn LocalTwin> {
-        Arc::new(Twin { cache: Arc::clone(self), uri: store.uri().to_owned() })
+    /// This cache as the local_copies of `store`'s uploads.
+    pub fn local_copies(self: &Arc<Self>, store: &Store) -> Arc<dyn LocalCopies> {
+        Arc::new(StoreCopies { cache: Arc::clone(self), uri: store.uri().to_owned() })
     }
 
     /// True when a copy is here, or on its way.
@@ -437,12 +437,12 @@ impl ObjectCache {
 }
 
 #[derive(Debug)]
-struct Twin {
+struct StoreCopies {
     cache: Arc<ObjectCache>,
     uri: String,
 }
 
-impl LocalTwin for Twin {
+impl LocalCopies for StoreCopies {
     fn keep(&self, object: &ObjectRef, parts: &[Bytes]) {
         self.cache.keep_at(&self.uri, object, parts);
     }

@@ -277,7 +277,7 @@ async fn a_condemned_copy_is_replaced() {
 async fn l08_kept_and_adopted_objects_need_no_download_and_others_do() {
     let f = fixture(1 << 20);
     let (a, b) = (f.put("log/a", b"12345678").await, f.put("sst/b", b"sst").await);
-    f.cache.twin(&f.store).keep(&a, &[Bytes::from_static(b"1234"), Bytes::from_static(b"5678")]);
+    f.cache.local_copies(&f.store).keep(&a, &[Bytes::from_static(b"1234"), Bytes::from_static(b"5678")]);
     let file = f.dir.path().parent().unwrap().join(format!("{}.sst", rand::random::<u64>()));
     std::fs::write(&file, b"sst").unwrap();
     f.cache.adopt(f.store.uri(), &b, &file);

@@ -203,7 +203,7 @@ fn shard(
         Arc::clone(&clock),
         Arc::clone(&metrics),
         Arc::clone(&failpoints),
-        options.local_recovery.then(|| cache.twin(&store)),
+        options.local_recovery.then(|| cache.local_copies(&store)),
     );
     let context = ShardContext {
         query_id: "q".to_owned(),

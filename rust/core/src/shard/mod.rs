@@ -40,7 +40,6 @@ use crate::clock::{Moment, SharedClock};
 use crate::config::{Compression, Options};
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
-use crate::sync::FairRwLock;
 use crate::metrics::SharedMetrics;
 use crate::model::ids::default_max_parallelism;
 use crate::model::{BaseRef, BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
@@ -49,6 +48,7 @@ use crate::snapshot::{Inventory, Pushing};
 use crate::state::keyed::{KeyedState, WarmUp};
 use crate::state::rocks::SharedResources;
 use crate::store::{Background, Store};
+use crate::sync::FairRwLock;
 use crate::write::LogWriter;
 use lineage::Lineage;
 use parking_lot::Mutex;
@@ -120,7 +120,11 @@ impl ShardContext {
             store: &self.store,
             pack_below: self.options.snapshot_pack_below,
             background: &self.background,
-            twin: self.cache.as_ref().filter(|_| self.options.local_recovery).map(|c| c.twin(&self.store)),
+            local_copies: self
+                .cache
+                .as_ref()
+                .filter(|_| self.options.local_recovery)
+                .map(|c| c.local_copies(&self.store)),
             failpoints: &self.failpoints,
             metrics: &self.metrics,
         }

@@ -150,7 +150,7 @@ impl World {
             // Packed or not, a base is a base.
             pack_below: (self.made as u64 % 2) << 20,
             background: &background,
-            twin: None,
+            local_copies: None,
             failpoints: &r.failpoints,
             metrics: &r.metrics,
         };

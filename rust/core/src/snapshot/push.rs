@@ -19,7 +19,7 @@ use crate::format::{Manifest, ManifestFile, PackedPart, crc32c, encode_manifest}
 use crate::metrics::Metrics;
 use crate::model::{BaseRef, InstanceId, VersionId};
 use crate::store::transfer::blocking;
-use crate::store::{Background, LocalTwin, Store, manifest_name, pack_name, sst_name};
+use crate::store::{Background, LocalCopies, Store, manifest_name, pack_name, sst_name};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use std::path::Path;
@@ -40,7 +40,7 @@ pub struct Pushing<'a> {
     /// What uploads of bases may take.
     pub background: &'a Background,
     /// Keeps copies of what goes up, for recovery on this machine.
-    pub twin: Option<Arc<dyn LocalTwin>>,
+    pub local_copies: Option<Arc<dyn LocalCopies>>,
     /// Failpoints of the process.
     pub failpoints: &'a Failpoints,
     /// Counters of the process.
@@ -146,9 +146,9 @@ impl Pushing<'_> {
             return Err(changed(file, object.size));
         }
         self.metrics.materialize_bytes.add(object.size);
-        if let Some(twin) = self.twin.clone().filter(|_| file.is_immutable()) {
+        if let Some(local_copies) = self.local_copies.clone().filter(|_| file.is_immutable()) {
             let (object, path) = (object.clone(), file.path.clone());
-            blocking(move || twin.adopt(&object, &path)).await;
+            blocking(move || local_copies.adopt(&object, &path)).await;
         }
         Ok(ManifestFile::whole(file.name.clone(), object))
     }
@@ -160,9 +160,9 @@ impl Pushing<'_> {
         let object = self.store.put_paced(&pack_name(), parts.clone(), self.background).await?;
         self.metrics.materialize_bytes.add(object.size);
         self.metrics.materialize_packed_files.add(files.len() as u64);
-        if let Some(twin) = self.twin.clone() {
+        if let Some(local_copies) = self.local_copies.clone() {
             let (object, parts) = (object.clone(), parts.clone());
-            blocking(move || twin.keep(&object, &parts)).await;
+            blocking(move || local_copies.keep(&object, &parts)).await;
         }
         let mut offset = 0;
         let place = |(file, bytes): (LargeFile, Bytes)| {

@@ -68,7 +68,7 @@ impl World {
             store: &self.store,
             pack_below: self.pack_below,
             background: &self.background,
-            twin: None,
+            local_copies: None,
             failpoints: &self.failpoints,
             metrics: &self.metrics,
         }

@@ -2,7 +2,7 @@
 //!
 //! Owns: uploads of files, verified downloads into files, the walk over a local store's folder, and the threads for all
 //! that.
-//! Does not own: which files (`snapshot`, `read`), the sending of parts (`parts`).
+//! Does not own: which files (`snapshot`, `read`), the sending of parts (`multipart`).
 //!
 //! Invariants:
 //! 1. a download that fails or is dropped leaves no file, neither half nor under another name;
@@ -10,7 +10,7 @@
 //! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer, and no more of all transfers than the budget has for them.
 
 use super::diagnose::diagnose_io;
-use super::parts::{PARALLEL_PARTS, PartSource, part_size};
+use super::multipart::{PARALLEL_PARTS, PartSource, part_size};
 use super::retry::Failure;
 use super::space::reserve_space;
 use super::{Background, Listed, Store, failed_point};

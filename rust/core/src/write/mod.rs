@@ -41,7 +41,7 @@ use crate::format::EncodedSet;
 use crate::metrics::SharedMetrics;
 use crate::model::BatchId;
 use crate::ownership::Registry;
-use crate::store::{LocalTwin, Store};
+use crate::store::{LocalCopies, Store};
 use crate::sync::{AbortHandle, Handle, Mutex, sleep};
 use batch::{Batcher, Next};
 use entry::{Answer, Entry};
@@ -73,7 +73,7 @@ struct Shared {
     clock: SharedClock,
     metrics: SharedMetrics,
     failpoints: SharedFailpoints,
-    twin: Option<Arc<dyn LocalTwin>>,
+    local_copies: Option<Arc<dyn LocalCopies>>,
     registry: Option<Registry>,
     delay: Duration,
     /// Room for bytes in flight, in units.
@@ -112,7 +112,7 @@ pub struct PersistFuture {
 impl LogWriter {
     /// A writer to `store` (a state's folder) that works on `runtime`.
     ///
-    /// `twin` keeps local copies of what was uploaded; it is not asked when the store itself is a local folder.
+    /// `local_copies` keeps local copies of what was uploaded; it is not asked when the store itself is a local folder.
     pub fn new(
         store: Store,
         options: &Options,
@@ -120,13 +120,13 @@ impl LogWriter {
         clock: SharedClock,
         metrics: SharedMetrics,
         failpoints: SharedFailpoints,
-        twin: Option<Arc<dyn LocalTwin>>,
+        local_copies: Option<Arc<dyn LocalCopies>>,
     ) -> Self {
         let all_room = all_room(options.max_in_flight);
         let attempts = u32::try_from(options.max_attempts.max(1)).unwrap_or(u32::MAX);
         let shared = Shared {
             registry: None,
-            twin: twin.filter(|_| !store.is_local_file()),
+            local_copies: local_copies.filter(|_| !store.is_local_file()),
             store,
             runtime,
             clock,

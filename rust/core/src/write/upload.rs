@@ -8,7 +8,7 @@ use super::{Shared, closed_error};
 use crate::error::Result;
 use crate::format::{EncodedSet, crc32c, crc32c_joined, file_footer, file_header};
 use crate::model::ObjectRef;
-use crate::store::Sealed;
+use crate::store::ChecksummedBytes;
 use crate::store::transfer::blocking;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ const ENCODED_HERE: u64 = 128 << 10;
 
 /// A log object before it is written.
 struct Layout {
-    object: Sealed,
+    object: ChecksummedBytes,
     /// Offset of each set.
     offsets: Vec<u64>,
 }
@@ -54,7 +54,7 @@ fn lay_out(batch: &[Entry]) -> Result<Layout> {
     crc = crc32c_joined(crc, crc32c(&footer), footer.len() as u64);
     let size = at + footer.len() as u64;
     parts.push(footer);
-    Ok(Layout { object: Sealed { parts, size, crc }, offsets })
+    Ok(Layout { object: ChecksummedBytes { parts, size, crc }, offsets })
 }
 
 /// Uploads a batch and answers each of its sets.
@@ -115,14 +115,14 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
         in_flight.push(entry.succeed(Placed { object: object.clone(), offset, length, head, mark, records }));
     }
     // After the answers: a slow or full disk delays nobody. The bytes count as in flight until they are gone.
-    if let Some(twin) = shared.twin.clone() {
-        let keep = tokio::task::spawn_blocking(move || twin.keep(&object, &layout.object.parts));
+    if let Some(local_copies) = shared.local_copies.clone() {
+        let keep = tokio::task::spawn_blocking(move || local_copies.keep(&object, &layout.object.parts));
         let _ = keep.await;
     }
     drop(in_flight);
 }
 
-async fn put(shared: &Shared, object: Sealed, losers_end: &watch::Receiver<bool>) -> Result<ObjectRef> {
+async fn put(shared: &Shared, object: ChecksummedBytes, losers_end: &watch::Receiver<bool>) -> Result<ObjectRef> {
     shared.failpoints.hit("write.before-upload")?;
     let object = shared.store.put_log(object, losers_end).await?;
     shared.failpoints.hit("write.after-upload")?;

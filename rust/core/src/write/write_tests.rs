@@ -22,7 +22,7 @@ pub(super) struct Fixture {
     failpoints: SharedFailpoints,
 }
 
-fn fixture_with(pairs: &[(&str, &str)], twin: Option<Arc<dyn LocalTwin>>) -> Fixture {
+fn fixture_with(pairs: &[(&str, &str)], local_copies: Option<Arc<dyn LocalCopies>>) -> Fixture {
     let options = Options::from_map(&pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()).unwrap();
     let inner = FaultStore::in_memory();
     let (metrics, failpoints) = (SharedMetrics::default(), Failpoints::none());
@@ -41,7 +41,7 @@ fn fixture_with(pairs: &[(&str, &str)], twin: Option<Arc<dyn LocalTwin>>) -> Fix
         ManualClock::at(0),
         Arc::clone(&metrics),
         Arc::clone(&failpoints),
-        twin,
+        local_copies,
     );
     Fixture { writer, store, inner, metrics, failpoints }
 }
@@ -372,9 +372,9 @@ async fn failpoints_stand_before_and_after_the_acknowledgement() {
     }
 }
 
-struct Twin(Mutex<Vec<(ObjectRef, u64)>>);
+struct KeptCopies(Mutex<Vec<(ObjectRef, u64)>>);
 
-impl LocalTwin for Twin {
+impl LocalCopies for KeptCopies {
     fn keep(&self, object: &ObjectRef, parts: &[Bytes]) {
         self.0.lock().push((object.clone(), parts.iter().map(|p| p.len() as u64).sum()));
         panic!("the local disk is broken");
@@ -387,13 +387,13 @@ impl LocalTwin for Twin {
 
 #[tokio::test]
 async fn a07_x07_the_local_copy_never_harms() {
-    let twin = Arc::new(Twin(Mutex::default()));
-    let f = fixture_with(&[], Some(Arc::clone(&twin) as _));
+    let local_copies = Arc::new(KeptCopies(Mutex::default()));
+    let f = fixture_with(&[], Some(Arc::clone(&local_copies) as _));
     let segment = f.submit(f.writer.join(), 10).await.unwrap();
     while f.metrics.in_flight_bytes.get() > 0 {
         tokio::task::yield_now().await;
     }
-    let kept = twin.0.lock().clone();
+    let kept = local_copies.0.lock().clone();
     assert_eq!(kept, vec![(segment.object.clone(), segment.object.size)]);
     f.submit(f.writer.join(), 10).await.unwrap();
 }

@@ -35,7 +35,7 @@ use crate::metrics::SharedMetrics;
 use crate::model::{BatchId, ChangeSet, InstanceId, ShardHandle, VersionId};
 use crate::state::aggregate::AggPlan;
 use crate::state::table::GroupTable;
-use crate::store::Foreground;
+use crate::store::ForegroundGuard;
 use crate::write::JoinGuard;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -121,7 +121,7 @@ pub struct Session {
     /// Of the change set on its way.
     memory: Option<Reservation>,
     /// Work in the background rests while it is open.
-    _foreground: Option<Foreground>,
+    _foreground: Option<ForegroundGuard>,
 }
 
 impl Session {

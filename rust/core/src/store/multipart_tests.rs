@@ -162,7 +162,7 @@ fn p7_files_on_their_way_share_little_memory_and_few_requests_and_all_arrive() {
                     target
                 }
             }));
-            // Virtual time: who waits for ever fails here.
+            // Virtual time: an endless wait fails here.
             let targets = tokio::time::timeout(Duration::from_hours(1), all).await.unwrap();
             assert!(targets.iter().all(|target| std::fs::read(target).unwrap() == whole));
             assert_eq!(budget.used(), 0);

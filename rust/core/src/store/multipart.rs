@@ -1,6 +1,6 @@
-//! Objects in parts: several requests make one object, which appears when all of them have arrived.
+//! Multipart uploads: several requests make one object, which appears when the upload is completed.
 //!
-//! Owns: the sending of parts, their retries, and that no parts stay behind.
+//! Owns: sending the parts, their retries, and aborting uploads that fail.
 //! Does not own: where the bytes come from (`put`: memory, `transfer`: files), attempts of the whole (`retry`).
 //!
 //! Invariants:
@@ -42,7 +42,7 @@ impl Store {
 
     /// Writes `size` bytes of `source` in parts; gives the size that the store then has.
     ///
-    /// Uploads in parts know no "create only". With `look`, a name that is found to be in use before its object would
+    /// Multipart uploads have no create-only mode. With `look`, a name that is found to be in use before its object would
     /// be replaced is an error, [`object_store::Error::AlreadyExists`]; the look costs no time of its own.
     pub(super) async fn put_parts(
         &self,
@@ -73,7 +73,7 @@ impl Store {
     async fn expect_vacant(&self, path: &ObjectPath) -> Result<(), Failure> {
         use object_store::Error as E;
         match self.limited(0, self.inner.store.head(path)).await {
-            // S3 says "forbidden" of what does not exist to those who may not list. Who may not write learns it anyway.
+            // Without `s3:ListBucket`, S3 answers 403 instead of 404. A missing write permission surfaces on the next request.
             Err(Failure::Store(E::NotFound { .. } | E::PermissionDenied { .. })) => Ok(()),
             Err(failure) => Err(failure),
             Ok(_) => Err(Failure::Store(E::AlreadyExists {

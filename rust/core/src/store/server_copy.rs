@@ -1,12 +1,12 @@
-//! Copies that a store makes by itself.
+//! Server-side copies: the store copies an object without its bytes passing through this machine.
 //!
-//! Owns: which two folders are in one store, the request that copies an object there, and what is checked of
-//! the copy. Does not own: copies through this machine (`get` and `put_new`), which objects.
+//! Owns: which two folders are in one store, the copy request, and the checks of the copy.
+//! Does not own: copies through this machine (`get` and `put_new`), which objects are copied.
 //!
 //! Invariants:
-//! 1. a copy counts when the store shows it with the size of its reference; its bytes were not seen here, and are read by
-//!    whoever reads the copy (`get` compares the checksum, as ever);
-//! 2. a store that cannot copy, or will not, is no error: the caller moves the bytes itself;
+//! 1. a copy counts when the store reports it with the size of its reference. Its bytes were not seen here; every later
+//!    `get` of the copy verifies the checksum;
+//! 2. a store that cannot or will not copy is not an error: the caller moves the bytes itself;
 //! 3. files are never linked: a copy that shares its bytes is lost with the original when a disk or a program damages it.
 
 use super::retry::Failure;
@@ -23,9 +23,9 @@ impl Store {
     /// Copies `object` of the folder `from` to the same name here, without its bytes coming through this machine. False if
     /// that is not possible: then nothing was changed here.
     ///
-    /// The name must be free. Nobody else may write it meanwhile: not every store creates a copy only if it is.
+    /// The name must be free, and no other process may write it meanwhile: not every store copies create-only.
     pub async fn copy_within(&self, from: &Self, object: &ObjectRef) -> Result<bool> {
-        let shared = self.inner.place.is_some() && self.inner.place == from.inner.place;
+        let shared = self.inner.identity.is_some() && self.inner.identity == from.inner.identity;
         if !shared || object.size > LARGEST || !self.inner.copies.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -46,7 +46,7 @@ impl Store {
             }
             Err(error) => {
                 tracing::debug!(%error, "the store does not copy by itself");
-                // What is missing says nothing about the store; who moves the bytes names it.
+                // A missing source says nothing about the store; the caller that moves the bytes reports it.
                 inner.copies.store(error.kind() == crate::error::ErrorKind::NotFound, Ordering::Relaxed);
                 Ok(false)
             }
@@ -55,5 +55,5 @@ impl Store {
 }
 
 #[cfg(test)]
-#[path = "copy_tests.rs"]
+#[path = "server_copy_tests.rs"]
 mod tests;

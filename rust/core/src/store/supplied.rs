@@ -1,12 +1,12 @@
-//! Credentials that the caller hands in, anew whenever it has others.
+//! Credentials that the caller supplies, and replaces whenever it has newer ones.
 //!
-//! Owns: which of the sets that were handed in is used now.
-//! Does not own: where the caller has them from, nor their form as a store's credential (`credentials`).
+//! Owns: which of the supplied sets is in use.
+//! Does not own: the caller's source of credentials, nor their form as a store's credential (`credentials`).
 //!
 //! Invariants:
-//! 1. at most two sets are kept: the newest, and beside it the one of the others that lasts longest. Several callers hand in
-//!    sets of their own, and the newest is not always the one that ends last;
-//! 2. a set that has ended, or that the store refused while there was another, is not used.
+//! 1. at most two sets are kept: the newest, and of the others the one that expires last. Several callers supply sets of
+//!    their own, and the newest does not always expire last;
+//! 2. a set that has expired, or that the store refused while another was available, is not used.
 
 use crate::clock::SharedClock;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Credentials as they are given.
+/// Credentials with their expiry.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Granted {
     /// Credentials under the names that they have as storage options.
@@ -40,7 +40,7 @@ impl Granted {
     }
 }
 
-/// A set of credentials, and its number among those that were handed in.
+/// A set of credentials, and its number in the order of supply.
 #[derive(Debug, Clone)]
 pub(super) struct Set {
     pub(super) number: u64,
@@ -54,27 +54,27 @@ struct Sets {
     last_number: u64,
 }
 
-/// The credentials that a caller has handed in. Shared by the caller and the stores that use them.
-pub struct HandedIn {
+/// The credentials that a caller has supplied. Shared by the caller and the stores that use them.
+pub struct SuppliedCredentials {
     clock: SharedClock,
     sets: Mutex<Sets>,
 }
 
-impl fmt::Debug for HandedIn {
+impl fmt::Debug for SuppliedCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HandedIn")
+        f.write_str("SuppliedCredentials")
     }
 }
 
-impl HandedIn {
+impl SuppliedCredentials {
     /// Starts with the set `first`.
     pub fn new(first: Granted, clock: SharedClock) -> Arc<Self> {
         let newest = Set { number: 1, granted: Arc::new(first) };
         Arc::new(Self { clock, sets: Mutex::new(Sets { newest, other: None, last_number: 1 }) })
     }
 
-    /// Takes over a set: requests use it from their next attempt on.
-    pub fn hand_in(&self, granted: Granted) {
+    /// Adds a set: requests use it from their next attempt on.
+    pub fn supply(&self, granted: Granted) {
         let mut sets = self.sets.lock();
         let Sets { newest, other, last_number } = &mut *sets;
         let granted = Arc::new(granted);
@@ -96,12 +96,12 @@ impl HandedIn {
         }
     }
 
-    /// True when no set is good any more.
-    pub fn have_ended(&self) -> bool {
+    /// True when all sets have expired.
+    pub fn have_expired(&self) -> bool {
         self.set().is_none()
     }
 
-    /// The set to use now; none if all have ended.
+    /// The set to use now; none if all have expired.
     pub(super) fn set(&self) -> Option<Set> {
         let now = self.clock.now_millis();
         let sets = self.sets.lock();
@@ -131,5 +131,5 @@ impl HandedIn {
 }
 
 #[cfg(test)]
-#[path = "handed_tests.rs"]
+#[path = "supplied_tests.rs"]
 mod tests;
