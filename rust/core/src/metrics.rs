@@ -1,4 +1,4 @@
-//! Counters and timings that people read.
+//! Counters and timings for users.
 //!
 //! Owns: the registry of named counters and gauges, cheap enough for hot paths (one atomic add).
 //! Does not own: their export (server and Python do that); they are never used for correctness.
@@ -16,7 +16,7 @@ macro_rules! counters {
         pub struct Metrics {
             $($(#[$doc])* pub $name: Counter,)*
             $($(#[$histogram_doc])* pub $histogram: Histogram,)*
-            news: News,
+            deltas: Deltas,
         }
 
         impl Metrics {
@@ -104,9 +104,9 @@ impl Counter {
     }
 }
 
-/// What happened in the process since somebody asked last, so that reports of single sessions add up to the whole.
+/// Counter deltas since the previous call; summed over sessions they equal the process totals.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct Deltas {
     store_requests: AtomicU64,
     store_bytes_written: AtomicU64,
     materializations_completed: AtomicU64,
@@ -114,17 +114,17 @@ pub struct News {
 
 impl Metrics {
     /// Counters of the process that no single session owns, since the last call: name and growth.
-    pub fn take_news(&self) -> [(&'static str, u64); 3] {
+    pub fn take_deltas(&self) -> [(&'static str, u64); 3] {
         let grown = |now: &Counter, last: &AtomicU64| {
             let now = now.get();
             now.saturating_sub(last.swap(now, Ordering::Relaxed))
         };
         [
-            ("store_requests", grown(&self.store_requests, &self.news.store_requests)),
-            ("store_bytes_written", grown(&self.store_bytes_written, &self.news.store_bytes_written)),
+            ("store_requests", grown(&self.store_requests, &self.deltas.store_requests)),
+            ("store_bytes_written", grown(&self.store_bytes_written, &self.deltas.store_bytes_written)),
             (
                 "materializations_completed",
-                grown(&self.materializations_completed, &self.news.materializations_completed),
+                grown(&self.materializations_completed, &self.deltas.materializations_completed),
             ),
         ]
     }

@@ -1,11 +1,11 @@
-//! The concurrent parts of the core, compiled a second time, for a scheduler that tests choose.
+//! The concurrent parts of the core, compiled a second time for shuttle's schedulers.
 //!
-//! Owns: the list of the core's files that are tried out, and how ([`explore`]); shuttle's primitives under the names of
+//! Owns: the list of the core's files that are explored, and how ([`explore`]); shuttle's primitives under the names of
 //! the core's `sync`; a store in memory. The tests are in `tests/`.
-//! Does not own: any of those files. They are the core's, word for word: only what `crate::sync` and `crate::store` mean
-//! is another here, so no flag of the compiler is, and RocksDB is not compiled again.
+//! Does not own: any of those files. They are the core's, unchanged; only `crate::sync` and `crate::store` resolve to
+//! other modules here. No compiler flag differs, so RocksDB is not compiled again.
 
-// Their unit tests are the core's too, and know nothing of the store here.
+// Their unit tests belong to the core and need the core's store.
 #![cfg(not(test))]
 
 #[path = "../../core/src/read/cache.rs"]
@@ -24,15 +24,15 @@ pub use fastchangelog_core::{budget, clock, config, error, failpoint, format, me
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 
-/// Switches between tasks at which a schedule of [`PctScheduler`] surprises.
-const SURPRISES: usize = 3;
+/// Priority changes in a schedule of [`PctScheduler`].
+const PCT_DEPTH: usize = 3;
 
-/// Runs `scenario` under `schedules` schedules: half of them drawn evenly, half with few, nasty switches.
+/// Runs `scenario` under `schedules` schedules: half of them random, half by PCT.
 ///
 /// The seed is fixed, or `FASTCHANGELOG_SEED`; a failing schedule is printed, and `shuttle::replay` runs it again.
 ///
 /// # Panics
-/// If the scenario panics or ends with somebody waiting for ever.
+/// If the scenario panics or deadlocks.
 pub fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + Clone + 'static) {
     let seed = std::env::var("FASTCHANGELOG_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_240_501);
     let run = |scheduler: Box<dyn Scheduler + Send>| {
@@ -49,5 +49,5 @@ pub fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + Clone + 'st
         }
     };
     run(Box::new(RandomScheduler::new_from_seed(seed, schedules / 2)));
-    run(Box::new(PctScheduler::new_from_seed(seed, SURPRISES, schedules.div_ceil(2))));
+    run(Box::new(PctScheduler::new_from_seed(seed, PCT_DEPTH, schedules.div_ceil(2))));
 }

@@ -1,6 +1,6 @@
 //! Shuttle's primitives under the names of the core's `sync`.
 //!
-//! Owns: the same faces, with a choice of the scheduler at each step. Does not own: what is built with them.
+//! Owns: the same interfaces, with a scheduling point at each step. Does not own: what is built with them.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -11,7 +11,7 @@ pub use shuttle::future::AbortHandle;
 /// Pauses that last longer never end: they are for faults that do not happen here.
 const SOON: Duration = Duration::from_secs(10);
 
-/// A mutex with the face of parking_lot's.
+/// A mutex with the interface of parking_lot's.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -52,7 +52,7 @@ impl Handle {
 }
 
 thread_local! {
-    /// Tasks that nobody can wait for. A schedule runs on one thread.
+    /// Tasks without a join handle. A schedule runs on one thread.
     static RUNNING: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -72,7 +72,7 @@ impl World {
         true
     }
 
-    /// What must hold when nobody does anything: the folder holds what the table says, within the bound.
+    /// The invariant while no operation runs: the folder matches the table, within the bound.
     async fn at_rest(&self) {
         quiet().await;
         assert!(self.store.look(|state| state.downloading.is_empty()));
@@ -139,7 +139,7 @@ fn a15_a_leased_file_stays_and_the_bound_holds_at_rest() {
                     })
                 })
                 .collect();
-            // Whoever asked may go away.
+            // The caller may be dropped.
             if thread_rng().gen_bool(0.5) {
                 yield_now().await;
                 readers[0].abort();

@@ -12,7 +12,7 @@ use shuttle::future::{block_on, spawn, yield_now};
 
 const SETS: usize = 3;
 
-/// Some writers need a set of one object each, check that it is there, and release it; `stops`: somebody takes it over.
+/// Some writers need a set of one object each, check that it is there, and release it; `stops`: another component takes it over.
 fn scenario(stops: bool) {
     block_on(async move {
         let store = Store::new(0);

@@ -1,8 +1,8 @@
-//! `write::pool` under schedules of all kinds.
+//! `write::block_pool` under schedules of all kinds.
 
 use bytes::Bytes;
 use fastchangelog_shuttled::explore;
-use fastchangelog_shuttled::write::pool::BlockPool;
+use fastchangelog_shuttled::write::block_pool::BlockPool;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Mutex;
 use shuttle::thread;
@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const PIECE: usize = 16 << 10;
-/// Room for two of the pieces that are given back.
+/// Space for two of the returned blocks.
 const LIMIT: usize = 2 * PIECE;
 
 #[test]
-fn no_two_have_one_piece_and_the_bound_holds() {
+fn no_block_has_two_users_and_the_bound_holds() {
     explore(20_000, || {
         let pool = BlockPool::new(LIMIT as u64);
         let held: Arc<Mutex<BTreeSet<usize>>> = Arc::default();
@@ -22,7 +22,7 @@ fn no_two_have_one_piece_and_the_bound_holds() {
             for _ in 0..3 {
                 let mut memory = pool.take(PIECE);
                 let place = memory.as_ptr() as usize;
-                assert!(held.lock().unwrap().insert(place), "a piece that somebody has is given to another");
+                assert!(held.lock().unwrap().insert(place), "a block in use is given out again");
                 assert!(memory.is_empty() && pool.bytes() <= LIMIT);
                 memory.extend_from_slice(&[7; 100]);
                 if thread_rng().gen_bool(0.5) {
@@ -30,7 +30,7 @@ fn no_two_have_one_piece_and_the_bound_holds() {
                     let clone = one.clone();
                     drop((one, other));
                     thread::yield_now();
-                    assert_eq!(&clone[..], [7; 100], "somebody reads it");
+                    assert_eq!(&clone[..], [7; 100], "a reader holds it");
                     held.lock().unwrap().remove(&place);
                     drop(clone);
                 } else {

@@ -23,7 +23,7 @@ const MAX_IN_FLIGHT: u64 = 4 << 10;
 const FRAMES: u64 = 200;
 
 fn writer(store: &Store, metrics: &SharedMetrics) -> LogWriter {
-    // A pause of an hour does not end here: then only company, or its going away, brings a set on its way.
+    // A pause of an hour does not end here: only another set, or a session that leaves, starts an upload.
     let delay = if thread_rng().gen_bool(0.5) { "1h" } else { "5ms" };
     let options = [
         ("max_in_flight", "4KiB"),
@@ -43,7 +43,7 @@ fn set(bytes: usize) -> EncodedSet {
     EncodedSet { parts: vec![part], length: bytes as u64, crc, head: 0, mark: 0, records: 1 }
 }
 
-/// Sessions add sets of 1 to 3 KiB, or leave; perhaps somebody closes the writer, whose store may hang then.
+/// Sessions add sets of 1 to 3 KiB, or leave; optionally the writer is closed, whose store may hang then.
 fn scenario(closes: bool, fails_one_in: u32) {
     block_on(async move {
         let hangs_one_in = if closes { 3 } else { 0 };
@@ -63,13 +63,14 @@ fn scenario(closes: bool, fails_one_in: u32) {
                         let answer = writer.submit(guard, set(bytes), BatchId(batch));
                         assert!(metrics.in_flight_bytes.get() <= MAX_IN_FLIGHT, "more is in flight than may be");
                         if thread_rng().gen_bool(0.1) {
-                            // Whoever waits may go away.
+                            // The receiver may be dropped.
                             continue;
                         }
                         match answer.await {
-                            Ok(placed) => {
-                                let object = store.look(|state| state.objects.get(&placed.object.name).cloned());
-                                let (from, to) = (placed.offset as usize, (placed.offset + placed.length) as usize);
+                            Ok(location) => {
+                                let object = store.look(|state| state.objects.get(&location.object.name).cloned());
+                                let (from, to) =
+                                    (location.offset as usize, (location.offset + location.length) as usize);
                                 assert_eq!(object.expect("it was acknowledged")[from..to], vec![1; bytes]);
                             }
                             Err(error) if error.kind() == ErrorKind::Closed => assert!(closes, "{error}"),
@@ -109,11 +110,11 @@ fn every_set_is_answered_and_the_bound_on_bytes_in_flight_holds() {
 }
 
 #[test]
-fn x25_failures_stay_with_their_batch_and_give_their_room_back() {
+fn x25_failures_stay_with_their_batch_and_free_their_permits() {
     explore(20_000, || scenario(false, 3));
 }
 
 #[test]
-fn x08_close_answers_everybody_and_gives_all_room_back() {
+fn x08_close_answers_every_set_and_frees_all_permits() {
     explore(20_000, || scenario(true, 4));
 }

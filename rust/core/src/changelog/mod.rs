@@ -28,7 +28,7 @@ use crate::read::changes::ChangeReader;
 use crate::store::Store;
 use crate::store::transfer::start_io_threads;
 use crate::write::LogWriter;
-use crate::write::pool::BlockPool;
+use crate::write::block_pool::BlockPool;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! One writer of a plain changelog.
 //!
-//! Owns: the order of steps between append buffer, ledger, upload and registry, and waiting for room.
+//! Owns: the order of steps between append buffer, ledger, upload and registry, and waiting for permit.
 //! Does not own: the steps themselves (`write::buffer`, `write::ledger`, `write`, `ownership`).
 //!
 //! Any thread may call it; calls take effect one after the other. Nothing here waits but an append that meets
@@ -12,7 +12,7 @@ use crate::format::byte_set::MAX_VALUE;
 use crate::model::{ChangelogHandle, KeyGroupRange, SequenceNumber, SetRef};
 use crate::write::buffer::AppendBuffer;
 use crate::write::ledger::{Effects, Ledger, Outcome};
-use crate::write::{Failed, JoinGuard, Landing, Parcel, Placed, Room};
+use crate::write::{Failed, InFlightPermit, JoinGuard, PendingSet, PersistCallback, SetLocation};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -51,7 +51,7 @@ struct State {
 /// A sealed set as the ledger keeps it.
 #[derive(Debug)]
 struct Sealed {
-    parcel: Parcel,
+    pending: PendingSet,
     payload: u64,
 }
 
@@ -154,29 +154,31 @@ impl Writer {
         Ok(())
     }
 
-    /// Seals the active set and uploads it without a checkpoint, as soon as there is room for it.
+    /// Seals the active set and uploads it without a checkpoint, as soon as there is permit for it.
     #[cold]
     fn preempt<'a>(&'a self, mut state: MutexGuard<'a, State>, tick: Tick<'_>) -> Result<()> {
         let inner = &self.inner;
         let log = &inner.shared.log;
-        let mut room = log.try_room(state.buffer.memory());
+        let mut permit = log.try_acquire(state.buffer.memory());
         let start = Instant::now();
         let failures = state.ledger.failures().0;
-        while room.is_none() {
-            // Sets whose upload failed hold room: only another try can free it.
+        while permit.is_none() {
+            // Sets whose upload failed hold permit: only another try can free it.
             let todo = state.todo_waiting(inner);
             drop(state);
             inner.carry_out(todo);
-            log.press();
+            log.flush_waiting();
             inner.shared.metrics.throttled_appends.add(u64::from(start.elapsed() < TICK));
             let bytes = inner.state.lock().buffer.memory();
-            room = inner.wait_for_room(bytes)?;
+            permit = inner.wait_for_permit(bytes)?;
             tick()?;
             state = inner.state.lock();
-            if room.is_none() {
+            if permit.is_none() {
                 match state.ledger.failures() {
                     (count, Some(error)) if count > failures => return Err(error.clone()),
-                    _ if start.elapsed() > log.patience() => return Err(log.no_room(bytes, start.elapsed())),
+                    _ if start.elapsed() > log.permit_timeout() => {
+                        return Err(log.permit_timeout_error(bytes, start.elapsed()));
+                    }
                     _ => {}
                 }
             }
@@ -185,7 +187,7 @@ impl Writer {
         if state.buffer.is_empty() {
             return Ok(()); // sealed by another thread meanwhile
         }
-        state.seal(inner, room)?;
+        state.seal(inner, permit)?;
         let todo = state.todo_waiting(inner);
         drop(state);
         inner.carry_out(todo);
@@ -325,18 +327,18 @@ impl State {
     }
 
     /// Rollover: the active set, unless it is empty, goes to the ledger.
-    fn seal(&mut self, inner: &Inner, room: Option<Room>) -> Result<()> {
+    fn seal(&mut self, inner: &Inner, permit: Option<InFlightPermit>) -> Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
         }
         let raw = self.buffer.seal();
         let payload = raw.payload;
-        let parcel = Parcel::raw(raw, inner.shared.options.compression_in(inner.shared.store.is_remote()));
-        let parcel = match room {
-            Some(room) => parcel.with_room(room),
-            None => parcel,
+        let pending = PendingSet::raw(raw, inner.shared.options.compression_in(inner.shared.store.is_remote()));
+        let pending = match permit {
+            Some(permit) => pending.with_permit(permit),
+            None => pending,
         };
-        self.ledger.roll(Sealed { parcel, payload })
+        self.ledger.roll(Sealed { pending, payload })
     }
 
     fn todo_waiting(&mut self, inner: &Inner) -> Todo {
@@ -382,11 +384,11 @@ impl Inner {
         ))
     }
 
-    fn wait_for_room(&self, bytes: u64) -> Result<Option<Room>> {
+    fn wait_for_permit(&self, bytes: u64) -> Result<Option<InFlightPermit>> {
         let log = self.shared.log.clone();
         self.shared.runtime.block_on(async move {
-            match tokio::time::timeout(TICK, log.room(bytes)).await {
-                Ok(room) => room.map(Some),
+            match tokio::time::timeout(TICK, log.acquire(bytes)).await {
+                Ok(permit) => permit.map(Some),
                 Err(_) => Ok(None),
             }
         })
@@ -422,19 +424,19 @@ impl Inner {
             let landing = SetLanding { writer: Arc::downgrade(self), number, payload: sealed.payload };
             // The guard is given with the last: until then the others wait for it, and share its object.
             let guard = if Some(i) == last { guard.take() } else { None };
-            self.shared.log.submit_to(guard, sealed.parcel, Box::new(landing));
+            self.shared.log.submit_to(guard, sealed.pending, Box::new(landing));
         }
         for (done, result) in done {
             done(result);
         }
     }
 
-    fn landed(self: &Arc<Self>, number: SequenceNumber, payload: u64, result: Result<Placed, Failed>) {
+    fn landed(self: &Arc<Self>, number: SequenceNumber, payload: u64, result: Result<SetLocation, Failed>) {
         let result = match result {
-            Ok(Placed { object, offset, length, head, mark, records }) => {
+            Ok(SetLocation { object, offset, length, head, mark, records }) => {
                 Ok(SetRef { sequence_number: number, object, offset, length, head, mark, records, payload })
             }
-            Err(Failed { error, parcel }) => Err((error, parcel.map(|parcel| Sealed { parcel, payload }))),
+            Err(Failed { error, pending }) => Err((error, pending.map(|pending| Sealed { pending, payload }))),
         };
         let mut state = self.state.lock();
         let effects = state.ledger.landed(number, result);
@@ -451,8 +453,8 @@ struct SetLanding {
     payload: u64,
 }
 
-impl Landing for SetLanding {
-    fn landed(self: Box<Self>, result: Result<Placed, Failed>) {
+impl PersistCallback for SetLanding {
+    fn landed(self: Box<Self>, result: Result<SetLocation, Failed>) {
         if let Some(writer) = self.writer.upgrade() {
             writer.landed(self.number, self.payload, result);
         }

@@ -15,7 +15,7 @@ mod folder;
 mod request;
 mod start;
 
-use crate::budget::{MemoryBudget, Part, Want, divide};
+use crate::budget::{Demand, MemoryBudget, Part, allocate};
 use crate::clock::SharedClock;
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -116,7 +116,7 @@ impl Engine {
             closed: AtomicBool::new(false),
         });
         let engine = Arc::downgrade(&this);
-        this.ground.budget.set_relief(move || {
+        this.ground.budget.set_reclaim(move || {
             if let Some(engine) = engine.upgrade() {
                 engine.divide_memory();
             }
@@ -230,8 +230,8 @@ impl Engine {
         let limit = self.ground.budget.limit();
         let others = self.ground.budget.used().saturating_sub(held) + share(limit, HEADROOM_SHARE);
         let hot = limit.saturating_sub(others).max(share(limit, HOT_FLOOR_SHARE));
-        let wants: Vec<Want> = shards.iter().map(|s| s.want()).collect();
-        for (shard, bytes) in shards.into_iter().zip(divide(hot, &wants)) {
+        let demands: Vec<Demand> = shards.iter().map(|s| s.demand()).collect();
+        for (shard, bytes) in shards.into_iter().zip(allocate(hot, &demands)) {
             if shard.set_hot_limit(bytes) {
                 // Another query's open must not wait for what this shard has to write.
                 self.runtime.spawn_blocking(move || shard.fit_hot());

@@ -35,7 +35,7 @@ pub use rescale::{RangeState, Rescaler};
 pub use session::{Committed, ResultBatches, Session, Surroundings};
 pub use sources::Sources;
 
-use crate::budget::{MemoryBudget, Reservation, Want};
+use crate::budget::{Demand, MemoryBudget, Reservation};
 use crate::clock::{Moment, SharedClock};
 use crate::config::{Compression, Options};
 use crate::error::{Error, Result};
@@ -339,11 +339,11 @@ impl Shard {
     }
 
     /// What its hot tier would use. Waits for nobody.
-    pub fn want(&self) -> Want {
+    pub fn demand(&self) -> Demand {
         let active = self.sessions.load(Ordering::Relaxed) > 0 || self.idle_millis() < ACTIVE_MILLIS;
         let held = self.hot_bytes().unwrap_or_else(|| self.hot_limit.load(Ordering::Relaxed));
         let whole = self.whole.load(Ordering::Relaxed);
-        Want { bytes: if active { held.max(whole) / 8 * 9 } else { held }, active }
+        Demand { bytes: if active { held.max(whole) / 8 * 9 } else { held }, active }
     }
 
     /// Bounds the hot tier of this shard from the next change on. True if the move is too large to wait for that, or if

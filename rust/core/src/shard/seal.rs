@@ -13,7 +13,7 @@ use crate::format::handle::encode_segment_index;
 use crate::model::handle::HASH_ID;
 use crate::model::{BatchId, ChangeSet, InstanceId, SegmentRef, ShardHandle, VersionId};
 use crate::store::index_name;
-use crate::write::{PersistFuture, Placed};
+use crate::write::{PersistFuture, SetLocation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) struct Title {
 /// The parts of a change set, each a segment of its own, on their way through the log.
 #[derive(Default)]
 pub(super) struct Parts {
-    placed: Vec<Placed>,
+    placed: Vec<SetLocation>,
     waiting: VecDeque<PersistFuture>,
 }
 
@@ -65,7 +65,7 @@ impl Parts {
     }
 
     /// Waits until all parts are durable.
-    fn wait(mut self) -> Result<Vec<Placed>> {
+    fn wait(mut self) -> Result<Vec<SetLocation>> {
         for future in self.waiting {
             self.placed.push(future.wait()?);
         }
@@ -99,7 +99,7 @@ impl Shard {
         let rebased = waiting.is_some_and(|base| lineage.rebase(&base));
         // Older segments are durable already: their index is written while the new one is under way.
         self.index_older(&mut lineage)?;
-        for Placed { object, offset, length, records, .. } in parts.wait()? {
+        for SetLocation { object, offset, length, records, .. } in parts.wait()? {
             lineage.segments.push(SegmentRef { version, batch: title.batch, object, offset, length, records });
         }
         context.failpoints.hit("session.durable")?;

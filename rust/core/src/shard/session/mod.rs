@@ -302,7 +302,7 @@ impl Session {
             self.numbers.set("state_bytes", handle.state_bytes);
         }
         if let Some(shard) = &self.shard {
-            for (name, n) in shard.context().metrics.take_news() {
+            for (name, n) in shard.context().metrics.take_deltas() {
                 self.numbers.set(name, n);
             }
         }

@@ -41,7 +41,7 @@ impl Room {
         let budget = self.member.budget();
         if bytes > self.relieved.saturating_add(budget.limit() / STEP_SHARE) {
             self.relieved = bytes;
-            budget.relieve();
+            budget.reclaim();
         }
     }
 

@@ -1,6 +1,6 @@
-//! Memory of blocks, used again and again.
+//! A pool of memory blocks for reuse.
 //!
-//! Owns: what encoded sets gave back, up to a bound. Does not own: who takes it.
+//! Owns: blocks returned by encoded sets, up to a bound. Does not own: their users.
 //!
 //! Without it every set would be written into fresh pages: the kernel clears them one by one, which costs as much as
 //! copying the values does.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Smaller pieces are the allocator's business.
 const SMALLEST: usize = 16 << 10;
 
-/// Pieces of memory that nobody uses now. Cheap to clone.
+/// Unused blocks of memory. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct BlockPool {
     inner: Arc<Inner>,
@@ -46,7 +46,7 @@ impl BlockPool {
         }
         let bytes = bytes.next_multiple_of(SMALLEST);
         let mut free = self.inner.free.lock();
-        // Not much larger than asked for: who asks for little must not hold much.
+        // Not much larger than requested: a small request must not hold a large block.
         let found = free.pieces.range_mut(bytes..=bytes + bytes / 2).find_map(|(_, pieces)| pieces.pop());
         match found {
             Some(memory) => {
@@ -74,7 +74,7 @@ impl BlockPool {
         }
     }
 
-    /// `memory` as bytes that come back here when nobody reads them any more.
+    /// `memory` as bytes that return to the pool when their last reader is dropped.
     pub fn lend(&self, memory: Vec<u8>) -> Bytes {
         if memory.capacity() < SMALLEST {
             return Bytes::from(memory);
@@ -118,7 +118,7 @@ mod tests {
         let bytes = pool.lend(memory);
         let reader = bytes.clone();
         drop(bytes);
-        assert_eq!(pool.bytes(), 0, "somebody reads it");
+        assert_eq!(pool.bytes(), 0, "a reader holds it");
         drop(reader);
         assert!(pool.bytes() >= 40_000);
         let others = [pool.take(200_000), pool.take(16_384)];
