@@ -10,8 +10,8 @@
 
 #[path = "../../core/src/read/cache.rs"]
 pub mod cache;
-#[path = "../../core/src/read/copy.rs"]
-mod copy;
+#[path = "../../core/src/read/cached_file.rs"]
+mod cached_file;
 #[path = "../../core/src/ownership.rs"]
 pub mod ownership;
 pub mod store;

@@ -179,15 +179,15 @@ fn invariant_5_a_condemned_copy_goes_and_no_other() {
     explore(1000, || {
         block_on(async {
             let world = world(25, 3);
-            let condemn = |w: Arc<World>| async move {
+            let invalidate = |w: Arc<World>| async move {
                 if let Ok(lease) = w.cache.lease(&w.store, &object("a")).await {
                     yield_now().await;
-                    lease.condemn();
+                    lease.invalidate();
                 }
             };
             let keep = |w: Arc<World>| async move { w.cache.keep(&w.store, &object("a"), &[content("a")]) };
             let read = |w: Arc<World>| async move { while !w.read("b").await {} };
-            let tasks = [world.task(condemn), world.task(condemn), world.task(keep), world.task(read)];
+            let tasks = [world.task(invalidate), world.task(invalidate), world.task(keep), world.task(read)];
             for task in tasks {
                 task.await.unwrap();
             }

@@ -79,7 +79,7 @@ impl Drop for SetsAhead {
 
 /// The change sets of `segments`, in their order, with up to `prefetch` of them fetched ahead.
 ///
-/// With a cache, whole log objects come to the local disk once and serve all shards that have sets in them; without
+/// With a cache, whole log objects are downloaded once and serve all shards that have sets in them; without
 /// one, only the bytes of each set are read. Memory: at most `prefetch` sets.
 pub fn read_segments(
     store: &Store,
@@ -142,11 +142,11 @@ fn judged<T>(lease: Lease, read: impl Fn(&Lease) -> Result<T>) -> Result<Option<
     match read(&lease) {
         Ok(found) => Ok(Some(found)),
         Err(_) if !lease.is_intact() => {
-            lease.condemn();
+            lease.invalidate();
             Ok(None)
         }
-        // Only if the copy differs from the object is the copy to blame. It may be another by now: whoever else met the
-        // damaged one had it replaced.
+        // The copy is damaged only if it differs from the object. It may be another copy by now: another reader may have
+        // had the damaged one replaced.
         Err(_) => read(&lease).map(Some).map_err(DownloadError::Store),
     }
 }

@@ -28,7 +28,7 @@ use crate::failpoint::SharedFailpoints;
 use crate::format::handle::decode_segment_index;
 use crate::metrics::SharedMetrics;
 use crate::model::{BaseRef, ChangeSet, KeyGroupRange};
-use crate::read::{ObjectCache, fetch_part_of_base, read_parts, read_segments, remove_folder};
+use crate::read::{ObjectCache, fetch_base_slice, read_segments, read_slices, remove_folder};
 use crate::state::keyed::KeyedState;
 use crate::state::part::{clip, export, tables_of};
 use crate::state::rocks::SharedResources;
@@ -267,7 +267,7 @@ impl Rescaler {
     async fn fetch(&self, source: &Source<'_>, base: &BaseRef, folder: &Arc<Folder>) -> Result<u64> {
         let (groups, shared, chosen_in) = (source.wanted.groups, self.resources.clone(), Arc::clone(folder));
         let choose = move || tables_of(&chosen_in.path, groups, &shared);
-        let part = fetch_part_of_base(&self.store, self.cache.as_ref(), base, &folder.path, choose).await?;
+        let part = fetch_base_slice(&self.store, self.cache.as_ref(), base, &folder.path, choose).await?;
         if part.manifest.instance != source.wanted.handle.instance {
             let name = format!("{}/{}", self.store.uri(), base.manifest.name);
             return Err(Error::corrupt(name, 0, "the base belongs to another state"));
@@ -283,7 +283,7 @@ impl Rescaler {
             let sets = read_segments(store, cache, segments, PREFETCH);
             sets.zip(lengths).map(|(set, length)| Ok((set?, length))).boxed()
         } else {
-            let sets = read_parts(store, cache, segments, source.wanted.groups, PREFETCH);
+            let sets = read_slices(store, cache, segments, source.wanted.groups, PREFETCH);
             sets.map_ok(|part| (part.set, part.fetched)).boxed()
         }
     }

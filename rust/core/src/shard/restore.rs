@@ -22,7 +22,7 @@ use super::{Shard, destroy};
 use crate::config::Restoring;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{BaseRef, SegmentRef, ShardHandle};
-use crate::read::{Progress, SetsAhead, fetch_base};
+use crate::read::{RestoreProgress, SetsAhead, fetch_base};
 use crate::snapshot::Inventory;
 use crate::state::keyed::KeyedState;
 use std::path::Path;
@@ -42,7 +42,7 @@ impl Building {
     }
 }
 
-/// What came of a replay: so many sets are in the state, whole, and why the next one is not.
+/// The result of a replay: so many sets are in the state, whole, and why the next one is not.
 pub(super) struct Applied {
     pub(super) sets: usize,
     pub(super) failed: Option<Error>,
@@ -78,7 +78,7 @@ impl Shard {
         let (start, context) = (Instant::now(), &self.context);
         context.failpoints.hit("restore.before")?;
         let dir = self.fresh_dir()?;
-        let progress = Progress::start(&self.id, &context.clock, &context.metrics);
+        let progress = RestoreProgress::start(&self.id, &context.clock, &context.metrics);
         let base_bytes = lineage.base.as_ref().map_or(0, |base| base.total_bytes);
         progress.expect(base_bytes);
         tracing::info!(
@@ -134,12 +134,12 @@ impl Shard {
         handle: &ShardHandle,
         base: &BaseRef,
         dir: &Path,
-        progress: &Progress,
+        progress: &RestoreProgress,
     ) -> Result<(KeyedState, Inventory)> {
         let context = &self.context;
-        let came = |bytes| progress.came(bytes);
+        let add_done = |bytes| progress.add_done(bytes);
         let manifest =
-            context.runtime.block_on(fetch_base(&context.store, context.cache.as_ref(), base, dir, &came))?;
+            context.runtime.block_on(fetch_base(&context.store, context.cache.as_ref(), base, dir, &add_done))?;
         let opened = if manifest.instance == handle.instance {
             KeyedState::open(dir, &context.resources)
         } else {
@@ -157,7 +157,7 @@ impl Shard {
         keyed: &mut KeyedState,
         segments: &[SegmentRef],
         sets: &mut SetsAhead,
-        progress: &Progress,
+        progress: &RestoreProgress,
     ) -> Result<Applied> {
         let (start, context) = (Instant::now(), &self.context);
         let bytes = segments.iter().map(|s| s.length).sum();
@@ -168,7 +168,7 @@ impl Shard {
                 Ok(set) => keyed.apply(&set)?,
                 Err(error) => return Ok(Applied { sets: n, failed: Some(error) }),
             }
-            progress.came(segment.length);
+            progress.add_done(segment.length);
         }
         context.metrics.replay_bytes.add(bytes);
         context.metrics.replay_micros.add_elapsed(start);

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::handle::decode_segment_index;
 use crate::model::handle::HASH_ID;
 use crate::model::{BatchId, InstanceId, SegmentRef, ShardHandle, VersionId};
-use crate::read::{Progress, SetsAhead};
+use crate::read::{RestoreProgress, SetsAhead};
 use crate::snapshot::Inventory;
 use crate::state::aggregate::schema_difference;
 use crate::state::keyed::KeyedState;
@@ -212,7 +212,7 @@ impl Shard {
         tracing::info!(shard = %self.id, segments = missing.len(), "replay");
         let start = Instant::now();
         let context = &self.context;
-        let progress = Progress::start(&self.id, &context.clock, &context.metrics);
+        let progress = RestoreProgress::start(&self.id, &context.clock, &context.metrics);
         let mut sets = SetsAhead::start(&context.runtime, &context.store, context.cache.as_ref(), &missing);
         let mut failed = None;
         self.change_live(|live| {

@@ -1,10 +1,10 @@
-//! A part of a version: what a range of key groups needs of a base and of the segments after it.
+//! A slice of a version: what a range of key groups needs of a base and of the segments after it.
 //!
 //! Owns: fetching no more of a base than the caller chose, and no more of a segment than the blocks of the range.
 //! Does not own: which tables a range needs (`state` reads that from RocksDB's manifest), applying changes (`shard`).
 //!
 //! Invariants:
-//! 1. the folder of a part holds the base's manifest and other small files, and of the tables exactly the chosen ones;
+//! 1. the folder of a slice holds the base's manifest and other small files, and of the tables exactly the chosen ones;
 //! 2. of a segment whose object is not in the cache, header, index and the blocks that may hold the range are fetched, or
 //!    the whole segment if it is small;
 //! 3. every byte used was verified against the checksum that was written with it (P9, P10).
@@ -28,9 +28,9 @@ const SMALL_SEGMENT: u64 = 64 << 10;
 /// First bytes of a larger one: header and index of some two hundred blocks, 50 MB of changes.
 const HEAD_GUESS: u64 = 4 << 10;
 
-/// A part of a base that is on the local disk.
+/// A slice of a base on the local disk.
 #[derive(Debug)]
-pub struct PartOfBase {
+pub struct BaseSlice {
     /// The manifest of the whole base.
     pub manifest: Manifest,
     /// Bytes of the files that were brought.
@@ -41,13 +41,13 @@ pub struct PartOfBase {
 /// `choose` names. `choose` runs where it may block, and finds the small files in the folder.
 ///
 /// What a failure leaves in the folder is the caller's to remove.
-pub async fn fetch_part_of_base(
+pub async fn fetch_base_slice(
     store: &Store,
     cache: Option<&Arc<ObjectCache>>,
     base: &BaseRef,
     into: &Path,
     choose: impl FnOnce() -> Result<BTreeSet<String>> + Send + 'static,
-) -> Result<PartOfBase> {
+) -> Result<BaseSlice> {
     let manifest = fetch_manifest(store, base).await?;
     place_inline(&manifest, into)?;
     let is_table = |name: &str| Path::new(name).extension().is_some_and(|e| e == "sst");
@@ -60,12 +60,12 @@ pub async fn fetch_part_of_base(
     }
     let wanted = |name: &str| is_table(name) && chosen.contains(name);
     let tables = fetch_files(store, cache, &manifest, into, wanted, &|_| ()).await?;
-    Ok(PartOfBase { manifest, bytes: small + tables })
+    Ok(BaseSlice { manifest, bytes: small + tables })
 }
 
 /// Some changes, and how many bytes had to be fetched for them.
 #[derive(Debug)]
-pub struct PartOfSet {
+pub struct SetSlice {
     /// The changes.
     pub set: ChangeSet,
     /// Bytes asked of the store.
@@ -73,36 +73,36 @@ pub struct PartOfSet {
 }
 
 /// The changes of `groups` in `segments`, in their order, with up to `prefetch` segments fetched ahead. Local copies are
-/// read, but none is made for a part.
-pub fn read_parts(
+/// read, but none is made for a slice.
+pub fn read_slices(
     store: &Store,
     cache: Option<&Arc<ObjectCache>>,
     segments: &[SegmentRef],
     groups: KeyGroupRange,
     prefetch: usize,
-) -> impl Stream<Item = Result<PartOfSet>> + Send + use<> {
+) -> impl Stream<Item = Result<SetSlice>> + Send + use<> {
     let (store, cache) = (store.clone(), cache.cloned());
     stream::iter(segments.to_vec())
         .map(move |segment| {
             let (store, cache) = (store.clone(), cache.clone());
-            async move { Source { store, cache, segment, groups }.read().await }
+            async move { SliceSource { store, cache, segment, groups }.read().await }
         })
         .buffered(prefetch.max(1))
 }
 
 /// One segment, and what is wanted of it.
-struct Source {
+struct SliceSource {
     store: Store,
     cache: Option<Arc<ObjectCache>>,
     segment: SegmentRef,
     groups: KeyGroupRange,
 }
 
-impl Source {
-    async fn read(self) -> Result<PartOfSet> {
+impl SliceSource {
+    async fn read(self) -> Result<SetSlice> {
         if let Some(cache) = self.cache.as_ref().filter(|cache| cache.contains(&self.store, &self.segment.object)) {
             match self.copy(cache).await {
-                Ok(set) => return Ok(PartOfSet { set, fetched: 0 }),
+                Ok(set) => return Ok(SetSlice { set, fetched: 0 }),
                 Err(error) => tracing::warn!(%error, "a part of a log object is read without the local copy"),
             }
         }
@@ -125,19 +125,19 @@ impl Source {
                 .read_at(segment.offset, segment.length)
                 .and_then(|bytes| decode_whole(&name, &segment, &bytes, groups));
             if set.is_err() && !lease.is_intact() {
-                lease.condemn();
+                lease.invalidate();
             }
             set
         })
         .await
     }
 
-    async fn fetch(&self) -> Result<PartOfSet> {
+    async fn fetch(&self) -> Result<SetSlice> {
         let (name, segment, groups) = (self.name(), self.segment.clone(), self.groups);
         if segment.length <= SMALL_SEGMENT {
             let bytes = self.range(0, segment.length).await?;
             let set = blocking(move || decode_whole(&name, &segment, &bytes, groups)).await?;
-            return Ok(PartOfSet { set, fetched: self.segment.length });
+            return Ok(SetSlice { set, fetched: self.segment.length });
         }
         let mut head = self.range(0, HEAD_GUESS).await?;
         let end = decode_set_header(&name, segment.offset, &head)?.index_end();
@@ -152,7 +152,7 @@ impl Source {
         let index = index_of(&name, &segment, &head)?;
         let wanted = bytes_of_groups(&index, groups);
         if wanted.is_empty() {
-            return Ok(PartOfSet { set: ChangeSet::default(), fetched });
+            return Ok(SetSlice { set: ChangeSet::default(), fetched });
         }
         let bytes = self.range(wanted.start, wanted.end - wanted.start).await?;
         fetched += wanted.end - wanted.start;
@@ -162,7 +162,7 @@ impl Source {
             Ok::<_, Error>(set)
         })
         .await?;
-        Ok(PartOfSet { set, fetched })
+        Ok(SetSlice { set, fetched })
     }
 
     async fn range(&self, from: u64, length: u64) -> Result<Bytes> {
@@ -190,5 +190,5 @@ fn decode_whole(name: &str, segment: &SegmentRef, bytes: &[u8], groups: KeyGroup
 }
 
 #[cfg(test)]
-#[path = "part_tests.rs"]
+#[path = "slice_tests.rs"]
 mod tests;

@@ -52,8 +52,8 @@ async fn read(
     cache: Option<&Arc<ObjectCache>>,
     segments: &[SegmentRef],
     groups: KeyGroupRange,
-) -> Result<Vec<PartOfSet>> {
-    read_parts(store, cache, segments, groups, 3).try_collect().await
+) -> Result<Vec<SetSlice>> {
+    read_slices(store, cache, segments, groups, 3).try_collect().await
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn segments_come_in_order_and_local_copies_are_read() {
         segments.push(write(&store, set, 10_000).await);
     }
     let expected: Vec<_> = sets.iter().map(|set| part(set, groups)).collect();
-    let equal = |parts: Vec<PartOfSet>| parts.iter().map(|p| &p.set).zip(&expected).all(|(a, b)| a.iter().eq(b.iter()));
+    let equal = |parts: Vec<SetSlice>| parts.iter().map(|p| &p.set).zip(&expected).all(|(a, b)| a.iter().eq(b.iter()));
     assert!(equal(read(&store, Some(&cache), &segments, groups).await.unwrap()));
     assert_eq!(cache.bytes(), 0, "a part is no reason to copy the whole");
     for segment in &segments {
@@ -164,14 +164,14 @@ async fn invariant_1_the_folder_holds_small_files_and_chosen_tables() {
         assert!(seen.join("CURRENT").exists() && seen.join("MANIFEST-000004").exists(), "there before the choice");
         Ok(BTreeSet::from(["000002.sst".to_owned()]))
     };
-    let part = fetch_part_of_base(&store, None, &base, &into, choose).await.unwrap();
+    let part = fetch_base_slice(&store, None, &base, &into, choose).await.unwrap();
     assert_eq!((part.manifest, part.bytes), (manifest, 200));
     let mut names: Vec<_> = std::fs::read_dir(&into).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["000002.sst", "CURRENT", "MANIFEST-000004"]);
 
     let (unknown, calls) = (|| Ok(BTreeSet::from(["000009.sst".to_owned()])), inner.calls());
-    let error = fetch_part_of_base(&store, None, &base, &into, unknown).await.unwrap_err();
+    let error = fetch_base_slice(&store, None, &base, &into, unknown).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("000009.sst"), "{error}");
     assert_eq!(inner.calls(), calls + 2, "no table was fetched");

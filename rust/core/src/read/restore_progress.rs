@@ -1,9 +1,9 @@
-//! How far a restore has come: what people see while they wait for it.
+//! Progress of a restore, for metrics and the log.
 //!
-//! Owns: the bytes that a restore has to bring and has brought, their metrics, and when a line of the log is due.
-//! Does not own: what is brought, and from where (`base`, `replay`).
+//! Owns: the pending and the fetched bytes of a restore, their metrics, and when a line of the log is due.
+//! Does not own: what is fetched, and from where (`base`, `replay`).
 //!
-//! Invariants of a [`Progress`]:
+//! Invariants of a [`RestoreProgress`]:
 //! 1. `restore_pending_bytes` holds its missing bytes as long as it exists, and nothing of it afterwards, however the
 //!    restore ended;
 //! 2. between two lines of the log at least [`EVERY`] passes.
@@ -17,8 +17,8 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_secs(5);
 
 /// The bytes of one restore, on their way.
-pub struct Progress {
-    /// Whose restore it is.
+pub struct RestoreProgress {
+    /// The restored shard.
     what: String,
     clock: SharedClock,
     metrics: SharedMetrics,
@@ -40,7 +40,7 @@ struct Report {
     elapsed: Duration,
 }
 
-impl Progress {
+impl RestoreProgress {
     /// The restore of `what` begins.
     pub fn start(what: &str, clock: &SharedClock, metrics: &SharedMetrics) -> Self {
         metrics.restores_running.add(1);
@@ -55,8 +55,8 @@ impl Progress {
         self.metrics.restore_pending_bytes.add(bytes);
     }
 
-    /// So many of them are here, from wherever.
-    pub fn came(&self, bytes: u64) {
+    /// So many of them have arrived, from any source.
+    pub fn add_done(&self, bytes: u64) {
         self.metrics.restore_bytes.add(bytes);
         if let Some(Report { done, total, elapsed }) = self.count(bytes) {
             let (shard, millis) = (&self.what, elapsed.as_millis());
@@ -84,7 +84,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for RestoreProgress {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         self.metrics.restore_pending_bytes.sub(state.total - state.done);
@@ -103,15 +103,15 @@ mod tests {
         let (clock, metrics) = (ManualClock::at(0), SharedMetrics::default());
         let pending = || (metrics.restores_running.get(), metrics.restore_pending_bytes.get());
         let clock: SharedClock = clock;
-        let one = Progress::start("one", &clock, &metrics);
-        let other = Progress::start("other", &clock, &metrics);
+        let one = RestoreProgress::start("one", &clock, &metrics);
+        let other = RestoreProgress::start("other", &clock, &metrics);
         one.expect(100);
         other.expect(50);
         one.expect(10);
-        one.came(30);
+        one.add_done(30);
         assert_eq!((pending(), one.bytes()), ((2, 130), (30, 110)));
         // More than was expected, such as a fetch that was repeated, is no debt of others.
-        one.came(1000);
+        one.add_done(1000);
         assert_eq!(pending(), (2, 50));
         drop(other);
         assert_eq!(pending(), (1, 0), "given up");
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn invariant_2_a_line_every_few_seconds_says_how_far_it_is() {
         let (clock, metrics) = (ManualClock::at(7), SharedMetrics::default());
-        let progress = Progress::start("one", &(Arc::clone(&clock) as SharedClock), &metrics);
+        let progress = RestoreProgress::start("one", &(Arc::clone(&clock) as SharedClock), &metrics);
         progress.expect(100);
         assert_eq!(progress.count(10), None);
         clock.advance(EVERY / 2);

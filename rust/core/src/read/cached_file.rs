@@ -1,6 +1,6 @@
-//! One local copy: the name of its file, and whether its content is the object's.
+//! One cached file: its name, and whether its content equals the object's.
 //!
-//! Owns: which file an object has. Does not own: which files there are (`cache`).
+//! Owns: the file name of an object. Does not own: the set of cached files (`cache`).
 
 use crate::format::Crc;
 use crate::model::ObjectRef;

@@ -1,7 +1,7 @@
-//! Folders in the making.
+//! Folders that are being filled.
 //!
-//! Owns: that a folder whose making failed or was given up is gone, whoever may still be at work in it.
-//! Does not own: what goes into the folder.
+//! Owns: removing a folder whose creation failed or was cancelled, even while a thread still writes to it.
+//! Does not own: the folder's content.
 
 use std::path::{Path, PathBuf};
 
