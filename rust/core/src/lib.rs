@@ -4,7 +4,7 @@
 //! import from the same or a higher layer.
 //!
 //! ```text
-//! 0  error clock metrics config budget failpoint sync    layer 0: no I/O
+//! 0  error clock metrics config budget failpoint sync environment    layer 0: no I/O
 //! 1  model                                           the nouns, plain data
 //! 2  format                                          bytes <-> nouns, pure
 //! 3  store                                           the bucket, behind retry, hedging, limits and fault injection
@@ -22,6 +22,7 @@ pub mod changelog;
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod environment;
 pub mod error;
 pub mod failpoint;
 pub mod format;

@@ -11,8 +11,9 @@ use arrow_array::types::UInt16Type;
 use arrow_array::{Array, BinaryArray, Int32Array, Int64Array, RecordBatch};
 use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, Schema};
-use fastchangelog_core::changelog::{self, Ground};
+use fastchangelog_core::changelog;
 use fastchangelog_core::clock::SystemClock;
+use fastchangelog_core::environment::Environment;
 use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::format::{decode_changelog_handle, encode_changelog_handle};
 use fastchangelog_core::metrics::SharedMetrics;
@@ -54,12 +55,12 @@ impl ChangelogStorage {
     ) -> PyResult<Self> {
         let storage = enter(py, |_| {
             let points = std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default();
-            let ground = Ground {
+            let environment = Environment {
                 clock: SystemClock::shared(),
                 metrics: SharedMetrics::default(),
                 failpoints: Failpoints::parse(&points)?,
             };
-            provider::open(uri, &options, &storage_options, provider, cache_dir.as_deref(), &ground)
+            provider::open(uri, &options, &storage_options, provider, cache_dir.as_deref(), &environment)
         })?;
         Ok(Self { storage: Arc::new(storage), owner: Owner::here() })
     }
@@ -113,8 +114,8 @@ pub(crate) struct ChangelogWriter {
 const WRITER: &str = "changelog writer";
 
 impl ChangelogWriter {
-    fn relieve(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |tick| self.writer.relieve(tick))
+    fn apply_backpressure(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, |tick| self.writer.apply_backpressure(tick))
     }
 
     fn step(&self, py: Python<'_>, step: impl FnOnce(&changelog::Writer) -> Result<()> + Send) -> PyResult<()> {
@@ -150,7 +151,7 @@ impl ChangelogWriter {
         let group = u16::try_from(key_group).unwrap_or(u16::MAX);
         match self.writer.append(group, value) {
             Ok(false) => Ok(()),
-            Ok(true) => self.relieve(py),
+            Ok(true) => self.apply_backpressure(py),
             Err(error) => Err(raise(py, &error)),
         }
     }
@@ -158,7 +159,7 @@ impl ChangelogWriter {
     fn append_meta(&self, py: Python<'_>, value: &[u8]) -> PyResult<()> {
         match self.writer.append_meta(value) {
             Ok(false) => Ok(()),
-            Ok(true) => self.relieve(py),
+            Ok(true) => self.apply_backpressure(py),
             Err(error) => Err(raise(py, &error)),
         }
     }
@@ -275,7 +276,7 @@ fn append_slices<O: arrow_array::OffsetSizeTrait>(
     writer: &changelog::Writer,
     groups: &[u16],
     values: &arrow_array::GenericBinaryArray<O>,
-    tick: changelog::Tick<'_>,
+    tick: fastchangelog_core::clock::Tick<'_>,
 ) -> Result<()> {
     let data = values.value_data();
     let slices = values.value_offsets().windows(2).map(|ends| &data[ends[0].as_usize()..ends[1].as_usize()]);

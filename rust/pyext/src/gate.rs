@@ -5,8 +5,8 @@
 //!
 //! Rule: every call that may wait goes through [`enter`]; `Python::detach` appears nowhere else.
 
+use fastchangelog_core::clock::Tick;
 use fastchangelog_core::{Error, Result};
-use fastchangelog_server::Tick;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 

@@ -5,12 +5,13 @@ use crate::futures::{Bell, Make, settle_later};
 use crate::gate::{Kept, enter, exclusive, raise};
 use crate::options::all_metrics;
 use crate::provider::provider;
-use crate::savepoint::{SavepointFolder, save, store_of};
+use crate::savepoint_folder::{SavepointFolder, save, store_of};
 use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::config::Options;
+use fastchangelog_core::environment::Environment;
 use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::format::{decode_handle, encode_handle};
-use fastchangelog_core::local::{self, Ground, OpenLocal};
+use fastchangelog_core::local::{self, OpenLocal};
 use fastchangelog_core::metrics::SharedMetrics;
 use fastchangelog_core::model::ShardHandle;
 use fastchangelog_core::store::Store;
@@ -109,17 +110,17 @@ impl LocalState {
         let savepoint = savepoint.map(|folder| store_of(&folder));
         let state = enter(py, |tick| {
             let points = std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default();
-            let ground = Ground {
+            let environment = Environment {
                 clock: SystemClock::shared(),
                 metrics: SharedMetrics::default(),
                 failpoints: Failpoints::parse(&points)?,
             };
             let options = Options::for_local(&options)?;
-            let provider = provider.map(|ask| self::provider(ask, &ground.clock));
-            let (metrics, failpoints) = (Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints));
+            let provider = provider.map(|ask| self::provider(ask, &environment.clock));
+            let (metrics, failpoints) = (Arc::clone(&environment.metrics), Arc::clone(&environment.failpoints));
             let root = Store::open_with(uri, &storage_options, provider, &options, metrics, failpoints)?;
             let request = OpenLocal { root, name, handle, read_only, create, savepoint, options, local_dir: None };
-            local::LocalState::open(request, &ground, tick)
+            local::LocalState::open(request, &environment, tick)
         })?;
         let opened = Self(Kept::new(Arc::new(state)));
         let_children_exit(py)?;
@@ -172,7 +173,7 @@ impl LocalState {
     }
 
     fn progress(&self, py: Python<'_>) -> PyResult<(u64, usize, u64)> {
-        let found = enter(py, |_| Ok(self.0.get(STATE)?.progress()))?;
+        let found = enter(py, |_| Ok(self.0.get(STATE)?.replay_debt()))?;
         Ok((found.log_bytes, found.segments, found.state_bytes))
     }
 

@@ -1,12 +1,13 @@
 //! One writer of a plain changelog.
 //!
-//! Owns: the order of steps between append buffer, ledger, upload and registry, and waiting for permit.
+//! Owns: the order of steps between append buffer, ledger, upload and registry, and waiting for a permit.
 //! Does not own: the steps themselves (`write::buffer`, `write::ledger`, `write`, `ownership`).
 //!
 //! Any thread may call it; calls take effect one after the other. Nothing here waits but an append that meets
 //! `max_in_flight`, and that wait can be interrupted.
 
 use super::Shared;
+use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::format::byte_set::MAX_VALUE;
 use crate::model::{ChangelogHandle, KeyGroupRange, SequenceNumber, SetRef};
@@ -18,10 +19,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Told once what became of a persist: the handle, or why there is none. Called from any thread.
-pub type Done = Box<dyn FnOnce(Result<ChangelogHandle>) + Send>;
-/// Called now and then during a wait; an error ends the wait.
-pub type Tick<'a> = &'a dyn Fn() -> Result<()>;
+/// Called once with the outcome of a persist: the handle, or the error. Called from any thread.
+pub type HandleCallback = Box<dyn FnOnce(Result<ChangelogHandle>) + Send>;
 
 /// Between two calls of a [`Tick`].
 const TICK: Duration = Duration::from_millis(50);
@@ -42,24 +41,24 @@ pub(super) struct Inner {
 
 struct State {
     buffer: AppendBuffer,
-    ledger: Ledger<Sealed>,
+    ledger: Ledger<SealedSet>,
     /// Announces the active set to the others that may share its object.
     guard: Option<JoinGuard>,
-    waiting: HashMap<u64, Done>,
+    waiting: HashMap<u64, HandleCallback>,
 }
 
 /// A sealed set as the ledger keeps it.
 #[derive(Debug)]
-struct Sealed {
+struct SealedSet {
     pending: PendingSet,
     payload: u64,
 }
 
-/// What the state's change asks to be done outside its lock.
-struct Todo {
-    effects: Effects<Sealed>,
+/// Actions of a state change that run outside its lock.
+struct PendingActions {
+    effects: Effects<SealedSet>,
     guard: Option<JoinGuard>,
-    done: Vec<(Done, Result<ChangelogHandle>)>,
+    done: Vec<(HandleCallback, Result<ChangelogHandle>)>,
 }
 
 impl std::fmt::Debug for Writer {
@@ -90,7 +89,7 @@ impl Writer {
         self.inner.groups
     }
 
-    /// Appends a change of a key group to the active set. Never waits; true: call [`Writer::relieve`] now.
+    /// Appends a change of a key group to the active set. Never waits; true: call [`Writer::apply_backpressure`] now.
     #[inline]
     pub fn append(&self, key_group: u16, value: &[u8]) -> Result<bool> {
         let inner = &*self.inner;
@@ -117,7 +116,7 @@ impl Writer {
 
     /// Uploads the active set if it has reached `preemptive_persist_threshold`. Waits when `max_in_flight` is reached:
     /// without this, memory would not be bounded.
-    pub fn relieve(&self, tick: Tick<'_>) -> Result<()> {
+    pub fn apply_backpressure(&self, tick: Tick<'_>) -> Result<()> {
         let state = self.inner.state.lock();
         if self.inner.is_full(&state) { self.preempt(state, tick) } else { Ok(()) }
     }
@@ -154,7 +153,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Seals the active set and uploads it without a checkpoint, as soon as there is permit for it.
+    /// Seals the active set and uploads it without a checkpoint, as soon as there is a permit for it.
     #[cold]
     fn preempt<'a>(&'a self, mut state: MutexGuard<'a, State>, tick: Tick<'_>) -> Result<()> {
         let inner = &self.inner;
@@ -163,10 +162,10 @@ impl Writer {
         let start = Instant::now();
         let failures = state.ledger.failures().0;
         while permit.is_none() {
-            // Sets whose upload failed hold permit: only another try can free it.
-            let todo = state.todo_waiting(inner);
+            // Sets whose upload failed hold permits: only another attempt can free them.
+            let actions = state.actions_for_waiting(inner);
             drop(state);
-            inner.carry_out(todo);
+            inner.carry_out(actions);
             log.flush_waiting();
             inner.shared.metrics.throttled_appends.add(u64::from(start.elapsed() < TICK));
             let bytes = inner.state.lock().buffer.memory();
@@ -188,9 +187,9 @@ impl Writer {
             return Ok(()); // sealed by another thread meanwhile
         }
         state.seal(inner, permit)?;
-        let todo = state.todo_waiting(inner);
+        let actions = state.actions_for_waiting(inner);
         drop(state);
-        inner.carry_out(todo);
+        inner.carry_out(actions);
         Ok(())
     }
 
@@ -213,10 +212,10 @@ impl Writer {
         Ok(state.ledger.active())
     }
 
-    /// Makes everything from `from` on durable, for a checkpoint; `done` is told the handle.
+    /// Makes everything from `from` on durable, for a checkpoint; `done` receives the handle.
     ///
-    /// Only what is not durable yet is uploaded, sets whose upload failed once more. Returns at once.
-    pub fn persist(&self, from: SequenceNumber, checkpoint_id: u64, done: Done) -> Result<()> {
+    /// Uploads only sets that are not durable yet, including those whose upload failed. Does not block.
+    pub fn persist(&self, from: SequenceNumber, checkpoint_id: u64, done: HandleCallback) -> Result<()> {
         let inner = &self.inner;
         let mut state = inner.state.lock();
         state.check_open()?;
@@ -226,9 +225,9 @@ impl Writer {
         }
         let (listener, effects) = state.ledger.persist(from, checkpoint_id)?;
         state.waiting.insert(listener, done);
-        let todo = state.todo(inner, effects);
+        let actions = state.actions(inner, effects);
         drop(state);
-        inner.carry_out(todo);
+        inner.carry_out(actions);
         Ok(())
     }
 
@@ -274,7 +273,7 @@ impl Writer {
     fn step(
         &self,
         to: SequenceNumber,
-        step: impl FnOnce(&mut Ledger<Sealed>) -> Result<Effects<Sealed>>,
+        step: impl FnOnce(&mut Ledger<SealedSet>) -> Result<Effects<SealedSet>>,
     ) -> Result<()> {
         let inner = &self.inner;
         let mut state = inner.state.lock();
@@ -282,13 +281,13 @@ impl Writer {
             state.seal(inner, None)?;
         }
         let effects = step(&mut state.ledger)?;
-        let todo = state.todo(inner, effects);
+        let actions = state.actions(inner, effects);
         drop(state);
-        inner.carry_out(todo);
+        inner.carry_out(actions);
         Ok(())
     }
 
-    fn end(&self, step: impl FnOnce(&mut Ledger<Sealed>) -> Effects<Sealed>) {
+    fn end(&self, step: impl FnOnce(&mut Ledger<SealedSet>) -> Effects<SealedSet>) {
         let inner = &self.inner;
         let mut state = inner.state.lock();
         if state.ledger.is_closed() {
@@ -296,11 +295,11 @@ impl Writer {
         }
         let effects = step(&mut state.ledger);
         state.buffer = AppendBuffer::new(inner.groups, inner.shared.pool.clone());
-        let mut todo = state.todo(inner, effects);
-        todo.guard = state.guard.take();
+        let mut actions = state.actions(inner, effects);
+        actions.guard = state.guard.take();
         drop(state);
         inner.shared.forget(&inner.name);
-        inner.carry_out(todo);
+        inner.carry_out(actions);
     }
 }
 
@@ -338,15 +337,15 @@ impl State {
             Some(permit) => pending.with_permit(permit),
             None => pending,
         };
-        self.ledger.roll(Sealed { pending, payload })
+        self.ledger.roll(SealedSet { pending, payload })
     }
 
-    fn todo_waiting(&mut self, inner: &Inner) -> Todo {
+    fn actions_for_waiting(&mut self, inner: &Inner) -> PendingActions {
         let effects = self.ledger.persist_waiting();
-        self.todo(inner, effects)
+        self.actions(inner, effects)
     }
 
-    fn todo(&mut self, inner: &Inner, mut effects: Effects<Sealed>) -> Todo {
+    fn actions(&mut self, inner: &Inner, mut effects: Effects<SealedSet>) -> PendingActions {
         let done = std::mem::take(&mut effects.finish).into_iter().filter_map(|(listener, result)| {
             let done = self.waiting.remove(&listener)?;
             Some((done, result.map(|outcome| inner.handle(outcome))))
@@ -354,7 +353,7 @@ impl State {
         let done = done.collect();
         // The guard goes with the sets that it announced.
         let guard = if self.buffer.is_empty() { self.guard.take() } else { None };
-        Todo { effects, guard, done }
+        PendingActions { effects, guard, done }
     }
 }
 
@@ -408,8 +407,8 @@ impl Inner {
         }
     }
 
-    fn carry_out(self: &Arc<Self>, todo: Todo) {
-        let Todo { effects, mut guard, done } = todo;
+    fn carry_out(self: &Arc<Self>, actions: PendingActions) {
+        let PendingActions { effects, mut guard, done } = actions;
         for set in effects.release {
             self.shared.release(&set);
         }
@@ -421,42 +420,42 @@ impl Inner {
             guard = Some(self.shared.log.join());
         }
         for (i, (number, sealed)) in effects.submit.into_iter().enumerate() {
-            let landing = SetLanding { writer: Arc::downgrade(self), number, payload: sealed.payload };
+            let callback = SetCallback { writer: Arc::downgrade(self), number, payload: sealed.payload };
             // The guard is given with the last: until then the others wait for it, and share its object.
             let guard = if Some(i) == last { guard.take() } else { None };
-            self.shared.log.submit_to(guard, sealed.pending, Box::new(landing));
+            self.shared.log.submit_to(guard, sealed.pending, Box::new(callback));
         }
         for (done, result) in done {
             done(result);
         }
     }
 
-    fn landed(self: &Arc<Self>, number: SequenceNumber, payload: u64, result: Result<SetLocation, Failed>) {
+    fn on_persisted(self: &Arc<Self>, number: SequenceNumber, payload: u64, result: Result<SetLocation, Failed>) {
         let result = match result {
             Ok(SetLocation { object, offset, length, head, mark, records }) => {
                 Ok(SetRef { sequence_number: number, object, offset, length, head, mark, records, payload })
             }
-            Err(Failed { error, pending }) => Err((error, pending.map(|pending| Sealed { pending, payload }))),
+            Err(Failed { error, pending }) => Err((error, pending.map(|pending| SealedSet { pending, payload }))),
         };
         let mut state = self.state.lock();
-        let effects = state.ledger.landed(number, result);
-        let todo = state.todo(self, effects);
+        let effects = state.ledger.on_persisted(number, result);
+        let actions = state.actions(self, effects);
         drop(state);
-        self.carry_out(todo);
+        self.carry_out(actions);
     }
 }
 
-/// Brings the answer for one set to its writer. The log does not keep a writer alive: its user does.
-struct SetLanding {
+/// Delivers the outcome of one set to its writer. The log does not keep a writer alive; its user does.
+struct SetCallback {
     writer: Weak<Inner>,
     number: SequenceNumber,
     payload: u64,
 }
 
-impl PersistCallback for SetLanding {
-    fn landed(self: Box<Self>, result: Result<SetLocation, Failed>) {
+impl PersistCallback for SetCallback {
+    fn on_persisted(self: Box<Self>, result: Result<SetLocation, Failed>) {
         if let Some(writer) = self.writer.upgrade() {
-            writer.landed(self.number, self.payload, result);
+            writer.on_persisted(self.number, self.payload, result);
         }
     }
 
@@ -467,7 +466,7 @@ impl PersistCallback for SetLanding {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Nobody can ask any more; whoever waits is told so.
+        // No call can follow; waiting persists end with an error.
         let state = self.state.get_mut();
         for (_, done) in state.waiting.drain() {
             done(Err(Error::closed("the changelog writer is gone: keep it until its checkpoints are durable")));

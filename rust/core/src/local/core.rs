@@ -7,8 +7,9 @@ use super::catalog::Catalog;
 use super::chain::Chain;
 use super::entries::{Entries, Entry};
 use super::layers::{Layer, Layers};
-use super::{Done, Event, TICK, Tick};
+use super::{CheckpointCallback, EventCallback, TICK};
 use crate::budget::{Part, Reservation};
+use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::model::{BatchId, Change, ChangeSet, KeyGroup, Op, ShardHandle, StateId};
 use crate::shard::{Net, Shard};
@@ -33,7 +34,7 @@ const COMPARED: usize = 16_384;
 pub(super) struct Job {
     schema: (u64, String),
     since: Instant,
-    done: Done,
+    done: CheckpointCallback,
 }
 
 /// Memory of changes, and what the metrics say of it.
@@ -63,7 +64,7 @@ pub(super) struct Core {
     closed: watch::Sender<bool>,
     /// Why nothing may be changed until there is a new base.
     refusal: Mutex<Option<Error>>,
-    event: OnceLock<Event>,
+    event: OnceLock<EventCallback>,
 }
 
 impl Core {
@@ -129,7 +130,7 @@ impl Core {
     // Upkeep
 
     /// See [`super::LocalState::on_event`].
-    pub(super) fn on_event(&self, event: Event) {
+    pub(super) fn on_event(&self, event: EventCallback) {
         let _ = self.event.set(event);
     }
 
@@ -268,7 +269,7 @@ impl Core {
     }
 
     /// Ends the active layer: what changes from now on is the next checkpoint's.
-    pub(super) fn freeze(&self, done: Done) -> Result<Job> {
+    pub(super) fn freeze(&self, done: CheckpointCallback) -> Result<Job> {
         let schema = self.catalog.lock().text()?;
         self.layers.write().freeze();
         Ok(Job { schema, since: Instant::now(), done })

@@ -38,7 +38,7 @@ fn a_checkpoint_answers_when_it_is_durable_not_when_it_is_applied() {
     s.put("b", Some(2));
     assert_eq!((s.get("a"), s.state.metrics().checkpoints.get()), (Some(2), 1));
     meeting.end();
-    assert_eq!(s.state.progress().segments, 1, "who asks what is live waits for it");
+    assert_eq!(s.state.replay_debt().segments, 1, "who asks what is live waits for it");
     s.state.checkpoint().unwrap();
     assert_eq!(world.open().contents(), rows(&[("a", 2), ("b", 2)]));
 }

@@ -30,8 +30,8 @@ mod list;
 mod look_up;
 mod map;
 mod place;
-mod savepoint;
 mod scan;
+mod take_savepoint;
 mod upkeep;
 mod value;
 
@@ -44,8 +44,9 @@ pub use value::ValueState;
 
 use self::core::{Core, Job};
 use crate::budget::MemoryBudget;
-use crate::clock::SharedClock;
+use crate::clock::{SharedClock, Tick};
 use crate::config::Options;
+use crate::environment::Environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
@@ -81,11 +82,9 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(50);
 
 /// Told the outcome of a checkpoint as soon as it is known, on the state's own thread. Must neither wait nor use the state.
-pub type Done = Box<dyn FnOnce(Result<ShardHandle>) + Send>;
+pub type CheckpointCallback = Box<dyn FnOnce(Result<ShardHandle>) + Send>;
 /// Told that something happened after which a materialization may be due or over. Must not wait.
-pub type Event = Box<dyn Fn() + Send + Sync>;
-/// Called now and then by what waits; an error ends the wait.
-pub type Tick<'a> = &'a dyn Fn() -> Result<()>;
+pub type EventCallback = Box<dyn Fn() + Send + Sync>;
 
 /// What is asked for when a state is opened.
 pub struct OpenLocal {
@@ -95,7 +94,7 @@ pub struct OpenLocal {
     pub name: String,
     /// The version to start from; none = the newest checkpoint.
     pub handle: Option<ShardHandle>,
-    /// Nothing is written, and nobody is fenced.
+    /// Nothing is written, and no writer is fenced.
     pub read_only: bool,
     /// Makes the state if there is none.
     pub create: bool,
@@ -107,20 +106,9 @@ pub struct OpenLocal {
     pub local_dir: Option<PathBuf>,
 }
 
-/// What a state is made with, beside its folder and its options.
-#[derive(Clone)]
-pub struct Ground {
-    /// Time.
-    pub clock: SharedClock,
-    /// Counters.
-    pub metrics: SharedMetrics,
-    /// Failpoints.
-    pub failpoints: SharedFailpoints,
-}
-
 /// What has gathered since the newest base, also one that no checkpoint carries yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct ReplayDebt {
     /// Bytes of log.
     pub log_bytes: u64,
     /// Change sets of the log.
@@ -145,12 +133,12 @@ impl LocalState {
     ///
     /// When `tick` fails, that is the answer at once; the open is then given up at its next step, if it can be before it
     /// fences others.
-    pub fn open(request: OpenLocal, ground: &Ground, tick: Tick<'_>) -> Result<Self> {
+    pub fn open(request: OpenLocal, environment: &Environment, tick: Tick<'_>) -> Result<Self> {
         check(&request)?;
         let (sender, receiver) = mpsc::channel();
         let wanted = Arc::new(AtomicBool::new(true));
-        let (ground, still) = (ground.clone(), Arc::clone(&wanted));
-        let work = move || drop(sender.send(Self::open_now(&request, &ground, &still)));
+        let (environment, still) = (environment.clone(), Arc::clone(&wanted));
+        let work = move || drop(sender.send(Self::open_now(&request, &environment, &still)));
         std::thread::Builder::new()
             .name("fcl-open".to_owned())
             .spawn(work)
@@ -164,7 +152,7 @@ impl LocalState {
         }
     }
 
-    fn open_now(request: &OpenLocal, ground: &Ground, wanted: &AtomicBool) -> Result<Self> {
+    fn open_now(request: &OpenLocal, environment: &Environment, wanted: &AtomicBool) -> Result<Self> {
         let still = || {
             let wanted = wanted.load(Ordering::Relaxed);
             if wanted { Ok(()) } else { Err(Error::closed("the open of a state was given up")) }
@@ -181,8 +169,8 @@ impl LocalState {
         }
         still()?;
         let place = LocalPlace::make(request.local_dir.as_deref())?;
-        let shard = shard(request, store.clone(), &place, &runtime, ground)?;
-        ground.failpoints.hit("local.open")?;
+        let shard = shard(request, store.clone(), &place, &runtime, environment)?;
+        environment.failpoints.hit("local.open")?;
         // What a new state begins with, once that is durable: the head that opens it names it.
         let mut first = None;
         for _ in 0..TURNS {
@@ -201,7 +189,8 @@ impl LocalState {
                 }
                 None => match &request.savepoint {
                     Some(savepoint) => {
-                        let begun = savepoint::begin(&shard, runtime.block_on(Beginning::read(savepoint.clone()))?)?;
+                        let begun =
+                            take_savepoint::begin(&shard, runtime.block_on(Beginning::read(savepoint.clone()))?)?;
                         let catalog = Catalog::parse(&begun.schema)?;
                         first = Some(begun);
                         catalog
@@ -217,7 +206,7 @@ impl LocalState {
             let chain = if request.read_only {
                 None
             } else {
-                let points = Arc::clone(&ground.failpoints);
+                let points = Arc::clone(&environment.failpoints);
                 let taken = Chain::take_over(store.clone(), points, &found, handle.cloned());
                 let Some(chain) = runtime.block_on(taken)? else {
                     found = runtime.block_on(chain::find(&store))?;
@@ -303,7 +292,7 @@ impl LocalState {
 
     /// Freezes what was changed until now; `done` is told when it is durable. Waits while too many checkpoints are under
     /// way.
-    pub fn begin_checkpoint(&self, done: Done, tick: Tick<'_>) -> Result<()> {
+    pub fn begin_checkpoint(&self, done: CheckpointCallback, tick: Tick<'_>) -> Result<()> {
         self.core.admit(tick)?;
         let jobs = self.jobs.lock();
         let Some(queue) = jobs.as_ref() else {
@@ -329,10 +318,10 @@ impl LocalState {
     }
 
     /// What a materialization would make unnecessary to replay.
-    pub fn progress(&self) -> Progress {
+    pub fn replay_debt(&self) -> ReplayDebt {
         self.core.settle();
         let (log_bytes, segments) = self.core.shard().since_base();
-        Progress { log_bytes, segments, state_bytes: self.newest().map_or(0, |handle| handle.state_bytes) }
+        ReplayDebt { log_bytes, segments, state_bytes: self.newest().map_or(0, |handle| handle.state_bytes) }
     }
 
     /// Begins a materialization of the newest checkpoint; none if that has a base of its own, or if a base still waits
@@ -349,7 +338,7 @@ impl LocalState {
     }
 
     /// `event` is told after each checkpoint, and when a change was refused. Once per state.
-    pub fn on_event(&self, event: Event) {
+    pub fn on_event(&self, event: EventCallback) {
         self.core.on_event(event);
     }
 
@@ -407,11 +396,11 @@ fn shard(
     store: Store,
     place: &LocalPlace,
     runtime: &Runtime,
-    ground: &Ground,
+    environment: &Environment,
 ) -> Result<Arc<Shard>> {
     let options = request.options.clone();
     let budget = MemoryBudget::new(options.memory_budget);
-    let metrics = Arc::clone(&ground.metrics);
+    let metrics = Arc::clone(&environment.metrics);
     let cache = if store.is_local_file() {
         None
     } else {
@@ -422,9 +411,9 @@ fn shard(
         store.clone(),
         &options,
         runtime.handle().clone(),
-        Arc::clone(&ground.clock),
+        Arc::clone(&environment.clock),
         Arc::clone(&metrics),
-        Arc::clone(&ground.failpoints),
+        Arc::clone(&environment.failpoints),
         local_copies,
     )
     .within(&budget);
@@ -434,14 +423,14 @@ fn shard(
         name: request.name.clone(),
         resources: SharedResources::new(&budget, Arc::clone(&metrics))?,
         log,
-        background: Background::new(&request.options, Arc::clone(&ground.clock), Arc::clone(&ground.metrics)),
+        background: Background::new(&request.options, Arc::clone(&environment.clock), Arc::clone(&environment.metrics)),
         cache,
         runtime: runtime.handle().clone(),
         budget,
         options,
-        clock: Arc::clone(&ground.clock),
+        clock: Arc::clone(&environment.clock),
         metrics,
-        failpoints: Arc::clone(&ground.failpoints),
+        failpoints: Arc::clone(&environment.failpoints),
         dir: place.dir().join("shard"),
         store,
     };

@@ -69,7 +69,7 @@ impl World {
         let failpoints = Arc::clone(&self.failpoints);
         LocalState::open(
             request,
-            &Ground { clock: SystemClock::shared(), metrics: Arc::default(), failpoints },
+            &Environment { clock: SystemClock::shared(), metrics: Arc::default(), failpoints },
             &|| Ok(()),
         )
     }

@@ -53,7 +53,7 @@ fn v02_a_state_is_restored_from_its_newest_base_and_the_log_after_it() {
     let second = s.state.checkpoint().unwrap();
     assert_eq!(second.segments.len(), 1);
     assert_ne!(base(&first), base(&second));
-    assert_eq!(s.state.progress().segments, 1);
+    assert_eq!(s.state.replay_debt().segments, 1);
     s.put("b", Some(4));
     let third = s.state.checkpoint().unwrap();
     assert_eq!((base(&third), third.segments.len()), (base(&second), 2));
@@ -218,7 +218,7 @@ fn checkpoints_go_on_while_a_base_is_made() {
         assert_eq!(last.base.is_some(), i >= 25, "{i}");
     }
     // Fuzzy: what came between its begin and its end may be in the base already, and is replayed all the same.
-    let segments = s.state.progress().segments;
+    let segments = s.state.replay_debt().segments;
     assert!((25..=51).contains(&segments) && last.segments.len() <= segments, "{segments}");
     let all = s.contents();
     assert_eq!((all.len(), all[0].1, all[199].1), (200, 1000, 199));

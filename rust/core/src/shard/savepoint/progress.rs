@@ -27,7 +27,7 @@ pub async fn attended<T>(work: impl Future<Output = Result<T>>, tick: impl Fn() 
 /// As [`attended`], for work that undoes itself: it is told to give up by `progress`, and has the time that this takes.
 pub async fn attended_to_the_end<T>(
     work: impl Future<Output = Result<T>>,
-    progress: &Progress,
+    progress: &SavepointProgress,
     tick: impl Fn() -> Result<()>,
 ) -> Result<T> {
     let mut work = pin!(work);
@@ -45,13 +45,13 @@ pub async fn attended_to_the_end<T>(
 
 /// Bytes that are done, of how many.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct SavepointProgress {
     done: AtomicU64,
     total: AtomicU64,
     given_up: watch::Sender<bool>,
 }
 
-impl Progress {
+impl SavepointProgress {
     /// Bytes done, and all bytes as far as that is known; done may be a little more.
     pub fn get(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))

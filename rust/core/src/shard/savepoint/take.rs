@@ -16,7 +16,7 @@
 //! 2. the source is only read, and nothing that runs is held up;
 //! 3. memory: two parts, or the parts of [`PARALLEL_COPIES`] transfers; local disk: one shard, or as many files.
 
-use super::progress::Progress;
+use super::progress::SavepointProgress;
 use super::target::Target;
 use crate::config::Compression;
 use crate::error::{Error, Result};
@@ -69,7 +69,7 @@ impl Rescaler {
         origin: SavepointOrigin,
         target: &Store,
         scratch: &Path,
-        progress: &Progress,
+        progress: &SavepointProgress,
     ) -> Result<Savepoint> {
         // 1. a place for it
         let there = |e: Error| e.context(format!("cannot write a savepoint to {}", target.uri()));
@@ -91,7 +91,7 @@ impl Rescaler {
         origin: SavepointOrigin,
         target: &Target<'_>,
         scratch: &Path,
-        progress: &Progress,
+        progress: &SavepointProgress,
     ) -> Result<Savepoint> {
         self.failpoints.hit("savepoint.begin")?;
         // 2. the state
@@ -142,7 +142,7 @@ impl Rescaler {
         sources: &Sources,
         target: &Target<'_>,
         scratch: &Path,
-        progress: &Progress,
+        progress: &SavepointProgress,
     ) -> Result<Vec<SavepointPart>> {
         progress.expect(sources.handles().iter().map(|h| h.state_bytes).sum());
         let mut parts = Vec::new();
@@ -195,7 +195,7 @@ impl Rescaler {
         objects: &[ObjectRef],
         target: &Target<'_>,
         scratch: &Path,
-        progress: &Progress,
+        progress: &SavepointProgress,
     ) -> Result<()> {
         progress.expect(objects.iter().map(|object| object.size).sum());
         let copies: Vec<_> =
@@ -214,7 +214,7 @@ impl Rescaler {
         object: &ObjectRef,
         target: &Target<'_>,
         scratch: &Path,
-        progress: &Progress,
+        progress: &SavepointProgress,
     ) -> Result<()> {
         let name = &object.name;
         let copy = async |to: &Store| {

@@ -8,7 +8,7 @@
 //! 2. what is taken back is what this savepoint wrote; no write of it is under way then, unless it did not end in time;
 //! 3. after a failure, or when the savepoint is given up, no write begins.
 
-use super::progress::Progress;
+use super::progress::SavepointProgress;
 use crate::error::{Error, Result};
 use crate::model::{InstanceId, ObjectRef};
 use crate::store::{SAVEPOINT, SAVEPOINT_CLAIM, Store};
@@ -29,7 +29,7 @@ const CLAIMED: &str = "a savepoint is being written to it, or was not finished a
 /// The folder of a savepoint that is not finished.
 pub(super) struct Target<'a> {
     store: &'a Store,
-    progress: &'a Progress,
+    progress: &'a SavepointProgress,
     written: Mutex<Vec<String>>,
     failed: AtomicBool,
     under_way: watch::Sender<usize>,
@@ -46,7 +46,7 @@ impl Drop for Writing<'_> {
 
 impl<'a> Target<'a> {
     /// [`Target::claim`], unless the savepoint is given up and this does not end soon.
-    pub(super) async fn claim_in_time(store: &'a Store, progress: &'a Progress) -> Result<Self> {
+    pub(super) async fn claim_in_time(store: &'a Store, progress: &'a SavepointProgress) -> Result<Self> {
         let given_up = async {
             progress.given_up().await;
             tokio::time::sleep(ENDING).await;
@@ -59,7 +59,7 @@ impl<'a> Target<'a> {
     }
 
     /// Takes the empty folder `store` for one savepoint.
-    async fn claim(store: &'a Store, progress: &'a Progress) -> Result<Self> {
+    async fn claim(store: &'a Store, progress: &'a SavepointProgress) -> Result<Self> {
         // Looked at first, so that nothing is written to a folder of somebody else.
         empty(store, false).await?;
         store.check().await?;

@@ -13,7 +13,7 @@ use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::metrics::SharedMetrics;
 use fastchangelog_core::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle, StateId};
 use fastchangelog_core::shard::savepoint::{
-    Columns, Export, Progress, SavepointForm, attended, attended_to_the_end, check_objects, check_savepoint,
+    Columns, Export, SavepointForm, SavepointProgress, attended, attended_to_the_end, check_objects, check_savepoint,
     read_savepoint,
 };
 use fastchangelog_core::shard::{Rescaler, Sources};
@@ -55,7 +55,7 @@ impl SavepointFolder {
         &self,
         py: Python<'_>,
         report: Option<&Py<PyAny>>,
-        progress: &Progress,
+        progress: &SavepointProgress,
         work: impl FnOnce() -> F + Send,
     ) -> PyResult<T> {
         self.run_attended(py, report, progress, work, false)
@@ -66,7 +66,7 @@ impl SavepointFolder {
         &self,
         py: Python<'_>,
         report: Option<&Py<PyAny>>,
-        progress: &Progress,
+        progress: &SavepointProgress,
         work: impl FnOnce() -> F + Send,
         undoes: bool,
     ) -> PyResult<T> {
@@ -142,7 +142,7 @@ impl SavepointFolder {
         scratch: PathBuf,
         report: Option<Py<PyAny>>,
     ) -> PyResult<String> {
-        let progress = Progress::default();
+        let progress = SavepointProgress::default();
         let origin = SavepointOrigin { query_id, name, batch: BatchId(batch), taken_millis: self.clock.now_millis() };
         let taking = || async {
             let sources = Sources::of_those_with_rows(parsed(&handles)?)?;
@@ -155,7 +155,7 @@ impl SavepointFolder {
 
     /// What the savepoint in this folder says.
     fn read(&self, py: Python<'_>) -> PyResult<String> {
-        let savepoint = self.run(py, None, &Progress::default(), || read_savepoint(&self.at.store))?;
+        let savepoint = self.run(py, None, &SavepointProgress::default(), || read_savepoint(&self.at.store))?;
         Ok(json(&savepoint))
     }
 
@@ -167,7 +167,7 @@ impl SavepointFolder {
         scratch: PathBuf,
         report: Option<Py<PyAny>>,
     ) -> PyResult<(String, Vec<(String, String)>)> {
-        let progress = Progress::default();
+        let progress = SavepointProgress::default();
         let checked = self.run(py, report.as_ref(), &progress, || check_savepoint(&self.at, &scratch, &progress))?;
         let (savepoint, damages) = checked;
         Ok((json(&savepoint), damages.into_iter().map(|d| (d.object, d.what)).collect()))
@@ -181,7 +181,7 @@ impl SavepointFolder {
         handles: Vec<String>,
         report: Option<Py<PyAny>>,
     ) -> PyResult<(usize, u64, Vec<(String, String)>)> {
-        let progress = Progress::default();
+        let progress = SavepointProgress::default();
         let checking = || async {
             let objects = self.at.objects_of(&parsed(&handles)?).await?;
             let damages = check_objects(&self.at.store, &objects, &progress).await?;
@@ -211,7 +211,7 @@ impl SavepointFolder {
             _ => Err(Error::internal("entries are of aggregates, or of a state with types")),
         })?;
         let begin = || Export::begin(self.at.clone(), columns, &scratch);
-        let export = self.run(py, None, &Progress::default(), begin)?;
+        let export = self.run(py, None, &SavepointProgress::default(), begin)?;
         let (runtime, owner) = (Arc::clone(&self.runtime), self.owner);
         Ok(SavepointEntries { export: Mutex::new((export, VecDeque::new())), runtime, owner })
     }
@@ -282,7 +282,7 @@ pub(crate) fn save(
     to: &SavepointFolder,
     format: &str,
     scratch: &std::path::Path,
-    tick: fastchangelog_server::Tick<'_>,
+    tick: fastchangelog_core::clock::Tick<'_>,
 ) -> Result<()> {
     state.savepoint(handle.inner(), form(format)?, &to.at.store, scratch, tick).map(drop)
 }

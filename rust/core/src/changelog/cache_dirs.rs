@@ -1,12 +1,12 @@
-//! The folders of local copies that this process uses.
+//! The cache directories of this process.
 //!
-//! Owns: one cache to a folder, however many storages and readers name it; a place of its own for each process that names
-//! the same; the time at which downloads that nobody uses are removed.
-//! Does not own: the copies (`read::cache`).
+//! Owns: one cache per folder, however many storages and readers name it; a subfolder of its own for each process that
+//! names the same folder; the periodic removal of unused downloads.
+//! Does not own: the cached files (`read::cache`).
 //!
 //! Invariants:
-//! 1. two caches never share a folder, whichever processes they are in: a cache takes what it finds for its own;
-//! 2. a place is free again when the last reader and storage that uses it is gone, or its process is.
+//! 1. two caches never share a folder, even across processes: a cache takes over all files that it finds;
+//! 2. a folder is free again when the last reader and storage that uses it is dropped, or its process has ended.
 
 use crate::clock::SharedClock;
 use crate::config::Options;
@@ -23,20 +23,20 @@ use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 /// Processes that may name the same folder.
-const MOST_PLACES: usize = 64;
-/// Pauses between two looks for downloads that nobody uses.
-const LOOK: Duration = Duration::from_secs(15);
+const MAX_DIRS: usize = 64;
+/// Interval between two checks for unused downloads.
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
-static FOLDERS: LazyLock<Mutex<Folders>> = LazyLock::new(Mutex::default);
+static CACHE_DIRS: LazyLock<Mutex<CacheDirs>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
-struct Folders {
+struct CacheDirs {
     caches: HashMap<PathBuf, Weak<ObjectCache>>,
-    /// True while a thread looks for downloads that nobody uses.
+    /// True while a thread checks for unused downloads.
     watched: bool,
 }
 
-/// The cache of the folder `dir`. Options, counters and time are those of whoever names the folder first.
+/// The cache of the folder `dir`. Options, counters and clock are those of the first caller that names the folder.
 pub(super) fn open(
     dir: &Path,
     options: &Options,
@@ -45,7 +45,7 @@ pub(super) fn open(
 ) -> Result<Arc<ObjectCache>> {
     std::fs::create_dir_all(dir).map_err(|e| unusable(dir, &e))?;
     let dir = std::fs::canonicalize(dir).map_err(|e| unusable(dir, &e))?;
-    let mut folders = FOLDERS.lock();
+    let mut folders = CACHE_DIRS.lock();
     if let Some(cache) = folders.caches.get(&dir).and_then(Weak::upgrade) {
         return Ok(cache);
     }
@@ -64,12 +64,12 @@ fn unusable(dir: &Path, error: &std::io::Error) -> Error {
     Error::io(format!("cannot use {} for local copies", dir.display()), error)
 }
 
-/// The first place in `dir` that no other process has: the folder itself, or one below it.
+/// The first folder that no other process has claimed: `dir` itself, or one below it.
 fn claim(dir: &Path) -> Result<(PathBuf, File)> {
-    for number in 0..MOST_PLACES {
+    for number in 0..MAX_DIRS {
         let place = if number == 0 { dir.to_owned() } else { dir.join(number.to_string()) };
         std::fs::create_dir_all(&place).map_err(|e| unusable(&place, &e))?;
-        // A lock of the folder itself: nothing in it is not a copy.
+        // A lock of the folder itself: a lock file would look like a cached file.
         let folder = File::open(&place).map_err(|e| unusable(&place, &e))?;
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok((place, folder)),
@@ -83,22 +83,22 @@ fn claim(dir: &Path) -> Result<(PathBuf, File)> {
     )))
 }
 
-/// Removes what nobody uses, until there is no cache any more.
+/// Removes unused downloads until there is no cache any more.
 fn watch() {
     loop {
-        std::thread::sleep(LOOK);
-        if !look() {
+        std::thread::sleep(CHECK_INTERVAL);
+        if !check_all() {
             return;
         }
     }
 }
 
-/// One look at all caches; false when there is none any more.
-fn look() -> bool {
-    let mut folders = FOLDERS.lock();
+/// Checks all caches once; false when there is none any more.
+fn check_all() -> bool {
+    let mut folders = CACHE_DIRS.lock();
     folders.caches.retain(|_, cache| cache.strong_count() > 0);
     folders.watched &= !folders.caches.is_empty();
-    // With the lock held: a place is not free while its cache is looked at.
+    // With the lock held: a folder is not free while its cache is checked.
     folders.caches.values().filter_map(Weak::upgrade).for_each(|cache| cache.evict_idle());
     folders.watched
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn invariant_1_one_cache_to_a_folder_and_a_place_to_a_process() {
+    fn invariant_1_one_cache_per_folder_and_one_folder_per_process() {
         let dir = tempfile::tempdir().unwrap();
         let (one, same) = (at(dir.path()), at(&dir.path().join("x/..")));
         assert!(Arc::ptr_eq(&one, &same));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn invariant_2_a_place_is_free_when_nobody_uses_it() {
+    fn invariant_2_an_unused_folder_is_free() {
         let dir = tempfile::tempdir().unwrap();
         let cache = at(dir.path());
         let (_, _, lease) = leased(&cache, "copies");
@@ -149,21 +149,21 @@ mod tests {
         let root = std::fs::canonicalize(dir.path()).unwrap();
         assert_ne!(claim(&root).unwrap().0, root, "a lease uses it");
         drop(lease);
-        // Another test, or the thread that looks for idle copies, may be looking at it.
-        let _nobody_looks = FOLDERS.lock();
+        // Another test, or the thread that checks for idle copies, may be using it.
+        let _no_check = CACHE_DIRS.lock();
         assert_eq!(claim(&root).unwrap().0, root);
     }
 
     #[test]
-    fn downloads_that_nobody_uses_go() {
+    fn unused_downloads_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let clock = ManualClock::at(0);
         let clocked: SharedClock = Arc::clone(&clock) as _;
         let cache = open(dir.path(), &Options::default(), &SharedMetrics::default(), &clocked).unwrap();
         let (store, object, lease) = leased(&cache, "idle");
         drop(lease);
-        assert!(look() && cache.contains(&store, &object));
+        assert!(check_all() && cache.contains(&store, &object));
         clock.advance(Options::default().cache_idle_timeout);
-        assert!(look() && !cache.contains(&store, &object));
+        assert!(check_all() && !cache.contains(&store, &object));
     }
 }

@@ -1,4 +1,4 @@
-//! A process that ends at any step: what a sweep leaves is what the retained checkpoints name.
+//! A process that ends at any step: garbage collection leaves what the retained checkpoints name.
 
 use super::super::testing::*;
 use super::*;
@@ -74,8 +74,8 @@ fn invariant_3_p6_a_machine_whose_clock_is_ahead_deletes_nothing_that_is_young()
     // The clock of these tests stands near the epoch; the store's is right.
     for ahead in [0, 1 << 31, 1 << 32] {
         w.clock.advance(Duration::from_secs(ahead));
-        let swept = w.storage.sweep(&[], Duration::from_hours(1), false).unwrap();
-        assert_eq!((swept.deleted.len(), swept.kept), (0, 1));
+        let report = w.storage.sweep(&[], Duration::from_hours(1), false).unwrap();
+        assert_eq!((report.deleted.len(), report.kept), (0, 1));
     }
     assert_eq!(w.storage.sweep(&[], Duration::ZERO, false).unwrap().deleted.len(), 1);
     let left = w.storage.runtime().block_on(w.storage.shared.store.list("")).unwrap();

@@ -3,10 +3,11 @@
 //! Owns: what a savepoint of a checkpoint says about its origin; the first version of a state that begins with one.
 //! Does not own: the making and reading of savepoints (`shard::savepoint`), opening a state.
 
-use super::{LocalState, Tick};
+use super::LocalState;
+use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle};
-use crate::shard::savepoint::{Progress, SavepointForm, attended_to_the_end};
+use crate::shard::savepoint::{SavepointForm, SavepointProgress, attended_to_the_end};
 use crate::shard::{Beginning, Rescaler, Shard, Sources};
 use crate::store::Store;
 use std::path::Path;
@@ -35,7 +36,7 @@ impl LocalState {
         let taken_millis = context.clock.now_millis();
         let origin =
             SavepointOrigin { query_id: String::new(), name: context.name.clone(), batch: handle.batch, taken_millis };
-        let progress = Progress::default();
+        let progress = SavepointProgress::default();
         let taking = from.take_savepoint(&sources, form, origin, to, scratch, &progress);
         context.runtime.block_on(attended_to_the_end(taking, &progress, tick))
     }
