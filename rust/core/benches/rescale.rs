@@ -19,8 +19,8 @@ use fastchangelog_core::model::{
 use fastchangelog_core::shard::{Rescaler, Sources};
 use fastchangelog_core::snapshot::{Inventory, Pushing, Stamp, push};
 use fastchangelog_core::state::codec::hash_key;
+use fastchangelog_core::state::group_range::export;
 use fastchangelog_core::state::keyed::KeyedState;
-use fastchangelog_core::state::part::export;
 use fastchangelog_core::state::rocks::SharedResources;
 use fastchangelog_core::store::{Background, Store, log_name};
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ const UNIT: u64 = 4 << 10;
 
 /// The users of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum MemoryUser {
     /// The block cache, to which write buffers are charged, and what background threads work with.
     RocksDb,
     /// Hot tiers.
@@ -36,7 +36,7 @@ pub enum Part {
     Downloads,
 }
 
-impl Part {
+impl MemoryUser {
     const COUNT: usize = 7;
 }
 
@@ -63,9 +63,9 @@ impl fmt::Debug for ReclaimHook {
 #[derive(Debug)]
 pub struct MemoryBudget {
     limit: u64,
-    used: [AtomicU64; Part::COUNT],
+    used: [AtomicU64; MemoryUser::COUNT],
     /// Members of each part, see [`MemoryBudget::join`].
-    members: [AtomicU64; Part::COUNT],
+    members: [AtomicU64; MemoryUser::COUNT],
     reclaim: OnceLock<ReclaimHook>,
     /// By [`Order`].
     transfers: [Arc<Semaphore>; 2],
@@ -98,11 +98,11 @@ impl MemoryBudget {
     }
 
     /// Bytes reserved now by `part`.
-    pub fn used_by(&self, part: Part) -> u64 {
+    pub fn used_by(&self, part: MemoryUser) -> u64 {
         self.part(part).load(Ordering::Relaxed)
     }
 
-    fn part(&self, part: Part) -> &AtomicU64 {
+    fn part(&self, part: MemoryUser) -> &AtomicU64 {
         &self.used[part as usize]
     }
 
@@ -112,13 +112,13 @@ impl MemoryBudget {
     }
 
     /// Takes `bytes`, if need be beyond the limit: the caller has already allocated them.
-    pub fn reserve(self: &Arc<Self>, part: Part, bytes: u64) -> Reservation {
+    pub fn reserve(self: &Arc<Self>, part: MemoryUser, bytes: u64) -> Reservation {
         self.part(part).fetch_add(bytes, Ordering::Relaxed);
         Reservation { budget: Arc::clone(self), part, bytes }
     }
 
     /// Counts the caller among the members that share the memory of `part`, until the result is dropped.
-    pub fn join(self: &Arc<Self>, part: Part) -> Member {
+    pub fn join(self: &Arc<Self>, part: MemoryUser) -> Member {
         self.members[part as usize].fetch_add(1, Ordering::Relaxed);
         Member { budget: Arc::clone(self), part }
     }
@@ -137,7 +137,7 @@ impl MemoryBudget {
 
     /// Takes `bytes` for a buffer of a transfer, before it is allocated: waits while other transfers hold a sixteenth of the
     /// budget. Waits are served in order. A waiting caller must hold no other buffer.
-    pub async fn transfer(self: &Arc<Self>, part: Part, bytes: u64, order: Order) -> Buffer {
+    pub async fn transfer(self: &Arc<Self>, part: MemoryUser, bytes: u64, order: Order) -> Buffer {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.transfer_units);
         let permit = Arc::clone(&self.transfers[order as usize]).acquire_many_owned(units).await.ok();
         Buffer { _permit: permit, _reservation: self.reserve(part, bytes) }
@@ -156,7 +156,7 @@ pub struct Buffer {
 #[derive(Debug)]
 pub struct Member {
     budget: Arc<MemoryBudget>,
-    part: Part,
+    part: MemoryUser,
 }
 
 impl Member {
@@ -183,7 +183,7 @@ impl Drop for Member {
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<MemoryBudget>,
-    part: Part,
+    part: MemoryUser,
     bytes: u64,
 }
 
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn reservations_are_given_back() {
         let budget = MemoryBudget::new(100);
-        let mut a = budget.reserve(Part::Hot, 60);
+        let mut a = budget.reserve(MemoryUser::Hot, 60);
         assert_eq!(budget.available(), 40);
         a.resize(10);
         assert_eq!(budget.available(), 90);
@@ -285,9 +285,9 @@ mod tests {
         assert_eq!((a.bytes(), half.bytes(), none.bytes(), budget.used()), (5, 5, 0, 10));
         drop((half, none));
         a.resize(10);
-        let b = budget.reserve(Part::Downloads, 200);
+        let b = budget.reserve(MemoryUser::Downloads, 200);
         assert_eq!(budget.available(), 0);
-        assert_eq!((budget.used_by(Part::Hot), budget.used_by(Part::Downloads)), (10, 200));
+        assert_eq!((budget.used_by(MemoryUser::Hot), budget.used_by(MemoryUser::Downloads)), (10, 200));
         drop((a, b));
         assert_eq!(budget.used(), 0);
     }
@@ -295,11 +295,11 @@ mod tests {
     #[test]
     fn a_member_may_hold_what_the_others_leave_and_at_least_an_even_share() {
         let budget = MemoryBudget::new(100);
-        let first = budget.join(Part::Sessions);
+        let first = budget.join(MemoryUser::Sessions);
         assert_eq!(first.allowance(40, 0), 40);
-        let held = budget.reserve(Part::Sessions, 30);
+        let held = budget.reserve(MemoryUser::Sessions, 30);
         assert_eq!((first.allowance(40, 30), first.allowance(40, 0)), (40, 40), "alone, all is an even share");
-        let second = budget.join(Part::Sessions);
+        let second = budget.join(MemoryUser::Sessions);
         assert_eq!((first.allowance(40, 30), second.allowance(40, 0)), (40, 20));
         drop((held, first));
         assert_eq!(second.allowance(40, 0), 40);
@@ -324,15 +324,15 @@ mod tests {
     async fn transfers_wait_for_one_another_but_never_for_ever() {
         let budget = MemoryBudget::new(64 << 20);
         // Larger than the limit: transferred alone.
-        let huge = budget.transfer(Part::Uploads, 1 << 30, Order::MemoryFirst).await;
-        assert_eq!(budget.used_by(Part::Uploads), 1 << 30);
-        let mut next = std::pin::pin!(budget.transfer(Part::Downloads, 8 << 20, Order::MemoryFirst));
+        let huge = budget.transfer(MemoryUser::Uploads, 1 << 30, Order::MemoryFirst).await;
+        assert_eq!(budget.used_by(MemoryUser::Uploads), 1 << 30);
+        let mut next = std::pin::pin!(budget.transfer(MemoryUser::Downloads, 8 << 20, Order::MemoryFirst));
         assert!(futures::poll!(next.as_mut()).is_pending());
         drop(huge);
         let first = next.await;
-        drop(budget.transfer(Part::Uploads, 1 << 30, Order::RequestFirst).await);
-        let second = budget.transfer(Part::Downloads, 8 << 20, Order::MemoryFirst).await;
-        let mut third = std::pin::pin!(budget.transfer(Part::Downloads, 1, Order::MemoryFirst));
+        drop(budget.transfer(MemoryUser::Uploads, 1 << 30, Order::RequestFirst).await);
+        let second = budget.transfer(MemoryUser::Downloads, 8 << 20, Order::MemoryFirst).await;
+        let mut third = std::pin::pin!(budget.transfer(MemoryUser::Downloads, 1, Order::MemoryFirst));
         assert!(futures::poll!(third.as_mut()).is_pending());
         drop(first);
         drop((third.await, second));

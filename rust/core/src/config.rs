@@ -63,7 +63,7 @@ macro_rules! options {
 }
 
 options! {
-    /// Memory of one state server for hot tier, overlays, RocksDB and buffers together. In Spark, where nobody sets it, it follows from the executor's memory overhead, its container or its machine.
+    /// Memory of one state server for hot tier, overlays, RocksDB and buffers together. In Spark, if not set, it follows from the executor's memory overhead, its container or its machine.
     memory_budget: size = "1GiB",
     /// Compression of change sets: zstd, lz4 or none. auto: lz4 on a local disk, zstd in a remote store, where bytes cost more.
     compression: compression = "auto",
@@ -103,7 +103,7 @@ options! {
     local_recovery: flag = "true",
     /// Bytes of local copies and downloads kept on the executor's disk.
     cache_size: size = "10GiB",
-    /// Downloaded local copies that nobody has used for this long are removed; those kept for recovery stay.
+    /// Downloaded local copies that were not used for this long are removed; those kept for recovery stay.
     cache_idle_timeout: duration = "10m",
     /// When a restored shard serves its first batch. eager: when its state is in the hot tier, if it fits there. lazy: when its files are on the local disk; the hot tier is loaded after the batch, in the background.
     restore: restoring = "eager",
@@ -135,7 +135,7 @@ options! {
     max_parallelism: count = "0",
     /// The savepoint whose state a query with a new checkpoint begins with; empty = with nothing. Shards that have a state already don't read it.
     start_from: text = "",
-    /// Shards that nobody opened for this long are closed.
+    /// Shards that were not opened for this long are closed.
     shard_idle_timeout: duration = "10m",
     /// Prepared versions kept in memory per shard.
     max_prepared_versions: count = "8",
@@ -337,7 +337,7 @@ impl Options {
         this.validated()
     }
 
-    /// What is of queries, and of no effect on a state in process.
+    /// What is of queries, and of no effect on an embedded state.
     const OF_QUERIES: &'static [&'static str] = &[
         "persist_delay",
         "preemptive_persist_threshold",
@@ -355,7 +355,7 @@ impl Options {
         "session_timeout",
     ];
 
-    /// The options of a state in process from a map of texts.
+    /// The options of an embedded state from a map of texts.
     pub fn for_local(map: &BTreeMap<String, String>) -> Result<Self> {
         match map.keys().find(|name| Self::OF_QUERIES.contains(&name.as_str())) {
             Some(name) => Err(Error::invalid(format!(

@@ -8,7 +8,7 @@
 //! 1  model                                           the nouns, plain data
 //! 2  format                                          bytes <-> nouns, pure
 //! 3  store                                           the bucket, behind retry, hedging, limits and fault injection
-//! 4  ownership                                       who may delete a log object
+//! 4  ownership                                       reference counts of log objects
 //! 5  write  snapshot  read                           three stages that do not see each other
 //! 6  state                                           keys, values, aggregates, hot tier over RocksDB
 //! 7  shard                                           one shard: sessions, versions, promotion, restore

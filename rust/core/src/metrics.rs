@@ -180,9 +180,9 @@ counters! {
     uploads_active,
     /// Appends that had to wait because `max_in_flight` was reached.
     throttled_appends,
-    /// Microseconds that appends waited for room.
+    /// Microseconds that appends waited because of `max_in_flight`.
     throttled_micros,
-    /// Log objects deleted because nobody needs them.
+    /// Log objects deleted because they are not needed any more.
     discards,
     /// Log objects that are being deleted, or will be when their upload has ended (gauge).
     discards_pending,
@@ -242,11 +242,11 @@ counters! {
     encode_micros,
     /// Microseconds spent producing result batches.
     result_micros,
-    /// Checkpoints of states in process that became durable.
+    /// Checkpoints of embedded states that became durable.
     checkpoints,
     /// Microseconds from the request of such a checkpoint until it was durable, summed.
     checkpoint_micros,
-    /// Bytes of changes of states in process that no checkpoint holds yet (gauge).
+    /// Bytes of changes of embedded states that no checkpoint holds yet (gauge).
     uncheckpointed_bytes,
     /// Materializations started.
     materializations_started,

@@ -31,6 +31,8 @@ pub mod state {
     pub mod codec;
     #[path = "../../../core/src/state/import.rs"]
     pub mod import;
+    #[path = "../../../core/src/state/memory_estimate.rs"]
+    mod memory_estimate;
     #[path = "../../../core/src/state/order.rs"]
     mod order;
     #[path = "../../../core/src/state/payload.rs"]
@@ -41,8 +43,8 @@ pub mod state {
     pub mod split;
     #[path = "../../../core/src/state/table.rs"]
     pub mod table;
-    #[path = "../../../core/src/state/text.rs"]
-    pub mod text;
+    #[path = "../../../core/src/state/strings.rs"]
+    pub mod strings;
 }
 
 pub use error::{Error, ErrorKind, Result};

@@ -290,7 +290,7 @@ pub fn manifest(bytes: &[u8]) -> bool {
     round_trip(bytes, |bytes| decode_manifest(NAME, bytes), encode_manifest, |_| ())
 }
 
-/// A head of a state in process.
+/// A head of an embedded state.
 pub fn head(bytes: &[u8]) -> bool {
     round_trip(bytes, |bytes| decode_head(NAME, bytes), encode_head, |_| ())
 }

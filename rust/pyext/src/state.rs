@@ -1,4 +1,4 @@
-//! Keyed state in process as Python sees it. Owns: signatures; the work is `fastchangelog_core::local`'s.
+//! Keyed embedded state as Python sees it. Owns: signatures; the work is `fastchangelog_core::local`'s.
 
 use crate::fork::let_children_exit;
 use crate::futures::{Bell, Make, settle_later};
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 
 const STATE: &str = "state";
 
-/// A checkpoint of a state in process.
+/// A checkpoint of an embedded state.
 #[pyclass(frozen, eq, hash, module = "fastchangelog._internal")]
 #[derive(PartialEq, Eq)]
 pub(crate) struct StateHandle(ShardHandle);
@@ -204,7 +204,7 @@ impl LocalState {
     }
 }
 
-/// A materialization of a state in process.
+/// A materialization of an embedded state.
 #[pyclass(frozen, module = "fastchangelog._internal")]
 pub(crate) struct StateMaterialization(Kept<local::Materialization>);
 

@@ -130,7 +130,7 @@ pub(crate) fn folder_note_json(py: Python<'_>, name: &str, data: &[u8]) -> PyRes
     enter(py, |_| serde_json::to_string(&decode_note(name, data)?).map_err(Error::internal))
 }
 
-/// A head of a state in process as JSON.
+/// A head of an embedded state as JSON.
 #[pyfunction]
 pub(crate) fn head_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
     enter(py, |_| {

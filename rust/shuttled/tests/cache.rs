@@ -109,7 +109,7 @@ fn x19_one_download_however_many_ask() {
 }
 
 #[test]
-fn x19_a_failed_download_is_everybodys_error_and_leaves_nothing() {
+fn x19_a_failed_download_fails_all_callers_and_leaves_nothing() {
     explore(600, || {
         block_on(async {
             let world = world(1000, 2);

@@ -51,6 +51,6 @@ fn x03_the_last_release_deletes_and_no_other() {
 }
 
 #[test]
-fn x03_what_somebody_else_owns_is_deleted_once_at_most() {
+fn x03_a_foreign_object_is_deleted_once_at_most() {
     explore(20_000, || scenario(true));
 }

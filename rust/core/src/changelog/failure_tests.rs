@@ -260,7 +260,7 @@ fn h08_an_aborted_checkpoint_takes_nothing_from_another_of_the_same_sets() {
 }
 
 #[test]
-fn a06_a_sweep_takes_what_nobody_names_and_nothing_young() {
+fn a06_a_sweep_deletes_unnamed_objects_and_nothing_young() {
     let w = world(&[]);
     let (one, two) = (w.writer("one"), w.writer("two"));
     append(&one, 10);

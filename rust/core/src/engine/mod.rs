@@ -15,7 +15,7 @@ mod folder;
 mod request;
 mod start;
 
-use crate::budget::{Demand, MemoryBudget, Part, allocate};
+use crate::budget::{Demand, MemoryBudget, MemoryUser, allocate};
 use crate::clock::SharedClock;
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -226,7 +226,7 @@ impl Engine {
     /// Gives the hot tiers what sessions, prepared versions and RocksDB leave of the budget.
     fn divide_memory(&self) {
         let shards = self.live_shards();
-        let held = self.ground.budget.used_by(Part::Hot);
+        let held = self.ground.budget.used_by(MemoryUser::Hot);
         let limit = self.ground.budget.limit();
         let others = self.ground.budget.used().saturating_sub(held) + share(limit, HEADROOM_SHARE);
         let hot = limit.saturating_sub(others).max(share(limit, HOT_FLOOR_SHARE));
@@ -304,12 +304,12 @@ impl Engine {
         metrics.memory_block_cache.set(resources.cache_bytes().saturating_sub(write_buffers));
         metrics.memory_write_buffers.set(write_buffers);
         metrics.memory_table_readers.set(shards.iter().map(|s| s.table_reader_bytes()).sum());
-        metrics.memory_hot.set(budget.used_by(Part::Hot));
-        metrics.memory_sessions.set(budget.used_by(Part::Sessions));
-        metrics.memory_prepared.set(budget.used_by(Part::Prepared));
-        metrics.memory_log.set(budget.used_by(Part::Log));
-        metrics.memory_uploads.set(budget.used_by(Part::Uploads));
-        metrics.memory_downloads.set(budget.used_by(Part::Downloads));
+        metrics.memory_hot.set(budget.used_by(MemoryUser::Hot));
+        metrics.memory_sessions.set(budget.used_by(MemoryUser::Sessions));
+        metrics.memory_prepared.set(budget.used_by(MemoryUser::Prepared));
+        metrics.memory_log.set(budget.used_by(MemoryUser::Log));
+        metrics.memory_uploads.set(budget.used_by(MemoryUser::Uploads));
+        metrics.memory_downloads.set(budget.used_by(MemoryUser::Downloads));
     }
 
     /// The failpoints.

@@ -151,7 +151,7 @@ fn refused(opened: Result<Session>) -> Error {
 }
 
 #[test]
-fn close_idle_removes_downloads_that_nobody_used() {
+fn close_idle_removes_unused_downloads() {
     let local = tempfile::tempdir().unwrap();
     let clock = ManualClock::at(0);
     let engine = engine(local.path(), &clock, &[("cache_idle_timeout", "2m")]);

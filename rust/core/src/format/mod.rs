@@ -21,7 +21,7 @@
 //! handle    shard handles and segment indexes
 //! changelog_handle  handles of plain changelogs
 //! manifest  a materialized base
-//! head      the newest checkpoint of a state in process
+//! head      the newest checkpoint of an embedded state
 //! savepoint  what a savepoint consists of
 //! note      what is fixed when a state starts, as JSON
 //! wire      cursor, varints, envelopes, checksum

@@ -1,4 +1,4 @@
-//! The chain of heads: which checkpoint of a state in process is the newest, and who may add the next one.
+//! The chain of heads: which checkpoint of an embedded state is the newest, and who may add the next one.
 //!
 //! Owns: the numbered head objects, fencing, and removing old ones.
 //! Does not own: what a handle names, or when a checkpoint is made.

@@ -8,7 +8,7 @@ use super::chain::Chain;
 use super::entries::{Entries, Entry};
 use super::layers::{Layer, Layers};
 use super::{CheckpointCallback, EventCallback, TICK};
-use crate::budget::{Part, Reservation};
+use crate::budget::{MemoryUser, Reservation};
 use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::model::{BatchId, Change, ChangeSet, KeyGroup, Op, ShardHandle, StateId};
@@ -78,7 +78,7 @@ impl Core {
         limit: u64,
     ) -> Self {
         Self {
-            held: Mutex::new(Held { memory: shard.context().budget.reserve(Part::Prepared, 0), unsaved: 0 }),
+            held: Mutex::new(Held { memory: shard.context().budget.reserve(MemoryUser::Prepared, 0), unsaved: 0 }),
             shard,
             store,
             runtime,

@@ -1,4 +1,4 @@
-//! Keyed state in process: a program's own state, durable by checkpoints.
+//! Keyed embedded state: a program's own state, durable by checkpoints.
 //!
 //! ```text
 //! put ─► active layer ─ freeze ─► frozen layer ─► change set ─► log ─► handle ─► head (claimed) ─► live version

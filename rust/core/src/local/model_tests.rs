@@ -1,4 +1,4 @@
-//! Random histories of a state in process against a plain map.
+//! Random histories of an embedded state against a plain map.
 //!
 //! Every run prints its seed; `FASTCHANGELOG_SEED=<n>` replays it.
 

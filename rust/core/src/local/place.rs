@@ -1,4 +1,4 @@
-//! The folder on the local disk that a state in process works in.
+//! The folder on the local disk that an embedded state works in.
 //!
 //! Owns: making it, private to the user, and removing those whose process has died.
 //! Does not own: what is in it; all of it can be restored (P3).

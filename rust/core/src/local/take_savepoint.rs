@@ -1,4 +1,4 @@
-//! Savepoints of a state in process.
+//! Savepoints of an embedded state.
 //!
 //! Owns: what a savepoint of a checkpoint says about its origin; the first version of a state that begins with one.
 //! Does not own: the making and reading of savepoints (`shard::savepoint`), opening a state.

@@ -234,7 +234,7 @@ fn invariant_4_an_older_writer_is_fenced() {
 }
 
 #[test]
-fn a_reader_changes_nothing_and_fences_nobody() {
+fn a_reader_changes_nothing_and_fences_no_writer() {
     let world = world(&[]);
     let writer = world.open();
     writer.put("a", Some(1));

@@ -1,4 +1,4 @@
-//! New bases of a state in process: one materialization, from its begin to its end, on a thread of its own.
+//! New bases of an embedded state: one materialization, from its begin to its end, on a thread of its own.
 //!
 //! Owns: the thread of a run, and what becomes of a run that is given up while it works.
 //! Does not own: when to run (the policy, in Python), what a run does (`shard`), which checkpoint carries its base (`core`).

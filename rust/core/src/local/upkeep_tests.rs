@@ -1,4 +1,4 @@
-//! New bases of states in process: what carries them, and what becomes of those that fail or come too late.
+//! New bases of embedded states: what carries them, and what becomes of those that fail or come too late.
 
 use super::*;
 use crate::error::ErrorKind;
@@ -258,7 +258,7 @@ fn a_run_that_is_over_when_the_state_is_closed_is_ignored() {
 }
 
 #[test]
-fn invariant_1_who_gives_a_run_up_does_not_wait_for_it() {
+fn invariant_1_cancelling_a_run_does_not_wait_for_it() {
     let world = world(&[]);
     let s = world.open();
     s.put("a", Some(1));

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::model::{InstanceId, Savepoint, ShardHandle, VersionId};
 use crate::snapshot::{Inventory, Stamp, push};
 use crate::state::aggregate::schema_difference;
-use crate::state::part::count;
+use crate::state::group_range::count;
 use crate::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -132,8 +132,8 @@ impl Shard {
         state.keyed.begin_flush();
         while state.keyed.flush_dirty(FLUSH_CHUNK)? {}
         let checkpointer = state.keyed.checkpointer();
-        if let Some(density) = checkpointer.tidy(state.bytes, 0.0)? {
-            self.control.lock().density = density;
+        if let Some(space_amplification) = checkpointer.compact_if_bloated(state.bytes, 0.0)? {
+            self.control.lock().space_amplification = space_amplification;
         }
         checkpointer.checkpoint(checkpoint, &context.failpoints)?;
         context.failpoints.hit("beginning.push")?;

@@ -34,7 +34,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 /// Dirty entries written per turn of the shard's lock: a part of a millisecond, in which nobody reads and no version is
-/// made. A checkpoint of a state in process takes the lock four times.
+/// made. A checkpoint of an embedded state takes the lock four times.
 const FLUSH_CHUNK: usize = 256;
 
 /// A base whose files are all in the bucket.
@@ -178,9 +178,11 @@ impl MaterializeRun {
             let live = live.as_ref().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?;
             (live.keyed.checkpointer(), live.state_bytes)
         };
-        let density = self.shard.control.lock().density;
-        if let Some(density) = checkpointer.tidy(net, density).map_err(|error| self.distrust(&stop, error))? {
-            self.shard.control.lock().density = density;
+        let space_amplification = self.shard.control.lock().space_amplification;
+        if let Some(space_amplification) =
+            checkpointer.compact_if_bloated(net, space_amplification).map_err(|error| self.distrust(&stop, error))?
+        {
+            self.shard.control.lock().space_amplification = space_amplification;
         }
         context.failpoints.hit("materialize.checkpoint")?;
         stopped(*stop.borrow())?;

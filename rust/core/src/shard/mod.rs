@@ -215,7 +215,7 @@ struct Control {
     /// When a handle of what is live was last handed in: until then, at least, a batch that Spark retains named its base.
     confirmed: Option<Moment>,
     /// Bytes of files per net byte, as the last compaction left them; 0 before the first.
-    density: f64,
+    space_amplification: f64,
 }
 
 /// One shard of one state.

@@ -12,7 +12,7 @@
 //! 4. replay all segments, of each only the wanted key groups.
 //!
 //! Counting the keys would mean to read all that was linked. If the handles don't tell, the counts are estimates from the
-//! share of key groups; who needs them exactly counts (`state::part::count`) when it reads everything anyway.
+//! share of key groups; who needs them exactly counts (`state::group_range::count`) when it reads everything anyway.
 //!
 //! Invariants:
 //! 1. the result holds exactly the entries of the range, as base and segments of their sources have them (P5);
@@ -29,8 +29,8 @@ use crate::format::handle::decode_segment_index;
 use crate::metrics::SharedMetrics;
 use crate::model::{BaseRef, ChangeSet, KeyGroupRange};
 use crate::read::{ObjectCache, fetch_base_slice, read_segments, read_slices, remove_folder};
+use crate::state::group_range::{clip, export, tables_of};
 use crate::state::keyed::KeyedState;
-use crate::state::part::{clip, export, tables_of};
 use crate::state::rocks::SharedResources;
 use crate::store::Store;
 use crate::store::transfer::blocking;

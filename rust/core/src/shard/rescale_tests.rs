@@ -15,7 +15,7 @@ use crate::model::{
 };
 use crate::shard::testing::seeds;
 use crate::snapshot::{Inventory, Pushing, Stamp, push};
-use crate::state::part::count;
+use crate::state::group_range::count;
 use crate::store::fault::{Fault, FaultStore, Operation};
 use crate::store::{Background, index_name, log_name};
 use rand::{RngExt, SeedableRng, rngs::StdRng};

@@ -1,13 +1,13 @@
 //! From a change set on its way to the handle of a durable version.
 //!
 //! Owns: waiting for the acknowledgement of all parts, the lineage of the new version, its handle, and keeping it prepared.
-//! Does not own: what the change set holds (`session`, and the owner of a state in process), promotion (`transition`).
+//! Does not own: what the change set holds (`session`, and the owner of an embedded state), promotion (`transition`).
 //!
 //! Invariant: a handle is returned only after the store acknowledged everything that it names (P2).
 
 use super::lineage::Lineage;
 use super::{Prepared, Shard};
-use crate::budget::Part;
+use crate::budget::MemoryUser;
 use crate::error::Result;
 use crate::format::handle::encode_segment_index;
 use crate::model::handle::HASH_ID;
@@ -109,7 +109,7 @@ impl Shard {
         }
         let handle = self.handle(title, version, &lineage);
         let Some(set) = set else { return Ok(Sealed { handle, rebased }) };
-        let memory = context.budget.reserve(Part::Prepared, set.memory_bytes());
+        let memory = context.budget.reserve(MemoryUser::Prepared, set.memory_bytes());
         let prepared = Prepared {
             instance: title.instance,
             parent: title.parent,
@@ -173,7 +173,7 @@ impl Shard {
         control.prepared.insert(version, prepared);
         let limit = budget.limit() / PREPARED_SHARE;
         while control.prepared.len() > most
-            || (budget.used_by(Part::Prepared) > limit && control.prepared.len() > 1)
+            || (budget.used_by(MemoryUser::Prepared) > limit && control.prepared.len() > 1)
             || own > limit
         {
             let Some(oldest) = control.prepared.iter().min_by_key(|(_, p)| p.order).map(|(v, _)| *v) else { break };

@@ -1,4 +1,4 @@
-//! The files of a checkpoint: a folder of hard links that nobody writes to any more.
+//! The files of a RocksDB checkpoint: a folder of hard links that is not written to any more.
 //!
 //! Owns: telling RocksDB's large immutable files from its small ones, and refusing a folder that is no complete
 //! checkpoint.

@@ -1,9 +1,9 @@
 //! Uploading a base: new files first, the manifest last.
 //!
-//! Owns: the order and the concurrency of the uploads of one materialization, and the local copies of what goes up.
+//! Owns: the order and the concurrency of the uploads of one materialization, and the local copies of uploaded files.
 //! Does not own: retries and time limits (`store`), which version the base belongs to, clearing the local folder.
 //!
-//! Steps, each of which may fail and then leaves no base, only objects nobody names (the sweep finds them):
+//! Steps, each of which may fail and then leaves no base, only unnamed objects (garbage collection finds them):
 //! 1. list the checkpoint, read its small files;
 //! 2. upload each large file that the inventory does not know, small ones packed, [`CONCURRENT_FILES`] at a time and
 //!    within the process's budget for the background;

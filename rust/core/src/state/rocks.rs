@@ -7,7 +7,7 @@
 //! key groups is a range of keys.
 
 use super::hot::{EntryRef, EntrySink};
-use crate::budget::{MemoryBudget, Part, Reservation};
+use crate::budget::{MemoryBudget, MemoryUser, Reservation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::SharedMetrics;
 use crate::model::{KeyGroup, StateId};
@@ -97,7 +97,7 @@ impl SharedResources {
                 budget: Arc::clone(budget),
                 metrics,
                 helpers: AtomicUsize::new(0),
-                _reservation: budget.reserve(Part::RocksDb, cache_bytes + work_bytes),
+                _reservation: budget.reserve(MemoryUser::RocksDb, cache_bytes + work_bytes),
             }),
         })
     }
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(shared.threads(0).count, 1);
         let most = shared.threads(usize::MAX);
         assert_eq!(most.count, all);
-        assert_eq!(shared.threads(4).count, 1, "everyone gets on");
+        assert_eq!(shared.threads(4).count, 1, "every shard makes progress");
         drop(most);
         assert_eq!(shared.threads(4).count, all.min(4), "what was given back is there again");
     }

@@ -207,7 +207,7 @@ async fn a01_when_both_fail_the_more_telling_error_is_the_answer_and_nothing_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_attempt_takes_nobodys_slot() {
+async fn a_second_attempt_takes_only_a_free_slot() {
     let bed = trained(&[("store_concurrency", "1")]).await;
     let (result, took) = bed.put_with([Fault::Delay(millis(100)), Fault::Hang]).await;
     result.unwrap();

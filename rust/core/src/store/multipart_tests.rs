@@ -63,7 +63,7 @@ async fn a_lost_answer_to_the_completion_is_looked_up_and_nothing_is_sent_again(
 }
 
 #[tokio::test(start_paused = true)]
-async fn somebody_elses_object_is_neither_replaced_nor_removed() {
+async fn a_foreign_object_is_neither_replaced_nor_removed() {
     let inner = FaultStore::in_memory();
     let store = over(&inner);
     let (parts, whole) = content();

@@ -11,7 +11,7 @@
 //! <root>/<query id>/<name>/index/<32 hex>      lists of older segments
 //! <root>/.../probe/<32 hex>                    written and removed by a store check
 //! <root>/<query id>/<name>/_fastchangelog*.json   notes: the folder's owner, and what the last sweep saw
-//! <root>/<name>/head/<20 digits>               the checkpoints of a state in process, by number
+//! <root>/<name>/head/<20 digits>               the checkpoints of an embedded state, by number
 //! <savepoint>/part/<6 digits>                  entries of a canonical savepoint; a native one has copies by their names
 //! <savepoint>/_fastchangelog-savepoint         what makes the folder a savepoint
 //! ```
@@ -89,10 +89,10 @@ pub fn part_name(number: usize) -> String {
     format!("part/{number:06}")
 }
 
-/// The folder of the heads of a state in process.
+/// The folder of the heads of an embedded state.
 pub const HEADS: &str = "head";
 
-/// The name of the `number`-th head of a state in process.
+/// The name of the `number`-th head of an embedded state.
 pub fn head_name(number: u64) -> String {
     format!("{HEADS}/{number:020}")
 }

@@ -4,7 +4,7 @@
 //! Does not own: batching (`batch`) and uploading (`upload`).
 
 use super::buffer::RawSet;
-use crate::budget::{MemoryBudget, Part, Reservation};
+use crate::budget::{MemoryBudget, MemoryUser, Reservation};
 use crate::config::Compression;
 use crate::error::{Error, Result};
 use crate::format::EncodedSet;
@@ -48,7 +48,7 @@ impl InFlightPermit {
         permit: OwnedSemaphorePermit,
     ) -> Self {
         metrics.in_flight_bytes.add(bytes);
-        Self { bytes, metrics, _permit: permit, _memory: budget.reserve(Part::Log, bytes) }
+        Self { bytes, metrics, _permit: permit, _memory: budget.reserve(MemoryUser::Log, bytes) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests of the changelog writer: when batches go, what a failure touches, and that every wait ends. Virtual time.
 
 use super::*;
-use crate::budget::Part;
+use crate::budget::MemoryUser;
 use crate::clock::ManualClock;
 use crate::config::Compression;
 use crate::error::ErrorKind;
@@ -300,7 +300,7 @@ async fn p7_bytes_in_flight_are_a_quarter_of_the_memory_budget_at_most() {
     let submit = |bytes: usize| writer.submit(writer.join(), encoded(Bytes::from(vec![7; bytes]), 1), BatchId(3));
     let (first, second) = (submit(1500), submit(1500));
     tokio::task::yield_now().await;
-    let set = budget.used_by(Part::Log);
+    let set = budget.used_by(MemoryUser::Log);
     assert!((1500..=2048).contains(&set), "{set}: one of the two has a permit");
     assert!(first.await.is_err());
     drop(second);

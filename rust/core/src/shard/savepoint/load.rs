@@ -14,8 +14,8 @@ use crate::model::handle::HASH_ID;
 use crate::model::{KeyGroupRange, Op, Savepoint, SavepointContent, SavepointPart};
 use crate::shard::rescale::{Folder, RangeState, Rescaler};
 use crate::shard::sources::Sources;
+use crate::state::group_range::{IngestTable, write_table};
 use crate::state::keyed::KeyedState;
-use crate::state::part::{Table, write_table};
 use crate::store::transfer::blocking;
 use crate::store::{SAVEPOINT, Store};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -81,8 +81,8 @@ impl Rescaler {
         let wanted: Vec<_> = parts.iter().filter(touches).collect();
         let fetched: u64 = wanted.iter().map(|part| part.object.size).sum();
         let tables: Vec<_> = wanted.iter().enumerate().map(|(i, part)| self.table(i, part, target, &beside)).collect();
-        let tables: Vec<Option<Table>> = stream::iter(tables).buffered(PARALLEL_PARTS).try_collect().await?;
-        let tables: Vec<Table> = tables.into_iter().flatten().collect();
+        let tables: Vec<Option<IngestTable>> = stream::iter(tables).buffered(PARALLEL_PARTS).try_collect().await?;
+        let tables: Vec<IngestTable> = tables.into_iter().flatten().collect();
         for (one, next) in tables.iter().zip(tables.iter().skip(1)) {
             if one.last >= next.first {
                 let name = format!("{}/{SAVEPOINT}", self.store.uri());
@@ -112,7 +112,7 @@ impl Rescaler {
         part: &SavepointPart,
         target: KeyGroupRange,
         folder: &Arc<Folder>,
-    ) -> Result<Option<Table>> {
+    ) -> Result<Option<IngestTable>> {
         let bytes = self.store.get(&part.object).await?;
         let name = format!("{}/{}", self.store.uri(), part.object.name);
         let (shared, folder, part) = (self.resources.clone(), Arc::clone(folder), part.clone());

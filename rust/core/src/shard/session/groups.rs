@@ -2,7 +2,7 @@
 //!
 //! Owns: merging payloads into one table, and spilling the table to the local disk before it outgrows the session's
 //! memory.
-//! Does not own: the form of spilled rows (`state::spilled`), what becomes of the groups (`ranges`, and the session).
+//! Does not own: the form of spilled rows (`state::spilled_groups`), what becomes of the groups (`ranges`, and the session).
 //!
 //! Invariant: the table, its copy while it grows and what its end takes beside it stay within [`Room::limit`], as long as
 //! a single row does.
@@ -12,9 +12,9 @@ use super::numbers::Numbers;
 use super::room::Room;
 use crate::error::Result;
 use crate::state::aggregate::AggPlan;
-use crate::state::growth::Coming;
+use crate::state::memory_estimate::IncomingGroups;
 use crate::state::payload::Payload;
-use crate::state::spilled::SpilledGroups;
+use crate::state::spilled_groups::SpilledGroups;
 use crate::state::table::{GroupTable, Merged};
 use std::sync::Arc;
 
@@ -53,8 +53,8 @@ impl Groups {
         let mut at = 0;
         while at < payload.len() {
             let rows = self.fitting(&payload, at, numbers)?;
-            let coming = payload.coming(&(at..at + rows));
-            self.hold(self.table.need(coming).merging);
+            let incoming = payload.incoming(&(at..at + rows));
+            self.hold(self.table.need(incoming).merging);
             self.table.merge_rows(&payload, at..at + rows)?;
             at += rows;
         }
@@ -67,7 +67,7 @@ impl Groups {
         let (all, mut fresh) = (payload.len() - at, false);
         let mut rows = all;
         loop {
-            let fits = self.table.need(payload.coming(&(at..at + rows))).most() <= self.limit();
+            let fits = self.table.need(payload.incoming(&(at..at + rows))).most() <= self.limit();
             if fits || (rows == 1 && fresh) {
                 return Ok(rows);
             }
@@ -115,7 +115,7 @@ impl Groups {
 
     /// Ends the merging.
     pub(super) fn end(mut self, numbers: &mut Numbers) -> Result<(Merging, Room, Surroundings)> {
-        let fits = self.table.need(Coming::NOTHING).most() <= self.room.limit();
+        let fits = self.table.need(IncomingGroups::NONE).most() <= self.room.limit();
         if (self.spilled.is_some() || !fits) && !self.table.is_empty() {
             self.spill(numbers)?;
         }

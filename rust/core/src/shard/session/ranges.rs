@@ -18,8 +18,8 @@ use super::room::Room;
 use crate::error::{Error, Result};
 use crate::shard::seal::Parts;
 use crate::state::aggregate::AggPlan;
-use crate::state::growth::Coming;
-use crate::state::spilled::{Kept, SLOTS, SpilledGroups};
+use crate::state::memory_estimate::IncomingGroups;
+use crate::state::spilled_groups::{SLOTS, SavedGroups, SpilledGroups};
 use crate::state::table::GroupTable;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(super) struct Ranges {
     submitted: Instant,
     numbers: Numbers,
     /// Finished groups that the results have still to give.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<SavedGroups>,
     /// Results are read.
     wanted: bool,
     failed: Option<Error>,
@@ -185,13 +185,13 @@ impl Ranges {
         let limit = (self.room.limit() / RANGE_SHARE).min(MOST_BYTES);
         self.room.hold(index + limit);
         table.clear();
-        if table.need(Coming::NOTHING).most() > limit / 2 {
+        if table.need(IncomingGroups::NONE).most() > limit / 2 {
             table.release();
         }
         let start = self.next;
         let mut stop = SLOTS;
         // Rows of one key are counted for each run that has some: until the table is half full there is room for more.
-        while self.next < stop && (table.is_empty() || table.need(Coming::NOTHING).finishing <= limit / 2) {
+        while self.next < stop && (table.is_empty() || table.need(IncomingGroups::NONE).finishing <= limit / 2) {
             let end = self.spilled.extent(self.next, table, limit).min(stop);
             if end == self.next {
                 break;
@@ -207,7 +207,7 @@ impl Ranges {
                 table.release();
             }
         }
-        self.room.hold(index + table.need(Coming::NOTHING).most());
+        self.room.hold(index + table.need(IncomingGroups::NONE).most());
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! Owns: how much a session may use now, and its reservation in the budget of the process.
 //! Does not own: what is done when that is not enough (`groups`, `ranges`), the budget itself.
 
-use crate::budget::{Member, MemoryBudget, Part, Reservation};
+use crate::budget::{Member, MemoryBudget, MemoryUser, Reservation};
 use std::sync::Arc;
 
 /// Of the budget, what all sessions may use together (1/n), unless option `session_memory` says something else.
@@ -24,7 +24,12 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new(budget: &Arc<MemoryBudget>, fixed: u64) -> Self {
-        Self { member: budget.join(Part::Sessions), held: budget.reserve(Part::Sessions, 0), fixed, relieved: 0 }
+        Self {
+            member: budget.join(MemoryUser::Sessions),
+            held: budget.reserve(MemoryUser::Sessions, 0),
+            fixed,
+            relieved: 0,
+        }
     }
 
     /// Bytes that the session may use now, those that it uses included.

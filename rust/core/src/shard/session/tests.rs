@@ -3,7 +3,7 @@
 use super::super::testing::{GROUPS, World, folders, seeds};
 use super::*;
 use crate::ErrorKind;
-use crate::budget::Part;
+use crate::budget::MemoryUser;
 use crate::state::aggregate::{AggCall, AggSpec};
 use crate::state::split::Splitter;
 use crate::store::fault::{Fault, Operation};
@@ -221,7 +221,7 @@ fn p7_a_batch_larger_than_memory_is_exact_whatever_its_history() {
         let expected = apply(&rows, &mut model);
         let (_, found) = run(&fresh, base.as_ref(), &payloads(&rows), End::ResultsFirst).unwrap();
         assert!(found.unwrap() == expected, "seed {seed}: restored");
-        assert_eq!(world.budget().used_by(Part::Sessions), 0);
+        assert_eq!(world.budget().used_by(MemoryUser::Sessions), 0);
         assert!(world.metrics.spills.get() > 0 && world.metrics.spilled_bytes.get() > 0);
     }
 }
@@ -253,7 +253,7 @@ fn a_fault_at_any_step_of_a_spill_costs_the_attempt_and_nothing_else() {
             let error = run(&shard, Some(&base), &payloads, end).unwrap_err();
             assert!(error.message().contains(point), "{error}");
             assert_eq!(spilled_files(&dir), [""; 0], "{point}");
-            assert_eq!(world.budget().used_by(Part::Sessions), 0, "{point}");
+            assert_eq!(world.budget().used_by(MemoryUser::Sessions), 0, "{point}");
         }
     }
     world.failpoints.clear();
@@ -433,13 +433,13 @@ fn a_session_stays_within_its_memory_while_its_batch_is_many_times_that() {
         let rows: Vec<Row> = (0..1_000).map(|i| (format!("key {part} {i}"), i, "text".repeat(5))).collect();
         for payload in payloads(&rows) {
             session.merge(&payload).unwrap();
-            most = most.max(world.budget().used_by(Part::Sessions));
+            most = most.max(world.budget().used_by(MemoryUser::Sessions));
         }
     }
     let (mut rows, mut results) = (0, session.finish().unwrap());
     for batch in &mut results {
         rows += batch.unwrap().num_rows();
-        most = most.max(world.budget().used_by(Part::Sessions));
+        most = most.max(world.budget().used_by(MemoryUser::Sessions));
     }
     assert_eq!(rows, 40_000);
     assert!(most <= 1 << 20, "{most} bytes");
@@ -470,7 +470,7 @@ fn prepared_versions_are_given_up_by_bytes_and_replayed() {
     // Each is under way as a whole and within its bound by number, but together they are too many bytes.
     let versions: Vec<_> =
         (0..3).map(|_| handle(&run(&shard, None, &payloads(&rows), End::NoResults).unwrap().0)).collect();
-    assert!(world.budget().used_by(Part::Prepared) <= 1 << 20);
+    assert!(world.budget().used_by(MemoryUser::Prepared) <= 1 << 20);
     assert!(shard.control.lock().prepared.len() < 3);
     let more = random_rows(&mut rng, 20, 100);
     let expected = apply(&more, &mut model);

@@ -1,7 +1,7 @@
 //! Spilled rows: keys and encoded rows in a file on the local disk.
 //!
 //! Owns: the file, its bytes and their checksums; that the file is removed when it is dropped.
-//! Does not own: which rows are where in it (`spilled`), when to spill (`shard::session`).
+//! Does not own: which rows are where in it (`spilled_groups`), when to spill (`shard::session`).
 //!
 //! A file is a sequence of chunks: `u32 bytes | u32 rows | u32 CRC-32C` and a body of so many bytes, in which each row is
 //! `u32 length of the key | u32 length of the row | key | row`, all little endian. A chunk holds whole rows; it is closed
@@ -73,7 +73,7 @@ impl SpillFile {
     /// Calls `f` with the key and the row of all rows in `range`, in their order, chunk by chunk, until it says false.
     /// `range` begins and ends where chunks do.
     pub(super) fn read(&self, range: Range<u64>, f: &mut dyn FnMut(&[(&[u8], &[u8])]) -> Result<bool>) -> Result<bool> {
-        let part = Part { file: &self.file, at: range.start, end: range.end };
+        let part = FileRange { file: &self.file, at: range.start, end: range.end };
         let mut reader = BufReader::with_capacity(BUFFER, part);
         let (mut at, mut body) = (range.start, Vec::new());
         while at < range.end {
@@ -173,13 +173,13 @@ impl ChunkWriter<'_> {
 }
 
 /// A part of a file as a stream.
-struct Part<'a> {
+struct FileRange<'a> {
     file: &'a File,
     at: u64,
     end: u64,
 }
 
-impl Read for Part<'_> {
+impl Read for FileRange<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(buffer.len());
         let n = self.file.read_at(&mut buffer[..most], self.at)?;
@@ -224,5 +224,5 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
-#[path = "spill_tests.rs"]
+#[path = "spill_file_tests.rs"]
 mod tests;

@@ -1,13 +1,13 @@
-//! Strings as bytes.
+//! Strings in binary form.
 //!
-//! Owns: the binary form of types and columns that hold strings, at any depth, and the way back.
+//! Owns: the conversion of types and columns with strings, at any depth, to binary form and back.
 //! Does not own: other physical forms of one type (`arrays`), the check of a column from outside (`import`).
 //!
 //! Spark's strings are bytes that need not be UTF-8: `cast(value as string)` takes any. An Arrow string array must be
-//! UTF-8. So keys and values of a query are in their binary form between the import of a batch and the label that
-//! Python puts on the results. Invariants:
+//! UTF-8. So keys and values of a query are in their binary form between the import of a batch and the result type that
+//! Python assigns. Invariants:
 //! 1. a string and its binary form have the same bytes, hence the same key, hash and order;
-//! 2. a column becomes text only after its bytes were read as UTF-8.
+//! 2. a column becomes text only after its bytes were validated as UTF-8.
 
 use super::arrays::{conform, mismatch, same_values};
 use crate::{Error, Result};
@@ -122,7 +122,7 @@ fn text_of<O: OffsetSizeTrait>(bytes: &GenericBinaryArray<O>) -> Result<ArrayRef
     if let Ok(strings) = GenericStringArray::<O>::try_new(offsets, values, nulls) {
         return Ok(Arc::new(strings));
     }
-    // What is under a null, or outside of a slice, is no value.
+    // Bytes under a null, or outside of a slice, are not values.
     let strings: GenericStringArray<O> = bytes.iter().map(utf8).collect::<Result<_>>()?;
     Ok(Arc::new(strings))
 }
@@ -179,5 +179,5 @@ fn list<O: OffsetSizeTrait>(
 }
 
 #[cfg(test)]
-#[path = "text_tests.rs"]
+#[path = "strings_tests.rs"]
 mod tests;

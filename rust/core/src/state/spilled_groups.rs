@@ -1,8 +1,8 @@
-//! Groups that wait on the local disk, by ranges of the hash of their keys.
+//! Spilled groups: groups on the local disk, partitioned by ranges of the hash of their keys.
 //!
-//! Owns: runs (what a table held when it was spilled), where the rows of a range of the hash are in each run, and how many
-//! there are at most; bringing the rows of a range back.
-//! Does not own: the file's bytes (`spill`), when to spill and what becomes of a range (`shard::session`).
+//! Owns: runs (the content of a table when it was spilled), the position of each hash range in each run, an upper bound of
+//! a range's rows; reading the rows of a range back.
+//! Does not own: the file's bytes (`spill_file`), when to spill and how a range is processed (`shard::session`).
 //!
 //! A slot is a number of 24 bits out of the middle of a key's hash: the table's index uses the others. A run holds its
 //! groups in sections, each an equal range of slots. Sections are small enough to take a few of them at a time, so the
@@ -10,10 +10,10 @@
 //!
 //! Invariants:
 //! 1. rows of one key come back in the order of their runs: the order in which they were spilled;
-//! 2. [`SpilledGroups::at_most`] is never less than what a range of whole [`PARTS`] holds.
+//! 2. [`SpilledGroups::upper_bound`] is never less than what a range of whole [`PARTS`] holds.
 
-use super::growth::Coming;
-use super::spill::SpillFile;
+use super::memory_estimate::IncomingGroups;
+use super::spill_file::SpillFile;
 use super::table::GroupTable;
 use crate::Result;
 use crate::state::codec::hash_key;
@@ -39,16 +39,16 @@ fn slot(hash: u64) -> u32 {
     (hash >> 32) as u32 & (SLOTS - 1)
 }
 
-/// What a table held when it was spilled.
+/// The content of a table when it was spilled.
 #[derive(Debug)]
-struct Run {
+struct SpillRun {
     /// A section is this many bits of a slot.
     bits: u32,
     /// Where each section starts in the file, and where the last one ends.
     starts: Vec<u64>,
 }
 
-impl Run {
+impl SpillRun {
     /// The bytes of the sections that hold `slots`.
     fn bytes_of(&self, slots: &Range<u32>) -> Range<u64> {
         let shift = SLOT_BITS - self.bits;
@@ -56,9 +56,9 @@ impl Run {
     }
 }
 
-/// Rows that [`SpilledGroups::keep`] has put aside.
+/// Rows that [`SpilledGroups::keep`] has saved.
 #[derive(Debug)]
-pub struct Kept {
+pub struct SavedGroups {
     bytes: Range<u64>,
     rows: usize,
 }
@@ -67,14 +67,14 @@ pub struct Kept {
 #[derive(Debug)]
 pub struct SpilledGroups {
     file: SpillFile,
-    runs: Vec<Run>,
-    parts: Vec<Coming>,
+    runs: Vec<SpillRun>,
+    parts: Vec<IncomingGroups>,
 }
 
 impl SpilledGroups {
     /// Nothing yet, in a new file in the folder `dir`.
     pub fn create(dir: &Path) -> Result<Self> {
-        let parts = vec![Coming::NOTHING; PARTS as usize];
+        let parts = vec![IncomingGroups::NONE; PARTS as usize];
         Ok(Self { file: SpillFile::create(dir)?, runs: Vec::new(), parts })
     }
 
@@ -85,8 +85,8 @@ impl SpilledGroups {
 
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> u64 {
-        let runs: usize = self.runs.iter().map(|run| run.starts.capacity() * 8 + size_of::<Run>()).sum();
-        (runs + self.parts.capacity() * size_of::<Coming>()) as u64
+        let runs: usize = self.runs.iter().map(|run| run.starts.capacity() * 8 + size_of::<SpillRun>()).sum();
+        (runs + self.parts.capacity() * size_of::<IncomingGroups>()) as u64
     }
 
     /// Adds the groups of `table` as a run.
@@ -114,23 +114,23 @@ impl SpilledGroups {
                 let (key, row_len) = (table.key(i), table.row_len(i));
                 writer.push(key, row_len, |out| table.encode_row(i, out))?;
                 let part = &mut self.parts[(slot(table.hash(i)) / PART) as usize];
-                *part = part.and(Coming { groups: 1, key_bytes: key.len(), row_bytes: row_len });
+                *part = part.plus(IncomingGroups { groups: 1, key_bytes: key.len(), row_bytes: row_len });
             }
         }
         starts.push(writer.finish()?);
-        self.runs.push(Run { bits, starts });
+        self.runs.push(SpillRun { bits, starts });
         Ok(())
     }
 
-    /// What the slots hold at most: rows of a key in several runs count each. Parts that are not whole are estimated.
-    pub fn at_most(&self, slots: Range<u32>) -> Coming {
-        let mut sum = Coming::NOTHING;
+    /// An upper bound of the slots' content: rows of a key in several runs count each. Parts that are not whole are estimated.
+    pub fn upper_bound(&self, slots: Range<u32>) -> IncomingGroups {
+        let mut sum = IncomingGroups::NONE;
         for part in slots.start / PART..slots.end.div_ceil(PART) {
             let wanted = slots.end.min((part + 1) * PART) - slots.start.max(part * PART);
             let all = self.parts[part as usize];
             let share = |n: usize| (n as u64 * u64::from(wanted)).div_ceil(u64::from(PART));
             let share = |n: usize| usize::try_from(share(n)).unwrap_or(usize::MAX);
-            sum = sum.and(Coming {
+            sum = sum.plus(IncomingGroups {
                 groups: share(all.groups),
                 key_bytes: share(all.key_bytes),
                 row_bytes: share(all.row_bytes),
@@ -142,20 +142,20 @@ impl SpilledGroups {
     /// The end of the slots from `from` on with which `table` needs at most `limit` bytes; `from` if it is none. An empty
     /// table gets at least one slot.
     pub fn extent(&self, from: u32, table: &GroupTable, limit: u64) -> u32 {
-        let (mut end, mut coming) = (from, Coming::NOTHING);
+        let (mut end, mut incoming) = (from, IncomingGroups::NONE);
         while end < SLOTS {
             let next = (end / PART + 1) * PART;
-            let more = coming.and(self.at_most(end..next));
+            let more = incoming.plus(self.upper_bound(end..next));
             if table.need(more).most() > limit {
                 break;
             }
-            (end, coming) = (next, more);
+            (end, incoming) = (next, more);
         }
         if end > from || !table.is_empty() || from == SLOTS {
             return end;
         }
         let mut width = (from / PART + 1) * PART - from;
-        while width > 1 && table.need(self.at_most(from..from + width)).most() > limit {
+        while width > 1 && table.need(self.upper_bound(from..from + width)).most() > limit {
             width /= 2;
         }
         from + width
@@ -164,9 +164,9 @@ impl SpilledGroups {
     /// Joins the rows of `slots` into `table`, run by run. False as soon as it needs more than `limit` bytes: then the
     /// table holds a part of them.
     pub fn load(&self, slots: &Range<u32>, table: &mut GroupTable, limit: u64) -> Result<bool> {
-        let coming = self.at_most(slots.clone());
-        if table.need(coming).most() <= limit {
-            table.reserve(coming);
+        let incoming = self.upper_bound(slots.clone());
+        if table.need(incoming).most() <= limit {
+            table.reserve(incoming);
         }
         for run in &self.runs {
             let fits = self.file.read(run.bytes_of(slots), &mut |rows| {
@@ -176,7 +176,7 @@ impl SpilledGroups {
                     step.clear();
                     step.extend(hashed.filter(|(hash, ..)| slots.contains(&slot(*hash))));
                     table.merge_step(&step)?;
-                    if table.need(Coming::NOTHING).most() > limit {
+                    if table.need(IncomingGroups::NONE).most() > limit {
                         return Ok(false);
                     }
                 }
@@ -189,19 +189,19 @@ impl SpilledGroups {
         Ok(true)
     }
 
-    /// Puts the groups of `table` aside as they are.
-    pub fn keep(&mut self, table: &GroupTable) -> Result<Kept> {
+    /// Saves the groups of `table` unchanged.
+    pub fn keep(&mut self, table: &GroupTable) -> Result<SavedGroups> {
         let mut writer = self.file.writer();
         let start = writer.cut()?;
         for i in 0..table.len() {
             writer.push(table.key(i), table.row_len(i), |out| table.encode_row(i, out))?;
         }
-        Ok(Kept { bytes: start..writer.finish()?, rows: table.len() })
+        Ok(SavedGroups { bytes: start..writer.finish()?, rows: table.len() })
     }
 
-    /// Brings back what was put aside, into an empty table.
-    pub fn take(&self, kept: &Kept, table: &mut GroupTable) -> Result<()> {
-        table.reserve(Coming { groups: kept.rows, ..Coming::NOTHING });
+    /// Reads saved groups back into an empty table.
+    pub fn take(&self, kept: &SavedGroups, table: &mut GroupTable) -> Result<()> {
+        table.reserve(IncomingGroups { groups: kept.rows, ..IncomingGroups::NONE });
         self.file.read(kept.bytes.clone(), &mut |rows| {
             rows.iter().try_for_each(|(key, row)| table.load(key, row)).map(|()| true)
         })?;
@@ -210,5 +210,5 @@ impl SpilledGroups {
 }
 
 #[cfg(test)]
-#[path = "spilled_tests.rs"]
+#[path = "spilled_groups_tests.rs"]
 mod tests;

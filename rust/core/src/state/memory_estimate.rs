@@ -1,11 +1,11 @@
-//! What a table of groups takes while it grows.
+//! Estimates of the memory that a table of groups needs while it grows.
 //!
-//! Owns: the arithmetic of vectors and hash tables that double: their size afterwards, and the copy beside them.
-//! Does not own: the table (`table`), what is done when it is too much (`shard::session`).
+//! Owns: the arithmetic of vectors and hash tables that double: their size afterwards, and the old copy during the growth.
+//! Does not own: the table (`table`), the reaction to a lack of memory (`shard::session`).
 
-/// Groups on their way into a table, all of them counted as new.
+/// Sizes of groups that are about to be merged into a table, all of them counted as new.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Coming {
+pub struct IncomingGroups {
     /// Number of groups.
     pub groups: usize,
     /// Bytes of their keys.
@@ -14,13 +14,13 @@ pub struct Coming {
     pub row_bytes: usize,
 }
 
-impl Coming {
-    /// Nothing comes.
-    pub const NOTHING: Self = Self { groups: 0, key_bytes: 0, row_bytes: 0 };
+impl IncomingGroups {
+    /// No groups.
+    pub const NONE: Self = Self { groups: 0, key_bytes: 0, row_bytes: 0 };
 
-    /// Both.
+    /// The sum of both.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         Self {
             groups: self.groups + other.groups,
             key_bytes: self.key_bytes + other.key_bytes,
@@ -31,14 +31,14 @@ impl Coming {
 
 /// Bytes of memory that a table needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Need {
-    /// While groups come: the old and the new place of what grows.
+pub struct MemoryNeed {
+    /// While groups are merged: the old and the new memory of growing parts.
     pub merging: u64,
     /// While all groups are finished: beside the table the rows of the base, the change set and its encoding.
     pub finishing: u64,
 }
 
-impl Need {
+impl MemoryNeed {
     /// The larger of the two.
     pub fn most(self) -> u64 {
         self.merging.max(self.finishing)
@@ -47,12 +47,12 @@ impl Need {
 
 /// The sizes of all pieces of a table after its growth, and the largest piece that is copied meanwhile.
 #[derive(Debug, Default)]
-pub(super) struct Growth {
+pub(super) struct GrowthEstimate {
     after: usize,
     copied: usize,
 }
 
-impl Growth {
+impl GrowthEstimate {
     /// A vector of `len` elements of `width` bytes gets `more` of them.
     pub(super) fn of(&mut self, len: usize, more: usize, capacity: usize, width: usize) {
         if len + more <= capacity {
@@ -75,7 +75,7 @@ impl Growth {
         }
     }
 
-    /// So many bytes are there twice for a while.
+    /// So many bytes exist twice during the growth.
     pub(super) fn copies(&mut self, bytes: usize) {
         self.copied = self.copied.max(bytes);
     }
@@ -96,8 +96,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vector_doubles_and_is_there_twice_meanwhile() {
-        let mut growth = Growth::default();
+    fn a_vector_doubles_and_exists_twice_meanwhile() {
+        let mut growth = GrowthEstimate::default();
         growth.of(10, 6, 16, 8);
         assert_eq!((growth.after(), growth.peak()), (128, 128));
         growth.of(16, 1, 16, 8);
@@ -107,14 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_table_takes_no_more_than_was_foretold() {
+    fn a_hash_table_takes_no_more_than_estimated() {
         for (len, more) in [(0, 1), (3, 1), (100, 1), (1_000, 5_000), (14_336, 1)] {
             let mut table = hashbrown::HashTable::<u64>::new();
             table.reserve(len, |n| *n);
             for n in 0..len as u64 {
                 table.insert_unique(n, n, |n| *n);
             }
-            let mut growth = Growth::default();
+            let mut growth = GrowthEstimate::default();
             growth.of_index(len, more, table.capacity(), table.allocation_size(), size_of::<u64>());
             table.reserve(more, |n| *n);
             assert!(growth.after() >= table.allocation_size() as u64, "{len} and {more}");

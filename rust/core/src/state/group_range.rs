@@ -1,18 +1,18 @@
-//! Parts of a state: the entries of a range of key groups out of the RocksDB files of a base.
+//! Ranges of key groups: the entries of a range out of the RocksDB files of a base.
 //!
 //! Owns: which tables of a base a range needs, clipping a base to a range, and moving a range from one base into another
 //! state.
 //! Does not own: fetching the files (`read`), which bases and in which order (`shard`).
 //!
-//! RocksDB's own manifest lists the first and the last key of each table, so a base need not be here as a whole: it is
-//! opened without looking at its tables, and made to forget those beside the range before anything is read. A fault in
-//! that choice cannot lose an entry, only fail: what RocksDB does not forget must be here.
+//! RocksDB's own manifest lists the first and the last key of each table, so not all tables of a base must be local: it is
+//! opened without reading its tables, and the tables outside of the range are dropped from the manifest first. An error in
+//! that choice cannot lose an entry, only fail: every table left in the manifest must be local.
 //!
 //! Invariants:
 //! 1. a range needs every table that may hold one of its keys, both of the table's bounds inclusive, every table
 //!    of level 0 (RocksDB never forgets these), and the neighbours that share a bound with one of them (RocksDB forgets
 //!    neither without the other);
-//! 2. nothing is compacted before the entries are where they shall be;
+//! 2. nothing is compacted before the entries are in place;
 //! 3. after [`clip`] and [`export`] exactly the entries of the range are there, as they were before.
 //!
 //! Beside that: new tables from entries in order, and counting.
@@ -34,7 +34,7 @@ const AFTER_ALL: &[u8] = &[u8::MAX];
 
 /// A table as RocksDB's manifest lists it.
 #[derive(Debug)]
-struct Listed {
+struct TableMeta {
     name: String,
     level: i32,
     first: Vec<u8>,
@@ -117,7 +117,7 @@ fn export_part(db: &DB, groups: KeyGroupRange, into: &Path, shared: &SharedResou
 
 /// A new table, for [`KeyedState::ingest`].
 #[derive(Debug)]
-pub struct Table {
+pub struct IngestTable {
     /// Its file.
     pub path: PathBuf,
     /// Its first key, as it is on disk.
@@ -137,7 +137,7 @@ pub fn write_table(
     shared: &SharedResources,
     source: &str,
     entries: impl FnOnce(&mut dyn FnMut(Change<'_>) -> Result<()>) -> Result<()>,
-) -> Result<Option<Table>> {
+) -> Result<Option<IngestTable>> {
     let options = shared.options();
     let mut writer = SstFileWriter::create(&options);
     writer.open(path)?;
@@ -159,7 +159,7 @@ pub fn write_table(
     })?;
     let Some(first) = first else { return Ok(None) };
     writer.finish()?;
-    Ok(Some(Table { path: path.to_owned(), first, last, entries: count, bytes }))
+    Ok(Some(IngestTable { path: path.to_owned(), first, last, entries: count, bytes }))
 }
 
 /// Keys, and bytes of keys and values. Reads all of the state.
@@ -191,8 +191,8 @@ fn drop_absent(dir: &Path, want: KeyGroupRange, shared: &SharedResources) -> Res
     }
 }
 
-fn tables(db: &DB) -> Result<Vec<Listed>> {
-    let table = |file: rocksdb::LiveFile| Listed {
+fn tables(db: &DB) -> Result<Vec<TableMeta>> {
+    let table = |file: rocksdb::LiveFile| TableMeta {
         name: file.name.trim_start_matches('/').to_owned(),
         level: file.level,
         first: file.start_key.unwrap_or_default(),
@@ -203,15 +203,16 @@ fn tables(db: &DB) -> Result<Vec<Listed>> {
 }
 
 /// Which of `tables` are needed (invariant 1).
-fn needed(tables: &[Listed], groups: KeyGroupRange) -> Vec<bool> {
+fn needed(tables: &[TableMeta], groups: KeyGroupRange) -> Vec<bool> {
     let (start, end) = (groups.start.to_be_bytes(), groups.end.to_be_bytes());
-    let wanted = |t: &Listed| t.level == 0 || (t.first[..] < end[..] && t.last[..] >= start[..]);
+    let wanted = |t: &TableMeta| t.level == 0 || (t.first[..] < end[..] && t.last[..] >= start[..]);
     let mut needed: Vec<bool> = tables.iter().map(wanted).collect();
     loop {
         let more: Vec<usize> = (0..tables.len())
             .filter(|&i| {
-                let touches =
-                    |t: &Listed| t.level == tables[i].level && t.first <= tables[i].last && t.last >= tables[i].first;
+                let touches = |t: &TableMeta| {
+                    t.level == tables[i].level && t.first <= tables[i].last && t.last >= tables[i].first
+                };
                 !needed[i] && tables.iter().zip(&needed).any(|(t, &needed)| needed && touches(t))
             })
             .collect();
@@ -223,5 +224,5 @@ fn needed(tables: &[Listed], groups: KeyGroupRange) -> Vec<bool> {
 }
 
 #[cfg(test)]
-#[path = "part_tests.rs"]
+#[path = "group_range_tests.rs"]
 mod tests;

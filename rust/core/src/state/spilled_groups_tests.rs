@@ -121,12 +121,12 @@ fn invariant_2_no_range_of_whole_parts_holds_more_than_was_counted() {
         let (a, b) = (rng.random_range(0..PARTS), rng.random_range(0..PARTS));
         let slots = a.min(b) * PART..(a.max(b) + 1) * PART;
         table.release();
-        let most = spilled.at_most(slots.clone());
+        let most = spilled.upper_bound(slots.clone());
         let need = table.need(most).most();
         assert!(spilled.load(&slots, &mut table, u64::MAX).unwrap());
         let keys: usize = (0..table.len()).map(|i| table.key(i).len()).sum();
         assert!(table.len() <= most.groups && keys <= most.key_bytes);
-        assert!(table.need(Coming::NOTHING).most() <= need, "growth was foretold");
+        assert!(table.need(IncomingGroups::NONE).most() <= need, "growth was estimated");
     }
 }
 

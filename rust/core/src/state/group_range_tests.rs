@@ -1,4 +1,4 @@
-//! Parts of bases against the whole: exactly the entries of the range, whatever tables they are in.
+//! Ranges of bases against the whole: exactly the entries of the range, whatever tables they are in.
 
 use super::*;
 use crate::budget::MemoryBudget;
@@ -153,7 +153,7 @@ fn a_range_is_split_without_gap_or_overlap() {
     assert_eq!(split(range(7, 7), 4), [range(7, 7)]);
 }
 
-/// Whoever leaves out a table that is needed gets an error, not a smaller state.
+/// A missing table that is needed is an error, not a smaller state.
 #[test]
 fn p9_an_absent_table_is_an_error() {
     let (disk, shared) = (tempfile::tempdir().unwrap(), shared());
@@ -189,7 +189,7 @@ fn p9_a_damaged_manifest_is_an_error() {
 
 #[test]
 fn invariant_1_bounds_are_inclusive_and_neighbours_come_along() {
-    let table = |name: &str, level, first: &[u8], last: &[u8]| Listed {
+    let table = |name: &str, level, first: &[u8], last: &[u8]| TableMeta {
         name: name.into(),
         level,
         first: first.to_vec(),

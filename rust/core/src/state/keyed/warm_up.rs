@@ -1,14 +1,13 @@
-//! Loading what is on disk into the hot tier: all at once, or in steps between which others read and change.
+//! Warm-up: loading entries from disk into the hot tier, at once or in steps that interleave with reads and changes.
 //!
-//! Owns: the walk over RocksDB, and when the tier is complete by it.
-//! Does not own: whether and when it is done (`shard`).
+//! Owns: the scan of RocksDB, and whether the tier is complete after it.
+//! Does not own: when it runs (`shard`).
 //!
 //! Invariants of a [`WarmUp`]:
-//! 1. a step loads what is on disk at that moment, and no change comes in between: nothing old is loaded over something
-//!    newer;
-//! 2. the tier is complete after the last step only if nothing left it since the first one.
+//! 1. a step loads the entries on disk at that moment, without concurrent changes: an old value never replaces a newer one;
+//! 2. the tier is complete after the last step only if nothing was evicted since the first one.
 
-use super::copies::Copies;
+use super::read_through::ReadThroughBuffer;
 use super::{HotKey, HotTier, KeyedState, hash_key, split_key};
 use crate::error::Result;
 use rocksdb::ReadOptions;
@@ -20,7 +19,7 @@ const READ_STEP: usize = 256 << 10;
 const LOADED_AT_ONCE: usize = 256;
 const BYTES_AT_ONCE: usize = 64 << 10;
 
-/// How far the loading has come.
+/// Progress of a warm-up.
 #[derive(Debug)]
 pub struct WarmUp {
     /// The first key, in the form on disk, that was not looked at.
@@ -48,7 +47,7 @@ impl KeyedState {
         Ok(self.hot.is_complete())
     }
 
-    /// The beginning of a loading in steps; none if the tier is complete, or cannot be.
+    /// Starts a warm-up in steps; none if the tier is complete, or cannot become complete.
     pub fn begin_warm_up(&self) -> Option<WarmUp> {
         let keys = self.db.property_int_value("rocksdb.estimate-num-keys").ok().flatten().unwrap_or(0);
         // A guess far above the limit saves the attempt; entries take 32 bytes and more.
@@ -57,7 +56,7 @@ impl KeyedState {
         (fits && !self.hot.is_complete()).then_some(warm)
     }
 
-    /// One step, of so many entries. False after the last one: all is loaded, or there is no room for more.
+    /// One step, of so many entries. False after the last one: all is loaded, or the tier is full.
     pub fn warm_up_step(&mut self, warm: &mut WarmUp, max_entries: usize) -> Result<bool> {
         self.check()?;
         let mut options = ReadOptions::default();
@@ -65,7 +64,7 @@ impl KeyedState {
         options.set_readahead_size(if max_entries == usize::MAX { READ_ALL } else { READ_STEP });
         let mut iterator = self.db.raw_iterator_opt(options);
         iterator.seek(&warm.next);
-        let (mut fits, mut left, mut copies) = (true, max_entries.max(1), Copies::default());
+        let (mut fits, mut left, mut copies) = (true, max_entries.max(1), ReadThroughBuffer::default());
         loop {
             let item = iterator.item();
             if copies.len() == LOADED_AT_ONCE || copies.bytes() >= BYTES_AT_ONCE || left == 0 || item.is_none() {
