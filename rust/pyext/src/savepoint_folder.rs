@@ -13,8 +13,8 @@ use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::metrics::SharedMetrics;
 use fastchangelog_core::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle, StateId};
 use fastchangelog_core::shard::savepoint::{
-    Columns, Export, SavepointForm, SavepointProgress, attended, attended_to_the_end, check_objects, check_savepoint,
-    read_savepoint,
+    Export, ExportColumns, SavepointForm, SavepointProgress, attended, attended_to_the_end, check_objects,
+    check_savepoint, read_savepoint,
 };
 use fastchangelog_core::shard::{Rescaler, Sources};
 use fastchangelog_core::state::aggregate::{AggPlan, AggSpec};
@@ -203,10 +203,12 @@ impl SavepointFolder {
     ) -> PyResult<SavepointEntries> {
         let types = types.map(PySchema::into_inner);
         let columns = enter(py, |_| match (spec, state, &types) {
-            (Some(spec), None, None) => Ok(Columns::Aggregates(Arc::new(AggPlan::new(&AggSpec::from_json(spec)?)?))),
+            (Some(spec), None, None) => {
+                Ok(ExportColumns::Aggregates(Arc::new(AggPlan::new(&AggSpec::from_json(spec)?)?)))
+            }
             (None, Some(state), Some(types)) => {
                 let [key, value] = self::types(types)?;
-                Ok(Columns::Values(StateId(state), Box::new(TypedEntries::new(key, value)?)))
+                Ok(ExportColumns::Values(StateId(state), Box::new(TypedEntries::new(key, value)?)))
             }
             _ => Err(Error::internal("entries are of aggregates, or of a state with types")),
         })?;

@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
 use crate::read::ObjectCache;
-use crate::shard::Beginning;
+use crate::shard::InitialState;
 use crate::store::credentials::{Provider, SuppliedCredentials};
 use crate::store::{Store, state_folder};
 use crate::write::LogWriter;
@@ -44,7 +44,7 @@ pub(super) struct Start {
     /// Key groups of the state.
     pub(super) groups: u16,
     /// What shards without a handle begin with; none = with nothing.
-    pub(super) beginning: Option<Arc<Beginning>>,
+    pub(super) initial_state: Option<Arc<InitialState>>,
 }
 
 /// One folder, with the settings that it was made with.

@@ -24,7 +24,7 @@ use crate::format::handle::{decode_handle, encode_handle};
 use crate::metrics::{Metrics, SharedMetrics};
 use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
-use crate::shard::{Placement, Shard, ShardContext, Surroundings};
+use crate::shard::{Placement, SessionEnvironment, Shard, ShardContext};
 use crate::state::aggregate::{AggPlan, AggSpec};
 use crate::state::rocks::SharedResources;
 use crate::store::Background;
@@ -132,24 +132,24 @@ impl Engine {
         let plan = self.plan(&request.spec)?;
         if request.ephemeral {
             let options = Options::from_map(&request.options)?;
-            return Ok(Session::ephemeral(plan, self.surroundings(&options)));
+            return Ok(Session::ephemeral(plan, self.session_environment(&options)));
         }
         let handle = request.handle.as_deref().map(parse_handle).transpose()?;
         let folder = self.folders.folder(&self.ground, request)?;
         // Before anything is written that later starts have to follow.
         Placement::new(request.shard, request.shards, folder.options.max_parallelism)?;
-        let (groups, beginning) = match &handle {
+        let (groups, initial_state) = match &handle {
             Some(handle) => (handle.max_parallelism, None),
             None => {
                 let start = start_of(&self.ground, &folder, request)?;
-                (start.groups, start.beginning)
+                (start.groups, start.initial_state)
             }
         };
         note_grace(&self.ground, &folder)?;
         check_groups(&folder, request, groups)?;
         let shard = self.shard(request, &folder, groups)?;
-        if let Some(beginning) = beginning {
-            shard.begin_with(beginning);
+        if let Some(initial_state) = initial_state {
+            shard.set_initial_state(initial_state);
         }
         shard.expect(handle.as_ref());
         self.divide_memory();
@@ -162,8 +162,8 @@ impl Engine {
     }
 
     /// What a session without a shard needs.
-    fn surroundings(&self, options: &Options) -> Surroundings {
-        Surroundings {
+    fn session_environment(&self, options: &Options) -> SessionEnvironment {
+        SessionEnvironment {
             budget: Arc::clone(&self.ground.budget),
             dir: self.local_dir.join(SPILL),
             metrics: Arc::clone(&self.ground.metrics),

@@ -14,7 +14,7 @@ use super::request::OpenRequest;
 use crate::error::{Error, Result};
 use crate::format::{FolderNote, decode_note, encode_note};
 use crate::model::ids::default_max_parallelism;
-use crate::shard::Beginning;
+use crate::shard::InitialState;
 use crate::store::FOLDER_META;
 use std::sync::Arc;
 
@@ -60,30 +60,31 @@ fn write_note(ground: &Ground, folder: &Folder, note: &FolderNote) -> Result<()>
         .map_err(|e| e.context(format!("cannot write to the state folder {}", store.uri())))
 }
 
-fn read(ground: &Ground, folder: &Folder, from: &str) -> Result<Beginning> {
-    let beginning = folder.sibling(ground, from).and_then(|store| ground.runtime.block_on(Beginning::read(store)));
-    beginning.map_err(|e| e.context("option `start_from`"))
+fn read(ground: &Ground, folder: &Folder, from: &str) -> Result<InitialState> {
+    let initial_state =
+        folder.sibling(ground, from).and_then(|store| ground.runtime.block_on(InitialState::read(store)));
+    initial_state.map_err(|e| e.context("option `start_from`"))
 }
 
-fn id(beginning: &Beginning) -> String {
-    beginning.savepoint().id.to_string()
+fn id(initial_state: &InitialState) -> String {
+    initial_state.savepoint().id.to_string()
 }
 
 /// A start after the first one.
 fn again(ground: &Ground, folder: &Folder, note: FolderNote) -> Result<Start> {
     let (asked, uri) = (&folder.options.start_from, folder.store.uri());
-    let beginning = match note.start_from {
+    let initial_state = match note.start_from {
         Some((from, noted)) => {
-            let beginning = read(ground, folder, if asked.is_empty() { &from } else { asked })?;
-            if id(&beginning) != noted {
+            let initial_state = read(ground, folder, if asked.is_empty() { &from } else { asked })?;
+            if id(&initial_state) != noted {
                 return Err(Error::invalid(format!(
                     "the state {uri} began with the savepoint {noted} in {from}, which some shards have yet to read, \
                      but {} holds the savepoint {}; give back the one it began with",
-                    beginning.uri(),
-                    id(&beginning)
+                    initial_state.uri(),
+                    id(&initial_state)
                 )));
             }
-            Some(Arc::new(beginning))
+            Some(Arc::new(initial_state))
         }
         None if !asked.is_empty() => {
             return Err(Error::invalid(format!(
@@ -93,15 +94,15 @@ fn again(ground: &Ground, folder: &Folder, note: FolderNote) -> Result<Start> {
         }
         None => None,
     };
-    Ok(Start { groups: note.max_parallelism, beginning })
+    Ok(Start { groups: note.max_parallelism, initial_state })
 }
 
 /// The first start: writes what later ones, and sweeps, need to know. Finds an unusable store before any work is done.
 fn first(ground: &Ground, folder: &Folder, request: &OpenRequest) -> Result<Start> {
     let asked = &folder.options.start_from;
-    let beginning = if asked.is_empty() { None } else { Some(read(ground, folder, asked)?) };
-    let groups = match &beginning {
-        Some(beginning) => beginning.savepoint().max_parallelism,
+    let initial_state = if asked.is_empty() { None } else { Some(read(ground, folder, asked)?) };
+    let groups = match &initial_state {
+        Some(initial_state) => initial_state.savepoint().max_parallelism,
         None => asked_groups(folder.options.max_parallelism, request.shards)?,
     };
     // Refused here, the note would have to be taken back.
@@ -113,10 +114,10 @@ fn first(ground: &Ground, folder: &Folder, request: &OpenRequest) -> Result<Star
         shards: request.shards,
         max_parallelism: groups,
         sweep_grace_seconds: folder.options.sweep_grace.as_secs(),
-        start_from: beginning.as_ref().map(|beginning| (beginning.uri().to_owned(), id(beginning))),
+        start_from: initial_state.as_ref().map(|initial_state| (initial_state.uri().to_owned(), id(initial_state))),
     };
     write_note(ground, folder, &note)?;
-    Ok(Start { groups, beginning: beginning.map(Arc::new) })
+    Ok(Start { groups, initial_state: initial_state.map(Arc::new) })
 }
 
 /// The key groups that the map side splits rows for.

@@ -52,7 +52,7 @@ use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
 use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
-use crate::shard::{Beginning, Placement, Shard, ShardContext};
+use crate::shard::{InitialState, Placement, Shard, ShardContext};
 use crate::state::rocks::SharedResources;
 use crate::store::transfer::start_io_threads;
 use crate::store::{Background, Store};
@@ -190,7 +190,7 @@ impl LocalState {
                 None => match &request.savepoint {
                     Some(savepoint) => {
                         let begun =
-                            take_savepoint::begin(&shard, runtime.block_on(Beginning::read(savepoint.clone()))?)?;
+                            take_savepoint::begin(&shard, runtime.block_on(InitialState::read(savepoint.clone()))?)?;
                         let catalog = Catalog::parse(&begun.schema)?;
                         first = Some(begun);
                         catalog
@@ -215,7 +215,7 @@ impl LocalState {
                 tracing::info!(state = store.uri(), writer = chain.epoch(), "opened");
                 Some(chain)
             };
-            shard.warm_up_behind();
+            shard.warm_up_in_background();
             let limit = shard.context().budget.limit() / LAYERS_SHARE;
             let core = Core::new(shard, store, runtime.handle().clone(), catalog, chain, handle.cloned(), limit);
             return Self::start(Arc::new(core), runtime, place);

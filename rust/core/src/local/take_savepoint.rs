@@ -8,7 +8,7 @@ use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle};
 use crate::shard::savepoint::{SavepointForm, SavepointProgress, attended_to_the_end};
-use crate::shard::{Beginning, Rescaler, Shard, Sources};
+use crate::shard::{InitialState, Rescaler, Shard, Sources};
 use crate::store::Store;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,17 +43,17 @@ impl LocalState {
 }
 
 /// The first version of a new state, out of a savepoint: durable and live.
-pub(super) fn begin(shard: &Arc<Shard>, beginning: Beginning) -> Result<ShardHandle> {
-    let savepoint = beginning.savepoint();
+pub(super) fn begin(shard: &Arc<Shard>, initial_state: InitialState) -> Result<ShardHandle> {
+    let savepoint = initial_state.savepoint();
     let (schema_id, schema) = (savepoint.schema_id, savepoint.schema.clone());
     if savepoint.max_parallelism != 1 {
         return Err(Error::invalid(format!(
             "the savepoint {} is of a query, which `grouped` starts from it (option `start_from`); open_state takes \
              savepoints of its own states",
-            beginning.uri()
+            initial_state.uri()
         )));
     }
-    shard.begin_with(Arc::new(beginning));
+    shard.set_initial_state(Arc::new(initial_state));
     shard.make_live(None, BatchId(0), (schema_id, &schema))?;
     let handle = shard.first_handle(BatchId(0), (schema_id, &schema))?;
     shard.make_live(Some(&handle), BatchId(1), (schema_id, &schema))?;

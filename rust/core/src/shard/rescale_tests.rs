@@ -14,7 +14,7 @@ use crate::model::{
     BatchId, Change, InstanceId, KeyGroup, Op, SegmentRef, ShardHandle, StateId, VersionId, shard_range,
 };
 use crate::shard::testing::seeds;
-use crate::snapshot::{Inventory, Pushing, Stamp, push};
+use crate::snapshot::{Inventory, PushContext, Stamp, push};
 use crate::state::group_range::count;
 use crate::store::fault::{Fault, FaultStore, Operation};
 use crate::store::{Background, index_name, log_name};
@@ -145,7 +145,7 @@ impl World {
         writer.keyed.checkpoint(&dir).unwrap();
         let (r, h) = (&self.rescaler, &writer.handle);
         let background = Background::new(&Options::default(), SystemClock::shared(), SharedMetrics::clone(&r.metrics));
-        let how = Pushing {
+        let how = PushContext {
             store: &r.store,
             // Packed or not, a base is a base.
             pack_below: (self.made as u64 % 2) << 20,

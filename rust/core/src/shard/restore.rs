@@ -29,10 +29,10 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A state that is not live yet: its folder goes with it, unless it is [`Building::done`].
-struct Building(Option<KeyedState>);
+/// A state that is not live yet: dropped with its folder, unless it is [`UnfinishedState::done`].
+struct UnfinishedState(Option<KeyedState>);
 
-impl Building {
+impl UnfinishedState {
     fn keyed(&mut self) -> Result<&mut KeyedState> {
         self.0.as_mut().ok_or_else(|| Error::internal("a restored state was taken twice"))
     }
@@ -55,7 +55,7 @@ impl Applied {
     }
 }
 
-impl Drop for Building {
+impl Drop for UnfinishedState {
     fn drop(&mut self) {
         if let Some(keyed) = self.0.take() {
             destroy(keyed);
@@ -94,7 +94,7 @@ impl Shard {
             None => (KeyedState::create(&dir, &context.resources)?, Inventory::default()),
             Some(base) => self.bring(handle, base, &dir, &progress)?,
         };
-        let mut building = Building(Some(keyed));
+        let mut building = UnfinishedState(Some(keyed));
         let fetched = start.elapsed();
         context.failpoints.hit("restore.base-done")?;
 

@@ -32,7 +32,7 @@ pub(super) const CONCURRENT_FILES: usize = 4;
 
 /// How bases are uploaded.
 #[derive(Clone)]
-pub struct Pushing<'a> {
+pub struct PushContext<'a> {
     /// Where to.
     pub store: &'a Store,
     /// Tables smaller than this share objects.
@@ -63,7 +63,7 @@ pub struct Stamp {
 ///
 /// When one upload fails, those under way are brought to their end (a cut-off upload would leave parts that no listing
 /// shows), no further one starts, and the first error is returned. A later push is independent of this one.
-pub async fn push(how: &Pushing<'_>, dir: &Path, known: &Inventory, stamp: Stamp) -> Result<(BaseRef, Inventory)> {
+pub async fn push(how: &PushContext<'_>, dir: &Path, known: &Inventory, stamp: Stamp) -> Result<(BaseRef, Inventory)> {
     // 1. what is there, and what of it is known
     let (files, Plan { known, uploads }) = survey(dir, known, how.pack_below).await?;
 
@@ -122,7 +122,7 @@ async fn survey(dir: &Path, known: &Inventory, below: u64) -> Result<(hardlink::
     .await
 }
 
-impl Pushing<'_> {
+impl PushContext<'_> {
     /// The places of `files` after their upload; none when another upload has failed meanwhile.
     async fn unless_failed(&self, failed: &AtomicBool, files: Vec<&LargeFile>) -> Result<Vec<ManifestFile>> {
         let _slot = self.background.slot().await?;

@@ -19,7 +19,7 @@ mod take;
 mod target;
 mod verify;
 
-pub use export::{Columns, Export};
+pub use export::{Export, ExportColumns};
 pub use load::read_savepoint;
 pub use progress::{SavepointProgress, attended, attended_to_the_end};
 pub use take::SavepointForm;

@@ -1,6 +1,6 @@
 //! How far a long piece of work is.
 //!
-//! Owns: two counters that whoever shows them reads at any time, asking now and then whether to go on, and the word that
+//! Owns: two counters that any thread may read, the periodic check whether to continue, and the word that
 //! it shall not.
 //! Does not own: showing them.
 

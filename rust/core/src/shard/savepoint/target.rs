@@ -60,7 +60,7 @@ impl<'a> Target<'a> {
 
     /// Takes the empty folder `store` for one savepoint.
     async fn claim(store: &'a Store, progress: &'a SavepointProgress) -> Result<Self> {
-        // Looked at first, so that nothing is written to a folder of somebody else.
+        // Checked first, so that nothing is written to a folder of another owner.
         empty(store, false).await?;
         store.check().await?;
         let random = Bytes::from(InstanceId::random().to_string());

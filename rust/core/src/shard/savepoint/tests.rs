@@ -178,7 +178,7 @@ async fn a_missing_or_changed_file_is_named_with_its_remedy() {
                 let before = world.files();
                 let error = match from.load_savepoint(&taken, all, &dir).await {
                     Err(error) => error,
-                    // The bytes between what handles name in a log object are read by nobody.
+                    // The bytes between the segments that handles name in a log object are never read.
                     Ok(state) => {
                         assert!(form == SavepointForm::Native && change == "flipped", "{change} {}", object.name);
                         world.check(&state, all, "an unused byte differs");
@@ -322,7 +322,7 @@ async fn a_folder_is_one_savepoints_alone() {
         assert_eq!(found.1, [], "the other one's is whole");
         let error = take(world, &sources, form, &target).await.unwrap_err();
         assert!(error.message().contains("it has a savepoint"), "{error}");
-        // Killed: nobody took anything back.
+        // Killed: nothing was cleaned up.
         target.delete(SAVEPOINT).await.unwrap();
         target.put_overwrite(SAVEPOINT_CLAIM, "x".into()).await.unwrap();
         let error = take(world, &sources, form, &target).await.unwrap_err();
@@ -361,7 +361,7 @@ async fn a_savepoint_has_a_folder_of_its_own_and_its_sources_are_whole() {
         assert!(error.message().contains("`mine`") && error.message().contains("new folder"), "{error}");
     }
     assert_eq!(std::fs::read(disk.path().join("mine")).unwrap(), b"x");
-    // Somebody deletes an object that a handle names.
+    // An object that a handle names is deleted.
     let lost = world.rescaler.objects_of(sources.handles()).await.unwrap().swap_remove(0);
     world.rescaler.store.delete(&lost.name).await.unwrap();
     for form in FORMS {

@@ -185,10 +185,10 @@ fn p7_a_batch_larger_than_memory_is_exact_whatever_its_history() {
                 if let Some(found) = found {
                     assert!(found == expected, "seed {seed}: results of batch {batch}, {end:?}");
                 }
-                let numbers = &committed.metrics;
-                assert_eq!(numbers["keys_updated"], expected.len() as u64);
+                let counters = &committed.metrics;
+                assert_eq!(counters["keys_updated"], expected.len() as u64);
                 if n == 5_000 {
-                    assert!(numbers["spills"] > 0 && numbers["spilled_bytes"] > 0 && numbers["ranges"] > 1);
+                    assert!(counters["spills"] > 0 && counters["spilled_bytes"] > 0 && counters["ranges"] > 1);
                 }
                 let handle = handle(&committed);
                 assert_eq!(handle.state_keys, next.len() as u64, "seed {seed}: batch {batch}, {end:?}");
@@ -403,7 +403,7 @@ fn a_batch_larger_than_memory_that_changes_nothing_keeps_its_version() {
 fn a_session_without_a_shard_is_bounded_too() {
     let mut rng = StdRng::seed_from_u64(11);
     let dir = tempfile::tempdir().unwrap();
-    let surroundings = Surroundings {
+    let session_environment = SessionEnvironment {
         budget: MemoryBudget::new(64 << 20),
         dir: dir.path().join("spill"),
         metrics: SharedMetrics::default(),
@@ -413,14 +413,14 @@ fn a_session_without_a_shard_is_bounded_too() {
     };
     let rows = random_rows(&mut rng, 6_000, 3_000);
     let expected = apply(&rows, &mut Groups::new());
-    let mut session = Session::ephemeral(plan(), surroundings.clone());
+    let mut session = Session::ephemeral(plan(), session_environment.clone());
     payloads(&rows).iter().for_each(|payload| session.merge(payload).unwrap());
-    assert!(surroundings.metrics.spills.get() > 0);
+    assert!(session_environment.metrics.spills.get() > 0);
     assert!(collect(session.finish().unwrap()).unwrap() == expected);
     let committed = session.commit().unwrap();
     assert!(committed.handle.is_none() && committed.metrics["ranges"] > 1);
     drop(session);
-    assert_eq!(folders(&surroundings.dir), [""; 0]);
+    assert_eq!(folders(&session_environment.dir), [""; 0]);
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn invariant_5_a_state_whose_write_failed_is_dropped_at_once() {
     // RocksDB takes no writes after a failed flush; a change has to be flushed again.
     let next = extend(&shard, Some(&version), &changes(&mut rng, 50, KEYS));
     open(&shard, Some(&next.handle)).unwrap();
-    shard.control.lock().distrusted = None;
+    shard.control.lock().disk_failure_epoch = None;
     failed_run(&shard);
     assert!(!is_live(&shard), "its entries may be lost");
     open(&shard, Some(&next.handle)).unwrap();

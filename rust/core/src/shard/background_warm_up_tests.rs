@@ -28,7 +28,7 @@ fn a_lazily_restored_shard_serves_first_and_loads_afterwards() {
     open(&shard, Some(&version.handle)).unwrap();
     assert!(!is_complete(&shard));
     assert_is(&shard, &version.model, KEYS, "before the loading");
-    shard.warm_up_behind();
+    shard.warm_up_in_background();
     while shard.warming.load(Ordering::Acquire) {
         std::thread::yield_now();
     }
@@ -37,7 +37,7 @@ fn a_lazily_restored_shard_serves_first_and_loads_afterwards() {
     assert_is(&shard, &version.model, KEYS, "after it");
     assert_eq!(world.metrics.rocksdb_reads.get(), reads);
     // Nothing is left to do.
-    shard.warm_up_behind();
+    shard.warm_up_in_background();
     assert!(!shard.warming.load(Ordering::Acquire));
 }
 

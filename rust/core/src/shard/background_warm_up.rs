@@ -1,15 +1,15 @@
-//! The hot tier of a restored shard, loaded after its first session instead of before it.
+//! Background warm-up: the hot tier of a lazily restored shard is loaded after its first session.
 //!
-//! Owns: when a lazily restored shard loads what is on its disk, and in which portions.
+//! Owns: when a lazily restored shard loads its entries from disk, and in which portions.
 //! Does not own: the loading (`state`), the restore (`restore`).
 //!
 //! A look-up in RocksDB costs tens of microseconds when its block is not in memory, loading a key costs about a third of
-//! one: who looks a part of the keys up is faster without waiting for all of them. A batch has the machine for itself, so
-//! the loading begins when a session has ended.
+//! that: a batch that looks up a part of the keys is faster without waiting for all of them. A batch has the machine for
+//! itself, so the loading starts when a session has ended.
 //!
 //! Invariants:
 //! 1. the loading belongs to the live state and ends with it; a state that replaces it is not touched;
-//! 2. nobody waits for it longer than for one portion;
+//! 2. no session waits for it longer than for one portion;
 //! 3. it does not keep a shard alive.
 
 use super::Shard;
@@ -22,7 +22,7 @@ const PORTION: usize = 4_096;
 
 impl Shard {
     /// Loads the rest of a lazily restored state in the background, unless that goes on already.
-    pub(crate) fn warm_up_behind(self: &Arc<Self>) {
+    pub(crate) fn warm_up_in_background(self: &Arc<Self>) {
         let cold = self.live.try_read().is_some_and(|live| live.as_ref().is_some_and(|live| live.cold.is_some()));
         if !cold || self.warming.swap(true, Ordering::AcqRel) {
             return;
@@ -40,7 +40,7 @@ impl Shard {
     fn warm_up_turn(shard: &Weak<Self>) -> bool {
         let Some(shard) = shard.upgrade() else { return false };
         shard.warm_up_portion().unwrap_or_else(|error| {
-            // Whoever needs what could not be read gets the error.
+            // A look-up of what could not be read returns the error.
             tracing::warn!(shard = %shard.id, %error, "the hot tier could not be loaded; look-ups go to the local disk");
             false
         })
@@ -53,7 +53,7 @@ impl Shard {
         let Some(mut warm) = live.cold.take() else { return Ok(false) };
         if live.keyed.warm_up_step(&mut warm, PORTION)? {
             live.cold = Some(warm);
-            // Those who wait for the lock go first.
+            // Waiting sessions get the lock first.
             drop(guard);
             return Ok(true);
         }
@@ -64,5 +64,5 @@ impl Shard {
 }
 
 #[cfg(test)]
-#[path = "warm_tests.rs"]
+#[path = "background_warm_up_tests.rs"]
 mod tests;

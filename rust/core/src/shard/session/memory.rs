@@ -1,34 +1,34 @@
 //! The memory of one session.
 //!
 //! Owns: how much a session may use now, and its reservation in the budget of the process.
-//! Does not own: what is done when that is not enough (`groups`, `ranges`), the budget itself.
+//! Does not own: the reaction to a lack of memory (`groups`, `ranges`), the budget itself.
 
 use crate::budget::{Member, MemoryBudget, MemoryUser, Reservation};
 use std::sync::Arc;
 
 /// Of the budget, what all sessions may use together (1/n), unless option `session_memory` says something else.
 const SESSIONS_SHARE: u64 = 2;
-/// Of the budget (1/n): growth after which caches are asked to give memory back.
+/// Of the budget (1/n): growth after which caches are asked to free memory.
 const STEP_SHARE: u64 = 32;
 
 /// The memory of one session.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct SessionMemory {
     member: Member,
     held: Reservation,
     /// Option `session_memory`; 0 = a share of the budget.
     fixed: u64,
-    /// Bytes held when caches were asked to give memory back.
-    relieved: u64,
+    /// Bytes held when caches were last asked to free memory.
+    reclaimed_at: u64,
 }
 
-impl Room {
+impl SessionMemory {
     pub(super) fn new(budget: &Arc<MemoryBudget>, fixed: u64) -> Self {
         Self {
             member: budget.join(MemoryUser::Sessions),
             held: budget.reserve(MemoryUser::Sessions, 0),
             fixed,
-            relieved: 0,
+            reclaimed_at: 0,
         }
     }
 
@@ -44,13 +44,13 @@ impl Room {
     pub(super) fn hold(&mut self, bytes: u64) {
         self.held.resize(bytes);
         let budget = self.member.budget();
-        if bytes > self.relieved.saturating_add(budget.limit() / STEP_SHARE) {
-            self.relieved = bytes;
+        if bytes > self.reclaimed_at.saturating_add(budget.limit() / STEP_SHARE) {
+            self.reclaimed_at = bytes;
             budget.reclaim();
         }
     }
 
-    /// Up to `bytes` of what the session holds, for one who outlives it.
+    /// Splits off up to `bytes` of the session's memory, for an owner that outlives the session.
     pub(super) fn split(&mut self, bytes: u64) -> Reservation {
         self.held.split(bytes)
     }

@@ -1,15 +1,15 @@
-//! The numbers of one session, by name.
+//! The counters of one session, by name.
 //!
-//! Owns: adding up. Does not own: the counters of the process (`metrics`).
+//! Owns: their sums. Does not own: the counters of the process (`metrics`).
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// A session's own numbers.
+/// A session's own counters.
 #[derive(Debug, Default)]
-pub(super) struct Numbers(BTreeMap<String, u64>);
+pub(super) struct SessionCounters(BTreeMap<String, u64>);
 
-impl Numbers {
+impl SessionCounters {
     /// Adds `n` to the number of this name.
     pub(super) fn count(&mut self, name: &str, n: u64) {
         *self.0.entry(name.to_owned()).or_default() += n;

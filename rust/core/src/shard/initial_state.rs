@@ -1,20 +1,20 @@
-//! A shard whose first version is what a savepoint holds.
+//! The initial state of a shard, loaded from a savepoint.
 //!
 //! Owns: the checks that the savepoint is of this state's kind, and the base that makes its first handle self-contained.
-//! Does not own: reading the savepoint (`savepoint`), which folder it is in and when a shard may begin with it (`engine`,
+//! Does not own: reading the savepoint (`savepoint`), its folder and when a shard may start from it (`engine`,
 //! `local`).
 //!
 //! Invariants:
 //! 1. no handle names anything of the savepoint: all that was loaded is in the bucket, as a base of this state's own,
 //!    before a session sees it (P2). The savepoint may be deleted once every shard has a handle;
 //! 2. the number of shards need not be the one the savepoint was taken of; the number of key groups must;
-//! 3. a shard whose state was begun stays at it until a version made from it is handed back: repeated first batches
-//!    begin with the same base.
+//! 3. a shard with an initial state keeps it until Spark hands back a version made from it: repeated first batches start
+//!    from the same base.
 
 use super::lineage::Lineage;
 use super::rescale::{RangeState, Rescaler};
 use super::savepoint::read_savepoint;
-use super::seal::Title;
+use super::seal::HandleMeta;
 use super::{Shard, destroy};
 use crate::error::{Error, Result};
 use crate::model::{InstanceId, Savepoint, ShardHandle, VersionId};
@@ -28,14 +28,14 @@ use std::sync::atomic::Ordering;
 /// Dirty entries written to RocksDB at a time.
 const FLUSH_CHUNK: usize = 100_000;
 
-/// A savepoint that shards begin with.
+/// A savepoint that shards start from.
 #[derive(Debug)]
-pub struct Beginning {
+pub struct InitialState {
     store: Store,
     savepoint: Savepoint,
 }
 
-impl Beginning {
+impl InitialState {
     /// Reads the savepoint in the folder `store`.
     pub async fn read(store: Store) -> Result<Self> {
         let savepoint = read_savepoint(&store).await?;
@@ -54,18 +54,18 @@ impl Beginning {
 }
 
 impl Shard {
-    /// Says what the first version of this shard is, if it has no handle yet. Only the first call counts.
-    pub fn begin_with(&self, beginning: Arc<Beginning>) {
-        let _ = self.beginning.set(beginning);
+    /// Sets the first version of this shard, if it has no handle yet. Only the first call counts.
+    pub fn set_initial_state(&self, initial_state: Arc<InitialState>) {
+        let _ = self.initial_state.set(initial_state);
     }
 
     /// Fetches this shard's part of the savepoint and gives it a base of its own.
-    pub(super) fn load(&self, beginning: &Beginning, schema: (u64, &str)) -> Result<InstanceId> {
-        self.check_beginning(beginning, schema)?;
+    pub(super) fn load(&self, initial_state: &InitialState, schema: (u64, &str)) -> Result<InstanceId> {
+        self.check_initial_state(initial_state, schema)?;
         let context = &self.context;
         context.failpoints.hit("beginning.load")?;
         let from = Rescaler {
-            store: beginning.store.clone(),
+            store: initial_state.store.clone(),
             cache: None,
             resources: context.resources.clone(),
             metrics: Arc::clone(&context.metrics),
@@ -73,23 +73,23 @@ impl Shard {
         };
         let dir = self.fresh_dir()?;
         let groups = self.placement.key_groups();
-        let state = context.runtime.block_on(from.load_savepoint(&beginning.savepoint, groups, &dir))?;
+        let state = context.runtime.block_on(from.load_savepoint(&initial_state.savepoint, groups, &dir))?;
         let checkpoint = context.dir.join(format!("checkpoint-{}", VersionId::random()));
         let based = self.give_base(state, &checkpoint);
         let _ = std::fs::remove_dir_all(&checkpoint);
         let (state, instance, lineage, inventory) = based?;
-        tracing::info!(shard = %self.id, savepoint = beginning.uri(), keys = state.keys, "begun with a savepoint");
+        tracing::info!(shard = %self.id, savepoint = initial_state.uri(), keys = state.keys, "begun with a savepoint");
         self.install(state.keyed, instance, None, lineage, inventory, (state.keys, state.bytes))?;
         Ok(instance)
     }
 
-    fn check_beginning(&self, beginning: &Beginning, (schema_id, schema): (u64, &str)) -> Result<()> {
-        let Savepoint { max_parallelism, schema_id: stored, schema: old, .. } = &beginning.savepoint;
+    fn check_initial_state(&self, initial_state: &InitialState, (schema_id, schema): (u64, &str)) -> Result<()> {
+        let Savepoint { max_parallelism, schema_id: stored, schema: old, .. } = &initial_state.savepoint;
         if *max_parallelism != self.placement.max_parallelism {
             return Err(Error::invalid(format!(
                 "the savepoint {} has {max_parallelism} key groups, which are fixed for ever, but this state would have {}; \
                  set the option `max_parallelism` = {max_parallelism}",
-                beginning.uri(),
+                initial_state.uri(),
                 self.placement.max_parallelism
             )));
         }
@@ -98,7 +98,7 @@ impl Shard {
             return Err(Error::schema(format!(
                 "the query is not the one whose state is in the savepoint {}: {difference}; start from a savepoint of this \
                  query, or without one",
-                beginning.uri()
+                initial_state.uri()
             )));
         }
         Ok(())
@@ -138,12 +138,12 @@ impl Shard {
         checkpointer.checkpoint(checkpoint, &context.failpoints)?;
         context.failpoints.hit("beginning.push")?;
         let version = VersionId::random();
-        let (how, none) = (context.pushing(), Inventory::default());
-        let pushing = push(&how, checkpoint, &none, Stamp { instance, version, replay_after: version });
-        // The upload reads everything anyway: what the handles did not tell is counted beside it.
+        let (how, none) = (context.push_context(), Inventory::default());
+        let push_context = push(&how, checkpoint, &none, Stamp { instance, version, replay_after: version });
+        // The upload reads everything anyway: counts that the handles did not give are taken meanwhile.
         let (pushed, counts) = std::thread::scope(|scope| {
             let counting = (!state.counted).then(|| scope.spawn(|| count(&state.keyed)));
-            let pushed = context.runtime.block_on(pushing);
+            let pushed = context.runtime.block_on(push_context);
             (pushed, counting.map(|thread| thread.join().unwrap_or_else(|_| Err(Error::internal("a count panicked")))))
         });
         let (base, inventory) = pushed?;
@@ -156,10 +156,10 @@ impl Shard {
         Ok((Lineage { base: Some(base), ..Lineage::default() }, inventory))
     }
 
-    /// The handle of the live state before its first version: empty, or what it was begun with.
-    pub(super) fn beginning_handle(&self, title: &Title) -> Result<ShardHandle> {
+    /// The handle of the live state before its first version: empty, or the initial state.
+    pub(super) fn initial_handle(&self, meta: &HandleMeta) -> Result<ShardHandle> {
         let live = self.live.read();
-        let live = live.as_ref().filter(|l| l.instance == title.instance && l.version.is_none());
+        let live = live.as_ref().filter(|l| l.instance == meta.instance && l.version.is_none());
         let live = live.ok_or_else(|| {
             Error::retryable(format!(
                 "shard {} moved on while this task was running; Spark will retry or drop it",
@@ -167,7 +167,7 @@ impl Shard {
             ))
         })?;
         let version = live.lineage.base.as_ref().map_or_else(VersionId::random, |base| base.version);
-        let title = Title { state_keys: live.state_keys, state_bytes: live.state_bytes, ..title.clone() };
-        Ok(self.handle(&title, version, &live.lineage))
+        let meta = HandleMeta { state_keys: live.state_keys, state_bytes: live.state_bytes, ..meta.clone() };
+        Ok(self.handle(&meta, version, &live.lineage))
     }
 }
