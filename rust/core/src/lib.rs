@@ -12,7 +12,7 @@
 //! 5  write  snapshot  read                           three stages that do not see each other
 //! 6  state                                           keys, values, aggregates, hot tier over RocksDB
 //! 7  shard                                           one shard: sessions, versions, promotion, restore
-//! 8  engine  changelog  local                        wire the stages together: keyed state, the plain log, embedded
+//! 8  engine  changelog  embedded                     wire the stages together: keyed state, the plain log, embedded
 //! ```
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -21,12 +21,12 @@ pub mod budget;
 pub mod changelog;
 pub mod clock;
 pub mod config;
+pub mod embedded;
 pub mod engine;
 pub mod environment;
 pub mod error;
 pub mod failpoint;
 pub mod format;
-pub mod local;
 pub mod metrics;
 pub mod model;
 pub mod ownership;

@@ -263,7 +263,7 @@ pub fn segment_index(bytes: &[u8]) -> bool {
 
 /// A handle of a plain changelog.
 pub fn changelog_handle(bytes: &[u8]) -> bool {
-    // Whoever reads it adds these up.
+    // Readers add these up.
     let look = |handle: &ChangelogHandle| {
         let _ = (handle.size(), handle.records());
     };

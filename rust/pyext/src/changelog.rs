@@ -1,8 +1,8 @@
 //! The plain changelog as Python sees it. Owns: signatures; the work is `fastchangelog_core::changelog`'s.
 
-use crate::border::ForeignArray;
-use crate::futures::{Make, settle_later};
-use crate::gate::{Owner, enter, exclusive, raise};
+use crate::arrow_interface::ForeignArray;
+use crate::detached::{Owner, detached, exclusive, raise};
+use crate::futures::{Make, resolve_later};
 use crate::options::all_metrics;
 use crate::provider;
 use arrow_array::builder::BinaryBuilder;
@@ -53,7 +53,7 @@ impl ChangelogStorage {
         cache_dir: Option<PathBuf>,
         provider: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let storage = enter(py, |_| {
+        let storage = detached(py, |_| {
             let points = std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default();
             let environment = Environment {
                 clock: SystemClock::shared(),
@@ -87,7 +87,7 @@ impl ChangelogStorage {
         dry_run: bool,
     ) -> PyResult<(Vec<String>, u64, u64)> {
         let needed: Vec<model::ChangelogHandle> = needed.iter().map(|handle| handle.0.clone()).collect();
-        enter(py, |_| {
+        detached(py, |_| {
             self.owner.check(STORAGE)?;
             let swept = self.storage.sweep(&needed, Duration::from_secs_f64(grace_seconds.max(0.0)), dry_run)?;
             Ok((swept.deleted, swept.deleted_bytes, swept.kept))
@@ -95,7 +95,7 @@ impl ChangelogStorage {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             // A forked child has none of the threads that a close would wait for.
             if self.owner.check(STORAGE).is_ok() {
                 self.storage.close();
@@ -115,11 +115,11 @@ const WRITER: &str = "changelog writer";
 
 impl ChangelogWriter {
     fn apply_backpressure(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |tick| self.writer.apply_backpressure(tick))
+        detached(py, |tick| self.writer.apply_backpressure(tick))
     }
 
     fn step(&self, py: Python<'_>, step: impl FnOnce(&changelog::Writer) -> Result<()> + Send) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             self.owner.check(WRITER)?;
             step(&self.writer)
         })
@@ -139,7 +139,7 @@ impl ChangelogWriter {
         let bound = |value: i64| u16::try_from(value).unwrap_or(u16::MAX);
         let groups = KeyGroupRange { start: bound(start), end: bound(end) };
         let (storage, owner) = (Arc::clone(&storage.storage), storage.owner);
-        let writer = enter(py, |_| {
+        let writer = detached(py, |_| {
             owner.check(STORAGE)?;
             storage.create_writer(name, groups)
         })?;
@@ -165,7 +165,7 @@ impl ChangelogWriter {
     }
 
     fn _append_arrow(&self, py: Python<'_>, groups: ForeignArray, values: ForeignArray) -> PyResult<()> {
-        enter(py, |tick| {
+        detached(py, |tick| {
             self.owner.check(WRITER)?;
             let (groups, values) = (groups.text()?, values.text()?);
             if groups.null_count() + values.null_count() > 0 {
@@ -229,7 +229,7 @@ impl ChangelogWriter {
         self.step(py, |writer| {
             let done = move |result: Result<model::ChangelogHandle>| {
                 let make = |handle| -> Make { Box::new(|py| Ok(Py::new(py, ChangelogHandle(handle))?.into_any())) };
-                settle_later(settle, result.map(make));
+                resolve_later(settle, result.map(make));
             };
             writer.persist(from, checkpoint, Box::new(done))
         })
@@ -263,7 +263,7 @@ impl ChangelogWriter {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             if self.owner.check(WRITER).is_ok() {
                 self.writer.close();
             }
@@ -370,7 +370,7 @@ impl ChangelogReader {
     #[new]
     fn new(py: Python<'_>, storage: PyRef<'_, ChangelogStorage>, cache_dir: Option<PathBuf>) -> PyResult<Self> {
         let (storage, owner) = (Arc::clone(&storage.storage), storage.owner);
-        let reader = enter(py, |_| {
+        let reader = detached(py, |_| {
             owner.check(STORAGE)?;
             storage.reader(cache_dir.as_deref())
         })?;
@@ -384,7 +384,7 @@ impl ChangelogReader {
         key_groups: Option<(i64, i64)>,
     ) -> PyResult<ChangeBatches> {
         let handle = handle.0.clone();
-        let changes = enter(py, |_| {
+        let changes = detached(py, |_| {
             self.owner.check(READER)?;
             if self.closed.load(std::sync::atomic::Ordering::Relaxed) {
                 return Err(Error::closed("this changelog reader is closed; make a new one"));
@@ -426,7 +426,7 @@ impl ChangeBatches {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let batch = enter(py, |tick| {
+        let batch = detached(py, |tick| {
             self.owner.check(READER)?;
             let mut changes = exclusive(&self.changes, "iterator of changes")?;
             loop {

@@ -3,11 +3,11 @@
 //! Owns: argument conversion and the module's contents. Does not own: behaviour; if a function here needs an `if` about
 //! business rules, the rule is in the wrong crate. Documentation for readers is in `_internal.pyi`.
 
-mod border;
+mod arrow_interface;
 mod changelog;
+mod detached;
 mod fork;
 mod futures;
-mod gate;
 mod handle;
 mod options;
 mod provider;

@@ -1,7 +1,7 @@
 //! Savepoints as Python sees them. Owns: signatures, and what a savepoint says as JSON; the work is
 //! `fastchangelog_core::shard::savepoint`'s.
 
-use crate::gate::{Owner, enter, exclusive};
+use crate::detached::{Owner, detached, exclusive};
 use crate::provider::provider;
 use crate::state::StateHandle;
 use crate::state_types::types;
@@ -71,7 +71,7 @@ impl SavepointFolder {
         undoes: bool,
     ) -> PyResult<T> {
         let mut refused = None;
-        let outcome = enter(py, |tick| {
+        let outcome = detached(py, |tick| {
             self.owner.check(WHAT)?;
             let refused = Mutex::new(&mut refused);
             let tell = || {
@@ -109,7 +109,7 @@ impl SavepointFolder {
         storage_options: BTreeMap<String, String>,
         provider: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        enter(py, |_| {
+        detached(py, |_| {
             let failpoints = Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default())?;
             let options = Options::from_map(&options)?;
             let (clock, metrics) = (SystemClock::shared(), SharedMetrics::default());
@@ -202,7 +202,7 @@ impl SavepointFolder {
         types: Option<PySchema>,
     ) -> PyResult<SavepointEntries> {
         let types = types.map(PySchema::into_inner);
-        let columns = enter(py, |_| match (spec, state, &types) {
+        let columns = detached(py, |_| match (spec, state, &types) {
             (Some(spec), None, None) => {
                 Ok(ExportColumns::Aggregates(Arc::new(AggPlan::new(&AggSpec::from_json(spec)?)?)))
             }
@@ -234,7 +234,7 @@ impl SavepointEntries {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let batch = enter(py, |tick| {
+        let batch = detached(py, |tick| {
             self.owner.check(WHAT)?;
             let mut export = exclusive(&self.export, "export")?;
             let (export, ready) = &mut *export;
@@ -279,7 +279,7 @@ fn json(savepoint: &Savepoint) -> String {
 
 /// Writes the checkpoint `handle` of `state` as a savepoint.
 pub(crate) fn save(
-    state: &fastchangelog_core::local::LocalState,
+    state: &fastchangelog_core::embedded::LocalState,
     handle: &StateHandle,
     to: &SavepointFolder,
     format: &str,
@@ -297,7 +297,7 @@ pub(crate) fn store_of(folder: &SavepointFolder) -> Store {
 /// The fingerprint of the rows of an aggregation, and their description.
 #[pyfunction]
 pub(crate) fn spec_schema(py: Python<'_>, spec: &str) -> PyResult<(u64, String)> {
-    enter(py, |_| {
+    detached(py, |_| {
         let plan = AggPlan::new(&AggSpec::from_json(spec)?)?;
         Ok((plan.schema_id(), plan.schema().to_owned()))
     })

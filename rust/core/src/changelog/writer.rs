@@ -13,7 +13,7 @@ use crate::format::byte_set::MAX_VALUE;
 use crate::model::{ChangelogHandle, KeyGroupRange, SequenceNumber, SetRef};
 use crate::write::buffer::AppendBuffer;
 use crate::write::ledger::{Effects, Ledger, Outcome};
-use crate::write::{Failed, InFlightPermit, JoinGuard, PendingSet, PersistCallback, SetLocation};
+use crate::write::{InFlightPermit, JoinGuard, PendingSet, PersistCallback, PersistFailure, SetLocation};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -430,12 +430,19 @@ impl Inner {
         }
     }
 
-    fn on_persisted(self: &Arc<Self>, number: SequenceNumber, payload: u64, result: Result<SetLocation, Failed>) {
+    fn on_persisted(
+        self: &Arc<Self>,
+        number: SequenceNumber,
+        payload: u64,
+        result: Result<SetLocation, PersistFailure>,
+    ) {
         let result = match result {
             Ok(SetLocation { object, offset, length, head, mark, records }) => {
                 Ok(SetRef { sequence_number: number, object, offset, length, head, mark, records, payload })
             }
-            Err(Failed { error, pending }) => Err((error, pending.map(|pending| SealedSet { pending, payload }))),
+            Err(PersistFailure { error, pending }) => {
+                Err((error, pending.map(|pending| SealedSet { pending, payload })))
+            }
         };
         let mut state = self.state.lock();
         let effects = state.ledger.on_persisted(number, result);
@@ -453,7 +460,7 @@ struct SetCallback {
 }
 
 impl PersistCallback for SetCallback {
-    fn on_persisted(self: Box<Self>, result: Result<SetLocation, Failed>) {
+    fn on_persisted(self: Box<Self>, result: Result<SetLocation, PersistFailure>) {
         if let Some(writer) = self.writer.upgrade() {
             writer.on_persisted(self.number, self.payload, result);
         }

@@ -1,7 +1,7 @@
 //! Heads of an embedded state: the newest checkpoint when the head was written, and its writer.
 //!
 //! Owns: the layout of a head.
-//! Does not own: the meaning of its number, the fencing of writers (`local`).
+//! Does not own: the meaning of its number, the fencing of writers (`embedded`).
 
 use super::handle::{decode_handle, encode_handle};
 use super::wire::{Envelope, put_bytes, put_varint};

@@ -2,7 +2,7 @@
 //!
 //! Owns: the checks that the savepoint is of this state's kind, and the base that makes its first handle self-contained.
 //! Does not own: reading the savepoint (`savepoint`), its folder and when a shard may start from it (`engine`,
-//! `local`).
+//! `embedded`).
 //!
 //! Invariants:
 //! 1. no handle names anything of the savepoint: all that was loaded is in the bucket, as a base of this state's own,

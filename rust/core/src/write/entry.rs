@@ -124,7 +124,7 @@ impl PendingSet {
 
 /// Why a change set is not durable, and the set itself, for another try.
 #[derive(Debug)]
-pub struct Failed {
+pub struct PersistFailure {
     /// The reason.
     pub error: Error,
     /// The set; none if it cannot be tried again.
@@ -134,7 +134,7 @@ pub struct Failed {
 /// Receives the outcome of a change set.
 pub trait PersistCallback: Send {
     /// The set is durable, or it is not. Called once, from any thread, with no lock held.
-    fn on_persisted(self: Box<Self>, result: Result<SetLocation, Failed>);
+    fn on_persisted(self: Box<Self>, result: Result<SetLocation, PersistFailure>);
 
     /// True when the set is not wanted any more: it need not be uploaded.
     fn is_gone(&self) -> bool {
@@ -174,7 +174,7 @@ impl Drop for Answer {
     fn drop(&mut self) {
         // A future detects the dropped sender by itself.
         if let Some(callback) = self.callback.take() {
-            callback.on_persisted(Err(Failed { error: super::no_answer(), pending: None }));
+            callback.on_persisted(Err(PersistFailure { error: super::no_answer(), pending: None }));
         }
     }
 }
@@ -199,7 +199,7 @@ impl Entry {
             let _ = sender.send(Err(error));
         } else if let Some(callback) = self.answer.callback.take() {
             let pending = Some(self.pending).filter(|pending| !matches!(pending.content, Content::Lost));
-            callback.on_persisted(Err(Failed { error, pending }));
+            callback.on_persisted(Err(PersistFailure { error, pending }));
         }
     }
 

@@ -30,7 +30,7 @@ mod entry;
 pub mod ledger;
 mod upload;
 
-pub use entry::{Failed, InFlightPermit, PendingSet, PersistCallback, SetLocation};
+pub use entry::{InFlightPermit, PendingSet, PersistCallback, PersistFailure, SetLocation};
 
 use crate::budget::MemoryBudget;
 use crate::clock::SharedClock;

@@ -1,7 +1,7 @@
-//! One open state, as all who use it share it.
+//! The shared core of one open state.
 //!
 //! Owns: the steps of a checkpoint, reading through layers and live version, admission, closed or not.
-//! Does not own: the thread that runs checkpoints and who starts it (`local`), types of keys and values (`value`).
+//! Does not own: the thread that runs checkpoints and its start (`embedded`), types of keys and values (`value`).
 
 use super::catalog::Catalog;
 use super::chain::Chain;
@@ -25,20 +25,20 @@ use tokio::sync::watch;
 pub(super) const GROUP: KeyGroup = KeyGroup(0);
 /// Checkpoints under way at the same time; more wait.
 const MAX_PENDING: usize = 8;
-/// Checkpoints that follow each other faster are one work, beside which bases rest.
+/// Checkpoints that follow each other faster count as one piece of foreground work.
 const BETWEEN_CHECKPOINTS: Duration = Duration::from_millis(100);
 /// Keys that are compared with the live version at once.
 const COMPARED: usize = 16_384;
 
-/// A checkpoint that was asked for; its changes are the oldest frozen layer when its turn comes.
+/// A requested checkpoint; its changes are the oldest frozen layer when its turn comes.
 pub(super) struct Job {
     schema: (u64, String),
     since: Instant,
     done: CheckpointCallback,
 }
 
-/// Memory of changes, and what the metrics say of it.
-struct Held {
+/// Memory of changes, and its value in the metrics.
+struct ChangeMemory {
     memory: Reservation,
     unsaved: u64,
 }
@@ -49,20 +49,20 @@ pub(super) struct Core {
     store: Store,
     runtime: Handle,
     layers: RwLock<Layers>,
-    alone: Mutex<()>,
-    held: Mutex<Held>,
+    exclusive: Mutex<()>,
+    held: Mutex<ChangeMemory>,
     catalog: Mutex<Catalog>,
     /// The newest checkpoint that counts.
     newest: Mutex<Option<ShardHandle>>,
-    /// Held by who changes what is live, and from the answer of a checkpoint on until what is live is that checkpoint.
-    /// Nobody waits for it with a lock of the layers.
+    /// Serialises changes to the live version. A checkpoint holds it until its result is installed. Never acquired under a
+    /// layer lock.
     live: Mutex<()>,
     /// None = read-only. Only the thread of checkpoints uses it.
     chain: Option<tokio::sync::Mutex<Chain>>,
     pending: Mutex<usize>,
-    fewer: Condvar,
+    pending_reduced: Condvar,
     closed: watch::Sender<bool>,
-    /// Why nothing may be changed until there is a new base.
+    /// The reason to refuse changes until there is a new base.
     refusal: Mutex<Option<Error>>,
     event: OnceLock<EventCallback>,
 }
@@ -78,18 +78,21 @@ impl Core {
         limit: u64,
     ) -> Self {
         Self {
-            held: Mutex::new(Held { memory: shard.context().budget.reserve(MemoryUser::Prepared, 0), unsaved: 0 }),
+            held: Mutex::new(ChangeMemory {
+                memory: shard.context().budget.reserve(MemoryUser::Prepared, 0),
+                unsaved: 0,
+            }),
             shard,
             store,
             runtime,
             layers: RwLock::new(Layers::new(limit)),
-            alone: Mutex::default(),
+            exclusive: Mutex::default(),
             catalog: Mutex::new(catalog),
             newest: Mutex::new(newest),
             live: Mutex::default(),
             chain: chain.map(tokio::sync::Mutex::new),
             pending: Mutex::new(0),
-            fewer: Condvar::new(),
+            pending_reduced: Condvar::new(),
             closed: watch::channel(false).0,
             refusal: Mutex::new(None),
             event: OnceLock::new(),
@@ -116,20 +119,20 @@ impl Core {
         self.newest.lock().clone()
     }
 
-    /// Waits until what is live is the newest checkpoint. Not for the thread of checkpoints.
-    pub(super) fn settle(&self) {
+    /// Waits until the newest checkpoint is applied to the live version. Not for the checkpoint thread.
+    pub(super) fn wait_applied(&self) {
         drop(self.live.lock());
     }
 
     pub(super) fn close(&self) {
         self.closed.send_replace(true);
         self.shard.context().log.close();
-        self.fewer.notify_all();
+        self.pending_reduced.notify_all();
     }
 
     // Upkeep
 
-    /// See [`super::LocalState::on_event`].
+    /// See [`super::EmbeddedState::on_event`].
     pub(super) fn on_event(&self, event: EventCallback) {
         let _ = self.event.set(event);
     }
@@ -138,7 +141,7 @@ impl Core {
         *self.refusal.lock() = why;
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         if let Some(event) = self.event.get() {
             event();
         }
@@ -172,41 +175,41 @@ impl Core {
     pub(super) fn change(&self, changes: usize, bytes: usize, change: impl FnOnce(&mut Layers)) -> Result<()> {
         self.check_writable()?;
         if let Some(why) = self.refusal.lock().clone() {
-            // Whoever looks after bases may try again.
-            self.tell();
+            // The materialization policy may try again.
+            self.notify();
             return Err(why);
         }
         let (changes, bytes) = (changes as u64, bytes as u64);
-        self.make_room(changes, bytes);
+        self.wait_for_space(changes, bytes);
         let mut layers = self.layers.write();
-        layers.check_room(changes, bytes)?;
+        layers.check_space(changes, bytes)?;
         change(&mut layers);
         self.account(&layers);
         Ok(())
     }
 
     /// Fails if so many changes of so many bytes would.
-    pub(super) fn check_room(&self, changes: usize, bytes: usize) -> Result<()> {
+    pub(super) fn check_space(&self, changes: usize, bytes: usize) -> Result<()> {
         self.check_writable()?;
         let (changes, bytes) = (changes as u64, bytes as u64);
-        self.make_room(changes, bytes);
-        self.layers.read().check_room(changes, bytes)
+        self.wait_for_space(changes, bytes);
+        self.layers.read().check_space(changes, bytes)
     }
 
-    /// Waits for the end of a landing, if these changes have no room before.
-    fn make_room(&self, changes: u64, bytes: u64) {
+    /// Waits until a durable checkpoint is applied, if these changes do not fit before.
+    fn wait_for_space(&self, changes: u64, bytes: u64) {
         let crowded = {
             let layers = self.layers.read();
-            layers.is_landing() && layers.check_room(changes, bytes).is_err()
+            layers.is_applying() && layers.check_space(changes, bytes).is_err()
         };
         if crowded {
-            self.settle();
+            self.wait_applied();
         }
     }
 
-    /// Held by what reads, then changes what it has read: one at a time.
-    pub(super) fn alone(&self) -> MutexGuard<'_, ()> {
-        self.alone.lock()
+    /// Serialises read-modify-write operations.
+    pub(super) fn exclusive(&self) -> MutexGuard<'_, ()> {
+        self.exclusive.lock()
     }
 
     fn account(&self, layers: &Layers) {
@@ -224,17 +227,17 @@ impl Core {
     pub(super) fn read<T>(&self, read: impl Fn(RwLockReadGuard<'_, Layers>, &Shard) -> Result<T>) -> Result<T> {
         self.check_open()?;
         match read(self.layers.read(), &self.shard) {
-            // The local disk failed: what was on it is restored, once.
+            // The local disk failed: the local state is restored, once.
             Err(error) if error.is_retryable() => {
                 tracing::warn!(state = self.uri(), %error, "a read failed: the local state is restored");
-                self.revive()?;
+                self.restore_live()?;
                 read(self.layers.read(), &self.shard)
             }
             other => other,
         }
     }
 
-    fn revive(&self) -> Result<()> {
+    fn restore_live(&self) -> Result<()> {
         let _live = self.live.lock();
         self.make_live(self.newest().as_ref())
     }
@@ -254,7 +257,7 @@ impl Core {
         self.check_writable()?;
         let mut pending = self.pending.lock();
         while *pending >= MAX_PENDING {
-            self.fewer.wait_for(&mut pending, TICK);
+            self.pending_reduced.wait_for(&mut pending, TICK);
             tick()?;
             self.check_open()?;
         }
@@ -262,13 +265,13 @@ impl Core {
         Ok(())
     }
 
-    /// Gives an admission back.
+    /// Releases an admission.
     pub(super) fn dismiss(&self) {
         *self.pending.lock() -= 1;
-        self.fewer.notify_one();
+        self.pending_reduced.notify_one();
     }
 
-    /// Ends the active layer: what changes from now on is the next checkpoint's.
+    /// Freezes the active layer: later changes belong to the next checkpoint.
     pub(super) fn freeze(&self, done: CheckpointCallback) -> Result<Job> {
         let schema = self.catalog.lock().text()?;
         self.layers.write().freeze();
@@ -286,13 +289,13 @@ impl Core {
                 metrics.checkpoints.add(1);
                 metrics.checkpoint_micros.add_elapsed(since);
                 let before = self.newest.lock().replace(handle.clone());
-                self.with_layers(Layers::saved);
-                // It is durable: nobody waits for the rest.
+                self.with_layers(Layers::mark_durable);
+                // It is durable: no caller waits for the rest.
                 done(Ok(handle.clone()));
                 if before.as_ref() != Some(&handle) {
-                    self.land(&handle);
+                    self.apply_checkpoint(&handle);
                 }
-                let over = self.with_layers(Layers::landed);
+                let over = self.with_layers(Layers::mark_applied);
                 drop(live);
                 self.dismiss();
                 over
@@ -305,8 +308,8 @@ impl Core {
             }
         };
         drop(foreground);
-        self.tell();
-        // Not while somebody waits.
+        self.notify();
+        // After all answers: freeing the memory takes long.
         drop(over);
         if let Some(chain) = self.chain.as_ref().filter(|_| !self.is_closed()) {
             let _ = self.wait(async {
@@ -323,8 +326,8 @@ impl Core {
         value
     }
 
-    /// Makes a checkpoint live that counts already, whatever becomes of the local disk.
-    fn land(&self, handle: &ShardHandle) {
+    /// Applies a durable checkpoint to the live version; a failure of the local disk is only logged.
+    fn apply_checkpoint(&self, handle: &ShardHandle) {
         if let Err(error) = self.make_live(Some(handle)).inspect(|()| self.shard.adopt_base(handle)) {
             tracing::warn!(state = self.uri(), %error, "a checkpoint could not be applied: the next read restores it");
             // What is live may be the version before, which must not be taken for this one.
@@ -340,7 +343,7 @@ impl Core {
         let batch = BatchId(newest.as_ref().map_or(0, |h| h.batch.0 + 1));
         let next = match self.shard.extend(batch, schema, |keyed| net(&layer, keyed)) {
             Err(error) if error.is_retryable() && self.shard.read(|keyed| Ok(keyed.is_broken())).unwrap_or(true) => {
-                self.revive()?;
+                self.restore_live()?;
                 self.shard.extend(batch, schema, |keyed| net(&layer, keyed))?
             }
             other => other?,

@@ -1,12 +1,12 @@
 use super::*;
 use crate::ErrorKind;
-use crate::local::LocalState;
-use crate::local::tests::{keys, world};
+use crate::embedded::EmbeddedState;
+use crate::embedded::tests::{keys, world};
 use crate::model::Op;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, Int64Array};
 
-fn maps(state: &LocalState) -> MapState {
+fn maps(state: &EmbeddedState) -> MapState {
     state.map_state("m", &DataType::Utf8, &DataType::Utf8, &DataType::Int64).unwrap()
 }
 
@@ -125,7 +125,7 @@ fn what_does_not_fit_changes_nothing() {
     m.put(&keys(&["a"]), &many, &values).unwrap();
     s.state.checkpoint().unwrap();
     m.put(&keys(&["b"]), &many, &values).unwrap();
-    // Its deletes have no room beside what no checkpoint holds: none of them is made (invariant 2).
+    // Its deletes do not fit beside the changes that no checkpoint holds: none of them is made (invariant 2).
     assert_eq!(m.clear(&keys(&["a"])).unwrap_err().kind(), ErrorKind::Retryable);
     assert_eq!(m.lengths(&keys(&["a"])).unwrap().values(), &[30_000]);
     s.state.checkpoint().unwrap();

@@ -1,12 +1,12 @@
 //! Changes of one state in flat memory: found by key, gone through in the order in which they came or in order of keys.
 //!
-//! Owns: the index by hash, the bytes of keys and values, the order of keys for those who ask for it.
+//! Owns: the index by hash, the bytes of keys and values, the order of keys on request.
 //! Does not own: which layer is newer, limits (`layers`).
 //!
 //! Invariants of [`Entries`]:
 //! 1. a key has one entry, its last change;
 //! 2. replaced values take at most as many bytes as what is live, and a little;
-//! 3. the order of keys is made when somebody first asks for it, and kept from then on.
+//! 3. the order of keys is computed at the first request, and kept from then on.
 
 use crate::state::codec::hash_key;
 use hashbrown::HashTable;
@@ -34,7 +34,7 @@ pub(crate) struct Entry<'a> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct EntrySlot {
     hash: u64,
     key: usize,
     value: usize,
@@ -44,7 +44,7 @@ struct Slot {
 
 /// A slot in the index, with a part of its hash.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct IndexEntry {
     tag: u32,
     slot: u32,
 }
@@ -52,8 +52,8 @@ struct Place {
 /// The changes of one state. See the module documentation for its invariants.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Entries {
-    index: HashTable<Place>,
-    slots: Vec<Slot>,
+    index: HashTable<IndexEntry>,
+    slots: Vec<EntrySlot>,
     bytes: Vec<u8>,
     /// Bytes of replaced values.
     dead: usize,
@@ -112,15 +112,15 @@ impl Entries {
 
     fn find(&self, hash: u64, key: &[u8]) -> Option<usize> {
         let tag = tag_of(hash);
-        let is = |place: &Place| place.tag == tag && self.key(&self.slots[place.slot as usize]) == key;
+        let is = |place: &IndexEntry| place.tag == tag && self.key(&self.slots[place.slot as usize]) == key;
         self.index.find(spread(tag), is).map(|place| place.slot as usize)
     }
 
-    fn key(&self, slot: &Slot) -> &[u8] {
+    fn key(&self, slot: &EntrySlot) -> &[u8] {
         &self.bytes[slot.key..slot.key + slot.key_len as usize]
     }
 
-    fn value(&self, slot: &Slot) -> Option<&[u8]> {
+    fn value(&self, slot: &EntrySlot) -> Option<&[u8]> {
         (slot.value_len != DELETED).then(|| &self.bytes[slot.value..slot.value + slot.value_len as usize])
     }
 
@@ -140,9 +140,9 @@ impl Entries {
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value.unwrap_or_default());
         let value_len = value.map_or(DELETED, |value| short(value.len()));
-        self.slots.push(Slot { hash, key: at, value: at + key.len(), key_len: short(key.len()), value_len });
+        self.slots.push(EntrySlot { hash, key: at, value: at + key.len(), key_len: short(key.len()), value_len });
         let tag = tag_of(hash);
-        self.index.insert_unique(spread(tag), Place { tag, slot }, |place| spread(place.tag));
+        self.index.insert_unique(spread(tag), IndexEntry { tag, slot }, |place| spread(place.tag));
         if let Some(order) = self.order.get_mut() {
             order.insert(key.into(), slot);
         }

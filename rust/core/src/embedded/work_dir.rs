@@ -1,9 +1,9 @@
-//! The folder on the local disk that an embedded state works in.
+//! The working directory of an embedded state on the local disk.
 //!
-//! Owns: making it, private to the user, and removing those whose process has died.
-//! Does not own: what is in it; all of it can be restored (P3).
+//! Owns: creating it, private to the user, and removing those of dead processes.
+//! Does not own: its content; all of it can be restored (P3).
 //!
-//! A folder lives as long as its owner holds the lock beside it. The system gives the lock back however a process ends.
+//! A folder lives as long as its owner holds the lock beside it. The system releases the lock however a process ends.
 
 use crate::error::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -15,13 +15,13 @@ const LOCK: &str = "lock";
 
 /// A folder with its lock; removed on drop.
 #[derive(Debug)]
-pub(crate) struct LocalPlace {
+pub(crate) struct WorkDir {
     dir: PathBuf,
     lock: PathBuf,
     _held: File,
 }
 
-impl LocalPlace {
+impl WorkDir {
     /// A new folder under `parent`, by default the temp folder.
     pub(crate) fn make(parent: Option<&Path>) -> Result<Self> {
         let root = match parent {
@@ -40,7 +40,7 @@ impl LocalPlace {
         let name = format!("{:016x}", rand::random::<u64>());
         let lock = root.join(format!("{name}.{LOCK}"));
         let held = File::options().write(true).create_new(true).open(&lock).map_err(|e| failed(&lock, &e))?;
-        // Others hold it for a moment at most, to see whether anybody does.
+        // Other processes hold it briefly, to test whether it is held.
         flock(&held, FlockOperation::LockExclusive).map_err(|e| failed(&lock, &e.into()))?;
         let dir = root.join(name);
         DirBuilder::new().mode(0o700).create(&dir).map_err(|e| failed(&dir, &e))?;
@@ -53,15 +53,15 @@ impl LocalPlace {
     }
 }
 
-impl Drop for LocalPlace {
+impl Drop for WorkDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.dir);
         let _ = std::fs::remove_file(&self.lock);
     }
 }
 
-/// Removes folders whose lock nobody holds. A lock that was made this moment and is not held yet loses its file: its
-/// owner notices nothing, and should it be killed, its folder is left to the cleaner of the temp folder.
+/// Removes folders whose lock is not held. A lock that was just created and is not held yet loses its file: its owner does
+/// not notice; if it is killed, its folder is left to the cleaner of the temp folder.
 fn remove_dead(root: &Path) {
     let Ok(entries) = std::fs::read_dir(root) else { return };
     for lock in entries.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == LOCK)) {
@@ -84,13 +84,13 @@ mod tests {
     #[test]
     fn a_folder_lives_as_long_as_its_lock() {
         let root = tempfile::tempdir().unwrap();
-        let first = LocalPlace::make(Some(root.path())).unwrap();
+        let first = WorkDir::make(Some(root.path())).unwrap();
         std::fs::write(first.dir().join("file"), "x").unwrap();
-        // What a process leaves that was killed: the folder and a lock that nobody holds.
+        // A killed process leaves the folder and a lock that is not held.
         let dead = root.path().join("dead");
         std::fs::create_dir(&dead).unwrap();
         std::fs::write(root.path().join("dead.lock"), "").unwrap();
-        let second = LocalPlace::make(Some(root.path())).unwrap();
+        let second = WorkDir::make(Some(root.path())).unwrap();
         assert!(first.dir().join("file").exists(), "its owner lives");
         assert!(!dead.exists());
         let dirs = [first.dir().to_owned(), second.dir().to_owned()];

@@ -1,12 +1,12 @@
-//! Arrow data from Python.
+//! Arrow data from Python, through Arrow's C data interface.
 //!
-//! Owns: taking arrays and batches through Arrow's C data interface, and the check that their shape is that of their
+//! Owns: importing arrays and batches, and the check that their shape is that of their
 //! type: counts of buffers and children, lengths, alignment of offsets.
 //! Does not own: the check of what is in the buffers (`fastchangelog_core::state::import`), what the values mean.
 //!
 //! The interface tells no buffer its length. pyarrow knows them: its own cheap check is asked first.
 
-use crate::gate::{enter, raise};
+use crate::detached::{detached, raise};
 use arrow_array::cast::AsArray;
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
@@ -82,7 +82,7 @@ impl<'py> FromPyObject<'_, 'py> for ForeignArray {
 
 /// A checked column; strings as text.
 pub(crate) fn text(py: Python<'_>, array: &ForeignArray) -> PyResult<ArrayRef> {
-    enter(py, |_| array.text())
+    detached(py, |_| array.text())
 }
 
 /// Record batches of which only the shape was checked.

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// One aggregate of a state, by the names of the columns that it is of.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Call {
+pub struct AggregateCall {
     /// The function; see [`AggCall`].
     #[serde(rename = "fn")]
     pub function: String,
@@ -69,7 +69,7 @@ impl AggregatingState {
         name: &str,
         key: &DataType,
         rows: &DataType,
-        calls: &[Call],
+        calls: &[AggregateCall],
         ansi: bool,
     ) -> Result<Self> {
         let types = Types::new(key, rows, calls, ansi)?;
@@ -112,7 +112,7 @@ impl AggregatingState {
     pub fn add(&self, keys: &ArrayRef, rows: Option<&ArrayRef>) -> Result<()> {
         let mut table = GroupTable::new(Arc::clone(&self.types.plan));
         table.fold_rows(&self.types.batch(keys, rows)?)?;
-        let _alone = self.core.alone();
+        let _exclusive = self.core.exclusive();
         let kept = self.look_up((0..table.len()).map(|i| table.key(i)))?;
         let mut changed = Vec::new();
         for (i, row) in kept.iter().enumerate() {
@@ -133,7 +133,7 @@ impl AggregatingState {
     pub fn clear(&self, keys: &ArrayRef) -> Result<()> {
         let keys: EncodedKeys = self.types.keys.encode_keys(keys)?;
         let bytes = (0..keys.len()).map(|i| keys.key(i).len()).sum();
-        let _alone = self.core.alone();
+        let _exclusive = self.core.exclusive();
         self.core.change(keys.len(), bytes, |layers| {
             for i in 0..keys.len() {
                 layers.put(self.id, keys.key(i), None);
@@ -159,13 +159,13 @@ impl AggregatingState {
 }
 
 impl Types {
-    fn new(key: &DataType, rows: &DataType, calls: &[Call], ansi: bool) -> Result<Self> {
+    fn new(key: &DataType, rows: &DataType, calls: &[AggregateCall], ansi: bool) -> Result<Self> {
         let keys = columns_of(key);
         let columns: Fields = match rows {
             DataType::Struct(fields) => fields.clone(),
             other => vec![Field::new("value", other.clone(), true)].into(),
         };
-        let place = |call: &Call, name: &str| {
+        let place = |call: &AggregateCall, name: &str| {
             columns.iter().position(|column| column.name() == name).map(|i| keys.len() + i).ok_or_else(|| {
                 let names: Vec<&str> = columns.iter().map(|column| column.name().as_str()).collect();
                 Error::invalid(format!(
@@ -195,7 +195,7 @@ impl Types {
         let named: Fields = named.collect();
         let result = match (calls, &results[..]) {
             ([], _) => return Err(Error::invalid("an aggregating state needs an aggregate, such as n=fc.count()")),
-            ([Call { name: None, .. }], [plain]) => plain.clone(),
+            ([AggregateCall { name: None, .. }], [plain]) => plain.clone(),
             _ => DataType::Struct(named.clone()),
         };
         let output = Arc::new(Schema::new(nullable(keys.iter().chain(&named))));

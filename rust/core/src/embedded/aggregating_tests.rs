@@ -1,7 +1,7 @@
 use super::*;
 use crate::ErrorKind;
-use crate::local::LocalState;
-use crate::local::tests::{keys, world};
+use crate::embedded::EmbeddedState;
+use crate::embedded::tests::{keys, world};
 use crate::model::Op;
 use crate::state::split::Splitter;
 use arrow_array::types::Int64Type;
@@ -9,8 +9,8 @@ use arrow_array::{BooleanArray, Decimal128Array, Float64Array, Int64Array, Strin
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-fn call(function: &str, args: &[&str], name: &str) -> Call {
-    Call {
+fn call(function: &str, args: &[&str], name: &str) -> AggregateCall {
+    AggregateCall {
         function: function.to_owned(),
         args: args.iter().map(|arg| (*arg).to_owned()).collect(),
         filter: None,
@@ -35,7 +35,7 @@ fn row_type() -> DataType {
 }
 
 /// Every function that there is, one with a filter and one without nulls.
-fn calls() -> Vec<Call> {
+fn calls() -> Vec<AggregateCall> {
     let mut calls = vec![call("count", &[], "rows"), call("count", &["n"], "n")];
     for function in ["sum", "avg", "min", "max"] {
         for column in ["n", "x", "d"] {
@@ -52,8 +52,16 @@ fn calls() -> Vec<Call> {
     calls.push(call("bool_and", &["b"], "all"));
     calls.push(call("max_by", &["s", "n"], "max_by"));
     calls.push(call("min_by", &["n", "s"], "min_by"));
-    calls.push(Call { filter: Some("b".into()), identity: "sum(n) where b".into(), ..call("sum", &["n"], "filtered") });
-    calls.push(Call { ignore_nulls: true, identity: "last(n) ignore nulls".into(), ..call("last", &["n"], "newest") });
+    calls.push(AggregateCall {
+        filter: Some("b".into()),
+        identity: "sum(n) where b".into(),
+        ..call("sum", &["n"], "filtered")
+    });
+    calls.push(AggregateCall {
+        ignore_nulls: true,
+        identity: "last(n) ignore nulls".into(),
+        ..call("last", &["n"], "newest")
+    });
     calls
 }
 
@@ -78,7 +86,7 @@ fn random(rng: &mut StdRng, rows: usize) -> (ArrayRef, ArrayRef) {
     (keys(&names.iter().map(String::as_str).collect::<Vec<_>>()), Arc::new(rows))
 }
 
-fn state(state: &LocalState) -> AggregatingState {
+fn state(state: &EmbeddedState) -> AggregatingState {
     state.aggregating_state("a", (&DataType::Utf8, &row_type()), &calls(), true).unwrap()
 }
 
@@ -133,8 +141,8 @@ fn invariant_1_results_are_those_of_a_query_over_all_rows() {
     }
 }
 
-fn totals(state: &LocalState, ansi: bool) -> Result<AggregatingState> {
-    let only = Call { name: None, ..call("sum", &["value"], "") };
+fn totals(state: &EmbeddedState, ansi: bool) -> Result<AggregatingState> {
+    let only = AggregateCall { name: None, ..call("sum", &["value"], "") };
     state.aggregating_state(if ansi { "t" } else { "w" }, (&DataType::Utf8, &DataType::Int64), &[only], ansi)
 }
 
@@ -157,7 +165,7 @@ fn plain_rows_give_plain_results_and_null_where_nothing_was_added() {
     assert!(named.is_null(0) && named.as_struct().columns().len() == calls().len());
     assert!(t.add(&keys(&["a"]), None).is_err());
     assert!(t.add(&keys(&["a"]), Some(&longs(&[]))).is_err());
-    let count = [Call { name: None, ..call("count", &[], "") }];
+    let count = [AggregateCall { name: None, ..call("count", &[], "") }];
     let none = DataType::Struct(Fields::empty());
     let counts = s.state.aggregating_state("n", (&DataType::Utf8, &none), &count, true).unwrap();
     counts.add(&keys(&["a", "a"]), None).unwrap();
@@ -222,7 +230,7 @@ fn other_aggregates_say_what_differs() {
     let world = world(&[]);
     let s = world.open();
     totals(&s.state, true).unwrap();
-    let other = |calls: &[Call], ansi| {
+    let other = |calls: &[AggregateCall], ansi| {
         let types = (&DataType::Utf8, &DataType::Int64);
         s.state.aggregating_state("t", types, calls, ansi).err().unwrap()
     };

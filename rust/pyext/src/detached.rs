@@ -1,17 +1,17 @@
-//! The one gate between Python and the core.
+//! Calls from Python into the core, detached from the interpreter.
 //!
-//! Owns: letting go of the GIL, hearing Ctrl-C during waits, and turning errors into Python's classes.
-//! Does not own: any behaviour; a function behind the gate belongs to the core or to the server crate.
+//! Owns: releasing the GIL, checking for Ctrl-C during waits, and mapping errors to Python's classes.
+//! Does not own: any behaviour; that belongs to the core or to the server crate.
 //!
-//! Rule: every call that may wait goes through [`enter`]; `Python::detach` appears nowhere else.
+//! Rule: every call that may block goes through [`detached`]; `Python::detach` appears nowhere else.
 
 use fastchangelog_core::clock::Tick;
 use fastchangelog_core::{Error, Result};
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Runs `work` without the GIL. The tick that it is given hears Ctrl-C: waits must call it now and then.
-pub(crate) fn enter<T: Send>(py: Python<'_>, work: impl FnOnce(Tick<'_>) -> Result<T> + Send) -> PyResult<T> {
+/// Runs `work` without the GIL. Its tick checks for Ctrl-C: waits must call it at intervals.
+pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce(Tick<'_>) -> Result<T> + Send) -> PyResult<T> {
     let interrupt = Mutex::new(None);
     let outcome = py.detach(|| {
         #[expect(clippy::redundant_closure_for_method_calls, reason = "the bare method fits one lifetime only")]
@@ -56,14 +56,14 @@ pub(crate) fn exclusive<'a, T>(mutex: &'a Mutex<T>, what: &str) -> Result<MutexG
     }
 }
 
-/// Something that must not end in a forked child: its end there would remove what its owner works with.
-pub(crate) struct Kept<T: Send> {
+/// A value that must not be dropped in a forked child: that would remove files that the parent uses.
+pub(crate) struct ProcessBound<T: Send> {
     /// Some until the drop.
     value: Option<T>,
     owner: Owner,
 }
 
-impl<T: Send> Kept<T> {
+impl<T: Send> ProcessBound<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { value: Some(value), owner: Owner::here() }
     }
@@ -75,7 +75,7 @@ impl<T: Send> Kept<T> {
     }
 }
 
-impl<T: Send> Drop for Kept<T> {
+impl<T: Send> Drop for ProcessBound<T> {
     fn drop(&mut self) {
         let Some(value) = self.value.take() else { return };
         if self.owner.check("").is_err() {
@@ -86,7 +86,7 @@ impl<T: Send> Drop for Kept<T> {
         // An end may wait for threads and files.
         let mut value = Some(value);
         let _ = Python::try_attach(|py| {
-            enter(py, |_| {
+            detached(py, |_| {
                 drop(value.take());
                 Ok(())
             })

@@ -23,7 +23,7 @@ pub(super) struct World {
 
 /// A state with its one table.
 pub(super) struct Opened {
-    pub(super) state: LocalState,
+    pub(super) state: EmbeddedState,
     pub(super) table: ValueState,
 }
 
@@ -50,8 +50,8 @@ impl World {
         Store::from_object_store(bucket as _, "root", "test://bucket", &self.options(), Arc::default(), points)
     }
 
-    fn request(&self) -> OpenLocal {
-        OpenLocal {
+    fn request(&self) -> OpenEmbedded {
+        OpenEmbedded {
             root: self.root(),
             name: "s".to_owned(),
             handle: None,
@@ -63,18 +63,18 @@ impl World {
         }
     }
 
-    fn try_open(&self, change: impl FnOnce(&mut OpenLocal)) -> Result<LocalState> {
+    fn try_open(&self, change: impl FnOnce(&mut OpenEmbedded)) -> Result<EmbeddedState> {
         let mut request = self.request();
         change(&mut request);
         let failpoints = Arc::clone(&self.failpoints);
-        LocalState::open(
+        EmbeddedState::open(
             request,
             &Environment { clock: SystemClock::shared(), metrics: Arc::default(), failpoints },
             &|| Ok(()),
         )
     }
 
-    pub(super) fn open_with(&self, change: impl FnOnce(&mut OpenLocal)) -> Opened {
+    pub(super) fn open_with(&self, change: impl FnOnce(&mut OpenEmbedded)) -> Opened {
         let state = self.try_open(change).unwrap();
         let table = state.value_state("visits", &DataType::Utf8, &DataType::Int64).unwrap();
         Opened { state, table }
@@ -261,7 +261,7 @@ fn a_reader_changes_nothing_and_fences_no_writer() {
 #[test]
 fn opening_is_refused_with_a_reason() {
     let world = world(&[]);
-    let kind = |change: &dyn Fn(&mut OpenLocal)| world.try_open(|request| change(request)).err().unwrap().kind();
+    let kind = |change: &dyn Fn(&mut OpenEmbedded)| world.try_open(|request| change(request)).err().unwrap().kind();
     assert_eq!(kind(&|r| r.read_only = true), ErrorKind::NotFound);
     assert_eq!(kind(&|r| r.create = false), ErrorKind::NotFound);
     for name in ["", "a/b", "..", "."] {
@@ -327,7 +327,7 @@ fn a_failure_at_any_step_loses_nothing() {
         world.failpoints.set(&format!("{point}=error@1")).unwrap();
         let failed = s.state.checkpoint();
         assert_eq!(failed.is_ok(), point.starts_with("promote"), "{point}: {failed:?}");
-        s.state.core.settle();
+        s.state.core.wait_applied();
         world.failpoints.clear();
         assert_eq!(s.contents(), rows(&[("a", 2), ("b", 2)]), "{point}");
         let seen = world.open_with(|request| request.read_only = true).contents();

@@ -57,13 +57,13 @@ pub struct ListState {
 
 /// The entry that a list begins with.
 #[derive(Debug, Clone, Copy, Default)]
-struct Head<'a> {
+struct ListHeader<'a> {
     elements: u64,
     chunks: u64,
     tail: &'a [u8],
 }
 
-impl<'a> Head<'a> {
+impl<'a> ListHeader<'a> {
     fn read(bytes: Option<&'a [u8]>) -> Result<Self> {
         let Some(bytes) = bytes else { return Ok(Self::default()) };
         let mut reader = Reader::new("a list", 0, bytes);
@@ -75,7 +75,7 @@ impl<'a> Head<'a> {
 
 /// A list that is being changed.
 #[derive(Debug, Default)]
-struct Draft {
+struct ListUpdate {
     elements: u64,
     chunks: u64,
     tail: Vec<u8>,
@@ -84,13 +84,13 @@ struct Draft {
     had_chunks: u64,
 }
 
-impl Draft {
-    fn new(head: Head<'_>, replace: bool) -> Self {
-        let mut draft = Self { had_chunks: head.chunks, ..Self::default() };
+impl ListUpdate {
+    fn new(head: ListHeader<'_>, replace: bool) -> Self {
+        let mut update = Self { had_chunks: head.chunks, ..Self::default() };
         if !replace {
-            (draft.elements, draft.chunks, draft.tail) = (head.elements, head.chunks, head.tail.to_vec());
+            (update.elements, update.chunks, update.tail) = (head.elements, head.chunks, head.tail.to_vec());
         }
-        draft
+        update
     }
 
     fn push(&mut self, element: &[u8]) {
@@ -177,7 +177,7 @@ impl ListState {
     pub fn lengths(&self, keys: &ArrayRef) -> Result<Int64Array> {
         let keys = self.types.encode_keys(keys)?;
         let heads = self.heads((0..keys.len()).map(|i| keys.key(i)))?;
-        let length = |head| Ok(i64::try_from(Head::read(head)?.elements).unwrap_or(i64::MAX));
+        let length = |head| Ok(i64::try_from(ListHeader::read(head)?.elements).unwrap_or(i64::MAX));
         Ok(heads.iter().map(length).collect::<Result<Vec<i64>>>()?.into())
     }
 
@@ -244,7 +244,7 @@ impl ListState {
             let heads = look_up(&layers, shard, self.id, heads.iter())?;
             let mut parts = Vec::new();
             for (key, head) in keys.clone().zip(heads.iter()) {
-                parts.extend((0..Head::read(head)?.chunks).map(|chunk| (CHUNKS, key, Some(chunk))));
+                parts.extend((0..ListHeader::read(head)?.chunks).map(|chunk| (CHUNKS, key, Some(chunk))));
             }
             let parts = Flat::of(parts.into_iter());
             let chunks = look_up(&layers, shard, self.id, parts.iter())?;
@@ -254,7 +254,7 @@ impl ListState {
         let mut lengths = Vec::with_capacity(keys.len());
         let mut next = chunks.iter();
         for head in heads.iter() {
-            let (before, head) = (elements.len(), Head::read(head)?);
+            let (before, head) = (elements.len(), ListHeader::read(head)?);
             for _ in 0..head.chunks {
                 let chunk = next.next().flatten().ok_or_else(|| bad_list("a chunk of it is missing"))?;
                 take_apart(chunk, &mut elements)?;
@@ -305,36 +305,36 @@ impl ListState {
         let elements = elements.map(|elements| self.types.encode_values(elements, elements.len())).transpose()?;
         let distinct = Distinct::of(keys);
         let key_of = |place: usize| keys.key(distinct.firsts[place]);
-        let _alone = self.core.alone();
+        let _exclusive = self.core.exclusive();
         let heads = self.heads((0..distinct.firsts.len()).map(key_of))?;
-        let mut drafts = Vec::with_capacity(distinct.firsts.len());
+        let mut updates = Vec::with_capacity(distinct.firsts.len());
         for head in heads.iter() {
-            drafts.push(Draft::new(Head::read(head)?, replace));
+            updates.push(ListUpdate::new(ListHeader::read(head)?, replace));
         }
         for (row, &place) in distinct.of_row.iter().enumerate() {
-            let draft = &mut drafts[place];
+            let update = &mut updates[place];
             if replace {
-                *draft = Draft { had_chunks: draft.had_chunks, ..Draft::default() };
+                *update = ListUpdate { had_chunks: update.had_chunks, ..ListUpdate::default() };
             }
             for i in of_row(row).unwrap_or_default() {
                 let element = elements.as_ref().and_then(|elements| elements.value(i));
-                draft.push(element.ok_or_else(|| Error::invalid("an element is null; leave it out"))?);
+                update.push(element.ok_or_else(|| Error::invalid("an element is null; leave it out"))?);
             }
         }
-        let heads: Vec<Option<Vec<u8>>> = drafts.iter_mut().map(Draft::finish).collect();
+        let heads: Vec<Option<Vec<u8>>> = updates.iter_mut().map(ListUpdate::finish).collect();
         let (mut changes, mut bytes) = (0, 0);
-        for (place, (draft, head)) in drafts.iter().zip(&heads).enumerate() {
-            let gone = draft.gone();
-            changes += 1 + draft.spilled.len() + gone.clone().count();
-            bytes += (1 + key_of(place).len()) * (1 + draft.spilled.len() + gone.count())
+        for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
+            let gone = update.gone();
+            changes += 1 + update.spilled.len() + gone.clone().count();
+            bytes += (1 + key_of(place).len()) * (1 + update.spilled.len() + gone.count())
                 + head.as_ref().map_or(0, Vec::len)
-                + draft.spilled.iter().map(|(_, chunk)| chunk.len() + size_of::<u64>()).sum::<usize>();
+                + update.spilled.iter().map(|(_, chunk)| chunk.len() + size_of::<u64>()).sum::<usize>();
         }
         self.core.change(changes, bytes, |layers| {
             let mut key = Vec::new();
-            for (place, (draft, head)) in drafts.iter().zip(&heads).enumerate() {
-                let chunks = draft.spilled.iter().map(|(chunk, bytes)| (*chunk, Some(&bytes[..])));
-                for (chunk, bytes) in chunks.chain(draft.gone().map(|chunk| (chunk, None))) {
+            for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
+                let chunks = update.spilled.iter().map(|(chunk, bytes)| (*chunk, Some(&bytes[..])));
+                for (chunk, bytes) in chunks.chain(update.gone().map(|chunk| (chunk, None))) {
                     push_key(&mut key, (CHUNKS, key_of(place), Some(chunk)));
                     layers.put(self.id, &key, bytes);
                 }
@@ -351,14 +351,14 @@ struct Flat {
     ends: Vec<usize>,
 }
 
-type Part<'a> = (u8, &'a [u8], Option<u64>);
+type ListPart<'a> = (u8, &'a [u8], Option<u64>);
 
-fn push_key(out: &mut Vec<u8>, (tag, key, chunk): Part<'_>) {
+fn push_key(out: &mut Vec<u8>, (tag, key, chunk): ListPart<'_>) {
     out.clear();
     append_key(out, (tag, key, chunk));
 }
 
-fn append_key(out: &mut Vec<u8>, (tag, key, chunk): Part<'_>) {
+fn append_key(out: &mut Vec<u8>, (tag, key, chunk): ListPart<'_>) {
     out.push(tag);
     out.extend_from_slice(key);
     if let Some(chunk) = chunk {
@@ -367,7 +367,7 @@ fn append_key(out: &mut Vec<u8>, (tag, key, chunk): Part<'_>) {
 }
 
 impl Flat {
-    fn of<'a>(parts: impl ExactSizeIterator<Item = Part<'a>>) -> Self {
+    fn of<'a>(parts: impl ExactSizeIterator<Item = ListPart<'a>>) -> Self {
         let mut made = Self { bytes: Vec::new(), ends: Vec::with_capacity(parts.len()) };
         for part in parts {
             append_key(&mut made.bytes, part);

@@ -145,8 +145,8 @@ impl MapState {
                     doomed.bytes.extend_from_slice(key);
                     doomed.ends.push(doomed.bytes.len());
                 }
-                // What has no room as changes need not be gathered.
-                self.core.check_room(doomed.len(), doomed.bytes.len())?;
+                // Changes that do not fit need not be collected.
+                self.core.check_space(doomed.len(), doomed.bytes.len())?;
             }
         }
         self.change(&doomed, None)

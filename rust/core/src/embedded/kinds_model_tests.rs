@@ -24,16 +24,16 @@ struct Model {
 }
 
 struct Opened {
-    state: LocalState,
+    state: EmbeddedState,
     values: ValueState,
     maps: MapState,
     lists: ListState,
     totals: AggregatingState,
 }
 
-fn opened(state: LocalState) -> Opened {
+fn opened(state: EmbeddedState) -> Opened {
     let (text, long) = (DataType::Utf8, DataType::Int64);
-    let call = |function: &str| Call {
+    let call = |function: &str| AggregateCall {
         function: function.to_owned(),
         args: vec!["n".to_owned()],
         filter: None,
@@ -41,7 +41,7 @@ fn opened(state: LocalState) -> Opened {
         name: Some(function.to_owned()),
         identity: format!("{function}(n)"),
     };
-    let calls = [Call { args: vec![], ..call("count") }, call("sum"), call("last")];
+    let calls = [AggregateCall { args: vec![], ..call("count") }, call("sum"), call("last")];
     let row = DataType::Struct(vec![Field::new("n", DataType::Int64, true)].into());
     Opened {
         values: state.value_state("visits", &text, &long).unwrap(),

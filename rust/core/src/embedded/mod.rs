@@ -7,13 +7,14 @@
 //!
 //! layers: changes since the last checkpoint; entries: those of one state; chain: which checkpoint is the newest, and the
 //! fence; core: what one step is; value, map, list, aggregating: the kinds of states; look_up: their values, scan: their
-//! keys in order; catalog: which states there are; place: the local folder; upkeep: new bases; savepoint: those of a state
+//! keys in order; catalog: the declared states; work_dir: the local folder; materialization: new bases; take_savepoint:
+//! savepoints of a state
 //!
 //! Owns: opening a state, the order of its checkpoints, its close.
 //! Does not own: versions, replay, restore and what a materialization does (`shard`), when to materialize (the policy, in
 //! Python), the state server (`engine`).
 //!
-//! Invariants of a [`LocalState`]:
+//! Invariants of a [`EmbeddedState`]:
 //! 1. a checkpoint whose handle was returned is found by the next open, whatever happens after (P2);
 //! 2. RocksDB holds only what a published head names: closing without a checkpoint, or a crash, discards the rest (P4);
 //! 3. a change set is the net effect since the last checkpoint: one record per state and key, none without effect (P5);
@@ -29,17 +30,17 @@ mod layers;
 mod list;
 mod look_up;
 mod map;
-mod place;
+mod materialization;
 mod scan;
 mod take_savepoint;
-mod upkeep;
 mod value;
+mod work_dir;
 
-pub use aggregating::{AggregatingState, Call};
+pub use aggregating::{AggregateCall, AggregatingState};
 pub use list::ListState;
 pub use map::MapState;
+pub use materialization::{Materialization, RunCallback};
 pub use scan::Scan;
-pub use upkeep::{Materialization, Ran};
 pub use value::ValueState;
 
 use self::core::{Core, Job};
@@ -60,8 +61,8 @@ use crate::write::LogWriter;
 use arrow_schema::DataType;
 use catalog::Catalog;
 use chain::Chain;
+use materialization::Runs;
 use parking_lot::Mutex;
-use place::LocalPlace;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -69,25 +70,25 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use upkeep::Runs;
+use work_dir::WorkDir;
 
 /// The part of the memory budget for changes that no checkpoint holds yet, and for the hot tier.
 const LAYERS_SHARE: u64 = 4;
 const HOT_SHARE: u64 = 2;
 /// How often others may open the state first before an open is given up.
-const TURNS: usize = 64;
+const MAX_RETRIES: usize = 64;
 /// How long a close waits for what is under way.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks for Ctrl-C.
+/// Interval between two checks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Told the outcome of a checkpoint as soon as it is known, on the state's own thread. Must neither wait nor use the state.
+/// Called with the outcome of a checkpoint, on the state's own thread. Must neither block nor use the state.
 pub type CheckpointCallback = Box<dyn FnOnce(Result<ShardHandle>) + Send>;
-/// Told that something happened after which a materialization may be due or over. Must not wait.
+/// Called after events that may make a materialization due or end it. Must not block.
 pub type EventCallback = Box<dyn Fn() + Send + Sync>;
 
-/// What is asked for when a state is opened.
-pub struct OpenLocal {
+/// The request to open a state.
+pub struct OpenEmbedded {
     /// The folder of the root; the state is in its folder `name`.
     pub root: Store,
     /// The state's name.
@@ -102,11 +103,11 @@ pub struct OpenLocal {
     pub savepoint: Option<Store>,
     /// Options of the state.
     pub options: Options,
-    /// A private folder for what is local; none = under the temp folder.
+    /// A private folder for local files; none = under the temp folder.
     pub local_dir: Option<PathBuf>,
 }
 
-/// What has gathered since the newest base, also one that no checkpoint carries yet.
+/// The log since the newest base, also one that no checkpoint carries yet: what a restore would replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayDebt {
     /// Bytes of log.
@@ -118,22 +119,22 @@ pub struct ReplayDebt {
 }
 
 /// An open state. Any thread may use it.
-pub struct LocalState {
+pub struct EmbeddedState {
     core: Arc<Core>,
     runs: Runs,
     jobs: Mutex<Option<mpsc::Sender<Job>>>,
     worker: Mutex<Option<JoinHandle<()>>>,
     runtime: Mutex<Option<Runtime>>,
-    // After all that works in it.
-    place: Mutex<Option<LocalPlace>>,
+    // Dropped after everything that uses it.
+    place: Mutex<Option<WorkDir>>,
 }
 
-impl LocalState {
+impl EmbeddedState {
     /// Opens a state at its newest checkpoint, or at the handle that is asked for. A writer fences those before it.
     ///
     /// When `tick` fails, that is the answer at once; the open is then given up at its next step, if it can be before it
     /// fences others.
-    pub fn open(request: OpenLocal, environment: &Environment, tick: Tick<'_>) -> Result<Self> {
+    pub fn open(request: OpenEmbedded, environment: &Environment, tick: Tick<'_>) -> Result<Self> {
         check(&request)?;
         let (sender, receiver) = mpsc::channel();
         let wanted = Arc::new(AtomicBool::new(true));
@@ -152,7 +153,7 @@ impl LocalState {
         }
     }
 
-    fn open_now(request: &OpenLocal, environment: &Environment, wanted: &AtomicBool) -> Result<Self> {
+    fn open_now(request: &OpenEmbedded, environment: &Environment, wanted: &AtomicBool) -> Result<Self> {
         let still = || {
             let wanted = wanted.load(Ordering::Relaxed);
             if wanted { Ok(()) } else { Err(Error::closed("the open of a state was given up")) }
@@ -168,12 +169,12 @@ impl LocalState {
             )));
         }
         still()?;
-        let place = LocalPlace::make(request.local_dir.as_deref())?;
+        let place = WorkDir::make(request.local_dir.as_deref())?;
         let shard = shard(request, store.clone(), &place, &runtime, environment)?;
         environment.failpoints.hit("local.open")?;
         // What a new state begins with, once that is durable: the head that opens it names it.
         let mut first = None;
-        for _ in 0..TURNS {
+        for _ in 0..MAX_RETRIES {
             let newest = found.newest.as_ref().and_then(|head| head.handle.as_ref());
             let handle = request.handle.as_ref().or(newest);
             if let (Some(handle), Some(newest)) = (handle, newest)
@@ -223,7 +224,7 @@ impl LocalState {
         Err(Error::retryable(format!("others keep opening the state in {}; try again", store.uri())))
     }
 
-    fn start(core: Arc<Core>, runtime: Runtime, place: LocalPlace) -> Result<Self> {
+    fn start(core: Arc<Core>, runtime: Runtime, place: WorkDir) -> Result<Self> {
         let (jobs, queue) = mpsc::channel::<Job>();
         let own = Arc::clone(&core);
         let work = move || queue.into_iter().for_each(|job| own.run(job));
@@ -284,7 +285,7 @@ impl LocalState {
         &self,
         name: &str,
         (key, rows): (&DataType, &DataType),
-        calls: &[Call],
+        calls: &[AggregateCall],
         ansi: bool,
     ) -> Result<AggregatingState> {
         AggregatingState::declare(&self.core, name, key, rows, calls, ansi)
@@ -319,7 +320,7 @@ impl LocalState {
 
     /// What a materialization would make unnecessary to replay.
     pub fn replay_debt(&self) -> ReplayDebt {
-        self.core.settle();
+        self.core.wait_applied();
         let (log_bytes, segments) = self.core.shard().since_base();
         ReplayDebt { log_bytes, segments, state_bytes: self.newest().map_or(0, |handle| handle.state_bytes) }
     }
@@ -333,7 +334,7 @@ impl LocalState {
         if self.is_read_only() {
             return Ok(None);
         }
-        self.core.settle();
+        self.core.wait_applied();
         Ok(self.core.shard().begin_materialize()?.map(|run| self.runs.begun(run)))
     }
 
@@ -366,13 +367,13 @@ impl LocalState {
     }
 }
 
-impl Drop for LocalState {
+impl Drop for EmbeddedState {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-fn check(request: &OpenLocal) -> Result<()> {
+fn check(request: &OpenEmbedded) -> Result<()> {
     let name = &request.name;
     if name.is_empty() || name.len() > 256 || name.contains('/') || [".", ".."].contains(&name.as_str()) {
         return Err(Error::invalid(format!("`{name}` is no name of a state: give 1 to 256 bytes without a slash")));
@@ -392,9 +393,9 @@ fn check(request: &OpenLocal) -> Result<()> {
 }
 
 fn shard(
-    request: &OpenLocal,
+    request: &OpenEmbedded,
     store: Store,
-    place: &LocalPlace,
+    place: &WorkDir,
     runtime: &Runtime,
     environment: &Environment,
 ) -> Result<Arc<Shard>> {
@@ -441,9 +442,9 @@ fn shard(
 }
 
 #[cfg(test)]
-mod kinds_model_tests;
+mod apply_tests;
 #[cfg(test)]
-mod landing_tests;
+mod kinds_model_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]

@@ -1,10 +1,10 @@
 use super::*;
-use crate::local::LocalState;
-use crate::local::tests::{World, keys, lists as array, world};
+use crate::embedded::EmbeddedState;
+use crate::embedded::tests::{World, keys, lists as array, world};
 use crate::model::{Op, ShardHandle};
 use std::sync::Barrier;
 
-fn lists(state: &LocalState) -> ListState {
+fn lists(state: &EmbeddedState) -> ListState {
     state.list_state("l", &DataType::Utf8, &DataType::Utf8).unwrap()
 }
 
@@ -97,16 +97,16 @@ fn invariant_3_chunks_are_neither_small_nor_large() {
     for old in [0, 1, TAIL] {
         for size in sizes {
             let tail = if old == 0 { vec![] } else { [&[1][..], &vec![7; old - 1]].concat() };
-            let head = Head { elements: u64::from(old > 0), chunks: 2, tail: &tail };
-            let mut draft = Draft::new(head, false);
+            let head = ListHeader { elements: u64::from(old > 0), chunks: 2, tail: &tail };
+            let mut update = ListUpdate::new(head, false);
             for _ in 0..3 {
-                draft.push(&vec![1; size]);
+                update.push(&vec![1; size]);
             }
-            let head = draft.finish().unwrap();
-            let head = Head::read(Some(&head)).unwrap();
+            let head = update.finish().unwrap();
+            let head = ListHeader::read(Some(&head)).unwrap();
             assert!(head.tail.len() <= TAIL, "old {old}, size {size}");
-            assert_eq!((head.elements, head.chunks), (3 + u64::from(old > 0), 2 + draft.spilled.len() as u64));
-            for (_, chunk) in &draft.spilled {
+            assert_eq!((head.elements, head.chunks), (3 + u64::from(old > 0), 2 + update.spilled.len() as u64));
+            for (_, chunk) in &update.spilled {
                 let parts = chunk.len() / (size + 1).max(1);
                 assert!(chunk.len() <= CHUNK || parts <= 1, "old {old}, size {size}: {}", chunk.len());
             }
@@ -185,7 +185,7 @@ fn what_does_not_fit_changes_nothing() {
 fn p9_a_damaged_list_is_corrupt() {
     let whole = [1, 0, 1, b'x'];
     for (bytes, good) in [(&whole[..], true), (&whole[..1], false), (&[], false)] {
-        assert_eq!(Head::read(Some(bytes)).is_ok(), good);
+        assert_eq!(ListHeader::read(Some(bytes)).is_ok(), good);
     }
     assert!(take_apart(&[5, b'x'], &mut vec![]).is_err());
     let world = world(&[]);
@@ -201,10 +201,10 @@ fn p9_a_damaged_list_is_corrupt() {
 
 #[test]
 fn a_golden_list_is_laid_out_as_ever() {
-    let mut draft = Draft::new(Head::default(), false);
-    draft.push(b"ab");
-    draft.push(b"");
-    assert_eq!(draft.finish().unwrap(), [2, 0, 2, b'a', b'b', 0]);
+    let mut update = ListUpdate::new(ListHeader::default(), false);
+    update.push(b"ab");
+    update.push(b"");
+    assert_eq!(update.finish().unwrap(), [2, 0, 2, b'a', b'b', 0]);
     let mut key = vec![9];
     push_key(&mut key, (CHUNKS, b"k", Some(258)));
     assert_eq!(key, [1, b'k', 0, 0, 0, 0, 0, 0, 1, 2]);

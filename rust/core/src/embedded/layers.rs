@@ -46,16 +46,16 @@ pub(crate) struct Layers {
     /// Oldest first.
     frozen: VecDeque<Arc<Layer>>,
     /// The oldest frozen layer is durable, and on its way into the live version.
-    landing: bool,
+    applying: bool,
     limit: u64,
 }
 
 /// Changes of one state within some keys, newest layer first.
-pub(crate) type Parts<'a> = Vec<Peekable<Range<'a>>>;
+pub(crate) type LayerRanges<'a> = Vec<Peekable<Range<'a>>>;
 
 impl Layers {
     pub(crate) fn new(limit: u64) -> Self {
-        Self { active: Layer::default(), frozen: VecDeque::new(), landing: false, limit }
+        Self { active: Layer::default(), frozen: VecDeque::new(), applying: false, limit }
     }
 
     /// Bytes held.
@@ -65,17 +65,17 @@ impl Layers {
 
     /// Of these, the bytes that no checkpoint holds.
     pub(crate) fn unsaved_bytes(&self) -> u64 {
-        let saved = self.frozen.front().filter(|_| self.landing);
+        let saved = self.frozen.front().filter(|_| self.applying);
         self.bytes() - saved.map_or(0, |layer| layer.bytes())
     }
 
-    /// True between [`Self::saved`] and [`Self::landed`]: soon less will be held.
-    pub(crate) fn is_landing(&self) -> bool {
-        self.landing
+    /// True between [`Self::saved`] and [`Self::mark_applied`]: less memory will be held soon.
+    pub(crate) fn is_applying(&self) -> bool {
+        self.applying
     }
 
-    /// Says whether changes of these bytes have room.
-    pub(crate) fn check_room(&self, changes: u64, bytes: u64) -> Result<()> {
+    /// Checks that changes of these bytes fit.
+    pub(crate) fn check_space(&self, changes: u64, bytes: u64) -> Result<()> {
         let held = self.bytes();
         if held + bytes + changes * ENTRY_OVERHEAD <= self.limit {
             return Ok(());
@@ -118,19 +118,19 @@ impl Layers {
         self.newest_first().find_map(|layer| layer.states.get(&state)?.get(hash, key))
     }
 
-    /// Brings the memory near in which keys with these hashes would be; [`LANE`] of them at most.
+    /// Prefetches the memory of keys with these hashes; at most [`LANE`] of them.
     pub(crate) fn prefetch(&self, state: StateId, hashes: &[u64]) {
         self.newest_first().filter_map(|layer| layer.states.get(&state)).for_each(|entries| entries.prefetch(hashes));
     }
 
     /// The changes of a state from `from` on (or after it), below `to`.
-    pub(crate) fn range(&self, state: StateId, from: Bound<&[u8]>, to: Option<&[u8]>) -> Parts<'_> {
+    pub(crate) fn range(&self, state: StateId, from: Bound<&[u8]>, to: Option<&[u8]>) -> LayerRanges<'_> {
         let ends = to.map_or(Bound::Unbounded, Bound::Excluded);
         // A tree panics on ranges that end before they begin.
         if let (Bound::Included(from) | Bound::Excluded(from), Some(to)) = (from, to)
             && from >= to
         {
-            return Parts::new();
+            return LayerRanges::new();
         }
         self.newest_first()
             .filter_map(|layer| layer.states.get(&state))
@@ -150,13 +150,13 @@ impl Layers {
     }
 
     /// The oldest frozen layer is durable.
-    pub(crate) fn saved(&mut self) {
-        self.landing = true;
+    pub(crate) fn mark_durable(&mut self) {
+        self.applying = true;
     }
 
-    /// The oldest frozen layer is in the live version. It is given back: to give up its memory takes long.
-    pub(crate) fn landed(&mut self) -> Option<Arc<Layer>> {
-        self.landing = false;
+    /// The oldest frozen layer is in the live version. It is returned, because freeing its memory takes long.
+    pub(crate) fn mark_applied(&mut self) -> Option<Arc<Layer>> {
+        self.applying = false;
         self.frozen.pop_front()
     }
 
@@ -225,21 +225,21 @@ mod tests {
     fn invariant_3_bytes_are_bounded_and_given_back() {
         let mut layers = Layers::new(400);
         for _ in 0..100 {
-            layers.check_room(1, 11).unwrap();
+            layers.check_space(1, 11).unwrap();
             layers.put(S, b"k", Some(&[7; 10]));
         }
         assert_eq!(layers.bytes(), 11 + ENTRY_OVERHEAD);
-        let error = layers.check_room(1, 300).unwrap_err();
+        let error = layers.check_space(1, 300).unwrap_err();
         assert!(error.message().contains("memory_budget") && error.message().contains("checkpoint()"), "{error}");
         layers.freeze();
         assert_eq!(layers.unsaved_bytes(), 11 + ENTRY_OVERHEAD);
         layers.put(S, b"k", Some(&[7; 9]));
-        layers.saved();
-        assert!(layers.is_landing());
+        layers.mark_durable();
+        assert!(layers.is_applying());
         assert_eq!(layers.bytes(), 21 + 2 * ENTRY_OVERHEAD, "until it is in the live version, it is held");
         assert_eq!(layers.unsaved_bytes(), 10 + ENTRY_OVERHEAD);
-        layers.landed();
-        assert!(!layers.is_landing());
+        layers.mark_applied();
+        assert!(!layers.is_applying());
         assert_eq!((layers.bytes(), layers.unsaved_bytes()), (10 + ENTRY_OVERHEAD, 10 + ENTRY_OVERHEAD));
     }
 }

@@ -1,10 +1,10 @@
-//! Between the answer of a checkpoint and the moment from which on it is what is live.
+//! Between the answer of a checkpoint and its application to the live version.
 
 use super::tests::{World, keys, rows, world};
 use super::*;
 use arrow_array::{ArrayRef, Int64Array};
 
-/// Whoever reaches a failpoint waits there.
+/// A thread that reaches the failpoint waits there.
 struct Meeting {
     folder: tempfile::TempDir,
     point: &'static str,
@@ -23,7 +23,7 @@ impl Meeting {
     }
 }
 
-/// What waits for the local disk is neither the caller, nor who reads what was changed, nor who goes on changing.
+/// Neither the caller, nor readers of changed keys, nor further changes wait for the local disk.
 #[test]
 fn a_checkpoint_answers_when_it_is_durable_not_when_it_is_applied() {
     let world = world(&[]);
@@ -38,7 +38,7 @@ fn a_checkpoint_answers_when_it_is_durable_not_when_it_is_applied() {
     s.put("b", Some(2));
     assert_eq!((s.get("a"), s.state.metrics().checkpoints.get()), (Some(2), 1));
     meeting.end();
-    assert_eq!(s.state.replay_debt().segments, 1, "who asks what is live waits for it");
+    assert_eq!(s.state.replay_debt().segments, 1, "a query of the live version waits for it");
     s.state.checkpoint().unwrap();
     assert_eq!(world.open().contents(), rows(&[("a", 2), ("b", 2)]));
 }
@@ -56,7 +56,7 @@ fn p7_changes_in_memory_are_bounded() {
     let error = s.table.put(&more, &values).unwrap_err();
     assert!(error.message().contains("checkpoint()") && error.message().contains("memory_budget"), "{error}");
     assert!(s.state.metrics().uncheckpointed_bytes.get() > 0);
-    // Until the checkpoint is applied its memory is held: a change that finds no room waits for that.
+    // Until the checkpoint is applied its memory is held: a change that does not fit waits for that.
     let meeting = Meeting::at(&world, "promote.before");
     s.state.checkpoint().unwrap();
     assert_eq!(s.state.metrics().uncheckpointed_bytes.get(), 0);

@@ -3,7 +3,7 @@
 //! Owns: what a savepoint of a checkpoint says about its origin; the first version of a state that begins with one.
 //! Does not own: the making and reading of savepoints (`shard::savepoint`), opening a state.
 
-use super::LocalState;
+use super::EmbeddedState;
 use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle};
@@ -13,7 +13,7 @@ use crate::store::Store;
 use std::path::Path;
 use std::sync::Arc;
 
-impl LocalState {
+impl EmbeddedState {
     /// Writes the checkpoint `handle` as a savepoint to the empty folder `to`. Nothing waits for it. `scratch` is an
     /// empty local folder.
     pub fn savepoint(

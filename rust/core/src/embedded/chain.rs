@@ -1,4 +1,4 @@
-//! The chain of heads: which checkpoint of an embedded state is the newest, and who may add the next one.
+//! The chain of heads: the newest checkpoint of an embedded state, and the fencing of writers.
 //!
 //! Owns: the numbered head objects, fencing, and removing old ones.
 //! Does not own: what a handle names, or when a checkpoint is made.
@@ -23,12 +23,12 @@ use crate::model::ShardHandle;
 use crate::store::paths::HEADS;
 use crate::store::{Claim, Store, head_name, head_number};
 
-/// Heads kept: each is a checkpoint to which one can go back, and whose objects no sweep may take.
+/// Heads kept: each is a checkpoint that can be reopened; garbage collection keeps its objects.
 const KEPT: u64 = 8;
 /// Heads removed after one checkpoint, at most.
 const REMOVED_AT_ONCE: u64 = 4;
-/// How often others may come first before an attempt to read or to take over the newest head is given up.
-const TURNS: usize = 64;
+/// Retries when other writers change the newest head while it is read or taken over.
+const MAX_RETRIES: usize = 64;
 
 /// What is found of a state.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Found {
 
 /// The newest head of the state in `store`.
 pub(crate) async fn find(store: &Store) -> Result<Found> {
-    for _ in 0..TURNS {
+    for _ in 0..MAX_RETRIES {
         let listed = store.list(HEADS).await?;
         let numbers = || listed.iter().filter_map(|l| head_number(&l.name));
         let (Some(highest), Some(lowest)) = (numbers().max(), numbers().min()) else {
@@ -80,7 +80,7 @@ pub(crate) struct Chain {
     /// Of our newest head.
     number: u64,
     lowest: u64,
-    /// A head was sent, and nobody knows what became of it.
+    /// A head was sent, and its outcome is unknown.
     uncertain: bool,
     fenced: Option<Error>,
 }

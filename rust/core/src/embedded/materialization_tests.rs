@@ -1,8 +1,8 @@
 //! New bases of embedded states: what carries them, and what becomes of those that fail or come too late.
 
 use super::*;
+use crate::embedded::tests::{Opened, World, rows, world};
 use crate::error::ErrorKind;
-use crate::local::tests::{Opened, World, rows, world};
 use crate::model::ShardHandle;
 use crate::store::fault::{Fault, Operation};
 use std::sync::mpsc;
@@ -185,7 +185,7 @@ fn a_run_whose_state_has_to_be_restored_meanwhile_has_no_effect() {
     s.put("a", Some(2));
     world.failpoints.set("promote.applied=error@1").unwrap();
     s.state.checkpoint().unwrap();
-    s.state.core.settle();
+    s.state.core.wait_applied();
     world.failpoints.clear();
     assert_eq!(s.get("a"), Some(2));
     assert!(ran(&run).is_err());
@@ -284,7 +284,7 @@ fn a16_refused_changes_are_told_of_and_checkpoints_go_on() {
     }));
     s.put("a", Some(1));
     s.state.refuse_changes(Some(Error::store("no base")));
-    let one = crate::local::tests::keys(&["a"]);
+    let one = crate::embedded::tests::keys(&["a"]);
     for _ in 0..2 {
         assert_eq!(s.table.delete(&one).unwrap_err().message(), "no base");
         receiver.recv().unwrap();

@@ -1,11 +1,11 @@
-//! New bases of an embedded state: one materialization, from its begin to its end, on a thread of its own.
+//! Background materialization of an embedded state, on a thread of its own.
 //!
-//! Owns: the thread of a run, and what becomes of a run that is given up while it works.
+//! Owns: the thread of a run, and the end of a run that is cancelled while it works.
 //! Does not own: when to run (the policy, in Python), what a run does (`shard`), which checkpoint carries its base (`core`).
 //!
 //! Invariants of a [`Materialization`]:
-//! 1. nobody waits for a run but the close of its state: what is given up while it works ends by itself;
-//! 2. what ends after it was given up has no effect.
+//! 1. only the close of its state waits for a run: a cancelled run ends by itself;
+//! 2. a run that ends after its cancellation has no effect.
 
 use crate::error::{Error, Result};
 use crate::shard::MaterializeRun;
@@ -14,16 +14,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::watch;
 
-/// Told how the long part of a run ended, on the run's thread.
-pub type Ran = Box<dyn FnOnce(Result<()>) + Send>;
+/// Called with the outcome of the long part of a run, on the run's thread.
+pub type RunCallback = Box<dyn FnOnce(Result<()>) + Send>;
 
 enum Stage {
     Begun(MaterializeRun),
     Running,
-    /// Given up while it works.
-    Unwanted(String),
+    /// Cancelled while it works.
+    Cancelled(String),
     /// The long part is over.
-    Ran(MaterializeRun),
+    RunCallback(MaterializeRun),
     Ended,
 }
 
@@ -66,8 +66,8 @@ pub struct Materialization {
 }
 
 impl Materialization {
-    /// Starts the long part; `ran` is told its outcome.
-    pub fn start(&self, ran: Ran) -> Result<()> {
+    /// Starts the long part; `ran` receives its outcome.
+    pub fn start(&self, ran: RunCallback) -> Result<()> {
         let mut stage = self.shared.stage.lock();
         let Stage::Begun(run) = std::mem::replace(&mut *stage, Stage::Running) else {
             return Err(Error::closed("this materialization was started before"));
@@ -93,16 +93,16 @@ impl Materialization {
         }
     }
 
-    /// Gives the run up. While it works it is only told to stop, and nobody waits.
+    /// Cancels the run. A running one is only told to stop; this does not wait for it.
     pub fn abort(&self, reason: &str) {
         let mut stage = self.shared.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Ended) {
             Stage::Begun(run) | Stage::Ran(run) => run.abort(reason),
             Stage::Running => {
-                *stage = Stage::Unwanted(reason.to_owned());
+                *stage = Stage::Cancelled(reason.to_owned());
                 self.shared.stop.send_replace(true);
             }
-            Stage::Unwanted(_) | Stage::Ended => {}
+            Stage::Cancelled(_) | Stage::Ended => {}
         }
     }
 }
@@ -112,7 +112,7 @@ impl Shared {
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Ended) {
             Stage::Running => *stage = Stage::Ran(run),
-            Stage::Unwanted(reason) => run.abort(&reason),
+            Stage::Cancelled(reason) => run.abort(&reason),
             Stage::Begun(_) | Stage::Ran(_) | Stage::Ended => {}
         }
     }
@@ -127,5 +127,5 @@ impl Shared {
 }
 
 #[cfg(test)]
-#[path = "upkeep_tests.rs"]
+#[path = "materialization_tests.rs"]
 mod tests;
