@@ -76,6 +76,6 @@ def test_constraints_pin_everything_exactly() -> None:
     assert not loose
 
 
-@pytest.mark.parametrize("crate", ["core", "server", "pyext", "shuttled"])
+@pytest.mark.parametrize("crate", ["core", "server", "pyext", "shuttle-tests"])
 def test_every_crate_uses_the_workspace_lints(crate: str) -> None:
     assert "[lints]\nworkspace = true" in (ROOT / "rust" / crate / "Cargo.toml").read_text()

@@ -24,7 +24,7 @@ pub enum MemoryUser {
     RocksDb,
     /// Hot tiers.
     Hot,
-    /// Overlays of open sessions: groups, results and change sets under way.
+    /// Overlays of open sessions: groups, results and change sets in progress.
     Sessions,
     /// Overlays of versions that wait for their promotion; layers of an embedded state.
     Prepared,

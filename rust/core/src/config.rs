@@ -91,7 +91,7 @@ options! {
     read_ahead: size = "32MiB",
     /// Requests to the store at the same time.
     store_concurrency: count = "32",
-    /// A single request to the store is given up after this time and tried again.
+    /// A single request to the store is abandoned after this time and tried again.
     request_timeout: duration = "30s",
     /// Attempts of one request to the store.
     max_attempts: count = "6",
@@ -121,9 +121,9 @@ options! {
     materialization_replay_time: duration = "30s",
     /// Failures in a row that a materialization may have before the job fails.
     materialization_max_failures: count = "3",
-    /// Bases share what earlier ones have uploaded; false = each base uploads every file anew and stands alone. May change at any restart.
+    /// Bases share what earlier ones have uploaded; false = each base uploads every file again and shares none. May change at any restart.
     incremental: flag = "true",
-    /// The shortest grace period of a sweep of this state. A server counts on no object in the bucket that it last knew to be needed longer ago than half of this, and gives up a base whose upload takes longer. The state's folder keeps the longest value that was ever set, and a sweep obeys it; at least 1m.
+    /// The shortest grace period of a sweep of this state. A server counts on no object in the bucket that it last knew to be needed longer ago than half of this, and abandons a base whose upload takes longer. The state's folder keeps the longest value that was ever set, and a sweep obeys it; at least 1m.
     sweep_grace: duration = "1d",
     /// RocksDB files of a base smaller than this share an object, up to 16MiB together; 0 = none does.
     snapshot_pack_below: size = "1MiB",

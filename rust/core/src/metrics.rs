@@ -224,9 +224,9 @@ counters! {
     restore_micros,
     /// Bytes of bases and segments read by restores, counted as they come.
     restore_bytes,
-    /// Restores that are under way (gauge).
+    /// Restores that are in progress (gauge).
     restores_running,
-    /// Bytes that restores under way have still to read (gauge).
+    /// Bytes that restores in progress have still to read (gauge).
     restore_pending_bytes,
     /// Bytes of change sets replayed.
     replay_bytes,
@@ -292,7 +292,7 @@ counters! {
     memory_table_readers,
     /// Bytes of the hot tiers (gauge).
     memory_hot,
-    /// Bytes of open sessions: groups, results and change sets under way (gauge).
+    /// Bytes of open sessions: groups, results and change sets in progress (gauge).
     memory_sessions,
     /// Bytes of versions that wait for their promotion (gauge).
     memory_prepared,

@@ -2,7 +2,7 @@
 //!
 //! Owns: skipping the inherited exit handlers. RocksDB's would wait for its threads, which
 //! do not exist in the child: the child crashed, or hung.
-//! Does not own: who may use what in a child (`detached`).
+//! Does not own: which objects a child may use (`detached`).
 //!
 //! Python's own exit handlers have run by then, and what C had buffered is written.
 

@@ -61,7 +61,7 @@ impl SavepointFolder {
         self.run_attended(py, report, progress, work, false)
     }
 
-    /// The same; work that `undoes` itself hears of Ctrl-C from `progress`, and has the time for that.
+    /// The same; work that `undoes` itself is told of Ctrl-C from `progress`, and has the time for that.
     fn run_attended<T: Send, F: Future<Output = Result<T>>>(
         &self,
         py: Python<'_>,

@@ -68,13 +68,13 @@ struct ShardFailure {
 #[derive(Default)]
 struct Policy {
     options: BTreeMap<String, String>,
-    /// Sessions under way to their shards, which no list shows yet.
+    /// Sessions that are opening their shards, which no list shows yet.
     opening: u64,
     /// The generation at which a session began or ended its opening.
     generation: u64,
 }
 
-/// A session on its way to its shard: until this is dropped, the policy that it brought is kept.
+/// A session that is opening its shard: until this is dropped, its policy is kept.
 #[must_use]
 pub(crate) struct Opening<'a> {
     shared: &'a Shared,

@@ -214,7 +214,7 @@ impl ChangelogStorage {
         &self.shared.runtime
     }
 
-    /// Ends all writers: what was not persisted is lost, pending persists end with an error. What is under way gets
+    /// Ends all writers: what was not persisted is lost, pending persists end with an error. What is in progress gets
     /// some seconds to end. Twice is fine.
     pub fn close(&self) {
         self.shared.log.close();

@@ -253,7 +253,7 @@ impl Writer {
         self.step(to, |ledger| ledger.truncate(to))
     }
 
-    /// Closes, and gives up the sets at or above `from` that no checkpoint names.
+    /// Closes, and abandons the sets at or above `from` that no checkpoint names.
     pub fn truncate_and_close(&self, from: SequenceNumber) -> Result<()> {
         self.end(|ledger| ledger.truncate_and_close(from));
         Ok(())

@@ -3,7 +3,7 @@
 //! Owns: their names, numbers and types, and the text that keeps them in handles.
 //! Does not own: encoding keys and values (`state::typed`).
 //!
-//! Invariant: a number, once given to a state, is that state's for ever, with the same types.
+//! Invariant: a number, once given to a state, is that state's forever, with the same types.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::StateId;

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 /// The one key group: keys of a state are in order.
 pub(super) const GROUP: KeyGroup = KeyGroup(0);
-/// Checkpoints under way at the same time; more wait.
+/// Checkpoints in progress at the same time; more wait.
 const MAX_PENDING: usize = 8;
 /// Checkpoints that follow each other faster count as one piece of foreground work.
 const BETWEEN_CHECKPOINTS: Duration = Duration::from_millis(100);
@@ -252,7 +252,7 @@ impl Core {
 
     // Checkpoints
 
-    /// Waits until one more checkpoint may be under way.
+    /// Waits until one more checkpoint may be in progress.
     pub(super) fn admit(&self, tick: Tick<'_>) -> Result<()> {
         self.check_writable()?;
         let mut pending = self.pending.lock();

@@ -82,7 +82,7 @@ fn strings(values: &[Option<String>]) -> ArrayRef {
     Arc::new(values.iter().cloned().collect::<arrow_array::StringArray>())
 }
 
-/// Often a few short elements, now and then more than a chunk.
+/// Often a few short elements, sometimes more than a chunk.
 fn elements(rng: &mut StdRng) -> Vec<String> {
     let (most, length) = [(4, 3), (4, 3), (4, 3), (60, 40), (3, 70_000)][rng.random_range(0..5)];
     (0..rng.random_range(0..most)).map(|_| "x".repeat(rng.random_range(0..length))).collect()

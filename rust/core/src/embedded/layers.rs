@@ -1,6 +1,6 @@
 //! What was changed since the last checkpoint, in memory.
 //!
-//! Owns: the active layer, the frozen ones that checkpoints under way make durable, and reading through them.
+//! Owns: the active layer, the frozen ones that checkpoints in progress make durable, and reading through them.
 //! Does not own: what lies under them (the shard's live version), checkpoints.
 //!
 //! Invariants of [`Layers`]:
@@ -45,7 +45,7 @@ pub(crate) struct Layers {
     active: Layer,
     /// Oldest first.
     frozen: VecDeque<Arc<Layer>>,
-    /// The oldest frozen layer is durable, and on its way into the live version.
+    /// The oldest frozen layer is durable, and is being applied to the live version.
     applying: bool,
     limit: u64,
 }

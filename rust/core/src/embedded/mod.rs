@@ -75,9 +75,9 @@ use work_dir::WorkDir;
 /// The part of the memory budget for changes that no checkpoint holds yet, and for the hot tier.
 const LAYERS_SHARE: u64 = 4;
 const HOT_SHARE: u64 = 2;
-/// How often others may open the state first before an open is given up.
+/// How often others may open the state first before an open is abandoned.
 const MAX_RETRIES: usize = 64;
-/// How long a close waits for what is under way.
+/// How long a close waits for what is in progress.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// Interval between two checks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(50);
@@ -348,7 +348,7 @@ impl EmbeddedState {
         self.core.refuse_changes(why);
     }
 
-    /// Ends the state: what no checkpoint holds is discarded, checkpoints and a materialization under way fail as closed.
+    /// Ends the state: what no checkpoint holds is discarded, checkpoints and a materialization in progress fail as closed.
     /// Twice is fine.
     pub fn close(&self) {
         self.core.close();

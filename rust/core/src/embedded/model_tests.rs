@@ -84,7 +84,7 @@ impl History {
         self.world.failpoints.set(&format!("{point}=error")).unwrap();
         let failed = self.state().state.checkpoint();
         self.world.failpoints.clear();
-        // Without a change there is nothing that could fail on its way.
+        // Without a change there is nothing that could fail.
         assert!(failed.is_err() || self.model == self.committed, "{point}");
     }
 

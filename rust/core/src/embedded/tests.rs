@@ -227,7 +227,7 @@ fn invariant_4_an_older_writer_is_fenced() {
     new.state.checkpoint().unwrap();
     let reader = world.open_with(|request| request.read_only = true);
     assert_eq!(reader.contents(), rows(&[("a", 1), ("b", 3)]));
-    // Without changes, too, a fenced writer hears of it.
+    // A fenced writer gets the error without changes, too.
     let newest = world.open();
     assert_eq!(new.state.checkpoint().unwrap_err().kind(), ErrorKind::Fenced);
     newest.state.checkpoint().unwrap();

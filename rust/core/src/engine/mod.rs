@@ -8,7 +8,7 @@
 //! Invariants:
 //! 1. nothing waits for a shard while it holds the lock of the list of shards: a shard that replays for minutes delays
 //!    its own sessions only;
-//! 2. a shard is closed as idle only when nothing else holds it: no session, no request on its way to one, no
+//! 2. a shard is closed as idle only when nothing else holds it: no session, no request for one, no
 //!    materialization.
 
 mod folder;
@@ -53,7 +53,7 @@ const MAX_PLANS: usize = 256;
 
 /// What an engine is made of.
 pub struct EngineConfig {
-    /// Folder for everything local; may vanish at any moment.
+    /// Folder for all local files; may be deleted at any time.
     pub local_dir: PathBuf,
     /// Process-wide options (memory budget, cache size, …); per-state options come with each request.
     pub options: Options,
@@ -156,7 +156,7 @@ impl Engine {
         Session::open(&shard, plan, handle, BatchId(request.batch))
     }
 
-    /// Takes over newer credentials for sessions that are open, and for what is under way for them.
+    /// Takes over newer credentials for sessions that are open, and for what is in progress for them.
     pub fn renew(&self, renewal: Renewal) {
         self.folders.renew(renewal);
     }

@@ -1,4 +1,4 @@
-//! The engine's list of shards and folders: what waits for what, what is closed, and what holds for a state for ever.
+//! The engine's list of shards and folders: what waits for what, what is closed, and what holds for a state forever.
 
 use super::*;
 use crate::clock::ManualClock;

@@ -62,7 +62,7 @@ pub struct Savepoint {
     pub origin: SavepointOrigin,
     /// Number of shards that it was taken of. It can be restored to any number up to `max_parallelism`.
     pub shards: u32,
-    /// Number of key groups, fixed for ever.
+    /// Number of key groups, fixed forever.
     pub max_parallelism: u16,
     /// The key hash in use.
     pub hash_id: u16,

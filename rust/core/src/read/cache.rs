@@ -51,7 +51,7 @@ struct Slot {
     idle_at: Duration,
     /// Tells this file from a later one of the same key.
     id: u64,
-    /// A download or verification that is under way.
+    /// A download or verification in progress.
     loading: Option<Loading>,
     /// True while a thread that has the content places the file.
     placing: bool,
@@ -423,7 +423,7 @@ impl ObjectCache {
         Arc::new(StoreCopies { cache: Arc::clone(self), uri: store.uri().to_owned() })
     }
 
-    /// True when a copy is here, or on its way.
+    /// True when a copy is present or being downloaded.
     pub fn contains(&self, store: &Store, object: &ObjectRef) -> bool {
         let key = key_of(store.uri(), object);
         self.table.lock().slots.contains_key(&key)

@@ -177,7 +177,7 @@ async fn x19_unused_downloads_are_removed_after_the_idle_timeout() {
     clock.advance(Duration::from_millis(599_999));
     cache.evict_idle();
     assert_eq!(here(), [true; 3], "not yet");
-    // An old timer of the original evicted what had just been used again: here a use starts the time anew.
+    // An old timer of the original evicted what had just been used again: here a use restarts the timeout.
     drop(cache.lease(&f.store, &used).await.unwrap());
     clock.advance(Duration::from_millis(1));
     cache.evict_idle();

@@ -31,7 +31,7 @@ use tokio::runtime::Handle;
 const RUN_BYTES: u64 = 8 << 20;
 /// Bytes between two wanted ranges that are cheaper fetched than asked around.
 const GAP_BYTES: u64 = 64 << 10;
-/// Most runs under way at a time.
+/// Most runs in progress at a time.
 const MAX_RUNS: u64 = 16;
 /// Values of one batch of decoded records.
 const BATCH_BYTES: u64 = 1 << 30;
@@ -55,7 +55,7 @@ pub struct ChangeReader {
     read_ahead: u64,
 }
 
-/// Decoded sets, in order; dropping it ends what is under way.
+/// Decoded sets, in order; dropping it ends what is in progress.
 pub struct Changes {
     runs: BoxStream<'static, Result<Vec<ReadSet>>>,
     ready: VecDeque<ReadSet>,

@@ -45,7 +45,7 @@ impl SetsAhead {
     /// Starts to fetch `segments` on `runtime`, as [`read_segments`] does.
     pub fn start(runtime: &Handle, store: &Store, cache: Option<&Arc<ObjectCache>>, segments: &[SegmentRef]) -> Self {
         let found = read_segments(store, cache, segments, prefetch_of(segments));
-        // One more than are on their way: a set that has come does not hold up the others.
+        // One more than in flight: a set that has arrived does not delay the others.
         let (sender, sets) = mpsc::channel(1);
         let task = runtime.spawn(async move {
             let mut found = std::pin::pin!(found);

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Time between two lines of the log.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// The bytes of one restore, on their way.
+/// The pending and fetched bytes of one restore.
 pub struct RestoreProgress {
     /// The restored shard.
     what: String,

@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. the base holds every change up to `replay_after`, and no change of a version after `version`;
-//! 2. one run at a time; with `incremental`, no new run before the last base is carried by a promoted handle or given up,
+//! 2. one run at a time; with `incremental`, no new run before the last base is carried by a promoted handle or abandoned,
 //!    so that the files a run counts as "already uploaded" are named by a handle Spark retains. Bases that share nothing
 //!    need not wait;
 //! 3. a run of a state that was replaced meanwhile ends without effect. So does a run that shares files with a base from

@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Random orders of execute, keep, promote, begin, run, complete, abort, restart, roll back, retire and sweep. A sweep
-/// deletes what no retained handle leads to and was there before the oldest of them, and before the run under way.
+/// deletes what no retained handle leads to and was there before the oldest of them, and before the run in progress.
 fn history(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut world = World::new(&[("max_handle_segments", "3")]);

@@ -17,8 +17,8 @@
 //! Invariants:
 //! 1. the result holds exactly the entries of the range, as base and segments of their sources have them (P5);
 //! 2. nothing is written to the store, and sources are only read;
-//! 3. when it has failed, neither of its folders is there; when it is dropped at any point, they go with the end of what
-//!    is under way on threads;
+//! 3. after a failure both of its folders are removed; when it is dropped at any point, they are removed when its threads
+//!    have ended;
 //! 4. of a base only those tables are fetched that may hold a wanted key, of a large segment only such blocks.
 
 use super::lineage::Lineage;

@@ -8,13 +8,13 @@
 //! 1. begin to fetch the log after the base, so that it comes while the base's tables do;
 //! 2. bring the base to a new folder, from local copies or the store, and open it;
 //! 3. apply the log, in order: what it changed lately is in the hot tier then;
-//! 4. let go of what was live before, and load the rest of the base into the hot tier, if it fits; a lazy restore leaves
+//! 4. drop the previous live state, and load the rest of the base into the hot tier, if it fits; a lazy restore leaves
 //!    that to `warm`.
 //!
 //! Invariants:
 //! 1. the state is live only when all of base and log is in it (P5);
 //! 2. when it has failed, its folder is gone, and the next attempt starts from the beginning;
-//! 3. a handle whose objects are missing or damaged leaves what is live as it is; any other failure lets go of it, so that
+//! 3. a handle whose objects are missing or damaged leaves what is live as it is; any other failure drops it, so that
 //!    the next attempt has its disk and memory.
 
 use super::lineage::Lineage;

@@ -97,7 +97,7 @@ impl Shard {
         let PendingVersion { version, set, parts, mut lineage } = pending;
         let waiting = self.control.lock().waiting.as_ref().map(|w| w.base.clone());
         let rebased = waiting.is_some_and(|base| lineage.rebase(&base));
-        // Older segments are durable already: their index is written while the new one is under way.
+        // Older segments are durable already: their index is written while the new one is in progress.
         self.index_older(&mut lineage)?;
         for SetLocation { object, offset, length, records, .. } in parts.wait()? {
             lineage.segments.push(SegmentRef { version, batch: meta.batch, object, offset, length, records });

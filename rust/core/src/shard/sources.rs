@@ -16,7 +16,7 @@ use crate::model::{InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_rang
 use crate::state::aggregate::schema_difference;
 
 /// A base is taken over as it is when the range wants at least one in so many of its key groups. Below, the entries
-/// wanted are written anew: tables that mostly hold entries of others would be kept, uploaded and compacted for nothing.
+/// wanted are rewritten: tables that mostly hold entries of others would be kept, uploaded and compacted for nothing.
 const WANTED_SHARE: usize = 4;
 
 /// The handles of all shards of one state. See the module documentation for its invariants.

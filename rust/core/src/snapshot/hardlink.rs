@@ -50,7 +50,7 @@ fn has_extension(name: &str, extension: &str) -> bool {
     Path::new(name).extension().is_some_and(|e| e == extension)
 }
 
-/// Files that RocksDB makes anew when it opens a folder.
+/// Files that RocksDB creates again when it opens a folder.
 fn is_incidental(name: &str) -> bool {
     name == "LOCK" || name == "IDENTITY" || name == "LOG" || name.starts_with("LOG.")
 }

@@ -105,7 +105,7 @@ impl Checkpointer {
     /// Compacts if the files hold much more than the `net` bytes of keys and values.
     ///
     /// `space_amplification` is what the last compaction left: bytes of files per net byte, 0 if there was none. States that take more
-    /// than their net bytes even when compact are not compacted in vain each time. Gives the new density if it
+    /// than their net bytes even when compact are not compacted each time without effect. Returns the new value if it
     /// compacted. Takes as long as it takes to write the whole state.
     pub fn compact_if_bloated(&self, net: u64, space_amplification: f64) -> Result<Option<f64>> {
         self.db.flush()?;

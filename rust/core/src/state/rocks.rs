@@ -90,7 +90,7 @@ impl SharedResources {
         Ok(Self {
             inner: Arc::new(Inner {
                 env,
-                // Without stalling: a shard that waits for the flush of another, idle one would wait for ever.
+                // Without stalling: a shard that waits for the flush of another, idle one would wait forever.
                 write_buffers: WriteBufferManager::new_write_buffer_manager_with_cache(bytes / 2, false, cache.clone()),
                 cache,
                 write_buffer_size: (bytes / 8).clamp(1 << 20, 32 << 20),

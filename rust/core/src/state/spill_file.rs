@@ -33,7 +33,7 @@ pub(super) struct SpillFile {
     end: u64,
 }
 
-/// Rows on their way into a file.
+/// Appends rows to a file.
 #[derive(Debug)]
 pub(super) struct ChunkWriter<'a> {
     file: &'a mut SpillFile,

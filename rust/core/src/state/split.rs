@@ -30,7 +30,7 @@ const PAUSE: usize = 200_000;
 const WORTH: (usize, usize) = (8, 10);
 /// A task holds at most this, or one payload if that is more.
 const HOLD: usize = 64 << 20;
-/// Shard and payload, on their way into the shuffle.
+/// Shard and payload, for the shuffle.
 pub type Emitted = Vec<(u32, Vec<u8>)>;
 
 /// Splits the rows of one map task.

@@ -6,7 +6,7 @@
 //! requests of a store (`retry`).
 //!
 //! Invariants:
-//! 1. at most `background_transfers` files of bases are on their way at once, and fewer than `store_concurrency`: a log
+//! 1. at most `background_transfers` files of bases are in flight at once, and fewer than `store_concurrency`: a log
 //!    object's upload never waits for one of them to end;
 //! 2. in any interval the bytes let through exceed rate × time by one part at most; first come, first served;
 //! 3. a wait has an end: it is the time that the bytes before it take at the rate;

@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! 1. the function runs on a thread of its own, once at a time: no I/O thread waits for it, and none is joined;
-//! 2. an answer that came after an attempt was given up is used by the next one, not asked for again;
+//! 2. an answer that came after an attempt was abandoned is used by the next one, not asked for again;
 //! 3. whatever was fetched is known to the redactor before it is sent.
 
 use super::diagnose::{CredentialSource, CredentialsError, Redactor, source_text};
@@ -330,7 +330,7 @@ impl<T: Credential> CredentialProvider for SuppliedProvider<T> {
     }
 }
 
-/// Credentials of another source, on their way to the store.
+/// Credentials of another source, observed for the redactor.
 pub(super) struct ObservedProvider<T> {
     inner: Arc<dyn CredentialProvider<Credential = T>>,
     source: CredentialSource,

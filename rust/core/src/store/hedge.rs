@@ -44,7 +44,7 @@ const FACTOR: u32 = 2;
 const SMALL: u64 = 64 << 10;
 /// The last class begins at 128 MiB.
 const CLASSES: usize = 12;
-/// Bytes of second attempts that a long good time saves up for a bad one, and that are under way at the same time. Larger
+/// Bytes of second attempts that a long good time saves up for a bad one, and that are in progress at the same time. Larger
 /// objects never get a second attempt.
 const MOST_AHEAD: u64 = 64 << 20;
 

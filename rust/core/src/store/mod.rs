@@ -15,7 +15,7 @@
 //! Invariants of [`Store`]:
 //! 1. an [`ObjectRef`] is returned only after the store acknowledged the complete object (P2, X-01);
 //! 2. bytes are returned only if their length, and for whole objects their checksum, match the reference (P9, P10);
-//! 3. a put that is given up removes what it may have left, also one of a log object that is dropped;
+//! 3. a put that is abandoned removes what it may have left, also one of a log object that is dropped;
 //! 4. no message holds a credential.
 
 mod background;

@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 
 /// More parts than stores allow (10,000) are never asked for: larger objects get larger parts.
 const MAX_PARTS: u64 = 9_000;
-/// Parts of one transfer under way at the same time.
+/// Parts of one transfer in progress at the same time.
 pub(super) const PARALLEL_PARTS: usize = 4;
 
 /// Where the bytes of an upload come from.

@@ -71,7 +71,7 @@ impl UploadProgress {
         }
     }
 
-    /// When the attempt that is under way, or has succeeded, began. None while the upload waits for a slot or pauses.
+    /// When the attempt in progress, or has succeeded, began. None while the upload waits for a slot or pauses.
     pub(super) fn begun(&self) -> Option<Instant> {
         self.0.lock().begun
     }
@@ -137,7 +137,7 @@ impl Store {
         let object = ObjectRef { name: name.to_owned(), size, crc };
         let path = self.path(name)?;
         let payload = PutPayload::from_iter(parts);
-        // A local file is written at one go: parts would only be copied twice.
+        // A local file is written in one call: parts would only be copied twice.
         let whole = self.fits_one_put(size) || self.is_local_file();
         let call = self.call("write", name, whole.then_some(size));
         let foreign = AtomicBool::new(false);
@@ -245,7 +245,7 @@ impl Store {
         ))
     }
 
-    /// Best effort, one attempt: an attempt that was given up may have arrived all the same. What arrives even
+    /// Best effort, one attempt: an attempt that was abandoned may have arrived all the same. What arrives even
     /// later is left to the sweep.
     pub(super) async fn remove_remains(&self, path: &ObjectPath) {
         let limit = self.inner.requests.limits.timeout.min(Duration::from_secs(5));

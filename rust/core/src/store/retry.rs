@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 /// Longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(20);
-/// Slowest transfer that is not given up: an attempt gets one second more for each so many bytes.
+/// Slowest transfer that is not abandoned: an attempt gets one second more for each so many bytes.
 const MIN_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// The limits of requests, from the options.
@@ -268,7 +268,7 @@ impl Requests {
         result
     }
 
-    /// The error of a request that is given up.
+    /// The error of a request that is abandoned.
     pub(super) fn error(
         &self,
         call: RequestContext<'_>,

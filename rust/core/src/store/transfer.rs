@@ -240,7 +240,7 @@ pub(super) async fn in_place<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     }
 }
 
-/// A file that vanishes unless it is published.
+/// A file that is removed unless it is published.
 #[derive(Debug)]
 pub(crate) struct TempFile {
     pub(crate) file: File,

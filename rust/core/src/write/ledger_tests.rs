@@ -268,7 +268,7 @@ proptest! {
                 }
             }
         }
-        // The end: every upload ends, every checkpoint is given up, the writer closes.
+        // The end: every upload ends, every checkpoint is abandoned, the writer closes.
         while let Some(number) = model.in_flight.pop() {
             model.durable.insert(number);
             let effects = ledger.on_persisted(number, Ok(set(number)));

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(100);
 
-/// `work`, unless `tick`, which is called now and then, ends it with an error.
+/// `work`, unless `tick`, which is called periodically, ends it with an error.
 pub async fn attended<T>(work: impl Future<Output = Result<T>>, tick: impl Fn() -> Result<()>) -> Result<T> {
     let mut work = pin!(work);
     loop {

@@ -189,7 +189,7 @@ impl Rescaler {
         Ok(found.into_values().collect())
     }
 
-    /// Copies all of `objects`. After a failure those under way come to their end, and the first error is returned.
+    /// Copies all of `objects`. After a failure those in progress come to their end, and the first error is returned.
     async fn copy(
         &self,
         objects: &[ObjectRef],
@@ -276,7 +276,7 @@ fn walk(keyed: &mut KeyedState, to: &mpsc::Sender<Cut>) -> Result<()> {
     Ok(())
 }
 
-/// A part in the making: a log object whose sets are in order.
+/// A part that is being built: a log object whose sets are in order.
 struct PartBuilder {
     bytes: Vec<Bytes>,
     crc: Crc,

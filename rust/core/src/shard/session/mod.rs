@@ -118,7 +118,7 @@ pub struct Session {
     result_rows: usize,
     counters: SessionCounters,
     opened: Instant,
-    /// Of the change set on its way.
+    /// Of the change set that is being uploaded.
     memory: Option<Reservation>,
     /// Work in the background rests while it is open.
     _foreground: Option<ForegroundGuard>,

@@ -467,7 +467,7 @@ fn prepared_versions_are_given_up_by_bytes_and_replayed() {
     let rows: Vec<Row> = (0..8_000).map(|i| (format!("key {i}"), i, "t".repeat(20))).collect();
     let mut model = Groups::new();
     apply(&rows, &mut model);
-    // Each is under way as a whole and within its bound by number, but together they are too many bytes.
+    // Each is in progress as a whole and within its bound by number, but together they are too many bytes.
     let versions: Vec<_> =
         (0..3).map(|_| handle(&run(&shard, None, &payloads(&rows), End::NoResults).unwrap().0)).collect();
     assert!(world.budget().used_by(MemoryUser::Prepared) <= 1 << 20);

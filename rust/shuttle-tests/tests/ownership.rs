@@ -4,10 +4,10 @@
 
 use bytes::Bytes;
 use fastchangelog_core::metrics::SharedMetrics;
-use fastchangelog_shuttled::explore;
-use fastchangelog_shuttled::ownership::Registry;
-use fastchangelog_shuttled::store::Store;
-use fastchangelog_shuttled::sync::{Handle, quiet};
+use fastchangelog_shuttle_tests::explore;
+use fastchangelog_shuttle_tests::ownership::Registry;
+use fastchangelog_shuttle_tests::store::Store;
+use fastchangelog_shuttle_tests::sync::{Handle, quiet};
 use shuttle::future::{block_on, spawn, yield_now};
 
 const SETS: usize = 3;

@@ -33,11 +33,11 @@ struct Inner {
 pub struct State {
     /// Its objects.
     pub objects: BTreeMap<String, Bytes>,
-    /// Bytes of puts under way.
+    /// Bytes of puts in progress.
     pub uploading: u64,
     /// The most of them at one moment.
     pub most_uploading: u64,
-    /// Downloads under way.
+    /// Downloads in progress.
     pub downloading: BTreeSet<String>,
     /// Downloads that began.
     pub downloads: usize,
@@ -142,7 +142,7 @@ fn one_in(n: u32) -> bool {
     n > 0 && shuttle::rand::thread_rng().gen_ratio(1, n)
 }
 
-/// A put under way, until it ends or is given up.
+/// A put in progress, until it ends or is abandoned.
 struct Uploading<'a>(&'a Store, u64);
 
 impl<'a> Uploading<'a> {
@@ -177,7 +177,7 @@ pub mod transfer {
         result
     }
 
-    /// A file that vanishes unless it is published.
+    /// A file that is removed unless it is published.
     #[derive(Debug)]
     pub struct TempFile {
         /// To write to.
@@ -197,7 +197,7 @@ pub mod transfer {
 
         /// Gives the file its name, replacing another.
         pub fn publish(self, target: &Path) -> std::io::Result<()> {
-            // Often at once, and now and then so late that everything else is over.
+            // Often at once, sometimes after everything else.
             for _ in 0..[0, 0, 1, 50][shuttle::rand::Rng::gen_range(&mut shuttle::rand::thread_rng(), 0..4)] {
                 shuttle::thread::yield_now();
             }
