@@ -78,7 +78,7 @@ fn claim(dir: &Path) -> Result<(PathBuf, File)> {
         }
     }
     Err(Error::invalid(format!(
-        "{} is used for local copies by {MOST_PLACES} other processes; give this one a folder of its own",
+        "{} is used for local copies by {MAX_DIRS} other processes; give this one a folder of its own",
         dir.display()
     )))
 }

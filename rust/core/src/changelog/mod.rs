@@ -19,7 +19,6 @@ use crate::clock::SharedClock;
 use crate::config::Options;
 use crate::environment::Environment;
 use crate::error::{Error, Result};
-use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
 use crate::model::ids::MAX_KEY_GROUPS;
 use crate::model::{KeyGroupRange, SetRef};

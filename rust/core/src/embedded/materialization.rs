@@ -23,7 +23,7 @@ enum Stage {
     /// Cancelled while it works.
     Cancelled(String),
     /// The long part is over.
-    RunCallback(MaterializeRun),
+    Ran(MaterializeRun),
     Ended,
 }
 

@@ -45,11 +45,10 @@ pub use value::ValueState;
 
 use self::core::{Core, Job};
 use crate::budget::MemoryBudget;
-use crate::clock::{SharedClock, Tick};
+use crate::clock::Tick;
 use crate::config::Options;
 use crate::environment::Environment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
 use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;

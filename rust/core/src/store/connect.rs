@@ -5,7 +5,7 @@
 //! Does not own: requests (`retry`), which options contradict each other (`environment`), how credentials are fetched and
 //! kept (`credentials`), nor reading Hadoop's settings (Python translates them to storage options).
 
-use super::credentials::{Provider, Renew, Watched};
+use super::credentials::{ObservedProvider, Provider, Renew};
 use super::diagnose::{CredentialSource, Redactor, clean_url, diagnose, diagnose_io};
 use super::environment::{EnvVars, StoreKey, Topic, is_secret, topics};
 use super::local::LocalFiles;
@@ -276,7 +276,7 @@ fn remote(
                 }
                 (None, Some(source)) => {
                     let first = builder.clone().build().map_err(failed)?;
-                    let watched = Watched::over(Arc::clone(first.credentials()), source, redactor.clone());
+                    let watched = ObservedProvider::over(Arc::clone(first.credentials()), source, redactor.clone());
                     builder = builder.with_credentials(watched);
                 }
                 (None, None) => {}
