@@ -1,7 +1,7 @@
 """Rules about the source tree itself.
 
 Owns: file lengths, file headers, one place for Spark's private parts, pinned tools, and no personal paths.
-Does not own: the order of the layers (a test of the core, and the import contracts in pyproject.toml), words
+Does not own: the order of the layers (rust/core/tests/layers.rs, and the import contracts in pyproject.toml), words
 (scripts/words.py), links and examples (test_documentation).
 """
 
@@ -86,6 +86,6 @@ def test_constraints_pin_everything_exactly() -> None:
     assert not loose
 
 
-@pytest.mark.parametrize("crate", ["core", "server", "pyext", "shuttled"])
+@pytest.mark.parametrize("crate", ["core", "server", "pyext", "shuttle-tests"])
 def test_every_crate_uses_the_workspace_lints(crate: str) -> None:
     assert "[lints]\nworkspace = true" in (ROOT / "rust" / crate / "Cargo.toml").read_text()

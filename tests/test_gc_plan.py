@@ -236,7 +236,7 @@ def test_p6_what_may_still_be_handed_back_is_there_and_nothing_else_is_left(
     for base in bases:
         manifest = world.manifests[base]
         offered = SnapshotRef(base, manifest.version, manifest.replay_after)
-        assert any(shard.takes(offered) for shard in shards), f"seed {seed}: {base} is kept for nobody"
+        assert any(shard.takes(offered) for shard in shards), f"seed {seed}: {base} is kept without need"
     adoptable = world.closure([HandleRefs("adoptable", SnapshotRef(base, "", ""), None, ()) for base in bases])
     assert set(world.objects) == world.closure(handles) | adoptable | {FOLDER_META}, f"seed {seed}"
     assert not decided.waiting

@@ -37,7 +37,7 @@ def test_l07_of_several_local_folders_the_first_holds_the_data() -> None:
 
 
 def test_a_users_own_local_dirs_are_not_mistaken_for_sparks() -> None:
-    """On a driver, or outside of Spark, the variable may be the user's: nobody removes that folder."""
+    """On a driver, or outside of Spark, the variable may be the user's: that folder is never removed."""
     paths = ServerPaths.here({"SPARK_LOCAL_DIRS": "/ssd"})
     assert not paths.spark_owned
     assert not paths.data_dir.is_relative_to("/ssd")
