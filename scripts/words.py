@@ -49,7 +49,8 @@ PENDING = (
     "tests/test_cli.py",  # output of `fastchangelog sweep`
     "tests/test_server_life.py",  # the reason in the server's log
 )
-ENDINGS = (".md", ".py", ".pyi", ".rs", ".toml", ".txt", ".sh", ".yml", ".yaml", ".svg", "")
+ENDINGS = (".md", ".py", ".pyi", ".rs", ".toml", ".txt", ".sh", ".yml", ".yaml", ".svg")
+NAMES = ("Makefile", "run")
 
 
 def files(scopes: tuple[str, ...] = SCOPES) -> Iterator[Path]:
@@ -58,7 +59,8 @@ def files(scopes: tuple[str, ...] = SCOPES) -> Iterator[Path]:
         path = ROOT / scope
         found = [path] if path.is_file() else sorted(path.rglob("*"))
         for file in found:
-            if file.is_file() and file.suffix in ENDINGS and not {"target", "__pycache__"} & set(file.parts):
+            text = file.suffix in ENDINGS or file.name in NAMES
+            if file.is_file() and text and not {"target", "__pycache__"} & set(file.parts):
                 yield file
 
 
