@@ -54,6 +54,17 @@ def test_links_resolve(page: Path) -> None:
     assert broken(page) == []
 
 
+def test_source_files_that_pages_name_exist() -> None:
+    folders = [ROOT / name for name in ("rust", "python", "tests", "scripts", "benches", ".ci")]
+    files = [name(p) for folder in folders for p in folder.rglob("*") if "target" not in p.parts]
+    missing = []
+    for page in PAGES:
+        for found in re.findall(r"`([\w./-]+\.(?:rs|py|sh))`", _FENCE.sub("", page.read_text())):
+            if "foo" not in found and not any(f"/{file}".endswith(f"/{found}") for file in files):
+                missing.append(f"{name(page)}: {found}")
+    assert missing == []
+
+
 def test_every_page_of_the_docs_is_listed() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     records = (ROOT / "docs" / "decisions" / "README.md").read_text()
