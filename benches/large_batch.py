@@ -82,7 +82,7 @@ class Check:
 
     def see(self, batch: pa.RecordBatch) -> None:
         """Checks one batch of results."""
-        ids = np.asarray(pc.cast(pc.utf8_slice_codeunits(batch.column(0), 5), pa.int64()))
+        ids = np.asarray(pc.cast(pc.utf8_slice_codeunits(batch.column(0).cast(pa.string()), 5), pa.int64()))
         count, total, most = (np.asarray(batch.column(i)) for i in (1, 2, 3))
         again = (ids % 10 == 0).astype(np.int64)
         base, small = value(ids), self.batch

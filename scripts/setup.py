@@ -9,6 +9,7 @@
 Owns: the folder $FASTCHANGELOG_CACHE (default ~/.cache/fastchangelog), whose parts are:
 
     libclang/       bindgen's parser. Its path must not move: RocksDB is compiled again when it does.
+    cxx/            the compiler of RocksDB, unity_cxx.py. The same holds for its path.
     target/         cargo's folder
     matrix/         interpreters with older versions of PySpark, made by spark_matrix.py
     azurite/        the Azure server of tests/stores, installed by those tests when there is npm
@@ -42,6 +43,8 @@ VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 VENV = CACHE / f"venv-{VERSION}"
 VENV_PYTHON = VENV / "bin" / "python"
 LIBCLANG = CACHE / "libclang"
+CXX = CACHE / "cxx" / "c++"
+VENV_PARTS = (CONSTRAINTS, ROOT / "pyproject.toml", sys.version, sys.base_prefix)
 SOURCES = ("Cargo.toml", "Cargo.lock", "pyproject.toml", "README.md", "LICENSE", "rust", "python")
 
 
@@ -136,19 +139,35 @@ def pip(*args: str | Path) -> None:
     run(VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", *args, PIP_CONSTRAINT=str(CONSTRAINTS))
 
 
-def make_venv() -> None:
-    """The virtual environment with the tools of pyproject's extras, without the wheel."""
-    key = fingerprint(CONSTRAINTS, ROOT / "pyproject.toml", sys.version, sys.base_prefix)
+def make_venv() -> subprocess.Popen[bytes] | None:
+    """The virtual environment with the tools of pyproject's extras, without the wheel.
+
+    PySpark takes minutes and a build needs maturin only: the other packages may still be on their way when this returns
+    a process, which `finish_venv` waits for.
+    """
+    key = fingerprint(*VENV_PARTS)
     works = VENV_PYTHON.exists() and subprocess.run([VENV_PYTHON, "-c", ""], capture_output=True).returncode == 0
     if works and is_fresh(VENV.name, key):
-        return
+        return None
     if not works:
         shutil.rmtree(VENV, ignore_errors=True)
         say(f"virtual environment {VENV}")
         run(sys.executable, "-m", "venv", VENV)
     say("Python packages (PySpark is 450 MB: the first time takes minutes)")
-    pip("install", "--quiet", *requirements())
-    set_stamp(VENV.name, key)
+    wanted = requirements()
+    pip("install", "--quiet", *(line for line in wanted if line.startswith("maturin")))
+    command = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *wanted]
+    env = {**os.environ, "PIP_CONSTRAINT": str(CONSTRAINTS)}
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+
+
+def finish_venv(packages: subprocess.Popen[bytes] | None) -> None:
+    """Waits for the packages that `make_venv` began to install."""
+    if packages is None:
+        return
+    if code := packages.wait():
+        fail(f"set-up failed: pip ended with code {code} while it installed the packages of pyproject.toml")
+    set_stamp(VENV.name, fingerprint(*VENV_PARTS))
 
 
 def requirements() -> list[str]:
@@ -177,6 +196,15 @@ def make_libclang() -> None:
     set_stamp("libclang", pin)
 
 
+def make_cxx() -> None:
+    """The compiler that compiles RocksDB's sources in groups, unless the user names one in CXX."""
+    source = (ROOT / "scripts" / "unity_cxx.py").read_bytes()
+    if not os.environ.get("CXX") and not (CXX.is_file() and CXX.read_bytes() == source):
+        CXX.parent.mkdir(parents=True, exist_ok=True)
+        CXX.write_bytes(source)
+        CXX.chmod(0o755)
+
+
 def build_env() -> dict[str, str]:
     """What cargo needs. Values must not change from run to run: RocksDB is compiled again when they do."""
     env = {"CARGO_TARGET_DIR": str(CACHE / "target")}
@@ -185,6 +213,8 @@ def build_env() -> dict[str, str]:
         include = prerequisites.clang_include(prerequisites.cxx())
         if include and not os.environ.get("BINDGEN_EXTRA_CLANG_ARGS"):
             env["BINDGEN_EXTRA_CLANG_ARGS"] = f"-I{include}"
+    if not os.environ.get("CXX"):
+        env |= {"CXX": str(CXX), "FASTCHANGELOG_CXX": str(prerequisites.cxx())}
     cargo = prerequisites.cargo()
     path = [str(VENV / "bin"), *([str(Path(cargo).parent)] if cargo else []), os.environ.get("PATH", "")]
     env["PATH"] = os.pathsep.join(path)
@@ -219,7 +249,7 @@ def make_wheel() -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) == 1 and is_fresh("wheel", key):
         return wheels[0]
-    say("wheel (the first time compiles RocksDB: 20 minutes on two cores)")
+    say("wheel (the first time compiles RocksDB: 10 minutes on two cores)")
     shutil.rmtree(folder, ignore_errors=True)
     touch_changed()
     maturin: list[str | Path] = [VENV_PYTHON, "-m", "maturin", "build", "--release", "--locked"]
@@ -229,6 +259,24 @@ def make_wheel() -> Path:
         fail(f"set-up failed: maturin left {len(wheels)} wheels in {folder}, expected one")
     set_stamp("wheel", key)
     return wheels[0]
+
+
+def make(*, build: bool, wheel: bool) -> Path | None:
+    """All parts: the packages, what cargo needs when something is to be built, and the wheel, which is returned."""
+    packages, made = make_venv(), None
+    try:
+        if build:
+            make_libclang()
+            make_cxx()
+        if wheel:
+            made = make_wheel()
+    except BaseException:
+        if packages is not None:
+            packages.terminate()
+            packages.wait()
+        raise
+    finish_venv(packages)
+    return made
 
 
 def install(wheel: Path) -> None:
@@ -249,15 +297,9 @@ def main(argv: list[str]) -> int:
         fail(__doc__ or "")
     what, args = argv[0], argv[1:]
     check(need_java=what in ("python", "venv"))
-    env: dict[str, str] = {}
     with locked():
-        make_venv()
-        if what != "tool":
-            make_libclang()
-            env = build_env()
-        if what in ("wheel", "python", "venv"):
-            wheel = make_wheel()
-        if what in ("python", "venv"):
+        wheel = make(build=what != "tool", wheel=what in ("wheel", "python", "venv"))
+        if wheel is not None and what != "wheel":
             install(wheel)
         if what == "cargo":
             touch_changed()
@@ -268,7 +310,8 @@ def main(argv: list[str]) -> int:
     else:
         program = str(prerequisites.cargo()) if what == "cargo" else str(VENV_PYTHON)
         path = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", "")])
-        extra = env if what == "cargo" else {"PATH": path, "PYSPARK_PYTHON": program, "PYSPARK_DRIVER_PYTHON": program}
+        python = {"PATH": path, "PYSPARK_PYTHON": program, "PYSPARK_DRIVER_PYTHON": program}
+        extra = build_env() if what == "cargo" else python
         sys.stdout.flush()
         os.execve(program, [program, *args], {**os.environ, **extra})
     return 0

@@ -107,9 +107,8 @@ def main(argv: list[str]) -> int:
     wanted, arguments = chosen(argv)
     setup.check(need_java=True)
     with setup.locked():
-        setup.make_venv()
-        setup.make_libclang()
-        wheel = setup.make_wheel()
+        wheel = setup.make(build=True, wheel=True)
+        assert wheel is not None
         pythons = {version: environment(version, wheel) for version in wanted}
     rows, failures = [], []
     with tempfile.TemporaryDirectory() as scratch:

@@ -16,7 +16,7 @@ from typing import Any
 import campaign_checks as checks
 import pyarrow.parquet as pq
 import pyspark
-from campaign_query import Row
+from campaign_query import AGGREGATES, Row
 from campaign_run import RETAINED, Trouble
 from notes import changed
 
@@ -90,8 +90,9 @@ class Outside:
         if damaged := verify_savepoint(to, request)["damaged"]:
             raise Trouble("lost", f"the savepoint {to} of batch {batch} is damaged: {damaged[:3]}")
         export_savepoint(to, f"{to}.parquet", request)
-        columns = pq.read_table(f"{to}.parquet").to_pydict().values()
-        rows = list(zip(*columns, strict=True))
+        columns = pq.read_table(f"{to}.parquet").to_pydict()
+        names = ["key", *(call.replace("ignore nulls", "IGNORE NULLS") for _, call in AGGREGATES)]
+        rows = list(zip(*(columns[name] for name in names), strict=True))
         got = {row[0]: tuple(_plain(value) for value in row[1:]) for row in rows}
         wanted = state_after(batch)
         if got != wanted or len(rows) != len(got):
