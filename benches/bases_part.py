@@ -1,4 +1,4 @@
-"""Batch times of a query while bases are made all the time, beside the same query without any, taken in turns.
+"""Batch times of a query while snapshots are made all the time, beside the same query without any, taken in turns.
 
 Owns: the options of the two, what a batch felt. Does not own: sessions, queries and measuring (compare_run).
 """

@@ -1,6 +1,6 @@
 """Benchmarks of the changelog in this process: appends, persists, replays. And the comparison, small, once.
 
-Owns: the values they run on. Does not own: the comparison with Flink (changelog_compare), the floors in Rust
+Owns: the values they run on. Does not own: the comparison with Flink (changelog_compare), the benchmarks in Rust
 (criterion). Each runs once as a test with `--benchmark-disable`.
 """
 

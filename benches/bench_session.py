@@ -1,6 +1,6 @@
 """Benchmarks without Spark: the map side alone, and a whole session at a state server on this machine.
 
-Owns: the rows they run on. Does not own: the comparison with Spark (spark_compare), the floors in Rust (criterion).
+Owns: the rows they run on. Does not own: the comparison with Spark (spark_compare), the benchmarks in Rust (criterion).
 Each runs once as a test with `--benchmark-disable`.
 """
 
@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 from fastchangelog import _internal
-from fastchangelog.place import Place
 from fastchangelog.server import ensure_server, open_session
-from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
+from fastchangelog.server.paths import ServerPaths
+from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -76,9 +76,9 @@ def test_split(benchmark: BenchmarkFixture, keys: int) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerPaths]:
     """A state server of our own, ended afterwards."""
-    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: a socket's path has little room
+    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: the path of a socket has at most 107 bytes
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(run))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "")
     found = ensure_server()
@@ -88,7 +88,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("keys", [10_000, 1_000_000], ids=["10k", "1m"])
-def test_session(benchmark: BenchmarkFixture, place: Place, tmp_path: Path, keys: int) -> None:
+def test_session(benchmark: BenchmarkFixture, place: ServerPaths, tmp_path: Path, keys: int) -> None:
     """open, merge, finish, read the results, commit: one shard's batch, on a state that grows to `keys`."""
     text = spec()
     payloads = [p for shard, p in split(text, batches(keys)) if shard == 0]

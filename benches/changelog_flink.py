@@ -177,7 +177,7 @@ def measure(case: str, params: dict[str, Any], warm: int, runs: int, run: Callab
 
 
 def _machine_cpu_s() -> float:
-    """What the whole machine has worked so far; 0 where nobody says."""
+    """CPU seconds that the whole machine has used so far; 0 where /proc/stat is missing."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     except OSError:
@@ -207,7 +207,7 @@ class Pool:
         one[:, half:] = text[np.arange(half, size) % len(text)]
         self.count = count
         self._first = one[:, 0].astype(np.int64)
-        # A batch is a view from any value on, so the pool goes on for one batch after its end.
+        # A batch is a view from any value on, so the pool continues for one batch after its end.
         self._rows = np.take(one, np.arange(count + longest), axis=0, mode="wrap")
         self._offsets = pa.py_buffer(np.arange(longest + 1, dtype=np.int32) * np.int32(size))
 

@@ -1,4 +1,4 @@
-"""A changelog in S3 on the other side of a slow line: a persist beside one PUT of the same bytes, taken in turns.
+"""A changelog in S3 behind a slow network: a persist beside one PUT of the same bytes, taken in turns.
 
     changelog_s3.py [--latency-ms N] [--turns N] [--quick]
 
@@ -45,7 +45,7 @@ def bucket(latency: float) -> Iterator[tuple[S3Place, Any]]:
 
 
 def storage(place: S3Place, **options: str) -> fc.ChangelogStorage:
-    """The changelog of the bucket, without compression and without waiting for company."""
+    """The changelog of the bucket, without compression and without waiting for other writers."""
     every = {"compression": "none", "persist_delay": "0ms", "preemptive_persist_threshold": "64MiB", **options}
     return fc.ChangelogStorage(place.uri, options=every, storage_options=place.credentials)
 

@@ -295,7 +295,7 @@ def size(setting: Setting) -> list[Part]:
     work = setting.work("size")
     options = {"materialization_interval": "2s"}
     outcome = run(spark, "ours", compare_data.files(data, 0, 1 + setting.batches), work, options=options)
-    # A batch is in the state when the next one asks for it, and a base is named by the next handle after it: small
+    # A batch is in the state when the next one asks for it, and a snapshot is named by the next handle after it: small
     # batches, the last one after all that came before has been materialized.
     small = setting.input(Shape(10, 10, 2))
     for number in range(2):

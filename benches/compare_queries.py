@@ -1,4 +1,4 @@
-"""The queries that are compared: the same question to fastchangelog, to Spark's own operators, and to nobody.
+"""The queries that are compared: the same question to fastchangelog, to Spark's own operators, and without state.
 
 Owns: how each variant is built, and the settings it runs with. Does not own: running and measuring (compare_run).
 
@@ -115,22 +115,21 @@ def _unanchored(frame: DataFrame, aggs: list[Any], state: Path, options: dict[st
     """
     from pyspark.sql import types as T
 
-    from fastchangelog.spark import grouped
+    from fastchangelog.spark import grouped, wire_types
     from fastchangelog.spark.analyse import analyse
-    from fastchangelog.spark.plan import carry
     from fastchangelog.spark.split import Split, payload_type
 
     stream = grouped(frame, "key", state=str(state), options=options)
     found = analyse(stream._df, stream._keys, tuple(aggs), {})
     shards = stream._partitions
-    split = Split(found.spec, carry.arrow_schema(found.input), stream._options, 4 << 20, shards)
+    split = Split(found.spec, wire_types.arrow_schema(found.input), stream._options, 4 << 20, shards)
     payloads = frame.select(*found.projection).mapInArrow(split, payload_type(None)).repartition(shards, "shard")
     handles = state.parent / "handles"
     handles.mkdir(parents=True, exist_ok=True)
     work = _session_calls(
-        found.spec, carry.arrow_schema(found.carried), str(stream._root), stream._options, shards, str(handles)
+        found.spec, wire_types.arrow_schema(found.wire_result), str(stream._root), stream._options, shards, str(handles)
     )
-    return payloads.mapInArrow(work, T.StructType(found.carried.fields))
+    return payloads.mapInArrow(work, T.StructType(found.wire_result.fields))
 
 
 def _session_calls(
@@ -139,8 +138,8 @@ def _session_calls(
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from fastchangelog.server import open_session
         from fastchangelog.spark import task
-        from fastchangelog.spark.anchor import labelled
-        from fastchangelog.spark.plan.shards import shard_of_id
+        from fastchangelog.spark.operator import labelled
+        from fastchangelog.spark.shard_ids import shard_of_id
 
         session, path = None, Path()
         for batch in batches:

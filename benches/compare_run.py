@@ -28,7 +28,7 @@ from fastchangelog.demo import processes
 
 POLL_SECONDS = 0.02
 SETTLED_SECONDS = 5.0
-#: Options of a state that makes no base but those that are asked for.
+#: Options of a state that makes no snapshot but those that are asked for.
 NO_BASES = {
     "materialization_interval": "3650d",
     "materialization_log_bytes": "1024TiB",

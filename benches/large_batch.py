@@ -31,9 +31,10 @@ import pyarrow.compute as pc
 from bench_session import _INPUT, GROUPS, PAYLOAD, spec
 from memory_run import SAMPLE, Watch
 
-from fastchangelog import _internal, config
-from fastchangelog.place import Place
+from fastchangelog import _internal
+from fastchangelog.options import parse_size
 from fastchangelog.server import ensure_server, open_session
+from fastchangelog.server.paths import ServerPaths
 
 ROWS = 50_000
 """Rows that are made at a time."""
@@ -147,7 +148,7 @@ def report(name: str, done: dict[str, Any], watch: Memory, budget: int, check: C
 
 def measure(args: argparse.Namespace, data: Path, options: dict[str, str], keys: int) -> bool:
     """A large batch, a small one, and one after a kill."""
-    budget, good, handle = config.size("budget", args.budget), True, None
+    budget, good, handle = parse_size("budget", args.budget), True, None
     base = {"root": f"file://{data}/{keys}", "query_id": "large", "name": "default", "shard": 0, "shards": 1}
     base |= {"spec": spec(), "ephemeral": args.ephemeral, "options": options, "storage_options": {}, "checkpoint": None}
     touched = np.arange(0, keys, max(1, keys // SMALL), dtype=np.int64)
@@ -177,7 +178,7 @@ def main() -> int:
     parser.add_argument("--ephemeral", action="store_true", help="as for a batch DataFrame: no state")
     parser.add_argument("--materialize", action="store_true", help="with materializations, as by default")
     args = parser.parse_args()
-    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: a socket's path has little room
+    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: the path of a socket has at most 107 bytes
     os.environ["XDG_RUNTIME_DIR"], os.environ["SPARK_LOCAL_DIRS"] = str(run), ""
     options = {"memory_budget": args.budget, "file_sync": "false"}
     if not args.materialize:
@@ -190,7 +191,7 @@ def main() -> int:
         try:
             good &= measure(args, data, options, keys)
         finally:
-            _internal.ServerClient(str(Place.here().socket)).shutdown()
+            _internal.ServerClient(str(ServerPaths.here().socket)).shutdown()
             shutil.rmtree(data, ignore_errors=True)
     shutil.rmtree(run, ignore_errors=True)
     return 0 if good else 1

@@ -1,7 +1,7 @@
 """The memory of a state server whose state is larger than its budget: `python benches/memory_run.py --budget 512MiB`.
 
 Owns: a run of batches as a query would give them (64 shards, two tasks at a time, materializations now and then), and
-the server's resident memory while it goes on, beside what each part of the budget says that it holds.
+the server's resident memory while it continues, beside what each part of the budget says that it holds.
 Does not own: speed, rows and specification (`bench_session`), the test that the budget holds
 (`rust/core/tests/memory.rs`).
 
@@ -31,9 +31,10 @@ import numpy as np
 import pyarrow as pa
 from bench_session import _INPUT, ARROW_BATCH, GROUPS, PAYLOAD, spec
 
-from fastchangelog import _internal, config
-from fastchangelog.place import Place
+from fastchangelog import _internal
+from fastchangelog.options import parse_size
 from fastchangelog.server import ensure_server, open_session
+from fastchangelog.server.paths import ServerPaths
 
 SAMPLE = 0.05
 """Seconds between two looks at the server."""
@@ -42,7 +43,7 @@ SAMPLE = 0.05
 class Watch:
     """The server's resident memory, looked at from a thread of its own."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ServerPaths) -> None:
         self.client = _internal.ServerClient(str(place.socket))
         events = [json.loads(line) for line in place.log.read_text().splitlines() if line.startswith("{")]
         self.pid = [event["pid"] for event in events if event["event"] == "started"][-1]
@@ -116,7 +117,7 @@ def main() -> int:
     try:
         return measure(args, data, options)
     finally:
-        _internal.ServerClient(str(Place.here().socket)).shutdown()
+        _internal.ServerClient(str(ServerPaths.here().socket)).shutdown()
         shutil.rmtree(run, ignore_errors=True)
         shutil.rmtree(data, ignore_errors=True)
 
@@ -186,7 +187,7 @@ def measure(args: argparse.Namespace, data: Path, options: dict[str, str]) -> in
 
 def report(args: argparse.Namespace, watch: Watch, number: int, filled: int) -> int:
     """Prints the run; 1 if the budget did not hold."""
-    budget = config.size("budget", args.budget)
+    budget = parse_size("budget", args.budget)
     steady = sorted(watch.samples[len(watch.samples) // 2 :])
     peak = watch.status("VmHWM")
     counters = json.loads(watch.client.metrics())

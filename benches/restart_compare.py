@@ -3,8 +3,8 @@
     restart_compare.py [--keys N …] [--rows N] [--rounds N] [--variants eager lazy native] [--latency-ms N]
                        [--limit SECONDS] [--out FILE]
 
-Each query is filled with all keys and stopped, in a process of its own, with a base and a little log after it. Then it
-is started again, in another process and on an empty local disk: a small query first, so that imports and JIT are not
+Each query is filled with all keys and stopped, in a process of its own, with a snapshot and a short log after it. It is
+then started again, in another process and on an empty local disk: a small query first, so that imports and JIT are not
 measured, then the real one with one batch of `--rows` rows. Each round restarts a copy of the same checkpoint, the
 variants in turns. `--latency-ms` adds rounds with the state in an S3 server (moto) behind a proxy with that latency;
 Spark's own operator is left out there, for it needs Hadoop's S3 client. A filling or a restart that takes longer than
@@ -39,11 +39,11 @@ from fastchangelog.demo import processes
 
 #: A batch of the filling; more rows would only take more memory.
 SEED_ROWS = 1_000_000
-#: Batches between the filling and the stop: a base is of what the next batch hands back, and named after that.
+#: Batches between the filling and the stop: a snapshot is of what the next batch hands back, and named after that.
 AFTER_SEED = 4
 OURS = ("eager", "lazy")
 VARIANTS = (*OURS, "native")
-#: Materialize at once: what is measured is a base with a little log, not how long a log grew.
+#: Materialize at once: what is measured is a snapshot with a little log, not how long a log grew.
 FILLING = {"materialization_log_bytes": "1MiB", "memory_budget": "2GiB"}
 RESTARTED = {"materialization_interval": "1h", "materialization_log_ratio": "1000", "memory_budget": "2GiB"}
 
@@ -54,7 +54,7 @@ def shape_of(keys: int, rows: int) -> Shape:
 
 
 def fill(args: argparse.Namespace, kind: str) -> None:
-    """Every key once and some batches more, with a base that the newest handles name."""
+    """Every key once and some batches more, with a snapshot that the newest handles name."""
     shape = shape_of(args.size, args.rows)
     data = compare_data.folder(args.work / "data", shape)
     work = args.work / "work" / "filled"

@@ -7,7 +7,7 @@ Two shards are filled with all keys, materialized and left by their server. A ne
 runs batches of `--rows` rows (keys drawn evenly), both shards at the same time, one after the other or with a pause
 between them; the time is that from the first `open` to the last `commit` of a batch. Variants take turns on the same
 handles. With `--latency-ms`, the state is in an S3 server (moto) behind a proxy with that latency; with `--root`, in
-that folder, which the caller removes afterwards. What is restored has a base, wherever it is: without one the
+that folder, which the caller removes afterwards. What is restored has a snapshot, wherever it is: without one the
 measurement would be of something else, and is refused.
 
 Owns: the sessions and the table. Does not own: rows and specification (bench_session), the slow store
@@ -85,7 +85,7 @@ def _rows(ids: np.ndarray) -> pa.RecordBatch:
 @contextmanager
 def server(options: dict[str, str]) -> Iterator[Any]:
     """A server with an empty local disk."""
-    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: a socket's path has little room
+    run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: the path of a socket has at most 107 bytes
     os.environ["XDG_RUNTIME_DIR"], os.environ["SPARK_LOCAL_DIRS"] = str(run), ""
     client = _internal.ServerClient(str(ensure_server(options).socket))
     try:
@@ -96,12 +96,12 @@ def server(options: dict[str, str]) -> Iterator[Any]:
 
 
 def fill(world: World, keys: int, rows: int) -> None:
-    """All keys, and a base that the newest handles name."""
+    """All keys, and a snapshot that the newest handles name."""
     rng = np.random.default_rng(42)
     with server(FILLING) as client:
         for part in np.array_split(rng.permutation(keys), max(1, keys // SEED_ROWS)):
             world.run(part, FILLING)
-        # A base is of what the next batch hands back, and named after that: two without a new one find the log short.
+        # A snapshot is of the version that the next batch hands back: two batches without a new one find the log short.
         started = [_started(client)]
         while len(started) < 3 or started[-1] > started[-3]:
             world.run(rng.integers(0, keys, rows), FILLING)

@@ -3,7 +3,8 @@
     spark_compare.py all|compare|skew|rows|steps|restart|memory|size|bases [--quick] [--rounds N] [--keys N …]
                      [--out FILE]
 
-Owns: the command line, the tables, the JSON file. Does not own: the parts (compare_parts, bases_part).
+Owns: the command line, the tables, the JSON file. Does not own: the parts (compare_parts, bases_part), the plot of the
+ratios beside the JSON file (ratio_plot).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import bases_part
 import compare_parts
+import ratio_plot
 from compare_parts import Part, Setting
 from compare_queries import VARIANTS
 from compare_run import BatchTime, Outcome, machine
@@ -110,7 +112,7 @@ def main() -> int:
             args.out.write_text(json.dumps(result, indent=1, default=str))
     finally:
         shutil.rmtree(setting.root / "work", ignore_errors=True)
-    print(f"\n{args.out}")
+    print("", args.out, *(ratio_plot.draw(args.out) if args.out.exists() else ()), sep="\n")
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""Keyed state in process against Flink's: RocksDB, and RocksDB behind the changelog, on this machine, taken in turns.
+"""Embedded state against Flink's: RocksDB, and RocksDB behind the changelog, on this machine, taken in turns.
 
     state_compare.py [--rounds N] [--types Long Bytes100] [--place shm] [--large] [--out FILE]
                      [--flink-harness DIR --flink-dist DIR]
@@ -111,7 +111,7 @@ class Ours:
         self.settle()
 
     def settle(self) -> None:
-        """Waits until the newest checkpoint is applied, which nobody waits for who needs no more than its answer."""
+        """Waits until the newest checkpoint is applied; `checkpoint` itself returns when it is durable."""
         self.state._native.progress()
 
     def fill(self) -> None:
@@ -177,7 +177,7 @@ class Ours:
 
     def always_a_base(self) -> None:
         """Keeps a materialization under way."""
-        bases = self.state._bases
+        bases = self.state._materializer
         if bases is not None:
             bases.materializer.trigger()
             bases.poll()
@@ -194,7 +194,7 @@ class Ours:
         self.open()
 
     def spread(self, keys: int, count: int, during: bool) -> None:
-        """Checkpoints of a state of so many keys, alone and while bases are made."""
+        """Checkpoints of a state of so many keys, alone and while snapshots are made."""
         self.keys, name = keys, f"{keys // 1000}k"
         self.open()
         self.fill()

@@ -86,7 +86,7 @@ def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
         return
     for folder, names, files in os.walk(path):
         # Nothing is made from the folders of fuzzers and model checkers.
-        names[:] = sorted(n for n in names if n not in ("__pycache__", "target", "fuzz", "shuttled"))
+        names[:] = sorted(n for n in names if n not in ("__pycache__", "target", "fuzz", "shuttle-tests"))
         for name in sorted(files):
             if not name.endswith((".pyc", ".so")):
                 file = Path(folder) / name

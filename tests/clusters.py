@@ -1,7 +1,7 @@
 """Clusters that run queries with real engines under one root in a bucket, and sweeps of it.
 
 Owns: what each cluster's checkpoint retains, what is needed of the bucket, that servers see what a sweep deletes.
-Does not own: the bucket and the engine (`swept`), what goes wrong (`test_sweep_faults`).
+Does not own: the bucket and the engine (`swept`), what goes wrong (`test_gc_faults`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from swept import DAY, Engine, MemoryFolder, Told, World, closure, expected, roots
 
-from fastchangelog.sweeper import FolderReport, Sweeper
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.report import FolderReport
 
 
 class Cluster:
@@ -50,7 +51,7 @@ class Cluster:
         self.world.add(self.root)
 
     def materialize(self) -> None:
-        """A base that waits for the next batch, which may be long in coming."""
+        """A snapshot that waits for the next batch, which may be long in coming."""
         if self.handles:
             self.engine.batch(len(self.handles), self.last, commit=False)
             with contextlib.suppress(AssertionError):  # nothing to do
@@ -99,7 +100,7 @@ class Place:
             **given,
         }
         try:
-            return Sweeper(MemoryFolder(self.world), told, **settings).run()  # type: ignore[arg-type]
+            return Collector(MemoryFolder(self.world), told, **settings).run()  # type: ignore[arg-type]
         finally:
             for path in [p for p in self.root.rglob("*") if p.is_file()]:
                 if str(path.relative_to(self.root)) not in self.world.objects:

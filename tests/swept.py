@@ -1,6 +1,6 @@
 """A state folder as a real engine writes it, and a store in memory whose time and failures are a test's.
 
-Owns: the job, the store, checkpoints that say what a test wants. Does not own: what is checked (`test_sweeper`).
+Owns: the job, the store, checkpoints that say what a test wants. Does not own: what is checked (`test_gc_collector`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError, StoreError
-from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
-from fastchangelog.sweeper import Roots
+from fastchangelog.gc.collector import Roots
+from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 
 DAY = 86_400.0
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -187,7 +187,7 @@ class World:
 
 
 class MemoryFolder:
-    """A folder of a `World`, as `sweeper.Folders` wants it."""
+    """A folder of a `World`, as `collector.StateFolder` wants it."""
 
     def __init__(self, world: World, prefix: str = "") -> None:
         self._world, self._prefix = world, prefix

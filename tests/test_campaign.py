@@ -245,14 +245,14 @@ def test_every_failpoint_of_the_sources_is_in_the_plan_or_has_a_reason_why_not()
 
 def test_the_table_shows_every_kill_and_every_finding() -> None:
     tally = Tally()
-    tally.kills["worker", "anchor.open"] += 3
+    tally.kills["worker", "operator.open"] += 3
     tally.kills["executor", "any moment"] += 2
     tally.processes.update({"worker": 5, "executor": 2})
     tally.faults["store.before-put", "error"] += 4
     tally.findings.append(Finding("lost", "log/1", 0, "step 3: sweep", "folder"))
     assert (tally.total, tally.jvms) == (5, 2)
     text = "\n".join(tally.lines())
-    assert re.search(r"anchor\.open +3 +3\nany moment +2 +2\nall +2 +3 +5\nprocesses +2 +5 +7", text)
+    assert re.search(r"operator\.open +3 +3\nany moment +2 +2\nall +2 +3 +5\nprocesses +2 +5 +7", text)
     assert re.search(r"store\.before-put +error +4", text)
     assert re.search(r"lost +1", text)
     assert "lost: round 0, step 3: sweep: log/1" in text

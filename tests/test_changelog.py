@@ -6,7 +6,6 @@ Owns: what the Python face adds to the core. Does not own: the log's semantics; 
 
 from __future__ import annotations
 
-import doctest
 import os
 import pickle
 import threading
@@ -23,7 +22,6 @@ from hypothesis import strategies as st
 from waiting import until
 
 import fastchangelog as fc
-import fastchangelog.changelog
 
 PATIENCE = 60
 
@@ -42,12 +40,6 @@ def read(storage: fc.ChangelogStorage, handle: fc.ChangelogHandle, **part: Any) 
 
 def durable(writer: fc.ChangelogWriter, from_sqn: int = 0, checkpoint_id: int = 1) -> fc.ChangelogHandle:
     return writer.persist(from_sqn, checkpoint_id).result(PATIENCE)
-
-
-def test_the_examples_run() -> None:
-    result = doctest.testmod(fastchangelog.changelog)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- data in

@@ -82,7 +82,7 @@ def test_b10_ctrl_c_ends_a_throttled_append(tmp_path: Path) -> None:
         except KeyboardInterrupt:
             print("interrupted")
         """
-    # The upload that holds the room does not end while anybody looks: only the signal can end the wait.
+    # The upload that holds the memory does not end during the test: only the signal can end the wait.
     held = {**os.environ, "FASTCHANGELOG_FAILPOINTS": f"write.before-upload=sleep({PATIENCE}000)"}
     outcome = run(script, str(tmp_path), env=held)
     assert (outcome.returncode, outcome.stdout.split()) == (0, ["interrupted"]), outcome.stderr

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fastchangelog import cli, doctor
-from fastchangelog.sweep import Entry
-from fastchangelog.sweeper import FolderReport
-from fastchangelog.sweeping import Outcome, Request
+from fastchangelog import cli
+from fastchangelog.cli import doctor
+from fastchangelog.cli.sweep import SweepRequest, SweepResult
+from fastchangelog.gc.plan import Entry
+from fastchangelog.gc.report import FolderReport
 
 
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +75,7 @@ def test_a_sweep_says_of_each_folder_what_is_kept_and_why(tmp_path: Path, capsys
     assert cli.main(["sweep", str(tmp_path), "--delete"]) == cli.FOUND
     said = capsys.readouterr().out
     assert "query/default  (no checkpoint known)" in said
-    assert "nothing deleted: nobody said where" in said
+    assert "nothing deleted: this query's checkpoint is unknown" in said
     assert "not in a folder of a state, left alone: readme" in said
     assert cli.main(["sweep", str(tmp_path), "--json"]) == cli.FOUND
     found = json.loads(capsys.readouterr().out)
@@ -89,7 +90,7 @@ def test_a_sweeps_report_has_a_row_for_each_reason(tmp_path: Path) -> None:
     entries = [Entry(f"log/{i:032x}", 10**6, 0.0, "log") for i in range(12)]
     report = FolderReport("query/default", ("/ckpt",), False, None, tuple(entries), tuple(entries[:1]), batches=(3, 9))
     report.unknown, report.notes = tuple(entries), ("batch 2 is gone",)
-    outcome = Outcome(Request("/state"), (report,), ())
+    outcome = SweepResult(SweepRequest("/state"), (report,), ())
     said = [block if isinstance(block, str) else [" ".join(row) for row in block] for block in outcome.blocks()]
     assert said[0] == "query/default  (/ckpt)"
     assert said[1] == "  read batches 3 to 9 of its checkpoint"
@@ -102,10 +103,10 @@ def test_a_sweeps_report_has_a_row_for_each_reason(tmp_path: Path) -> None:
     assert "a dry run" in str(said[-1])
     assert outcome.found
     report.unknown = ()
-    assert not Outcome(Request("/state", delete=True), (report,), ()).found
+    assert not SweepResult(SweepRequest("/state", delete=True), (report,), ()).found
     report.orphan = True
-    assert Outcome(Request("/state", delete=True), (report,), ()).found
-    assert not Outcome(Request("/state", delete=True, orphans=True), (report,), ()).found
+    assert SweepResult(SweepRequest("/state", delete=True), (report,), ()).found
+    assert not SweepResult(SweepRequest("/state", delete=True, orphans=True), (report,), ()).found
 
 
 def test_doctor_finds_what_must_be_fixed(

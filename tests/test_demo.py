@@ -1,4 +1,4 @@
-"""The demo's parts that need no Spark: what is compared, what is generated, who is killed."""
+"""The demo's parts that need no Spark: what is compared, what is generated, which processes are killed."""
 
 from __future__ import annotations
 

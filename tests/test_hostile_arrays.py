@@ -15,7 +15,7 @@ import pytest
 import fastchangelog as fc
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument
-from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
+from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 
 EXAMPLES = 400
 

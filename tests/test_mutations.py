@@ -69,7 +69,7 @@ def test_every_fault_has_one_place_and_a_switch(mutations: ModuleType) -> None:
 def test_every_fault_has_tests_that_exist(mutations: ModuleType) -> None:
     rust = {name for path in (ROOT / "rust").rglob("*.rs") for name in re.findall(r"fn (\w+)", path.read_text())}
     for mutation in mutations.MUTATIONS:
-        assert mutation.tests, f"{mutation.key} is seen by nobody"
+        assert mutation.tests, f"{mutation.key} has no test"
         for test in mutation.tests:
             file, _, name = test.rpartition("::")
             if mutations.is_python(test):

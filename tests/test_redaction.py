@@ -54,17 +54,17 @@ def session_with(names: list[str], **settings: str) -> Any:
 @pytest.mark.parametrize("name", KEYS)
 def test_a_session_redacts_every_storage_option(name: str) -> None:
     spark = session_with([name])
-    redaction.cover(spark)
+    redaction.redact_storage_options(spark)
     pattern = spark.settings[redaction.OF_SESSION]
     assert re.search(pattern, PREFIX + name)
     assert re.search(pattern, "URL"), "what Spark redacts by itself stays redacted"
-    redaction.cover(spark)
+    redaction.redact_storage_options(spark)
     assert spark.settings[redaction.OF_SESSION] == pattern, "once"
 
 
 def test_what_the_user_redacts_stays_redacted() -> None:
     spark = session_with(["account_key"], spark__sql__redaction__options__regex="mine")
-    redaction.cover(spark)
+    redaction.redact_storage_options(spark)
     for name in ("mine", PREFIX + "account_key"):
         assert re.search(spark.settings[redaction.OF_SESSION], name)
 
@@ -72,7 +72,7 @@ def test_what_the_user_redacts_stays_redacted() -> None:
 def test_a_session_without_such_settings_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     spark = Session(spark__fastchangelog__state="s3://b/state")
     before = dict(spark.settings)
-    redaction.cover(spark)  # type: ignore[arg-type]
+    redaction.redact_storage_options(spark)  # type: ignore[arg-type]
     assert spark.settings == before
     assert not caplog.records
 
@@ -82,7 +82,7 @@ def test_what_the_environment_page_would_show_is_warned_of_once(name: str, caplo
     caplog.set_level(logging.WARNING)
     spark = session_with([name, "secret_access_key", "region"])
     for _ in range(2):
-        redaction.cover(spark)
+        redaction.redact_storage_options(spark)
     (record,) = caplog.records
     text = record.getMessage()
     assert PREFIX + name in text
@@ -93,9 +93,9 @@ def test_what_the_environment_page_would_show_is_warned_of_once(name: str, caplo
     remedy = re.search(rf"{redaction.OF_APPLICATION}=(\S+),", text)
     assert remedy is not None
     caplog.clear()
-    redaction.cover(session_with([name + "_2"], spark__redaction__regex=remedy.group(1)))
+    redaction.redact_storage_options(session_with([name + "_2"], spark__redaction__regex=remedy.group(1)))
     assert not caplog.records
 
 
 def test_a_pattern_that_only_java_knows_is_not_judged() -> None:
-    assert redaction.uncovered([PREFIX + "account_key"], r"\p{L}+key") == []
+    assert redaction.unredacted([PREFIX + "account_key"], r"\p{L}+key") == []

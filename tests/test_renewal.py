@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from fastchangelog.spark.renewal import LEAST, MARGIN, PAUSE, Renewal, credentials
+from fastchangelog.spark.renewal import MARGIN, MIN_PAUSE, PAUSE, CredentialRenewal, credentials
 
 REQUEST = {"root": "s3://b/state", "query_id": "q", "name": "default", "shard": 3, "options": {}}
 
@@ -24,15 +24,17 @@ def refuse(_: str) -> None:
 
 def test_credentials_are_asked_for_shortly_before_their_end() -> None:
     now = 1_000.0
-    for left, expected in [(3_600.0, 3_600.0 - MARGIN), (400.0, 200.0), (1.0, LEAST), (-50.0, LEAST)]:
-        renewal = Renewal(REQUEST, now + left, lambda: ({}, None), clock=lambda: now, send=refuse)
+    for left, expected in [(3_600.0, 3_600.0 - MARGIN), (400.0, 200.0), (1.0, MIN_PAUSE), (-50.0, MIN_PAUSE)]:
+        renewal = CredentialRenewal(REQUEST, now + left, lambda: ({}, None), clock=lambda: now, send=refuse)
         assert renewal.pause() == expected
 
 
 def test_what_was_asked_for_is_sent_for_the_state_of_the_session() -> None:
     sent: list[str] = []
-    renewal = Renewal(REQUEST, 1_010.0, lambda: ({"token": "t"}, 4_600.5), clock=lambda: 1_000.0, send=sent.append)
-    renewal.step()
+    renewal = CredentialRenewal(
+        REQUEST, 1_010.0, lambda: ({"token": "t"}, 4_600.5), clock=lambda: 1_000.0, send=sent.append
+    )
+    renewal.renew()
     assert [json.loads(text) for text in sent] == [
         {
             "root": "s3://b/state",
@@ -56,25 +58,25 @@ def test_a_provider_that_fails_is_asked_again_and_its_text_is_not_logged(caplog:
             raise answer
         return {}, 9_000.0
 
-    renewal = Renewal(REQUEST, 1_010.0, grant, clock=lambda: 1_000.0, send=lambda _: None)
+    renewal = CredentialRenewal(REQUEST, 1_010.0, grant, clock=lambda: 1_000.0, send=lambda _: None)
     caplog.set_level(logging.DEBUG)
-    renewal.step()
+    renewal.renew()
     assert renewal.pause() == PAUSE
     assert "RuntimeError" in caplog.text
     assert "sesame" not in caplog.text
-    renewal.step()
+    renewal.renew()
     assert renewal.pause() > PAUSE
 
 
 def test_nothing_runs_for_credentials_without_an_end() -> None:
     before = threading.active_count()
-    with Renewal(REQUEST, None, lambda: ({}, None), send=refuse):
+    with CredentialRenewal(REQUEST, None, lambda: ({}, None), send=refuse):
         assert threading.active_count() == before
 
 
 def test_the_thread_renews_while_the_session_lasts_and_ends_with_it() -> None:
     sent = threading.Event()
-    renewal = Renewal(REQUEST, 0.0, lambda: ({}, None), clock=lambda: 1_000.0, send=lambda _: sent.set())
+    renewal = CredentialRenewal(REQUEST, 0.0, lambda: ({}, None), clock=lambda: 1_000.0, send=lambda _: sent.set())
     with renewal:
         (thread,) = [t for t in threading.enumerate() if t.name == "fcl-renewal"]
         assert sent.wait(60)

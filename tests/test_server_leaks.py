@@ -15,7 +15,7 @@ from test_server_session import SPEC, Job, job, rows
 from waiting import until
 
 from fastchangelog import _internal
-from fastchangelog.counters import metrics
+from fastchangelog.process_metrics import metrics
 
 __all__ = ["job"]
 
@@ -79,7 +79,7 @@ def held(one: Job) -> tuple[int, int, list[str], dict[str, int]]:
 
 
 def idle(one: Job) -> bool:
-    """True when nobody is connected but who asks, and no session holds anything."""
+    """True when this process has the only connection, and no session holds memory."""
     counters = metrics()
     return counters["server_connections"] == 1 and counters["memory_sessions"] == 0 and counters["memory_log"] == 0
 

@@ -1,4 +1,4 @@
-"""The life of the state server's process: one starts however many ask, and it ends with what it serves."""
+"""The life of the state server's process: one starts for any number of clients, and it ends with its executor."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from typing import Any
 import pytest
 
 import fastchangelog
-from fastchangelog import _internal, memory, server
-from fastchangelog.counters import metrics
+from fastchangelog import _internal, server
 from fastchangelog.errors import ClosedError, InvalidArgument, RetryableError
-from fastchangelog.place import Place
-from fastchangelog.server import Life
+from fastchangelog.process_metrics import metrics
+from fastchangelog.server import memory
+from fastchangelog.server.paths import ServerPaths
+from fastchangelog.server.shutdown import ShutdownPolicy
 
 STARTERS = 64
 
@@ -50,8 +51,8 @@ class ServerWorld:
             monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
 
     @property
-    def place(self) -> Place:
-        return Place.here()
+    def place(self) -> ServerPaths:
+        return ServerPaths.here()
 
     def start(self, options: Mapping[str, str] | None = None) -> int:
         """Starts the server, or finds it; gives the pid of the newest one."""
@@ -355,27 +356,27 @@ def test_a18_a_forked_child_is_refused(world: ServerWorld) -> None:
 
 
 def test_why_a_server_ends() -> None:
-    senses = {"jvm": True, "folder": True, "socket": True, "asked": False}
+    inputs = {"jvm": True, "folder": True, "socket": True, "asked": False}
     idle = [0.0]
 
-    def life(timeout: float | None) -> Life:
-        return Life(
-            jvm_alive=lambda: senses["jvm"],
-            folder_exists=lambda: senses["folder"],
-            socket_exists=lambda: senses["socket"],
+    def policy(timeout: float | None) -> ShutdownPolicy:
+        return ShutdownPolicy(
+            jvm_alive=lambda: inputs["jvm"],
+            folder_exists=lambda: inputs["folder"],
+            socket_exists=lambda: inputs["socket"],
             idle_seconds=lambda: idle[0],
             idle_timeout=timeout,
-            asked=lambda: senses["asked"],
+            stop_requested=lambda: inputs["asked"],
         )
 
-    assert life(10.0).end() is None
+    assert policy(10.0).reason() is None
     idle[0] = 10.0
-    assert life(10.0).end() == "nobody was connected for 10 s"
-    assert life(None).end() is None, "in Spark, idleness is no reason: batches may be hours apart"
-    for sense, value, reason in (("jvm", False, "JVM"), ("folder", False, "application"), ("asked", True, "asked")):
-        senses[sense] = value
-        assert reason in str(life(None).end())
-        senses[sense] = not value
+    assert policy(10.0).reason() == "no client was connected for 10 s"
+    assert policy(None).reason() is None, "in Spark, idleness is no reason: batches may be hours apart"
+    for name, value, reason in (("jvm", False, "JVM"), ("folder", False, "application"), ("asked", True, "asked")):
+        inputs[name] = value
+        assert reason in str(policy(None).reason())
+        inputs[name] = not value
 
 
 def test_the_package_is_the_same_inside(world: ServerWorld) -> None:

@@ -18,10 +18,10 @@ import pytest
 from waiting import until
 
 from fastchangelog import _internal, server
-from fastchangelog.counters import metrics
 from fastchangelog.errors import ClosedError, FastChangelogError, RetryableError, StoreError
-from fastchangelog.place import Place
-from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
+from fastchangelog.process_metrics import metrics
+from fastchangelog.server.paths import ServerPaths
+from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
@@ -49,8 +49,8 @@ class Job:
         self.expected: dict[str, list[int]] = {}
 
     @property
-    def place(self) -> Place:
-        return Place.here()
+    def place(self) -> ServerPaths:
+        return ServerPaths.here()
 
     def open(self, handle: str | None = None) -> _internal.SessionClient:
         request = {
@@ -240,7 +240,7 @@ def test_p3_a_full_local_disk_costs_time_and_nothing_else(job: Callable[..., Job
         until("a materialization fails", lambda: metrics().get("materializations_failed", 0) >= 1)
         one.run(rows(0))
     assert "File too large" in one.place.log.read_text()
-    one.kill()  # the next server has room again
+    one.kill()  # the next server has memory again
     one.run(rows(1))
     until("a materialization completes", lambda: metrics().get("materializations_completed", 0) >= 1)
     one.run(rows(2))

@@ -1,4 +1,4 @@
-"""The set-up: what makes a part be made again, and the sentence for each thing that is missing."""
+"""The set-up: which changes rebuild a part, and the sentence for each missing prerequisite."""
 
 from __future__ import annotations
 

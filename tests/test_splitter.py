@@ -1,4 +1,4 @@
-"""The map side behind the gate: what goes in, what comes out, what is refused. Its results are tested in Rust."""
+"""The map side from Python: input, output, refusals. Its results are tested in Rust."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ import pytest
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument
-from fastchangelog.spark.anchor import Anchor, Operator
-from fastchangelog.spark.once import Once
+from fastchangelog.spark.batch import BatchOperator
+from fastchangelog.spark.operator import OperatorConfig, ShardProcessor
 from fastchangelog.spark.split import Split
 
 _SCRIPT = """
@@ -29,15 +29,15 @@ class Ring:
 
 garbage = weakref.ref(Ring())
 gc.disable()
-task.settle("split")
-assert garbage() is None, "what nobody can reach must go before the rest is frozen"
+task.freeze_modules("split")
+assert garbage() is None, "unreachable objects must go before the rest is frozen"
 first = gc.get_freeze_count()
 assert first > 50_000, first
 assert len(gc.get_objects()) < 1_000, len(gc.get_objects())
 later = [Ring() for _ in range(5_000)]
-task.settle("split")
-assert gc.get_freeze_count() <= first, "once for each kind: a task's own objects stay in the collector's sight"
-task.settle("anchor")
+task.freeze_modules("split")
+assert gc.get_freeze_count() <= first, "once for each kind: a task's own objects stay tracked"
+task.freeze_modules("operator")
 assert gc.get_freeze_count() > first, "the first task of another kind may have loaded more modules"
 """
 
@@ -50,10 +50,10 @@ def test_a_worker_freezes_its_modules_once_for_each_kind_of_task() -> None:
     "shipped",
     [
         Split("{}", pa.schema([]), {}, 1, 2),
-        Anchor(Operator("{}", "file:///s", "default", pa.schema([]), {}, {}, 2)),
-        Once(Operator("{}", "file:///s", "default", pa.schema([]), {}, {}, 2)),
+        ShardProcessor(OperatorConfig("{}", "file:///s", "default", pa.schema([]), {}, {}, 2)),
+        BatchOperator(OperatorConfig("{}", "file:///s", "default", pa.schema([]), {}, {}, 2)),
     ],
-    ids=["split", "anchor", "once"],
+    ids=["split", "operator", "batch"],
 )
 def test_a_worker_with_another_version_says_so(shipped: object, monkeypatch: pytest.MonkeyPatch) -> None:
     data = pickle.dumps(shipped)

@@ -1,7 +1,7 @@
 """Durable keyed state for PySpark: RocksDB next to the workers, a changelog in an object store.
 
-Owns: the public names. Does not own: anything behind them; each is imported on first use, so that `import
-fastchangelog` stays cheap and parts that need other packages (Spark) are only loaded by those who use them.
+Owns: the public names. Does not own: their modules. Most are imported on first use, so that `import fastchangelog`
+stays cheap and loads no optional package (Spark).
 
 >>> import fastchangelog as fc
 >>> fc.sum("price", where="price > 0").alias("total")
@@ -13,7 +13,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fastchangelog.aggregates import (
+from fastchangelog.errors import (
+    ClosedError,
+    CorruptDataError,
+    FastChangelogError,
+    FencedError,
+    InternalError,
+    InvalidArgument,
+    PermissionDeniedError,
+    RetryableError,
+    SchemaMismatchError,
+    StateNotFoundError,
+    StoreError,
+)
+from fastchangelog.functions import (
     Aggregate,
     all,
     any,
@@ -30,27 +43,19 @@ from fastchangelog.aggregates import (
     min_by,
     sum,
 )
-from fastchangelog.errors import (
-    ClosedError,
-    CorruptDataError,
-    FastChangelogError,
-    FencedError,
-    InternalError,
-    InvalidArgument,
-    PermissionDeniedError,
-    RetryableError,
-    SchemaMismatchError,
-    StateNotFoundError,
-    StoreError,
-)
 
 if TYPE_CHECKING:
     from fastchangelog import spark
     from fastchangelog.changelog import Change, ChangelogHandle, ChangelogReader, ChangelogStorage, ChangelogWriter
-    from fastchangelog.counters import metrics
-    from fastchangelog.materialize import MaterializationPolicy, PeriodicMaterializer
-    from fastchangelog.state import Handle, State, ValueState, open_state
-    from fastchangelog.state_types import AggregatingState, ListState, MapState
+    from fastchangelog.embedded.aggregating_state import AggregatingState
+    from fastchangelog.embedded.handle import Handle
+    from fastchangelog.embedded.list_state import ListState
+    from fastchangelog.embedded.map_state import MapState
+    from fastchangelog.embedded.state import State, open_state
+    from fastchangelog.embedded.value_state import ValueState
+    from fastchangelog.materialization.periodic import PeriodicMaterializer
+    from fastchangelog.materialization.policy import MaterializationPolicy
+    from fastchangelog.process_metrics import metrics
 
 __version__ = "0.1.0"
 
@@ -102,21 +107,21 @@ __all__ = [
 
 #: Public name -> the module that holds it; None where the name is the module.
 _LAZY: dict[str, str | None] = {
-    "AggregatingState": "fastchangelog.state_types",
+    "AggregatingState": "fastchangelog.embedded.aggregating_state",
     "Change": "fastchangelog.changelog",
     "ChangelogHandle": "fastchangelog.changelog",
     "ChangelogReader": "fastchangelog.changelog",
     "ChangelogStorage": "fastchangelog.changelog",
     "ChangelogWriter": "fastchangelog.changelog",
-    "Handle": "fastchangelog.state",
-    "ListState": "fastchangelog.state_types",
-    "MapState": "fastchangelog.state_types",
-    "MaterializationPolicy": "fastchangelog.materialize",
-    "PeriodicMaterializer": "fastchangelog.materialize",
-    "State": "fastchangelog.state",
-    "ValueState": "fastchangelog.state",
-    "metrics": "fastchangelog.counters",
-    "open_state": "fastchangelog.state",
+    "Handle": "fastchangelog.embedded.handle",
+    "ListState": "fastchangelog.embedded.list_state",
+    "MapState": "fastchangelog.embedded.map_state",
+    "MaterializationPolicy": "fastchangelog.materialization.policy",
+    "PeriodicMaterializer": "fastchangelog.materialization.periodic",
+    "State": "fastchangelog.embedded.state",
+    "ValueState": "fastchangelog.embedded.value_state",
+    "metrics": "fastchangelog.process_metrics",
+    "open_state": "fastchangelog.embedded.state",
     "spark": None,
 }
 

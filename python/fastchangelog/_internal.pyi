@@ -215,7 +215,7 @@ class ChangeBatches:
 
 @final
 class LocalState:
-    """A state in process."""
+    """An embedded state."""
 
     def __new__(
         cls,
@@ -248,7 +248,7 @@ class LocalState:
     def begin_checkpoint(self, settle: Callable[[StateHandle | None, BaseException | None], None]) -> None:
         """Freezes what was changed; `settle` is called when it is durable, or not."""
     def progress(self) -> tuple[int, int, int]:
-        """Since the newest base: bytes of log, change sets; and bytes of the state."""
+        """Since the newest snapshot: bytes of log, change sets; and bytes of the state."""
     def begin_materialize(self) -> StateMaterialization | None:
         """Begins a materialization; none if there is nothing to do."""
     def on_event(self, call: Callable[[], None]) -> None:
@@ -260,14 +260,14 @@ class LocalState:
 
 @final
 class StateMaterialization:
-    """A materialization of a state in process."""
+    """A materialization of an embedded state."""
 
     def start(self, settle: Callable[[None, BaseException | None], None]) -> None:
         """Starts the long part on a thread; `settle` is called when it is over."""
     def complete(self) -> None:
-        """Offers the new base to the next checkpoint."""
+        """Offers the new snapshot to the next checkpoint."""
     def abort(self, reason: str) -> None:
-        """Gives it up. Waits for nobody."""
+        """Discards it. Does not block."""
 
 @final
 class ValueState:
@@ -371,7 +371,7 @@ class StateScan:
 
 @final
 class StateHandle:
-    """A checkpoint of a state in process."""
+    """A checkpoint of an embedded state."""
 
     @staticmethod
     def from_bytes(data: bytes) -> StateHandle:
@@ -483,7 +483,7 @@ class Server:
         """From now on opening this shard fails with `message`; None lets it open again."""
 
     def close_idle(self) -> None:
-        """Closes shards that nobody opened for a while."""
+        """Closes shards that no session has opened for a while."""
 
     def metrics(self) -> dict[str, int]:
         """All counters by name."""
@@ -492,7 +492,7 @@ class Server:
         """Connections that are open now."""
 
     def idle_seconds(self) -> float:
-        """How long nobody has been connected; 0 while somebody is."""
+        """Seconds since the last client disconnected; 0 while one is connected."""
 
     def shutdown_requested(self) -> bool:
         """True once a client asked the server to end."""
@@ -511,7 +511,7 @@ class MaterializeRun:
         """Uploads; returns when it is durable."""
 
     def complete(self) -> None:
-        """Lets the next handles start from the new base."""
+        """Lets the next handles start from the new snapshot."""
 
     def abort(self, message: str) -> None:
         """Gives up."""
@@ -624,11 +624,11 @@ def folder_note_json(name: str, data: bytes) -> str:
     if there is one, `start_from`. Raises `CorruptDataError` for a damaged one."""
 
 def head_json(name: str, data: bytes) -> str:
-    """A head of a state in process as a JSON object: `number`, `epoch` and `handle`, which is null before the first
-    checkpoint and as `handle_json` gives it after."""
+    """An entry of an embedded state's checkpoint log as a JSON object: `number`, `epoch` and `handle`, which is null
+    before the first checkpoint and as `handle_json` gives it after."""
 
 def manifest_json(name: str, data: bytes) -> str:
-    """A base's manifest as a JSON object: `instance`, `version`, `replay_after` and the names of its `objects`."""
+    """A snapshot's manifest as a JSON object: `instance`, `version`, `replay_after` and the names of its `objects`."""
 
 def segment_index_json(name: str, data: bytes) -> str:
     """The segments that an index object lists, as a JSON array of version and object."""

@@ -1,7 +1,7 @@
-"""The errors users meet: one class per thing they can do about it.
+"""The public errors: one class for each remedy.
 
 Owns: the tree of classes, the name of each kind in the protocol, and the one-line form that leaves a Spark task.
-Does not own: the messages (whoever raises knows what happened, to which object, and what to do).
+Does not own: the messages: the raising code knows what happened, to which object, and what to do.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = [
 
 
 class FastChangelogError(Exception):
-    """Any error of fastchangelog.  Catch it where one handler is enough; its subclasses say what to do."""
+    """Any error of fastchangelog. Catch it where one handler is enough; its subclasses say what to do."""
 
 
 class RetryableError(FastChangelogError):
     """Something that may pass: a busy store, a lost connection, a bound that was reached.
 
-    What to do: try again.  Spark does so by itself for a failed task; in a loop of your own, wait a moment first.
+    What to do: try again. Spark does so by itself for a failed task; in a loop of your own, wait a moment first.
     """
 
 

@@ -67,7 +67,7 @@ FAULTS = [
     ("restore.base-done", "error"),
     ("session.before-persist", "error"),
     ("promote.applied", "error"),
-    ("anchor.committed", "error"),
+    ("operator.committed", "error"),
 ]  # fmt: skip
 #: Faults that only a restore meets.
 _READING = {"store.before-get", "transfer.disk-full", "restore.base-done"}

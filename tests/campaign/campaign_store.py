@@ -20,10 +20,15 @@ from campaign_query import AGGREGATES, Row
 from campaign_run import RETAINED, Trouble
 from notes import changed
 
-from fastchangelog import _internal, savepoints
-from fastchangelog.spark.roots import SparkCheckpoints
-from fastchangelog.sweep import FOLDER_META
-from fastchangelog.sweeper import FolderReport, Sweeper
+from fastchangelog import _internal
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.report import FolderReport
+from fastchangelog.layout import FOLDER_META
+from fastchangelog.savepoints.export import export_savepoint
+from fastchangelog.savepoints.savepoint import take_savepoint
+from fastchangelog.savepoints.source import StateSource
+from fastchangelog.savepoints.verification import verify_checkpoint, verify_savepoint
+from fastchangelog.spark.checkpoints import SparkCheckpoints
 
 StateAfter = Callable[[int], dict[str | None, Row]]
 """What every key had after a batch."""
@@ -64,7 +69,7 @@ class Outside:
     def sweep(self, folder: Path, grace: float) -> FolderReport:
         """One sweep of the query's state, as `fastchangelog sweep --delete` does it."""
         root = _internal.ObjectFolder(str(folder / "state"), {}, {})
-        sweeper = Sweeper(
+        collector = Collector(
             root,
             SparkCheckpoints(lambda: self._spark),
             grace=grace,
@@ -72,19 +77,19 @@ class Outside:
             locations=[str(folder / "checkpoint")],
             delete=True,
         )
-        (report,) = sweeper.run()  # one query, one state
+        (report,) = collector.run()  # one query, one state
         if report.kept_because is not None and "not there" in report.kept_because:
             raise Trouble("lost", f"a sweep found: {report.kept_because}")
         return report
 
     def savepoint(self, folder: Path, number: int, form: str, state_after: StateAfter) -> tuple[int, str]:
         """Takes a savepoint, verifies it, and compares its entries with the model's; its batch, and where it is."""
-        request = savepoints.Request(str(folder / "checkpoint"), str(folder / "state"))
+        request = StateSource(str(folder / "checkpoint"), str(folder / "state"))
         to = str(folder / f"savepoint-{number}")
-        batch = int(savepoints.take(request, to, form)["batch"])
-        if damaged := savepoints.verify(to, request)["damaged"]:
+        batch = int(take_savepoint(request, to, form)["batch"])
+        if damaged := verify_savepoint(to, request)["damaged"]:
             raise Trouble("lost", f"the savepoint {to} of batch {batch} is damaged: {damaged[:3]}")
-        savepoints.export(to, f"{to}.parquet", request)
+        export_savepoint(to, f"{to}.parquet", request)
         columns = pq.read_table(f"{to}.parquet").to_pydict()
         names = ["key", *(call.replace("ignore nulls", "IGNORE NULLS") for _, call in AGGREGATES)]
         rows = list(zip(*(columns[name] for name in names), strict=True))
@@ -107,13 +112,13 @@ class Outside:
             raise Trouble("lost", f"a sweep at rest deletes nothing: {report.kept_because}")
         roots = SparkCheckpoints(lambda: self._spark).roots(str(folder / "checkpoint"))
         state = folder / "state" / report.folder
-        lost, leaked = checks.audit(state, roots.handles, [entry.name for entry in report.takeable])
+        lost, leaked = checks.audit(state, roots.handles, [entry.name for entry in report.adoptable])
         if lost:
             raise Trouble("lost", f"{len(lost)} objects that handles reach are not in {state}: {lost[:5]}")
         if leaked:
             raise Trouble("leaked", f"{len(leaked)} objects in {state} are reached by no handle: {leaked[:5]}")
-        request = savepoints.Request(str(folder / "checkpoint"), str(folder / "state"))
-        if damaged := savepoints.verify_checkpoint(request)["damaged"]:
+        request = StateSource(str(folder / "checkpoint"), str(folder / "state"))
+        if damaged := verify_checkpoint(request)["damaged"]:
             raise Trouble("lost", f"objects in {state} are damaged: {damaged[:3]}")
         return len(report.deleted), len(report.reachable)
 

@@ -1,7 +1,7 @@
 """The failpoints at which tests hold or kill the processes of a Spark job, by the step of a batch's life.
 
-Owns: the names, in their order. Does not own: who is killed there (`test_kills`, the campaign); the points themselves
-stand in the sources.
+Owns: the names, in their order. Does not own: which process is killed there (`test_kills`, the campaign); the points
+themselves stand in the sources.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 #: Steps of a batch in their order; the comment is the chapter of its life that the step ends or begins.
 WORKER_POINTS = [
     "split.finish",  # 1 → 2
-    "anchor.open",  # 3
-    "anchor.opened",  # 4
-    "anchor.merged",  # 5 → 6
-    "anchor.rows-yielded",  # 6 → 7
-    "anchor.committed",  # 9: durable, not yet in Spark's state
-    "anchor.stored",  # 9: in Spark's state, not yet committed
+    "operator.open",  # 3
+    "operator.opened",  # 4
+    "operator.merged",  # 5 → 6
+    "operator.rows-yielded",  # 6 → 7
+    "operator.committed",  # 9: durable, not yet in Spark's state
+    "operator.stored",  # 9: in Spark's state, not yet committed
 ]
 SERVER_POINTS = [
     "session.open",  # 3

@@ -1,4 +1,4 @@
-"""A streaming job in processes of its own, a hand on the trigger, and a plain dict that says what must come out.
+"""A streaming job in processes of its own, kills and faults by command, and a plain dict as the expected result.
 
 Owns: the job's life, its input, killing by role, holding a process at a failpoint. Does not own: which kill is tried
 when (`test_kills`), the job itself (`kill_job`).
@@ -175,7 +175,7 @@ class KillRun:
         return sign.exists()
 
     def release(self, point: str) -> None:
-        """Whoever waits there and still lives goes on."""
+        """Lets the processes continue that wait at `point`."""
         (self.folder / "meet" / f"{point}.go").touch()
 
     def kill(self, *roles: str) -> int:

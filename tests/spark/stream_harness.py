@@ -78,9 +78,9 @@ def end_state_server(spark: Any) -> pathlib.Path:
 
     @F.udf("string")
     def place(_: int) -> str:
-        from fastchangelog.place import Place
+        from fastchangelog.server.paths import ServerPaths
 
-        return f"{Place.here().socket}|{Place.here().data_dir}"
+        return f"{ServerPaths.here().socket}|{ServerPaths.here().data_dir}"
 
     socket, data = spark.range(1).select(place("id")).first()[0].split("|")
     _internal.ServerClient(socket).shutdown()

@@ -50,7 +50,7 @@ def last(ran: Any) -> list[Any]:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Place]:
-    """An empty bucket, and an environment without anybody's credentials."""
+    """An empty bucket, and an environment without credentials."""
     for name in tuple(os.environ):
         if name.startswith("AWS_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -73,7 +73,7 @@ class Commands:
 
 
 def build(source: Any, bucket: S3Place, state: str, **options: str) -> Any:
-    # A base that is being made when its server ends leaves objects that a sweep would find, too.
+    # A snapshot that is being made when its server ends leaves objects that a sweep would find, too.
     options = {"materialization_log_ratio": "1000000", **options}
     frame = grouped(source.stream(), "k", state=state, options=options, storage_options=bucket.credentials)
     return frame.agg(F.count("*").alias("n"), F.sum("v").alias("s"))
@@ -89,7 +89,7 @@ def test_every_command_serves_a_state_in_a_bucket(
     assert last(run(build(source, bucket, root), checkpoint)) == expected(2)
     folder = next(name for name in bucket.names() if "/log/" in name).rpartition("/log/")[0]
     lost = f"{folder}/log/{7:032x}"
-    bucket.write(lost, b"nobody's")
+    bucket.write(lost, b"unreferenced")
     source.add(rows(2))
     assert last(run(build(source, bucket, root), checkpoint)) == expected(3)
     end_state_server(spark)
@@ -101,7 +101,7 @@ def test_every_command_serves_a_state_in_a_bucket(
     assert (row["name"], row["log_objects"]) == ("default", sum("/log/" in name for name in bucket.names()))
     assert run_command("verify", root, "--checkpoint", checkpoint)["damaged"] == []
 
-    # Put aside in the bucket, in both forms, and on the local disk.
+    # Savepoints in the bucket, in both forms, and on the local disk.
     places = {"canonical": f"s3://{bucket.bucket}/put aside", "native": f"s3://{bucket.bucket}/native"}
     base = ["savepoint", checkpoint, "--state", root]
     for form, place in places.items():
@@ -133,7 +133,7 @@ def test_every_command_serves_a_state_in_a_bucket(
     assert swept["deleted"] == [f"log/{7:032x}"]
     assert {*before} - {*bucket.names()} == {lost}
 
-    # The old query goes on, and new ones begin with what was put aside; the old state is not needed for that.
+    # The old query continues, and new ones begin with savepoints; the old state is not needed for that.
     source.add(rows(3))
     assert last(run(build(source, bucket, root), checkpoint)) == expected(4)
     end_state_server(spark)

@@ -34,7 +34,7 @@ KEYS = 20
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Place]:
-    """An empty bucket, and an environment without anybody's credentials."""
+    """An empty bucket, and an environment without credentials."""
     for name in tuple(os.environ):
         if name.startswith("AWS_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)

@@ -13,7 +13,7 @@ WORKER = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborte
 stage 3.0 failed 1 times, most recent: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/x/worker.py", line 3293, in main
     process()
-  File "/x/anchor.py", line 80, in handleInputRows
+  File "/x/operator.py", line 80, in handleInputRows
     raise one_line(error) from None
 fastchangelog.errors.StoreError: cannot write s3://b/log/x: 403 forbidden; check the rights
 

@@ -55,7 +55,7 @@ def warm(run: KillRun, batches: int = 2) -> None:
 
 
 def strike(run: KillRun, victim: str, point: str) -> None:
-    """In one batch: somebody is held at `point`, all processes of the victim's kind are killed, the batch is exact."""
+    """In one batch: a process is held at `point`, all processes of the victim's kind are killed, the batch is exact."""
     print(f"{victim} at {point}")
     run.arm(point)
     number = run.feed()
@@ -133,7 +133,7 @@ def test_e03_p6_the_state_server_killed_during_materialization_and_restore(start
     for point in BACKGROUND_POINTS:
         strike(run, "state server", point)
     for point in RESTORE_POINTS:
-        warm(run, 3)  # so that there is a base to restore from
+        warm(run, 3)  # so that there is a snapshot to restore from
         run.kill("state server")
         run.forget_state_server()
         strike(run, "state server", point)

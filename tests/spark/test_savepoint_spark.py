@@ -95,7 +95,7 @@ def test_e05_e09_a_query_goes_on_from_a_savepoint_with_other_partitions(
         state, checkpoint = tmp_path / f"state-{partitions}", tmp_path / f"checkpoint-{partitions}"
         assert last(run(build(source, state, start_from=str(moved)), checkpoint)) == expected(4)
         end_state_server(spark)
-        # It goes on without the option, and without the savepoint.
+        # It continues without the option, and without the savepoint.
         away = tmp_path / "away"
         moved.rename(away)
         source.add(rows(4))

@@ -200,5 +200,5 @@ def test_spark_connect_is_told_to_mind_the_output_mode(warned: list[str]) -> Non
     ],
 )
 def test_verdicts(mode: str, observed: tuple[str, ...], said: str | None) -> None:
-    found = starts.objection(internals.Starting(mode, observed))
+    found = starts.refusal_reason(internals.StartingQuery(mode, observed))
     assert found is None if said is None else said in str(found)

@@ -18,9 +18,10 @@ from stream_harness import end_state_server, rows_of, run
 
 from fastchangelog import _internal, cli
 from fastchangelog.errors import StateNotFoundError, StoreError
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.report import FolderReport
 from fastchangelog.spark import grouped
-from fastchangelog.spark.roots import SparkCheckpoints
-from fastchangelog.sweeper import FolderReport, Sweeper
+from fastchangelog.spark.checkpoints import SparkCheckpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -62,7 +63,7 @@ def sweep(spark: Any, state: pathlib.Path, *locations: pathlib.Path, **given: An
     without_grace(state)
     folder = _internal.ObjectFolder(str(state), {}, {})
     settings = {"grace": 0.0, "clock": lambda: 4e9, "delete": True, **given}
-    return Sweeper(folder, SparkCheckpoints(lambda: spark), locations=map(str, locations), **settings).run()
+    return Collector(folder, SparkCheckpoints(lambda: spark), locations=map(str, locations), **settings).run()
 
 
 def files(state: pathlib.Path) -> set[str]:
@@ -81,7 +82,7 @@ def handles(spark: Any, checkpoint: pathlib.Path, batch: int) -> list[dict[str, 
 
 
 def run_with_a_failure(frame: Any, checkpoint: pathlib.Path, failing: int) -> Any:
-    """Runs to the end; one batch fails after the operator's work was done, so its objects are nobody's."""
+    """Runs to the end; one batch fails after the operator's work was done, so no handle names its objects."""
     failed: list[int] = []
 
     def sink(batch: Any, number: int) -> Any:
@@ -127,7 +128,7 @@ def test_p6_after_a_sweep_the_query_goes_on_and_an_old_batch_restores(
     assert {f"{folder}/{name}" for name in named} <= objects(state) < before
     assert objects(state) == {f"{folder}/{e.name}" for e in second.reachable}
 
-    # A copy of the checkpoint as of batch 5, and of the state, go on from there …
+    # A copy of the checkpoint as of batch 5, and of the state, continue from there …
     old = tmp_path / "old"
     shutil.copytree(checkpoint, old)
     for log, last in (("commits", 5), ("offsets", 6), ("sources/0", 6)):  # batch 6 was planned when it crashed
@@ -247,7 +248,7 @@ def test_batches_whose_state_spark_has_removed_are_not_counted(
     said = [note for note in report.notes if "Spark has removed its state" in note]
     assert len(said) == 3
     assert "oldest version in" in said[0]
-    # Nothing of the newest batch: it is the one that a query goes on from.
+    # Nothing of the newest batch: it is the one that a query continues from.
     remove_versions(checkpoint, 4, 5, 6)
     (report,) = sweep(spark, tmp_path / "state", checkpoint)
     assert "batch 5" in str(report.kept_because)
@@ -282,4 +283,4 @@ def test_the_command_says_what_it_finds(
         capsys.readouterr()
         assert cli.main(["sweep", str(state), "--json", "--delete", "--grace", "0s", *location]) == cli.OK
         assert json.loads(capsys.readouterr().out)["folders"][0]["deleted"] == deleted
-    assert spark.range(1).count() == 1, "the session of whoever calls goes on"
+    assert spark.range(1).count() == 1, "the caller's session still works"

@@ -1,6 +1,6 @@
 """Servers for all tests of this folder, a bucket or container for each, and an environment without credentials.
 
-Owns: what is shared by whom. Does not own: the servers (`servers`), the buckets (`places`).
+Owns: the scope of each fixture. Does not own: the servers (`servers`), the buckets (`places`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from places import AzurePlace, S3Place, s3_admin
 from servers import Unavailable, azure_server, s3_server
 
 
-def _forget_who_runs_this(environment: pytest.MonkeyPatch) -> None:
-    """No client finds credentials, profiles or proxies of whoever runs the tests."""
+def _isolated_environment(environment: pytest.MonkeyPatch) -> None:
+    """Clients find no credentials, profiles or proxies of the user that runs the tests."""
     for name in tuple(os.environ):
         if name.startswith(("AWS_", "AZURE_", "AZURITE_", "GOOGLE_")) or name.lower().endswith("_proxy"):
             environment.delenv(name)
@@ -32,7 +32,7 @@ def _forget_who_runs_this(environment: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    _forget_who_runs_this(monkeypatch)
+    _isolated_environment(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +57,7 @@ def azure() -> Iterator[str]:
 def admin(s3: str) -> Any:
     """Amazon's own client of the S3 server."""
     with pytest.MonkeyPatch.context() as environment:
-        _forget_who_runs_this(environment)
+        _isolated_environment(environment)
         return s3_admin(s3)
 
 

@@ -96,7 +96,7 @@ class S3Place(Place):
         return request.path.removeprefix(f"/{self.bucket}/")
 
     def unfinished_uploads(self) -> int:
-        """Uploads in parts that were neither completed nor aborted: the store keeps and bills their parts."""
+        """Multipart uploads that were neither completed nor aborted: the store keeps and bills their parts."""
         return len(self.admin.list_multipart_uploads(Bucket=self.bucket).get("Uploads", ()))
 
 

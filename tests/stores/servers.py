@@ -141,14 +141,14 @@ def _azurite() -> Path:
 
 @contextlib.contextmanager
 def refusing_port() -> Iterator[int]:
-    """A port that refuses connections, and that nobody else can get meanwhile."""
+    """A port that refuses connections and that no other process can bind meanwhile."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         yield taken.getsockname()[1]
 
 
 def server_tls(folder: Path) -> ssl.SSLContext:
-    """TLS for a test server at 127.0.0.1, with a certificate that nobody has to trust."""
+    """TLS for a test server at 127.0.0.1, with a self-signed certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

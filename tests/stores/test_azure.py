@@ -1,4 +1,4 @@
-"""The changelog on Azure: the same promises as on S3, in that store's words.
+"""The changelog on Azure: the same promises as on S3.
 
 Owns: what differs from S3: addresses, options, the words of refusals, create-only writes.
 Does not own: what every HTTP store shares (`test_store_faults`).
@@ -122,7 +122,7 @@ def test_a_write_that_goes_wrong_and_then_right_leaves_one_object(
 
 
 def test_an_object_of_the_same_name_is_refused_and_stays(container: AzurePlace) -> None:
-    foreign = b"somebody else's"
+    foreign = b"of another writer"
 
     def intrude(request: Request) -> None:
         container.write(container.name_of(request), foreign)

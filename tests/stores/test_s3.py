@@ -1,7 +1,7 @@
 """The changelog on S3: what is written is read back, by any address and options that S3's users know, in few requests.
 
-Owns: the good days, the bill, create-only writes, addresses, `spark.hadoop.fs.s3a.*`.
-Does not own: bad days (`test_store_faults`), where credentials come from, and secrecy (`test_s3_credentials`).
+Owns: operation without faults, the number of requests, create-only writes, addresses, `spark.hadoop.fs.s3a.*`.
+Does not own: faults (`test_store_faults`), where credentials come from, and secrecy (`test_s3_credentials`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from logs import BOUND, append, expected, open_log, random_values, read_log, ref
 from places import KEY_ID, REGION, SECRET, S3Place
 from waiting import until
 
-from fastchangelog.config import gather_storage_options
 from fastchangelog.errors import InvalidArgument, StateNotFoundError, StoreError
+from fastchangelog.options import gather_storage_options
 
 SMALL = [b"one", b"", b"three" * 100, bytes(range(256))]
 
@@ -113,7 +113,7 @@ def test_an_endpoint_given_wins_over_the_environments_one_for_s3(
 def test_settings_of_hadoops_s3a_are_understood(bucket: S3Place) -> None:
     s3a = "spark.hadoop.fs.s3a."
     conf = {
-        s3a + "access.key": "somebody else's",
+        s3a + "access.key": "of another bucket",
         f"{s3a}bucket.{bucket.bucket}.access.key": KEY_ID,
         s3a + "secret.key": SECRET,
         s3a + "endpoint": bucket.proxy.host,
@@ -157,7 +157,7 @@ def test_every_write_creates_and_carries_the_checksum_of_its_content(bucket: S3P
 
 
 def test_an_object_of_the_same_name_is_refused_and_stays(bucket: S3Place) -> None:
-    foreign = b"somebody else's"
+    foreign = b"of another writer"
 
     def intrude(request: Request) -> None:
         bucket.write(bucket.name_of(request), foreign)
@@ -278,7 +278,7 @@ def test_an_object_that_was_deleted_is_named(bucket: S3Place) -> None:
 
 
 def test_the_whole_log_of_requests_is_known(bucket: S3Place) -> None:
-    """A round trip is one PUT and one GET: no HEAD, no listing, nothing behind one's back."""
+    """A round trip is one PUT and one GET: no HEAD, no listing, no hidden request."""
     with open_log(bucket) as storage:
         handle = write_log(storage, SMALL)
     assert bucket.proxy.counts() == {PUT: 1}

@@ -22,8 +22,8 @@ from logs import ATTEMPTS, expected, open_log, read_log, refused, write_and_read
 from places import KEY_ID, REGION, SECRET, SECRETS, TOKEN, S3Place, checked_credentials, s3_options
 from servers import refusing_port, server_tls
 
-from fastchangelog.config import gather_storage_options
 from fastchangelog.errors import FastChangelogError, InvalidArgument, PermissionDeniedError, RetryableError
+from fastchangelog.options import gather_storage_options
 
 VALUES = [b"one", b"two"]
 
@@ -223,9 +223,9 @@ def test_keys_that_are_given_win_over_profiles(bucket: S3Place, monkeypatch: Env
 
 @pytest.mark.usefixtures("profiles")
 def test_a_profile_that_does_not_exist_is_named(bucket: S3Place) -> None:
-    options = {**without_region(bucket), "aws_profile": "nobody"}
+    options = {**without_region(bucket), "aws_profile": "no-such-team"}
     error = refused(bucket, (InvalidArgument, PermissionDeniedError), storage_options=options)
-    assert "nobody" in str(error)
+    assert "no-such-team" in str(error)
     assert "secret-of-the-default-profile" not in str(error)
 
 

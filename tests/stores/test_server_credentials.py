@@ -1,4 +1,4 @@
-"""Credentials that change under a state server: what is open goes on with the newest ones.
+"""Credentials that change under a state server: what is open continues with the newest ones.
 
 Owns: sessions of a real server process at an S3 server that refuses what has been revoked.
 Does not own: where credentials come from (`test_s3_credentials`), the worker's questions (tests/test_renewal).
@@ -18,8 +18,8 @@ from places import SECRET, TOKEN, S3Place
 
 from fastchangelog import _internal, server
 from fastchangelog.errors import PermissionDeniedError
-from fastchangelog.place import Place
-from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
+from fastchangelog.server.paths import ServerPaths
+from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -84,7 +84,7 @@ class Job:
             self.end(session)
 
     def renew(self, number: int, ends: int = NEVER) -> None:
-        client = _internal.ServerClient(str(Place.here().socket))
+        client = _internal.ServerClient(str(ServerPaths.here().socket))
         client.renew(json.dumps({**self.identity(), **self.credentials(number, ends)}))
 
     def rotate(self, number: int) -> None:
@@ -99,7 +99,7 @@ def job(bucket: S3Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "blockmgr-0"))
     yield Job(bucket)
-    place = Place.here()
+    place = ServerPaths.here()
     if place.socket.exists():
         _internal.ServerClient(str(place.socket)).shutdown()
     log = place.log.read_text() if place.log.exists() else ""
@@ -149,7 +149,7 @@ def test_credentials_that_are_refused_and_have_no_successor_end_the_batch_only(j
 def test_a_base_is_not_made_while_all_credentials_have_ended(job: Job) -> None:
     job.run(0)
     with job.open(0, ends=1) as session:
-        client = _internal.ServerClient(str(Place.here().socket))
+        client = _internal.ServerClient(str(ServerPaths.here().socket))
         (status,) = json.loads(client.shards())
         assert not status["at_rest"]
         job.renew(0)

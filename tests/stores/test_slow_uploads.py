@@ -1,6 +1,6 @@
 """Uploads that take long: one request that hangs among many that don't, and objects that are large.
 
-Owns: second attempts beside slow ones, uploads in parts, and that neither leaves anything.
+Owns: second attempts beside slow ones, multipart uploads, and that neither leaves anything.
 Does not own: faults of small, quick requests (`test_store_faults`).
 """
 

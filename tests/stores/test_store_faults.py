@@ -1,7 +1,7 @@
-"""The changelog on a bad day of its store: refusals, lost requests and answers, broken and slow bodies.
+"""The changelog under faults of its store: refusals, lost requests and answers, broken and slow bodies.
 
 Owns: what is right after every fault of the network: one object and success, or one clear error and nothing left.
-Does not own: good days (`test_s3`), wrong credentials (`test_s3_credentials`).
+Does not own: operation without faults (`test_s3`), wrong credentials (`test_s3_credentials`).
 """
 
 from __future__ import annotations

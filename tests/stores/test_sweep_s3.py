@@ -1,6 +1,6 @@
 """A sweep of a state root on S3: names, times and deletions as the store gives them.
 
-Owns: what differs from a folder. Does not own: the sweep (`test_sweeper`).
+Owns: what differs from a folder. Does not own: the sweep (`test_gc_collector`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from swept import Told, roots
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError
-from fastchangelog.sweep import FOLDER_META, SWEEP_MARK, Mark
-from fastchangelog.sweeper import FolderReport, Sweeper
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.plan import GcState
+from fastchangelog.gc.report import FolderReport
+from fastchangelog.layout import FOLDER_META, GC_STATE
 
 FOLDER = "log/query/default"
 META = folder_note(checkpoint="ckpt", sweep_grace_seconds=0)
@@ -24,7 +26,7 @@ OBJECTS = [f"{FOLDER}/log/{i:032x}" for i in range(40)] + [f"{FOLDER}/sst/{1:032
 def sweep(bucket: S3Place, told: Told, grace: float = 0.0) -> FolderReport:
     options = {"max_attempts": "2", "retry_delay": "1ms"}
     folder = _internal.ObjectFolder(bucket.uri, options, bucket.credentials)
-    (report,) = Sweeper(folder, told, grace=grace, clock=lambda: 9e9, delete=True).run()
+    (report,) = Collector(folder, told, grace=grace, clock=lambda: 9e9, delete=True).run()
     return report
 
 
@@ -41,7 +43,7 @@ def test_a_root_in_a_bucket_is_swept_and_names_outside_of_it_stay(bucket: S3Plac
     assert {e.size for e in first.waiting} == {5}
     second = sweep(bucket, nothing_yet)
     assert {f"{FOLDER}/{e.name}" for e in second.deleted} == set(OBJECTS)
-    left = {*outside, *foreign, f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{SWEEP_MARK}"}
+    left = {*outside, *foreign, f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{GC_STATE}"}
     assert set(bucket.names()) == left
 
 
@@ -67,7 +69,7 @@ def test_a_store_that_refuses_is_said_and_the_next_sweep_goes_on(bucket: S3Place
     bucket.proxy.always(Refuse(403, "AccessDenied"), on=DELETE)
     assert "not to the end" in str(sweep(bucket, told).kept_because)
     assert set(OBJECTS) <= set(bucket.names())
-    assert Mark.from_bytes(bucket.read(f"{FOLDER}/{SWEEP_MARK}")).seen.keys() == {
+    assert GcState.from_bytes(bucket.read(f"{FOLDER}/{GC_STATE}")).unreachable_since.keys() == {
         name.removeprefix(f"{FOLDER}/") for name in OBJECTS
     }
     bucket.proxy.heal()

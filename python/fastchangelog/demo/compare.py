@@ -24,7 +24,7 @@ _SHOWN = 3
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What the comparison found."""
+    """The result of a comparison."""
 
     rows: int
     #: Keys that are missing, unexpected or different, and a few of them in words.

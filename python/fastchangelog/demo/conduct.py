@@ -66,8 +66,8 @@ def plan_kills(queries: tuple[Query, ...], rng: random.Random) -> list[Kill]:
         victims = ["worker", "state server", "JVM"] if query.kind == "ours" else ["JVM"]
         rng.shuffle(victims)
         # Not in the first batch, where nothing is known yet, and not in the last, after which nothing would be seen.
-        room = range(1, max(2, query.batches - 1))
-        chosen = sorted(rng.sample(room, min(len(victims), len(room))))
+        batches = range(1, max(2, query.batches - 1))
+        chosen = sorted(rng.sample(batches, min(len(victims), len(batches))))
         for batch, victim in zip(chosen, victims, strict=False):
             kills.append(Kill(query.id, batch, victim, rng.uniform(0.05, 0.95)))
     return kills

@@ -1,6 +1,6 @@
 """The inputs of the demo, as folders of parquet files, two files for each batch.
 
-Owns: getting the flights, generating the auction, cutting tables into files. Does not own: what is computed from them.
+Owns: getting the flights, generating the auction, cutting tables into files. Does not own: the computations on them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOT_SHARE, _HOT_ONE_IN = 50, 1_000
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept from one demo to the next."""
+    """The folder that keeps downloads from one demo to the next."""
     root = os.environ.get("FASTCHANGELOG_CACHE") or "~/.cache/fastchangelog"
     return Path(root).expanduser() / "demo"
 
@@ -117,7 +117,7 @@ def in_slices(table: pa.Table, batches: int) -> Iterator[pa.Table]:
 
 
 def format_of(folder: Path) -> tuple[str, int]:
-    """What kind of files a folder of the user holds, and how many."""
+    """The format and the number of files in a folder of the user."""
     kinds = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
     if not folder.is_dir():
         raise FastChangelogError(f"--input {folder} is not a folder; give one that holds parquet, CSV or JSON files")

@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.03
 
 
 class Events:
-    """Lines of JSON, each complete on its own, for whoever started the job."""
+    """Lines of JSON, each complete on its own, for the process that started the job."""
 
     def __init__(self, path: str):
         self._file = Path(path).open("a")  # noqa: SIM115 (open until the process ends)

@@ -29,8 +29,8 @@ _HOWTO = "Your own data: fastchangelog demo --input DIR --key COLUMN --agg 'sum(
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-    """What the command line asked for."""
+class DemoRequest:
+    """The arguments of the command."""
 
     seed: int | None = None
     input: Path | None = None
@@ -45,7 +45,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """One input, the queries over it, and where the right answer comes from."""
+    """One input, the queries over it, and the source of the expected result."""
 
     title: str
     queries: tuple[Query, ...]
@@ -53,20 +53,20 @@ class Stream:
     against: str
 
 
-def run(request: Request) -> int:
+def run(request: DemoRequest) -> int:
     """0 when every result is exact, 1 when one differs."""
     seed = request.seed if request.seed is not None else random.SystemRandom().randrange(10_000)
     log = Path(tempfile.gettempdir()) / f"fastchangelog-demo-{seed}.log"
     log.unlink(missing_ok=True)
     work = Path(tempfile.mkdtemp(prefix="fastchangelog-demo-"))
-    progress = report.Progress()
+    progress = report.ProgressLine()
     name = work.name
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         print(f"fastchangelog demo, seed {seed}; what Spark and its workers say goes to {log}", flush=True)
         return _run(request, seed, work, log, progress)
     finally:
-        # A second Ctrl-C must not stop the tidying up.
+        # A second Ctrl-C must not stop the cleanup.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         progress.clear()
         left = processes.end_all(name)
@@ -84,7 +84,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _run(request: Request, seed: int, work: Path, log: Path, progress: report.Progress) -> int:
+def _run(request: DemoRequest, seed: int, work: Path, log: Path, progress: report.ProgressLine) -> int:
     rng = random.Random(seed)
     prepare = None
     if request.input is not None:
@@ -128,7 +128,7 @@ def _query(work: Path, name: str, kind: str, keys: tuple[str, ...], aggs: tuple[
     )
 
 
-def _flights(work: Path, progress: report.Progress) -> Stream:
+def _flights(work: Path, progress: report.ProgressLine) -> Stream:
     progress.show("getting the flights of 2013")
     batches = 10
     table, batches = data.write_stream(data.in_slices(data.flights(), batches), work / "flights-input")
@@ -139,7 +139,7 @@ def _flights(work: Path, progress: report.Progress) -> Stream:
     return Stream(title, (query,), lambda: expected(table, query.keys, query.aggs), "pyarrow computes them at once")
 
 
-def _auction(request: Request, seed: int, work: Path, progress: report.Progress) -> Stream:
+def _auction(request: DemoRequest, seed: int, work: Path, progress: report.ProgressLine) -> Stream:
     progress.show("generating the auction")
     bids = data.auction(seed, keys=request.auctions, batches=request.batches, rows=request.rows_per_batch)
     table, batches = data.write_stream(bids, work / "auction-input")
@@ -151,13 +151,13 @@ def _auction(request: Request, seed: int, work: Path, progress: report.Progress)
     return Stream(title, queries, lambda: expected(table, ("auction",), aggs), "pyarrow computes them at once")
 
 
-def _own_data(request: Request, work: Path) -> tuple[tuple[Stream, ...], Prepare]:
+def _own_data(request: DemoRequest, work: Path) -> tuple[tuple[Stream, ...], Prepare]:
     assert request.input is not None
     folder = request.input.expanduser().resolve()
     kind, files = data.format_of(folder)
     aggs = request.aggs or ("count(*)",)
     batches = request.batches
-    queries = tuple(_query(work, "own", who, request.keys, aggs, batches) for who in ("ours", "native"))
+    queries = tuple(_query(work, "own", variant, request.keys, aggs, batches) for variant in ("ours", "native"))
     target = work / "own-expected"
     prepare = Prepare(
         str(folder), kind, request.keys, queries[0].aggs, queries[0].input, str(target), batches

@@ -1,4 +1,4 @@
-"""What the demo runs, as plain data that travels to the job as JSON.
+"""The queries of the demo, as plain data that is passed to the job as JSON.
 
 Owns: the text form of aggregates (`sum(price)`), the description of a query. Does not own: running anything.
 """
@@ -87,7 +87,7 @@ class Prepare:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What one start of the job does: prepare (if asked), then the queries one after the other."""
+    """The work of one start of the job: prepare (if given), then the queries one after the other."""
 
     queries: tuple[Query, ...]
     events: str

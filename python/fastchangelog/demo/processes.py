@@ -58,7 +58,7 @@ def _role(command: str, parent: int, everything: list[tuple[int, int, str]]) -> 
         return "worker" if "daemon" in above and "java" not in above else "worker daemon"
     if "fastchangelog.demo.job" in command:
         return "driver"
-    if "-m fastchangelog.server" in command:
+    if "-m fastchangelog.server.process" in command:
         return "state server"
     return "other"
 
@@ -72,9 +72,9 @@ def kill(pid: int) -> bool:
     return True
 
 
-def end_all(run: str, *, patience: float = 10.0) -> int:
-    """Kills everything of the run until nothing is left; returns how many were left when patience ended."""
-    deadline = time.monotonic() + patience
+def end_all(run: str, *, timeout: float = 10.0) -> int:
+    """Kills everything of the run until nothing is left; returns how many were left after the timeout."""
+    deadline = time.monotonic() + timeout
     quiet = 0
     while quiet < 2:  # a process that is just being started has no environment yet: look twice
         left = marked(run)

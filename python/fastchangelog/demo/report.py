@@ -18,7 +18,7 @@ from fastchangelog.demo.plan import Query
 _WIDTH = 100
 
 
-class Progress:
+class ProgressLine:
     """One line that is written over, with the seconds so far; silent unless standard error is a terminal."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._start
 
 
@@ -48,13 +48,13 @@ def kill_lines(kills: Sequence[Kill], query: Query) -> list[str]:
     for kill in kills:
         if kill.query != query.id:
             continue
-        who = "ours  " if query.kind == "ours" else "native"
+        variant = "ours  " if query.kind == "ours" else "native"
         if not kill.pid:
-            lines.append(f"  {who} kill -9 of a {kill.victim} was not reached: the stream ended before")
+            lines.append(f"  {variant} kill -9 of a {kill.victim} was not reached: the stream ended before")
             continue
         after = "the stream ended" if kill.recovered is None else f"next batch done after {kill.recovered:.1f} s"
         again = "" if not kill.restarts or kill.victim == "JVM" else ", with a new start of the job"
-        lines.append(f"  {who} kill -9 {kill.victim} {kill.pid} in batch {kill.batch + 1}: {after}{again}")
+        lines.append(f"  {variant} kill -9 {kill.victim} {kill.pid} in batch {kill.batch + 1}: {after}{again}")
     return lines
 
 
@@ -72,7 +72,7 @@ def batch_line(batches: Sequence[Batch], ours: Query, native: Query | None) -> s
 
 
 def checkpoint_line(batches: Sequence[Batch], query: Query) -> str:
-    """How long commits took to be durable, bytes and requests."""
+    """Times until commits were durable, bytes and requests."""
     mine = [b.metrics for b in batches if b.query == query.id and b.metrics.get("shards")]
     if not mine:
         return "  durable   no metrics"
@@ -95,7 +95,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 def verdict_lines(verdict: Verdict, query: Query, against: str) -> list[str]:
     """EXACT, or what differs."""
-    who = "ours  " if query.kind == "ours" else "native"
+    variant = "ours  " if query.kind == "ours" else "native"
     if verdict.exact:
-        return [f"  {who} EXACT: all {verdict.rows:,} rows as {against}"]
-    return [f"  {who} DIFFERENT: {verdict.wrong:,} keys", *(f"         {e[:_WIDTH]}" for e in verdict.examples)]
+        return [f"  {variant} EXACT: all {verdict.rows:,} rows as {against}"]
+    return [f"  {variant} DIFFERENT: {verdict.wrong:,} keys", *(f"         {e[:_WIDTH]}" for e in verdict.examples)]

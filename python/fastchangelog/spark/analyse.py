@@ -1,7 +1,7 @@
-"""From what the user wrote to what is computed: keys, aggregates, names and types, all as Spark itself sees them.
+"""Analysis of keys and aggregates: functions, arguments, names and types, all as Spark itself resolves them.
 
-Owns: which functions are understood, the question to Spark for its analysed schema, the refusals.
-Does not own: how a `Column` is taken apart (`internals`), how types travel (`plan.carry`), settings (`settings`).
+Owns: the supported functions, the query of Spark's analysed schema, the refusals.
+Does not own: how a `Column` is parsed (`internals`), the wire form of types (`wire_types`), settings (`settings`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from fastchangelog.aggregates import Aggregate
 from fastchangelog.errors import InvalidArgument
-from fastchangelog.spark import internals
-from fastchangelog.spark.plan import carry
-from fastchangelog.spark.plan.spec import AggregateSpec, spec_json
+from fastchangelog.functions import Aggregate
+from fastchangelog.spark import internals, wire_types
+from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 from fastchangelog.spark.split import WATERMARK_DELAY
 
 if TYPE_CHECKING:
@@ -58,15 +57,15 @@ _SUPPORTED = "count, sum, min, max, avg, first, last, bool_or, bool_and, max_by,
 
 @dataclasses.dataclass(frozen=True)
 class Analysed:
-    """Everything the plan is built from."""
+    """The result of the analysis, from which the plan is built."""
 
     spec: str
-    #: The projected columns as they travel.
+    #: The projected columns in their wire form.
     input: T.StructType
     #: What Spark projects for the split: keys, arguments, filters.
     projection: tuple[Column, ...]
-    #: What the operator answers with, before names and types are put back.
-    carried: T.StructType
+    #: What the operator returns: the wire form, before names and types are restored.
+    wire_result: T.StructType
     #: Spark's own result schema of the same `groupBy().agg()`.
     result: T.StructType
     #: Whether the keys are in the result (`spark.sql.retainGroupColumns`).
@@ -88,7 +87,7 @@ class _Bound:
 
 
 def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
-    """The keys as columns; refuses what would be silently wrong."""
+    """The keys as columns; refuses keys with silently wrong results."""
     if len(keys) == 1 and isinstance(keys[0], (list, tuple)):
         keys = keys[0]
     if not keys:
@@ -112,7 +111,7 @@ def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
 
 def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: Mapping[str, Any]) -> Analysed:
     """Binds and checks `exprs` and `named`, and asks Spark for names and types."""
-    bound = _bind_all([_in_sparks_order(df, keys, e) if isinstance(e, dict) else e for e in exprs], named)
+    bound = _bind_all([_in_spark_order(df, keys, e) if isinstance(e, dict) else e for e in exprs], named)
     if not bound:
         raise InvalidArgument('agg() needs at least one aggregate, such as F.count("*") or fc.count()')
     native = df.groupBy(*keys).agg(*[b.native for b in bound]).schema
@@ -166,17 +165,17 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         identity += f" WHERE {where_text}" if where_text else ""
         aggregates.append(AggregateSpec(b.fn, tuple(args), where, b.ignore_nulls, ansi, identity))
 
-    carried = T.StructType(
-        [T.StructField(f"__r{i}", carry.carried_type(schema[i].dataType, f"key {texts[i]}")) for i in range(k)]
+    wire_result = T.StructType(
+        [T.StructField(f"__r{i}", wire_types.wire_type(schema[i].dataType, f"key {texts[i]}")) for i in range(k)]
         + [
-            T.StructField(f"__r{k + i}", carry.carried_type(f.dataType, f"the result {f.name}"))
+            T.StructField(f"__r{k + i}", wire_types.wire_type(f.dataType, f"the result {f.name}"))
             for i, f in enumerate(results)
         ]
     )
-    spec = spec_json(k, carry.arrow_schema(plan.schema()), carry.arrow_schema(carried), aggregates)
+    spec = spec_json(k, wire_types.arrow_schema(plan.schema()), wire_types.arrow_schema(wire_result), aggregates)
     keys_out = native.fields[:k] if keys_in_result else schema.fields[:k]
     result = T.StructType([*keys_out, *results])
-    return Analysed(spec, plan.schema(), tuple(plan.columns), carried, result, keys_in_result, k)
+    return Analysed(spec, plan.schema(), tuple(plan.columns), wire_result, result, keys_in_result, k)
 
 
 class _Projection:
@@ -189,9 +188,9 @@ class _Projection:
         self._known: list[tuple[str, Column, int]] = []
 
     def add(self, name: str, column: Column, dtype: T.DataType, text: str, *, key: bool = False) -> int:
-        carried = carry.carried_type(dtype, f"key {text}" if key else text)
-        self.columns.append(carry.put_on(column, dtype, key=key).alias(name))
-        self.fields.append(T.StructField(name, carried))
+        on_wire = wire_types.wire_type(dtype, f"key {text}" if key else text)
+        self.columns.append(wire_types.to_wire(column, dtype, key=key).alias(name))
+        self.fields.append(T.StructField(name, on_wire))
         self.texts.append(text)
         return len(self.columns) - 1
 
@@ -225,7 +224,7 @@ class _FromDict:
     columns: tuple[Column, ...]
 
 
-def _in_sparks_order(df: DataFrame, keys: Sequence[Column], given: dict[Any, Any]) -> _FromDict:
+def _in_spark_order(df: DataFrame, keys: Sequence[Column], given: dict[Any, Any]) -> _FromDict:
     """The aggregates of a dict in the order of Spark's own result, which is not the dict's (a Java map's is)."""
     made = [_from_dict(column, fn) for column, fn in given.items()]
     if not made:
@@ -331,7 +330,7 @@ def _check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
             "forgets old keys, which is not supported yet; group by an expression of it such as "
             "date_trunc('hour', …), by which Spark drops and forgets nothing either, or use Spark's own groupBy"
         )
-    if carry.is_collated(field.dataType):
+    if wire_types.is_collated(field.dataType):
         raise InvalidArgument(
             f"the key {text} is a collated string ({field.dataType.simpleString()}), whose equality fastchangelog does "
             "not know; group by collation_key(…), or by lower(…) cast to string"
@@ -353,7 +352,7 @@ def _check_argument(b: _Bound, position: int, dtype: T.DataType) -> None:
     if b.fn in ("sum", "avg") and isinstance(dtype, T.YearMonthIntervalType):
         raise InvalidArgument(f"{b.text} is not supported for {dtype.simpleString()}; add up months as numbers instead")
     ordered = b.fn in ("min", "max") or (b.fn in ("min_by", "max_by") and position == 1)
-    if ordered and carry.is_collated(dtype):
+    if ordered and wire_types.is_collated(dtype):
         raise InvalidArgument(
             f"{b.text} orders a collated string ({dtype.simpleString()}), whose order fastchangelog does not know; "
             "order by collation_key(…) or by the string's bytes"

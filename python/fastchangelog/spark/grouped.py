@@ -1,8 +1,8 @@
-"""`grouped(df, *keys).agg(…)`: the way in, in the shape of PySpark's `groupBy().agg()`.
+"""`grouped(df, *keys).agg(…)`: the entry point, shaped like PySpark's `groupBy().agg()`.
 
 Owns: the plan's shape (project, split, operator, metrics, names), and the checks at build time.
 Does not own: the meaning of keys and aggregates (`analyse`), settings (`settings`), what runs in tasks (`split`,
-`anchor`).
+`operator`, `batch`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.config import OptionValue
 from fastchangelog.errors import InvalidArgument, SchemaMismatchError
-from fastchangelog.spark import internals, metrics, settings, starts
+from fastchangelog.options import OptionValue
+from fastchangelog.spark import internals, metrics, settings, starts, wire_types
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
-from fastchangelog.spark.anchor import Anchor, Operator
-from fastchangelog.spark.once import Once
-from fastchangelog.spark.plan import carry
+from fastchangelog.spark.batch import BatchOperator
+from fastchangelog.spark.operator import OperatorConfig, ShardProcessor
 from fastchangelog.spark.split import WATERMARK_DELAY, Split, payload_type
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupedStream", "grouped"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-#: More tasks than this many times the slots means that many log objects and commits one after the other.
+#: With more tasks than this many times the slots, log objects and commits are written in that many waves.
 _MANY_WAVES = 4
 
 
@@ -48,11 +47,11 @@ def grouped(
 ) -> GroupedStream:
     """Groups `df` by `keys`, with state that outlives the query's executors.
 
-    **Write the result with `outputMode("update")`**: it holds one row per key that changed in a batch.  Append mode
+    **Write the result with `outputMode("update")`**: it holds one row per key that changed in a batch. Append mode
     (Spark's default) and complete mode fail the query before a row is written; aggregating the result once more counts
     keys as often as they change.
 
-    :param keys: column names or Columns, of any type that Spark can group by.  Windows and columns that carry a
+    :param keys: column names or Columns, of any type that Spark can group by. Windows and columns that carry a
         stream's watermark are not supported yet.
     :param state: a folder that any number of queries may share, such as `"s3://bucket/state"` or `"/data/state"`;
         by default the Spark conf `spark.fastchangelog.state`.
@@ -70,7 +69,7 @@ def grouped(
 
 
 class GroupedStream:
-    """What `grouped` returns: give it aggregates.  The counterpart of PySpark's `GroupedData`."""
+    """A grouped stream, to be aggregated: the counterpart of PySpark's `GroupedData`."""
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class GroupedStream:
         self._name = name
         self._streaming = bool(df.isStreaming)
         self._keys = key_columns(df, keys)
-        self._keyed = df.select(*self._keys)  # Spark names an unknown column here, before anything else is done
+        self._keyed = df.select(*self._keys)  # Spark reports an unknown column here, before anything else is done
         self._root = settings.state_root(spark, state)
         self._options = settings.read_options(spark, options)
         self._storage_options = settings.storage_options(spark, self._root, storage_options)
@@ -99,12 +98,12 @@ class GroupedStream:
             settings.prepare_session(spark)
         internals.run_this_interpreter(spark)
         self._partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
-        self._begun_with: str | None = None
+        self._start_schema: str | None = None
         if self._streaming:
             starts.watch(spark)
-            begun = settings.start_from(self._options, self._storage_options, self._partitions)
-            self._options, self._begun_with = begun
-            self._warn_of_waves()
+            start = settings.start_from(self._options, self._storage_options, self._partitions)
+            self._options, self._start_schema = start
+            self._warn_about_waves()
         elif _inside_foreach_batch():
             warnings.warn(
                 "grouped() inside a foreachBatch function sees one batch only and keeps nothing; call it on the stream "
@@ -166,13 +165,13 @@ class GroupedStream:
 
     def _plan(self, analysed: Analysed) -> DataFrame:
         _internal.spec_check(analysed.spec)
-        if self._begun_with is not None:
-            self._check_begun_with(analysed.spec, self._begun_with)
-        operator = Operator(
+        if self._start_schema is not None:
+            self._check_start_schema(analysed.spec, self._start_schema)
+        operator = OperatorConfig(
             analysed.spec,
             self._root,
             self._name,
-            carry.arrow_schema(analysed.carried),
+            wire_types.arrow_schema(analysed.wire_result),
             self._options,
             self._storage_options,
             self._partitions,
@@ -180,25 +179,27 @@ class GroupedStream:
         )
         split = Split(
             analysed.spec,
-            carry.arrow_schema(analysed.input),
+            wire_types.arrow_schema(analysed.input),
             self._options,
             settings.size_option(self._options, "payload_size"),
             self._partitions,
         )
         payloads = self._df.select(*analysed.projection).mapInArrow(split, payload_type(_watermark(self._df.schema)))
-        answer = self._through_state if self._streaming else _at_once
-        rows = answer(payloads, operator, analysed.carried)
+        run = self._through_state if self._streaming else _in_batch
+        rows = run(payloads, operator, analysed.wire_result)
         first = 0 if analysed.keys_in_result else analysed.num_keys
         fields = analysed.result.fields[first:]
         return rows.select(*[_named(F.col(f"__r{first + i}"), f) for i, f in enumerate(fields)])
 
-    def _through_state(self, payloads: DataFrame, operator: Operator, rows: T.StructType) -> DataFrame:
+    def _through_state(self, payloads: DataFrame, operator: OperatorConfig, rows: T.StructType) -> DataFrame:
         output = T.StructType([*rows.fields, T.StructField(metrics.COLUMN, T.ArrayType(T.LongType()))])
-        answered = payloads.groupBy("shard").transformWithStateInPandas(Anchor(operator), output, "Update", "None")
+        answered = payloads.groupBy("shard").transformWithStateInPandas(
+            ShardProcessor(operator), output, "Update", "None"
+        )
         answered = answered.observe(metrics.observed_name(self._name), *metrics.observed())
         return answered.where(F.col(metrics.COLUMN).isNull())
 
-    def _check_begun_with(self, spec: str, old: str) -> None:
+    def _check_start_schema(self, spec: str, old: str) -> None:
         difference = _internal.schema_difference(old, _internal.spec_schema(spec)[1])
         if difference is not None:
             raise SchemaMismatchError(
@@ -206,7 +207,7 @@ class GroupedStream:
                 "start from a savepoint of this query, or without one"
             )
 
-    def _warn_of_waves(self) -> None:
+    def _warn_about_waves(self) -> None:
         slots = internals.slots(self._df.sparkSession)
         if slots and self._partitions > _MANY_WAVES * slots:
             warnings.warn(
@@ -217,15 +218,15 @@ class GroupedStream:
             )
 
 
-def _at_once(payloads: DataFrame, operator: Operator, rows: T.StructType) -> DataFrame:
-    """A batch DataFrame's answers: all payloads of a shard reach one task, one shard after the other."""
-    return payloads.repartition("shard").sortWithinPartitions("shard").mapInArrow(Once(operator), rows)
+def _in_batch(payloads: DataFrame, operator: OperatorConfig, rows: T.StructType) -> DataFrame:
+    """The results of a batch DataFrame: all payloads of a shard reach one task, one shard after the other."""
+    return payloads.repartition("shard").sortWithinPartitions("shard").mapInArrow(BatchOperator(operator), rows)
 
 
-def _named(carried: Column, field: T.StructField) -> Column:
-    column = carry.take_off(carried, field.dataType)
+def _named(on_wire: Column, field: T.StructField) -> Column:
+    column = wire_types.from_wire(on_wire, field.dataType)
     if not field.nullable and (default := _default(field.dataType)) is not None:
-        column = F.coalesce(column, default)  # it is never null; this tells Spark so
+        column = F.coalesce(column, default)  # it is never null, and Spark's schema should say so
     metadata = {k: v for k, v in field.metadata.items() if not k.startswith("spark.")}
     return column.alias(field.name, metadata=metadata) if metadata else column.alias(field.name)
 

@@ -1,4 +1,4 @@
-"""The one file that knows private parts of PySpark: what a `Column` is made of, slots, and queries that start.
+"""The only file that uses private parts of PySpark: the tree of a `Column`, task slots, starting queries.
 
 Owns: everything that touches `_jc`, `_jvm`, `_expr`, `_jsparkSession` or `sparkContext`, for classic PySpark and for
 Spark Connect.
@@ -24,7 +24,7 @@ __all__ = [
     "Call",
     "Literal",
     "Star",
-    "Starting",
+    "StartingQuery",
     "call_of",
     "function_names",
     "is_connect",
@@ -62,7 +62,7 @@ class Call:
 
 
 @dataclasses.dataclass(frozen=True)
-class Starting:
+class StartingQuery:
     """A streaming query before its first batch."""
 
     #: "append", "update" or "complete".
@@ -99,12 +99,12 @@ def is_plain_reference(column: Column) -> bool:
 
 
 def same(a: Column, b: Column) -> bool:
-    """True if both are surely the same expression; their texts alone cannot tell (`x` of which side of a join?)."""
+    """True if both are certainly the same expression. Texts do not prove it: `x` may be of either side of a join."""
     return a is b or (not is_connect(a) and _equal(a, b))
 
 
 def slots(spark: SparkSession) -> int | None:
-    """How many tasks run at once; None where that cannot be known (Spark Connect)."""
+    """How many tasks run at once; None with Spark Connect, where it is unknown."""
     context = _context(spark)
     return None if context is None else int(context.defaultParallelism)
 
@@ -122,11 +122,11 @@ def run_this_interpreter(spark: SparkSession) -> None:
         _log.info("Spark's workers run %s: neither PYSPARK_PYTHON nor spark.pyspark.python is set", sys.executable)
 
 
-def watch_starts(spark: SparkSession, judge: Callable[[Starting], str | None], refusal: str) -> bool:
-    """From now on `judge` sees each query of this session before its first batch, once per session.
+def watch_starts(spark: SparkSession, check: Callable[[StartingQuery], str | None], refusal: str) -> bool:
+    """Calls `check` with each query of this session before its first batch; registers once per session.
 
-    What it answers, if anything, is the setting `refusal` of that query alone, which its tasks read as a local
-    property.  False where Spark shows neither plan nor output mode (Spark Connect).
+    A reason that it returns becomes the setting `refusal` of that query alone, which its tasks read as a local
+    property. False where Spark shows neither plan nor output mode (Spark Connect).
     """
     if is_connect(spark):
         return False
@@ -138,13 +138,13 @@ def watch_starts(spark: SparkSession, judge: Callable[[Starting], str | None], r
     start_callbacks: Callable[[Any], None] = java_gateway.ensure_callback_server_started
     start_callbacks(session.sparkContext._gateway)
     wrapper = session.sparkContext._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
-    session._jsparkSession.streams().addListener(wrapper(_Starts(session, judge, refusal)))
+    session._jsparkSession.streams().addListener(wrapper(_StartListener(session, check, refusal)))
     _watched.add(spark)
     return True
 
 
 def _context(spark: SparkSession) -> SparkContext | None:
-    """None with Spark Connect, where it is out of reach."""
+    """None with Spark Connect, which has none."""
     return None if is_connect(spark) else spark.sparkContext
 
 
@@ -255,18 +255,18 @@ def _sql_functions(text: str) -> set[str]:
     return {name.lower() for name in re.findall(r"([A-Za-z_][A-Za-z_0-9]*)\s*\(", text)}
 
 
-# The start of a query: Spark tells listeners on the query's own thread, which waits for them before it plans a batch.
+# The start of a query: Spark calls listeners on the query's own thread, which waits for them before it plans a batch.
 
 
 _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
-class _Starts:
-    """A listener as the JVM calls it.  PySpark's own would decode each progress, which is not asked for here."""
+class _StartListener:
+    """A listener that the JVM calls. PySpark's own would decode each progress, which is not needed here."""
 
-    def __init__(self, spark: Any, judge: Callable[[Starting], str | None], refusal: str):
+    def __init__(self, spark: Any, check: Callable[[StartingQuery], str | None], refusal: str):
         self._spark = spark
-        self._judge = judge
+        self._check = check
         self._refusal = refusal
 
     def onQueryStarted(self, event: Any) -> None:
@@ -274,7 +274,7 @@ class _Starts:
             query = self._spark._jsparkSession.streams().get(event.id())
             execution = query.streamingQuery()
             mode = str(execution.outputMode().toString()).lower()
-            reason = self._judge(Starting(mode, tuple(_observed(execution.analyzedPlan(), {}))))
+            reason = self._check(StartingQuery(mode, tuple(_observed(execution.analyzedPlan(), {}))))
             if reason is not None:
                 execution.sparkSessionForStream().conf().set(self._refusal, reason)
         except Exception as error:  # the JVM would only log it
@@ -287,13 +287,13 @@ class _Starts:
             )
 
     def onQueryProgress(self, event: Any) -> None:
-        """Not asked for."""
+        """Not used."""
 
     def onQueryIdle(self, event: Any) -> None:
-        """Not asked for."""
+        """Not used."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Not asked for."""
+        """Not used."""
 
     class Java:
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)

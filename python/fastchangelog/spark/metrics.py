@@ -3,9 +3,9 @@
 Owns: their names, their order on the wire, and the expressions that add them up over shards.
 Does not own: their values (the state server counts), nor Spark's progress.
 
-They leave the operator in one extra row per shard: every column null but `__m`, an array of numbers in the order of
-`NAMES`.  Spark's `observe` adds them up and the row is dropped after it.  Like all of Spark's observed metrics they
-are for people: an attempt that Spark threw away may be counted.
+The operator returns them in one extra row per shard: every column null but `__m`, an array of numbers in the order of
+`NAMES`. Spark's `observe` adds them up, and the row is dropped after it. Like all of Spark's observed metrics they are
+for people only: a discarded attempt may be counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLUMN = "__m"
 #: Of the name under which the metrics of an operator appear.
 PREFIX = "fastchangelog."
 
-#: Counted by the state server for this commit unless the comment says otherwise.  Append only: the order is the wire.
+#: Counted by the state server for this commit unless the comment says otherwise. Append only: the order is the wire.
 NAMES = (
     "shards",  # that had input in this batch
     "rows_merged",
@@ -49,7 +49,7 @@ def row(counted: Mapping[str, int]) -> list[int]:
 
 
 def observed_name(name: str) -> str:
-    """Under which the metrics of the operator `name` appear."""
+    """The name under which the metrics of the operator `name` appear."""
     return PREFIX + name
 
 

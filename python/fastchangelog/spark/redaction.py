@@ -1,6 +1,6 @@
-"""What Spark shows of storage options that were given as its settings.
+"""Redaction of storage options among Spark's settings.
 
-Owns: making Spark redact them, and the warning where that cannot be done any more.
+Owns: making Spark redact them, and the warning where that is no longer possible.
 Does not own: which options are secrets (the Rust core), what the library itself shows.
 
 Spark shows settings in two places. The SQL page and the events of executions show those of the session, redacted by
@@ -17,20 +17,21 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fastchangelog import _internal, config
+from fastchangelog import _internal
+from fastchangelog.options import STORAGE_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["OURS", "OF_APPLICATION", "OF_SESSION", "cover", "uncovered"]
+__all__ = ["STORAGE_PATTERN", "OF_APPLICATION", "OF_SESSION", "redact_storage_options", "unredacted"]
 
 _log = logging.getLogger("fastchangelog.spark")
 
 OF_SESSION = "spark.sql.redaction.options.regex"
 OF_APPLICATION = "spark.redaction.regex"
 
-OURS = re.escape(config.STORAGE_PREFIX)
-"""All of them, whatever their names: which one is a secret is the store's business. Java reads it as Python does."""
+STORAGE_PATTERN = re.escape(STORAGE_PREFIX)
+"""All storage options: the store knows which ones are secrets. The pattern means the same to Java and to Python."""
 
 _SESSION_DEFAULT = "(?i)url"
 _APPLICATION_DEFAULT = "(?i)secret|password|token|access[.]?key"
@@ -38,17 +39,17 @@ _APPLICATION_DEFAULT = "(?i)secret|password|token|access[.]?key"
 _warned: set[str] = set()
 
 
-def cover(spark: SparkSession) -> None:
-    """Makes the session redact storage options among its settings; warns, once for each, of those that the pages of the
-    application would show."""
+def redact_storage_options(spark: SparkSession) -> None:
+    """Makes the session redact storage options among its settings; warns, once for each, about
+    those that the pages of the application would show."""
     found = spark.conf.getAll
-    if not any(name.startswith(config.STORAGE_PREFIX) for name in found):
+    if not any(name.startswith(STORAGE_PREFIX) for name in found):
         return
     of_session = found.get(OF_SESSION, _SESSION_DEFAULT)
-    if OURS not in of_session:
-        spark.conf.set(OF_SESSION, f"{of_session}|{OURS}" if of_session else OURS)
+    if STORAGE_PATTERN not in of_session:
+        spark.conf.set(OF_SESSION, f"{of_session}|{STORAGE_PATTERN}" if of_session else STORAGE_PATTERN)
         _log.info("set %s for this session: storage options among its settings are not shown", OF_SESSION)
-    shown = [name for name in uncovered(found, found.get(OF_APPLICATION)) if name not in _warned]
+    shown = [name for name in unredacted(found, found.get(OF_APPLICATION)) if name not in _warned]
     if shown:
         _warned.update(shown)
         _log.warning(
@@ -58,21 +59,21 @@ def cover(spark: SparkSession) -> None:
             OF_APPLICATION,
             OF_APPLICATION,
             _APPLICATION_DEFAULT,
-            OURS,
+            STORAGE_PATTERN,
         )
 
 
-def uncovered(names: Iterable[str], pattern: str | None) -> list[str]:
+def unredacted(names: Iterable[str], pattern: str | None) -> list[str]:
     """Of settings with these names, those that hold secret storage options and that `pattern` (of
     `spark.redaction.regex`; None = its default) does not redact.
 
-    >>> uncovered(["spark.fastchangelog.storage.account_key", "spark.fastchangelog.storage.secret_access_key"], None)
+    >>> unredacted(["spark.fastchangelog.storage.account_key", "spark.fastchangelog.storage.secret_access_key"], None)
     ['spark.fastchangelog.storage.account_key']
     """
     try:
         redacted = re.compile(_APPLICATION_DEFAULT if pattern is None else pattern)
-    except re.error:  # Java's regular expressions have more than Python's: without knowing, nothing is said
+    except re.error:  # a pattern of Java that Python cannot read: no warning then
         return []
-    ours = sorted(name for name in names if name.startswith(config.STORAGE_PREFIX))
-    secret = [name for name in ours if _internal.is_secret_option(name.removeprefix(config.STORAGE_PREFIX))]
+    ours = sorted(name for name in names if name.startswith(STORAGE_PREFIX))
+    secret = [name for name in ours if _internal.is_secret_option(name.removeprefix(STORAGE_PREFIX))]
     return [name for name in secret if not redacted.search(name)]

@@ -1,10 +1,10 @@
-"""Credentials of a session that outlives them.
+"""Renewal of credentials that expire while a session is open.
 
-Owns: asking the credential provider again while a session is being opened or is open, and handing what it gives to the
-server. Does not own: the provider (`config`), what the server does with it, sessions (`server`).
+Owns: calling the credential provider again while a session is being opened or is open, and sending its credentials to
+the server. Does not own: the provider (`options`), how the server uses credentials, sessions (`server`).
 
-The provider runs where it was pickled for: in Spark's worker. The state server never has it, so it knows newer
-credentials only from the sessions: each open brings those of its moment, and while one lasts this brings the next ones.
+The provider runs in Spark's worker, for which it was pickled. The state server does not have it and gets newer
+credentials only from sessions: each open request holds the current ones, and this module sexpires the next ones.
 """
 
 from __future__ import annotations
@@ -18,90 +18,90 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from fastchangelog import _internal
-from fastchangelog.place import Place
+from fastchangelog.server.paths import ServerPaths
 
-__all__ = ["LEAST", "MARGIN", "PAUSE", "Renewal", "credentials"]
+__all__ = ["MIN_PAUSE", "MARGIN", "PAUSE", "CredentialRenewal", "credentials"]
 
 _log = logging.getLogger("fastchangelog.spark")
 
 MARGIN = 300.0
-"""Seconds before their end at which credentials are asked for again; half of their time if that is less."""
+"""Seconds before their expiry at which credentials are renewed; half of their remaining time if that is less."""
 
 PAUSE = 10.0
-"""Seconds until the next try when the provider or the server failed."""
+"""Seconds until the next attempt when the provider or the server failed."""
 
-LEAST = 1.0
-"""Seconds between two questions at least, however soon the credentials end."""
+MIN_PAUSE = 1.0
+"""Seconds between two calls of the provider, at least."""
 
-Grant: TypeAlias = "Callable[[], tuple[Mapping[str, str], float | None]]"
+Resolve: TypeAlias = "Callable[[], tuple[Mapping[str, str], float | None]]"
 
 
-class Renewal:
-    """Keeps the credentials of an open request good. A context manager around the session.
+class CredentialRenewal:
+    """Keeps the credentials of an open request valid. A context manager around the session.
 
-    `request` is the open request, `ends` says when its credentials end (None = never: then nothing happens), and
-    `grant` asks for others. What goes wrong is logged: the requests that need the credentials say it, too.
+    `request` is the open request, `expires` is when its credentials expire (None = never: then nothing happens), and
+    `resolve` returns new ones. Failures are logged only: requests that need the credentials fail by themselves.
     """
 
     def __init__(
         self,
         request: Mapping[str, Any],
-        ends: float | None,
-        grant: Grant,
+        expires: float | None,
+        resolve: Resolve,
         *,
         clock: Callable[[], float] = time.time,
         send: Callable[[str], None] | None = None,
     ) -> None:
         self._of = {name: request[name] for name in ("root", "query_id", "name")}
-        self._ends = ends
-        self._grant = grant
+        self._expires = expires
+        self._resolve = resolve
         self._clock = clock
         self._send = send or _send
         self._failed = False
-        self._over = threading.Event()
+        self._stopped = threading.Event()
 
-    def __enter__(self) -> Renewal:
-        if self._ends is not None:
-            # Not joined: a provider may take its time, and the task does not wait for it.
+    def __enter__(self) -> CredentialRenewal:
+        if self._expires is not None:
+            # Not joined: a provider may be slow, and the task does not wait for it.
             threading.Thread(target=self._run, name="fcl-renewal", daemon=True).start()
         return self
 
     def __exit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._stopped.set()
 
     def pause(self) -> float:
-        """Seconds until the credentials are asked for again."""
+        """Seconds until the credentials are renewed."""
         if self._failed:
             return PAUSE
-        left = (self._ends or 0.0) - self._clock()
-        return max(LEAST, left - MARGIN, left / 2)
+        left = (self._expires or 0.0) - self._clock()
+        return max(MIN_PAUSE, left - MARGIN, left / 2)
 
-    def step(self) -> None:
-        """Asks for credentials and hands them to the server."""
+    def renew(self) -> None:
+        """Calls the provider and sends the credentials to the server."""
         try:
-            storage_options, ends = self._grant()
-            self._send(json.dumps({**self._of, **credentials(storage_options, ends)}))
-            self._ends, self._failed = ends, False
+            storage_options, expires = self._resolve()
+            self._send(json.dumps({**self._of, **credentials(storage_options, expires)}))
+            self._expires, self._failed = expires, False
         except Exception as error:
             self._failed = True
-            # Its text is the provider's own and may hold what it asked with.
+            # The provider's text may contain secrets.
             _log.warning("credentials of an open session could not be renewed: %s", type(error).__name__)
 
     def _run(self) -> None:
-        while self._ends is not None and not self._over.wait(self.pause()):
-            self.step()
+        while self._expires is not None and not self._stopped.wait(self.pause()):
+            self.renew()
 
 
-def credentials(storage_options: Mapping[str, str], ends: float | None) -> dict[str, Any]:
-    """Storage options and the end of the credentials in them, as requests to the server name them."""
+def credentials(storage_options: Mapping[str, str], expires: float | None) -> dict[str, Any]:
+    """Storage options and the expiry of the credentials in them, as fields of a request to the server."""
     return {
         "storage_options": dict(storage_options),
-        "credentials_expire_at": None if ends is None else max(0, int(ends * 1000)),
+        "credentials_expire_at": None if expires is None else max(0, int(expires * 1000)),
     }
 
 
 def _send(renewal: str) -> None:
-    place = Place.here()
-    _internal.ServerClient(str(place.socket), log=str(place.log)).renew(renewal)
+    paths = ServerPaths.here()
+    _internal.ServerClient(str(paths.socket), log=str(paths.log)).renew(renewal)

@@ -1,4 +1,4 @@
-"""What the Spark side needs on this machine, checked at import with a remedy for each thing that is missing.
+"""The requirements of the Spark side, checked at import, with a remedy for each one that is missing.
 
 Owns: the list of packages and versions, and the search for Java. Does not own: Spark's settings (`settings`).
 """
@@ -17,7 +17,7 @@ _PYSPARK = ("pyspark", "pyspark-client", "pyspark-connect")
 
 
 def check() -> None:
-    """Raises ImportError that names everything that is missing, and how to get it."""
+    """Raises ImportError with everything that is missing, and its remedy."""
     found = problems(_version, os.environ, shutil.which)
     if found:
         raise ImportError(f"fastchangelog.spark cannot run here: {'; '.join(found)}")
@@ -78,7 +78,7 @@ def _number(text: str) -> int:
 
 
 def _java(environ: Mapping[str, str], which: Callable[[str], str | None]) -> bool:
-    # Where a JVM started this process, or where Spark is elsewhere, no Java of our own is needed.
+    # No Java is needed here if a JVM started this process, or if Spark runs elsewhere.
     started = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_ENV_LOADED", "PYTHON_WORKER_FACTORY_PORT")
     if any(name in environ for name in started) or any(n.startswith("PYTHON_WORKER_FACTORY") for n in environ):
         return True

@@ -1,6 +1,6 @@
-"""Settings: Spark's that the operator stands on, and fastchangelog's own from arguments and conf.
+"""Settings: those of Spark that the operator needs, and fastchangelog's own from arguments and conf.
 
-Owns: which Spark settings are needed, set or refused; where the state's root and the options come from.
+Owns: which Spark settings are needed, set or refused; the sources of the state's root and of the options.
 Does not own: the meaning of an option (the Rust core), the store's credentials format (the Rust core).
 """
 
@@ -14,8 +14,20 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from fastchangelog import _internal, config, memory
+from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument, StateNotFoundError
+from fastchangelog.options import (
+    PREFIX,
+    PROVIDER_OPTION,
+    OptionValue,
+    existing_folder,
+    gather_options,
+    gather_storage_options,
+    parse_size,
+    request_credentials,
+    split_provider,
+)
+from fastchangelog.server import memory
 from fastchangelog.spark import redaction
 
 if TYPE_CHECKING:
@@ -27,12 +39,12 @@ __all__ = [
     "PROVIDER",
     "check_root",
     "check_task",
-    "granted",
+    "resolve_with_expiry",
     "memory_confs",
     "partitions_of_task",
     "prepare_session",
     "read_options",
-    "resolved",
+    "resolve",
     "size_option",
     "start_from",
     "state_root",
@@ -41,18 +53,18 @@ __all__ = [
 
 _log = logging.getLogger("fastchangelog.spark")
 
-STATE = config.PREFIX + "state"
+STATE = PREFIX + "state"
 STORE_PREFIX = "spark.sql.streaming.stateStore."
 PROVIDER = STORE_PREFIX + "providerClass"
 FORMAT_VERSION = STORE_PREFIX + "checkpointFormatVersion"
-#: Where a streaming task finds the number of partitions that its own checkpoint fixed, whatever the conf says today.
+#: In a streaming task: the number of partitions that its own checkpoint fixed, whatever the conf is today.
 PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
-#: Settings that hold for the session where the user set nothing.  The first two are needed, the others make it fast:
-#: a commit of the state store that holds one small value per shard writes one file, not two and not a snapshot (the
-#: handle in it has a checksum of its own).
+#: Set for the session where the user set nothing. The first two are needed, the others make it fast: a commit of the
+#: state store, which holds one small value per shard, writes one file, not two and not a snapshot (the handle in it
+#: has a checksum of its own).
 REQUIRED = {PROVIDER: _ROCKSDB, FORMAT_VERSION: "2"}
 HELPFUL = {
     STORE_PREFIX + "rocksdb.changelogCheckpointing.enabled": "true",
@@ -64,7 +76,7 @@ ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ARROW_ROWS_DEFAULT = 10_000
 #: What payload rows of one Arrow batch come to at most where Spark does not end a batch by its bytes: as much as its
-#: own bound allows since 4.1.  The JVM holds up to three times that (a vector doubles as it grows), a worker as well.
+#: own bound allows since 4.1. The JVM holds up to three times that (a vector doubles as it grows), a worker as well.
 _ARROW_BATCH = 64 << 20
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
 
@@ -95,7 +107,7 @@ def check_task(property_of: Callable[[str], str | None]) -> None:
 
 
 def _fits(key: str, found: str) -> bool:
-    # A subclass of the provider may have any name; only Spark's own other one is surely unfit.
+    # Only the exact class is accepted.
     return found.strip() == REQUIRED[key]
 
 
@@ -123,7 +135,7 @@ def payload_row_bytes(property_of: Callable[[str], str | None], spark_version: s
     """
     by_bytes = not spark_version.startswith("4.0.") and _number(property_of(ARROW_BYTES), 0) < 4 * _ARROW_BATCH
     rows = _number(property_of(ARROW_ROWS), _ARROW_ROWS_DEFAULT)
-    # Without a limit of rows Spark 4.0 makes a batch of each row; later ones have none then, as the user asked for.
+    # Without a limit of rows Spark 4.0 makes a batch of each row; later versions then have no limit at all.
     return None if by_bytes or rows <= 0 else max(1, _ARROW_BATCH // rows)
 
 
@@ -167,9 +179,9 @@ def check_root(root: str) -> str:
     return "file://" + urllib.parse.quote(path)
 
 
-def read_options(spark: SparkSession, options: Mapping[str, config.OptionValue] | None) -> dict[str, str]:
+def read_options(spark: SparkSession, options: Mapping[str, OptionValue] | None) -> dict[str, str]:
     """Options of the argument over those of the conf, checked: unknown names and bad values are errors."""
-    return config.gather_options(options, spark.conf.getAll)
+    return gather_options(options, spark.conf.getAll)
 
 
 def memory_confs(spark: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
@@ -177,7 +189,7 @@ def memory_confs(spark: SparkSession, options: Mapping[str, str]) -> dict[str, s
     found = {name: spark.conf.get(name, None) for name in memory.CONFS}
     confs = {name: value for name, value in found.items() if value is not None}
     budget = memory.asked_budget(options)
-    # The executors' containers are not this process's: each task looks at its own.
+    # The executors run in other containers: each task checks its own.
     doubt = None if budget is None else memory.objection(budget, confs, memory.Limits())
     if doubt is not None:
         _log.warning("%s", doubt)
@@ -192,7 +204,7 @@ def start_from(
     uri = options.get("start_from")
     if not uri:
         return options, None
-    folder = _internal.SavepointFolder(config.existing(uri), options, resolved(storage_options))
+    folder = _internal.SavepointFolder(existing_folder(uri), options, resolve(storage_options))
     try:
         found = json.loads(folder.read())
     except StateNotFoundError as error:
@@ -211,36 +223,36 @@ def start_from(
             f"{SHUFFLE_PARTITIONS} is {partitions}, but the savepoint {uri} has {groups} key groups (max_parallelism), "
             f"fixed at its state's first start; set it to 1 to {groups}"
         )
-    return {**options, "start_from": config.existing(uri), "max_parallelism": str(groups)}, found["schema"]
+    return {**options, "start_from": existing_folder(uri), "max_parallelism": str(groups)}, found["schema"]
 
 
 def size_option(options: Mapping[str, str], name: str) -> int:
     """The bytes of a size option that `read_options` has checked."""
     default = next(row[1] for row in _internal.options_table() if row[0] == name)
-    return config.size(name, options.get(name, default))
+    return parse_size(name, options.get(name, default))
 
 
 def storage_options(spark: SparkSession, root: str, given: Mapping[str, object] | None) -> dict[str, object]:
-    """Options of the root's store, from the argument and the conf.  Values are credentials: never shown."""
-    provider, explicit = config.split_provider(given)
+    """Options of the root's store, from the argument and the conf. Values are credentials: never shown."""
+    provider, explicit = split_provider(given)
     wrong = [name for name, value in explicit.items() if not isinstance(value, (str, bool, int))]
     if wrong:
         raise InvalidArgument(f"storage_options: {wrong[0]} is not a text, a number or a bool")
-    redaction.cover(spark)
-    texts: dict[str, object] = dict(config.gather_storage_options(root, explicit, spark.conf.getAll))
-    return texts if provider is None else {**texts, config.PROVIDER_OPTION: provider}
+    redaction.redact_storage_options(spark)
+    texts: dict[str, object] = dict(gather_storage_options(root, explicit, spark.conf.getAll))
+    return texts if provider is None else {**texts, PROVIDER_OPTION: provider}
 
 
-def resolved(options: Mapping[str, object]) -> dict[str, str]:
-    """What goes to the store: the credential provider, if there is one, has been asked now, and wins."""
-    return granted(options)[0]
+def resolve(options: Mapping[str, object]) -> dict[str, str]:
+    """The options for the store, with the current credentials of the provider, if there is one."""
+    return resolve_with_expiry(options)[0]
 
 
-def granted(options: Mapping[str, object]) -> tuple[dict[str, str], float | None]:
-    """The same, and when the provider's credentials end, in seconds since the epoch; None = never."""
-    provider, others = config.split_provider(options)
+def resolve_with_expiry(options: Mapping[str, object]) -> tuple[dict[str, str], float | None]:
+    """The same, and when the provider's credentials expire, in seconds since the epoch; None = never."""
+    provider, others = split_provider(options)
     given = {name: str(value) for name, value in others.items()}
     if provider is None:
         return given, None
-    credentials, end = config.ask(provider)
+    credentials, end = request_credentials(provider)
     return _internal.overlay_storage_options(given, credentials), end

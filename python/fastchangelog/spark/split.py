@@ -1,6 +1,6 @@
 """The map side: rows become payloads, one Arrow stream per shard and flush.
 
-Owns: the function that Spark runs in `mapInArrow`, the schema of payload rows, the shape in which batches reach Rust.
+Owns: the function that Spark runs in `mapInArrow`, the schema of payload rows, the schema of batches for Rust.
 Does not own: grouping, hashing and buffering (the Rust splitter); which task gets which shard (Spark's shuffle).
 """
 
@@ -15,8 +15,8 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.errors import one_line
 from fastchangelog.spark import settings, starts
-from fastchangelog.spark.plan.shards import shard_ids
-from fastchangelog.spark.task import Shipped, is_first, local_property, settle
+from fastchangelog.spark.shard_ids import shard_ids
+from fastchangelog.spark.task import VersionChecked, freeze_modules, is_first, local_property
 
 __all__ = ["WATERMARK_DELAY", "Split", "payload_type"]
 
@@ -26,7 +26,7 @@ _PAYLOAD = pa.schema([("shard", pa.int32()), ("payload", pa.binary()), ("event_t
 
 
 def payload_type(watermark_millis: int | None) -> T.StructType:
-    """The schema of payload rows.  `event_time` is always null, so that Spark drops no payload as late; it carries
+    """The schema of payload rows. `event_time` is always null, so that Spark drops no payload as late; it carries
     the input's watermark delay, so that watermarks go on behind the split."""
     metadata = None if watermark_millis is None else {WATERMARK_DELAY: watermark_millis}
     return T.StructType(
@@ -38,8 +38,8 @@ def payload_type(watermark_millis: int | None) -> T.StructType:
     )
 
 
-class Split(Shipped):
-    """What `mapInArrow` runs: picklable, and the same for every task."""
+class Split(VersionChecked):
+    """The function for `mapInArrow`: picklable, the same for every task."""
 
     def __init__(self, spec: str, input: pa.Schema, options: Mapping[str, str], payload_bytes: int, partitions: int):
         self._spec = spec
@@ -47,7 +47,7 @@ class Split(Shipped):
         self._max_parallelism = int(options.get("max_parallelism", "0"))
         self._payload_bytes = payload_bytes
         self._partitions = partitions
-        self._wakes = bool(options.get("start_from"))
+        self._opens_all_shards = bool(options.get("start_from"))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -65,16 +65,16 @@ class Split(Shipped):
         for batch in batches:
             if batch.num_rows:
                 yield from _rows(splitter.push(shaped(batch, self._input)), ids)
-        if self._wakes and is_first():
-            # Each shard takes its part of the savepoint now, also one without rows: afterwards nobody needs it.
+        if self._opens_all_shards and is_first():
+            # Each shard, even one without rows, now takes its part of the savepoint, which is not needed afterwards.
             yield from _rows([(shard, b"") for shard in range(shards)], ids)
         _internal.failpoint("split.finish")
         yield from _rows(splitter.finish(), ids)
-        settle("split")
+        freeze_modules("split")
 
 
 def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with exactly this schema: Spark's own has the session's time zone, and names that don't matter."""
+    """The batch with exactly this schema: Spark's own has the session's time zone, and other names."""
     columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -1,11 +1,12 @@
-"""What is refused when a query starts: an output mode other than update, and one operator twice.
+"""Checks when a query starts: an output mode other than update, or one operator twice, is refused.
 
-Owns: the verdict on a starting query, its words, and the refusal in the query's tasks.
-Does not own: how a starting query is seen (`internals`).
+Owns: the check of a starting query, its messages, and the refusal in the query's tasks.
+Does not own: how a starting query is observed (`internals`).
 
-Spark checks the output mode of its own aggregates on the driver when a query starts, but not of the operator that
-this package stands on.  A listener of the session sees the query before its first batch.  It cannot fail the query, so
-it puts its verdict into the query's settings, and each task of the split refuses to read a row.
+Spark checks the output mode of its own aggregates on the driver when a query starts, but not the mode of the stateful
+operator that this package uses. A listener of the session sees the query before its first batch. A listener cannot
+fail the query, so it writes the reason into the query's settings, and each task of the split fails before it reads a
+row.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from fastchangelog.spark import internals, metrics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["REFUSAL", "check_task", "objection", "watch"]
+__all__ = ["REFUSAL", "check_task", "refusal_reason", "watch"]
 
 _log = logging.getLogger("fastchangelog.spark")
 
-#: The setting of a refused query: Spark hands to tasks what begins with `spark.`.
+#: The setting of a refused query. Spark passes settings that begin with `spark.` to tasks.
 REFUSAL = "spark.sql.fastchangelog.refusal"
 
 
 def watch(spark: SparkSession) -> None:
-    """Has each query of this session checked when it starts; logs a warning where Spark does not show it."""
-    if not internals.watch_starts(spark, objection, REFUSAL):
+    """Checks each query of this session when it starts; logs a warning where Spark does not show it."""
+    if not internals.watch_starts(spark, refusal_reason, REFUSAL):
         _log.warning(
             "Spark Connect does not show the output mode of a query: write the result of grouped() with "
             'outputMode("update"); append, the default, would write a key again each time that it changes'
         )
 
 
-def objection(query: internals.Starting) -> str | None:
-    """Why this query must not run; None if it may.
+def refusal_reason(query: internals.StartingQuery) -> str | None:
+    """The reason to refuse this query; None if it may run.
 
-    >>> objection(internals.Starting("update", ("fastchangelog.default", "a metric of the user")))
-    >>> objection(internals.Starting("append", ("fastchangelog.default",)))[:51]
+    >>> refusal_reason(internals.StartingQuery("update", ("fastchangelog.default", "a metric of the user")))
+    >>> refusal_reason(internals.StartingQuery("append", ("fastchangelog.default",)))[:51]
     'the query writes the result of grouped() in append '
     """
     names = [name.removeprefix(metrics.PREFIX) for name in query.observed if name.startswith(metrics.PREFIX)]
@@ -64,7 +65,7 @@ def objection(query: internals.Starting) -> str | None:
 
 
 def check_task(property_of: Callable[[str], str | None]) -> None:
-    """Fails the task of a query that was refused when it started."""
+    """Fails the task of a query that was refused at its start."""
     reason = property_of(REFUSAL)
     if reason is not None:
         raise InvalidArgument(reason)

@@ -1,6 +1,6 @@
 """Facts about the Spark task that runs this code.
 
-Owns: reading task properties; the check that driver and worker run one version; what a worker process does once.
+Owns: reading task properties; the check that driver and worker run one version; freezing a worker's modules.
 Does not own: what the properties must be (`settings`).
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgument
 
-__all__ = ["BATCH_ID", "QUERY_ID", "Shipped", "is_first", "local_property", "settle"]
+__all__ = ["BATCH_ID", "QUERY_ID", "VersionChecked", "is_first", "local_property", "freeze_modules"]
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -34,17 +34,17 @@ def is_first() -> bool:
     return context is not None and context.getLocalProperty(BATCH_ID) == "0" and context.partitionId() == 0
 
 
-class Shipped:
-    """Base of what the driver pickles for its workers: a worker with another version refuses to unpickle it."""
+class VersionChecked:
+    """Base of objects that the driver pickles for workers: a worker with another version refuses to unpickle them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, _VERSION: _internal.__version__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        shipped = state.get(_VERSION)
-        if shipped != _internal.__version__:
+        driver = state.get(_VERSION)
+        if driver != _internal.__version__:
             raise InvalidArgument(
-                f"two fastchangelog versions in one cluster: the driver has {shipped}, this worker has "
+                f"two fastchangelog versions in one cluster: the driver has {driver}, this worker has "
                 f"{_internal.__version__}; install one version on the driver and on every executor"
             )
         self.__dict__.update({name: value for name, value in state.items() if name != _VERSION})
@@ -52,16 +52,16 @@ class Shipped:
 
 _VERSION = "fastchangelog version"
 
-_settled: set[str] = set()
+_frozen: set[str] = set()
 
 
-def settle(kind: str) -> None:
-    """Takes the worker's modules out of the garbage collector's sight, once for each kind of task.
+def freeze_modules(kind: str) -> None:
+    """Calls `gc.freeze()` once for each kind of task, so that Python's collector skips the worker's modules.
 
-    PySpark's daemon runs a full collection in a worker after each task.  With pandas and pyarrow loaded it visits some
+    PySpark's daemon runs a full collection in a worker after each task. With pandas and pyarrow loaded it visits some
     hundred thousand objects that live as long as the process, and takes a core from the tasks of the next stage.
     """
-    if kind not in _settled:
-        _settled.add(kind)
+    if kind not in _frozen:
+        _frozen.add(kind)
         gc.collect()
         gc.freeze()

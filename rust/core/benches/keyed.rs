@@ -95,7 +95,7 @@ fn keyed(c: &mut Criterion) {
     group.finish();
 }
 
-/// Time that this thread was on a processor: loading waits for nobody, and the machine may have other work. The wall
+/// CPU time of this thread: loading does not block, and the machine may have other work. The wall
 /// clock's where the kernel does not tell.
 fn busy(start: Instant) -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok();

@@ -17,10 +17,10 @@ use fastchangelog_core::model::{
     key_group_of, shard_range,
 };
 use fastchangelog_core::shard::{Rescaler, Sources};
-use fastchangelog_core::snapshot::{Inventory, Pushing, Stamp, push};
+use fastchangelog_core::snapshot::{Inventory, PushContext, Stamp, push};
 use fastchangelog_core::state::codec::hash_key;
+use fastchangelog_core::state::group_range::export;
 use fastchangelog_core::state::keyed::KeyedState;
-use fastchangelog_core::state::part::export;
 use fastchangelog_core::state::rocks::SharedResources;
 use fastchangelog_core::store::{Background, Store, log_name};
 use std::collections::BTreeMap;
@@ -109,11 +109,11 @@ impl World {
         let (instance, version) = (InstanceId::random(), VersionId::random());
         let (none, r) = (Inventory::default(), &self.rescaler);
         let background = Background::new(&Options::default(), SystemClock::shared(), Arc::clone(&r.metrics));
-        let how = Pushing {
+        let how = PushContext {
             store: &r.store,
             pack_below: 1 << 20,
             background: &background,
-            twin: None,
+            local_copies: None,
             failpoints: &r.failpoints,
             metrics: &r.metrics,
         };

@@ -1,9 +1,9 @@
-//! One memory budget for everything in the process.
+//! The memory budget of the process.
 //!
 //! Owns: the account of bytes in use against one limit, part by part; the bound on buffers of transfers; and the fair
-//! division of what may be used.
+//! allocation of memory among shards.
 //! Does not own: what is evicted when the limit is near; each owner asks [`MemoryBudget::available`] and shrinks itself.
-//! A part that grows calls [`MemoryBudget::relieve`], which runs what the owner of the whole has registered.
+//! A part that grows calls [`MemoryBudget::reclaim`], which runs the hook that the engine has registered.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,21 +12,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Of the budget, what buffers of transfers of one order may hold together before further ones wait.
 const TRANSFER_SHARE: u64 = 16;
-/// Room for them whatever the budget: two parts of a usual size.
+/// Least memory for transfers, whatever the budget: two parts of a usual size.
 const MIN_TRANSFERS: u64 = 16 << 20;
-/// Room for transfers is counted in units of this size.
+/// Memory of transfers is counted in units of this size.
 const UNIT: u64 = 4 << 10;
 
-/// Who uses memory.
+/// The users of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum MemoryUser {
     /// The block cache, to which write buffers are charged, and what background threads work with.
     RocksDb,
     /// Hot tiers.
     Hot,
-    /// Overlays of open sessions: groups, results and change sets under way.
+    /// Overlays of open sessions: groups, results and change sets in progress.
     Sessions,
-    /// Overlays of versions that wait for their promotion; layers of a state in process.
+    /// Overlays of versions that wait for their promotion; layers of an embedded state.
     Prepared,
     /// Change sets that wait for upload or are being uploaded.
     Log,
@@ -36,26 +36,26 @@ pub enum Part {
     Downloads,
 }
 
-impl Part {
+impl MemoryUser {
     const COUNT: usize = 7;
 }
 
-/// What a transfer already has when it asks for memory. Requests to a store are limited, too: if those who wait for a
-/// request held the memory that those wait for who have one, both would wait for ever.
+/// What a transfer already holds when it asks for memory. Lock order: request permit before memory, or memory before the
+/// request permit with a budget of its own. One budget for both orders can deadlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Nothing: memory first, then a request.
     MemoryFirst,
-    /// A request: who gets this memory needs no further one.
+    /// A request permit: no further one is needed after this memory.
     RequestFirst,
 }
 
-/// Makes the owners of caches give memory back.
-struct Relief(Box<dyn Fn() + Send + Sync>);
+/// Makes the owners of caches free memory.
+struct ReclaimHook(Box<dyn Fn() + Send + Sync>);
 
-impl fmt::Debug for Relief {
+impl fmt::Debug for ReclaimHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Relief")
+        f.write_str("ReclaimHook")
     }
 }
 
@@ -63,10 +63,10 @@ impl fmt::Debug for Relief {
 #[derive(Debug)]
 pub struct MemoryBudget {
     limit: u64,
-    used: [AtomicU64; Part::COUNT],
+    used: [AtomicU64; MemoryUser::COUNT],
     /// Members of each part, see [`MemoryBudget::join`].
-    members: [AtomicU64; Part::COUNT],
-    relief: OnceLock<Relief>,
+    members: [AtomicU64; MemoryUser::COUNT],
+    reclaim: OnceLock<ReclaimHook>,
     /// By [`Order`].
     transfers: [Arc<Semaphore>; 2],
     transfer_units: u32,
@@ -78,8 +78,8 @@ impl MemoryBudget {
         let units = (limit / TRANSFER_SHARE).max(MIN_TRANSFERS) / UNIT;
         let transfer_units = u32::try_from(units).unwrap_or(u32::MAX).min(u32::MAX >> 4);
         let transfers = [(); 2].map(|()| Arc::new(Semaphore::new(transfer_units as usize)));
-        let (used, members, relief) = Default::default();
-        Arc::new(Self { limit, used, members, relief, transfers, transfer_units })
+        let (used, members, reclaim) = Default::default();
+        Arc::new(Self { limit, used, members, reclaim, transfers, transfer_units })
     }
 
     /// A budget that only counts.
@@ -98,11 +98,11 @@ impl MemoryBudget {
     }
 
     /// Bytes reserved now by `part`.
-    pub fn used_by(&self, part: Part) -> u64 {
+    pub fn used_by(&self, part: MemoryUser) -> u64 {
         self.part(part).load(Ordering::Relaxed)
     }
 
-    fn part(&self, part: Part) -> &AtomicU64 {
+    fn part(&self, part: MemoryUser) -> &AtomicU64 {
         &self.used[part as usize]
     }
 
@@ -112,32 +112,32 @@ impl MemoryBudget {
     }
 
     /// Takes `bytes`, if need be beyond the limit: the caller has already allocated them.
-    pub fn reserve(self: &Arc<Self>, part: Part, bytes: u64) -> Reservation {
+    pub fn reserve(self: &Arc<Self>, part: MemoryUser, bytes: u64) -> Reservation {
         self.part(part).fetch_add(bytes, Ordering::Relaxed);
         Reservation { budget: Arc::clone(self), part, bytes }
     }
 
-    /// Counts the caller among those who divide the memory of `part`, until the result is dropped.
-    pub fn join(self: &Arc<Self>, part: Part) -> Member {
+    /// Counts the caller among the members that share the memory of `part`, until the result is dropped.
+    pub fn join(self: &Arc<Self>, part: MemoryUser) -> Member {
         self.members[part as usize].fetch_add(1, Ordering::Relaxed);
         Member { budget: Arc::clone(self), part }
     }
 
-    /// Registers what [`MemoryBudget::relieve`] runs. Only the first call counts.
-    pub fn set_relief(&self, relief: impl Fn() + Send + Sync + 'static) {
-        let _ = self.relief.set(Relief(Box::new(relief)));
+    /// Registers what [`MemoryBudget::reclaim`] runs. Only the first call counts.
+    pub fn set_reclaim(&self, reclaim: impl Fn() + Send + Sync + 'static) {
+        let _ = self.reclaim.set(ReclaimHook(Box::new(reclaim)));
     }
 
-    /// Makes caches give back what the other parts have taken.
-    pub fn relieve(&self) {
-        if let Some(Relief(relief)) = self.relief.get() {
-            relief();
+    /// Makes caches free what the other parts have taken.
+    pub fn reclaim(&self) {
+        if let Some(ReclaimHook(reclaim)) = self.reclaim.get() {
+            reclaim();
         }
     }
 
     /// Takes `bytes` for a buffer of a transfer, before it is allocated: waits while other transfers hold a sixteenth of the
-    /// budget. Waits are served in order. Who waits must hold no other buffer that only it can give back.
-    pub async fn transfer(self: &Arc<Self>, part: Part, bytes: u64, order: Order) -> Buffer {
+    /// budget. Waits are served in order. A waiting caller must hold no other buffer.
+    pub async fn transfer(self: &Arc<Self>, part: MemoryUser, bytes: u64, order: Order) -> Buffer {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.transfer_units);
         let permit = Arc::clone(&self.transfers[order as usize]).acquire_many_owned(units).await.ok();
         Buffer { _permit: permit, _reservation: self.reserve(part, bytes) }
@@ -147,16 +147,16 @@ impl MemoryBudget {
 /// The memory of one buffer of a transfer; given back on drop.
 #[derive(Debug)]
 pub struct Buffer {
-    /// None only if the semaphore were closed, which nobody does.
+    /// None only if the semaphore were closed, which never happens.
     _permit: Option<OwnedSemaphorePermit>,
     _reservation: Reservation,
 }
 
-/// One of those who divide the memory of a part.
+/// One of the members that share the memory of a part.
 #[derive(Debug)]
 pub struct Member {
     budget: Arc<MemoryBudget>,
-    part: Part,
+    part: MemoryUser,
 }
 
 impl Member {
@@ -183,7 +183,7 @@ impl Drop for Member {
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<MemoryBudget>,
-    part: Part,
+    part: MemoryUser,
     bytes: u64,
 }
 
@@ -218,36 +218,36 @@ impl Drop for Reservation {
     }
 }
 
-/// What one of several would use.
+/// The demand of one shard.
 #[derive(Debug, Clone, Copy)]
-pub struct Want {
+pub struct Demand {
     /// Bytes it needs to keep all it has.
     pub bytes: u64,
     /// In use now; others get what these leave.
     pub active: bool,
 }
 
-/// Divides `total` bytes: a little for everyone, then as much as is wanted, to the active before the others and to those
-/// that want little before those that want much; what is left goes to the active in equal parts, to grow.
-pub fn divide(total: u64, wants: &[Want]) -> Vec<u64> {
-    let Some(n) = u64::try_from(wants.len()).ok().filter(|n| *n > 0) else { return Vec::new() };
+/// Allocates `total` bytes: an eighth of an even share for each, then up to each demand, active before inactive and small
+/// before large; the remainder goes to the active in equal parts, for growth.
+pub fn allocate(total: u64, demands: &[Demand]) -> Vec<u64> {
+    let Some(n) = u64::try_from(demands.len()).ok().filter(|n| *n > 0) else { return Vec::new() };
     let least = total / n / 8;
-    let mut given = vec![least; wants.len()];
+    let mut given = vec![least; demands.len()];
     let mut left = total - least * n;
     for active in [true, false] {
-        let mut group: Vec<usize> = (0..wants.len()).filter(|i| wants[*i].active == active).collect();
-        group.sort_by_key(|i| wants[*i].bytes);
+        let mut group: Vec<usize> = (0..demands.len()).filter(|i| demands[*i].active == active).collect();
+        group.sort_by_key(|i| demands[*i].bytes);
         for (taken, i) in group.iter().enumerate() {
             let fair = left / (group.len() - taken) as u64;
-            let more = wants[*i].bytes.saturating_sub(given[*i]).min(fair);
+            let more = demands[*i].bytes.saturating_sub(given[*i]).min(fair);
             given[*i] += more;
             left -= more;
         }
     }
-    let any = wants.iter().any(|want| want.active);
-    let heirs: Vec<usize> = (0..wants.len()).filter(|i| wants[*i].active || !any).collect();
-    for i in &heirs {
-        given[*i] += left / heirs.len() as u64;
+    let any = demands.iter().any(|want| want.active);
+    let successors: Vec<usize> = (0..demands.len()).filter(|i| demands[*i].active || !any).collect();
+    for i in &successors {
+        given[*i] += left / successors.len() as u64;
     }
     given
 }
@@ -256,9 +256,9 @@ pub fn divide(total: u64, wants: &[Want]) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    fn division(total: u64, wants: &[(u64, bool)]) -> Vec<u64> {
-        let wants: Vec<Want> = wants.iter().map(|&(bytes, active)| Want { bytes, active }).collect();
-        let given = divide(total, &wants);
+    fn division(total: u64, demands: &[(u64, bool)]) -> Vec<u64> {
+        let demands: Vec<Demand> = demands.iter().map(|&(bytes, active)| Demand { bytes, active }).collect();
+        let given = allocate(total, &demands);
         assert!(given.iter().sum::<u64>() <= total);
         given
     }
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn reservations_are_given_back() {
         let budget = MemoryBudget::new(100);
-        let mut a = budget.reserve(Part::Hot, 60);
+        let mut a = budget.reserve(MemoryUser::Hot, 60);
         assert_eq!(budget.available(), 40);
         a.resize(10);
         assert_eq!(budget.available(), 90);
@@ -285,9 +285,9 @@ mod tests {
         assert_eq!((a.bytes(), half.bytes(), none.bytes(), budget.used()), (5, 5, 0, 10));
         drop((half, none));
         a.resize(10);
-        let b = budget.reserve(Part::Downloads, 200);
+        let b = budget.reserve(MemoryUser::Downloads, 200);
         assert_eq!(budget.available(), 0);
-        assert_eq!((budget.used_by(Part::Hot), budget.used_by(Part::Downloads)), (10, 200));
+        assert_eq!((budget.used_by(MemoryUser::Hot), budget.used_by(MemoryUser::Downloads)), (10, 200));
         drop((a, b));
         assert_eq!(budget.used(), 0);
     }
@@ -295,11 +295,11 @@ mod tests {
     #[test]
     fn a_member_may_hold_what_the_others_leave_and_at_least_an_even_share() {
         let budget = MemoryBudget::new(100);
-        let first = budget.join(Part::Sessions);
+        let first = budget.join(MemoryUser::Sessions);
         assert_eq!(first.allowance(40, 0), 40);
-        let held = budget.reserve(Part::Sessions, 30);
+        let held = budget.reserve(MemoryUser::Sessions, 30);
         assert_eq!((first.allowance(40, 30), first.allowance(40, 0)), (40, 40), "alone, all is an even share");
-        let second = budget.join(Part::Sessions);
+        let second = budget.join(MemoryUser::Sessions);
         assert_eq!((first.allowance(40, 30), second.allowance(40, 0)), (40, 20));
         drop((held, first));
         assert_eq!(second.allowance(40, 0), 40);
@@ -308,31 +308,31 @@ mod tests {
     #[test]
     fn relief_runs_what_was_registered_first() {
         let budget = MemoryBudget::new(100);
-        budget.relieve();
+        budget.reclaim();
         let calls = Arc::new(AtomicU64::new(0));
         for step in [1, 100] {
             let calls = Arc::clone(&calls);
-            budget.set_relief(move || {
+            budget.set_reclaim(move || {
                 calls.fetch_add(step, Ordering::Relaxed);
             });
         }
-        budget.relieve();
+        budget.reclaim();
         assert_eq!(calls.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]
     async fn transfers_wait_for_one_another_but_never_for_ever() {
         let budget = MemoryBudget::new(64 << 20);
-        // Larger than all the room: alone, then.
-        let huge = budget.transfer(Part::Uploads, 1 << 30, Order::MemoryFirst).await;
-        assert_eq!(budget.used_by(Part::Uploads), 1 << 30);
-        let mut next = std::pin::pin!(budget.transfer(Part::Downloads, 8 << 20, Order::MemoryFirst));
+        // Larger than the limit: transferred alone.
+        let huge = budget.transfer(MemoryUser::Uploads, 1 << 30, Order::MemoryFirst).await;
+        assert_eq!(budget.used_by(MemoryUser::Uploads), 1 << 30);
+        let mut next = std::pin::pin!(budget.transfer(MemoryUser::Downloads, 8 << 20, Order::MemoryFirst));
         assert!(futures::poll!(next.as_mut()).is_pending());
         drop(huge);
         let first = next.await;
-        drop(budget.transfer(Part::Uploads, 1 << 30, Order::RequestFirst).await);
-        let second = budget.transfer(Part::Downloads, 8 << 20, Order::MemoryFirst).await;
-        let mut third = std::pin::pin!(budget.transfer(Part::Downloads, 1, Order::MemoryFirst));
+        drop(budget.transfer(MemoryUser::Uploads, 1 << 30, Order::RequestFirst).await);
+        let second = budget.transfer(MemoryUser::Downloads, 8 << 20, Order::MemoryFirst).await;
+        let mut third = std::pin::pin!(budget.transfer(MemoryUser::Downloads, 1, Order::MemoryFirst));
         assert!(futures::poll!(third.as_mut()).is_pending());
         drop(first);
         drop((third.await, second));

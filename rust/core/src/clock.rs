@@ -18,6 +18,9 @@ pub trait Clock: Send + Sync + 'static {
 /// A clock that can be shared.
 pub type SharedClock = Arc<dyn Clock>;
 
+/// Called at intervals during a wait, for example to check for Ctrl-C; an error ends the wait.
+pub type Tick<'a> = &'a dyn Fn() -> crate::error::Result<()>;
+
 /// A moment, and how long ago it was by both times of a clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {

@@ -63,7 +63,7 @@ macro_rules! options {
 }
 
 options! {
-    /// Memory of one state server for hot tier, overlays, RocksDB and buffers together. In Spark, where nobody sets it, it follows from the executor's memory overhead, its container or its machine.
+    /// Memory of one state server for hot tier, overlays, RocksDB and buffers together. In Spark, if not set, it follows from the executor's memory overhead, its container or its machine.
     memory_budget: size = "1GiB",
     /// Compression of change sets: zstd, lz4 or none. auto: lz4 on a local disk, zstd in a remote store, where bytes cost more.
     compression: compression = "auto",
@@ -91,7 +91,7 @@ options! {
     read_ahead: size = "32MiB",
     /// Requests to the store at the same time.
     store_concurrency: count = "32",
-    /// A single request to the store is given up after this time and tried again.
+    /// A single request to the store is abandoned after this time and tried again.
     request_timeout: duration = "30s",
     /// Attempts of one request to the store.
     max_attempts: count = "6",
@@ -103,7 +103,7 @@ options! {
     local_recovery: flag = "true",
     /// Bytes of local copies and downloads kept on the executor's disk.
     cache_size: size = "10GiB",
-    /// Downloaded local copies that nobody has used for this long are removed; those kept for recovery stay.
+    /// Downloaded local copies that were not used for this long are removed; those kept for recovery stay.
     cache_idle_timeout: duration = "10m",
     /// When a restored shard serves its first batch. eager: when its state is in the hot tier, if it fits there. lazy: when its files are on the local disk; the hot tier is loaded after the batch, in the background.
     restore: restoring = "eager",
@@ -121,9 +121,9 @@ options! {
     materialization_replay_time: duration = "30s",
     /// Failures in a row that a materialization may have before the job fails.
     materialization_max_failures: count = "3",
-    /// Bases share what earlier ones have uploaded; false = each base uploads every file anew and stands alone. May change at any restart.
+    /// Bases share what earlier ones have uploaded; false = each base uploads every file again and shares none. May change at any restart.
     incremental: flag = "true",
-    /// The shortest grace period of a sweep of this state. A server counts on no object in the bucket that it last knew to be needed longer ago than half of this, and gives up a base whose upload takes longer. The state's folder keeps the longest value that was ever set, and a sweep obeys it; at least 1m.
+    /// The shortest grace period of a sweep of this state. A server counts on no object in the bucket that it last knew to be needed longer ago than half of this, and abandons a base whose upload takes longer. The state's folder keeps the longest value that was ever set, and a sweep obeys it; at least 1m.
     sweep_grace: duration = "1d",
     /// RocksDB files of a base smaller than this share an object, up to 16MiB together; 0 = none does.
     snapshot_pack_below: size = "1MiB",
@@ -135,7 +135,7 @@ options! {
     max_parallelism: count = "0",
     /// The savepoint whose state a query with a new checkpoint begins with; empty = with nothing. Shards that have a state already don't read it.
     start_from: text = "",
-    /// Shards that nobody opened for this long are closed.
+    /// Shards that were not opened for this long are closed.
     shard_idle_timeout: duration = "10m",
     /// Prepared versions kept in memory per shard.
     max_prepared_versions: count = "8",
@@ -337,7 +337,7 @@ impl Options {
         this.validated()
     }
 
-    /// What is of queries, and of no effect on a state in process.
+    /// What is of queries, and of no effect on an embedded state.
     const OF_QUERIES: &'static [&'static str] = &[
         "persist_delay",
         "preemptive_persist_threshold",
@@ -355,7 +355,7 @@ impl Options {
         "session_timeout",
     ];
 
-    /// The options of a state in process from a map of texts.
+    /// The options of an embedded state from a map of texts.
     pub fn for_local(map: &BTreeMap<String, String>) -> Result<Self> {
         match map.keys().find(|name| Self::OF_QUERIES.contains(&name.as_str())) {
             Some(name) => Err(Error::invalid(format!(

@@ -6,7 +6,7 @@
 //! Actions: `kill` (SIGKILL to this process), `error` (a retryable error), `store-error` (a permanent one),
 //! `sleep(ms)`. `@n` = only the n-th hit (from 1); without it every hit. An empty registry costs one load.
 //!
-//! `*=meet(folder)` lets another process choose while this one runs: whoever first reaches point `p` while the file
+//! `*=meet(folder)` lets another process choose while this one runs: the first thread to reach point `p` while the file
 //! `folder/p` exists takes it by renaming it to `p.reached`, then runs the action that the file holds; `wait` (or
 //! nothing) waits until `p.go` exists, a minute at most. So a test can hold any process at any step, and kill another.
 

@@ -1,4 +1,4 @@
-//! Counters and timings that people read.
+//! Counters and timings for users.
 //!
 //! Owns: the registry of named counters and gauges, cheap enough for hot paths (one atomic add).
 //! Does not own: their export (server and Python do that); they are never used for correctness.
@@ -16,7 +16,7 @@ macro_rules! counters {
         pub struct Metrics {
             $($(#[$doc])* pub $name: Counter,)*
             $($(#[$histogram_doc])* pub $histogram: Histogram,)*
-            news: News,
+            deltas: Deltas,
         }
 
         impl Metrics {
@@ -104,9 +104,9 @@ impl Counter {
     }
 }
 
-/// What happened in the process since somebody asked last, so that reports of single sessions add up to the whole.
+/// Counter deltas since the previous call; summed over sessions they equal the process totals.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct Deltas {
     store_requests: AtomicU64,
     store_bytes_written: AtomicU64,
     materializations_completed: AtomicU64,
@@ -114,17 +114,17 @@ pub struct News {
 
 impl Metrics {
     /// Counters of the process that no single session owns, since the last call: name and growth.
-    pub fn take_news(&self) -> [(&'static str, u64); 3] {
+    pub fn take_deltas(&self) -> [(&'static str, u64); 3] {
         let grown = |now: &Counter, last: &AtomicU64| {
             let now = now.get();
             now.saturating_sub(last.swap(now, Ordering::Relaxed))
         };
         [
-            ("store_requests", grown(&self.store_requests, &self.news.store_requests)),
-            ("store_bytes_written", grown(&self.store_bytes_written, &self.news.store_bytes_written)),
+            ("store_requests", grown(&self.store_requests, &self.deltas.store_requests)),
+            ("store_bytes_written", grown(&self.store_bytes_written, &self.deltas.store_bytes_written)),
             (
                 "materializations_completed",
-                grown(&self.materializations_completed, &self.news.materializations_completed),
+                grown(&self.materializations_completed, &self.deltas.materializations_completed),
             ),
         ]
     }
@@ -180,9 +180,9 @@ counters! {
     uploads_active,
     /// Appends that had to wait because `max_in_flight` was reached.
     throttled_appends,
-    /// Microseconds that appends waited for room.
+    /// Microseconds that appends waited because of `max_in_flight`.
     throttled_micros,
-    /// Log objects deleted because nobody needs them.
+    /// Log objects deleted because they are not needed any more.
     discards,
     /// Log objects that are being deleted, or will be when their upload has ended (gauge).
     discards_pending,
@@ -224,9 +224,9 @@ counters! {
     restore_micros,
     /// Bytes of bases and segments read by restores, counted as they come.
     restore_bytes,
-    /// Restores that are under way (gauge).
+    /// Restores that are in progress (gauge).
     restores_running,
-    /// Bytes that restores under way have still to read (gauge).
+    /// Bytes that restores in progress have still to read (gauge).
     restore_pending_bytes,
     /// Bytes of change sets replayed.
     replay_bytes,
@@ -242,11 +242,11 @@ counters! {
     encode_micros,
     /// Microseconds spent producing result batches.
     result_micros,
-    /// Checkpoints of states in process that became durable.
+    /// Checkpoints of embedded states that became durable.
     checkpoints,
     /// Microseconds from the request of such a checkpoint until it was durable, summed.
     checkpoint_micros,
-    /// Bytes of changes of states in process that no checkpoint holds yet (gauge).
+    /// Bytes of changes of embedded states that no checkpoint holds yet (gauge).
     uncheckpointed_bytes,
     /// Materializations started.
     materializations_started,
@@ -292,7 +292,7 @@ counters! {
     memory_table_readers,
     /// Bytes of the hot tiers (gauge).
     memory_hot,
-    /// Bytes of open sessions: groups, results and change sets under way (gauge).
+    /// Bytes of open sessions: groups, results and change sets in progress (gauge).
     memory_sessions,
     /// Bytes of versions that wait for their promotion (gauge).
     memory_prepared,

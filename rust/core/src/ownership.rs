@@ -1,13 +1,13 @@
-//! Who may delete a log object: the count of its change sets that somebody may still need.
+//! Reference counts of log objects: how many change sets of each object may still be needed.
 //!
-//! Owns: the counts, and deletion in the background when one reaches zero, with a bound on threads and on what waits.
-//! Does not own: why a set is not needed any more (`write::ledger`), objects that nobody counts: those are left to a
-//! sweep.
+//! Owns: the counts, and background deletion when a count reaches zero, with a bound on concurrency.
+//! Does not own: why a set is not needed any more (`write::ledger`), objects without a count: those are left to garbage
+//! collection.
 //!
 //! Invariants of [`Registry`]:
-//! 1. an object is deleted only when every set in it was released, by whichever writer it is of; never directly;
-//! 2. an object that somebody else owns ([`Registry::stop_tracking`]) is never deleted here, whatever is released;
-//! 3. a failed deletion is logged and counted, never an error: a sweep finds the object.
+//! 1. an object is deleted only when every set in it was released, whichever writer the set is of; never directly;
+//! 2. an object that another component owns ([`Registry::stop_tracking`]) is never deleted here, whatever is released;
+//! 3. a failed deletion is logged and counted, never an error: garbage collection finds the object.
 
 use crate::metrics::SharedMetrics;
 use crate::model::ObjectRef;
@@ -41,7 +41,7 @@ impl Registry {
         Self { inner: Arc::new(inner) }
     }
 
-    /// `sets` sets of `object` may be needed. Comes before anybody can release one of them.
+    /// `sets` sets of `object` may be needed. Must be called before any of them can be released.
     pub fn start_tracking(&self, object: &str, sets: u64) {
         self.inner.counts.lock().insert(object.into(), sets);
     }
@@ -63,7 +63,7 @@ impl Registry {
         self.delete(object.to_owned());
     }
 
-    /// Somebody else owns `object` from now on.
+    /// Another component owns `object` from now on.
     pub fn stop_tracking(&self, object: &str) {
         self.inner.counts.lock().remove(object);
     }
@@ -87,7 +87,7 @@ impl Registry {
                 Ok(()) => inner.metrics.discards.add(1),
                 Err(error) => {
                     inner.metrics.discard_failures.add(1);
-                    tracing::warn!(object, %error, "a log object that nobody needs could not be deleted; a sweep will");
+                    tracing::warn!(object, %error, "a log object that is not needed could not be deleted; a sweep will");
                 }
             }
             inner.metrics.discards_pending.sub(1);

@@ -1,4 +1,4 @@
-//! The memory budget is honest: a process whose state is many times its budget stays near the budget.
+//! The memory budget holds: a process whose state is many times its budget stays near the budget.
 //!
 //! Runs in a process of its own, with the allocator set as the state server sets it: by default glibc keeps freed
 //! memory, and a quarter of the budget would be held twice.

@@ -296,7 +296,7 @@ fn open_and_close() {
     let mut world = World::new(9, &[]);
     let mut early = None;
     for round in 1..=200 {
-        // An attempt that nobody ends, as a killed worker leaves it.
+        // An attempt without an end, as a killed worker leaves it.
         let rows = rows_of_keys(&mut rng, 20, 500);
         let mut lost = world.open(round % world.shards(), 1);
         world.feed(&mut lost, round % world.shards(), &rows);

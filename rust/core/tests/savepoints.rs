@@ -44,7 +44,7 @@ fn e05_e08_s04_y16_a_query_goes_on_from_a_savepoint_at_another_parallelism() {
                         next.batch_of_one_shard(shard);
                     }
                 }
-                // From here on the savepoint is needed by nobody.
+                // From here on the savepoint is not needed.
                 let gone = disk.path().join("gone");
                 std::fs::rename(&savepoint, &gone).unwrap();
                 next.restart(true);

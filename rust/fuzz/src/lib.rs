@@ -1,10 +1,10 @@
-//! The formats, and the way of rows into payloads, without the rest: floors 0 to 2 of the core and the files of the state
+//! The formats, and the way of rows into payloads, without the rest: layers 0 to 2 of the core and the files of the state
 //! that touch no store, compiled for fuzzing.
 //!
 //! Owns: the list of files that the decoders need. That this builds shows that they need neither RocksDB nor a store.
 //! Does not own: any of those files; see `rust/core/src/lib.rs` for what they are.
 
-#![allow(dead_code, reason = "higher floors use what is not used here")]
+#![allow(dead_code, reason = "higher layers use what is not used here")]
 
 extern crate self as fastchangelog_core;
 
@@ -31,6 +31,8 @@ pub mod state {
     pub mod codec;
     #[path = "../../../core/src/state/import.rs"]
     pub mod import;
+    #[path = "../../../core/src/state/memory_estimate.rs"]
+    mod memory_estimate;
     #[path = "../../../core/src/state/order.rs"]
     mod order;
     #[path = "../../../core/src/state/payload.rs"]
@@ -41,8 +43,8 @@ pub mod state {
     pub mod split;
     #[path = "../../../core/src/state/table.rs"]
     pub mod table;
-    #[path = "../../../core/src/state/text.rs"]
-    pub mod text;
+    #[path = "../../../core/src/state/strings.rs"]
+    pub mod strings;
 }
 
 pub use error::{Error, ErrorKind, Result};

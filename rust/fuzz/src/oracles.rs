@@ -263,7 +263,7 @@ pub fn segment_index(bytes: &[u8]) -> bool {
 
 /// A handle of a plain changelog.
 pub fn changelog_handle(bytes: &[u8]) -> bool {
-    // Whoever reads it adds these up.
+    // Readers add these up.
     let look = |handle: &ChangelogHandle| {
         let _ = (handle.size(), handle.records());
     };
@@ -290,7 +290,7 @@ pub fn manifest(bytes: &[u8]) -> bool {
     round_trip(bytes, |bytes| decode_manifest(NAME, bytes), encode_manifest, |_| ())
 }
 
-/// A head of a state in process.
+/// A head of an embedded state.
 pub fn head(bytes: &[u8]) -> bool {
     round_trip(bytes, |bytes| decode_head(NAME, bytes), encode_head, |_| ())
 }

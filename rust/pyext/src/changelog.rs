@@ -1,8 +1,8 @@
 //! The plain changelog as Python sees it. Owns: signatures; the work is `fastchangelog_core::changelog`'s.
 
-use crate::border::ForeignArray;
-use crate::futures::{Make, settle_later};
-use crate::gate::{Owner, enter, exclusive, raise};
+use crate::arrow_interface::ForeignArray;
+use crate::detached::{Owner, detached, exclusive, raise};
+use crate::futures::{Make, resolve_later};
 use crate::options::all_metrics;
 use crate::provider;
 use arrow_array::builder::BinaryBuilder;
@@ -11,8 +11,9 @@ use arrow_array::types::UInt16Type;
 use arrow_array::{Array, BinaryArray, Int32Array, Int64Array, RecordBatch};
 use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, Schema};
-use fastchangelog_core::changelog::{self, Ground};
+use fastchangelog_core::changelog;
 use fastchangelog_core::clock::SystemClock;
+use fastchangelog_core::environment::Environment;
 use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::format::{decode_changelog_handle, encode_changelog_handle};
 use fastchangelog_core::metrics::SharedMetrics;
@@ -52,14 +53,14 @@ impl ChangelogStorage {
         cache_dir: Option<PathBuf>,
         provider: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let storage = enter(py, |_| {
+        let storage = detached(py, |_| {
             let points = std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default();
-            let ground = Ground {
+            let environment = Environment {
                 clock: SystemClock::shared(),
                 metrics: SharedMetrics::default(),
                 failpoints: Failpoints::parse(&points)?,
             };
-            provider::open(uri, &options, &storage_options, provider, cache_dir.as_deref(), &ground)
+            provider::open(uri, &options, &storage_options, provider, cache_dir.as_deref(), &environment)
         })?;
         Ok(Self { storage: Arc::new(storage), owner: Owner::here() })
     }
@@ -86,7 +87,7 @@ impl ChangelogStorage {
         dry_run: bool,
     ) -> PyResult<(Vec<String>, u64, u64)> {
         let needed: Vec<model::ChangelogHandle> = needed.iter().map(|handle| handle.0.clone()).collect();
-        enter(py, |_| {
+        detached(py, |_| {
             self.owner.check(STORAGE)?;
             let swept = self.storage.sweep(&needed, Duration::from_secs_f64(grace_seconds.max(0.0)), dry_run)?;
             Ok((swept.deleted, swept.deleted_bytes, swept.kept))
@@ -94,7 +95,7 @@ impl ChangelogStorage {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             // A forked child has none of the threads that a close would wait for.
             if self.owner.check(STORAGE).is_ok() {
                 self.storage.close();
@@ -113,12 +114,12 @@ pub(crate) struct ChangelogWriter {
 const WRITER: &str = "changelog writer";
 
 impl ChangelogWriter {
-    fn relieve(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |tick| self.writer.relieve(tick))
+    fn apply_backpressure(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, |tick| self.writer.apply_backpressure(tick))
     }
 
     fn step(&self, py: Python<'_>, step: impl FnOnce(&changelog::Writer) -> Result<()> + Send) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             self.owner.check(WRITER)?;
             step(&self.writer)
         })
@@ -138,7 +139,7 @@ impl ChangelogWriter {
         let bound = |value: i64| u16::try_from(value).unwrap_or(u16::MAX);
         let groups = KeyGroupRange { start: bound(start), end: bound(end) };
         let (storage, owner) = (Arc::clone(&storage.storage), storage.owner);
-        let writer = enter(py, |_| {
+        let writer = detached(py, |_| {
             owner.check(STORAGE)?;
             storage.create_writer(name, groups)
         })?;
@@ -150,7 +151,7 @@ impl ChangelogWriter {
         let group = u16::try_from(key_group).unwrap_or(u16::MAX);
         match self.writer.append(group, value) {
             Ok(false) => Ok(()),
-            Ok(true) => self.relieve(py),
+            Ok(true) => self.apply_backpressure(py),
             Err(error) => Err(raise(py, &error)),
         }
     }
@@ -158,13 +159,13 @@ impl ChangelogWriter {
     fn append_meta(&self, py: Python<'_>, value: &[u8]) -> PyResult<()> {
         match self.writer.append_meta(value) {
             Ok(false) => Ok(()),
-            Ok(true) => self.relieve(py),
+            Ok(true) => self.apply_backpressure(py),
             Err(error) => Err(raise(py, &error)),
         }
     }
 
     fn _append_arrow(&self, py: Python<'_>, groups: ForeignArray, values: ForeignArray) -> PyResult<()> {
-        enter(py, |tick| {
+        detached(py, |tick| {
             self.owner.check(WRITER)?;
             let (groups, values) = (groups.text()?, values.text()?);
             if groups.null_count() + values.null_count() > 0 {
@@ -228,7 +229,7 @@ impl ChangelogWriter {
         self.step(py, |writer| {
             let done = move |result: Result<model::ChangelogHandle>| {
                 let make = |handle| -> Make { Box::new(|py| Ok(Py::new(py, ChangelogHandle(handle))?.into_any())) };
-                settle_later(settle, result.map(make));
+                resolve_later(settle, result.map(make));
             };
             writer.persist(from, checkpoint, Box::new(done))
         })
@@ -262,7 +263,7 @@ impl ChangelogWriter {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             if self.owner.check(WRITER).is_ok() {
                 self.writer.close();
             }
@@ -275,7 +276,7 @@ fn append_slices<O: arrow_array::OffsetSizeTrait>(
     writer: &changelog::Writer,
     groups: &[u16],
     values: &arrow_array::GenericBinaryArray<O>,
-    tick: changelog::Tick<'_>,
+    tick: fastchangelog_core::clock::Tick<'_>,
 ) -> Result<()> {
     let data = values.value_data();
     let slices = values.value_offsets().windows(2).map(|ends| &data[ends[0].as_usize()..ends[1].as_usize()]);
@@ -369,7 +370,7 @@ impl ChangelogReader {
     #[new]
     fn new(py: Python<'_>, storage: PyRef<'_, ChangelogStorage>, cache_dir: Option<PathBuf>) -> PyResult<Self> {
         let (storage, owner) = (Arc::clone(&storage.storage), storage.owner);
-        let reader = enter(py, |_| {
+        let reader = detached(py, |_| {
             owner.check(STORAGE)?;
             storage.reader(cache_dir.as_deref())
         })?;
@@ -383,7 +384,7 @@ impl ChangelogReader {
         key_groups: Option<(i64, i64)>,
     ) -> PyResult<ChangeBatches> {
         let handle = handle.0.clone();
-        let changes = enter(py, |_| {
+        let changes = detached(py, |_| {
             self.owner.check(READER)?;
             if self.closed.load(std::sync::atomic::Ordering::Relaxed) {
                 return Err(Error::closed("this changelog reader is closed; make a new one"));
@@ -425,7 +426,7 @@ impl ChangeBatches {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let batch = enter(py, |tick| {
+        let batch = detached(py, |tick| {
             self.owner.check(READER)?;
             let mut changes = exclusive(&self.changes, "iterator of changes")?;
             loop {

@@ -1,8 +1,8 @@
 //! How a forked child of a process with an open state exits.
 //!
-//! Owns: that its exit runs none of the exit handlers that it has inherited. RocksDB's would wait for its threads, which
+//! Owns: skipping the inherited exit handlers. RocksDB's would wait for its threads, which
 //! do not exist in the child: the child crashed, or hung.
-//! Does not own: who may use what in a child (`gate`).
+//! Does not own: which objects a child may use (`detached`).
 //!
 //! Python's own exit handlers have run by then, and what C had buffered is written.
 

@@ -1,6 +1,6 @@
 //! Handles for people. Owns: nothing; a handle's bytes and meaning are the core's.
 
-use crate::gate::raise;
+use crate::detached::raise;
 use fastchangelog_core::Error;
 use fastchangelog_core::engine::parse_handle;
 use pyo3::prelude::*;

@@ -3,15 +3,15 @@
 //! Owns: argument conversion and the module's contents. Does not own: behaviour; if a function here needs an `if` about
 //! business rules, the rule is in the wrong crate. Documentation for readers is in `_internal.pyi`.
 
-mod border;
+mod arrow_interface;
 mod changelog;
+mod detached;
 mod fork;
 mod futures;
-mod gate;
 mod handle;
 mod options;
 mod provider;
-mod savepoint;
+mod savepoint_folder;
 mod server;
 mod session;
 mod split;
@@ -40,8 +40,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<state::StateMaterialization>()?;
     module.add_class::<split::Splitter>()?;
     module.add_class::<store::ObjectFolder>()?;
-    module.add_class::<savepoint::SavepointFolder>()?;
-    module.add_class::<savepoint::SavepointEntries>()?;
+    module.add_class::<savepoint_folder::SavepointFolder>()?;
+    module.add_class::<savepoint_folder::SavepointEntries>()?;
     module.add_class::<session::SessionClient>()?;
     module.add_class::<session::ResultBatches>()?;
     module.add_class::<session::ServerClient>()?;
@@ -59,8 +59,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::default_max_parallelism, module)?)?;
     module.add_function(wrap_pyfunction!(options::build_info, module)?)?;
     module.add_function(wrap_pyfunction!(options::failpoint, module)?)?;
-    module.add_function(wrap_pyfunction!(savepoint::spec_schema, module)?)?;
-    module.add_function(wrap_pyfunction!(savepoint::schema_difference, module)?)?;
+    module.add_function(wrap_pyfunction!(savepoint_folder::spec_schema, module)?)?;
+    module.add_function(wrap_pyfunction!(savepoint_folder::schema_difference, module)?)?;
     module.add_function(wrap_pyfunction!(split::spec_check, module)?)?;
     module.add_function(wrap_pyfunction!(store::object_type, module)?)?;
     module.add_function(wrap_pyfunction!(store::manifest_json, module)?)?;

@@ -1,6 +1,6 @@
 //! Options, counters, failpoints and build facts. Owns: nothing; the tables are the core's.
 
-use crate::gate::{enter, raise};
+use crate::detached::{detached, raise};
 use fastchangelog_core::Result;
 use fastchangelog_core::config::{self, Options};
 use fastchangelog_core::failpoint::{Failpoints, SharedFailpoints};
@@ -83,5 +83,5 @@ pub(crate) fn failpoint(py: Python<'_>, name: &str) -> PyResult<()> {
     static POINTS: OnceLock<Result<SharedFailpoints>> = OnceLock::new();
     let points =
         POINTS.get_or_init(|| Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default()));
-    enter(py, |_| points.as_ref().map_err(Clone::clone)?.hit(name))
+    detached(py, |_| points.as_ref().map_err(Clone::clone)?.hit(name))
 }

@@ -4,9 +4,10 @@
 //! Does not own: when it is asked and on which thread (`fastchangelog_core::store::credentials`: never one that others
 //! wait for), nor the check of what it returns (`fastchangelog.config.ask`).
 
-use fastchangelog_core::changelog::{ChangelogStorage, Ground};
+use fastchangelog_core::changelog::ChangelogStorage;
 use fastchangelog_core::clock::SharedClock;
 use fastchangelog_core::config::Options;
+use fastchangelog_core::environment::Environment;
 use fastchangelog_core::store::Store;
 use fastchangelog_core::store::credentials::{Granted, Provider};
 use fastchangelog_core::{Error, ErrorKind, Result};
@@ -23,13 +24,13 @@ pub(crate) fn open(
     storage_options: &BTreeMap<String, String>,
     ask: Option<Py<PyAny>>,
     cache_dir: Option<&Path>,
-    ground: &Ground,
+    environment: &Environment,
 ) -> Result<ChangelogStorage> {
     let options = Options::for_changelog(options)?;
-    let provider = ask.map(|ask| provider(ask, &ground.clock));
-    let (metrics, failpoints) = (Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints));
+    let provider = ask.map(|ask| provider(ask, &environment.clock));
+    let (metrics, failpoints) = (Arc::clone(&environment.metrics), Arc::clone(&environment.failpoints));
     let store = Store::open_with(uri, storage_options, provider, &options, metrics, failpoints)?;
-    ChangelogStorage::over(store, options, cache_dir, ground)
+    ChangelogStorage::over(store, options, cache_dir, environment)
 }
 
 /// The function `ask` as the core asks it.

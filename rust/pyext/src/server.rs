@@ -1,6 +1,6 @@
 //! The state server inside its Python process. Owns: signatures; the work is `fastchangelog_server`'s.
 
-use crate::gate::{Owner, enter};
+use crate::detached::{Owner, detached};
 use fastchangelog_core::{Error, Result};
 use fastchangelog_server::{MaterializeBackend, process};
 use pyo3::prelude::*;
@@ -18,19 +18,19 @@ pub(crate) struct Server {
 impl Server {
     #[new]
     fn new(py: Python<'_>, config_json: &str) -> PyResult<Self> {
-        let inner = enter(py, |_| process::start(config_json))?;
+        let inner = detached(py, |_| process::start(config_json))?;
         Ok(Self { inner, owner: Owner::here() })
     }
 
     fn shards(&self, py: Python<'_>) -> PyResult<String> {
-        enter(py, |_| {
+        detached(py, |_| {
             self.owner.check("server")?;
             serde_json::to_string(&self.inner.shards()).map_err(|e| Error::internal(format!("shards: {e}")))
         })
     }
 
     fn begin_materialize(&self, py: Python<'_>, shard_id: &str) -> PyResult<Option<MaterializeRun>> {
-        enter(py, |_| {
+        detached(py, |_| {
             self.owner.check("server")?;
             Ok(self.inner.begin_materialize(shard_id)?.map(|run| MaterializeRun(RwLock::new(Some(run)))))
         })
@@ -38,7 +38,7 @@ impl Server {
 
     #[pyo3(signature = (shard_id, message))]
     fn set_shard_failure(&self, py: Python<'_>, shard_id: &str, message: Option<&str>) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             self.owner.check("server")?;
             self.inner.set_shard_failure(shard_id, message);
             Ok(())
@@ -46,7 +46,7 @@ impl Server {
     }
 
     fn close_idle(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             self.owner.check("server")?;
             self.inner.close_idle();
             Ok(())
@@ -54,15 +54,15 @@ impl Server {
     }
 
     fn metrics(&self, py: Python<'_>) -> PyResult<BTreeMap<String, u64>> {
-        enter(py, |_| Ok(self.inner.metrics()))
+        detached(py, |_| Ok(self.inner.metrics()))
     }
 
     fn connections(&self, py: Python<'_>) -> PyResult<usize> {
-        enter(py, |_| Ok(self.inner.connections()))
+        detached(py, |_| Ok(self.inner.connections()))
     }
 
     fn idle_seconds(&self, py: Python<'_>) -> PyResult<f64> {
-        enter(py, |_| Ok(self.inner.idle().as_secs_f64()))
+        detached(py, |_| Ok(self.inner.idle().as_secs_f64()))
     }
 
     fn shutdown_requested(&self) -> bool {
@@ -70,17 +70,17 @@ impl Server {
     }
 
     fn log(&self, py: Python<'_>, level: &str, event: &str, fields: BTreeMap<String, String>) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             self.inner.log().event(level, event, serde_json::json!(fields));
             Ok(())
         })
     }
 
     fn stop(&self, py: Python<'_>, patience_seconds: f64) -> PyResult<bool> {
-        let patience = Duration::try_from_secs_f64(patience_seconds).unwrap_or_default();
-        enter(py, |_| {
+        let timeout = Duration::try_from_secs_f64(patience_seconds).unwrap_or_default();
+        detached(py, |_| {
             self.owner.check("server")?;
-            Ok(self.inner.stop(patience))
+            Ok(self.inner.stop(timeout))
         })
     }
 }
@@ -102,15 +102,15 @@ fn ended() -> Error {
 #[pymethods]
 impl MaterializeRun {
     fn run(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok_or_else(ended)?.run())
+        detached(py, |_| self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref().ok_or_else(ended)?.run())
     }
 
     fn complete(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| self.take()?.complete())
+        detached(py, |_| self.take()?.complete())
     }
 
     fn abort(&self, py: Python<'_>, message: &str) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             // A run whose `complete` failed has ended already; giving it up is then all the same.
             if let Ok(run) = self.take() {
                 run.abort(message);

@@ -1,6 +1,6 @@
 //! Sessions at the state server, as Python sees them. Owns: signatures; the work is `fastchangelog_server::client`'s.
 
-use crate::gate::{enter, exclusive, raise};
+use crate::detached::{detached, exclusive, raise};
 use fastchangelog_core::Error;
 use fastchangelog_server::client;
 use fastchangelog_server::protocol::Kind;
@@ -34,22 +34,22 @@ impl SessionClient {
         max_message: u64,
     ) -> PyResult<Self> {
         let settings = settings(socket_path, log, timeout_seconds, max_message);
-        enter(py, |tick| client::SessionClient::open(settings, request_json, tick)).map(|s| Self(Mutex::new(s)))
+        detached(py, |tick| client::SessionClient::open(settings, request_json, tick)).map(|s| Self(Mutex::new(s)))
     }
 
     fn merge(&self, py: Python<'_>, payload: PyBackedBytes) -> PyResult<()> {
-        enter(py, |tick| exclusive(&self.0, WHAT)?.merge(&payload, tick))
+        detached(py, |tick| exclusive(&self.0, WHAT)?.merge(&payload, tick))
     }
 
     #[pyo3(signature = (persist = true))]
     fn finish(this: Py<Self>, py: Python<'_>, persist: bool) -> PyResult<ResultBatches> {
-        let schema = enter(py, |tick| exclusive(&this.get().0, WHAT)?.finish(persist, tick))?;
+        let schema = detached(py, |tick| exclusive(&this.get().0, WHAT)?.finish(persist, tick))?;
         let schema = PySchema::new(schema).into_pyarrow(py)?.unbind();
         Ok(ResultBatches { session: this, schema })
     }
 
     fn commit(&self, py: Python<'_>) -> PyResult<(String, BTreeMap<String, u64>)> {
-        enter(py, |tick| exclusive(&self.0, WHAT)?.commit(tick))
+        detached(py, |tick| exclusive(&self.0, WHAT)?.commit(tick))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -84,7 +84,7 @@ impl ResultBatches {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let batch = enter(py, |tick| exclusive(&self.session.get().0, WHAT)?.next_batch(tick))?;
+        let batch = detached(py, |tick| exclusive(&self.session.get().0, WHAT)?.next_batch(tick))?;
         batch.map(|batch| PyRecordBatch::new(batch).into_pyarrow(py)).transpose()
     }
 }
@@ -94,7 +94,7 @@ pub(crate) struct ServerClient(Mutex<client::Client>);
 
 impl ServerClient {
     fn call(&self, py: Python<'_>, kind: Kind, body: &[u8]) -> PyResult<String> {
-        enter(py, |tick| {
+        detached(py, |tick| {
             let (_, reply) = exclusive(&self.0, "connection")?.call(kind, body, tick)?;
             String::from_utf8(reply).map_err(|_| Error::internal("a reply that is not UTF-8"))
         })
@@ -107,7 +107,7 @@ impl ServerClient {
     #[pyo3(signature = (socket_path, *, log = "", timeout_seconds = 30.0))]
     fn new(py: Python<'_>, socket_path: String, log: &str, timeout_seconds: f64) -> PyResult<Self> {
         let settings = settings(socket_path, log, timeout_seconds, u64::MAX);
-        enter(py, |tick| client::Client::connect(settings, tick)).map(|c| Self(Mutex::new(c)))
+        detached(py, |tick| client::Client::connect(settings, tick)).map(|c| Self(Mutex::new(c)))
     }
 
     fn ping(&self, py: Python<'_>) -> PyResult<()> {

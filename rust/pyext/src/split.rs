@@ -1,7 +1,7 @@
 //! The map side as Python sees it. Owns: signatures; the work is `fastchangelog_core::state::split`'s.
 
-use crate::border::ForeignBatches;
-use crate::gate::{enter, exclusive, raise};
+use crate::arrow_interface::ForeignBatches;
+use crate::detached::{detached, exclusive, raise};
 use fastchangelog_core::state::aggregate::{AggPlan, AggSpec};
 use fastchangelog_core::state::split;
 use pyo3::prelude::*;
@@ -32,7 +32,7 @@ impl Splitter {
     }
 
     fn push<'py>(&self, py: Python<'py>, batch: ForeignBatches) -> PyResult<Payloads<'py>> {
-        let payloads = enter(py, |_| {
+        let payloads = detached(py, |_| {
             let mut splitter = exclusive(&self.0, "splitter")?;
             let mut payloads = Vec::new();
             for batch in batch.iter() {
@@ -46,7 +46,7 @@ impl Splitter {
     }
 
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Payloads<'py>> {
-        let payloads = enter(py, |_| exclusive(&self.0, "splitter")?.finish())?;
+        let payloads = detached(py, |_| exclusive(&self.0, "splitter")?.finish())?;
         Ok(to_python(py, &payloads))
     }
 }
@@ -58,5 +58,5 @@ fn to_python<'py>(py: Python<'py>, payloads: &[(u32, Vec<u8>)]) -> Payloads<'py>
 /// Checks a specification where the query is built, before any task runs.
 #[pyfunction]
 pub(crate) fn spec_check(py: Python<'_>, spec: &str) -> PyResult<()> {
-    enter(py, |_| AggSpec::from_json(spec).and_then(|spec| AggPlan::new(&spec)).map(drop))
+    detached(py, |_| AggSpec::from_json(spec).and_then(|spec| AggPlan::new(&spec)).map(drop))
 }

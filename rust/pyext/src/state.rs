@@ -1,16 +1,17 @@
-//! Keyed state in process as Python sees it. Owns: signatures; the work is `fastchangelog_core::local`'s.
+//! Keyed embedded state as Python sees it. Owns: signatures; the work is `fastchangelog_core::embedded`'s.
 
+use crate::detached::{ProcessBound, detached, exclusive, raise};
 use crate::fork::let_children_exit;
-use crate::futures::{Bell, Make, settle_later};
-use crate::gate::{Kept, enter, exclusive, raise};
+use crate::futures::{CoalescedCallback, Make, resolve_later};
 use crate::options::all_metrics;
 use crate::provider::provider;
-use crate::savepoint::{SavepointFolder, save, store_of};
+use crate::savepoint_folder::{SavepointFolder, save, store_of};
 use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::config::Options;
+use fastchangelog_core::embedded::{self, OpenEmbedded};
+use fastchangelog_core::environment::Environment;
 use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::format::{decode_handle, encode_handle};
-use fastchangelog_core::local::{self, Ground, OpenLocal};
 use fastchangelog_core::metrics::SharedMetrics;
 use fastchangelog_core::model::ShardHandle;
 use fastchangelog_core::store::Store;
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex};
 
 const STATE: &str = "state";
 
-/// A checkpoint of a state in process.
+/// A checkpoint of an embedded state.
 #[pyclass(frozen, eq, hash, module = "fastchangelog._internal")]
 #[derive(PartialEq, Eq)]
 pub(crate) struct StateHandle(ShardHandle);
@@ -80,10 +81,10 @@ impl StateHandle {
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct LocalState(Kept<Arc<local::LocalState>>);
+pub(crate) struct LocalState(ProcessBound<Arc<embedded::EmbeddedState>>);
 
 impl LocalState {
-    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&Arc<local::LocalState>> {
+    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&Arc<embedded::EmbeddedState>> {
         self.0.get(STATE).map_err(|e| raise(py, &e))
     }
 }
@@ -107,21 +108,21 @@ impl LocalState {
     ) -> PyResult<Self> {
         let handle = handle.map(|handle| handle.0.clone());
         let savepoint = savepoint.map(|folder| store_of(&folder));
-        let state = enter(py, |tick| {
+        let state = detached(py, |tick| {
             let points = std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default();
-            let ground = Ground {
+            let environment = Environment {
                 clock: SystemClock::shared(),
                 metrics: SharedMetrics::default(),
                 failpoints: Failpoints::parse(&points)?,
             };
             let options = Options::for_local(&options)?;
-            let provider = provider.map(|ask| self::provider(ask, &ground.clock));
-            let (metrics, failpoints) = (Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints));
+            let provider = provider.map(|ask| self::provider(ask, &environment.clock));
+            let (metrics, failpoints) = (Arc::clone(&environment.metrics), Arc::clone(&environment.failpoints));
             let root = Store::open_with(uri, &storage_options, provider, &options, metrics, failpoints)?;
-            let request = OpenLocal { root, name, handle, read_only, create, savepoint, options, local_dir: None };
-            local::LocalState::open(request, &ground, tick)
+            let request = OpenEmbedded { root, name, handle, read_only, create, savepoint, options, local_dir: None };
+            embedded::EmbeddedState::open(request, &environment, tick)
         })?;
-        let opened = Self(Kept::new(Arc::new(state)));
+        let opened = Self(ProcessBound::new(Arc::new(state)));
         let_children_exit(py)?;
         Ok(opened)
     }
@@ -146,7 +147,7 @@ impl LocalState {
     }
 
     fn newest(&self, py: Python<'_>) -> PyResult<Option<StateHandle>> {
-        let newest = enter(py, |_| Ok(self.0.get(STATE)?.newest()))?;
+        let newest = detached(py, |_| Ok(self.0.get(STATE)?.newest()))?;
         Ok(newest.map(StateHandle))
     }
 
@@ -158,31 +159,31 @@ impl LocalState {
         format: &str,
         scratch: PathBuf,
     ) -> PyResult<()> {
-        enter(py, |tick| save(self.0.get(STATE)?, handle, to, format, &scratch, tick))
+        detached(py, |tick| save(self.0.get(STATE)?, handle, to, format, &scratch, tick))
     }
 
     fn begin_checkpoint(&self, py: Python<'_>, settle: Py<PyAny>) -> PyResult<()> {
-        enter(py, |tick| {
+        detached(py, |tick| {
             let done = move |result: Result<ShardHandle>| {
                 let make = |handle| -> Make { Box::new(|py| Ok(Py::new(py, StateHandle(handle))?.into_any())) };
-                settle_later(settle, result.map(make));
+                resolve_later(settle, result.map(make));
             };
             self.0.get(STATE)?.begin_checkpoint(Box::new(done), tick)
         })
     }
 
     fn progress(&self, py: Python<'_>) -> PyResult<(u64, usize, u64)> {
-        let found = enter(py, |_| Ok(self.0.get(STATE)?.progress()))?;
+        let found = detached(py, |_| Ok(self.0.get(STATE)?.replay_debt()))?;
         Ok((found.log_bytes, found.segments, found.state_bytes))
     }
 
     fn begin_materialize(&self, py: Python<'_>) -> PyResult<Option<StateMaterialization>> {
-        let begun = enter(py, |_| self.0.get(STATE)?.begin_materialize())?;
-        Ok(begun.map(|run| StateMaterialization(Kept::new(run))))
+        let begun = detached(py, |_| self.0.get(STATE)?.begin_materialize())?;
+        Ok(begun.map(|run| StateMaterialization(ProcessBound::new(run))))
     }
 
     fn on_event(&self, py: Python<'_>, call: Py<PyAny>) -> PyResult<()> {
-        let bell = Bell::new(call);
+        let bell = CoalescedCallback::new(call);
         self.here(py)?.on_event(Box::new(move || bell.ask()));
         Ok(())
     }
@@ -193,7 +194,7 @@ impl LocalState {
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             // A forked child has none of the threads that a close would wait for.
             if let Ok(state) = self.0.get(STATE) {
                 state.close();
@@ -203,30 +204,30 @@ impl LocalState {
     }
 }
 
-/// A materialization of a state in process.
+/// A materialization of an embedded state.
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct StateMaterialization(Kept<local::Materialization>);
+pub(crate) struct StateMaterialization(ProcessBound<embedded::Materialization>);
 
 const RUN: &str = "materialization";
 
 #[pymethods]
 impl StateMaterialization {
     fn start(&self, py: Python<'_>, settle: Py<PyAny>) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             let ran = move |result: Result<()>| {
                 let make = |()| -> Make { Box::new(|py| Ok(py.None())) };
-                settle_later(settle, result.map(make));
+                resolve_later(settle, result.map(make));
             };
             self.0.get(RUN)?.start(Box::new(ran))
         })
     }
 
     fn complete(&self, py: Python<'_>) -> PyResult<()> {
-        enter(py, |_| self.0.get(RUN)?.complete())
+        detached(py, |_| self.0.get(RUN)?.complete())
     }
 
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        enter(py, |_| {
+        detached(py, |_| {
             self.0.get(RUN)?.abort(reason);
             Ok(())
         })
@@ -234,11 +235,11 @@ impl StateMaterialization {
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct StateScan(Kept<Mutex<local::Scan>>);
+pub(crate) struct StateScan(ProcessBound<Mutex<embedded::Scan>>);
 
 impl StateScan {
-    pub(crate) fn new(scan: local::Scan) -> Self {
-        Self(Kept::new(Mutex::new(scan)))
+    pub(crate) fn new(scan: embedded::Scan) -> Self {
+        Self(ProcessBound::new(Mutex::new(scan)))
     }
 }
 
@@ -249,7 +250,7 @@ impl StateScan {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let next = enter(py, |_| exclusive(self.0.get("scan")?, "scan")?.next().transpose())?;
+        let next = detached(py, |_| exclusive(self.0.get("scan")?, "scan")?.next().transpose())?;
         match next {
             Some(batch) => PyRecordBatch::new(batch).into_pyarrow(py),
             None => Err(PyStopIteration::new_err(())),

@@ -1,11 +1,11 @@
-//! States of values, maps, lists and aggregates as Python sees them. Owns: signatures; the work is `fastchangelog_core::local`'s.
+//! States of values, maps, lists and aggregates as Python sees them. Owns: signatures; the work is `fastchangelog_core::embedded`'s.
 
-use crate::border::{ForeignArray, text};
-use crate::gate::{Kept, enter};
+use crate::arrow_interface::{ForeignArray, text};
+use crate::detached::{ProcessBound, detached};
 use crate::state::{LocalState, StateScan};
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, Schema};
-use fastchangelog_core::local;
+use fastchangelog_core::embedded;
 use fastchangelog_core::state::typed::{KeyRange, TypedEntries};
 use fastchangelog_core::{Error, Result};
 use pyo3::prelude::*;
@@ -53,47 +53,47 @@ impl Bounds {
 fn scan_of(
     py: Python<'_>,
     bounds: [Option<ForeignArray>; 3],
-    make: impl FnOnce(&Bounds) -> Result<local::Scan> + Send,
+    make: impl FnOnce(&Bounds) -> Result<embedded::Scan> + Send,
 ) -> PyResult<StateScan> {
     let bounds = Bounds::of(py, bounds)?;
-    enter(py, |_| make(&bounds)).map(StateScan::new)
+    detached(py, |_| make(&bounds)).map(StateScan::new)
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct ValueState(Kept<local::ValueState>);
+pub(crate) struct ValueState(ProcessBound<embedded::ValueState>);
 
 #[pymethods]
 impl ValueState {
     #[new]
     fn new(py: Python<'_>, state: PyRef<'_, LocalState>, name: &str, schema: PySchema) -> PyResult<Self> {
         let (schema, state) = (schema.into_inner(), state.here(py)?);
-        let made = enter(py, |_| {
+        let made = detached(py, |_| {
             let [key, value] = types(&schema)?;
             state.value_state(name, key, value)
         })?;
-        Ok(Self(Kept::new(made)))
+        Ok(Self(ProcessBound::new(made)))
     }
 
     fn get(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
         let keys = text(py, &keys)?;
-        let found = enter(py, |_| self.0.get(VALUE)?.get(&keys))?;
+        let found = detached(py, |_| self.0.get(VALUE)?.get(&keys))?;
         to_python(py, found)
     }
 
     fn contains(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
         let keys = text(py, &keys)?;
-        let found = enter(py, |_| self.0.get(VALUE)?.contains(&keys))?;
+        let found = detached(py, |_| self.0.get(VALUE)?.contains(&keys))?;
         to_python(py, Arc::new(found) as Arc<dyn Array>)
     }
 
     fn put(&self, py: Python<'_>, keys: ForeignArray, values: ForeignArray) -> PyResult<()> {
         let (keys, values) = (text(py, &keys)?, text(py, &values)?);
-        enter(py, |_| self.0.get(VALUE)?.put(&keys, &values))
+        detached(py, |_| self.0.get(VALUE)?.put(&keys, &values))
     }
 
     fn delete(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<()> {
         let keys = text(py, &keys)?;
-        enter(py, |_| self.0.get(VALUE)?.delete(&keys))
+        detached(py, |_| self.0.get(VALUE)?.delete(&keys))
     }
 
     #[pyo3(signature = (start, end, prefix, batch_size))]
@@ -113,50 +113,50 @@ impl ValueState {
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct MapState(Kept<local::MapState>);
+pub(crate) struct MapState(ProcessBound<embedded::MapState>);
 
 #[pymethods]
 impl MapState {
     #[new]
     fn new(py: Python<'_>, state: PyRef<'_, LocalState>, name: &str, schema: PySchema) -> PyResult<Self> {
         let (schema, state) = (schema.into_inner(), state.here(py)?);
-        let made = enter(py, |_| {
+        let made = detached(py, |_| {
             let [key, map_key, value] = types(&schema)?;
             state.map_state(name, key, map_key, value)
         })?;
-        Ok(Self(Kept::new(made)))
+        Ok(Self(ProcessBound::new(made)))
     }
 
     fn get(&self, py: Python<'_>, keys: ForeignArray, map_keys: ForeignArray) -> PyResult<Py<PyAny>> {
         let (keys, map_keys) = (text(py, &keys)?, text(py, &map_keys)?);
-        let found = enter(py, |_| self.0.get(MAP)?.get(&keys, &map_keys))?;
+        let found = detached(py, |_| self.0.get(MAP)?.get(&keys, &map_keys))?;
         to_python(py, found)
     }
 
     fn contains(&self, py: Python<'_>, keys: ForeignArray, map_keys: ForeignArray) -> PyResult<Py<PyAny>> {
         let (keys, map_keys) = (text(py, &keys)?, text(py, &map_keys)?);
-        let found = enter(py, |_| self.0.get(MAP)?.contains(&keys, &map_keys))?;
+        let found = detached(py, |_| self.0.get(MAP)?.contains(&keys, &map_keys))?;
         to_python(py, Arc::new(found) as Arc<dyn Array>)
     }
 
     fn put(&self, py: Python<'_>, keys: ForeignArray, map_keys: ForeignArray, values: ForeignArray) -> PyResult<()> {
         let (keys, map_keys, values) = (text(py, &keys)?, text(py, &map_keys)?, text(py, &values)?);
-        enter(py, |_| self.0.get(MAP)?.put(&keys, &map_keys, &values))
+        detached(py, |_| self.0.get(MAP)?.put(&keys, &map_keys, &values))
     }
 
     fn delete(&self, py: Python<'_>, keys: ForeignArray, map_keys: ForeignArray) -> PyResult<()> {
         let (keys, map_keys) = (text(py, &keys)?, text(py, &map_keys)?);
-        enter(py, |_| self.0.get(MAP)?.delete(&keys, &map_keys))
+        detached(py, |_| self.0.get(MAP)?.delete(&keys, &map_keys))
     }
 
     fn clear(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<()> {
         let keys = text(py, &keys)?;
-        enter(py, |_| self.0.get(MAP)?.clear(&keys))
+        detached(py, |_| self.0.get(MAP)?.clear(&keys))
     }
 
     fn lengths(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
         let keys = text(py, &keys)?;
-        let found = enter(py, |_| self.0.get(MAP)?.lengths(&keys))?;
+        let found = detached(py, |_| self.0.get(MAP)?.lengths(&keys))?;
         to_python(py, Arc::new(found) as Arc<dyn Array>)
     }
 
@@ -183,50 +183,50 @@ impl MapState {
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct ListState(Kept<local::ListState>);
+pub(crate) struct ListState(ProcessBound<embedded::ListState>);
 
 #[pymethods]
 impl ListState {
     #[new]
     fn new(py: Python<'_>, state: PyRef<'_, LocalState>, name: &str, schema: PySchema) -> PyResult<Self> {
         let (schema, state) = (schema.into_inner(), state.here(py)?);
-        let made = enter(py, |_| {
+        let made = detached(py, |_| {
             let [key, value] = types(&schema)?;
             state.list_state(name, key, value)
         })?;
-        Ok(Self(Kept::new(made)))
+        Ok(Self(ProcessBound::new(made)))
     }
 
     fn get(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
         let keys = text(py, &keys)?;
-        let found = enter(py, |_| self.0.get(LIST)?.get(&keys))?;
+        let found = detached(py, |_| self.0.get(LIST)?.get(&keys))?;
         to_python(py, found)
     }
 
     fn lengths(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
         let keys = text(py, &keys)?;
-        let found = enter(py, |_| self.0.get(LIST)?.lengths(&keys))?;
+        let found = detached(py, |_| self.0.get(LIST)?.lengths(&keys))?;
         to_python(py, Arc::new(found) as Arc<dyn Array>)
     }
 
     fn append(&self, py: Python<'_>, keys: ForeignArray, values: ForeignArray) -> PyResult<()> {
         let (keys, values) = (text(py, &keys)?, text(py, &values)?);
-        enter(py, |_| self.0.get(LIST)?.append(&keys, &values))
+        detached(py, |_| self.0.get(LIST)?.append(&keys, &values))
     }
 
     fn extend(&self, py: Python<'_>, keys: ForeignArray, lists: ForeignArray) -> PyResult<()> {
         let (keys, lists) = (text(py, &keys)?, text(py, &lists)?);
-        enter(py, |_| self.0.get(LIST)?.extend(&keys, &lists))
+        detached(py, |_| self.0.get(LIST)?.extend(&keys, &lists))
     }
 
     fn put(&self, py: Python<'_>, keys: ForeignArray, lists: ForeignArray) -> PyResult<()> {
         let (keys, lists) = (text(py, &keys)?, text(py, &lists)?);
-        enter(py, |_| self.0.get(LIST)?.put(&keys, &lists))
+        detached(py, |_| self.0.get(LIST)?.put(&keys, &lists))
     }
 
     fn clear(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<()> {
         let keys = text(py, &keys)?;
-        enter(py, |_| self.0.get(LIST)?.clear(&keys))
+        detached(py, |_| self.0.get(LIST)?.clear(&keys))
     }
 
     #[pyo3(signature = (start, end, prefix, batch_size))]
@@ -246,7 +246,7 @@ impl ListState {
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct AggregatingState(Kept<local::AggregatingState>);
+pub(crate) struct AggregatingState(ProcessBound<embedded::AggregatingState>);
 
 #[pymethods]
 impl AggregatingState {
@@ -260,41 +260,41 @@ impl AggregatingState {
         ansi: bool,
     ) -> PyResult<Self> {
         let (schema, state) = (schema.into_inner(), state.here(py)?);
-        let made = enter(py, |_| {
+        let made = detached(py, |_| {
             let [key, rows] = types(&schema)?;
-            let calls: Vec<local::Call> = serde_json::from_str(calls).map_err(Error::internal)?;
+            let calls: Vec<embedded::AggregateCall> = serde_json::from_str(calls).map_err(Error::internal)?;
             state.aggregating_state(name, (key, rows), &calls, ansi)
         })?;
-        Ok(Self(Kept::new(made)))
+        Ok(Self(ProcessBound::new(made)))
     }
 
     fn result_schema(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let result = enter(py, |_| Ok(self.0.get(AGGREGATING)?.result_type().clone()))?;
+        let result = detached(py, |_| Ok(self.0.get(AGGREGATING)?.result_type().clone()))?;
         let field = arrow_schema::Field::new("value", result, true);
         Ok(PySchema::new(Arc::new(Schema::new(vec![field]))).into_pyarrow(py)?.unbind())
     }
 
     fn get(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
         let keys = text(py, &keys)?;
-        let found = enter(py, |_| self.0.get(AGGREGATING)?.get(&keys))?;
+        let found = detached(py, |_| self.0.get(AGGREGATING)?.get(&keys))?;
         to_python(py, found)
     }
 
     fn contains(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {
         let keys = text(py, &keys)?;
-        let found = enter(py, |_| self.0.get(AGGREGATING)?.contains(&keys))?;
+        let found = detached(py, |_| self.0.get(AGGREGATING)?.contains(&keys))?;
         to_python(py, Arc::new(found) as Arc<dyn Array>)
     }
 
     #[pyo3(signature = (keys, rows))]
     fn add(&self, py: Python<'_>, keys: ForeignArray, rows: Option<ForeignArray>) -> PyResult<()> {
         let (keys, rows) = (text(py, &keys)?, optional(py, rows)?);
-        enter(py, |_| self.0.get(AGGREGATING)?.add(&keys, rows.as_ref()))
+        detached(py, |_| self.0.get(AGGREGATING)?.add(&keys, rows.as_ref()))
     }
 
     fn clear(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<()> {
         let keys = text(py, &keys)?;
-        enter(py, |_| self.0.get(AGGREGATING)?.clear(&keys))
+        detached(py, |_| self.0.get(AGGREGATING)?.clear(&keys))
     }
 
     #[pyo3(signature = (start, end, prefix, batch_size))]

@@ -1,7 +1,7 @@
 //! A folder of objects as Python's sweep sees it. Owns: signatures, and what a sweep must know of a manifest or an index
 //! as JSON; requests are the core's.
 
-use crate::gate::{Owner, enter};
+use crate::detached::{Owner, detached};
 use fastchangelog_core::config::Options;
 use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::format::{decode_head, decode_manifest, decode_note, decode_segment_index};
@@ -28,7 +28,7 @@ impl ObjectFolder {
     where
         F: Future<Output = Result<T>> + Send,
     {
-        enter(py, |_| {
+        detached(py, |_| {
             self.owner.check(WHAT)?;
             self.runtime.block_on(work(self.store.clone()))
         })
@@ -44,7 +44,7 @@ impl ObjectFolder {
         options: BTreeMap<String, String>,
         storage_options: BTreeMap<String, String>,
     ) -> PyResult<Self> {
-        enter(py, |_| {
+        detached(py, |_| {
             let points = Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default())?;
             let options = Options::from_map(&options)?;
             let store = store::Store::open(uri, &storage_options, &options, SharedMetrics::default(), points)?;
@@ -100,7 +100,7 @@ pub(crate) fn object_type(name: &str) -> Option<&'static str> {
 /// A base's manifest as JSON: its ids, and the objects that it names.
 #[pyfunction]
 pub(crate) fn manifest_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
-    enter(py, |_| {
+    detached(py, |_| {
         let manifest = decode_manifest(name, data)?;
         // Small files share an object.
         let objects: BTreeSet<&str> = manifest.files.iter().map(|file| file.object.name.as_str()).collect();
@@ -117,7 +117,7 @@ pub(crate) fn manifest_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult
 /// The segments that an index object lists, as JSON.
 #[pyfunction]
 pub(crate) fn segment_index_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
-    enter(py, |_| {
+    detached(py, |_| {
         let segments = decode_segment_index(name, data)?;
         let rows: Vec<_> = segments.iter().map(|s| (s.version.to_string(), &s.object.name)).collect();
         serde_json::to_string(&rows).map_err(Error::internal)
@@ -127,13 +127,13 @@ pub(crate) fn segment_index_json(py: Python<'_>, name: &str, data: &[u8]) -> PyR
 /// A folder's note as JSON, without its format and its checksum.
 #[pyfunction]
 pub(crate) fn folder_note_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
-    enter(py, |_| serde_json::to_string(&decode_note(name, data)?).map_err(Error::internal))
+    detached(py, |_| serde_json::to_string(&decode_note(name, data)?).map_err(Error::internal))
 }
 
-/// A head of a state in process as JSON.
+/// A head of an embedded state as JSON.
 #[pyfunction]
 pub(crate) fn head_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
-    enter(py, |_| {
+    detached(py, |_| {
         let head = decode_head(name, data)?;
         let handle = serde_json::to_string(&head.handle).map_err(Error::internal)?;
         Ok(format!(r#"{{"number":{},"epoch":{},"handle":{handle}}}"#, head.number, head.epoch))

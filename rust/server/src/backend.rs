@@ -21,7 +21,7 @@ pub trait Backend: Send + Sync + 'static {
     fn begin_materialize(&self, shard: &str) -> Result<Option<Box<dyn MaterializeBackend>>>;
     /// All counters by name.
     fn metrics(&self) -> BTreeMap<String, u64>;
-    /// Closes shards that nobody opened for a while.
+    /// Closes shards that were not opened for a while.
     fn close_idle(&self);
     /// Ends everything; later calls give errors of kind `Closed`.
     fn close(&self);

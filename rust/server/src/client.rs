@@ -13,15 +13,13 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::reader::StreamDecoder;
 use arrow_schema::SchemaRef;
+use fastchangelog_core::clock::Tick;
 use fastchangelog_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-/// Called while waiting; an error ends the wait.
-pub type Tick<'a> = &'a dyn Fn() -> Result<()>;
 
 const TICK: Duration = Duration::from_millis(100);
 

@@ -27,7 +27,7 @@ mod session;
 mod shared;
 
 pub use backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
-pub use client::{Client, ClientSettings, SessionClient, Tick};
+pub use client::{Client, ClientSettings, SessionClient};
 pub use server::{Server, ServerSettings};
 
 /// The package's version: both ends of a connection must have the same.

@@ -20,7 +20,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// A log file holds at most this much; with its one predecessor, twice as much is on disk.
 pub const MAX_LOG_BYTES: u64 = 8 << 20;
 
-/// An append-only file that starts anew when it is full. Clones share it.
+/// An append-only file that starts again when it is full. Clones share it.
 #[derive(Clone)]
 pub struct LogFile {
     inner: Arc<Mutex<Inner>>,

@@ -54,7 +54,7 @@ pub fn start(settings: &str) -> Result<Server> {
         max_connections: options.max_sessions,
         max_message: options.max_message_size,
     };
-    // Before anybody can connect: whoever was answered finds this line.
+    // Before any client can connect: every served client finds this line.
     log.event("INFO", "started", json!({"pid": std::process::id(), "facts": settings.labels}));
     let engine = Engine::start(EngineConfig {
         local_dir: settings.data_dir,

@@ -1,4 +1,4 @@
-//! The listener: who may connect, how many, and how it all ends.
+//! The listener: access, the bound on connections, and the shutdown.
 //!
 //! Owns: the socket's rights, the accept loop, one thread per connection up to a bound.
 //! Does not own: frames (`session`), what connections share (`shared`), the process's life (Python), shards (the
@@ -109,7 +109,7 @@ impl Server {
         self.shared.connections.lock().open.len()
     }
 
-    /// How long nobody has been connected; zero while somebody is.
+    /// Time since the last connection ended; zero while one is open.
     pub fn idle(&self) -> Duration {
         let connections = self.shared.connections.lock();
         if connections.open.is_empty() { connections.idle_since.elapsed() } else { Duration::ZERO }
@@ -125,14 +125,14 @@ impl Server {
         &self.shared.log
     }
 
-    /// Stops accepting, ends every connection (their sessions abort), closes the backend. Waits at most `patience`
+    /// Stops accepting, ends every connection (their sessions abort), closes the backend. Waits at most `timeout`
     /// for the threads; true when all have ended. Safe to call again.
-    pub fn stop(&self, patience: Duration) -> bool {
+    pub fn stop(&self, timeout: Duration) -> bool {
         if !self.shared.stopping.swap(true, Ordering::AcqRel) {
             let _ = std::fs::remove_file(&self.socket);
             let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
         }
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         if let Some(thread) = self.accept.lock().take() {
             let _ = thread.join();
         }

@@ -435,7 +435,7 @@ fn a_policy_is_kept_while_its_shard_is_being_opened() {
     std::thread::scope(|scope| {
         let opened = scope.spawn(|| SessionClient::open(settings(&world), &request, &quiet));
         begun.1.recv().unwrap();
-        // The store is slow: whoever asks for the shards meanwhile does not see this one.
+        // The store is slow: a request for the shards meanwhile does not show this one.
         assert_eq!(world.server.shards().len(), 1);
         go.0.send(()).unwrap();
         opened.join().unwrap().unwrap();

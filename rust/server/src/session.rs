@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. a connection has at most one session; when it ends without a commit, the session is dropped: an abort;
-//! 2. after the first error nothing reaches the backend any more, payloads on their way are read and thrown away;
+//! 2. after the first error nothing reaches the backend any more, payloads in flight are read and discarded;
 //! 3. a backend that panics fails its own connection only.
 
 use crate::backend::{ResultStream, SessionBackend};
@@ -283,7 +283,7 @@ impl Connection<'_> {
         self.shared.log.event(level, "session", fields);
     }
 
-    /// Drops the session (an abort unless it was committed) and waits for a commit on its way.
+    /// Drops the session (an abort unless it was committed) and waits for a running commit.
     fn finish(&mut self) {
         let unfinished = matches!(self.phase, Phase::Open(_) | Phase::Finished(_) | Phase::Committing(_));
         if let Phase::Committing(thread) = std::mem::replace(&mut self.phase, Phase::Idle) {

@@ -1,6 +1,6 @@
 //! What all connections of a server share.
 //!
-//! Owns: the flags of its end, the open connections, the policies that queries ask for, the register of failed shards.
+//! Owns: the flags of its end, the open connections, the policies that queries ask for, the registry of failed shards.
 //! Does not own: the listener (`server`), frames (`session`), shards (the backend).
 
 use crate::backend::Backend;
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) shutdown: AtomicBool,
     pub(crate) wake: OwnedFd,
     pub(crate) connections: Mutex<Connections>,
-    pub(crate) registry: Mutex<Registry>,
+    pub(crate) registry: Mutex<PolicyRegistry>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -47,20 +47,20 @@ pub(crate) struct Connections {
     pub(crate) idle_since: Instant,
 }
 
-/// What the policy needs to know of each state, and which shards must fail their job.
+/// The policy options of each state, and the shards that must fail their job.
 #[derive(Default)]
-pub(crate) struct Registry {
+pub(crate) struct PolicyRegistry {
     policies: HashMap<String, Policy>,
-    /// Counts what happens to policies.
-    moves: u64,
-    failed: HashMap<String, Failed>,
+    /// Counts changes of policies.
+    generation: u64,
+    failed: HashMap<String, ShardFailure>,
 }
 
 /// Why a shard must fail its job.
 #[derive(Default)]
-struct Failed {
+struct ShardFailure {
     message: String,
-    /// Sessions that were told so.
+    /// Sessions refused for it.
     refused: u64,
 }
 
@@ -68,13 +68,13 @@ struct Failed {
 #[derive(Default)]
 struct Policy {
     options: BTreeMap<String, String>,
-    /// Sessions under way to their shards, which no list shows yet.
+    /// Sessions that are opening their shards, which no list shows yet.
     opening: u64,
-    /// The move at which a session began or ended its opening.
-    moved: u64,
+    /// The generation at which a session began or ended its opening.
+    generation: u64,
 }
 
-/// A session on its way to its shard: until this is dropped, the policy that it brought is kept.
+/// A session that is opening its shard: until this is dropped, its policy is kept.
 #[must_use]
 pub(crate) struct Opening<'a> {
     shared: &'a Shared,
@@ -87,11 +87,11 @@ impl Drop for Opening<'_> {
     }
 }
 
-impl Registry {
+impl PolicyRegistry {
     fn touch(&mut self, key: &str) -> &mut Policy {
-        self.moves += 1;
+        self.generation += 1;
         let policy = self.policies.entry(key.to_owned()).or_default();
-        policy.moved = self.moves;
+        policy.generation = self.generation;
         policy
     }
 }
@@ -105,13 +105,13 @@ impl Shared {
     }
 
     pub(crate) fn shards(&self) -> Vec<Value> {
-        let before = self.registry.lock().moves;
+        let before = self.registry.lock().generation;
         let mut shards = self.backend.shards();
         let mut registry = self.registry.lock();
         // The registry is bounded by the live shards: what belongs to none of them is forgotten. A shard that is still
         // being opened, or was when the list was made, is not in the list.
         let live: std::collections::HashSet<String> = shards.iter().map(state_key).collect();
-        registry.policies.retain(|key, p| live.contains(key) || p.opening > 0 || p.moved > before);
+        registry.policies.retain(|key, p| live.contains(key) || p.opening > 0 || p.generation > before);
         let live: std::collections::HashSet<String> = shards.iter().map(shard_key).collect();
         registry.failed.retain(|key, _| live.contains(key));
         for shard in &mut shards {

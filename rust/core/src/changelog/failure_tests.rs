@@ -49,7 +49,7 @@ fn b10_a_throttled_append_can_be_interrupted() {
     w.inner.hold();
     append(&writer, 10);
     assert!(writer.append(0, &[1; 10]).unwrap());
-    let error = writer.relieve(&|| Err(Error::closed("interrupted"))).unwrap_err();
+    let error = writer.apply_backpressure(&|| Err(Error::closed("interrupted"))).unwrap_err();
     assert_eq!(error.message(), "interrupted");
     w.inner.release();
     assert_eq!(wait(&persist(&writer, 0, 1)).unwrap().size(), 20, "the append itself was done");
@@ -68,10 +68,10 @@ fn a16_x10_a_throttled_append_says_why_the_store_fails() {
     append(&writer, 10);
     w.settled_failures(1);
     assert!(writer.append(0, &[1; 10]).unwrap());
-    let error = writer.relieve(&|| Ok(())).unwrap_err();
+    let error = writer.apply_backpressure(&|| Ok(())).unwrap_err();
     assert!(error.is_retryable() && error.message().contains("cannot write"), "{error}");
     w.inner.heal();
-    writer.relieve(&|| Ok(())).unwrap();
+    writer.apply_backpressure(&|| Ok(())).unwrap();
     assert_eq!(wait(&persist(&writer, 0, 1)).unwrap().size(), 20, "nothing was lost");
 }
 
@@ -260,7 +260,7 @@ fn h08_an_aborted_checkpoint_takes_nothing_from_another_of_the_same_sets() {
 }
 
 #[test]
-fn a06_a_sweep_takes_what_nobody_names_and_nothing_young() {
+fn a06_a_sweep_deletes_unnamed_objects_and_nothing_young() {
     let w = world(&[]);
     let (one, two) = (w.writer("one"), w.writer("two"));
     append(&one, 10);
@@ -276,8 +276,8 @@ fn a06_a_sweep_takes_what_nobody_names_and_nothing_young() {
     w.clock.advance(Duration::from_secs(1 << 32));
     let dry = w.storage.sweep(std::slice::from_ref(&kept), grace, true).unwrap();
     assert_eq!((dry.deleted.len(), w.objects()), (1, 2));
-    let swept = w.storage.sweep(std::slice::from_ref(&kept), Duration::ZERO, false).unwrap();
-    assert_eq!((swept, w.objects()), (dry, 1));
+    let report = w.storage.sweep(std::slice::from_ref(&kept), Duration::ZERO, false).unwrap();
+    assert_eq!((report, w.objects()), (dry, 1));
     assert_eq!((w.alive(&kept), w.alive(&lost)), (1, 0));
     let foreign = ChangelogHandle { storage: "test://elsewhere".into(), ..kept };
     assert_eq!(w.storage.sweep(&[foreign], grace, false).unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -324,7 +324,7 @@ fn p2_any_order_of_writers_and_faults_gives_true_handles() {
                     let value = vec![rng.random::<u8>(); rng.random_range(0..120)];
                     if writer.append(group, &value).unwrap() {
                         // A failing store may be reported here; the append is done all the same.
-                        let _ = writer.relieve(&|| Ok(()));
+                        let _ = writer.apply_backpressure(&|| Ok(()));
                     }
                     logs[i].push((i32::from(group), value));
                 }
@@ -355,7 +355,7 @@ impl World {
         std::fs::read_dir(self.dir.path().join("copies")).unwrap().count()
     }
 
-    /// Uploads have ended, their copies included: the room is given back after both.
+    /// Uploads have ended, their copies included: permits are freed after both.
     fn copied(&self) {
         until("the copies", || {
             let metrics = self.storage.metrics();

@@ -2,23 +2,23 @@
 //!
 //! ```text
 //! Writer: append ─► buffer ─► ledger ─► LogWriter ─► store          Reader: handle ─► ranges / local copy ─► changes
-//!                               │ nobody needs a set any more
-//!                               └► Registry ─► deleted in the background; Storage::sweep finds what nobody counted
+//!                               │ a set is not needed any more
+//!                               └► Registry ─► deleted in the background; Storage::sweep finds uncounted objects
 //! ```
 //!
 //! Owns: wiring the stages, one object per process for all writers of a storage, and its close.
 //! Does not own: keyed state (`engine`), the stages.
 //!
-//! Semantics are those of Apache Flink's changelog storage (FLIP-158), with its faults cured.
+//! Semantics are those of Apache Flink's changelog storage (FLIP-158), with its faults fixed.
 
-mod copies;
-pub mod sweep;
+mod cache_dirs;
+pub mod gc;
 pub mod writer;
 
 use crate::clock::SharedClock;
 use crate::config::Options;
+use crate::environment::Environment;
 use crate::error::{Error, Result};
-use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
 use crate::model::ids::MAX_KEY_GROUPS;
 use crate::model::{KeyGroupRange, SetRef};
@@ -28,7 +28,7 @@ use crate::read::changes::ChangeReader;
 use crate::store::Store;
 use crate::store::transfer::start_io_threads;
 use crate::write::LogWriter;
-use crate::write::pool::BlockPool;
+use crate::write::block_pool::BlockPool;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::path::Path;
@@ -36,12 +36,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
 
-pub use writer::{Done, Tick, Writer};
+pub use writer::{HandleCallback, Writer};
 
 /// Memory that is kept for further sets, in sets of full size.
 const POOLED_SETS: u64 = 8;
-/// How long close waits for deletions that are under way.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long close waits for running deletions.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What all writers of a storage share.
 pub(crate) struct Shared {
@@ -102,41 +102,31 @@ pub struct ChangelogStorage {
     runtime: Mutex<Option<Runtime>>,
 }
 
-/// What a storage is made with, beside the folder and its options.
-#[derive(Clone)]
-pub struct Ground {
-    /// Time.
-    pub clock: SharedClock,
-    /// Counters.
-    pub metrics: SharedMetrics,
-    /// Failpoints.
-    pub failpoints: SharedFailpoints,
-}
-
 impl ChangelogStorage {
     /// A storage in the folder `store`. With a folder `local_dir`, copies of a remote store's objects are kept there: of
     /// what is uploaded (option `local_recovery`), and of what is read.
-    pub fn over(store: Store, options: Options, local_dir: Option<&Path>, ground: &Ground) -> Result<Self> {
+    pub fn over(store: Store, options: Options, local_dir: Option<&Path>, environment: &Environment) -> Result<Self> {
         let runtime = start_io_threads()?;
         let handle = runtime.handle().clone();
         let registry =
-            Registry::new(store.clone(), handle.clone(), Arc::clone(&ground.metrics), options.discard_threads);
+            Registry::new(store.clone(), handle.clone(), Arc::clone(&environment.metrics), options.discard_threads);
         let local = match local_dir.filter(|_| !store.is_local_file()) {
             Some(dir) => {
-                let cache = copies::open(dir, &options, &ground.metrics, &ground.clock)?;
+                let cache = cache_dirs::open(dir, &options, &environment.metrics, &environment.clock)?;
                 Some(Local { cache, registry: LocalRegistry::default() })
             }
             None => None,
         };
-        let twin = local.as_ref().filter(|_| options.local_recovery).map(|local| local.cache.twin(&store));
+        let local_copies =
+            local.as_ref().filter(|_| options.local_recovery).map(|local| local.cache.local_copies(&store));
         let log = LogWriter::new(
             store.clone(),
             &options,
             handle.clone(),
-            Arc::clone(&ground.clock),
-            Arc::clone(&ground.metrics),
-            Arc::clone(&ground.failpoints),
-            twin,
+            Arc::clone(&environment.clock),
+            Arc::clone(&environment.metrics),
+            Arc::clone(&environment.failpoints),
+            local_copies,
         )
         .counting(registry.clone());
         let shared = Shared {
@@ -147,8 +137,8 @@ impl ChangelogStorage {
             registry,
             local,
             runtime: handle,
-            metrics: Arc::clone(&ground.metrics),
-            clock: Arc::clone(&ground.clock),
+            metrics: Arc::clone(&environment.metrics),
+            clock: Arc::clone(&environment.clock),
             names: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared), runtime: Mutex::new(Some(runtime)) })
@@ -206,7 +196,7 @@ impl ChangelogStorage {
         }
         let shared = &self.shared;
         let cache = match cache_dir {
-            Some(dir) => Some(copies::open(dir, &shared.options, &shared.metrics, &shared.clock)?),
+            Some(dir) => Some(cache_dirs::open(dir, &shared.options, &shared.metrics, &shared.clock)?),
             None => shared.local.as_ref().map(|local| Arc::clone(&local.cache)),
         };
         Ok(ChangeReader::new(
@@ -223,7 +213,7 @@ impl ChangelogStorage {
         &self.shared.runtime
     }
 
-    /// Ends all writers: what was not persisted is lost, pending persists end with an error. What is under way gets
+    /// Ends all writers: what was not persisted is lost, pending persists end with an error. What is in progress gets
     /// some seconds to end. Twice is fine.
     pub fn close(&self) {
         self.shared.log.close();
@@ -234,8 +224,8 @@ impl ChangelogStorage {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let _ = runtime.block_on(async { tokio::time::timeout(CLOSE_PATIENCE, settled).await });
-        runtime.shutdown_timeout(CLOSE_PATIENCE);
+        let _ = runtime.block_on(async { tokio::time::timeout(CLOSE_TIMEOUT, settled).await });
+        runtime.shutdown_timeout(CLOSE_TIMEOUT);
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Instant;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(super) struct World {
     pub(super) inner: Arc<FaultStore>,
@@ -37,19 +37,22 @@ pub(super) fn world_with(pairs: &[(&str, &str)], copies: bool) -> World {
 
 fn world_over(inner: Arc<FaultStore>, options: Options, copies: bool) -> World {
     let clock = ManualClock::at(1_000_000_000_000);
-    let ground =
-        Ground { clock: Arc::clone(&clock) as _, metrics: SharedMetrics::default(), failpoints: Failpoints::none() };
+    let environment = Environment {
+        clock: Arc::clone(&clock) as _,
+        metrics: SharedMetrics::default(),
+        failpoints: Failpoints::none(),
+    };
     let store = Store::from_object_store(
         Arc::clone(&inner) as _,
         "root",
         "test://bucket/root",
         &options,
-        Arc::clone(&ground.metrics),
-        Arc::clone(&ground.failpoints),
+        Arc::clone(&environment.metrics),
+        Arc::clone(&environment.failpoints),
     );
     let dir = tempfile::tempdir().unwrap();
     let local = copies.then(|| dir.path().join("copies"));
-    let storage = ChangelogStorage::over(store, options, local.as_deref(), &ground).unwrap();
+    let storage = ChangelogStorage::over(store, options, local.as_deref(), &environment).unwrap();
     World { inner, storage, clock, dir }
 }
 
@@ -60,14 +63,14 @@ pub(super) fn groups(end: u16) -> KeyGroupRange {
 pub(super) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not happen");
+        assert!(start.elapsed() < TEST_TIMEOUT, "{what} did not happen");
         std::thread::yield_now();
     }
 }
 
 pub(super) fn append(writer: &Writer, bytes: usize) {
     if writer.append(0, &vec![7; bytes]).unwrap() {
-        writer.relieve(&|| Ok(())).unwrap();
+        writer.apply_backpressure(&|| Ok(())).unwrap();
     }
 }
 
@@ -78,7 +81,7 @@ pub(super) fn persist(writer: &Writer, from: SequenceNumber, checkpoint: u64) ->
 }
 
 pub(super) fn wait(persist: &Persist) -> Result<ChangelogHandle> {
-    persist.recv_timeout(PATIENCE).expect("every persist ends")
+    persist.recv_timeout(TEST_TIMEOUT).expect("every persist ends")
 }
 
 impl World {
@@ -91,7 +94,7 @@ impl World {
         let Self { inner, storage, .. } = self;
         let options = storage.shared.options.clone();
         let runtime = storage.runtime.lock().take();
-        runtime.unwrap().shutdown_timeout(PATIENCE);
+        runtime.unwrap().shutdown_timeout(TEST_TIMEOUT);
         drop(storage);
         inner.heal();
         world_over(inner, options, false)

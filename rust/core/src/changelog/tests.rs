@@ -150,7 +150,7 @@ fn w12_files_of_a_later_checkpoint_survive_materialization_and_subsumption() {
     w.settled();
     assert_eq!(w.alive(&fourth), fourth.sets.len());
     assert_eq!(w.alive(&third), third.sets.len());
-    assert_eq!(w.alive(&second), 0, "nobody needs those any more");
+    assert_eq!(w.alive(&second), 0, "those are not needed any more");
     assert_eq!(w.read(&fourth).unwrap().len(), 3);
 }
 

@@ -1,27 +1,26 @@
 //! One writer of a plain changelog.
 //!
-//! Owns: the order of steps between append buffer, ledger, upload and registry, and waiting for room.
+//! Owns: the order of steps between append buffer, ledger, upload and registry, and waiting for a permit.
 //! Does not own: the steps themselves (`write::buffer`, `write::ledger`, `write`, `ownership`).
 //!
 //! Any thread may call it; calls take effect one after the other. Nothing here waits but an append that meets
 //! `max_in_flight`, and that wait can be interrupted.
 
 use super::Shared;
+use crate::clock::Tick;
 use crate::error::{Error, Result};
 use crate::format::byte_set::MAX_VALUE;
 use crate::model::{ChangelogHandle, KeyGroupRange, SequenceNumber, SetRef};
 use crate::write::buffer::AppendBuffer;
 use crate::write::ledger::{Effects, Ledger, Outcome};
-use crate::write::{Failed, JoinGuard, Landing, Parcel, Placed, Room};
+use crate::write::{InFlightPermit, JoinGuard, PendingSet, PersistCallback, PersistFailure, SetLocation};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Told once what became of a persist: the handle, or why there is none. Called from any thread.
-pub type Done = Box<dyn FnOnce(Result<ChangelogHandle>) + Send>;
-/// Called now and then during a wait; an error ends the wait.
-pub type Tick<'a> = &'a dyn Fn() -> Result<()>;
+/// Called once with the outcome of a persist: the handle, or the error. Called from any thread.
+pub type HandleCallback = Box<dyn FnOnce(Result<ChangelogHandle>) + Send>;
 
 /// Between two calls of a [`Tick`].
 const TICK: Duration = Duration::from_millis(50);
@@ -42,24 +41,24 @@ pub(super) struct Inner {
 
 struct State {
     buffer: AppendBuffer,
-    ledger: Ledger<Sealed>,
+    ledger: Ledger<SealedSet>,
     /// Announces the active set to the others that may share its object.
     guard: Option<JoinGuard>,
-    waiting: HashMap<u64, Done>,
+    waiting: HashMap<u64, HandleCallback>,
 }
 
 /// A sealed set as the ledger keeps it.
 #[derive(Debug)]
-struct Sealed {
-    parcel: Parcel,
+struct SealedSet {
+    pending: PendingSet,
     payload: u64,
 }
 
-/// What the state's change asks to be done outside its lock.
-struct Todo {
-    effects: Effects<Sealed>,
+/// Actions of a state change that run outside its lock.
+struct PendingActions {
+    effects: Effects<SealedSet>,
     guard: Option<JoinGuard>,
-    done: Vec<(Done, Result<ChangelogHandle>)>,
+    done: Vec<(HandleCallback, Result<ChangelogHandle>)>,
 }
 
 impl std::fmt::Debug for Writer {
@@ -90,7 +89,7 @@ impl Writer {
         self.inner.groups
     }
 
-    /// Appends a change of a key group to the active set. Never waits; true: call [`Writer::relieve`] now.
+    /// Appends a change of a key group to the active set. Never waits; true: call [`Writer::apply_backpressure`] now.
     #[inline]
     pub fn append(&self, key_group: u16, value: &[u8]) -> Result<bool> {
         let inner = &*self.inner;
@@ -117,7 +116,7 @@ impl Writer {
 
     /// Uploads the active set if it has reached `preemptive_persist_threshold`. Waits when `max_in_flight` is reached:
     /// without this, memory would not be bounded.
-    pub fn relieve(&self, tick: Tick<'_>) -> Result<()> {
+    pub fn apply_backpressure(&self, tick: Tick<'_>) -> Result<()> {
         let state = self.inner.state.lock();
         if self.inner.is_full(&state) { self.preempt(state, tick) } else { Ok(()) }
     }
@@ -154,29 +153,31 @@ impl Writer {
         Ok(())
     }
 
-    /// Seals the active set and uploads it without a checkpoint, as soon as there is room for it.
+    /// Seals the active set and uploads it without a checkpoint, as soon as there is a permit for it.
     #[cold]
     fn preempt<'a>(&'a self, mut state: MutexGuard<'a, State>, tick: Tick<'_>) -> Result<()> {
         let inner = &self.inner;
         let log = &inner.shared.log;
-        let mut room = log.try_room(state.buffer.memory());
+        let mut permit = log.try_acquire(state.buffer.memory());
         let start = Instant::now();
         let failures = state.ledger.failures().0;
-        while room.is_none() {
-            // Sets whose upload failed hold room: only another try can free it.
-            let todo = state.todo_waiting(inner);
+        while permit.is_none() {
+            // Sets whose upload failed hold permits: only another attempt can free them.
+            let actions = state.actions_for_waiting(inner);
             drop(state);
-            inner.carry_out(todo);
-            log.press();
+            inner.carry_out(actions);
+            log.flush_waiting();
             inner.shared.metrics.throttled_appends.add(u64::from(start.elapsed() < TICK));
             let bytes = inner.state.lock().buffer.memory();
-            room = inner.wait_for_room(bytes)?;
+            permit = inner.wait_for_permit(bytes)?;
             tick()?;
             state = inner.state.lock();
-            if room.is_none() {
+            if permit.is_none() {
                 match state.ledger.failures() {
                     (count, Some(error)) if count > failures => return Err(error.clone()),
-                    _ if start.elapsed() > log.patience() => return Err(log.no_room(bytes, start.elapsed())),
+                    _ if start.elapsed() > log.permit_timeout() => {
+                        return Err(log.permit_timeout_error(bytes, start.elapsed()));
+                    }
                     _ => {}
                 }
             }
@@ -185,10 +186,10 @@ impl Writer {
         if state.buffer.is_empty() {
             return Ok(()); // sealed by another thread meanwhile
         }
-        state.seal(inner, room)?;
-        let todo = state.todo_waiting(inner);
+        state.seal(inner, permit)?;
+        let actions = state.actions_for_waiting(inner);
         drop(state);
-        inner.carry_out(todo);
+        inner.carry_out(actions);
         Ok(())
     }
 
@@ -211,10 +212,10 @@ impl Writer {
         Ok(state.ledger.active())
     }
 
-    /// Makes everything from `from` on durable, for a checkpoint; `done` is told the handle.
+    /// Makes everything from `from` on durable, for a checkpoint; `done` receives the handle.
     ///
-    /// Only what is not durable yet is uploaded, sets whose upload failed once more. Returns at once.
-    pub fn persist(&self, from: SequenceNumber, checkpoint_id: u64, done: Done) -> Result<()> {
+    /// Uploads only sets that are not durable yet, including those whose upload failed. Does not block.
+    pub fn persist(&self, from: SequenceNumber, checkpoint_id: u64, done: HandleCallback) -> Result<()> {
         let inner = &self.inner;
         let mut state = inner.state.lock();
         state.check_open()?;
@@ -224,9 +225,9 @@ impl Writer {
         }
         let (listener, effects) = state.ledger.persist(from, checkpoint_id)?;
         state.waiting.insert(listener, done);
-        let todo = state.todo(inner, effects);
+        let actions = state.actions(inner, effects);
         drop(state);
-        inner.carry_out(todo);
+        inner.carry_out(actions);
         Ok(())
     }
 
@@ -252,7 +253,7 @@ impl Writer {
         self.step(to, |ledger| ledger.truncate(to))
     }
 
-    /// Closes, and gives up the sets at or above `from` that no checkpoint names.
+    /// Closes, and abandons the sets at or above `from` that no checkpoint names.
     pub fn truncate_and_close(&self, from: SequenceNumber) -> Result<()> {
         self.end(|ledger| ledger.truncate_and_close(from));
         Ok(())
@@ -272,7 +273,7 @@ impl Writer {
     fn step(
         &self,
         to: SequenceNumber,
-        step: impl FnOnce(&mut Ledger<Sealed>) -> Result<Effects<Sealed>>,
+        step: impl FnOnce(&mut Ledger<SealedSet>) -> Result<Effects<SealedSet>>,
     ) -> Result<()> {
         let inner = &self.inner;
         let mut state = inner.state.lock();
@@ -280,13 +281,13 @@ impl Writer {
             state.seal(inner, None)?;
         }
         let effects = step(&mut state.ledger)?;
-        let todo = state.todo(inner, effects);
+        let actions = state.actions(inner, effects);
         drop(state);
-        inner.carry_out(todo);
+        inner.carry_out(actions);
         Ok(())
     }
 
-    fn end(&self, step: impl FnOnce(&mut Ledger<Sealed>) -> Effects<Sealed>) {
+    fn end(&self, step: impl FnOnce(&mut Ledger<SealedSet>) -> Effects<SealedSet>) {
         let inner = &self.inner;
         let mut state = inner.state.lock();
         if state.ledger.is_closed() {
@@ -294,11 +295,11 @@ impl Writer {
         }
         let effects = step(&mut state.ledger);
         state.buffer = AppendBuffer::new(inner.groups, inner.shared.pool.clone());
-        let mut todo = state.todo(inner, effects);
-        todo.guard = state.guard.take();
+        let mut actions = state.actions(inner, effects);
+        actions.guard = state.guard.take();
         drop(state);
         inner.shared.forget(&inner.name);
-        inner.carry_out(todo);
+        inner.carry_out(actions);
     }
 }
 
@@ -325,26 +326,26 @@ impl State {
     }
 
     /// Rollover: the active set, unless it is empty, goes to the ledger.
-    fn seal(&mut self, inner: &Inner, room: Option<Room>) -> Result<()> {
+    fn seal(&mut self, inner: &Inner, permit: Option<InFlightPermit>) -> Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
         }
         let raw = self.buffer.seal();
         let payload = raw.payload;
-        let parcel = Parcel::raw(raw, inner.shared.options.compression_in(inner.shared.store.is_remote()));
-        let parcel = match room {
-            Some(room) => parcel.with_room(room),
-            None => parcel,
+        let pending = PendingSet::raw(raw, inner.shared.options.compression_in(inner.shared.store.is_remote()));
+        let pending = match permit {
+            Some(permit) => pending.with_permit(permit),
+            None => pending,
         };
-        self.ledger.roll(Sealed { parcel, payload })
+        self.ledger.roll(SealedSet { pending, payload })
     }
 
-    fn todo_waiting(&mut self, inner: &Inner) -> Todo {
+    fn actions_for_waiting(&mut self, inner: &Inner) -> PendingActions {
         let effects = self.ledger.persist_waiting();
-        self.todo(inner, effects)
+        self.actions(inner, effects)
     }
 
-    fn todo(&mut self, inner: &Inner, mut effects: Effects<Sealed>) -> Todo {
+    fn actions(&mut self, inner: &Inner, mut effects: Effects<SealedSet>) -> PendingActions {
         let done = std::mem::take(&mut effects.finish).into_iter().filter_map(|(listener, result)| {
             let done = self.waiting.remove(&listener)?;
             Some((done, result.map(|outcome| inner.handle(outcome))))
@@ -352,7 +353,7 @@ impl State {
         let done = done.collect();
         // The guard goes with the sets that it announced.
         let guard = if self.buffer.is_empty() { self.guard.take() } else { None };
-        Todo { effects, guard, done }
+        PendingActions { effects, guard, done }
     }
 }
 
@@ -382,11 +383,11 @@ impl Inner {
         ))
     }
 
-    fn wait_for_room(&self, bytes: u64) -> Result<Option<Room>> {
+    fn wait_for_permit(&self, bytes: u64) -> Result<Option<InFlightPermit>> {
         let log = self.shared.log.clone();
         self.shared.runtime.block_on(async move {
-            match tokio::time::timeout(TICK, log.room(bytes)).await {
-                Ok(room) => room.map(Some),
+            match tokio::time::timeout(TICK, log.acquire(bytes)).await {
+                Ok(permit) => permit.map(Some),
                 Err(_) => Ok(None),
             }
         })
@@ -406,8 +407,8 @@ impl Inner {
         }
     }
 
-    fn carry_out(self: &Arc<Self>, todo: Todo) {
-        let Todo { effects, mut guard, done } = todo;
+    fn carry_out(self: &Arc<Self>, actions: PendingActions) {
+        let PendingActions { effects, mut guard, done } = actions;
         for set in effects.release {
             self.shared.release(&set);
         }
@@ -419,42 +420,49 @@ impl Inner {
             guard = Some(self.shared.log.join());
         }
         for (i, (number, sealed)) in effects.submit.into_iter().enumerate() {
-            let landing = SetLanding { writer: Arc::downgrade(self), number, payload: sealed.payload };
+            let callback = SetCallback { writer: Arc::downgrade(self), number, payload: sealed.payload };
             // The guard is given with the last: until then the others wait for it, and share its object.
             let guard = if Some(i) == last { guard.take() } else { None };
-            self.shared.log.submit_to(guard, sealed.parcel, Box::new(landing));
+            self.shared.log.submit_to(guard, sealed.pending, Box::new(callback));
         }
         for (done, result) in done {
             done(result);
         }
     }
 
-    fn landed(self: &Arc<Self>, number: SequenceNumber, payload: u64, result: Result<Placed, Failed>) {
+    fn on_persisted(
+        self: &Arc<Self>,
+        number: SequenceNumber,
+        payload: u64,
+        result: Result<SetLocation, PersistFailure>,
+    ) {
         let result = match result {
-            Ok(Placed { object, offset, length, head, mark, records }) => {
+            Ok(SetLocation { object, offset, length, head, mark, records }) => {
                 Ok(SetRef { sequence_number: number, object, offset, length, head, mark, records, payload })
             }
-            Err(Failed { error, parcel }) => Err((error, parcel.map(|parcel| Sealed { parcel, payload }))),
+            Err(PersistFailure { error, pending }) => {
+                Err((error, pending.map(|pending| SealedSet { pending, payload })))
+            }
         };
         let mut state = self.state.lock();
-        let effects = state.ledger.landed(number, result);
-        let todo = state.todo(self, effects);
+        let effects = state.ledger.on_persisted(number, result);
+        let actions = state.actions(self, effects);
         drop(state);
-        self.carry_out(todo);
+        self.carry_out(actions);
     }
 }
 
-/// Brings the answer for one set to its writer. The log does not keep a writer alive: its user does.
-struct SetLanding {
+/// Delivers the outcome of one set to its writer. The log does not keep a writer alive; its user does.
+struct SetCallback {
     writer: Weak<Inner>,
     number: SequenceNumber,
     payload: u64,
 }
 
-impl Landing for SetLanding {
-    fn landed(self: Box<Self>, result: Result<Placed, Failed>) {
+impl PersistCallback for SetCallback {
+    fn on_persisted(self: Box<Self>, result: Result<SetLocation, PersistFailure>) {
         if let Some(writer) = self.writer.upgrade() {
-            writer.landed(self.number, self.payload, result);
+            writer.on_persisted(self.number, self.payload, result);
         }
     }
 
@@ -465,7 +473,7 @@ impl Landing for SetLanding {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Nobody can ask any more; whoever waits is told so.
+        // No call can follow; waiting persists end with an error.
         let state = self.state.get_mut();
         for (_, done) in state.waiting.drain() {
             done(Err(Error::closed("the changelog writer is gone: keep it until its checkpoints are durable")));

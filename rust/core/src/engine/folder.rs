@@ -1,12 +1,12 @@
 //! The folders of states that this process works in: each with its store, its log and its credentials.
 //!
-//! Owns: one folder per root, query and name; its replacement when a query comes back with other settings; when a folder
-//! is given up.
-//! Does not own: shards (`engine`), what a folder's note says (`start`), how credentials reach the store (`store`).
+//! Owns: one folder per root, query and name; its replacement when a query returns with other settings; when a folder is
+//! dropped.
+//! Does not own: shards (`engine`), the content of a folder's note (`start`), how credentials reach the store (`store`).
 //!
 //! Invariants:
-//! 1. credentials that come with a request, however often they change, are handed to the folder that is there: no store,
-//!    client or log is made for them;
+//! 1. credentials of a request, however often they change, are supplied to the existing folder: no store, client or log is
+//!    created for them;
 //! 2. other options than those a folder was made with make another folder, which takes its place: they hold for every
 //!    session that is opened from then on. Sessions that are open go on with the folder they have;
 //! 3. a folder that no shard and no request holds is dropped by [`Folders::prune`].
@@ -19,16 +19,16 @@ use crate::error::Result;
 use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
 use crate::read::ObjectCache;
-use crate::shard::Beginning;
-use crate::store::credentials::{HandedIn, Provider};
+use crate::shard::InitialState;
+use crate::store::credentials::{Provider, SuppliedCredentials};
 use crate::store::{Store, state_folder};
 use crate::write::LogWriter;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
-/// What folders need from the process around them.
-pub(super) struct Ground {
+/// What folders need from their process.
+pub(super) struct ProcessContext {
     pub(super) options: Options,
     pub(super) clock: SharedClock,
     pub(super) metrics: SharedMetrics,
@@ -43,8 +43,8 @@ pub(super) struct Ground {
 pub(super) struct Start {
     /// Key groups of the state.
     pub(super) groups: u16,
-    /// What shards without a handle begin with; none = with nothing.
-    pub(super) beginning: Option<Arc<Beginning>>,
+    /// The initial state of shards without a handle; none = empty.
+    pub(super) initial_state: Option<Arc<InitialState>>,
 }
 
 /// One folder, with the settings that it was made with.
@@ -58,13 +58,13 @@ pub(super) struct Folder {
     pub(super) grace_noted: OnceLock<()>,
     given: BTreeMap<String, String>,
     storage: BTreeMap<String, String>,
-    credentials: Option<Arc<HandedIn>>,
+    credentials: Option<Arc<SuppliedCredentials>>,
 }
 
 impl Folder {
-    fn make(ground: &Ground, request: &OpenRequest, access: &Access) -> Result<Self> {
+    fn make(process: &ProcessContext, request: &OpenRequest, access: &Access) -> Result<Self> {
         let options = Options::from_map(&request.options)?;
-        for option in ground.options.overruled(&request.options)? {
+        for option in process.options.overruled(&request.options)? {
             let asked = &request.options[option];
             tracing::warn!(
                 query = request.query_id,
@@ -73,21 +73,21 @@ impl Folder {
                 "this server was started by a query with another value, which stays in force until the server ends"
             );
         }
-        let credentials = access.handed_in(&ground.clock);
-        let store = open(ground, &request.root, &access.storage, credentials.as_ref(), &options)?
-            .within(&ground.budget)
+        let credentials = access.supplied(&process.clock);
+        let store = open(process, &request.root, &access.storage, credentials.as_ref(), &options)?
+            .within(&process.budget)
             .child(&state_folder(&request.query_id, &request.name));
-        let local_twin = options.local_recovery && !store.is_local_file();
+        let keep_local_copies = options.local_recovery && !store.is_local_file();
         let log = LogWriter::new(
             store.clone(),
             &options,
-            ground.runtime.clone(),
-            Arc::clone(&ground.clock),
-            Arc::clone(&ground.metrics),
-            Arc::clone(&ground.failpoints),
-            local_twin.then(|| ground.cache.twin(&store)),
+            process.runtime.clone(),
+            Arc::clone(&process.clock),
+            Arc::clone(&process.metrics),
+            Arc::clone(&process.failpoints),
+            keep_local_copies.then(|| process.cache.local_copies(&store)),
         )
-        .within(&ground.budget);
+        .within(&process.budget);
         let (given, storage) = (request.options.clone(), access.storage.clone());
         Ok(Self {
             store,
@@ -102,37 +102,37 @@ impl Folder {
     }
 
     /// True if a request with these settings is for this very folder.
-    fn suits(&self, request: &OpenRequest, access: &Access) -> bool {
+    fn matches(&self, request: &OpenRequest, access: &Access) -> bool {
         let same_source = self.credentials.is_some() == access.granted.is_some();
         self.given == request.options && self.storage == access.storage && same_source
     }
 
     fn renew(&self, access: Access) {
         if let (Some(credentials), Some(granted)) = (&self.credentials, access.granted) {
-            credentials.hand_in(granted);
+            credentials.supply(granted);
         }
     }
 
     /// Another store with the storage options and the credentials of this folder.
-    pub(super) fn sibling(&self, ground: &Ground, uri: &str) -> Result<Store> {
-        open(ground, uri, &self.storage, self.credentials.as_ref(), &self.options)
+    pub(super) fn sibling(&self, process: &ProcessContext, uri: &str) -> Result<Store> {
+        open(process, uri, &self.storage, self.credentials.as_ref(), &self.options)
     }
 
-    /// True when all credentials that were given have ended: until a session brings newer ones, no request succeeds.
+    /// True when all supplied credentials have expired: until a session brings newer ones, no request succeeds.
     pub(super) fn is_locked_out(&self) -> bool {
-        self.credentials.as_ref().is_some_and(|credentials| credentials.have_ended())
+        self.credentials.as_ref().is_some_and(|credentials| credentials.have_expired())
     }
 }
 
 fn open(
-    ground: &Ground,
+    process: &ProcessContext,
     uri: &str,
     storage: &BTreeMap<String, String>,
-    credentials: Option<&Arc<HandedIn>>,
+    credentials: Option<&Arc<SuppliedCredentials>>,
     options: &Options,
 ) -> Result<Store> {
-    let provider = credentials.map(|credentials| Provider::handed(Arc::clone(credentials)));
-    let (metrics, failpoints) = (Arc::clone(&ground.metrics), Arc::clone(&ground.failpoints));
+    let provider = credentials.map(|credentials| Provider::supplied(Arc::clone(credentials)));
+    let (metrics, failpoints) = (Arc::clone(&process.metrics), Arc::clone(&process.failpoints));
     Store::open_with(uri, storage, provider, options, metrics, failpoints)
 }
 
@@ -143,26 +143,26 @@ type Key = (String, String, String);
 #[derive(Default)]
 pub(super) struct Folders {
     by_key: Mutex<HashMap<Key, Arc<Folder>>>,
-    /// Held while a folder is made, which may take its time; those that are there are found meanwhile.
+    /// Held while a folder is created, which may take long; existing ones are found meanwhile.
     making: Mutex<()>,
 }
 
 impl Folders {
     /// The folder of a request, which takes over the credentials that the request brings.
-    pub(super) fn folder(&self, ground: &Ground, request: &OpenRequest) -> Result<Arc<Folder>> {
+    pub(super) fn folder(&self, process: &ProcessContext, request: &OpenRequest) -> Result<Arc<Folder>> {
         let access = Access::of(&request.storage_options, request.credentials_expire_at);
         let key = (request.root.clone(), request.query_id.clone(), request.name.clone());
-        if let Some(folder) = self.find(&key).filter(|folder| folder.suits(request, &access)) {
+        if let Some(folder) = self.find(&key).filter(|folder| folder.matches(request, &access)) {
             folder.renew(access);
             return Ok(folder);
         }
         let _making = self.making.lock();
         let old = self.find(&key);
-        if let Some(folder) = old.as_ref().filter(|folder| folder.suits(request, &access)) {
+        if let Some(folder) = old.as_ref().filter(|folder| folder.matches(request, &access)) {
             folder.renew(access);
             return Ok(Arc::clone(folder));
         }
-        let folder = Arc::new(Folder::make(ground, request, &access)?);
+        let folder = Arc::new(Folder::make(process, request, &access)?);
         if old.is_some() {
             // Names only: the values may be secrets.
             tracing::info!(
@@ -179,7 +179,7 @@ impl Folders {
         self.by_key.lock().get(key).cloned()
     }
 
-    /// Hands newer credentials to a folder that sessions use; one that is gone needs none.
+    /// Supplies newer credentials to a folder that sessions use; a dropped one needs none.
     pub(super) fn renew(&self, renewal: Renewal) {
         let access = Access::of(&renewal.storage_options, renewal.credentials_expire_at);
         if let Some(folder) = self.find(&(renewal.root, renewal.query_id, renewal.name))

@@ -8,14 +8,14 @@
 //! Invariants:
 //! 1. nothing waits for a shard while it holds the lock of the list of shards: a shard that replays for minutes delays
 //!    its own sessions only;
-//! 2. a shard is closed as idle only when nothing else holds it: no session, no request on its way to one, no
+//! 2. a shard is closed as idle only when nothing else holds it: no session, no request for one, no
 //!    materialization.
 
 mod folder;
 mod request;
 mod start;
 
-use crate::budget::{MemoryBudget, Part, Want, divide};
+use crate::budget::{Demand, MemoryBudget, MemoryUser, allocate};
 use crate::clock::SharedClock;
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -24,16 +24,16 @@ use crate::format::handle::{decode_handle, encode_handle};
 use crate::metrics::{Metrics, SharedMetrics};
 use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
-use crate::shard::{Placement, Shard, ShardContext, Surroundings};
+use crate::shard::{Placement, SessionEnvironment, Shard, ShardContext};
 use crate::state::aggregate::{AggPlan, AggSpec};
 use crate::state::rocks::SharedResources;
 use crate::store::Background;
 use crate::store::transfer::start_io_threads;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use folder::{Folder, Folders, Ground};
+use folder::{Folder, Folders, ProcessContext};
 use parking_lot::Mutex;
-use start::{check_groups, note_grace, start_of};
+use start::{check_groups, raise_noted_grace, start_of};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ const MAX_PLANS: usize = 256;
 
 /// What an engine is made of.
 pub struct EngineConfig {
-    /// Folder for everything local; may vanish at any moment.
+    /// Folder for all local files; may be deleted at any time.
     pub local_dir: PathBuf,
     /// Process-wide options (memory budget, cache size, …); per-state options come with each request.
     pub options: Options,
@@ -73,7 +73,7 @@ struct Entry {
 
 /// Everything of one process.
 pub struct Engine {
-    ground: Ground,
+    process: ProcessContext,
     local_dir: PathBuf,
     runtime: tokio::runtime::Runtime,
     resources: SharedResources,
@@ -103,9 +103,9 @@ impl Engine {
         let background = Background::new(&config.options, Arc::clone(&config.clock), Arc::clone(&config.metrics));
         let EngineConfig { local_dir, options, clock, metrics, failpoints } = config;
         let runtime_handle = runtime.handle().clone();
-        let ground = Ground { options, clock, metrics, failpoints, runtime: runtime_handle, budget, cache };
+        let process = ProcessContext { options, clock, metrics, failpoints, runtime: runtime_handle, budget, cache };
         let this = Arc::new(Self {
-            ground,
+            process,
             local_dir,
             background,
             runtime,
@@ -116,7 +116,7 @@ impl Engine {
             closed: AtomicBool::new(false),
         });
         let engine = Arc::downgrade(&this);
-        this.ground.budget.set_relief(move || {
+        this.process.budget.set_reclaim(move || {
             if let Some(engine) = engine.upgrade() {
                 engine.divide_memory();
             }
@@ -132,42 +132,42 @@ impl Engine {
         let plan = self.plan(&request.spec)?;
         if request.ephemeral {
             let options = Options::from_map(&request.options)?;
-            return Ok(Session::ephemeral(plan, self.surroundings(&options)));
+            return Ok(Session::ephemeral(plan, self.session_environment(&options)));
         }
         let handle = request.handle.as_deref().map(parse_handle).transpose()?;
-        let folder = self.folders.folder(&self.ground, request)?;
+        let folder = self.folders.folder(&self.process, request)?;
         // Before anything is written that later starts have to follow.
         Placement::new(request.shard, request.shards, folder.options.max_parallelism)?;
-        let (groups, beginning) = match &handle {
+        let (groups, initial_state) = match &handle {
             Some(handle) => (handle.max_parallelism, None),
             None => {
-                let start = start_of(&self.ground, &folder, request)?;
-                (start.groups, start.beginning)
+                let start = start_of(&self.process, &folder, request)?;
+                (start.groups, start.initial_state)
             }
         };
-        note_grace(&self.ground, &folder)?;
+        raise_noted_grace(&self.process, &folder)?;
         check_groups(&folder, request, groups)?;
         let shard = self.shard(request, &folder, groups)?;
-        if let Some(beginning) = beginning {
-            shard.begin_with(beginning);
+        if let Some(initial_state) = initial_state {
+            shard.set_initial_state(initial_state);
         }
         shard.expect(handle.as_ref());
         self.divide_memory();
         Session::open(&shard, plan, handle, BatchId(request.batch))
     }
 
-    /// Takes over newer credentials for sessions that are open, and for what is under way for them.
+    /// Takes over newer credentials for sessions that are open, and for what is in progress for them.
     pub fn renew(&self, renewal: Renewal) {
         self.folders.renew(renewal);
     }
 
     /// What a session without a shard needs.
-    fn surroundings(&self, options: &Options) -> Surroundings {
-        Surroundings {
-            budget: Arc::clone(&self.ground.budget),
+    fn session_environment(&self, options: &Options) -> SessionEnvironment {
+        SessionEnvironment {
+            budget: Arc::clone(&self.process.budget),
             dir: self.local_dir.join(SPILL),
-            metrics: Arc::clone(&self.ground.metrics),
-            failpoints: Arc::clone(&self.ground.failpoints),
+            metrics: Arc::clone(&self.process.metrics),
+            failpoints: Arc::clone(&self.process.failpoints),
             session_memory: options.session_memory,
             result_batch_rows: options.result_batch_rows,
         }
@@ -193,21 +193,21 @@ impl Engine {
         if let Some(entry) = shards.get(&id).filter(|entry| Arc::ptr_eq(&entry.folder, folder)) {
             return Ok(Arc::clone(&entry.shard));
         }
-        let ground = &self.ground;
+        let process = &self.process;
         let context = ShardContext {
             query_id: request.query_id.clone(),
             name: request.name.clone(),
             store: folder.store.clone(),
             log: folder.log.clone(),
             background: Arc::clone(&self.background),
-            cache: (!folder.store.is_local_file()).then(|| Arc::clone(&ground.cache)),
+            cache: (!folder.store.is_local_file()).then(|| Arc::clone(&process.cache)),
             runtime: self.runtime.handle().clone(),
             resources: self.resources.clone(),
-            budget: Arc::clone(&ground.budget),
+            budget: Arc::clone(&process.budget),
             options: folder.options.clone(),
-            clock: Arc::clone(&ground.clock),
-            metrics: Arc::clone(&ground.metrics),
-            failpoints: Arc::clone(&ground.failpoints),
+            clock: Arc::clone(&process.clock),
+            metrics: Arc::clone(&process.metrics),
+            failpoints: Arc::clone(&process.failpoints),
             dir: self.local_dir.join("shards").join(crate::model::VersionId::random().to_string()),
         };
         let shard = Shard::new(id.clone(), placement, context);
@@ -226,12 +226,12 @@ impl Engine {
     /// Gives the hot tiers what sessions, prepared versions and RocksDB leave of the budget.
     fn divide_memory(&self) {
         let shards = self.live_shards();
-        let held = self.ground.budget.used_by(Part::Hot);
-        let limit = self.ground.budget.limit();
-        let others = self.ground.budget.used().saturating_sub(held) + share(limit, HEADROOM_SHARE);
+        let held = self.process.budget.used_by(MemoryUser::Hot);
+        let limit = self.process.budget.limit();
+        let others = self.process.budget.used().saturating_sub(held) + share(limit, HEADROOM_SHARE);
         let hot = limit.saturating_sub(others).max(share(limit, HOT_FLOOR_SHARE));
-        let wants: Vec<Want> = shards.iter().map(|s| s.want()).collect();
-        for (shard, bytes) in shards.into_iter().zip(divide(hot, &wants)) {
+        let demands: Vec<Demand> = shards.iter().map(|s| s.demand()).collect();
+        for (shard, bytes) in shards.into_iter().zip(allocate(hot, &demands)) {
             if shard.set_hot_limit(bytes) {
                 // Another query's open must not wait for what this shard has to write.
                 self.runtime.spawn_blocking(move || shard.fit_hot());
@@ -269,7 +269,7 @@ impl Engine {
     /// Closes shards that no session opened for longer than their option `shard_idle_timeout`, drops folders that no shard
     /// works in any more, and removes downloads that nothing used for `cache_idle_timeout`.
     pub fn close_idle(&self) {
-        self.ground.cache.evict_idle();
+        self.process.cache.evict_idle();
         // A user of a shard got it from this list and holds it: one holder is the list.
         let idle = |entry: &Entry| {
             let limit = entry.shard.context().options.shard_idle_timeout.as_millis();
@@ -286,7 +286,7 @@ impl Engine {
 
     /// The counters.
     pub fn metrics(&self) -> &SharedMetrics {
-        let (metrics, shards) = (&self.ground.metrics, self.shards());
+        let (metrics, shards) = (&self.process.metrics, self.shards());
         metrics.state_keys.set(shards.iter().map(|s| s.state_keys).sum());
         metrics.state_bytes.set(shards.iter().map(|s| s.state_bytes).sum());
         metrics.open_folders.set(self.folders.len() as u64);
@@ -296,7 +296,7 @@ impl Engine {
 
     /// Sets the gauges of memory, part by part.
     fn measure(&self, metrics: &Metrics) {
-        let (budget, resources) = (&self.ground.budget, &self.resources);
+        let (budget, resources) = (&self.process.budget, &self.resources);
         let write_buffers = resources.write_buffer_bytes();
         let shards = self.live_shards();
         metrics.memory_budget.set(budget.limit());
@@ -304,17 +304,17 @@ impl Engine {
         metrics.memory_block_cache.set(resources.cache_bytes().saturating_sub(write_buffers));
         metrics.memory_write_buffers.set(write_buffers);
         metrics.memory_table_readers.set(shards.iter().map(|s| s.table_reader_bytes()).sum());
-        metrics.memory_hot.set(budget.used_by(Part::Hot));
-        metrics.memory_sessions.set(budget.used_by(Part::Sessions));
-        metrics.memory_prepared.set(budget.used_by(Part::Prepared));
-        metrics.memory_log.set(budget.used_by(Part::Log));
-        metrics.memory_uploads.set(budget.used_by(Part::Uploads));
-        metrics.memory_downloads.set(budget.used_by(Part::Downloads));
+        metrics.memory_hot.set(budget.used_by(MemoryUser::Hot));
+        metrics.memory_sessions.set(budget.used_by(MemoryUser::Sessions));
+        metrics.memory_prepared.set(budget.used_by(MemoryUser::Prepared));
+        metrics.memory_log.set(budget.used_by(MemoryUser::Log));
+        metrics.memory_uploads.set(budget.used_by(MemoryUser::Uploads));
+        metrics.memory_downloads.set(budget.used_by(MemoryUser::Downloads));
     }
 
     /// The failpoints.
     pub fn failpoints(&self) -> &SharedFailpoints {
-        &self.ground.failpoints
+        &self.process.failpoints
     }
 
     /// Refuses new sessions and ends the logs: pending commits end with an error.

@@ -5,7 +5,7 @@
 
 use crate::clock::SharedClock;
 use crate::error::{Error, Result};
-use crate::store::credentials::{Granted, HandedIn};
+use crate::store::credentials::{Granted, SuppliedCredentials};
 use crate::store::split_credentials;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,7 @@ impl Access {
     }
 
     /// Where stores of a folder find these credentials, and those that come after them.
-    pub(super) fn handed_in(&self, clock: &SharedClock) -> Option<Arc<HandedIn>> {
-        self.granted.clone().map(|granted| HandedIn::new(granted, Arc::clone(clock)))
+    pub(super) fn supplied(&self, clock: &SharedClock) -> Option<Arc<SuppliedCredentials>> {
+        self.granted.clone().map(|granted| SuppliedCredentials::new(granted, Arc::clone(clock)))
     }
 }

@@ -1,89 +1,90 @@
-//! How a state starts: the note of its folder, and the savepoint that it begins with.
+//! The start of a state: the note of its folder, and its initial state from a savepoint.
 //!
-//! Owns: writing the note at the first start, and what a shard without a handle has to agree with later.
+//! Owns: writing the note at the first start, and the checks of later starts against it.
 //! Does not own: the note's layout (`format::note`), reading and loading savepoints (`shard`).
 //!
 //! Invariants:
-//! 1. a shard that gets its first rows weeks later begins as the first ones did: with the same savepoint, in the same key
-//!    groups, whatever the options say meanwhile;
+//! 1. a shard that gets its first rows weeks later starts as the first ones did: from the same savepoint, in the same key
+//!    groups, whatever the options are then;
 //! 2. the note's grace period is at least that of every server that ever opened the state, before it counts on anything;
 //! 3. a note that is damaged, or of another format, is an error; only a folder without a note gets one.
 
-use super::folder::{Folder, Ground, Start};
+use super::folder::{Folder, ProcessContext, Start};
 use super::request::OpenRequest;
 use crate::error::{Error, Result};
 use crate::format::{FolderNote, decode_note, encode_note};
 use crate::model::ids::default_max_parallelism;
-use crate::shard::Beginning;
+use crate::shard::InitialState;
 use crate::store::FOLDER_META;
 use std::sync::Arc;
 
 /// How the state of `request` starts: as its folder's note says, which is written if there is none.
-pub(super) fn start_of(ground: &Ground, folder: &Folder, request: &OpenRequest) -> Result<Start> {
+pub(super) fn start_of(process: &ProcessContext, folder: &Folder, request: &OpenRequest) -> Result<Start> {
     if let Some(known) = folder.start.get() {
         return Ok(known.clone());
     }
-    let start = match read_note(ground, folder)? {
-        Some(note) => again(ground, folder, note)?,
-        None => first(ground, folder, request)?,
+    let start = match read_note(process, folder)? {
+        Some(note) => restart(process, folder, note)?,
+        None => first_start(process, folder, request)?,
     };
     Ok(folder.start.get_or_init(|| start).clone())
 }
 
 /// Raises the grace period in the folder's note to that of the options, before anything counts on it. Without a note the
 /// folder is never swept.
-pub(super) fn note_grace(ground: &Ground, folder: &Folder) -> Result<()> {
+pub(super) fn raise_noted_grace(process: &ProcessContext, folder: &Folder) -> Result<()> {
     if folder.grace_noted.get().is_some() {
         return Ok(());
     }
     let sweep_grace_seconds = folder.options.sweep_grace.as_secs();
-    if let Some(note) = read_note(ground, folder)?
+    if let Some(note) = read_note(process, folder)?
         && note.sweep_grace_seconds < sweep_grace_seconds
     {
-        write_note(ground, folder, &FolderNote { sweep_grace_seconds, ..note })?;
+        write_note(process, folder, &FolderNote { sweep_grace_seconds, ..note })?;
     }
     folder.grace_noted.get_or_init(|| ());
     Ok(())
 }
 
-fn read_note(ground: &Ground, folder: &Folder) -> Result<Option<FolderNote>> {
+fn read_note(process: &ProcessContext, folder: &Folder) -> Result<Option<FolderNote>> {
     let name = format!("{}/{FOLDER_META}", folder.store.uri());
-    let noted = ground.runtime.block_on(folder.store.get_named(FOLDER_META))?;
+    let noted = process.runtime.block_on(folder.store.get_named(FOLDER_META))?;
     noted.map(|bytes| decode_note(&name, &bytes)).transpose()
 }
 
-fn write_note(ground: &Ground, folder: &Folder, note: &FolderNote) -> Result<()> {
+fn write_note(process: &ProcessContext, folder: &Folder, note: &FolderNote) -> Result<()> {
     let store = &folder.store;
-    ground
+    process
         .runtime
         .block_on(store.put_overwrite(FOLDER_META, encode_note(note)?))
         .map_err(|e| e.context(format!("cannot write to the state folder {}", store.uri())))
 }
 
-fn read(ground: &Ground, folder: &Folder, from: &str) -> Result<Beginning> {
-    let beginning = folder.sibling(ground, from).and_then(|store| ground.runtime.block_on(Beginning::read(store)));
-    beginning.map_err(|e| e.context("option `start_from`"))
+fn read(process: &ProcessContext, folder: &Folder, from: &str) -> Result<InitialState> {
+    let initial_state =
+        folder.sibling(process, from).and_then(|store| process.runtime.block_on(InitialState::read(store)));
+    initial_state.map_err(|e| e.context("option `start_from`"))
 }
 
-fn id(beginning: &Beginning) -> String {
-    beginning.savepoint().id.to_string()
+fn id(initial_state: &InitialState) -> String {
+    initial_state.savepoint().id.to_string()
 }
 
 /// A start after the first one.
-fn again(ground: &Ground, folder: &Folder, note: FolderNote) -> Result<Start> {
+fn restart(process: &ProcessContext, folder: &Folder, note: FolderNote) -> Result<Start> {
     let (asked, uri) = (&folder.options.start_from, folder.store.uri());
-    let beginning = match note.start_from {
+    let initial_state = match note.start_from {
         Some((from, noted)) => {
-            let beginning = read(ground, folder, if asked.is_empty() { &from } else { asked })?;
-            if id(&beginning) != noted {
+            let initial_state = read(process, folder, if asked.is_empty() { &from } else { asked })?;
+            if id(&initial_state) != noted {
                 return Err(Error::invalid(format!(
                     "the state {uri} began with the savepoint {noted} in {from}, which some shards have yet to read, \
                      but {} holds the savepoint {}; give back the one it began with",
-                    beginning.uri(),
-                    id(&beginning)
+                    initial_state.uri(),
+                    id(&initial_state)
                 )));
             }
-            Some(Arc::new(beginning))
+            Some(Arc::new(initial_state))
         }
         None if !asked.is_empty() => {
             return Err(Error::invalid(format!(
@@ -93,18 +94,18 @@ fn again(ground: &Ground, folder: &Folder, note: FolderNote) -> Result<Start> {
         }
         None => None,
     };
-    Ok(Start { groups: note.max_parallelism, beginning })
+    Ok(Start { groups: note.max_parallelism, initial_state })
 }
 
-/// The first start: writes what later ones, and sweeps, need to know. Finds an unusable store before any work is done.
-fn first(ground: &Ground, folder: &Folder, request: &OpenRequest) -> Result<Start> {
+/// The first start: writes the note for later starts and sweeps. Detects an unusable store before any work is done.
+fn first_start(process: &ProcessContext, folder: &Folder, request: &OpenRequest) -> Result<Start> {
     let asked = &folder.options.start_from;
-    let beginning = if asked.is_empty() { None } else { Some(read(ground, folder, asked)?) };
-    let groups = match &beginning {
-        Some(beginning) => beginning.savepoint().max_parallelism,
+    let initial_state = if asked.is_empty() { None } else { Some(read(process, folder, asked)?) };
+    let groups = match &initial_state {
+        Some(initial_state) => initial_state.savepoint().max_parallelism,
         None => asked_groups(folder.options.max_parallelism, request.shards)?,
     };
-    // Refused here, the note would have to be taken back.
+    // Before the note is written: it could not be undone.
     check_groups(folder, request, groups)?;
     let note = FolderNote {
         query_id: request.query_id.clone(),
@@ -113,10 +114,10 @@ fn first(ground: &Ground, folder: &Folder, request: &OpenRequest) -> Result<Star
         shards: request.shards,
         max_parallelism: groups,
         sweep_grace_seconds: folder.options.sweep_grace.as_secs(),
-        start_from: beginning.as_ref().map(|beginning| (beginning.uri().to_owned(), id(beginning))),
+        start_from: initial_state.as_ref().map(|initial_state| (initial_state.uri().to_owned(), id(initial_state))),
     };
-    write_note(ground, folder, &note)?;
-    Ok(Start { groups, beginning: beginning.map(Arc::new) })
+    write_note(process, folder, &note)?;
+    Ok(Start { groups, initial_state: initial_state.map(Arc::new) })
 }
 
 /// The key groups that the map side splits rows for.

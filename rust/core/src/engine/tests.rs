@@ -1,4 +1,4 @@
-//! The engine's list of shards and folders: what waits for what, what is closed, and what holds for a state for ever.
+//! The engine's list of shards and folders: what waits for what, what is closed, and what holds for a state forever.
 
 use super::*;
 use crate::clock::ManualClock;
@@ -151,24 +151,24 @@ fn refused(opened: Result<Session>) -> Error {
 }
 
 #[test]
-fn close_idle_removes_downloads_that_nobody_used() {
+fn close_idle_removes_unused_downloads() {
     let local = tempfile::tempdir().unwrap();
     let clock = ManualClock::at(0);
     let engine = engine(local.path(), &clock, &[("cache_idle_timeout", "2m")]);
     let inner = FaultStore::in_memory();
-    let (options, metrics) = (&engine.ground.options, Arc::clone(&engine.ground.metrics));
+    let (options, metrics) = (&engine.process.options, Arc::clone(&engine.process.metrics));
     let store = Store::from_object_store(inner, "q", "test://b/q", options, metrics, Failpoints::none());
     let object = engine.runtime.block_on(async {
         let object = store.put_new("log/a", vec![Bytes::from_static(b"a")]).await.unwrap();
-        drop(engine.ground.cache.lease(&store, &object).await.unwrap());
+        drop(engine.process.cache.lease(&store, &object).await.unwrap());
         object
     });
     clock.advance(Duration::from_secs(119));
     engine.close_idle();
-    assert!(engine.ground.cache.contains(&store, &object));
+    assert!(engine.process.cache.contains(&store, &object));
     clock.advance(Duration::from_secs(1));
     engine.close_idle();
-    assert!(!engine.ground.cache.contains(&store, &object));
+    assert!(!engine.process.cache.contains(&store, &object));
 }
 
 // Closing what is idle.
@@ -220,7 +220,7 @@ fn hundreds_of_queries_that_have_ended_leave_nothing() {
             let query = format!("query {round} {n}");
             drop(world.open(&query, 0, 0, None).unwrap());
             let request = world.request(&query, 0, 0, None);
-            held.push(Arc::downgrade(&world.engine.folders.folder(&world.engine.ground, &request).unwrap()));
+            held.push(Arc::downgrade(&world.engine.folders.folder(&world.engine.process, &request).unwrap()));
         }
         assert_eq!((world.engine.shards().len(), world.engine.folders.len()), (10, 10));
         world.clock.advance(HOUR);
@@ -362,7 +362,7 @@ fn ten_thousand_sets_of_credentials_leave_one_folder() {
         world.storage.extend(keys.map(|(name, value)| (name.to_owned(), value)));
         let mut request = world.request("q", 0, 0, None);
         request.credentials_expire_at = Some(1_000_000 + n);
-        let folder = world.engine.folders.folder(&world.engine.ground, &request).unwrap();
+        let folder = world.engine.folders.folder(&world.engine.process, &request).unwrap();
         if seen.is_empty() {
             seen.push(Arc::downgrade(&folder));
         }

@@ -159,7 +159,7 @@ impl ByteBlock {
 }
 
 /// Encodes blocks, whose lanes ascend from block to block, as one set. Values are taken over, not copied, unless they
-/// are compressed; `own` says who gets their memory when they are not needed any more.
+/// are compressed; `own` returns their memory to its owner when they are not needed any more.
 pub fn encode_byte_set(
     blocks: Vec<ByteBlock>,
     compression: Compression,

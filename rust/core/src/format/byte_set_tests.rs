@@ -87,7 +87,7 @@ fn values_of_an_uncompressed_set_are_not_copied() {
 }
 
 #[test]
-fn p9_a_lane_that_nobody_could_ask_for_is_neither_written_nor_read() {
+fn p9_a_lane_out_of_range_is_neither_written_nor_read() {
     let of_lane = |lane| {
         encode_byte_set(blocks(&[(lane, b"x".to_vec())], 1), Compression::None, &Bytes::from).map(|s| s.to_bytes())
     };

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 
 /// Level of zstd: the cheapest that still halves typical rows.
 const ZSTD_LEVEL: i32 = 1;
-/// Scratch above this size is given back after use, so that one huge record does not stay in memory for ever.
+/// Scratch above this size is given back after use, so that one huge record does not stay in memory forever.
 const KEEP_SCRATCH: usize = 4 << 20;
 /// A block hardly shrinks if it loses less than this part (1/n) of its bytes.
 const WORTHWHILE: usize = 16;

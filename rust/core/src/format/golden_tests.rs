@@ -1,4 +1,4 @@
-//! Frozen bytes: what each version of every format wrote once must be read for ever, and (where no compressor's version has
+//! Frozen bytes: what each version of every format wrote once must be read forever, and (where no compressor's version has
 //! a say) written again byte for byte.
 //!
 //! `FASTCHANGELOG_WRITE_GOLDEN=1 cargo test golden` writes files that are missing. A change of an existing file is a

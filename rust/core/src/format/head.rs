@@ -1,7 +1,7 @@
-//! Heads of a state in process: which checkpoint was the newest when the head was written, and who wrote it.
+//! Heads of an embedded state: the newest checkpoint when the head was written, and its writer.
 //!
 //! Owns: the layout of a head.
-//! Does not own: its number's meaning, who may write one (`local`).
+//! Does not own: the meaning of its number, the fencing of writers (`embedded`).
 
 use super::handle::{decode_handle, encode_handle};
 use super::wire::{Envelope, put_bytes, put_varint};
@@ -14,7 +14,7 @@ const HEAD: Envelope = Envelope { magic: *b"FCLN", version: 1, what: "head of a 
 /// One head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// Its place in the chain; also in its name.
+    /// Its position in the chain; also in its name.
     pub number: u64,
     /// Grows by one with each writer.
     pub epoch: u64,

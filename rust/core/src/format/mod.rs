@@ -21,7 +21,7 @@
 //! handle    shard handles and segment indexes
 //! changelog_handle  handles of plain changelogs
 //! manifest  a materialized base
-//! head      the newest checkpoint of a state in process
+//! head      the newest checkpoint of an embedded state
 //! savepoint  what a savepoint consists of
 //! note      what is fixed when a state starts, as JSON
 //! wire      cursor, varints, envelopes, checksum
@@ -36,7 +36,7 @@ pub mod head;
 pub mod manifest;
 pub mod note;
 pub mod object;
-pub mod savepoint;
+pub mod savepoint_manifest;
 pub mod segment;
 pub mod set;
 pub mod wire;
@@ -47,7 +47,7 @@ pub use head::{Head, decode_head, encode_head};
 pub use manifest::{Manifest, ManifestFile, PackedPart, decode_manifest, encode_manifest};
 pub use note::{FolderNote, decode_note, encode_note};
 pub use object::{FILE_HEADER_LEN, decode_file, file_footer, file_header};
-pub use savepoint::{decode_savepoint, encode_savepoint};
+pub use savepoint_manifest::{decode_savepoint, encode_savepoint};
 pub use segment::{decode_set, decode_set_range, encode_set};
 pub use set::{EncodedSet, INDEX_ENTRY_LEN, SET_HEADER_LEN, SetHeader, SetIndex, decode_set_header, decode_set_index};
 pub use wire::{Crc, crc32c, crc32c_joined};

@@ -4,7 +4,7 @@
 //! Does not own: its name (`store::paths`), when it is written and what must agree with it (`engine`).
 //!
 //! The checksum is the CRC-32C of the note without the checksum, as compact JSON with sorted names: a note that was only
-//! indented anew stays good, one whose content was changed by anything but this library does not.
+//! indented again stays valid, one whose content was changed by anything but this library does not.
 
 use super::wire::crc32c;
 use crate::error::{Error, Result};

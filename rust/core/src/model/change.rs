@@ -1,7 +1,7 @@
 //! Changes: the unit of the log.
 //!
 //! Owns: one mutation of one (state, key, sub-key), and a sealed run of them.
-//! Does not own: bytes (`format::segment`) or who produced it.
+//! Does not own: bytes (`format::segment`) or its producer.
 //!
 //! Invariants of a [`ChangeSet`]:
 //! 1. at most one put or delete per (state, key) (P5);

@@ -1,6 +1,6 @@
 //! The nouns of a plain changelog: numbers of change sets, where a set is, and the handle of a range of them.
 //!
-//! Owns: their shape. Does not own: their bytes (`format::changelog_handle`), who may delete what (`ownership`).
+//! Owns: their shape. Does not own: their bytes (`format::changelog_handle`), the deletion of objects (`ownership`).
 //!
 //! Invariants of a [`ChangelogHandle`]:
 //! 1. every object it names was acknowledged by the store, with its size, before the handle existed (P2);

@@ -43,13 +43,13 @@ pub enum SavepointContent {
 /// Where a savepoint comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavepointOrigin {
-    /// Spark's query id; empty for a state in process.
+    /// Spark's query id; empty for an embedded state.
     pub query_id: String,
-    /// Name of the operator, or of the state in process.
+    /// Name of the operator, or of the embedded state.
     pub name: String,
-    /// The batch whose state it is; the number of the checkpoint for a state in process.
+    /// The batch whose state it is; the number of the checkpoint for an embedded state.
     pub batch: BatchId,
-    /// When it was taken, in milliseconds since the epoch, by the clock of who took it.
+    /// When it was taken, in milliseconds since the epoch, by the clock of the taking process.
     pub taken_millis: u64,
 }
 
@@ -62,7 +62,7 @@ pub struct Savepoint {
     pub origin: SavepointOrigin,
     /// Number of shards that it was taken of. It can be restored to any number up to `max_parallelism`.
     pub shards: u32,
-    /// Number of key groups, fixed for ever.
+    /// Number of key groups, fixed forever.
     pub max_parallelism: u16,
     /// The key hash in use.
     pub hash_id: u16,

@@ -1,4 +1,4 @@
-//! Bases: the files of a materialized RocksDB checkpoint, brought to a fresh folder.
+//! Bases: the files of a materialized RocksDB checkpoint, fetched into a new folder.
 //!
 //! Owns: downloading or linking every file that a manifest names, verified.
 //! Does not own: opening RocksDB, checking that the base belongs to the handle's ancestry (`shard` does both).
@@ -7,7 +7,7 @@
 //! not exist.
 
 use super::cache::ObjectCache;
-use super::folder::NewFolder;
+use super::new_folder::NewFolder;
 use super::packed::fetch_packed;
 use crate::error::{Error, Result};
 use crate::format::{Manifest, ManifestFile, decode_manifest};
@@ -26,21 +26,21 @@ const PARALLEL_FILES: usize = 4;
 
 /// Fetches all files of `base` into the folder `into`, which must not exist yet. Returns the manifest.
 ///
-/// With a cache, files that are there are linked, and files that come are kept in it. `came` hears of the bytes of each
-/// file that is there.
+/// With a cache, files that are there are linked, and files that come are kept in it. `add_done` is called with the bytes of
+/// each file that has arrived.
 pub async fn fetch_base(
     store: &Store,
     cache: Option<&Arc<ObjectCache>>,
     base: &BaseRef,
     into: &Path,
-    came: &(dyn Fn(u64) + Sync),
+    add_done: &(dyn Fn(u64) + Sync),
 ) -> Result<Manifest> {
     let manifest = fetch_manifest(store, base).await?;
     std::fs::create_dir(into).map_err(|e| Error::io(format!("cannot make the folder {}", into.display()), &e))?;
     let folder = NewFolder::new(into);
     place_inline(&manifest, into)?;
-    came(base.manifest.size);
-    fetch_files(store, cache, &manifest, into, |_| true, came).await?;
+    add_done(base.manifest.size);
+    fetch_files(store, cache, &manifest, into, |_| true, add_done).await?;
     folder.keep();
     Ok(manifest)
 }
@@ -76,7 +76,7 @@ pub(super) async fn fetch_files(
     manifest: &Manifest,
     into: &Path,
     wanted: impl Fn(&str) -> bool,
-    came: &(dyn Fn(u64) + Sync),
+    add_done: &(dyn Fn(u64) + Sync),
 ) -> Result<u64> {
     let files: Vec<&ManifestFile> = manifest.files.iter().filter(|file| wanted(&file.name)).collect();
     let bytes = files.iter().map(|file| file.size()).sum();
@@ -90,7 +90,7 @@ pub(super) async fn fetch_files(
         }
         let whole = async move {
             fetch_file(store, cache, file, into.join(&file.name)).await?;
-            came(file.size());
+            add_done(file.size());
             Ok(())
         };
         fetches.push(whole.boxed());
@@ -99,7 +99,7 @@ pub(super) async fn fetch_files(
         let packed = async move {
             let bytes = files.iter().map(ManifestFile::size).sum();
             fetch_packed(store, cache, files, into.to_owned()).await?;
-            came(bytes);
+            add_done(bytes);
             Ok(())
         };
         fetches.push(packed.boxed());
@@ -112,8 +112,8 @@ fn unless<'a>(failed: &'a AtomicBool, fetch: BoxFuture<'a, Result<()>>) -> BoxFu
     async { if failed.load(Ordering::Relaxed) { Ok(()) } else { fetch.await } }.boxed()
 }
 
-/// Awaits all, some at a time. After a failure nothing more is begun, and what is under way is given up; failures that
-/// came at the same time are told together, each in its own words.
+/// Awaits all, some at a time. After a failure nothing more is started, and what is in flight is cancelled; failures that
+/// occur at the same time are reported together.
 async fn all_of(fetches: Vec<BoxFuture<'_, Result<()>>>) -> Result<()> {
     let failed = AtomicBool::new(false);
     let fetches: Vec<BoxFuture<'_, Result<()>>> = fetches.into_iter().map(|fetch| unless(&failed, fetch)).collect();
@@ -155,7 +155,7 @@ async fn fetch_file(
             let linked = blocking(move || {
                 // What was downloaded just now has been verified; a copy that was here may have aged.
                 if known && !lease.is_intact() {
-                    lease.condemn();
+                    lease.invalidate();
                     return None;
                 }
                 let link = std::fs::hard_link(lease.path(), &target);

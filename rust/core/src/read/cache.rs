@@ -4,28 +4,28 @@
 //! Does not own: deleting anything in the store; what the objects mean.
 //!
 //! Invariants of [`ObjectCache`]:
-//! 1. however many ask for an object at once, it is downloaded once; nobody waits for another object's download;
-//! 2. a failed download leaves no file, and everybody who waited for it gets its error; whoever asks later tries again;
-//! 3. a leased file is never evicted, and a lease is given back exactly once, by its drop;
+//! 1. concurrent requests for an object share one download; no request waits for another object's download;
+//! 2. a failed download leaves no file; every request that waited for it gets its error; later requests try again;
+//! 3. a leased file is never evicted, and a lease is released exactly once, by its drop;
 //! 4. without leases the files hold at most `max_bytes`, least recently used ones go first;
 //! 5. a file that was not written or verified by this process is verified before its first lease; damage found later
-//!    ([`Lease::condemn`]) removes the file from the cache, so that the next lease downloads it again;
+//!    ([`Lease::invalidate`]) removes the file from the cache, so that the next lease downloads it again;
 //! 6. [`ObjectCache::keep`] and [`ObjectCache::adopt`] never fail: without a copy there is still the store;
-//! 7. a file in the folder has an entry in the table from before it appears until it is gone, and whoever looks an
-//!    object up while its copy is being placed does not take that copy for there;
-//! 8. what was downloaded goes when nobody has used it for the idle timeout, counted from its last use; what was kept
-//!    for recovery on this machine stays.
+//! 7. a file in the folder has an entry in the table from before it appears until it is gone; a lookup during placement
+//!    does not see the file as present;
+//! 8. a downloaded file is removed when it was not used for the idle timeout, counted from its last use; files kept for
+//!    recovery on this machine stay.
 //!
 //! One cache to a folder: a second one, in this process or another, would take the first one's files for its own. A
-//! state server has its folder to itself, and all its shards share one cache; `changelog::copies` sees to it elsewhere.
+//! state server has its folder to itself, and all its shards share one cache; `changelog::cache_dirs` ensures it elsewhere.
 
-use super::copy::{Key, is_intact, key_of, size_of_name};
+use super::cached_file::{Key, is_intact, key_of, size_of_name};
 use crate::clock::SharedClock;
 use crate::error::{Error, Result};
 use crate::metrics::SharedMetrics;
 use crate::model::ObjectRef;
 use crate::store::transfer::{TEMP_SUFFIX, TempFile, blocking};
-use crate::store::{DownloadError, LocalTwin, Store};
+use crate::store::{DownloadError, LocalCopies, Store};
 use crate::sync::{Mutex, spawn};
 use bytes::Bytes;
 use futures::FutureExt;
@@ -45,28 +45,28 @@ type Loading = Shared<oneshot::Receiver<Result<(), DownloadError>>>;
 struct Slot {
     size: u64,
     leases: u32,
-    /// Its key in `idle`, when nobody has leased it.
+    /// Its key in `idle` while it has no lease.
     idle_since: Option<u64>,
     /// When it became idle.
     idle_at: Duration,
     /// Tells this file from a later one of the same key.
     id: u64,
-    /// A download or verification that is under way.
+    /// A download or verification in progress.
     loading: Option<Loading>,
-    /// True while somebody who has the content places the file.
+    /// True while a thread that has the content places the file.
     placing: bool,
     /// True once the file is there.
     present: bool,
-    /// True if it was downloaded: nobody wanted it beforehand.
+    /// True if it was downloaded, not kept by an upload.
     fetched: bool,
-    /// False for a file of an earlier process whose content nobody has verified yet.
+    /// False for a file of an earlier process whose content is not verified yet.
     verified: bool,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     slots: HashMap<Key, Slot>,
-    /// Files that nobody has leased, the least recently used first.
+    /// Files without a lease, the least recently used first.
     idle: BTreeMap<u64, Key>,
     bytes: u64,
     /// Counts uses and files.
@@ -74,7 +74,7 @@ struct Table {
 }
 
 impl Slot {
-    /// A slot without a file, leased by nobody.
+    /// A slot without a file or a lease.
     fn new(size: u64, id: u64) -> Self {
         Self {
             size,
@@ -98,7 +98,7 @@ pub struct ObjectCache {
     metrics: SharedMetrics,
     table: Mutex<Table>,
     idle_timeout: Option<(Duration, SharedClock)>,
-    /// What keeps others out of the folder, as long as it is open.
+    /// Excludes other processes from the folder while it is open.
     claim: Option<File>,
 }
 
@@ -158,28 +158,27 @@ impl ObjectCache {
         Ok(Arc::new(this))
     }
 
-    /// The same cache, whose downloads go when nobody has used them for `timeout`; see [`ObjectCache::evict_idle`].
+    /// The same cache, whose downloads are removed when unused for `timeout`; see [`ObjectCache::evict_idle`].
     ///
     /// # Panics
     /// If the cache is in use already.
     #[must_use]
     pub fn with_idle_timeout(mut self: Arc<Self>, timeout: Duration, clock: SharedClock) -> Arc<Self> {
-        Arc::get_mut(&mut self).expect("nobody shares a cache that is being made").idle_timeout =
-            Some((timeout, clock));
+        Arc::get_mut(&mut self).expect("the cache is not shared yet").idle_timeout = Some((timeout, clock));
         self
     }
 
-    /// The same cache, which keeps `claim` open as long as anybody uses it.
+    /// The same cache, which keeps `claim` open as long as it is used.
     ///
     /// # Panics
     /// If the cache is in use already.
     #[must_use]
     pub fn with_claim(mut self: Arc<Self>, claim: File) -> Arc<Self> {
-        Arc::get_mut(&mut self).expect("nobody shares a cache that is being made").claim = Some(claim);
+        Arc::get_mut(&mut self).expect("the cache is not shared yet").claim = Some(claim);
         self
     }
 
-    /// Removes the downloads that nobody has used for the idle timeout. Whoever made the cache calls it now and then.
+    /// Removes the downloads that were not used for the idle timeout. The owner of the cache calls it periodically.
     pub fn evict_idle(&self) {
         let Some((timeout, clock)) = &self.idle_timeout else { return };
         let mut table = self.table.lock();
@@ -247,7 +246,7 @@ impl ObjectCache {
             return (slot.id, slot.loading.clone());
         }
         self.metrics.cache_misses.add(1);
-        self.make_room(table, object.size);
+        self.evict_for(table, object.size);
         table.bytes += object.size;
         self.metrics.cache_bytes.set(table.bytes);
         table.tick += 1;
@@ -261,7 +260,7 @@ impl ObjectCache {
     fn start_loading(self: &Arc<Self>, key: &Key, id: u64, known: bool, store: &Store, object: &ObjectRef) -> Loading {
         let (sender, receiver) = oneshot::channel();
         let (this, key, store, object) = (Arc::clone(self), Arc::clone(key), store.clone(), object.clone());
-        // A task of its own: whoever asked first may go away without harming the others.
+        // A task of its own: the first caller may be dropped without affecting the others.
         spawn(async move {
             let result = this.load(&key, known, &store, &object).await;
             this.loaded(&key, id, result.is_ok());
@@ -290,11 +289,11 @@ impl ObjectCache {
         // A failed one took the file away that it found damaged; one that was placed meanwhile is sound.
         slot.present = ok || (slot.present && slot.verified);
         slot.verified = slot.present;
-        self.settle(&mut table, key);
+        self.remove_or_idle(&mut table, key);
     }
 
-    /// What becomes of a slot after a download, a placing or a lease has ended.
-    fn settle(&self, table: &mut Table, key: &Key) {
+    /// Removes a slot without a file, or marks an unused one as idle, after a download, a placing or a lease has ended.
+    fn remove_or_idle(&self, table: &mut Table, key: &Key) {
         let Some(slot) = table.slots.get(key).filter(|slot| slot.loading.is_none() && !slot.placing) else { return };
         if !slot.present {
             self.forget(table, key);
@@ -323,11 +322,11 @@ impl ObjectCache {
             slot.idle_at = self.idle_timeout.as_ref().map_or(Duration::ZERO, |(_, clock)| clock.monotonic());
             table.idle.insert(tick, Arc::clone(key));
         }
-        self.make_room(table, 0);
+        self.evict_for(table, 0);
     }
 
     /// Evicts until `more` bytes fit, or nothing is left that may go.
-    fn make_room(&self, table: &mut Table, more: u64) {
+    fn evict_for(&self, table: &mut Table, more: u64) {
         while table.bytes.saturating_add(more) > self.max_bytes {
             let Some((_, key)) = table.idle.pop_first() else { break };
             self.evict(table, &key);
@@ -345,7 +344,7 @@ impl ObjectCache {
         let mut table = self.table.lock();
         let Some(slot) = table.slots.get_mut(key).filter(|slot| slot.id == id) else { return };
         slot.leases = slot.leases.saturating_sub(1);
-        self.settle(&mut table, key);
+        self.remove_or_idle(&mut table, key);
     }
 
     /// Adds a file that appears by `place`, unless there is one already or no room.
@@ -359,7 +358,7 @@ impl ObjectCache {
             if table.slots.contains_key(&key) {
                 return;
             }
-            self.make_room(&mut table, object.size);
+            self.evict_for(&mut table, object.size);
             table.bytes += object.size;
             self.metrics.cache_bytes.set(table.bytes);
             table.tick += 1;
@@ -379,11 +378,11 @@ impl ObjectCache {
                 if placed.is_ok() {
                     (slot.present, slot.verified) = (true, true);
                 }
-                self.settle(&mut table, &key);
+                self.remove_or_idle(&mut table, &key);
             }
             // Another slot's file is as good as this one.
             Some(_) => {}
-            // Condemned by somebody who had downloaded it meanwhile.
+            // Invalidated by a caller that had downloaded it meanwhile.
             None => drop(std::fs::remove_file(&path)),
         }
     }
@@ -401,7 +400,7 @@ impl ObjectCache {
         });
     }
 
-    /// Removes the copy of an object that nobody will want, unless somebody has leased it now.
+    /// Removes the copy of an object that is not needed any more, unless it is leased now.
     pub fn discard(&self, store: &Store, object: &ObjectRef) {
         let key = key_of(store.uri(), object);
         let mut table = self.table.lock();
@@ -419,12 +418,12 @@ impl ObjectCache {
         });
     }
 
-    /// This cache as the twin of `store`'s uploads.
-    pub fn twin(self: &Arc<Self>, store: &Store) -> Arc<dyn LocalTwin> {
-        Arc::new(Twin { cache: Arc::clone(self), uri: store.uri().to_owned() })
+    /// This cache as the local copies of `store`'s uploads.
+    pub fn local_copies(self: &Arc<Self>, store: &Store) -> Arc<dyn LocalCopies> {
+        Arc::new(StoreCopies { cache: Arc::clone(self), uri: store.uri().to_owned() })
     }
 
-    /// True when a copy is here, or on its way.
+    /// True when a copy is present or being downloaded.
     pub fn contains(&self, store: &Store, object: &ObjectRef) -> bool {
         let key = key_of(store.uri(), object);
         self.table.lock().slots.contains_key(&key)
@@ -437,12 +436,12 @@ impl ObjectCache {
 }
 
 #[derive(Debug)]
-struct Twin {
+struct StoreCopies {
     cache: Arc<ObjectCache>,
     uri: String,
 }
 
-impl LocalTwin for Twin {
+impl LocalCopies for StoreCopies {
     fn keep(&self, object: &ObjectRef, parts: &[Bytes]) {
         self.cache.keep_at(&self.uri, object, parts);
     }
@@ -471,13 +470,13 @@ impl Lease {
         Ok(bytes.into())
     }
 
-    /// Verifies size and checksum of the whole file; blocks. False: [`Lease::condemn`] it.
+    /// Verifies size and checksum of the whole file; blocks. False: [`Lease::invalidate`] it.
     pub fn is_intact(&self) -> bool {
         is_intact(&self.path, &self.object)
     }
 
     /// Says that the file is damaged: it leaves the cache, and the next lease downloads the object again.
-    pub fn condemn(self) {
+    pub fn invalidate(self) {
         self.cache.metrics.cache_damaged.add(1);
         let mut table = self.cache.table.lock();
         if table.slots.get(&self.key).is_some_and(|slot| slot.id == self.id) {

@@ -69,7 +69,7 @@ fn a15_x19_sixty_four_threads_one_download() {
                 assert_eq!(lease.read_at(990, 10).unwrap(), &[5; 10][..]);
             });
         }
-        // Everybody waits for the one download before it may begin.
+        // All callers wait for the one download before it may begin.
         while f.metrics.cache_hits.get() + f.metrics.cache_misses.get() < 64 {
             std::thread::yield_now();
         }
@@ -89,7 +89,7 @@ async fn a15_x19_a_failed_download_leaves_nothing_and_may_be_tried_again() {
         let before = f.gets();
         let leases = futures::future::join_all((0..8).map(|_| f.cache.lease(&f.store, &object))).await;
         assert!(leases.iter().all(Result::is_err), "{fault:?}");
-        assert_eq!(f.gets() - before, 2, "two attempts for all who waited: {fault:?}");
+        assert_eq!(f.gets() - before, 2, "two attempts for all waiting callers: {fault:?}");
         assert_eq!((f.files(), f.cache.bytes()), (0, 0), "{fault:?}");
         f.inner.heal();
     }
@@ -100,7 +100,7 @@ async fn a15_x19_a_failed_download_leaves_nothing_and_may_be_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn x19_nobody_waits_for_another_object() {
+async fn x19_no_caller_waits_for_another_object() {
     let f = fixture(1 << 20);
     let (a, b) = (f.put("log/a", &[1; 10]).await, f.put("log/b", &[2; 10]).await);
     f.inner.next(Fault::Hang);
@@ -114,7 +114,7 @@ async fn x19_nobody_waits_for_another_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_asked_first_may_go_away() {
+async fn the_first_caller_may_be_dropped() {
     let f = fixture(1 << 20);
     let object = f.put("log/a", &[1; 10]).await;
     f.inner.hold();
@@ -124,7 +124,7 @@ async fn whoever_asked_first_may_go_away() {
     f.inner.release();
     drop(f.lease(&object).await);
     assert_eq!(f.gets(), 1);
-    // Nobody waits at all: the download ends and the file can be evicted.
+    // Without any caller the download ends and the file can be evicted.
     let other = f.put("log/b", &[1; 10]).await;
     let mut only = Box::pin(f.cache.lease(&f.store, &other));
     assert!(futures::poll!(only.as_mut()).is_pending());
@@ -161,7 +161,7 @@ async fn a15_the_least_recently_used_goes_and_a_leased_file_never() {
 }
 
 #[tokio::test]
-async fn x19_what_was_downloaded_goes_when_nobody_used_it_for_the_idle_timeout() {
+async fn x19_unused_downloads_are_removed_after_the_idle_timeout() {
     let f = fixture(1 << 20);
     let clock = ManualClock::at(1000);
     let limit = Duration::from_mins(10);
@@ -177,7 +177,7 @@ async fn x19_what_was_downloaded_goes_when_nobody_used_it_for_the_idle_timeout()
     clock.advance(Duration::from_millis(599_999));
     cache.evict_idle();
     assert_eq!(here(), [true; 3], "not yet");
-    // An old timer of the original evicted what had just been used again: here a use starts the time anew.
+    // An old timer of the original evicted what had just been used again: here a use restarts the timeout.
     drop(cache.lease(&f.store, &used).await.unwrap());
     clock.advance(Duration::from_millis(1));
     cache.evict_idle();
@@ -243,7 +243,7 @@ async fn l05_l06_copies_survive_a_restart_and_are_verified() {
     std::fs::write(path(&b), [9; 10]).unwrap();
     std::fs::write(path(&c), [3; 4]).unwrap();
     std::fs::write(f.dir.path().join(format!(".half{TEMP_SUFFIX}")), b"x").unwrap();
-    std::fs::write(f.dir.path().join("of somebody else"), b"x").unwrap();
+    std::fs::write(f.dir.path().join("foreign"), b"x").unwrap();
     let cache = f.restarted(1 << 20);
     assert_eq!(cache.bytes(), 20, "what is cut off is gone");
     let before = f.gets();
@@ -263,7 +263,7 @@ async fn a_condemned_copy_is_replaced() {
     let (one, two) = (f.lease(&a).await, f.lease(&a).await);
     std::fs::write(one.path(), [9; 10]).unwrap();
     assert!(!two.is_intact());
-    two.condemn();
+    two.invalidate();
     let three = f.lease(&a).await;
     assert!(three.is_intact());
     // The lease on the damaged file neither counts for the new one nor takes from it.
@@ -277,7 +277,7 @@ async fn a_condemned_copy_is_replaced() {
 async fn l08_kept_and_adopted_objects_need_no_download_and_others_do() {
     let f = fixture(1 << 20);
     let (a, b) = (f.put("log/a", b"12345678").await, f.put("sst/b", b"sst").await);
-    f.cache.twin(&f.store).keep(&a, &[Bytes::from_static(b"1234"), Bytes::from_static(b"5678")]);
+    f.cache.local_copies(&f.store).keep(&a, &[Bytes::from_static(b"1234"), Bytes::from_static(b"5678")]);
     let file = f.dir.path().parent().unwrap().join(format!("{}.sst", rand::random::<u64>()));
     std::fs::write(&file, b"sst").unwrap();
     f.cache.adopt(f.store.uri(), &b, &file);

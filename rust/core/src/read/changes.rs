@@ -31,7 +31,7 @@ use tokio::runtime::Handle;
 const RUN_BYTES: u64 = 8 << 20;
 /// Bytes between two wanted ranges that are cheaper fetched than asked around.
 const GAP_BYTES: u64 = 64 << 10;
-/// Most runs under way at a time.
+/// Most runs in progress at a time.
 const MAX_RUNS: u64 = 16;
 /// Values of one batch of decoded records.
 const BATCH_BYTES: u64 = 1 << 30;
@@ -55,7 +55,7 @@ pub struct ChangeReader {
     read_ahead: u64,
 }
 
-/// Decoded sets, in order; dropping it ends what is under way.
+/// Decoded sets, in order; dropping it ends what is in progress.
 pub struct Changes {
     runs: BoxStream<'static, Result<Vec<ReadSet>>>,
     ready: VecDeque<ReadSet>,
@@ -108,7 +108,7 @@ impl ChangeReader {
         Ok(Changes { runs: runs.buffered(ahead).boxed(), ready: VecDeque::new() })
     }
 
-    /// Damage can come from the way here, or from an old local copy: it is believed the second time.
+    /// Damage can stem from the transfer or from an old local copy: only the second mismatch counts as corruption.
     async fn fetch(&self, run: Run, part: Option<KeyGroupRange>) -> Result<Vec<ReadSet>> {
         let run = Arc::new(run);
         match self.fetch_once(&run, part).await {
@@ -118,7 +118,7 @@ impl ChangeReader {
                     && cache.contains(&self.store, &run.object)
                     && let Ok(lease) = cache.lease(&self.store, &run.object).await
                 {
-                    lease.condemn();
+                    lease.invalidate();
                 }
                 self.fetch_once(&run, part).await
             }
@@ -162,7 +162,7 @@ impl ChangeReader {
                         Err(error) if error.kind() == ErrorKind::Corrupt => return Err(error),
                         Err(error) => {
                             tracing::warn!(%error, "a local copy of a log object is gone");
-                            lease.condemn();
+                            lease.invalidate();
                         }
                     }
                 }
@@ -320,7 +320,7 @@ impl Changes {
     }
 }
 
-/// A task that ends when nobody waits for it.
+/// A task that is aborted when its handle is dropped.
 struct AbortOnDrop(tokio::task::JoinHandle<Result<Vec<ReadSet>>>);
 
 impl AbortOnDrop {

@@ -236,7 +236,7 @@ async fn x29_objects_are_fetched_ahead() {
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(f.gets() - before, 5, "nobody waits for the first before the second is asked for");
+    assert_eq!(f.gets() - before, 5, "the second is requested before the first has arrived");
     f.inner.release();
     let found = reading.await.unwrap();
     assert!(found.is_sorted_by_key(|(number, group, _)| (*number, *group)) && found.len() == 5 * 65);

@@ -3,9 +3,9 @@
 //! ```text
 //! replay  segments ──► change sets, in order, prefetched     cache  objects on local disk: one download, many readers
 //! base    manifest ──► a folder of RocksDB files
-//! progress  how far both are, for people who wait
+//! restore_progress  the bytes of both, for metrics and the log
 //! packed  small files of a base out of the object they share
-//! part    the same two for a range of key groups: only the tables and blocks that may hold its keys
+//! slice   the same two for a range of key groups: only the tables and blocks that may hold its keys
 //! ```
 //!
 //! Owns: which bytes are fetched for a restore, from where, and the local copies.
@@ -13,17 +13,17 @@
 
 pub mod base;
 pub mod cache;
+mod cached_file;
 pub mod changes;
-mod copy;
-mod folder;
+mod new_folder;
 mod packed;
-pub mod part;
-pub mod progress;
 pub mod replay;
+pub mod restore_progress;
+pub mod slice;
 
 pub use base::{fetch_base, fetch_manifest};
 pub use cache::{Lease, ObjectCache};
-pub use folder::remove_folder;
-pub use part::{PartOfBase, fetch_part_of_base, read_parts};
-pub use progress::Progress;
+pub use new_folder::remove_folder;
 pub use replay::{SetsAhead, read_segments};
+pub use restore_progress::RestoreProgress;
+pub use slice::{BaseSlice, fetch_base_slice, read_slices};

@@ -1,7 +1,7 @@
 //! Files of a base that share an object.
 //!
 //! Owns: whether a packed object is fetched whole or in parts, and cutting files out of it, verified.
-//! Does not own: which files are wanted (`base`, `part`), packing them (`snapshot`).
+//! Does not own: which files are wanted (`base`, `slice`), packing them (`snapshot`).
 //!
 //! Invariants:
 //! 1. an object of which half or more is wanted, or a copy is here, is fetched once, through the cache if there is one;
@@ -75,7 +75,7 @@ fn place_of(file: &ManifestFile, name: &str) -> Result<std::ops::Range<usize>> {
 fn cut_copy(lease: Lease, known: bool, files: &[ManifestFile], into: &Path, name: &str) -> Result<bool> {
     // What was downloaded just now has been verified; a copy that was here may have aged.
     if known && !lease.is_intact() {
-        lease.condemn();
+        lease.invalidate();
         return Ok(false);
     }
     for file in files {

@@ -45,7 +45,7 @@ impl SetsAhead {
     /// Starts to fetch `segments` on `runtime`, as [`read_segments`] does.
     pub fn start(runtime: &Handle, store: &Store, cache: Option<&Arc<ObjectCache>>, segments: &[SegmentRef]) -> Self {
         let found = read_segments(store, cache, segments, prefetch_of(segments));
-        // One more than are on their way: a set that has come does not hold up the others.
+        // One more than in flight: a set that has arrived does not delay the others.
         let (sender, sets) = mpsc::channel(1);
         let task = runtime.spawn(async move {
             let mut found = std::pin::pin!(found);
@@ -79,7 +79,7 @@ impl Drop for SetsAhead {
 
 /// The change sets of `segments`, in their order, with up to `prefetch` of them fetched ahead.
 ///
-/// With a cache, whole log objects come to the local disk once and serve all shards that have sets in them; without
+/// With a cache, whole log objects are downloaded once and serve all shards that have sets in them; without
 /// one, only the bytes of each set are read. Memory: at most `prefetch` sets.
 pub fn read_segments(
     store: &Store,
@@ -142,11 +142,11 @@ fn judged<T>(lease: Lease, read: impl Fn(&Lease) -> Result<T>) -> Result<Option<
     match read(&lease) {
         Ok(found) => Ok(Some(found)),
         Err(_) if !lease.is_intact() => {
-            lease.condemn();
+            lease.invalidate();
             Ok(None)
         }
-        // Only if the copy differs from the object is the copy to blame. It may be another by now: whoever else met the
-        // damaged one had it replaced.
+        // The copy is damaged only if it differs from the object. It may be another copy by now: another reader may have
+        // had the damaged one replaced.
         Err(_) => read(&lease).map(Some).map_err(DownloadError::Store),
     }
 }

@@ -3,7 +3,7 @@
 //! Owns: reading what is live, and the step from it to the next version.
 //! Does not own: which handle counts (the owner decides, and hands it to `transition`), what is not yet in a version.
 
-use super::seal::{Draft, Parts, Sealed, Title};
+use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
 use super::{Live, Shard};
 use crate::error::{Error, Result};
 use crate::format::segment::encode_set;
@@ -56,9 +56,9 @@ impl Shard {
         net: impl FnOnce(&KeyedState) -> Result<Net>,
     ) -> Result<Option<ShardHandle>> {
         let context = self.context();
-        let (net, title, lineage) = self.with_live(|live| {
+        let (net, meta, lineage) = self.with_live(|live| {
             let net = net(&live.keyed)?;
-            let title = Title {
+            let meta = HandleMeta {
                 instance: live.instance,
                 parent: live.version,
                 batch,
@@ -67,7 +67,7 @@ impl Shard {
                 state_keys: live.state_keys.saturating_add_signed(net.keys),
                 state_bytes: live.state_bytes.saturating_add_signed(net.bytes),
             };
-            Ok((net, title, live.lineage.clone()))
+            Ok((net, meta, live.lineage.clone()))
         })?;
         if net.set.is_empty() {
             return Ok(None);
@@ -76,20 +76,20 @@ impl Shard {
         let encoded = encode_set(&net.set, context.compression())?;
         context.metrics.encode_micros.add_elapsed(start);
         let version = VersionId::random();
-        let parts = Parts::of(context.log.submit_alone(encoded, batch));
-        let draft = Draft { version, set: Some(Arc::new(net.set)), parts, lineage };
-        let Sealed { handle, .. } = self.seal(&title, draft)?;
+        let parts = SetParts::of(context.log.submit_alone(encoded, batch));
+        let pending = PendingVersion { version, set: Some(Arc::new(net.set)), parts, lineage };
+        let SealedVersion { handle, .. } = self.seal(&meta, pending)?;
         Ok(Some(handle))
     }
 
     /// A handle of the live state before its first version.
     pub(crate) fn first_handle(&self, batch: BatchId, (schema_id, schema): (u64, &str)) -> Result<ShardHandle> {
-        let title = self.with_live(|live| {
+        let meta = self.with_live(|live| {
             let schema = schema.to_owned();
             let instance = live.instance;
-            Ok(Title { instance, parent: None, batch, schema_id, schema, state_keys: 0, state_bytes: 0 })
+            Ok(HandleMeta { instance, parent: None, batch, schema_id, schema, state_keys: 0, state_bytes: 0 })
         })?;
-        self.beginning_handle(&title)
+        self.initial_handle(&meta)
     }
 
     /// The live version from the finished base that waits, if `handle` is of that version and may have it.
@@ -121,11 +121,11 @@ impl Shard {
             && let Some(base) = &handle.base
         {
             live.lineage.rebase(base);
-            self.settle_base(live);
+            self.resolve_waiting_base(live);
         }
     }
 
-    /// Ends what RocksDB does in the background, such as a compaction that somebody waits for. It writes nothing any
+    /// Ends what RocksDB does in the background, such as a compaction with a waiting caller. It writes nothing any
     /// more: for the end of a state.
     pub(crate) fn stop_background(&self) {
         if let Some(live) = self.live.read().as_ref() {

@@ -5,11 +5,11 @@
 //!
 //! Invariants:
 //! 1. the base holds every change up to `replay_after`, and no change of a version after `version`;
-//! 2. one run at a time; with `incremental`, no new run before the last base is carried by a promoted handle or given up,
+//! 2. one run at a time; with `incremental`, no new run before the last base is carried by a promoted handle or abandoned,
 //!    so that the files a run counts as "already uploaded" are named by a handle Spark retains. Bases that share nothing
 //!    need not wait;
 //! 3. a run of a state that was replaced meanwhile ends without effect. So does a run that shares files with a base from
-//!    which the state no longer starts: a sweep may have removed them;
+//!    which the state no longer starts: garbage collection may have removed them;
 //! 4. a run counts on no object that was last known to be needed longer ago than half of `sweep_grace`: what a sweep deletes
 //!    has been unreachable for a whole one. A base that waits may be of any age: a sweep keeps it for as long as a handle
 //!    that may take it over is retained;
@@ -33,21 +33,21 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Dirty entries written per turn of the shard's lock: a part of a millisecond, in which nobody reads and no version is
-/// made. A checkpoint of a state in process takes the lock four times.
+/// Dirty entries written per turn of the shard's lock: a part of a millisecond, in which no session reads and no version
+/// is made. A checkpoint of an embedded state takes the lock four times.
 const FLUSH_CHUNK: usize = 256;
 
 /// A base whose files are all in the bucket.
-pub(crate) struct Finished {
+pub(crate) struct FinishedBase {
     pub(crate) base: BaseRef,
     pub(crate) inventory: Inventory,
     /// The older base whose files it may share; none = it shares none.
     shares_with: Option<BaseRef>,
 }
 
-impl Finished {
+impl FinishedBase {
     /// True if a version of this lineage may start from it. If not, no descendant of the version may either.
-    pub(super) fn fits(&self, lineage: &Lineage) -> bool {
+    pub(super) fn is_base_for(&self, lineage: &Lineage) -> bool {
         lineage.can_take(&self.base) && (self.shares_with.is_none() || self.shares_with == lineage.base)
     }
 }
@@ -60,13 +60,13 @@ pub struct MaterializeRun {
     replay_after: VersionId,
     /// The base from which the state starts.
     base: Option<BaseRef>,
-    /// Files of the base `known_of`, which is an older one after a replay onto the base of another server.
+    /// Files of the base `known_base`, which is an older one after a replay onto the base of another server.
     known: Inventory,
-    known_of: Option<BaseRef>,
+    known_base: Option<BaseRef>,
     /// Since then, at least, sweeps have kept all that the base will name.
-    kept_since: Moment,
+    retained_since: Moment,
     dir: PathBuf,
-    finished: Mutex<Option<Finished>>,
+    finished: Mutex<Option<FinishedBase>>,
     ended: bool,
 }
 
@@ -82,7 +82,7 @@ impl Shard {
             }
             control.materializing = true;
         }
-        let (shares, kept_since) = self.kept_since();
+        let (shares, retained_since) = self.retained_since();
         let run = {
             let mut live = self.live.write();
             let _pause = Pause::of(&self.context().metrics);
@@ -98,8 +98,8 @@ impl Shard {
                     replay_after,
                     base: live.lineage.base.clone(),
                     known: if shares { live.inventory.clone() } else { Inventory::default() },
-                    known_of: if shares { live.inventory_of.clone() } else { live.lineage.base.clone() },
-                    kept_since,
+                    known_base: if shares { live.inventory_base.clone() } else { live.lineage.base.clone() },
+                    retained_since,
                     dir: self.context().dir.join(format!("checkpoint-{}", VersionId::random())),
                     finished: Mutex::new(None),
                     ended: false,
@@ -115,14 +115,14 @@ impl Shard {
     }
 
     /// Whether a run that begins now may count on what the inventory knows, and since when what it counts on was kept.
-    fn kept_since(&self) -> (bool, Moment) {
+    fn retained_since(&self) -> (bool, Moment) {
         let (clock, options) = (&*self.context().clock, &self.context().options);
-        let confirmed = self.control.lock().confirmed.filter(|_| options.incremental);
-        let Some(confirmed) = confirmed else { return (false, Moment::now(clock)) };
-        let idle = confirmed.age(clock);
+        let last_confirmed = self.control.lock().last_confirmed.filter(|_| options.incremental);
+        let Some(last_confirmed) = last_confirmed else { return (false, Moment::now(clock)) };
+        let idle = last_confirmed.age(clock);
         // A quarter at least is left for the upload.
         if idle <= options.sweep_grace / 4 {
-            return (true, confirmed);
+            return (true, last_confirmed);
         }
         tracing::info!(
             shard = %self.id(), idle_seconds = idle.as_secs(), grace_seconds = options.sweep_grace.as_secs(),
@@ -136,7 +136,7 @@ impl MaterializeRun {
     /// Writes dirty entries to RocksDB, compacts it if it is bloated, takes the checkpoint and uploads it. Long; call it
     /// off any hot thread.
     pub fn run(&self) -> Result<()> {
-        // Dropped when this returns: until then nobody is told to stop.
+        // Dropped when this returns: the run is never stopped.
         let (_keep, stop) = watch::channel(false);
         self.run_until(stop)
     }
@@ -144,7 +144,7 @@ impl MaterializeRun {
     /// As [`Self::run`], but fails, closed, soon after `stop` says true.
     pub(crate) fn run_until(&self, stop: watch::Receiver<bool>) -> Result<()> {
         self.work(stop.clone()).or_else(|error| {
-            // Who stops a run also stops RocksDB: whatever it says of that is no failure.
+            // Stopping a run also stops RocksDB: its resulting error is not a failure.
             stopped(*stop.borrow())?;
             Err(error)
         })
@@ -162,9 +162,9 @@ impl MaterializeRun {
             let flushed = live.keyed.flush_dirty(FLUSH_CHUNK);
             let worked = pause.start.elapsed();
             drop(pause);
-            // Those who wait get it before the next turn does.
+            // Waiting sessions get the lock before the next turn.
             drop(guard);
-            if !flushed.map_err(|error| self.distrust(&stop, error))? {
+            if !flushed.map_err(|error| self.record_disk_failure(&stop, error))? {
                 break;
             }
             let rest = context.background.rest(worked);
@@ -178,21 +178,26 @@ impl MaterializeRun {
             let live = live.as_ref().filter(|l| l.epoch == self.epoch).ok_or_else(Self::replaced)?;
             (live.keyed.checkpointer(), live.state_bytes)
         };
-        let density = self.shard.control.lock().density;
-        if let Some(density) = checkpointer.tidy(net, density).map_err(|error| self.distrust(&stop, error))? {
-            self.shard.control.lock().density = density;
+        let space_amplification = self.shard.control.lock().space_amplification;
+        if let Some(space_amplification) = checkpointer
+            .compact_if_bloated(net, space_amplification)
+            .map_err(|error| self.record_disk_failure(&stop, error))?
+        {
+            self.shard.control.lock().space_amplification = space_amplification;
         }
         context.failpoints.hit("materialize.checkpoint")?;
         stopped(*stop.borrow())?;
-        checkpointer.checkpoint(&self.dir, &context.failpoints).map_err(|error| self.distrust(&stop, error))?;
-        self.shard.control.lock().distrusted = None;
+        checkpointer
+            .checkpoint(&self.dir, &context.failpoints)
+            .map_err(|error| self.record_disk_failure(&stop, error))?;
+        self.shard.control.lock().disk_failure_epoch = None;
         // Read after the checkpoint: nothing later than this can be in it.
         let version = {
             let live = self.shard.live.read();
             live.as_ref().filter(|l| l.epoch == self.epoch).and_then(|l| l.version).ok_or_else(Self::replaced)?
         };
         context.failpoints.hit("materialize.push")?;
-        let how = context.pushing();
+        let how = context.push_context();
         let stamp = Stamp { instance: self.instance, version, replay_after: self.replay_after };
         let known = self.known()?;
         let shares_with = self.base.clone().filter(|_| !known.is_empty());
@@ -204,19 +209,19 @@ impl MaterializeRun {
                 pushed = upload => pushed,
             }
         })?;
-        self.check_kept()?;
+        self.check_retention()?;
         context.metrics.materialize_micros.add_elapsed(start);
         tracing::info!(
             shard = %self.shard.id(), bytes = base.total_bytes, millis = start.elapsed().as_millis(), "materialized"
         );
-        *self.finished.lock() = Some(Finished { base, inventory, shares_with });
+        *self.finished.lock() = Some(FinishedBase { base, inventory, shares_with });
         Ok(())
     }
 
     /// The files of the base from which the state starts. After a replay onto the base of another server they are read
     /// from its manifest.
     fn known(&self) -> Result<Inventory> {
-        if self.known_of == self.base {
+        if self.known_base == self.base {
             return Ok(self.known.clone());
         }
         let Some(base) = &self.base else { return Ok(Inventory::default()) };
@@ -232,8 +237,8 @@ impl MaterializeRun {
         }
     }
 
-    /// Takes note of a failure of the local disk: invariant 6.
-    fn distrust(&self, stop: &watch::Receiver<bool>, error: Error) -> Error {
+    /// Records a failure of the local disk: invariant 6.
+    fn record_disk_failure(&self, stop: &watch::Receiver<bool>, error: Error) -> Error {
         // The end of a state also ends what RocksDB does.
         if *stop.borrow() {
             return error;
@@ -241,7 +246,7 @@ impl MaterializeRun {
         let shard = &self.shard;
         let _transition = shard.transition.lock();
         let broken = shard.live.read().as_ref().filter(|l| l.epoch == self.epoch).map(|l| l.keyed.is_broken());
-        let again = shard.control.lock().distrusted.replace(self.epoch) == Some(self.epoch);
+        let again = shard.control.lock().disk_failure_epoch.replace(self.epoch) == Some(self.epoch);
         let dropped = broken.is_some_and(|broken| broken || again);
         if dropped {
             tracing::warn!(shard = %shard.id(), %error, "the local state cannot be written: the next session restores it");
@@ -253,9 +258,9 @@ impl MaterializeRun {
     }
 
     /// The manifest is in the bucket in time: from now on a sweep keeps what it names.
-    fn check_kept(&self) -> Result<()> {
+    fn check_retention(&self) -> Result<()> {
         let context = self.shard.context();
-        let (age, grace) = (self.kept_since.age(&*context.clock), context.options.sweep_grace);
+        let (age, grace) = (self.retained_since.age(&*context.clock), context.options.sweep_grace);
         if age <= grace / 2 {
             return Ok(());
         }
@@ -277,9 +282,9 @@ impl MaterializeRun {
             // Held until the base is offered: no other state takes this one's place in between.
             let live = self.shard.live.read();
             context.failpoints.hit("materialize.offer")?;
-            let fits = |live: &Live| live.epoch == self.epoch && finished.fits(&live.lineage);
+            let is_base_for = |live: &Live| live.epoch == self.epoch && finished.is_base_for(&live.lineage);
             let mut control = self.shard.control.lock();
-            if live.as_ref().is_some_and(fits) {
+            if live.as_ref().is_some_and(is_base_for) {
                 control.waiting = Some(finished);
             } else {
                 tracing::info!(shard = %self.shard.id(), "a finished base is given up: the state starts from another one");
@@ -291,7 +296,7 @@ impl MaterializeRun {
         Ok(())
     }
 
-    /// Gives the run up; what it uploaded is named by nobody.
+    /// Cancels the run; no handle names what it uploaded.
     pub fn abort(mut self, reason: &str) {
         tracing::info!(shard = %self.shard.id(), reason, "materialization given up");
         self.shard.context().metrics.materializations_failed.add(1);
@@ -343,17 +348,17 @@ impl Drop for MaterializeRun {
 }
 
 #[cfg(test)]
-#[path = "materialize_disk.rs"]
+#[path = "materialize_disk_tests.rs"]
 mod disk;
-#[cfg(test)]
-#[path = "materialize_elsewhere.rs"]
-mod elsewhere;
 #[cfg(test)]
 #[path = "materialize_grace_tests.rs"]
 mod grace;
 #[cfg(test)]
-#[path = "materialize_orders.rs"]
-mod orders;
+#[path = "materialize_moves_tests.rs"]
+mod moves;
+#[cfg(test)]
+#[path = "materialize_order_tests.rs"]
+mod order;
 #[cfg(test)]
 #[path = "materialize_tests.rs"]
 mod tests;

@@ -133,7 +133,7 @@ fn a_base_whose_upload_takes_half_of_the_grace_is_given_up_with_the_option_named
     let shard = world.shard(None);
     let first = extend(&shard, None, &changes(&mut rng, 100, KEYS));
     open(&shard, Some(&first.handle)).unwrap();
-    for (took, fits) in [(GRACE / 2 + Duration::from_millis(1), false), (GRACE / 2, true)] {
+    for (took, is_base_for) in [(GRACE / 2 + Duration::from_millis(1), false), (GRACE / 2, true)] {
         open(&shard, Some(&first.handle)).unwrap();
         let run = shard.begin_materialize().unwrap().expect("a run");
         world.clock.advance(took);
@@ -144,7 +144,7 @@ fn a_base_whose_upload_takes_half_of_the_grace_is_given_up_with_the_option_named
                 assert!(run.complete().is_err());
             }
         }
-        assert_eq!(shard.control.lock().waiting.is_some(), fits, "{took:?}");
+        assert_eq!(shard.control.lock().waiting.is_some(), is_base_for, "{took:?}");
     }
 }
 

@@ -203,7 +203,7 @@ fn shard(
         Arc::clone(&clock),
         Arc::clone(&metrics),
         Arc::clone(&failpoints),
-        options.local_recovery.then(|| cache.twin(&store)),
+        options.local_recovery.then(|| cache.local_copies(&store)),
     );
     let context = ShardContext {
         query_id: "q".to_owned(),
@@ -270,7 +270,7 @@ fn k02_a_run_begins_when_the_last_one_has_failed_or_is_confirmed() {
     world.shard.begin_materialize().unwrap().expect("confirmed").abort("a test");
 }
 
-/// what is given up needs no confirmation.
+/// what is abandoned needs no confirmation.
 #[test]
 fn k03_xs04_x11_a_run_that_was_given_up_never_stands_in_the_way() {
     let mut world = World::new(&[]);
@@ -311,7 +311,7 @@ fn v02_y15_written_materialized_overwritten_and_so_on_the_newest_values_come_bac
     }
 }
 
-/// X-S01 too: a base stays incremental whatever was given up before it.
+/// X-S01 too: a base stays incremental whatever was abandoned before it.
 #[test]
 fn xs01_xs09_full_and_incremental_bases_may_alternate() {
     let mut world = World::new(&[("snapshot_pack_below", "0")]);

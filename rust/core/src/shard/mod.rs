@@ -13,8 +13,9 @@
 //! Beside that stand [`rescale`]: a state of other key groups, made from the handles of all shards ([`sources`]); and
 //! [`savepoint`]: such a state from a folder that was put aside.
 
-mod beginning;
+mod background_warm_up;
 mod direct;
+mod initial_state;
 pub mod lineage;
 mod materialize;
 pub mod rescale;
@@ -26,29 +27,28 @@ pub mod sources;
 #[cfg(test)]
 pub(crate) mod testing;
 mod transition;
-mod warm;
 
-pub use beginning::Beginning;
 pub(crate) use direct::Net;
+pub use initial_state::InitialState;
 pub use materialize::MaterializeRun;
 pub use rescale::{RangeState, Rescaler};
-pub use session::{Committed, ResultBatches, Session, Surroundings};
+pub use session::{Committed, ResultBatches, Session, SessionEnvironment};
 pub use sources::Sources;
 
-use crate::budget::{MemoryBudget, Reservation, Want};
+use crate::budget::{Demand, MemoryBudget, Reservation};
 use crate::clock::{Moment, SharedClock};
 use crate::config::{Compression, Options};
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
-use crate::fair::FairLock;
 use crate::metrics::SharedMetrics;
 use crate::model::ids::default_max_parallelism;
 use crate::model::{BaseRef, BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
 use crate::read::ObjectCache;
-use crate::snapshot::{Inventory, Pushing};
+use crate::snapshot::{Inventory, PushContext};
 use crate::state::keyed::{KeyedState, WarmUp};
 use crate::state::rocks::SharedResources;
 use crate::store::{Background, Store};
+use crate::sync::FairRwLock;
 use crate::write::LogWriter;
 use lineage::Lineage;
 use parking_lot::Mutex;
@@ -57,14 +57,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Hot tier of a shard until the engine divides the budget.
+/// Hot tier of a shard until the engine allocates the budget.
 const FIRST_HOT_LIMIT: u64 = 16 << 20;
 /// Bytes of an entry of the hot tier beside its key and value: header, padding, its place in the index.
 const ENTRY_OVERHEAD: u64 = 48;
 /// A shard that was opened so lately keeps its memory before others do.
 const ACTIVE_MILLIS: u64 = 30_000;
 
-/// What a shard needs from the process around it.
+/// What a shard needs from its process.
 pub struct ShardContext {
     /// Spark's query id.
     pub query_id: String,
@@ -82,7 +82,7 @@ pub struct ShardContext {
     pub runtime: tokio::runtime::Handle,
     /// RocksDB's shared memory.
     pub resources: SharedResources,
-    /// The memory of the whole process.
+    /// The memory budget of the process.
     pub budget: Arc<MemoryBudget>,
     /// Options of this state.
     pub options: Options,
@@ -103,8 +103,8 @@ impl ShardContext {
     }
 
     /// What a session of its shard needs.
-    fn surroundings(&self) -> Surroundings {
-        Surroundings {
+    fn session_environment(&self) -> SessionEnvironment {
+        SessionEnvironment {
             budget: Arc::clone(&self.budget),
             dir: self.dir.join("spill"),
             metrics: Arc::clone(&self.metrics),
@@ -114,13 +114,17 @@ impl ShardContext {
         }
     }
 
-    /// How bases of its shards go up.
-    fn pushing(&self) -> Pushing<'_> {
-        Pushing {
+    /// What uploads of its shards' bases need.
+    fn push_context(&self) -> PushContext<'_> {
+        PushContext {
             store: &self.store,
             pack_below: self.options.snapshot_pack_below,
             background: &self.background,
-            twin: self.cache.as_ref().filter(|_| self.options.local_recovery).map(|c| c.twin(&self.store)),
+            local_copies: self
+                .cache
+                .as_ref()
+                .filter(|_| self.options.local_recovery)
+                .map(|c| c.local_copies(&self.store)),
             failpoints: &self.failpoints,
             metrics: &self.metrics,
         }
@@ -169,13 +173,13 @@ impl Placement {
 pub(crate) struct Live {
     keyed: KeyedState,
     instance: InstanceId,
-    /// None = the state before the first batch: empty, or what it was begun with and the lineage's base holds.
+    /// None = the state before the first batch: empty, or the initial state in the lineage's base.
     version: Option<VersionId>,
     lineage: Lineage,
-    /// Files of the base `inventory_of`. Another server's base in `lineage` makes it out of date: the next
+    /// Files of the base `inventory_base`. Another server's base in `lineage` makes it out of date: the next
     /// materialization follows.
     inventory: Inventory,
-    inventory_of: Option<BaseRef>,
+    inventory_base: Option<BaseRef>,
     state_keys: u64,
     state_bytes: u64,
     /// Grows with every state that replaces this one; a materialization of an older epoch is dropped.
@@ -184,7 +188,7 @@ pub(crate) struct Live {
     cold: Option<WarmUp>,
 }
 
-/// A version that a session made and that nobody promoted yet: a cache of its change set.
+/// A version that a session made and that is not promoted yet: a cache of its change set.
 struct Prepared {
     instance: InstanceId,
     parent: Option<VersionId>,
@@ -204,14 +208,14 @@ struct Control {
     next_epoch: u64,
     materializing: bool,
     /// A finished base that no promoted handle carries yet.
-    waiting: Option<materialize::Finished>,
+    waiting: Option<materialize::FinishedBase>,
     /// The epoch of the state whose last materialization failed at the local disk.
-    distrusted: Option<u64>,
+    disk_failure_epoch: Option<u64>,
     last_materialized_millis: u64,
     /// When a handle of what is live was last handed in: until then, at least, a batch that Spark retains named its base.
-    confirmed: Option<Moment>,
+    last_confirmed: Option<Moment>,
     /// Bytes of files per net byte, as the last compaction left them; 0 before the first.
-    density: f64,
+    space_amplification: f64,
 }
 
 /// One shard of one state.
@@ -221,7 +225,7 @@ pub struct Shard {
     context: ShardContext,
     /// Serializes changes of what is live; never held while waiting for a reader.
     transition: Mutex<()>,
-    live: FairLock<Option<Live>>,
+    live: FairRwLock<Option<Live>>,
     control: Mutex<Control>,
     last_used_millis: AtomicU64,
     sessions: AtomicU64,
@@ -230,9 +234,9 @@ pub struct Shard {
     hot_limit: AtomicU64,
     /// Bytes that the hot tier takes with the whole state in it, as far as handles told.
     whole: AtomicU64,
-    /// What its first version is; unset = empty.
-    beginning: OnceLock<Arc<Beginning>>,
-    /// What was live at the last look that did not have to wait.
+    /// Its first version; unset = empty.
+    initial_state: OnceLock<Arc<InitialState>>,
+    /// The numbers of the live state at the last status that could read them without blocking.
     seen: Mutex<Seen>,
 }
 
@@ -258,7 +262,7 @@ impl Seen {
     }
 }
 
-/// What the outside may know about a shard.
+/// The public status of a shard.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct ShardStatus {
     /// Name of the shard in this process.
@@ -300,14 +304,14 @@ impl Shard {
             placement,
             context,
             transition: Mutex::new(()),
-            live: FairLock::new(None),
+            live: FairRwLock::new(None),
             control: Mutex::new(Control { last_materialized_millis: now, ..Control::default() }),
             last_used_millis: AtomicU64::new(now),
             sessions: AtomicU64::new(0),
             warming: AtomicBool::new(false),
             hot_limit: AtomicU64::new(FIRST_HOT_LIMIT),
             whole: AtomicU64::new(0),
-            beginning: OnceLock::new(),
+            initial_state: OnceLock::new(),
             seen: Mutex::default(),
         })
     }
@@ -317,7 +321,7 @@ impl Shard {
         &self.id
     }
 
-    /// Its place among the shards.
+    /// Its placement among the shards.
     pub fn placement(&self) -> Placement {
         self.placement
     }
@@ -334,12 +338,12 @@ impl Shard {
         self.whole.store(whole, Ordering::Relaxed);
     }
 
-    /// What its hot tier would use. Waits for nobody.
-    pub fn want(&self) -> Want {
+    /// The memory demand of its hot tier. Does not block.
+    pub fn demand(&self) -> Demand {
         let active = self.sessions.load(Ordering::Relaxed) > 0 || self.idle_millis() < ACTIVE_MILLIS;
         let held = self.hot_bytes().unwrap_or_else(|| self.hot_limit.load(Ordering::Relaxed));
         let whole = self.whole.load(Ordering::Relaxed);
-        Want { bytes: if active { held.max(whole) / 8 * 9 } else { held }, active }
+        Demand { bytes: if active { held.max(whole) / 8 * 9 } else { held }, active }
     }
 
     /// Bounds the hot tier of this shard from the next change on. True if the move is too large to wait for that, or if
@@ -354,7 +358,7 @@ impl Shard {
         self.live.try_read().map(|live| live.as_ref().map_or(0, |l| l.keyed.hot_bytes()))
     }
 
-    /// Evicts what is beyond the hot limit, unless somebody reads: then the next change does. May write to the disk.
+    /// Evicts entries beyond the hot limit, unless a session reads: then the next change does. May write to the disk.
     pub fn fit_hot(&self) {
         if let Some(mut live) = self.live.try_write()
             && let Some(live) = live.as_mut()
@@ -378,7 +382,7 @@ impl Shard {
         self.context.clock.now_millis().saturating_sub(self.last_used_millis.load(Ordering::Relaxed))
     }
 
-    /// What the outside may know. Does not wait: of a state that is being changed it tells what was seen last.
+    /// The public status. Does not block: for a state that is being changed it returns the last known numbers.
     pub fn status(&self) -> ShardStatus {
         let now = self.context.clock.now_millis();
         let (materializing, last) = {
@@ -409,7 +413,7 @@ impl Shard {
         }
     }
 
-    /// Bytes of open tables outside the cache. Waits for nobody.
+    /// Bytes of open tables outside the cache. Does not block.
     pub fn table_reader_bytes(&self) -> u64 {
         self.live.try_read().and_then(|live| live.as_ref().map(|l| l.keyed.table_reader_bytes())).unwrap_or(0)
     }

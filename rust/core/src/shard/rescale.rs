@@ -1,7 +1,7 @@
 //! Rescaling: the state of a range of key groups, made from the handles of all shards of another number of shards.
 //!
-//! Owns: the way from handles to a local state of exactly the range: whose files are taken over, whose entries are
-//! copied, whose changes are replayed, and that a failure leaves nothing behind.
+//! Owns: building a local state of exactly the range: which files are taken over, which entries are copied, which changes
+//! are replayed, and the cleanup after a failure.
 //! Does not own: which handles (`sources`), the version and the handle of what comes out, where it is used.
 //!
 //! Steps:
@@ -12,25 +12,25 @@
 //! 4. replay all segments, of each only the wanted key groups.
 //!
 //! Counting the keys would mean to read all that was linked. If the handles don't tell, the counts are estimates from the
-//! share of key groups; who needs them exactly counts (`state::part::count`) when it reads everything anyway.
+//! share of key groups; a caller that needs exact numbers counts (`state::group_range::count`) when it reads everything anyway.
 //!
 //! Invariants:
 //! 1. the result holds exactly the entries of the range, as base and segments of their sources have them (P5);
 //! 2. nothing is written to the store, and sources are only read;
-//! 3. when it has failed, neither of its folders is there; when it is dropped at any point, they go with the end of what
-//!    is under way on threads;
+//! 3. after a failure both of its folders are removed; when it is dropped at any point, they are removed when its threads
+//!    have ended;
 //! 4. of a base only those tables are fetched that may hold a wanted key, of a large segment only such blocks.
 
 use super::lineage::Lineage;
-use super::sources::{Sources, Wanted, choose_base};
+use super::sources::{SourceRange, Sources, choose_base};
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
 use crate::format::handle::decode_segment_index;
 use crate::metrics::SharedMetrics;
 use crate::model::{BaseRef, ChangeSet, KeyGroupRange};
-use crate::read::{ObjectCache, fetch_part_of_base, read_parts, read_segments, remove_folder};
+use crate::read::{ObjectCache, fetch_base_slice, read_segments, read_slices, remove_folder};
+use crate::state::group_range::{clip, export, tables_of};
 use crate::state::keyed::KeyedState;
-use crate::state::part::{clip, export, tables_of};
 use crate::state::rocks::SharedResources;
 use crate::store::Store;
 use crate::store::transfer::blocking;
@@ -47,7 +47,7 @@ const PARALLEL_SOURCES: usize = 2;
 /// Change sets read ahead.
 const PREFETCH: usize = 4;
 
-/// What rescaling needs of the process, and where the sources' objects are.
+/// What rescaling needs from its process, and the folder of the sources' objects.
 #[derive(Clone)]
 pub struct Rescaler {
     /// The folder that the handles' object names are relative to.
@@ -77,17 +77,17 @@ pub struct RangeState {
     pub fetched: u64,
 }
 
-/// A folder that vanishes with the last who uses it, unless it was kept.
-pub(super) struct Folder {
+/// A folder that is removed with its last user, unless it was kept.
+pub(super) struct ScratchFolder {
     pub(super) path: PathBuf,
     keep: AtomicBool,
-    /// The folder it is in, if that one vanishes, too: not before this one.
-    _inside: Option<Arc<Folder>>,
-    /// Tells who waits for the end of all folders. A field, so that it goes after the folder.
+    /// The parent folder, if that is removed, too: not before this one.
+    _inside: Option<Arc<ScratchFolder>>,
+    /// Signals the end of all folders. A field, so that it is dropped after the folder is removed.
     user: mpsc::Sender<()>,
 }
 
-impl Folder {
+impl ScratchFolder {
     pub(super) fn create(path: PathBuf, inside: Option<&Arc<Self>>, user: mpsc::Sender<()>) -> Result<Arc<Self>> {
         std::fs::create_dir(&path).map_err(|e| Error::io(format!("cannot make the folder {}", path.display()), &e))?;
         Ok(Arc::new(Self { path, keep: AtomicBool::new(false), _inside: inside.cloned(), user }))
@@ -99,7 +99,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         if self.keep.load(Ordering::Relaxed) {
             return;
@@ -110,14 +110,14 @@ impl Drop for Folder {
     }
 }
 
-/// A state in the making. The state is closed before its folder is removed.
-struct Building {
+/// A state that is being built. The state is closed before its folder is removed.
+struct RangeStateBuilder {
     keyed: KeyedState,
-    folder: Arc<Folder>,
+    folder: Arc<ScratchFolder>,
 }
 
-impl Building {
-    /// Runs a step where it may block. After an error, or when nobody waits any more, the state is gone.
+impl RangeStateBuilder {
+    /// Runs a step where it may block. After an error, or when the future is dropped, the state is removed.
     async fn step<T: Send + 'static>(
         mut self,
         step: impl FnOnce(&mut KeyedState) -> Result<T> + Send + 'static,
@@ -127,8 +127,8 @@ impl Building {
 }
 
 /// A source, and what leads to it.
-struct Source<'a> {
-    wanted: Wanted<'a>,
+struct SourceVersion<'a> {
+    wanted: SourceRange<'a>,
     lineage: Lineage,
 }
 
@@ -152,15 +152,15 @@ impl Rescaler {
         let start = Instant::now();
         let wanted = sources.wanted(target)?;
         self.failpoints.hit("rescale.before")?;
-        let folder = Folder::create(dir.to_owned(), None, user.clone())?;
+        let folder = ScratchFolder::create(dir.to_owned(), None, user.clone())?;
         let mut parts = dir.as_os_str().to_owned();
         parts.push(".parts");
-        let parts = Folder::create(parts.into(), None, user)?;
+        let parts = ScratchFolder::create(parts.into(), None, user)?;
 
         // 1. what leads to the sources
         let chosen = choose_base(&wanted);
         let lineages: Vec<_> = wanted.iter().map(|wanted| self.lineage(*wanted)).collect();
-        let sources: Vec<Source<'_>> = stream::iter(lineages).buffered(PREFETCH).try_collect().await?;
+        let sources: Vec<SourceVersion<'_>> = stream::iter(lineages).buffered(PREFETCH).try_collect().await?;
         self.failpoints.hit("rescale.lineages")?;
 
         // 2. one base as it is, and meanwhile 3. the entries of the others
@@ -202,7 +202,7 @@ impl Rescaler {
         self.failpoints.hit("rescale.done")?;
         let (keys, bytes) = share(&sources);
         let counted = sources.iter().all(|source| source.wanted.is_whole());
-        let Building { keyed, folder } = building;
+        let RangeStateBuilder { keyed, folder } = building;
         folder.keep();
         self.metrics.restores.add(1);
         self.metrics.restore_bytes.add(fetched);
@@ -219,37 +219,42 @@ impl Rescaler {
         Ok(RangeState { keyed, keys, bytes, counted, fetched })
     }
 
-    async fn lineage<'a>(&self, wanted: Wanted<'a>) -> Result<Source<'a>> {
+    async fn lineage<'a>(&self, wanted: SourceRange<'a>) -> Result<SourceVersion<'a>> {
         let index = match &wanted.handle.indexed {
             None => Vec::new(),
             Some(object) => decode_segment_index(&object.name, &self.store.get(object).await?)?,
         };
-        Ok(Source { wanted, lineage: Lineage::of(wanted.handle, index)? })
+        Ok(SourceVersion { wanted, lineage: Lineage::of(wanted.handle, index)? })
     }
 
     /// The base of `source` clipped to what is wanted of it, or nothing yet.
-    async fn begin(&self, source: Option<&Source<'_>>, folder: Arc<Folder>) -> Result<(Building, u64)> {
+    async fn begin(
+        &self,
+        source: Option<&SourceVersion<'_>>,
+        folder: Arc<ScratchFolder>,
+    ) -> Result<(RangeStateBuilder, u64)> {
         let shared = self.resources.clone();
         let Some((source, base)) = source.and_then(|source| Some((source, source.lineage.base.as_ref()?))) else {
             let created = blocking(move || {
-                Ok::<_, Error>(Building { keyed: KeyedState::create(&folder.path, &shared)?, folder })
+                Ok::<_, Error>(RangeStateBuilder { keyed: KeyedState::create(&folder.path, &shared)?, folder })
             });
             return Ok((created.await?, 0));
         };
         let bytes = self.fetch(source, base, &folder).await?;
         self.failpoints.hit("rescale.fetched")?;
         let (have, want) = (source.wanted.handle.key_groups, source.wanted.groups);
-        let clipped =
-            blocking(move || Ok::<_, Error>(Building { keyed: clip(&folder.path, have, want, &shared)?, folder }));
+        let clipped = blocking(move || {
+            Ok::<_, Error>(RangeStateBuilder { keyed: clip(&folder.path, have, want, &shared)?, folder })
+        });
         Ok((clipped.await?, bytes))
     }
 
     /// The wanted entries of the base of `source` in new tables in the folder `parts`, and the bytes fetched for them.
-    async fn export(&self, source: &Source<'_>, parts: &Arc<Folder>) -> Result<(Vec<PathBuf>, u64)> {
+    async fn export(&self, source: &SourceVersion<'_>, parts: &Arc<ScratchFolder>) -> Result<(Vec<PathBuf>, u64)> {
         let Some(base) = &source.lineage.base else { return Ok((Vec::new(), 0)) };
         let shard = source.wanted.handle.shard;
         // Removed as soon as the entries are out of it; the tables are beside it.
-        let from = Folder::create(parts.path.join(format!("base-{shard}")), Some(parts), parts.user.clone())?;
+        let from = ScratchFolder::create(parts.path.join(format!("base-{shard}")), Some(parts), parts.user.clone())?;
         let bytes = self.fetch(source, base, &from).await?;
         self.failpoints.hit("rescale.fetched")?;
         let (groups, shared) = (source.wanted.groups, self.resources.clone());
@@ -264,10 +269,10 @@ impl Rescaler {
     }
 
     /// Brings of `base` what is wanted to the folder; gives the bytes.
-    async fn fetch(&self, source: &Source<'_>, base: &BaseRef, folder: &Arc<Folder>) -> Result<u64> {
+    async fn fetch(&self, source: &SourceVersion<'_>, base: &BaseRef, folder: &Arc<ScratchFolder>) -> Result<u64> {
         let (groups, shared, chosen_in) = (source.wanted.groups, self.resources.clone(), Arc::clone(folder));
         let choose = move || tables_of(&chosen_in.path, groups, &shared);
-        let part = fetch_part_of_base(&self.store, self.cache.as_ref(), base, &folder.path, choose).await?;
+        let part = fetch_base_slice(&self.store, self.cache.as_ref(), base, &folder.path, choose).await?;
         if part.manifest.instance != source.wanted.handle.instance {
             let name = format!("{}/{}", self.store.uri(), base.manifest.name);
             return Err(Error::corrupt(name, 0, "the base belongs to another state"));
@@ -276,22 +281,22 @@ impl Rescaler {
     }
 
     /// The wanted changes of a source, and the bytes of each.
-    fn changes(&self, source: &Source<'_>) -> BoxStream<'static, Result<(ChangeSet, u64)>> {
+    fn changes(&self, source: &SourceVersion<'_>) -> BoxStream<'static, Result<(ChangeSet, u64)>> {
         let (store, cache, segments) = (&self.store, self.cache.as_ref(), &source.lineage.segments);
         if source.wanted.is_whole() {
             let lengths = stream::iter(segments.iter().map(|s| s.length).collect::<Vec<_>>());
             let sets = read_segments(store, cache, segments, PREFETCH);
             sets.zip(lengths).map(|(set, length)| Ok((set?, length))).boxed()
         } else {
-            let sets = read_parts(store, cache, segments, source.wanted.groups, PREFETCH);
+            let sets = read_slices(store, cache, segments, source.wanted.groups, PREFETCH);
             sets.map_ok(|part| (part.set, part.fetched)).boxed()
         }
     }
 }
 
 /// Keys and bytes: of each source, the share of its key groups that is wanted.
-fn share(sources: &[Source<'_>]) -> (u64, u64) {
-    let part = |source: &Source<'_>, all: u64| {
+fn share(sources: &[SourceVersion<'_>]) -> (u64, u64) {
+    let part = |source: &SourceVersion<'_>, all: u64| {
         let (wanted, groups) = (source.wanted.groups.len(), source.wanted.handle.key_groups.len());
         let share = u128::from(all) * wanted as u128 / groups.max(1) as u128;
         u64::try_from(share).unwrap_or(u64::MAX)

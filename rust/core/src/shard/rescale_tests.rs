@@ -14,8 +14,8 @@ use crate::model::{
     BatchId, Change, InstanceId, KeyGroup, Op, SegmentRef, ShardHandle, StateId, VersionId, shard_range,
 };
 use crate::shard::testing::seeds;
-use crate::snapshot::{Inventory, Pushing, Stamp, push};
-use crate::state::part::count;
+use crate::snapshot::{Inventory, PushContext, Stamp, push};
+use crate::state::group_range::count;
 use crate::store::fault::{Fault, FaultStore, Operation};
 use crate::store::{Background, index_name, log_name};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -145,12 +145,12 @@ impl World {
         writer.keyed.checkpoint(&dir).unwrap();
         let (r, h) = (&self.rescaler, &writer.handle);
         let background = Background::new(&Options::default(), SystemClock::shared(), SharedMetrics::clone(&r.metrics));
-        let how = Pushing {
+        let how = PushContext {
             store: &r.store,
             // Packed or not, a base is a base.
             pack_below: (self.made as u64 % 2) << 20,
             background: &background,
-            twin: None,
+            local_copies: None,
             failpoints: &r.failpoints,
             metrics: &r.metrics,
         };

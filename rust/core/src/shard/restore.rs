@@ -8,13 +8,13 @@
 //! 1. begin to fetch the log after the base, so that it comes while the base's tables do;
 //! 2. bring the base to a new folder, from local copies or the store, and open it;
 //! 3. apply the log, in order: what it changed lately is in the hot tier then;
-//! 4. let go of what was live before, and load the rest of the base into the hot tier, if it fits; a lazy restore leaves
+//! 4. drop the previous live state, and load the rest of the base into the hot tier, if it fits; a lazy restore leaves
 //!    that to `warm`.
 //!
 //! Invariants:
 //! 1. the state is live only when all of base and log is in it (P5);
 //! 2. when it has failed, its folder is gone, and the next attempt starts from the beginning;
-//! 3. a handle whose objects are missing or damaged leaves what is live as it is; any other failure lets go of it, so that
+//! 3. a handle whose objects are missing or damaged leaves what is live as it is; any other failure drops it, so that
 //!    the next attempt has its disk and memory.
 
 use super::lineage::Lineage;
@@ -22,17 +22,17 @@ use super::{Shard, destroy};
 use crate::config::Restoring;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{BaseRef, SegmentRef, ShardHandle};
-use crate::read::{Progress, SetsAhead, fetch_base};
+use crate::read::{RestoreProgress, SetsAhead, fetch_base};
 use crate::snapshot::Inventory;
 use crate::state::keyed::KeyedState;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A state that is not live yet: its folder goes with it, unless it is [`Building::done`].
-struct Building(Option<KeyedState>);
+/// A state that is not live yet: dropped with its folder, unless it is [`UnfinishedState::done`].
+struct UnfinishedState(Option<KeyedState>);
 
-impl Building {
+impl UnfinishedState {
     fn keyed(&mut self) -> Result<&mut KeyedState> {
         self.0.as_mut().ok_or_else(|| Error::internal("a restored state was taken twice"))
     }
@@ -42,7 +42,7 @@ impl Building {
     }
 }
 
-/// What came of a replay: so many sets are in the state, whole, and why the next one is not.
+/// The result of a replay: so many sets are in the state, whole, and why the next one is not.
 pub(super) struct Applied {
     pub(super) sets: usize,
     pub(super) failed: Option<Error>,
@@ -55,7 +55,7 @@ impl Applied {
     }
 }
 
-impl Drop for Building {
+impl Drop for UnfinishedState {
     fn drop(&mut self) {
         if let Some(keyed) = self.0.take() {
             destroy(keyed);
@@ -78,7 +78,7 @@ impl Shard {
         let (start, context) = (Instant::now(), &self.context);
         context.failpoints.hit("restore.before")?;
         let dir = self.fresh_dir()?;
-        let progress = Progress::start(&self.id, &context.clock, &context.metrics);
+        let progress = RestoreProgress::start(&self.id, &context.clock, &context.metrics);
         let base_bytes = lineage.base.as_ref().map_or(0, |base| base.total_bytes);
         progress.expect(base_bytes);
         tracing::info!(
@@ -94,7 +94,7 @@ impl Shard {
             None => (KeyedState::create(&dir, &context.resources)?, Inventory::default()),
             Some(base) => self.bring(handle, base, &dir, &progress)?,
         };
-        let mut building = Building(Some(keyed));
+        let mut building = UnfinishedState(Some(keyed));
         let fetched = start.elapsed();
         context.failpoints.hit("restore.base-done")?;
 
@@ -134,12 +134,12 @@ impl Shard {
         handle: &ShardHandle,
         base: &BaseRef,
         dir: &Path,
-        progress: &Progress,
+        progress: &RestoreProgress,
     ) -> Result<(KeyedState, Inventory)> {
         let context = &self.context;
-        let came = |bytes| progress.came(bytes);
+        let add_done = |bytes| progress.add_done(bytes);
         let manifest =
-            context.runtime.block_on(fetch_base(&context.store, context.cache.as_ref(), base, dir, &came))?;
+            context.runtime.block_on(fetch_base(&context.store, context.cache.as_ref(), base, dir, &add_done))?;
         let opened = if manifest.instance == handle.instance {
             KeyedState::open(dir, &context.resources)
         } else {
@@ -157,7 +157,7 @@ impl Shard {
         keyed: &mut KeyedState,
         segments: &[SegmentRef],
         sets: &mut SetsAhead,
-        progress: &Progress,
+        progress: &RestoreProgress,
     ) -> Result<Applied> {
         let (start, context) = (Instant::now(), &self.context);
         let bytes = segments.iter().map(|s| s.length).sum();
@@ -168,7 +168,7 @@ impl Shard {
                 Ok(set) => keyed.apply(&set)?,
                 Err(error) => return Ok(Applied { sets: n, failed: Some(error) }),
             }
-            progress.came(segment.length);
+            progress.add_done(segment.length);
         }
         context.metrics.replay_bytes.add(bytes);
         context.metrics.replay_micros.add_elapsed(start);

@@ -156,7 +156,7 @@ fn invariant_3_p9_y05_an_object_that_was_deleted_is_named_and_what_is_live_stays
             }
         }
         assert_is(&shard, &running.model, KEYS, "what is live");
-        // Somebody put another object there.
+        // Another object was put there.
         let mut other = bytes.to_vec();
         other[bytes.len() / 2] ^= 1;
         world.runtime.block_on(store.put_overwrite(&object.name, other.into())).unwrap();
@@ -317,7 +317,7 @@ fn y02_a_disk_that_fills_up_on_the_way_is_told_and_leaves_nothing() {
 #[test]
 fn y02_an_unreadable_local_folder_is_named_and_a_copy_that_cannot_be_read_is_done_without() {
     if rustix::process::getuid().is_root() {
-        // Rights stop nobody who is root: a file where the folder should be does.
+        // Permissions do not stop root: a file in the folder's place does.
         let (mut rng, mut world) = (rng(), World::new(&[]));
         let version = grown(&mut world, &mut rng, KEYS, 1);
         let dir = world.next_dir();

@@ -1,28 +1,28 @@
-//! From a change set on its way to the handle of a durable version.
+//! Sealing: from a submitted change set to the handle of a durable version.
 //!
 //! Owns: waiting for the acknowledgement of all parts, the lineage of the new version, its handle, and keeping it prepared.
-//! Does not own: what the change set holds (`session`, and the owner of a state in process), promotion (`transition`).
+//! Does not own: what the change set holds (`session`, and the owner of an embedded state), promotion (`transition`).
 //!
 //! Invariant: a handle is returned only after the store acknowledged everything that it names (P2).
 
 use super::lineage::Lineage;
 use super::{Prepared, Shard};
-use crate::budget::Part;
+use crate::budget::MemoryUser;
 use crate::error::Result;
 use crate::format::handle::encode_segment_index;
 use crate::model::handle::HASH_ID;
 use crate::model::{BatchId, ChangeSet, InstanceId, SegmentRef, ShardHandle, VersionId};
 use crate::store::index_name;
-use crate::write::{PersistFuture, Placed};
+use crate::write::{PersistFuture, SetLocation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Of the budget, what prepared versions may take (1/n) before the older ones of a shard go.
+/// Of the budget, what prepared versions may take (1/n) before the older ones of a shard are dropped.
 const PREPARED_SHARE: u64 = 4;
 
-/// What a handle says beside where the bytes are.
+/// The fields of a handle other than the locations of its bytes.
 #[derive(Clone)]
-pub(crate) struct Title {
+pub(crate) struct HandleMeta {
     pub(crate) instance: InstanceId,
     pub(crate) parent: Option<VersionId>,
     pub(crate) batch: BatchId,
@@ -32,17 +32,17 @@ pub(crate) struct Title {
     pub(crate) state_bytes: u64,
 }
 
-/// The parts of a change set, each a segment of its own, on their way through the log.
+/// The parts of a change set, each a segment of its own, while the log uploads them.
 #[derive(Default)]
-pub(super) struct Parts {
-    placed: Vec<Placed>,
+pub(super) struct SetParts {
+    locations: Vec<SetLocation>,
     waiting: VecDeque<PersistFuture>,
 }
 
-impl Parts {
+impl SetParts {
     /// A change set in one part.
     pub(super) fn of(future: PersistFuture) -> Self {
-        Self { placed: Vec::new(), waiting: VecDeque::from([future]) }
+        Self { locations: Vec::new(), waiting: VecDeque::from([future]) }
     }
 
     /// Adds a part. Parts have no key in common.
@@ -52,39 +52,39 @@ impl Parts {
 
     /// True without parts.
     pub(super) fn is_empty(&self) -> bool {
-        self.placed.is_empty() && self.waiting.is_empty()
+        self.locations.is_empty() && self.waiting.is_empty()
     }
 
-    /// Takes the answers that are there; an error of any part is one of all.
-    pub(super) fn settle(&mut self) -> Result<()> {
+    /// Collects the answers that are ready; an error of any part is an error of the whole.
+    pub(super) fn collect_ready(&mut self) -> Result<()> {
         while let Some(answer) = self.waiting.front_mut().and_then(PersistFuture::try_take) {
             self.waiting.pop_front();
-            self.placed.push(answer?);
+            self.locations.push(answer?);
         }
         Ok(())
     }
 
     /// Waits until all parts are durable.
-    fn wait(mut self) -> Result<Vec<Placed>> {
+    fn wait(mut self) -> Result<Vec<SetLocation>> {
         for future in self.waiting {
-            self.placed.push(future.wait()?);
+            self.locations.push(future.wait()?);
         }
-        Ok(self.placed)
+        Ok(self.locations)
     }
 }
 
-/// A change set that was handed to the log.
-pub(super) struct Draft {
+/// A change set that was submitted to the log.
+pub(super) struct PendingVersion {
     pub(super) version: VersionId,
     /// None if it is not in memory: the version is not kept prepared then, its segments are replayed.
     pub(super) set: Option<Arc<ChangeSet>>,
-    pub(super) parts: Parts,
+    pub(super) parts: SetParts,
     /// Of the parent.
     pub(super) lineage: Lineage,
 }
 
 /// A durable version, prepared.
-pub(super) struct Sealed {
+pub(super) struct SealedVersion {
     pub(super) handle: ShardHandle,
     /// True if it is the first to start from a new base.
     pub(super) rebased: bool,
@@ -92,37 +92,37 @@ pub(super) struct Sealed {
 
 impl Shard {
     /// Waits until the change set is durable, and keeps the version prepared.
-    pub(super) fn seal(&self, title: &Title, draft: Draft) -> Result<Sealed> {
+    pub(super) fn seal(&self, meta: &HandleMeta, pending: PendingVersion) -> Result<SealedVersion> {
         let context = self.context();
-        let Draft { version, set, parts, mut lineage } = draft;
+        let PendingVersion { version, set, parts, mut lineage } = pending;
         let waiting = self.control.lock().waiting.as_ref().map(|w| w.base.clone());
         let rebased = waiting.is_some_and(|base| lineage.rebase(&base));
-        // Older segments are durable already: their index is written while the new one is under way.
+        // Older segments are durable already: their index is written while the new one is in progress.
         self.index_older(&mut lineage)?;
-        for Placed { object, offset, length, records, .. } in parts.wait()? {
-            lineage.segments.push(SegmentRef { version, batch: title.batch, object, offset, length, records });
+        for SetLocation { object, offset, length, records, .. } in parts.wait()? {
+            lineage.segments.push(SegmentRef { version, batch: meta.batch, object, offset, length, records });
         }
         context.failpoints.hit("session.durable")?;
         // One more than the cap waits for the next version, many at once do not.
         if lineage.segments_outside() > context.options.max_handle_segments + 1 {
             self.index_older(&mut lineage)?;
         }
-        let handle = self.handle(title, version, &lineage);
-        let Some(set) = set else { return Ok(Sealed { handle, rebased }) };
-        let memory = context.budget.reserve(Part::Prepared, set.memory_bytes());
+        let handle = self.handle(meta, version, &lineage);
+        let Some(set) = set else { return Ok(SealedVersion { handle, rebased }) };
+        let memory = context.budget.reserve(MemoryUser::Prepared, set.memory_bytes());
         let prepared = Prepared {
-            instance: title.instance,
-            parent: title.parent,
-            batch: title.batch,
+            instance: meta.instance,
+            parent: meta.parent,
+            batch: meta.batch,
             set,
             lineage,
-            state_keys: title.state_keys,
-            state_bytes: title.state_bytes,
+            state_keys: meta.state_keys,
+            state_bytes: meta.state_bytes,
             order: 0,
             memory,
         };
         self.remember(version, prepared);
-        Ok(Sealed { handle, rebased })
+        Ok(SealedVersion { handle, rebased })
     }
 
     /// Moves older segments to an index object, if there are too many for a handle.
@@ -137,24 +137,24 @@ impl Shard {
     }
 
     /// The handle of a version.
-    pub(super) fn handle(&self, title: &Title, version: VersionId, lineage: &Lineage) -> ShardHandle {
+    pub(super) fn handle(&self, meta: &HandleMeta, version: VersionId, lineage: &Lineage) -> ShardHandle {
         let place = self.placement();
         let (indexed, segments) = lineage.handle_parts();
         ShardHandle {
-            instance: title.instance,
+            instance: meta.instance,
             version,
-            parent: title.parent,
-            batch: title.batch,
+            parent: meta.parent,
+            batch: meta.batch,
             shard: place.shard,
             shards: place.shards,
             max_parallelism: place.max_parallelism,
             key_groups: place.key_groups(),
             hash_id: HASH_ID,
-            schema_id: title.schema_id,
-            schema: title.schema.clone(),
+            schema_id: meta.schema_id,
+            schema: meta.schema.clone(),
             watermark: None,
-            state_keys: title.state_keys,
-            state_bytes: title.state_bytes,
+            state_keys: meta.state_keys,
+            state_bytes: meta.state_bytes,
             base: lineage.base.clone(),
             indexed,
             segments,
@@ -173,7 +173,7 @@ impl Shard {
         control.prepared.insert(version, prepared);
         let limit = budget.limit() / PREPARED_SHARE;
         while control.prepared.len() > most
-            || (budget.used_by(Part::Prepared) > limit && control.prepared.len() > 1)
+            || (budget.used_by(MemoryUser::Prepared) > limit && control.prepared.len() > 1)
             || own > limit
         {
             let Some(oldest) = control.prepared.iter().min_by_key(|(_, p)| p.order).map(|(v, _)| *v) else { break };

@@ -1,14 +1,14 @@
-//! The handles of all shards of one state, as what a state of another number of shards is made from.
+//! Sources for rescaling: the handles of all shards of the old state.
 //!
-//! Owns: the check that they are that, the ranges of the new shards, and which source gives a new shard its files.
-//! Does not own: where the handles come from (a checkpoint, a savepoint), reading any object.
+//! Owns: the validation of the handles, the ranges of the new shards, and which source gives a new shard its files.
+//! Does not own: the origin of the handles (a checkpoint, a savepoint), reading any object.
 //!
 //! Invariants of [`Sources`]:
 //! 1. there is one handle for each shard, in order; their key groups cover all key groups without gap or overlap;
 //! 2. all have the same number of shards and key groups, the same schema, and the key hash that this version knows.
 //!
 //! That they are of one checkpoint cannot be seen from them: a batch without rows may leave the handles of some shards as
-//! they were. Who collects them must take them from one version of Spark's state.
+//! they were. The caller must take them from one version of Spark's state.
 
 use crate::error::{Error, Result};
 use crate::model::handle::HASH_ID;
@@ -16,7 +16,7 @@ use crate::model::{InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_rang
 use crate::state::aggregate::schema_difference;
 
 /// A base is taken over as it is when the range wants at least one in so many of its key groups. Below, the entries
-/// wanted are written anew: tables that mostly hold entries of others would be kept, uploaded and compacted for nothing.
+/// wanted are rewritten: tables that mostly hold entries of others would be kept, uploaded and compacted for nothing.
 const WANTED_SHARE: usize = 4;
 
 /// The handles of all shards of one state. See the module documentation for its invariants.
@@ -27,14 +27,14 @@ pub struct Sources {
 
 /// A source and the key groups that are wanted of it; never none.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct SourceRange<'a> {
     /// The source.
     pub handle: &'a ShardHandle,
     /// Those of its key groups that are wanted.
     pub groups: KeyGroupRange,
 }
 
-impl Wanted<'_> {
+impl SourceRange<'_> {
     /// True when all of the source is wanted.
     pub fn is_whole(&self) -> bool {
         self.groups == self.handle.key_groups
@@ -132,7 +132,7 @@ impl Sources {
     }
 
     /// What `target` wants, in the order of key groups.
-    pub fn wanted(&self, target: KeyGroupRange) -> Result<Vec<Wanted<'_>>> {
+    pub fn wanted(&self, target: KeyGroupRange) -> Result<Vec<SourceRange<'_>>> {
         if target.is_empty() || target.end > self.max_parallelism() {
             return Err(Error::invalid(format!(
                 "key groups {} to {} are not within the {} of the state",
@@ -143,16 +143,17 @@ impl Sources {
         }
         let wanted = self.handles.iter().map(|handle| {
             let KeyGroupRange { start, end } = handle.key_groups;
-            Wanted { handle, groups: KeyGroupRange { start: start.max(target.start), end: end.min(target.end) } }
+            SourceRange { handle, groups: KeyGroupRange { start: start.max(target.start), end: end.min(target.end) } }
         });
         Ok(wanted.filter(|wanted| !wanted.groups.is_empty()).collect())
     }
 }
 
 /// The position of the source whose base is taken over: it has most of the wanted key groups, and least else.
-pub(super) fn choose_base(wanted: &[Wanted<'_>]) -> Option<usize> {
-    let fit = |w: &Wanted<'_>| w.handle.base.is_some() && w.groups.len() * WANTED_SHARE >= w.handle.key_groups.len();
-    let value = |w: &Wanted<'_>| (w.groups.len(), usize::MAX - w.handle.key_groups.len());
+pub(super) fn choose_base(wanted: &[SourceRange<'_>]) -> Option<usize> {
+    let fit =
+        |w: &SourceRange<'_>| w.handle.base.is_some() && w.groups.len() * WANTED_SHARE >= w.handle.key_groups.len();
+    let value = |w: &SourceRange<'_>| (w.groups.len(), usize::MAX - w.handle.key_groups.len());
     wanted.iter().enumerate().filter(|(_, w)| fit(w)).max_by_key(|(_, w)| value(w)).map(|(i, _)| i)
 }
 

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::handle::decode_segment_index;
 use crate::model::handle::HASH_ID;
 use crate::model::{BatchId, InstanceId, SegmentRef, ShardHandle, VersionId};
-use crate::read::{Progress, SetsAhead};
+use crate::read::{RestoreProgress, SetsAhead};
 use crate::snapshot::Inventory;
 use crate::state::aggregate::schema_difference;
 use crate::state::keyed::KeyedState;
@@ -38,7 +38,7 @@ impl Shard {
             Some(handle) => {
                 self.check(handle, batch, schema)?;
                 let instance = self.make_version(handle)?;
-                self.control.lock().confirmed = Some(handed_in);
+                self.control.lock().last_confirmed = Some(handed_in);
                 Ok(instance)
             }
         }
@@ -85,8 +85,8 @@ impl Shard {
             return Ok(live.instance);
         }
         self.drop_live();
-        if let Some(beginning) = self.beginning.get() {
-            return self.load(beginning, schema);
+        if let Some(initial_state) = self.initial_state.get() {
+            return self.load(initial_state, schema);
         }
         let instance = InstanceId::random();
         let keyed = KeyedState::create(&self.fresh_dir()?, &self.context.resources)?;
@@ -96,12 +96,12 @@ impl Shard {
 
     fn make_version(&self, handle: &ShardHandle) -> Result<InstanceId> {
         let at = self.live.read().as_ref().map(|l| (l.instance, l.version));
-        // What it was begun with is a version, too: the base's, whose handle a batch without rows hands out.
+        // The initial state is a version, too: that of its base, whose handle a batch without rows returns.
         let begun = |l: &Live| l.lineage.base.as_ref().filter(|_| l.version.is_none()).map(|base| base.version);
         let begun = self.live.read().as_ref().and_then(begun);
         if let Some((instance, version)) = at.filter(|(i, _)| *i == handle.instance) {
             if version == Some(handle.version) {
-                self.follow(handle).map_err(|error| self.explain(error, handle))?;
+                self.reconcile(handle).map_err(|error| self.explain(error, handle))?;
                 return Ok(instance);
             }
             let prepared = {
@@ -132,9 +132,9 @@ impl Shard {
         Ok(handle.instance)
     }
 
-    /// What is live is the version of `handle`, which says how much that is and from which base it starts. A replay that
-    /// was cut off knows neither: it left the base of an older handle, whose files may be swept.
-    fn follow(&self, handle: &ShardHandle) -> Result<()> {
+    /// Takes counts and base from `handle`, whose version is live. After an interrupted replay both are unknown: the base is
+    /// that of an older handle, whose files may have been collected.
+    fn reconcile(&self, handle: &ShardHandle) -> Result<()> {
         let counts = (handle.state_keys, handle.state_bytes);
         let (counted, based) = {
             let live = self.live.read();
@@ -149,7 +149,7 @@ impl Shard {
             (live.state_keys, live.state_bytes) = counts;
             if let Some(lineage) = lineage {
                 live.lineage = lineage;
-                self.settle_base(live);
+                self.resolve_waiting_base(live);
             }
         }
         Ok(())
@@ -166,7 +166,7 @@ impl Shard {
             live.lineage = prepared.lineage;
             live.state_keys = prepared.state_keys;
             live.state_bytes = prepared.state_bytes;
-            self.settle_base(live);
+            self.resolve_waiting_base(live);
             Ok(())
         })?;
         self.control.lock().prepared.clear();
@@ -186,14 +186,14 @@ impl Shard {
     }
 
     /// Decides about the waiting base after a change of the live lineage. If the lineage carries it, its files are now
-    /// shared by a retained handle. If the lineage can never carry it, it is given up, so that another one can be made.
-    pub(super) fn settle_base(&self, live: &mut Live) {
+    /// shared by a retained handle. If the lineage can never carry it, it is dropped, so that another one can be made.
+    pub(super) fn resolve_waiting_base(&self, live: &mut Live) {
         let mut control = self.control.lock();
         let Some(waiting) = control.waiting.take() else { return };
         if live.lineage.base.as_ref() == Some(&waiting.base) {
             live.inventory = waiting.inventory;
-            live.inventory_of = Some(waiting.base);
-        } else if waiting.fits(&live.lineage) {
+            live.inventory_base = Some(waiting.base);
+        } else if waiting.is_base_for(&live.lineage) {
             control.waiting = Some(waiting);
         } else {
             tracing::info!(
@@ -205,14 +205,14 @@ impl Shard {
 
     /// Applies the segments after `position` of `lineage` to the live state.
     ///
-    /// A change set that cannot be had ends it, and costs nothing that is live: what was applied before it makes the state
-    /// of the last set that was, and the next attempt goes on from there.
+    /// A change set that cannot be read ends the replay without harm to the live state: it is then the state of the last set
+    /// that was applied, and the next attempt continues from there.
     fn replay(&self, handle: &ShardHandle, lineage: Lineage, position: usize) -> Result<()> {
         let missing: Vec<SegmentRef> = lineage.segments[position..].to_vec();
         tracing::info!(shard = %self.id, segments = missing.len(), "replay");
         let start = Instant::now();
         let context = &self.context;
-        let progress = Progress::start(&self.id, &context.clock, &context.metrics);
+        let progress = RestoreProgress::start(&self.id, &context.clock, &context.metrics);
         let mut sets = SetsAhead::start(&context.runtime, &context.store, context.cache.as_ref(), &missing);
         let mut failed = None;
         self.change_live(|live| {
@@ -223,7 +223,7 @@ impl Shard {
                 live.lineage = lineage;
                 live.state_keys = handle.state_keys;
                 live.state_bytes = handle.state_bytes;
-                self.settle_base(live);
+                self.resolve_waiting_base(live);
             } else if Lineage::whole_versions(&missing, applied.sets) < applied.sets {
                 // A version of which only some segments are there is none: the next attempt restores.
                 return failed.take().map_or(Ok(()), Err);
@@ -267,14 +267,14 @@ impl Shard {
             control.next_epoch += 1;
             control.next_epoch
         };
-        let inventory_of = lineage.base.clone();
+        let inventory_base = lineage.base.clone();
         let mut live = Live {
             keyed,
             instance,
             version,
             lineage,
             inventory,
-            inventory_of,
+            inventory_base,
             state_keys,
             state_bytes,
             epoch,

@@ -1,4 +1,4 @@
-//! The files of a checkpoint: a folder of hard links that nobody writes to any more.
+//! The files of a RocksDB checkpoint: a folder of hard links that is not written to any more.
 //!
 //! Owns: telling RocksDB's large immutable files from its small ones, and refusing a folder that is no complete
 //! checkpoint.
@@ -50,7 +50,7 @@ fn has_extension(name: &str, extension: &str) -> bool {
     Path::new(name).extension().is_some_and(|e| e == extension)
 }
 
-/// Files that RocksDB makes anew when it opens a folder.
+/// Files that RocksDB creates again when it opens a folder.
 fn is_incidental(name: &str) -> bool {
     name == "LOCK" || name == "IDENTITY" || name == "LOG" || name.starts_with("LOG.")
 }

@@ -17,4 +17,4 @@ mod push;
 
 pub use hardlink::{CheckpointFiles, LargeFile, list};
 pub use inventory::Inventory;
-pub use push::{Pushing, Stamp, push};
+pub use push::{PushContext, Stamp, push};

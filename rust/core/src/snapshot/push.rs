@@ -1,9 +1,9 @@
 //! Uploading a base: new files first, the manifest last.
 //!
-//! Owns: the order and the concurrency of the uploads of one materialization, and the local copies of what goes up.
+//! Owns: the order and the concurrency of the uploads of one materialization, and the local copies of uploaded files.
 //! Does not own: retries and time limits (`store`), which version the base belongs to, clearing the local folder.
 //!
-//! Steps, each of which may fail and then leaves no base, only objects nobody names (the sweep finds them):
+//! Steps, each of which may fail and then leaves no base, only unnamed objects (garbage collection finds them):
 //! 1. list the checkpoint, read its small files;
 //! 2. upload each large file that the inventory does not know, small ones packed, [`CONCURRENT_FILES`] at a time and
 //!    within the process's budget for the background;
@@ -19,7 +19,7 @@ use crate::format::{Manifest, ManifestFile, PackedPart, crc32c, encode_manifest}
 use crate::metrics::Metrics;
 use crate::model::{BaseRef, InstanceId, VersionId};
 use crate::store::transfer::blocking;
-use crate::store::{Background, LocalTwin, Store, manifest_name, pack_name, sst_name};
+use crate::store::{Background, LocalCopies, Store, manifest_name, pack_name, sst_name};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(super) const CONCURRENT_FILES: usize = 4;
 
 /// How bases are uploaded.
 #[derive(Clone)]
-pub struct Pushing<'a> {
+pub struct PushContext<'a> {
     /// Where to.
     pub store: &'a Store,
     /// Tables smaller than this share objects.
@@ -40,7 +40,7 @@ pub struct Pushing<'a> {
     /// What uploads of bases may take.
     pub background: &'a Background,
     /// Keeps copies of what goes up, for recovery on this machine.
-    pub twin: Option<Arc<dyn LocalTwin>>,
+    pub local_copies: Option<Arc<dyn LocalCopies>>,
     /// Failpoints of the process.
     pub failpoints: &'a Failpoints,
     /// Counters of the process.
@@ -61,9 +61,9 @@ pub struct Stamp {
 /// Uploads the checkpoint in `dir` as a base; returns it with the inventory for the next one (see
 /// [`Inventory`], invariant 3, for when to adopt that). With an empty inventory the base shares nothing with others.
 ///
-/// When one upload fails, those under way are brought to their end (a cut-off upload would leave parts that no listing
+/// When one upload fails, those in progress are brought to their end (a cut-off upload would leave parts that no listing
 /// shows), no further one starts, and the first error is returned. A later push is independent of this one.
-pub async fn push(how: &Pushing<'_>, dir: &Path, known: &Inventory, stamp: Stamp) -> Result<(BaseRef, Inventory)> {
+pub async fn push(how: &PushContext<'_>, dir: &Path, known: &Inventory, stamp: Stamp) -> Result<(BaseRef, Inventory)> {
     // 1. what is there, and what of it is known
     let (files, Plan { known, uploads }) = survey(dir, known, how.pack_below).await?;
 
@@ -122,7 +122,7 @@ async fn survey(dir: &Path, known: &Inventory, below: u64) -> Result<(hardlink::
     .await
 }
 
-impl Pushing<'_> {
+impl PushContext<'_> {
     /// The places of `files` after their upload; none when another upload has failed meanwhile.
     async fn unless_failed(&self, failed: &AtomicBool, files: Vec<&LargeFile>) -> Result<Vec<ManifestFile>> {
         let _slot = self.background.slot().await?;
@@ -146,9 +146,9 @@ impl Pushing<'_> {
             return Err(changed(file, object.size));
         }
         self.metrics.materialize_bytes.add(object.size);
-        if let Some(twin) = self.twin.clone().filter(|_| file.is_immutable()) {
+        if let Some(local_copies) = self.local_copies.clone().filter(|_| file.is_immutable()) {
             let (object, path) = (object.clone(), file.path.clone());
-            blocking(move || twin.adopt(&object, &path)).await;
+            blocking(move || local_copies.adopt(&object, &path)).await;
         }
         Ok(ManifestFile::whole(file.name.clone(), object))
     }
@@ -160,9 +160,9 @@ impl Pushing<'_> {
         let object = self.store.put_paced(&pack_name(), parts.clone(), self.background).await?;
         self.metrics.materialize_bytes.add(object.size);
         self.metrics.materialize_packed_files.add(files.len() as u64);
-        if let Some(twin) = self.twin.clone() {
+        if let Some(local_copies) = self.local_copies.clone() {
             let (object, parts) = (object.clone(), parts.clone());
-            blocking(move || twin.keep(&object, &parts)).await;
+            blocking(move || local_copies.keep(&object, &parts)).await;
         }
         let mut offset = 0;
         let place = |(file, bytes): (LargeFile, Bytes)| {

@@ -63,12 +63,12 @@ impl World {
         push(&self.how(), dir, known, stamp).await
     }
 
-    fn how(&self) -> Pushing<'_> {
-        Pushing {
+    fn how(&self) -> PushContext<'_> {
+        PushContext {
             store: &self.store,
             pack_below: self.pack_below,
             background: &self.background,
-            twin: None,
+            local_copies: None,
             failpoints: &self.failpoints,
             metrics: &self.metrics,
         }

@@ -1,14 +1,14 @@
 //! Checkpoints of one shard's RocksDB.
 //!
-//! Owns: the hard links of a checkpoint, copies where links are refused, and how much garbage its files may carry.
+//! Owns: the hard links of a checkpoint, copies where links are refused, and the bound on space amplification.
 //! Does not own: what is in RocksDB and what is still only in the hot tier (`keyed`), the upload (`snapshot`), when to do
 //! it (policy).
 //!
 //! Invariants of [`Checkpointer::checkpoint`]:
 //! 1. the folder appears whole, or nothing is left of it;
-//! 2. a file system that refuses hard links costs time and disk, never a base. RocksDB itself copies across devices
+//! 2. a file system that refuses hard links costs time and disk, but never prevents a base. RocksDB itself copies across devices
 //!    (EXDEV) and where links are "not supported" (ENOTSUP), but not where they are "not permitted" (EPERM, as network
-//!    and FAT file systems say) or used up (EMLINK): then the copy is ours.
+//!    and FAT file systems say) or used up (EMLINK): then this module copies.
 
 use super::rocks::SharedResources;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files may hold so many times the bytes of keys and values before [`Checkpointer::tidy`] rewrites them. A base is
+/// Files may hold so many times the bytes of keys and values before [`Checkpointer::compact_if_bloated`] rewrites them. A base is
 /// uploaded, kept and read at each restore; RocksDB by itself lets four overlapping files of updates pile up.
 const MAX_AMPLIFICATION: f64 = 1.2;
 /// Below this nothing is worth a rewrite: a file has an index, a filter and a footer.
@@ -104,13 +104,13 @@ impl Checkpointer {
 
     /// Compacts if the files hold much more than the `net` bytes of keys and values.
     ///
-    /// `density` is what the last compaction left: bytes of files per net byte, 0 if there was none. States that take more
-    /// than their net bytes even when compact are not compacted in vain each time. Gives the new density if it
+    /// `space_amplification` is what the last compaction left: bytes of files per net byte, 0 if there was none. States that take more
+    /// than their net bytes even when compact are not compacted each time without effect. Returns the new value if it
     /// compacted. Takes as long as it takes to write the whole state.
-    pub fn tidy(&self, net: u64, density: f64) -> Result<Option<f64>> {
+    pub fn compact_if_bloated(&self, net: u64, space_amplification: f64) -> Result<Option<f64>> {
         self.db.flush()?;
         let before = self.sst_bytes();
-        if before < SMALL || before as f64 <= MAX_AMPLIFICATION * net as f64 * density.max(1.0) {
+        if before < SMALL || before as f64 <= MAX_AMPLIFICATION * net as f64 * space_amplification.max(1.0) {
             return Ok(None);
         }
         self.db.compact_range::<&[u8], &[u8]>(None, None);
@@ -129,7 +129,7 @@ fn copy_failed(dir: &Path, error: &io::Error) -> Error {
     Error::io(format!("cannot copy the local state to {}", dir.display()), error)
 }
 
-/// A folder that vanishes unless it is whole.
+/// A folder that is removed unless it is complete.
 struct Unfinished<'a> {
     dir: &'a Path,
     whole: bool,

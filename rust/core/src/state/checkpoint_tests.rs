@@ -172,7 +172,7 @@ fn y13_what_was_ingested_is_compacted_by_itself() {
     let into = world.disk.path().join("tables");
     std::fs::create_dir(&into).unwrap();
     let groups = crate::model::KeyGroupRange { start: 0, end: 1 };
-    let tables = crate::state::part::export(&base, groups, &into, &world.shared).unwrap();
+    let tables = crate::state::group_range::export(&base, groups, &into, &world.shared).unwrap();
     let mut target = KeyedState::create(&world.disk.path().join("target"), &world.shared).unwrap();
     target.ingest(tables).unwrap();
     let db = target.checkpointer().db;

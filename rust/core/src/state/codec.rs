@@ -11,7 +11,7 @@
 //! 3. bytes and hashes never change between releases (a golden test pins them): state outlives library versions.
 
 use super::arrays::{conform, has_normal_form, normalise, plain_type, type_text};
-use super::text::{as_text, binary_type, conform_binary};
+use super::strings::{as_text, binary_type, conform_binary};
 use crate::{Error, Result};
 use arrow_array::{ArrayRef, new_null_array};
 use arrow_row::{RowConverter, Rows, SortField};

@@ -36,7 +36,7 @@ fn hot_key(hasher: fn(&[u8]) -> u64, key: &Key) -> HotKey<'_> {
     HotKey { hash: hasher(&key.1), state: StateId(key.0), key_group: KeyGroup(7), key: &key.1 }
 }
 
-/// Counts everything anew and compares; then the limit (invariant 5).
+/// Counts everything again and compares; then the limit (invariant 5).
 fn check(hot: &HotTier) {
     let (mut live, mut arena, mut entries, mut dirty) = (0, 0, 0, [0u64; 256]);
     for (id, segment) in hot.segments.iter().enumerate() {

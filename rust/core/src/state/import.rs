@@ -1,14 +1,14 @@
-//! Arrow columns from outside, checked before anything reads them.
+//! Import of Arrow columns from outside, validated before any read.
 //!
-//! Owns: which layouts are taken, and the check that no value lies outside of its buffers.
-//! Does not own: where a column comes from (the Python extension), its type against a declaration (`arrays`, `text`).
+//! Owns: which layouts are accepted, and the check that no value lies outside of its buffers.
+//! Does not own: where a column comes from (the Python extension), its type against a declaration (`arrays`, `strings`).
 //!
-//! Arrow's own import trusts what it is given: offsets that decrease, or point behind their buffer, are read as they are.
+//! Arrow's own import trusts its input: offsets that decrease, or point behind their buffer, are read as they are.
 //! Here every offset, dictionary key and count of nulls is checked once, in one pass per column. Strings are taken in
-//! their binary form, so no byte of them is looked at.
+//! their binary form, so their bytes are not read.
 
 use super::arrays::type_text;
-use super::text::{as_text, binary_type};
+use super::strings::{as_text, binary_type};
 use crate::{Error, Result};
 use arrow_array::{ArrayRef, make_array};
 use arrow_buffer::Buffer;

@@ -1,7 +1,7 @@
 //! Keyed state of one shard: the hot tier over RocksDB.
 //!
 //! Owns: reads and writes of promoted state, the flush of dirty entries and checkpoints for materialization, the local
-//! folder; in a file of its own (`warm`) the loading of what is on disk into the hot tier.
+//! folder; in a file of its own (`warm_up`) the loading of entries from disk into the hot tier.
 //! Does not own: versions, overlays and what may be promoted when (`shard`); uploads (`snapshot`).
 //!
 //! Invariants of a [`KeyedState`]:
@@ -11,19 +11,19 @@
 //! 4. after a failed write, or a failed read of the local disk, it answers nothing any more: its owner drops it and
 //!    restores (P3).
 
-mod copies;
-mod warm;
+mod read_through;
+mod warm_up;
 
-pub use warm::WarmUp;
+pub use warm_up::WarmUp;
 
-use self::copies::Copies;
+use self::read_through::ReadThroughBuffer;
 use super::checkpoint::Checkpointer;
 use super::codec::hash_key;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, no_wal, push_key, split_key};
 use super::scan::Cursor;
-use crate::budget::{Part, Reservation};
+use crate::budget::{MemoryUser, Reservation};
 use crate::error::{Error, Result};
 use crate::failpoint::Failpoints;
 use crate::model::{Change, ChangeSet, KeyGroup, KeyGroupRange, Op, StateId};
@@ -89,7 +89,7 @@ pub struct KeyedState {
     db: Arc<DB>,
     dir: PathBuf,
     hot: HotTier,
-    recent: Mutex<Copies>,
+    recent: Mutex<ReadThroughBuffer>,
     /// Something was written to RocksDB since it was empty.
     stored: bool,
     /// The first failure.
@@ -114,7 +114,7 @@ impl KeyedState {
         let mut hot = HotTier::new(FIRST_HOT_LIMIT.min(shared.budget().limit() / 16), hash_key);
         hot.set_complete(create);
         let account = Account {
-            reservation: shared.budget().reserve(Part::Hot, hot.bytes()),
+            reservation: shared.budget().reserve(MemoryUser::Hot, hot.bytes()),
             shared: shared.clone(),
             evicted: 0,
         };
@@ -191,7 +191,7 @@ impl KeyedState {
                 if let Ok(Some(value)) = value {
                     let KeyRef { hash, key_group, key } = keys[i];
                     let key = HotKey { hash, state, key_group, key };
-                    if (recent.bytes() + Copies::bytes_of(&key, value)) as u64 <= most {
+                    if (recent.bytes() + ReadThroughBuffer::bytes_of(&key, value)) as u64 <= most {
                         recent.push(&key, value);
                     }
                 }
@@ -300,7 +300,7 @@ impl KeyedState {
         Checkpointer::new(&self.db, &self.account.shared)
     }
 
-    /// Ends compactions and flushes of RocksDB, also those that somebody waits for; none begins any more.
+    /// Cancels compactions and flushes of RocksDB, also those with a waiting caller; none starts afterwards.
     pub fn stop_background(&self) {
         self.db.cancel_all_background_work(false);
     }

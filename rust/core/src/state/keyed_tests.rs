@@ -276,14 +276,15 @@ fn xs24_bloated_files_are_compacted_once_and_not_in_vain() {
     }
     let files = state.checkpointer();
     let before = files.sst_bytes();
-    assert_eq!(files.tidy(before, 0.0).unwrap(), None, "as large as its net bytes is not bloated");
+    assert_eq!(files.compact_if_bloated(before, 0.0).unwrap(), None, "as large as its net bytes is not bloated");
     let net = before / 4;
-    let density = files.tidy(net, 0.0).unwrap().expect("four times the net bytes is");
+    let space_amplification = files.compact_if_bloated(net, 0.0).unwrap().expect("four times the net bytes is");
     assert!(files.sst_bytes() < before / 2, "{} of {before} bytes are left of three versions", files.sst_bytes());
-    assert!((density - files.sst_bytes() as f64 / net as f64).abs() < 1e-9);
+    assert!((space_amplification - files.sst_bytes() as f64 / net as f64).abs() < 1e-9);
     let tiny = files.sst_bytes() / 2;
-    let density = files.tidy(tiny, 0.0).unwrap().expect("twice the net bytes is, at the first look");
-    assert_eq!(files.tidy(tiny, density).unwrap(), None, "it cannot become denser");
+    let space_amplification =
+        files.compact_if_bloated(tiny, 0.0).unwrap().expect("twice the net bytes is, at the first look");
+    assert_eq!(files.compact_if_bloated(tiny, space_amplification).unwrap(), None, "it cannot become denser");
 }
 
 #[test]

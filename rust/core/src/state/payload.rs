@@ -1,14 +1,14 @@
-//! Payloads: partial rows on their way from a map task to a shard.
+//! Payloads: partial rows that a map task sends to a shard.
 //!
 //! Owns: the bytes of a payload.
-//! Does not own: who merges it (`table`) or makes it (`split`).
+//! Does not own: its merge (`table`) or its contents (`split`).
 //!
 //! A payload is an Arrow IPC stream of one batch, columns `key: binary` and `row: binary` or `fixed_size_binary`, with
 //! the schema metadata `rows` (input rows it stands for) and `schema_id` (of the plan), followed by a trailer of eight
 //! bytes: `FCP1` and the CRC-32C of all before it, little endian. Arrow readers stop before the trailer.
 
 use super::aggregate::AggPlan;
-use super::growth::Coming;
+use super::memory_estimate::IncomingGroups;
 use crate::{Error, Result};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BinaryArray, FixedSizeBinaryArray, RecordBatch};
@@ -27,14 +27,14 @@ const TRAILER: usize = 8;
 
 /// Keys and partial rows in wire order.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct PayloadBuilder {
     key_ends: Vec<i32>,
     keys: Vec<u8>,
     row_ends: Vec<i32>,
     pub(super) rows: Vec<u8>,
 }
 
-impl Draft {
+impl PayloadBuilder {
     /// Bytes so far.
     pub(super) fn bytes(&self) -> usize {
         self.keys.len() + self.rows.len() + 4 * (self.key_ends.len() + self.row_ends.len())
@@ -64,17 +64,17 @@ impl Draft {
 
     /// The payload, leaving an empty draft. `input_rows`: how many input rows it stands for.
     pub(super) fn seal(&mut self, plan: &AggPlan, input_rows: u64) -> Result<Vec<u8>> {
-        let draft = std::mem::take(self);
-        let size = draft.bytes();
+        let builder = std::mem::take(self);
+        let size = builder.bytes();
         let offsets = |ends: Vec<i32>| {
             let ends = if ends.is_empty() { vec![0] } else { ends };
             OffsetBuffer::new(ScalarBuffer::from(ends))
         };
-        let count = draft.key_ends.len().max(1) - 1;
-        let keys: ArrayRef = Arc::new(BinaryArray::try_new(offsets(draft.key_ends), draft.keys.into(), None)?);
+        let count = builder.key_ends.len().max(1) - 1;
+        let keys: ArrayRef = Arc::new(BinaryArray::try_new(offsets(builder.key_ends), builder.keys.into(), None)?);
         let rows: ArrayRef = match plan.row_width() {
-            Some(width) => Arc::new(FixedSizeBinaryArray::try_new(end(width)?, draft.rows.into(), None)?),
-            None => Arc::new(BinaryArray::try_new(offsets(draft.row_ends), draft.rows.into(), None)?),
+            Some(width) => Arc::new(FixedSizeBinaryArray::try_new(end(width)?, builder.rows.into(), None)?),
+            None => Arc::new(BinaryArray::try_new(offsets(builder.row_ends), builder.rows.into(), None)?),
         };
         debug_assert_eq!(rows.len(), count);
         let schema = schema(plan, input_rows)?;
@@ -191,7 +191,7 @@ impl Payload {
     }
 
     /// What the rows of `range` add to a table, at most.
-    pub fn coming(&self, range: &Range<usize>) -> Coming {
+    pub fn incoming(&self, range: &Range<usize>) -> IncomingGroups {
         let length = |column: &BinaryArray| {
             let ends = column.value_offsets();
             usize::try_from(ends[range.end] - ends[range.start]).unwrap_or(0)
@@ -200,7 +200,7 @@ impl Payload {
             RowColumn::Fixed(rows) => range.len() * usize::try_from(rows.value_length()).unwrap_or(0),
             RowColumn::Variable(rows) => length(rows),
         };
-        Coming { groups: range.len(), key_bytes: length(&self.keys), row_bytes }
+        IncomingGroups { groups: range.len(), key_bytes: length(&self.keys), row_bytes }
     }
 
     #[inline]

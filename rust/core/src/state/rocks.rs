@@ -7,7 +7,7 @@
 //! key groups is a range of keys.
 
 use super::hot::{EntryRef, EntrySink};
-use crate::budget::{MemoryBudget, Part, Reservation};
+use crate::budget::{MemoryBudget, MemoryUser, Reservation};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::SharedMetrics;
 use crate::model::{KeyGroup, StateId};
@@ -90,14 +90,14 @@ impl SharedResources {
         Ok(Self {
             inner: Arc::new(Inner {
                 env,
-                // Without stalling: a shard that waits for the flush of another, idle one would wait for ever.
+                // Without stalling: a shard that waits for the flush of another, idle one would wait forever.
                 write_buffers: WriteBufferManager::new_write_buffer_manager_with_cache(bytes / 2, false, cache.clone()),
                 cache,
                 write_buffer_size: (bytes / 8).clamp(1 << 20, 32 << 20),
                 budget: Arc::clone(budget),
                 metrics,
                 helpers: AtomicUsize::new(0),
-                _reservation: budget.reserve(Part::RocksDb, cache_bytes + work_bytes),
+                _reservation: budget.reserve(MemoryUser::RocksDb, cache_bytes + work_bytes),
             }),
         })
     }
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(shared.threads(0).count, 1);
         let most = shared.threads(usize::MAX);
         assert_eq!(most.count, all);
-        assert_eq!(shared.threads(4).count, 1, "everyone gets on");
+        assert_eq!(shared.threads(4).count, 1, "every shard makes progress");
         drop(most);
         assert_eq!(shared.threads(4).count, all.min(4), "what was given back is there again");
     }

@@ -8,7 +8,7 @@
 //! 1. the fixed part of a row of all zero bytes with empty variable slots is the row of no input;
 //! 2. in a table, row `i`'s fixed part is `fixed[i * stride..(i + 1) * stride]`.
 
-use super::growth::{Coming, Growth};
+use super::memory_estimate::{GrowthEstimate, IncomingGroups};
 use crate::{Error, Result};
 
 /// Shape of the rows of one plan.
@@ -73,7 +73,7 @@ impl Rows {
     pub(super) fn grow_to(&mut self, len: usize) {
         self.len = self.len.max(len);
         self.fixed.resize(self.len * self.shape.stride, 0);
-        self.vars.slots.resize(self.len * self.shape.vars, Slot::default());
+        self.vars.slots.resize(self.len * self.shape.vars, VarSlot::default());
     }
 
     /// Adds a row that was taken apart by [`Shape::parse`].
@@ -116,19 +116,19 @@ impl Rows {
         }
     }
 
-    /// Counts the growth by `coming`: a longer value takes a new place behind all others, and packing copies them.
-    pub(super) fn grow(&self, growth: &mut Growth, coming: Coming) {
+    /// Counts the growth by `incoming`: a longer value takes a new place behind all others, and packing copies them.
+    pub(super) fn grow(&self, growth: &mut GrowthEstimate, incoming: IncomingGroups) {
         let (stride, vars) = (self.shape.stride, &self.vars);
-        growth.of(self.fixed.len(), coming.groups * stride, self.fixed.capacity(), 1);
+        growth.of(self.fixed.len(), incoming.groups * stride, self.fixed.capacity(), 1);
         if self.shape.vars > 0 {
-            growth.of(vars.slots.len(), coming.groups * self.shape.vars, vars.slots.capacity(), size_of::<Slot>());
-            growth.of(vars.bytes.len(), coming.row_bytes, vars.bytes.capacity(), 1);
+            growth.of(vars.slots.len(), incoming.groups * self.shape.vars, vars.slots.capacity(), size_of::<VarSlot>());
+            growth.of(vars.bytes.len(), incoming.row_bytes, vars.bytes.capacity(), 1);
             growth.copies(if vars.wasted > 0 { vars.bytes.len() } else { 0 });
         }
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
-        (self.fixed.capacity() + self.vars.bytes.capacity() + self.vars.slots.capacity() * size_of::<Slot>()) as u64
+        (self.fixed.capacity() + self.vars.bytes.capacity() + self.vars.slots.capacity() * size_of::<VarSlot>()) as u64
     }
 
     /// Bytes in use, encoded or not.
@@ -138,7 +138,7 @@ impl Rows {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Slot {
+struct VarSlot {
     offset: usize,
     len: u32,
     room: u32,
@@ -149,7 +149,7 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Vars {
     per_row: usize,
-    slots: Vec<Slot>,
+    slots: Vec<VarSlot>,
     bytes: Vec<u8>,
     wasted: usize,
 }
@@ -170,7 +170,7 @@ impl Vars {
     #[expect(clippy::cast_possible_truncation, reason = "an Arrow value is at most 2 GiB")]
     fn push(&mut self, value: &[u8]) {
         let len = value.len() as u32;
-        self.slots.push(Slot { offset: self.bytes.len(), len, room: len });
+        self.slots.push(VarSlot { offset: self.bytes.len(), len, room: len });
         self.bytes.extend_from_slice(value);
     }
 
@@ -186,7 +186,7 @@ impl Vars {
         let len = value.len() as u32;
         if len > place.room {
             self.wasted += place.room as usize;
-            *place = Slot { offset: self.bytes.len(), len, room: len };
+            *place = VarSlot { offset: self.bytes.len(), len, room: len };
             self.bytes.extend_from_slice(value);
             if self.wasted > PACK_FROM && self.wasted > self.bytes.len() / 2 {
                 self.pack();
@@ -202,7 +202,7 @@ impl Vars {
         for slot in &mut self.slots {
             let start = packed.len();
             packed.extend_from_slice(&self.bytes[slot.offset..slot.offset + slot.len as usize]);
-            *slot = Slot { offset: start, len: slot.len, room: slot.len };
+            *slot = VarSlot { offset: start, len: slot.len, room: slot.len };
         }
         self.bytes = packed;
         self.wasted = 0;

@@ -10,7 +10,7 @@
 
 use super::aggregate::{AggPlan, AggSpec};
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
-use super::payload::Draft;
+use super::payload::PayloadBuilder;
 use super::table::GroupTable;
 use crate::model::ids::{MAX_KEY_GROUPS, key_group_of, shard_of};
 use crate::{Error, Result};
@@ -30,7 +30,7 @@ const PAUSE: usize = 200_000;
 const WORTH: (usize, usize) = (8, 10);
 /// A task holds at most this, or one payload if that is more.
 const HOLD: usize = 64 << 20;
-/// Shard and payload, on their way into the shuffle.
+/// Shard and payload, for the shuffle.
 pub type Emitted = Vec<(u32, Vec<u8>)>;
 
 /// Splits the rows of one map task.
@@ -147,21 +147,21 @@ impl Splitter {
 
     fn emit(&mut self, shard: u32, groups: &[u32], emitted: &mut Emitted) -> Result<()> {
         let mut input_rows = std::mem::take(&mut self.input_rows[shard as usize]);
-        let mut draft = Draft::default();
+        let mut builder = PayloadBuilder::default();
         let cap = self.payload_bytes;
         for group in groups {
             let more = self.table.drafted_bytes(*group as usize);
-            if !draft.is_empty() && draft.bytes() + more > cap {
+            if !builder.is_empty() && builder.bytes() + more > cap {
                 // The input rows of a shard are told with the first of its payloads.
-                emitted.push((shard, draft.seal(&self.plan, std::mem::take(&mut input_rows))?));
+                emitted.push((shard, builder.seal(&self.plan, std::mem::take(&mut input_rows))?));
             }
-            if draft.is_empty() {
-                draft.reserve(groups.len().min(cap / more + 1));
+            if builder.is_empty() {
+                builder.reserve(groups.len().min(cap / more + 1));
             }
-            self.table.draft(*group as usize, &mut draft)?;
+            self.table.builder(*group as usize, &mut builder)?;
         }
-        if !draft.is_empty() {
-            emitted.push((shard, draft.seal(&self.plan, input_rows)?));
+        if !builder.is_empty() {
+            emitted.push((shard, builder.seal(&self.plan, input_rows)?));
         }
         Ok(())
     }

@@ -9,10 +9,10 @@
 
 use super::aggregate::AggPlan;
 use super::codec::{EncodedKeys, hash_key};
-use super::growth::{Coming, Growth, Need};
-use super::payload::{Draft, Payload};
+use super::memory_estimate::{GrowthEstimate, IncomingGroups, MemoryNeed};
+use super::payload::{Payload, PayloadBuilder};
 use super::rows::Rows;
-use super::text::text_batch;
+use super::strings::text_batch;
 use crate::state::aggregate::Other;
 use crate::{Error, Result};
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
@@ -34,7 +34,7 @@ const BESIDE_A_GROUP: u64 = 64;
 #[derive(Debug)]
 pub struct GroupTable {
     plan: Arc<AggPlan>,
-    index: HashTable<Place>,
+    index: HashTable<IndexEntry>,
     hashes: Vec<u64>,
     key_ends: Vec<usize>,
     keys: Vec<u8>,
@@ -43,12 +43,12 @@ pub struct GroupTable {
 
 /// A group in the index, with the half of the hash that the index does not look at first.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct IndexEntry {
     group: u32,
     tag: u32,
 }
 
-impl Place {
+impl IndexEntry {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "groups are counted as u32, a tag is part of a hash")]
     fn new(group: usize, hash: u64) -> Self {
@@ -113,18 +113,18 @@ impl GroupTable {
         self.keys.len() + self.rows.used_bytes() + 4 * self.len()
     }
 
-    /// Bytes of memory that the table needs at most while `coming` is merged and while all groups are finished then.
-    pub fn need(&self, coming: Coming) -> Need {
-        let mut growth = Growth::default();
-        let (len, more) = (self.len(), coming.groups);
+    /// Bytes of memory that the table needs at most while `incoming` is merged and while all groups are finished then.
+    pub fn need(&self, incoming: IncomingGroups) -> MemoryNeed {
+        let mut growth = GrowthEstimate::default();
+        let (len, more) = (self.len(), incoming.groups);
         growth.of(len, more, self.hashes.capacity(), size_of::<u64>());
         growth.of(len, more, self.key_ends.capacity(), size_of::<usize>());
-        growth.of(self.keys.len(), coming.key_bytes, self.keys.capacity(), 1);
-        growth.of_index(len, more, self.index.capacity(), self.index.allocation_size(), size_of::<Place>());
-        self.rows.grow(&mut growth, coming);
-        let used = self.used_bytes() + coming.key_bytes + coming.row_bytes;
+        growth.of(self.keys.len(), incoming.key_bytes, self.keys.capacity(), 1);
+        growth.of_index(len, more, self.index.capacity(), self.index.allocation_size(), size_of::<IndexEntry>());
+        self.rows.grow(&mut growth, incoming);
+        let used = self.used_bytes() + incoming.key_bytes + incoming.row_bytes;
         let beside = 2 * used as u64 + BESIDE_A_GROUP * (len + more) as u64;
-        Need { merging: growth.peak(), finishing: growth.after() + beside }
+        MemoryNeed { merging: growth.peak(), finishing: growth.after() + beside }
     }
 
     /// Forgets all groups and gives the memory back.
@@ -180,7 +180,7 @@ impl GroupTable {
     pub fn merge_rows(&mut self, payload: &Payload, range: Range<usize>) -> Result<()> {
         self.check_room(range.len())?;
         let hashes: Vec<u64> = range.clone().map(|i| hash_key(payload.key(i))).collect();
-        self.reserve(payload.coming(&range));
+        self.reserve(payload.incoming(&range));
         let plan = Arc::clone(&self.plan);
         let mut vars = Vec::new();
         for (i, hash) in range.zip(hashes) {
@@ -328,9 +328,9 @@ impl GroupTable {
     }
 
     /// Puts group `i` into a payload.
-    pub(super) fn draft(&self, i: usize, draft: &mut Draft) -> Result<()> {
-        self.rows.encode(i, &mut draft.rows);
-        draft.push(self.key(i))
+    pub(super) fn builder(&self, i: usize, builder: &mut PayloadBuilder) -> Result<()> {
+        self.rows.encode(i, &mut builder.rows);
+        builder.push(self.key(i))
     }
 
     /// Bytes that group `i` takes in a payload.
@@ -348,8 +348,8 @@ impl GroupTable {
     }
 
     /// Makes room for what comes.
-    pub(super) fn reserve(&mut self, coming: Coming) {
-        let Coming { groups, key_bytes, row_bytes } = coming;
+    pub(super) fn reserve(&mut self, incoming: IncomingGroups) {
+        let IncomingGroups { groups, key_bytes, row_bytes } = incoming;
         self.index.reserve(groups, |place| self.hashes[place.group as usize]);
         self.hashes.reserve(groups);
         self.key_ends.reserve(groups);
@@ -361,7 +361,7 @@ impl GroupTable {
     #[inline]
     fn find_or_add(&mut self, hash: u64, key: &[u8]) -> (usize, bool) {
         let Self { index, hashes, key_ends, keys, .. } = self;
-        let same = |place: &Place| {
+        let same = |place: &IndexEntry| {
             let group = place.group as usize;
             let start = if group == 0 { 0 } else { key_ends[group - 1] };
             place.tag == tag(hash) && &keys[start..key_ends[group]] == key
@@ -369,7 +369,7 @@ impl GroupTable {
         match index.entry(hash, same, |place| hashes[place.group as usize]) {
             Entry::Occupied(entry) => (entry.get().group as usize, false),
             Entry::Vacant(entry) => {
-                entry.insert(Place::new(hashes.len(), hash));
+                entry.insert(IndexEntry::new(hashes.len(), hash));
                 (self.add(hash, key), true)
             }
         }

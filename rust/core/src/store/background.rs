@@ -1,18 +1,17 @@
-//! What work that nobody waits for may take: so many uploads at once, so many bytes per second, a part of a processor
-//! while batches run.
+//! Limits for background transfers: concurrency, bandwidth, CPU share.
 //!
-//! Owns: the slots of background transfers of a process, the pace of their bytes, who works in the foreground, and how
-//! long other work rests meanwhile.
+//! Owns: the slots of background transfers of a process, the rate of their bytes, the count of foreground work, and how
+//! long background work rests meanwhile.
 //! Does not own: which transfers are in the background (bases are; log objects and all reads are not), the bound on
 //! requests of a store (`retry`).
 //!
 //! Invariants:
-//! 1. at most `background_transfers` files of bases are on their way at once, and fewer than `store_concurrency`: a log
+//! 1. at most `background_transfers` files of bases are in flight at once, and fewer than `store_concurrency`: a log
 //!    object's upload never waits for one of them to end;
-//! 2. over any time the bytes let through exceed rate × time by one part at most; who came first goes first;
+//! 2. in any interval the bytes let through exceed rate × time by one part at most; first come, first served;
 //! 3. a wait has an end: it is the time that the bytes before it take at the rate;
-//! 4. while somebody works in the foreground, and for as long after that as they said, background work rests [`REST`]
-//!    times as long as it worked, at most [`LONGEST_REST`] at a time; otherwise it does not rest.
+//! 4. while foreground work runs, and for its grace period afterwards, background work rests [`REST`] times as long as it
+//!    worked, at most [`LONGEST_REST`] at a time; otherwise it does not rest.
 
 use crate::clock::SharedClock;
 use crate::config::Options;
@@ -28,16 +27,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const REST: u32 = 9;
 /// A step that was long because it got no processor is no reason for a long rest.
 const LONGEST_REST: Duration = Duration::from_millis(20);
-/// Somebody works in the foreground until this is dropped.
+/// Foreground work runs until this is dropped.
 #[derive(Debug)]
-pub struct Foreground {
+pub struct ForegroundGuard {
     background: Arc<Background>,
-    lingers: Duration,
+    grace: Duration,
 }
 
-impl Drop for Foreground {
+impl Drop for ForegroundGuard {
     fn drop(&mut self) {
-        let until = self.background.clock.monotonic().saturating_add(self.lingers).as_millis();
+        let until = self.background.clock.monotonic().saturating_add(self.grace).as_millis();
         self.background.until_millis.fetch_max(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.background.foreground.fetch_sub(1, Ordering::Release);
     }
@@ -48,7 +47,7 @@ pub struct Background {
     slots: Arc<Semaphore>,
     pace: Option<Mutex<Pace>>,
     foreground: AtomicUsize,
-    /// Until when somebody who has ended may go on.
+    /// End of the grace periods of foreground work that has ended.
     until_millis: AtomicU64,
     clock: SharedClock,
     metrics: SharedMetrics,
@@ -98,13 +97,13 @@ impl Background {
         slot.map_err(|_| Error::closed("transfers in the background have ended"))
     }
 
-    /// Announces work in the foreground, which may go on, unannounced, for so long after its end.
-    pub fn foreground(self: &Arc<Self>, lingers: Duration) -> Foreground {
+    /// Announces foreground work, which may continue unannounced during `grace` after its end.
+    pub fn foreground(self: &Arc<Self>, grace: Duration) -> ForegroundGuard {
         self.foreground.fetch_add(1, Ordering::Relaxed);
-        Foreground { background: Arc::clone(self), lingers }
+        ForegroundGuard { background: Arc::clone(self), grace }
     }
 
-    /// How long to rest after `worked`; zero if nobody works in the foreground, or has lately.
+    /// How long to rest after `worked`; zero without foreground work now or within its grace period.
     pub fn rest(&self, worked: Duration) -> Duration {
         if self.foreground.load(Ordering::Acquire) == 0 {
             let until = self.until_millis.load(Ordering::Relaxed);
@@ -185,12 +184,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn invariant_4_work_rests_while_somebody_works_in_the_foreground() {
+    async fn invariant_4_background_work_rests_during_foreground_work() {
         let background = background(&[]);
         let (short, long) = (Duration::from_millis(2), Duration::from_secs(9));
         assert_eq!(background.rest(long), Duration::ZERO);
-        let (linger, almost) = (Duration::from_secs(3), Duration::from_millis(2_999));
-        let (a, b, c) = (background.foreground(linger), background.foreground(linger), background.foreground(short));
+        let (grace, almost) = (Duration::from_secs(3), Duration::from_millis(2_999));
+        let (a, b, c) = (background.foreground(grace), background.foreground(grace), background.foreground(short));
         assert_eq!((background.rest(short), background.rest(long)), (REST * short, LONGEST_REST));
         drop(a);
         assert_eq!(background.rest(short), REST * short, "two are left");

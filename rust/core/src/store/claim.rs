@@ -1,6 +1,6 @@
-//! Names that only one can have.
+//! Create-only names: at most one process can claim a name.
 //!
-//! Owns: creating an object under a name that others may want as well, and who got it.
+//! Owns: creating an object under a predictable name, and the outcome for each competitor.
 //! Does not own: what the names mean, random names (`put`).
 //!
 //! Unlike a put of a new, random name, a claim is never softened to a plain write: a store that cannot create
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use bytes::Bytes;
 use object_store::{Error as StoreError, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
-/// Who has a name.
+/// The outcome of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
     /// The object with the bytes that were given; acknowledged.
@@ -23,10 +23,10 @@ pub enum Claim {
 }
 
 impl Store {
-    /// Creates `name` with `bytes`, unless it exists. The bytes must be unlike those of any other claim of this name: a
-    /// claim whose answer was lost is known again by them.
+    /// Creates `name` with `bytes`, unless it exists. The bytes must differ from those of any other claim of this name: they
+    /// identify a claim whose answer was lost.
     ///
-    /// After an error it is open whether the object exists, or will.
+    /// After an error it is unknown whether the object exists, or will.
     pub async fn claim(&self, name: &str, bytes: Bytes) -> Result<Claim> {
         let path = self.path(name)?;
         let size = bytes.len() as u64;

@@ -63,7 +63,7 @@ fn over(inner: Arc<dyn ObjectStore>) -> Store {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_goes_to_the_first_who_claims_it() {
+async fn a_name_goes_to_the_first_claim() {
     let store = over(FaultStore::in_memory());
     let (a, b) = (Bytes::from_static(b"a"), Bytes::from_static(b"b"));
     assert_eq!(store.claim("head/1", a.clone()).await.unwrap(), Claim::Ours);

@@ -5,9 +5,9 @@
 //! Does not own: requests (`retry`), which options contradict each other (`environment`), how credentials are fetched and
 //! kept (`credentials`), nor reading Hadoop's settings (Python translates them to storage options).
 
-use super::credentials::{Provider, Renew, Watched};
-use super::diagnose::{Redactor, Source, clean_url, diagnose, diagnose_io};
-use super::environment::{Environment, StoreKey, Topic, is_secret, topics};
+use super::credentials::{ObservedProvider, Provider, Renew};
+use super::diagnose::{CredentialSource, Redactor, clean_url, diagnose, diagnose_io};
+use super::environment::{EnvVars, StoreKey, Topic, is_secret, topics};
 use super::local::LocalFiles;
 use super::profile;
 use crate::config::{Options, nearest};
@@ -40,7 +40,7 @@ pub(super) struct Connected {
     /// False for memory and files of this machine, which gain nothing by a second attempt beside a slow one.
     pub(super) remote: bool,
     /// Which store this is, for copies that it makes by itself; none if it was not tried there.
-    pub(super) place: Option<String>,
+    pub(super) identity: Option<String>,
     pub(super) redactor: Redactor,
     /// How other credentials are had when the store refuses those that it got.
     pub(super) renew: Option<Arc<dyn Renew>>,
@@ -130,7 +130,7 @@ const CLIENT_OPTIONS: &[&str] = &[
     "default_content_type",
 ];
 
-/// Stores of `memory://<name>`, shared by everyone in the process who opens that name.
+/// Stores of `memory://<name>`, one per name and process.
 static MEMORY: LazyLock<Mutex<HashMap<String, Arc<InMemory>>>> = LazyLock::new(Mutex::default);
 
 /// Connects to `uri`; nothing is sent yet, but the folder of a `file://` URI is made.
@@ -139,7 +139,7 @@ pub(super) fn connect(
     storage_options: &BTreeMap<String, String>,
     provider: Option<Provider>,
     options: &Options,
-    environment: &Environment,
+    environment: &EnvVars,
 ) -> Result<Connected> {
     let trimmed = uri.trim();
     if trimmed.is_empty() {
@@ -183,7 +183,7 @@ pub(super) fn connect(
                 prefix,
                 local: None,
                 remote: false,
-                place: Some(format!("memory://{name}")),
+                identity: Some(format!("memory://{name}")),
                 redactor: Redactor::default(),
                 renew: None,
             })
@@ -219,7 +219,7 @@ fn local(path: &Path, options: &Options) -> Result<Connected> {
         uri,
         local: Some(path.to_owned()),
         remote: false,
-        place: None,
+        identity: None,
         redactor: Redactor::default(),
         renew: None,
     })
@@ -232,7 +232,7 @@ fn remote(
     storage_options: &BTreeMap<String, String>,
     provider: Option<Provider>,
     options: &Options,
-    environment: &Environment,
+    environment: &EnvVars,
 ) -> Result<Connected> {
     let given_secrets = storage_options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value);
     let redactor = Redactor::new(given_secrets.chain(environment.secrets()).cloned());
@@ -276,7 +276,7 @@ fn remote(
                 }
                 (None, Some(source)) => {
                     let first = builder.clone().build().map_err(failed)?;
-                    let watched = Watched::over(Arc::clone(first.credentials()), source, redactor.clone());
+                    let watched = ObservedProvider::over(Arc::clone(first.credentials()), source, redactor.clone());
                     builder = builder.with_credentials(watched);
                 }
                 (None, None) => {}
@@ -285,7 +285,7 @@ fn remote(
         }};
     }
 
-    let mut place = None;
+    let mut identity = None;
     let (store, base): (Arc<dyn ObjectStore>, String) = match scheme {
         "s3" | "s3a" => {
             let (profile, storage_options) = profile::split(storage_options);
@@ -301,14 +301,14 @@ fn remote(
             let of_place =
                 |key: &AmazonS3ConfigKey| key.topic() == Topic::Endpoint || *key == AmazonS3ConfigKey::Bucket;
             let said = given.iter().chain(&beside).filter(|(key, _)| of_place(key)).map(|(_, value)| value.as_str());
-            place = Some(said.fold(base.clone(), |place, value| format!("{place} {value}")));
+            identity = Some(said.fold(base.clone(), |identity, value| format!("{identity} {value}")));
             (build!(builder, AmazonS3ConfigKey, &base, beside, given, fetched), base)
         }
         "gs" | "gcs" => {
             let given = parsed::<GoogleConfigKey>(storage_options, scheme, GOOGLE_OPTIONS)?;
             let beside = beside(&given, provider.is_some(), environment);
             // Which file or service gives them, only the client knows.
-            let fetched = Some(Source::Service);
+            let fetched = Some(CredentialSource::Service);
             let base = format!("gs://{host}");
             (build!(GoogleCloudStorageBuilder::new(), GoogleConfigKey, &base, beside, given, fetched), base)
         }
@@ -345,7 +345,7 @@ fn remote(
         }
     };
     let prefix = prefix_of(url, shown)?;
-    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, remote: true, place, redactor, renew })
+    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, remote: true, identity, redactor, renew })
 }
 
 /// The storage options of a kind of store; an unknown name is an error.
@@ -362,19 +362,23 @@ fn parsed<K: StoreKey>(
 }
 
 /// What the environment adds to the options that are `given`, and to a provider or a profile that is named.
-fn beside<K: StoreKey>(given: &[(K, String)], named: bool, environment: &Environment) -> Vec<(K, String)> {
+fn beside<K: StoreKey>(given: &[(K, String)], named: bool, environment: &EnvVars) -> Vec<(K, String)> {
     let mut about = topics(given);
     about.extend(named.then_some(Topic::Named));
     environment.options(&about)
 }
 
-/// Who will be asked for credentials; none if the options hold them.
-fn source<'a, K: StoreKey + 'a>(options: impl Iterator<Item = &'a (K, String)>) -> Option<Source> {
+/// The source that credentials will be fetched from; none if the options hold them.
+fn source<'a, K: StoreKey + 'a>(options: impl Iterator<Item = &'a (K, String)>) -> Option<CredentialSource> {
     let about = topics(options);
     if about.contains(&Topic::Keys) {
         return None;
     }
-    Some(if about.iter().any(|topic| topic.is_source()) { Source::Service } else { Source::Machine })
+    Some(if about.iter().any(|topic| topic.is_source()) {
+        CredentialSource::Service
+    } else {
+        CredentialSource::Machine
+    })
 }
 
 fn no_retries() -> RetryConfig {

@@ -1,17 +1,17 @@
-//! Credentials that change: given by a function of the caller, handed in by it, or fetched by `object_store` from a service.
+//! Credentials that change: returned by a function of the caller, supplied by it, or fetched by `object_store` from a service.
 //!
 //! Owns: asking the caller's function and keeping its answer until shortly before its end or until a store refuses it;
-//! what the caller hands in, as a store takes it; telling the redactor what was fetched; marking errors as those of
+//! the supplied credentials in the store's form; telling the redactor what was fetched; marking errors as those of
 //! credentials.
-//! Does not own: which source is used (`connect`), which of the sets that were handed in counts (`handed`), what an error
+//! Does not own: which source is used (`connect`), which of the supplied sets is in use (`supplied`), what an error
 //! means (`diagnose`).
 //!
 //! Invariants:
 //! 1. the function runs on a thread of its own, once at a time: no I/O thread waits for it, and none is joined;
-//! 2. an answer that came after an attempt was given up is used by the next one, not asked for again;
+//! 2. an answer that came after an attempt was abandoned is used by the next one, not asked for again;
 //! 3. whatever was fetched is known to the redactor before it is sent.
 
-use super::diagnose::{CredentialsError, Redactor, Source, source_text};
+use super::diagnose::{CredentialSource, CredentialsError, Redactor, source_text};
 use super::environment::StoreKey;
 use crate::clock::SharedClock;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
-pub use super::handed::{Granted, HandedIn};
+pub use super::supplied::{Granted, SuppliedCredentials};
 
 /// Credentials are asked for again this long before they end, or after half of their time if that is later.
 const MARGIN_MILLIS: u64 = 5 * 60 * 1000;
@@ -39,23 +39,23 @@ pub type Ask = Arc<dyn Fn() -> Result<Granted> + Send + Sync>;
 
 /// A caller's source of credentials.
 #[derive(Clone)]
-pub struct Provider(Given);
+pub struct Provider(ProviderKind);
 
 #[derive(Clone)]
-enum Given {
+enum ProviderKind {
     Function { ask: Ask, clock: SharedClock },
-    Handed(Arc<HandedIn>),
+    Supplied(Arc<SuppliedCredentials>),
 }
 
 impl Provider {
     /// Asks `ask`, and again before what it gave ends by `clock`.
     pub fn new(ask: Ask, clock: SharedClock) -> Self {
-        Self(Given::Function { ask, clock })
+        Self(ProviderKind::Function { ask, clock })
     }
 
-    /// Uses what is handed in.
-    pub fn handed(credentials: Arc<HandedIn>) -> Self {
-        Self(Given::Handed(credentials))
+    /// Uses supplied credentials.
+    pub fn supplied(credentials: Arc<SuppliedCredentials>) -> Self {
+        Self(ProviderKind::Supplied(credentials))
     }
 
     /// The credentials as a store takes them, and how others are had when it refuses them.
@@ -65,13 +65,13 @@ impl Provider {
     ) -> Result<(Arc<dyn CredentialProvider<Credential = T>>, Arc<dyn Renew>)> {
         let redactor = redactor.clone();
         Ok(match self.0 {
-            Given::Function { ask, clock } => {
-                let provided = Arc::new(Provided::<T>::new(ask, clock, redactor));
+            ProviderKind::Function { ask, clock } => {
+                let provided = Arc::new(FunctionProvider::<T>::new(ask, clock, redactor));
                 (Arc::clone(&provided) as _, provided)
             }
-            Given::Handed(handed) => {
-                let handed = Arc::new(Handed::<T>::new(handed, redactor)?);
-                (Arc::clone(&handed) as _, handed)
+            ProviderKind::Supplied(supplied) => {
+                let supplied = Arc::new(SuppliedProvider::<T>::new(supplied, redactor)?);
+                (Arc::clone(&supplied) as _, supplied)
             }
         })
     }
@@ -160,39 +160,39 @@ fn pick<K: StoreKey, const N: usize>(
     Ok(picked)
 }
 
-struct Kept<T> {
+struct CachedCredential<T> {
     number: u64,
     credential: Arc<T>,
     ask_again_millis: Option<u64>,
     expires_at_millis: Option<u64>,
 }
 
-struct Answers<T> {
-    kept: Option<Kept<T>>,
+struct AnswerCache<T> {
+    kept: Option<CachedCredential<T>>,
     pending: Option<oneshot::Receiver<Result<Granted>>>,
 }
 
 /// Credentials of the caller's function.
-pub(super) struct Provided<T> {
+pub(super) struct FunctionProvider<T> {
     ask: Ask,
     clock: SharedClock,
     redactor: Redactor,
-    answers: tokio::sync::Mutex<Answers<T>>,
+    answers: tokio::sync::Mutex<AnswerCache<T>>,
     /// The number of the answer that is kept.
     number: AtomicU64,
     /// The greatest number of an answer that a store refused.
     refused: AtomicU64,
 }
 
-impl<T> fmt::Debug for Provided<T> {
+impl<T> fmt::Debug for FunctionProvider<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Provided")
+        f.write_str("FunctionProvider")
     }
 }
 
-impl<T: Credential> Provided<T> {
+impl<T: Credential> FunctionProvider<T> {
     pub(super) fn new(ask: Ask, clock: SharedClock, redactor: Redactor) -> Self {
-        let answers = tokio::sync::Mutex::new(Answers { kept: None, pending: None });
+        let answers = tokio::sync::Mutex::new(AnswerCache { kept: None, pending: None });
         Self { ask, clock, redactor, answers, number: AtomicU64::new(0), refused: AtomicU64::new(0) }
     }
 
@@ -204,18 +204,18 @@ impl<T: Credential> Provided<T> {
         receiver
     }
 
-    fn keep(&self, granted: &Granted) -> Result<Kept<T>> {
+    fn keep(&self, granted: &Granted) -> Result<CachedCredential<T>> {
         self.redactor.learn(granted.options.values().cloned());
         let credential = Arc::new(T::from_options(&granted.options)?);
         let now = self.clock.now_millis();
         let ask_again_millis =
             granted.expires_at_millis.map(|end| end - MARGIN_MILLIS.min(end.saturating_sub(now) / 2));
         let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(Kept { number, credential, ask_again_millis, expires_at_millis: granted.expires_at_millis })
+        Ok(CachedCredential { number, credential, ask_again_millis, expires_at_millis: granted.expires_at_millis })
     }
 }
 
-impl<T: Credential> Renew for Provided<T> {
+impl<T: Credential> Renew for FunctionProvider<T> {
     fn number(&self) -> u64 {
         self.number.load(Ordering::Relaxed)
     }
@@ -228,12 +228,12 @@ impl<T: Credential> Renew for Provided<T> {
 }
 
 #[async_trait]
-impl<T: Credential> CredentialProvider for Provided<T> {
+impl<T: Credential> CredentialProvider for FunctionProvider<T> {
     type Credential = T;
 
     async fn get_credential(&self) -> object_store::Result<Arc<T>> {
         let mut answers = self.answers.lock().await;
-        let Answers { kept, pending } = &mut *answers;
+        let AnswerCache { kept, pending } = &mut *answers;
         let now = || self.clock.now_millis();
         let refused = self.refused.load(Ordering::Relaxed);
         if kept.as_ref().is_some_and(|kept| kept.number <= refused) {
@@ -261,36 +261,36 @@ impl<T: Credential> CredentialProvider for Provided<T> {
                 }
                 None => {
                     let text = error.message().to_owned();
-                    Err(CredentialsError { source: Source::Function(error.kind()), text }.into())
+                    Err(CredentialsError { source: CredentialSource::Function(error.kind()), text }.into())
                 }
             },
         }
     }
 }
 
-/// Credentials that are handed in, as a store takes them.
-pub(super) struct Handed<T> {
-    given: Arc<HandedIn>,
+/// Supplied credentials in the form of a store's credential.
+pub(super) struct SuppliedProvider<T> {
+    given: Arc<SuppliedCredentials>,
     redactor: Redactor,
     /// The number of the set that was used last, and what was made of it.
     last: Mutex<Option<(u64, Arc<T>)>>,
 }
 
-impl<T> fmt::Debug for Handed<T> {
+impl<T> fmt::Debug for SuppliedProvider<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Handed")
+        f.write_str("SuppliedProvider")
     }
 }
 
-impl<T: Credential> Handed<T> {
+impl<T: Credential> SuppliedProvider<T> {
     /// Of `given`, which must be credentials of this store.
-    fn new(given: Arc<HandedIn>, redactor: Redactor) -> Result<Self> {
+    fn new(given: Arc<SuppliedCredentials>, redactor: Redactor) -> Result<Self> {
         let this = Self { given, redactor, last: Mutex::new(None) };
         this.current()?;
         Ok(this)
     }
 
-    /// What is used now; none if all that was handed in has ended.
+    /// The credential in use; none if all supplied sets have expired.
     fn current(&self) -> Result<Option<Arc<T>>> {
         let Some(set) = self.given.set() else { return Ok(None) };
         let mut last = self.last.lock();
@@ -306,7 +306,7 @@ impl<T: Credential> Handed<T> {
     }
 }
 
-impl<T: Credential> Renew for Handed<T> {
+impl<T: Credential> Renew for SuppliedProvider<T> {
     fn number(&self) -> u64 {
         self.given.number()
     }
@@ -317,11 +317,11 @@ impl<T: Credential> Renew for Handed<T> {
 }
 
 #[async_trait]
-impl<T: Credential> CredentialProvider for Handed<T> {
+impl<T: Credential> CredentialProvider for SuppliedProvider<T> {
     type Credential = T;
 
     async fn get_credential(&self) -> object_store::Result<Arc<T>> {
-        let failed = |kind, text| CredentialsError { source: Source::Handed(kind), text };
+        let failed = |kind, text| CredentialsError { source: CredentialSource::Supplied(kind), text };
         match self.current() {
             Ok(Some(credential)) => Ok(credential),
             Ok(None) => Err(failed(ErrorKind::Retryable, "those that were given have ended".to_owned()).into()),
@@ -330,25 +330,25 @@ impl<T: Credential> CredentialProvider for Handed<T> {
     }
 }
 
-/// Credentials of another source, on their way to the store.
-pub(super) struct Watched<T> {
+/// Credentials of another source, observed for the redactor.
+pub(super) struct ObservedProvider<T> {
     inner: Arc<dyn CredentialProvider<Credential = T>>,
-    source: Source,
+    source: CredentialSource,
     redactor: Redactor,
     last: Mutex<Option<Arc<T>>>,
 }
 
-impl<T> fmt::Debug for Watched<T> {
+impl<T> fmt::Debug for ObservedProvider<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watched({:?})", self.source)
+        write!(f, "ObservedProvider({:?})", self.source)
     }
 }
 
-impl<T: Credential> Watched<T> {
+impl<T: Credential> ObservedProvider<T> {
     /// The credentials of `inner`, which asks `source`.
     pub(super) fn over(
         inner: Arc<dyn CredentialProvider<Credential = T>>,
-        source: Source,
+        source: CredentialSource,
         redactor: Redactor,
     ) -> Arc<Self> {
         Arc::new(Self { inner, source, redactor, last: Mutex::new(None) })
@@ -356,7 +356,7 @@ impl<T: Credential> Watched<T> {
 }
 
 #[async_trait]
-impl<T: Credential> CredentialProvider for Watched<T> {
+impl<T: Credential> CredentialProvider for ObservedProvider<T> {
     type Credential = T;
 
     async fn get_credential(&self) -> object_store::Result<Arc<T>> {
@@ -372,7 +372,11 @@ impl<T: Credential> CredentialProvider for Watched<T> {
             Err(error) => {
                 // A metadata service that answered once exists.
                 let exists = self.last.lock().is_some();
-                let source = if self.source == Source::Machine && exists { Source::Service } else { self.source };
+                let source = if self.source == CredentialSource::Machine && exists {
+                    CredentialSource::Service
+                } else {
+                    self.source
+                };
                 Err(CredentialsError { source, text: source_text(&error) }.into())
             }
         }

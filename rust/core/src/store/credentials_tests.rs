@@ -17,7 +17,7 @@ fn rotating(
     clock: &Arc<ManualClock>,
     millis: Option<u64>,
     fails_from: usize,
-) -> (Provided<AwsCredential>, Arc<AtomicUsize>) {
+) -> (FunctionProvider<AwsCredential>, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let (counted, time) = (Arc::clone(&calls), Arc::clone(clock));
     let ask = move || {
@@ -29,10 +29,10 @@ fn rotating(
         let pairs: Vec<_> = pairs.iter().map(|(k, v)| (*k, v.as_str())).collect();
         Ok(granted(&pairs, millis.map(|millis| time.now_millis() + millis)))
     };
-    (Provided::new(Arc::new(ask), Arc::clone(clock) as SharedClock, Redactor::default()), calls)
+    (FunctionProvider::new(Arc::new(ask), Arc::clone(clock) as SharedClock, Redactor::default()), calls)
 }
 
-async fn key(provided: &Provided<AwsCredential>) -> String {
+async fn key(provided: &FunctionProvider<AwsCredential>) -> String {
     provided.get_credential().await.unwrap().key_id.clone()
 }
 
@@ -89,7 +89,8 @@ async fn an_answer_that_comes_late_is_used_by_the_next_attempt() {
         let _ = gate.lock().recv();
         Ok(granted(&[("access_key_id", "k"), ("secret_access_key", "s")], None))
     };
-    let provided: Provided<AwsCredential> = Provided::new(Arc::new(ask), ManualClock::at(START), Redactor::default());
+    let provided: FunctionProvider<AwsCredential> =
+        FunctionProvider::new(Arc::new(ask), ManualClock::at(START), Redactor::default());
     for _ in 0..3 {
         let attempt = provided.get_credential();
         assert!(futures::FutureExt::now_or_never(attempt).is_none(), "given up");
@@ -103,8 +104,9 @@ async fn an_answer_that_comes_late_is_used_by_the_next_attempt() {
 async fn what_is_given_is_known_to_the_redactor() {
     let redactor = Redactor::default();
     let ask = || Ok(granted(&[("account_key", "c2VzYW1lLW9wZW4=")], None));
-    let provided: Provided<AzureCredential> = Provided::new(Arc::new(ask), ManualClock::at(START), redactor.clone());
-    let watched = Watched::over(Arc::new(provided), Source::Service, redactor.clone());
+    let provided: FunctionProvider<AzureCredential> =
+        FunctionProvider::new(Arc::new(ask), ManualClock::at(START), redactor.clone());
+    let watched = ObservedProvider::over(Arc::new(provided), CredentialSource::Service, redactor.clone());
     watched.get_credential().await.unwrap();
     assert_eq!(redactor.clean("key c2VzYW1lLW9wZW4="), "key ***");
     assert!(!format!("{watched:?}").contains("c2Vz"));
@@ -145,25 +147,28 @@ async fn keys_that_a_store_refused_are_asked_for_again() {
     assert!(error.to_string().contains("the vault is sealed"), "refused keys are not used for want of others: {error}");
 }
 
-fn handed(clock: &Arc<ManualClock>, redactor: &Redactor) -> (Arc<HandedIn>, Handed<AwsCredential>) {
+fn supplied(
+    clock: &Arc<ManualClock>,
+    redactor: &Redactor,
+) -> (Arc<SuppliedCredentials>, SuppliedProvider<AwsCredential>) {
     let pairs = [("access_key_id", "first"), ("secret_access_key", "open-sesame")];
-    let shared = HandedIn::new(granted(&pairs, Some(START + 60_000)), Arc::clone(clock) as _);
-    let handed = Handed::new(Arc::clone(&shared), redactor.clone()).unwrap();
-    (shared, handed)
+    let shared = SuppliedCredentials::new(granted(&pairs, Some(START + 60_000)), Arc::clone(clock) as _);
+    let supplied = SuppliedProvider::new(Arc::clone(&shared), redactor.clone()).unwrap();
+    (shared, supplied)
 }
 
 #[tokio::test]
 async fn what_is_handed_in_is_used_by_the_next_attempt_and_known_to_the_redactor() {
     let (clock, redactor) = (ManualClock::at(START), Redactor::default());
-    let (shared, handed) = handed(&clock, &redactor);
-    let first = handed.get_credential().await.unwrap();
-    assert!(Arc::ptr_eq(&first, &handed.get_credential().await.unwrap()), "made once");
+    let (shared, supplied) = supplied(&clock, &redactor);
+    let first = supplied.get_credential().await.unwrap();
+    assert!(Arc::ptr_eq(&first, &supplied.get_credential().await.unwrap()), "made once");
     let pairs = [("access_key_id", "second"), ("secret_access_key", "open-barley"), ("token", "tick-tock")];
-    shared.hand_in(granted(&pairs, Some(START + 120_000)));
-    assert_eq!(handed.get_credential().await.unwrap().key_id, "second");
+    shared.supply(granted(&pairs, Some(START + 120_000)));
+    assert_eq!(supplied.get_credential().await.unwrap().key_id, "second");
     assert_eq!(redactor.clean("open-sesame open-barley tick-tock"), "*** *** ***");
     clock.advance(Duration::from_mins(2));
-    let error = handed.get_credential().await.unwrap_err();
+    let error = supplied.get_credential().await.unwrap_err();
     let diagnosis = super::super::diagnose::diagnose(&error);
     assert!(diagnosis.permanent.is_none() && diagnosis.cause.contains("have ended"), "{diagnosis:?}");
     assert!(diagnosis.advice.contains("expires_at"), "{diagnosis:?}");
@@ -172,7 +177,7 @@ async fn what_is_handed_in_is_used_by_the_next_attempt_and_known_to_the_redactor
 #[test]
 fn what_is_handed_in_is_checked_when_a_store_is_opened() {
     let pairs = [("access_key_id", "k")];
-    let shared = HandedIn::new(granted(&pairs, None), ManualClock::at(START) as _);
-    let error = Provider::handed(shared).connect::<AwsCredential>(&Redactor::default()).unwrap_err();
+    let shared = SuppliedCredentials::new(granted(&pairs, None), ManualClock::at(START) as _);
+    let error = Provider::supplied(shared).connect::<AwsCredential>(&Redactor::default()).unwrap_err();
     assert!(error.message().contains("secret_access_key"), "{error}");
 }

@@ -45,13 +45,13 @@ impl Diagnosis {
     }
 }
 
-/// Who failed to give credentials.
+/// The source that failed to provide credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum CredentialSource {
     /// The caller's function, which said what kind of error it is.
     Function(ErrorKind),
-    /// What the caller handed in; what is wrong with it.
-    Handed(ErrorKind),
+    /// Supplied by the caller; the kind of error.
+    Supplied(ErrorKind),
     /// The machine's metadata service, which need not exist.
     Machine,
     /// A service that the options or the environment name.
@@ -61,7 +61,7 @@ pub(super) enum Source {
 /// Credentials could not be fetched.
 #[derive(Debug)]
 pub(super) struct CredentialsError {
-    pub(super) source: Source,
+    pub(super) source: CredentialSource,
     pub(super) text: String,
 }
 
@@ -83,7 +83,7 @@ const FIX_RIGHTS: &str = "check the credentials and that they may read, write, l
 const FIX_NO_CREDENTIALS: &str = "set credentials in `storage_options` or in the environment of the executors";
 const FIX_SOURCE: &str = "correct the source of the credentials that the storage options or the environment name";
 const FIX_PROVIDER: &str = "see why the `credential_provider` failed";
-const FIX_HANDED: &str = "let the `credential_provider` say in `expires_at` when its credentials end, and give ones that \
+const FIX_SUPPLIED: &str = "let the `credential_provider` say in `expires_at` when its credentials end, and give ones that \
                           last longer than the time between two batches";
 const FIX_FOLDER_RIGHTS: &str =
     "give the user that runs the executors the right to write there, or choose another folder";
@@ -200,27 +200,27 @@ fn diagnose_credentials(failed: &CredentialsError) -> Diagnosis {
     let status = http_status(text);
     let cause = format!("credentials could not be fetched: {text}");
     match failed.source {
-        Source::Function(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_PROVIDER },
-        Source::Function(kind) => Diagnosis::never(kind, cause, FIX_PROVIDER),
-        Source::Handed(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_HANDED },
-        Source::Handed(kind) => Diagnosis::never(kind, cause, FIX_OPTIONS),
+        CredentialSource::Function(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_PROVIDER },
+        CredentialSource::Function(kind) => Diagnosis::never(kind, cause, FIX_PROVIDER),
+        CredentialSource::Supplied(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_SUPPLIED },
+        CredentialSource::Supplied(kind) => Diagnosis::never(kind, cause, FIX_OPTIONS),
         // Busy, as the services of Amazon, Azure and Google say it.
         _ if matches!(status, Some(408 | 425 | 429 | 500..)) || has(&["Throttl", "IDPCommunicationError"]) => {
             Diagnosis::again(cause)
         }
-        Source::Machine => Diagnosis::never(
+        CredentialSource::Machine => Diagnosis::never(
             ErrorKind::PermissionDenied,
             "no credentials were found (not in the storage options, not in the environment, in no profile, and no \
              metadata service gives some)",
             FIX_NO_CREDENTIALS,
         ),
-        Source::Service if status.is_some() => {
+        CredentialSource::Service if status.is_some() => {
             Diagnosis::never(ErrorKind::PermissionDenied, format!("permission denied: {cause}"), FIX_SOURCE)
         }
-        Source::Service if has(&["token file", "No such file"]) => {
+        CredentialSource::Service if has(&["token file", "No such file"]) => {
             Diagnosis::never(ErrorKind::PermissionDenied, cause, FIX_SOURCE)
         }
-        Source::Service => Diagnosis::again(cause),
+        CredentialSource::Service => Diagnosis::again(cause),
     }
 }
 
@@ -260,7 +260,7 @@ pub(super) fn source_text(error: &object_store::Error) -> String {
 /// Takes credentials out of texts. Clones share what they know.
 #[derive(Default, Clone)]
 pub(super) struct Redactor {
-    /// Given at the start, the longest first.
+    /// ProviderKind at the start, the longest first.
     secrets: Arc<[String]>,
     /// Fetched meanwhile, the newest last.
     learned: Arc<Mutex<VecDeque<String>>>,
@@ -401,16 +401,16 @@ mod tests {
             diagnose(&object_store::Error::Generic { store: "S3", source: Box::new(error) }).permanent
         };
         let denied = Some(ErrorKind::PermissionDenied);
-        assert_eq!(kind(Source::Machine, "error sending request"), denied);
-        assert_eq!(kind(Source::Machine, "status code: 404 Not Found"), denied);
-        assert_eq!(kind(Source::Machine, "status code: 503 Service Unavailable"), None);
-        assert_eq!(kind(Source::Service, "error sending request"), None);
-        assert_eq!(kind(Source::Service, "status code: 403 Forbidden: AccessDenied"), denied);
-        assert_eq!(kind(Source::Service, "status code: 400 Bad Request: ExpiredTokenException"), denied);
-        assert_eq!(kind(Source::Service, "status code: 400 Bad Request: Throttling"), None);
-        assert_eq!(kind(Source::Service, "Failed to read token file '/x': No such file"), denied);
-        assert_eq!(kind(Source::Function(ErrorKind::Retryable), "sealed"), None);
-        assert_eq!(kind(Source::Function(ErrorKind::InvalidArgument), "x"), Some(ErrorKind::InvalidArgument));
+        assert_eq!(kind(CredentialSource::Machine, "error sending request"), denied);
+        assert_eq!(kind(CredentialSource::Machine, "status code: 404 Not Found"), denied);
+        assert_eq!(kind(CredentialSource::Machine, "status code: 503 Service Unavailable"), None);
+        assert_eq!(kind(CredentialSource::Service, "error sending request"), None);
+        assert_eq!(kind(CredentialSource::Service, "status code: 403 Forbidden: AccessDenied"), denied);
+        assert_eq!(kind(CredentialSource::Service, "status code: 400 Bad Request: ExpiredTokenException"), denied);
+        assert_eq!(kind(CredentialSource::Service, "status code: 400 Bad Request: Throttling"), None);
+        assert_eq!(kind(CredentialSource::Service, "Failed to read token file '/x': No such file"), denied);
+        assert_eq!(kind(CredentialSource::Function(ErrorKind::Retryable), "sealed"), None);
+        assert_eq!(kind(CredentialSource::Function(ErrorKind::InvalidArgument), "x"), Some(ErrorKind::InvalidArgument));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! What the environment adds to the storage options, and what gives way to them.
+//! Environment variables as storage options, and the precedence between the two.
 //!
 //! Owns: the variables that stores read, which options contradict one another, and which values are secrets.
 //! Does not own: what an option does (`object_store`), the files that Amazon's tools share (`profile`).
 //!
-//! Rule: who names a source of credentials, an endpoint or a region gets that one, never a mixture of it and others.
+//! Rule: a source of credentials, an endpoint or a region that is named explicitly is used alone, never mixed with others.
 
 use object_store::aws::AmazonS3ConfigKey;
 use object_store::azure::AzureConfigKey;
@@ -32,7 +32,7 @@ pub(super) enum Topic {
     Role,
     /// AWS: a service beside the container.
     Container,
-    /// Azure: who asks; belongs to a secret, a token in a file or a machine.
+    /// Azure: the client's identity; belongs to a secret, a token in a file or a machine.
     Application,
     /// Azure: the application's secret.
     ClientSecret,
@@ -168,9 +168,9 @@ pub(super) fn topics<'a, K: StoreKey + 'a>(options: impl IntoIterator<Item = &'a
 }
 
 /// The environment of a process.
-pub(super) struct Environment(BTreeMap<String, String>);
+pub(super) struct EnvVars(BTreeMap<String, String>);
 
-impl Environment {
+impl EnvVars {
     /// That of this process; what is not UTF-8 is left out.
     pub(super) fn of_process() -> Self {
         std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
@@ -199,7 +199,7 @@ impl Environment {
     }
 }
 
-impl FromIterator<(String, String)> for Environment {
+impl FromIterator<(String, String)> for EnvVars {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(variables: I) -> Self {
         Self(variables.into_iter().collect())
     }
@@ -258,7 +258,7 @@ mod tests {
 
     /// The variables that are still options beside the `given` ones.
     fn left<K: StoreKey>(variables: &[&str], given: &[&str]) -> usize {
-        let environment: Environment = variables.iter().map(|v| ((*v).to_owned(), "x".to_owned())).collect();
+        let environment: EnvVars = variables.iter().map(|v| ((*v).to_owned(), "x".to_owned())).collect();
         let given: Vec<Topic> = given.iter().map(|name| K::named(name).unwrap().topic()).collect();
         environment.options::<K>(&given).len()
     }

@@ -98,7 +98,7 @@ impl FaultStore {
         Self::new(Arc::new(object_store::memory::InMemory::new()))
     }
 
-    /// Call number `call` (from 0) meets `fault`.
+    /// RequestContext number `call` (from 0) meets `fault`.
     pub fn at(&self, call: u64, fault: Fault) {
         self.shared.script.lock().at.insert(call, fault);
     }

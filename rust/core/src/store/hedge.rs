@@ -1,12 +1,12 @@
 //! A second attempt beside a slow one: an upload of a log object does not wait for the one request in a hundred that
 //! hangs.
 //!
-//! Owns: how long uploads usually take, when a second attempt is worth its bytes, and the end of the one that came later.
+//! Owns: the usual duration of uploads, when a second attempt is worth its bytes, and the end of the slower attempt.
 //! Does not own: attempts after failures (`retry`), when something is uploaded (`write`).
 //!
 //! Both attempts send the same bytes under names of their own; the first that is acknowledged is the object. The other is
-//! not cut off: a request whose bytes are on their way may take effect after its client has left, and nobody would know
-//! when to delete. It begins no further attempt, is let run to its end within the time limit of one attempt, and then its
+//! not cancelled: a request whose bytes are in flight may take effect after its client has disconnected, and the time to
+//! delete would be unknown. It begins no further attempt, is let run to its end within the time limit of one attempt, and then its
 //! object is deleted. What arrives after that limit, or after a close, is left to the sweep.
 //!
 //! Invariants of [`Store::put_log`]:
@@ -16,8 +16,8 @@
 //! 4. whatever is not the answer is removed, when it fails, loses, or is dropped with its caller;
 //! 5. memory: objects of at most [`MOST_AHEAD`] bytes are held for losers, beside what their callers count.
 
-use super::put::{Progress, Sealed};
-use super::retry::Tries;
+use super::put::{ChecksummedBytes, UploadProgress};
+use super::retry::Attempts;
 use super::{Store, log_name};
 use crate::config::Options;
 use crate::error::{Error, Result};
@@ -44,7 +44,7 @@ const FACTOR: u32 = 2;
 const SMALL: u64 = 64 << 10;
 /// The last class begins at 128 MiB.
 const CLASSES: usize = 12;
-/// Bytes of second attempts that a long good time saves up for a bad one, and that are under way at the same time. Larger
+/// Bytes of second attempts that a long good time saves up for a bad one, and that are in progress at the same time. Larger
 /// objects never get a second attempt.
 const MOST_AHEAD: u64 = 64 << 20;
 
@@ -141,25 +141,25 @@ impl Hedges {
     }
 
     /// How long an attempt of `bytes` bytes may take before another is started; none if that is not known.
-    fn patience(&self, bytes: u64) -> Option<Duration> {
+    fn hedge_delay(&self, bytes: u64) -> Option<Duration> {
         let usual = self.record.lock().percentile(bytes, self.percent)?;
         Some(usual.saturating_mul(FACTOR).max(self.delay))
     }
 }
 
 impl Store {
-    /// Writes a new log object under a name that it draws; rules as for [`Store::put_new`]. Once `closed`, nothing that
-    /// is under way for nobody is waited for.
-    pub async fn put_log(&self, sealed: Sealed, closed: &watch::Receiver<bool>) -> Result<ObjectRef> {
+    /// Writes a new log object under a name that it draws; rules as for [`Store::put_new`]. On shutdown
+    /// (`closed`), waits only for uploads that still have a caller.
+    pub async fn put_log(&self, content: ChecksummedBytes, closed: &watch::Receiver<bool>) -> Result<ObjectRef> {
         let hedges = &self.inner.hedges;
         if !hedges.is_on() {
-            return self.put_sealed(&log_name(), sealed).await;
+            return self.put_checksummed(&log_name(), content).await;
         }
-        let size = sealed.size;
-        let mut first = Upload::start(self, sealed.clone(), Tries::All);
-        let result = match hedges.patience(size) {
+        let size = content.size;
+        let mut first = Upload::start(self, content.clone(), Attempts::All);
+        let result = match hedges.hedge_delay(size) {
             None => (&mut first).await,
-            Some(patience) => self.put_beside(first, &sealed, patience, closed).await,
+            Some(hedge_delay) => self.put_beside(first, &content, hedge_delay, closed).await,
         };
         if result.is_ok() {
             hedges.budget.lock().earn(size, hedges.ratio);
@@ -170,11 +170,11 @@ impl Store {
     async fn put_beside(
         &self,
         mut first: Upload,
-        sealed: &Sealed,
-        patience: Duration,
+        content: &ChecksummedBytes,
+        hedge_delay: Duration,
         closed: &watch::Receiver<bool>,
     ) -> Result<ObjectRef> {
-        let mut due = Instant::now() + patience;
+        let mut due = Instant::now() + hedge_delay;
         let (mut second, spent) = loop {
             tokio::select! {
                 biased;
@@ -183,11 +183,11 @@ impl Store {
             }
             let now = Instant::now();
             // An upload that waits for a slot, or pauses after a refusal, is not helped by more requests.
-            due = first.progress.begun().unwrap_or(now) + patience;
+            due = first.progress.begun().unwrap_or(now) + hedge_delay;
             if due <= now {
-                match self.second(sealed) {
+                match self.second(content) {
                     Some(second) => break second,
-                    None => due = now + patience,
+                    None => due = now + hedge_delay,
                 }
             }
         };
@@ -203,7 +203,7 @@ impl Store {
                 (Ok(object), _) => {
                     metrics.hedges_won.add(u64::from(second_won));
                     let loser = if second_won { first } else { second };
-                    loser.settle(closed.clone(), spent);
+                    loser.detach(closed.clone(), spent);
                     return Ok(object);
                 }
                 (Err(error), None) => failed = Some(error),
@@ -218,17 +218,17 @@ impl Store {
     }
 
     /// A second attempt, if it may be made now.
-    fn second(&self, sealed: &Sealed) -> Option<(Upload, Spent)> {
+    fn second(&self, content: &ChecksummedBytes) -> Option<(Upload, Spent)> {
         let slot = self.inner.requests.free_slot()?;
-        if !self.inner.hedges.budget.lock().spend(sealed.size) {
+        if !self.inner.hedges.budget.lock().spend(content.size) {
             return None;
         }
-        let spent = Spent { store: self.clone(), bytes: sealed.size };
+        let spent = Spent { store: self.clone(), bytes: content.size };
         let metrics = &self.inner.requests.metrics;
         metrics.hedges_started.add(1);
-        metrics.hedge_bytes.add(sealed.size);
-        let second = Upload::start(self, sealed.clone(), Tries::Once(slot));
-        tracing::debug!(object = second.name, bytes = sealed.size, "a slow upload gets a second attempt beside it");
+        metrics.hedge_bytes.add(content.size);
+        let second = Upload::start(self, content.clone(), Attempts::Once(slot));
+        tracing::debug!(object = second.name, bytes = content.size, "a slow upload gets a second attempt beside it");
         Some((second, spent))
     }
 
@@ -257,18 +257,18 @@ struct Upload {
     store: Store,
     name: String,
     size: u64,
-    progress: Arc<Progress>,
+    progress: Arc<UploadProgress>,
     /// None after its end.
     run: Option<Pin<Box<dyn Future<Output = Result<ObjectRef>> + Send>>>,
 }
 
 impl Upload {
-    fn start(store: &Store, sealed: Sealed, tries: Tries) -> Self {
-        let (name, size, progress) = (log_name(), sealed.size, Arc::<Progress>::default());
+    fn start(store: &Store, content: ChecksummedBytes, attempts: Attempts) -> Self {
+        let (name, size, progress) = (log_name(), content.size, Arc::<UploadProgress>::default());
         let run = {
             let (store, name, progress) = (store.clone(), name.clone(), Arc::clone(&progress));
             async move {
-                let object = store.put_watched(&name, sealed, tries, &progress).await?;
+                let object = store.put_observed(&name, content, attempts, &progress).await?;
                 store.remember(size, &progress);
                 Ok(object)
             }
@@ -280,8 +280,8 @@ impl Upload {
         self.run.is_some()
     }
 
-    /// Nobody needs its object any more: it ends in the background.
-    fn settle(mut self, mut closed: watch::Receiver<bool>, spent: Spent) {
+    /// Its object is not needed any more: the upload ends in the background.
+    fn detach(mut self, mut closed: watch::Receiver<bool>, spent: Spent) {
         let Some(mut run) = self.run.take() else { return };
         self.progress.give_up();
         let (store, name, size) = (self.store.clone(), std::mem::take(&mut self.name), self.size);
@@ -309,7 +309,7 @@ impl Upload {
 }
 
 impl Store {
-    fn remember(&self, size: u64, progress: &Progress) {
+    fn remember(&self, size: u64, progress: &UploadProgress) {
         if let Some(begun) = progress.begun() {
             self.inner.hedges.record.lock().add(size, begun.elapsed());
         }

@@ -1,7 +1,7 @@
-//! Tests of second attempts: when they start, who wins, and that nothing of the other is left. Virtual time.
+//! Tests of second attempts: when they start, which attempt wins, and that nothing of the other is left. Virtual time.
 
 use super::fault::{Fault, FaultStore, Operation};
-use super::put::Sealed;
+use super::put::ChecksummedBytes;
 use super::*;
 use crate::failpoint::Failpoints;
 use proptest::prelude::*;
@@ -54,9 +54,9 @@ async fn trained(pairs: &[(&str, &str)]) -> Bed {
     bed
 }
 
-fn object() -> Sealed {
+fn object() -> ChecksummedBytes {
     let bytes = Bytes::from(vec![7; BYTES]);
-    Sealed { size: BYTES as u64, crc: crc32c(&bytes), parts: vec![bytes] }
+    ChecksummedBytes { size: BYTES as u64, crc: crc32c(&bytes), parts: vec![bytes] }
 }
 
 impl Bed {
@@ -207,7 +207,7 @@ async fn a01_when_both_fail_the_more_telling_error_is_the_answer_and_nothing_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_attempt_takes_nobodys_slot() {
+async fn a_second_attempt_takes_only_a_free_slot() {
     let bed = trained(&[("store_concurrency", "1")]).await;
     let (result, took) = bed.put_with([Fault::Delay(millis(100)), Fault::Hang]).await;
     result.unwrap();
@@ -319,7 +319,7 @@ proptest! {
     fn x05_p2_in_the_end_there_is_what_was_acknowledged_and_nothing_else(
         seed: u64,
         per_mille in 1u64..700,
-        patience in prop::collection::vec(prop::option::of(1u64..4000), 40),
+        hedge_delay in prop::collection::vec(prop::option::of(1u64..4000), 40),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
@@ -327,7 +327,7 @@ proptest! {
             bed.inner.heal();
             bed.inner.seeded_on(Operation::Put, seed, per_mille, &FAULTS);
             let mut acknowledged = Vec::new();
-            for wait in patience {
+            for wait in hedge_delay {
                 // Some callers leave before the end.
                 let limit = Duration::from_millis(wait.unwrap_or(1_000_000));
                 if let Ok(Ok(object)) = tokio::time::timeout(limit, bed.put()).await {

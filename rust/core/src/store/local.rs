@@ -5,7 +5,7 @@
 //! Does not own: names, attempts, what an error means (`diagnose`).
 //!
 //! `object_store` writes the pieces of a payload one by one. A file system pays per call (each finds and reserves its
-//! blocks anew): one call for all pieces, into space that was reserved at once, takes less than half the time.
+//! blocks again): one call for all pieces, into space that was reserved at once, takes less than half the time.
 //!
 //! Invariants:
 //! 1. a name appears with all its bytes or not at all, and never replaces another under [`PutMode::Create`];
@@ -94,7 +94,7 @@ fn refused(what: &'static str, path: &Path, source: io::Error) -> Error {
     }
 }
 
-/// One object on its way into a file.
+/// One object that is being written to a file.
 struct Writing {
     target: PathBuf,
     pieces: Vec<Bytes>,
@@ -182,7 +182,7 @@ fn make_folder(target: &Path, sync: bool) -> Result<()> {
     let missing: Vec<&Path> = target.ancestors().skip(1).take_while(|folder| !folder.exists()).collect();
     for folder in missing.into_iter().rev() {
         match std::fs::create_dir(folder) {
-            // Another put was faster; what is there and no folder (a link to nowhere) would be tried for ever.
+            // Another put was faster; what is there and no folder (a link to nowhere) would be tried forever.
             Err(e) if e.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
             made => made.map_err(|e| refused("make the folder", folder, e))?,
         }

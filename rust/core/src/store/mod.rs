@@ -6,46 +6,45 @@
 //!                                 └ diagnose: again or never, and in which words
 //! ```
 //!
-//! hedge: a second attempt beside a slow one; parts: large objects; transfer: files; claim: names for one only; copy: by
-//! the store itself;
-//! background: what uploads may take that nobody waits for
+//! hedge: a second attempt beside a slow one; multipart: large objects; transfer: files; claim: create-only names;
+//! server_copy: copies by the store itself; background: limits of background transfers
 //!
 //! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written.
-//! Does not own: who may delete what, the content of objects, or when something is uploaded.
+//! Does not own: which objects may be deleted, their content, or when something is uploaded.
 //!
 //! Invariants of [`Store`]:
 //! 1. an [`ObjectRef`] is returned only after the store acknowledged the complete object (P2, X-01);
 //! 2. bytes are returned only if their length, and for whole objects their checksum, match the reference (P9, P10);
-//! 3. a put that is given up removes what it may have left (X-05), also one of a log object that is dropped;
+//! 3. a put that is abandoned removes what it may have left (X-05), also one of a log object that is dropped;
 //! 4. no message holds a credential.
 
 mod background;
 mod claim;
 mod connect;
-mod copy;
 pub mod credentials;
 mod diagnose;
 mod environment;
 pub mod fault;
-mod handed;
 mod hedge;
 mod local;
-mod parts;
+mod multipart;
 pub mod paths;
 mod profile;
 mod put;
 mod retry;
+mod server_copy;
 mod space;
+mod supplied;
 pub(crate) mod transfer;
 
-pub use background::{Background, Foreground};
+pub use background::{Background, ForegroundGuard};
 pub use claim::Claim;
 pub use environment::{is_secret, overlaid, split_credentials};
 pub use paths::{
     FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, SWEEP_MARK, head_name, head_number, index_name, log_name,
     manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
 };
-pub use put::Sealed;
+pub use put::ChecksummedBytes;
 pub use transfer::{DownloadError, start_io_threads};
 
 use crate::budget::MemoryBudget;
@@ -57,20 +56,20 @@ use crate::metrics::SharedMetrics;
 use crate::model::ObjectRef;
 use bytes::Bytes;
 use diagnose::{Redactor, diagnose_io};
-use environment::Environment;
+use environment::EnvVars;
 use futures::StreamExt;
 use hedge::Hedges;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
-use retry::{Call, Failure, Requests};
+use retry::{Failure, RequestContext, Requests};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Keeps a local copy of what was uploaded: best effort, it never fails or delays an upload.
-pub trait LocalTwin: Send + Sync {
-    /// Keeps `parts`, the bytes of `object`, if that is possible.
+/// Keeps local copies of uploaded objects: best effort, never fails or delays an upload.
+pub trait LocalCopies: Send + Sync {
+    /// Keeps `multipart`, the bytes of `object`, if that is possible.
     fn keep(&self, object: &ObjectRef, parts: &[Bytes]);
 
     /// Keeps the immutable file `file`, the content of `object`, if that is possible without copying it.
@@ -97,12 +96,12 @@ struct Inner {
     remote: bool,
     part_size: u64,
     hedges: Hedges,
-    /// Counts the buffers of transfers, and bounds them.
+    /// Counts and bounds the buffers of transfers.
     memory: Arc<MemoryBudget>,
     /// False once the store said that it cannot put create-only; names are random, so plain puts are as safe.
     create_only: AtomicBool,
     /// Which store this is: the same in two connections if one can copy what the other sees. None = it cannot.
-    place: Option<String>,
+    identity: Option<String>,
     /// False once the store refused to copy.
     copies: AtomicBool,
 }
@@ -143,7 +142,7 @@ impl Store {
         metrics: SharedMetrics,
         failpoints: SharedFailpoints,
     ) -> Result<Self> {
-        let connected = connect::connect(uri, storage_options, provider, options, &Environment::of_process())?;
+        let connected = connect::connect(uri, storage_options, provider, options, &EnvVars::of_process())?;
         let requests =
             Requests::new(options, metrics, failpoints, connected.redactor, rand::random()).renewed_by(connected.renew);
         let inner = Inner {
@@ -155,7 +154,7 @@ impl Store {
             hedges: Hedges::new(options, connected.remote),
             memory: MemoryBudget::unlimited(),
             create_only: AtomicBool::new(true),
-            place: connected.place,
+            identity: connected.identity,
             copies: AtomicBool::new(true),
         };
         Ok(Self {
@@ -176,7 +175,7 @@ impl Store {
         failpoints: SharedFailpoints,
     ) -> Self {
         let requests = Requests::new(options, metrics, failpoints, Redactor::default(), 0);
-        let place = Some(format!("{:p}", Arc::as_ptr(&inner).cast::<()>()));
+        let identity = Some(format!("{:p}", Arc::as_ptr(&inner).cast::<()>()));
         let inner = Inner {
             store: inner,
             requests,
@@ -186,7 +185,7 @@ impl Store {
             hedges: Hedges::new(options, true),
             memory: MemoryBudget::unlimited(),
             create_only: AtomicBool::new(true),
-            place,
+            identity,
             copies: AtomicBool::new(true),
         };
         Self {
@@ -203,7 +202,7 @@ impl Store {
     /// If the store is in use already.
     #[must_use]
     pub fn within(mut self, budget: &Arc<MemoryBudget>) -> Self {
-        Arc::get_mut(&mut self.inner).expect("nobody shares a store that is being made").memory = Arc::clone(budget);
+        Arc::get_mut(&mut self.inner).expect("the store is not shared yet").memory = Arc::clone(budget);
         self
     }
 
@@ -235,8 +234,8 @@ impl Store {
         self.inner.remote
     }
 
-    /// Runs a removal that nobody waits for, except who closes: it counts as pending. Outside of a runtime, and at the
-    /// end of one, what it would remove is left to the sweep.
+    /// Deletes in the background; `close` waits for it, since it counts as pending. Outside of a runtime, and at the end of
+    /// one, the object is left to garbage collection.
     fn in_background(&self, removal: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let pending = Pending::counted(&self.inner.requests.metrics);
@@ -246,8 +245,8 @@ impl Store {
         });
     }
 
-    fn call<'a>(&'a self, verb: &'static str, name: &'a str, bytes: Option<u64>) -> Call<'a> {
-        Call { verb, name, bytes, uri: &self.uri }
+    fn call<'a>(&'a self, verb: &'static str, name: &'a str, bytes: Option<u64>) -> RequestContext<'a> {
+        RequestContext { verb, name, bytes, uri: &self.uri }
     }
 
     fn path(&self, name: &str) -> Result<ObjectPath> {
@@ -334,7 +333,7 @@ impl Store {
         Err(Failure::Fatal(Error::corrupt(self.full_name(object), found.min(object.size), what)))
     }
 
-    /// A wrong checksum can come from the way here: it is believed the second time.
+    /// A wrong checksum can stem from the transfer: only the second mismatch counts as corruption.
     fn check_crc(&self, object: &ObjectRef, found: u32, damaged: &AtomicUsize) -> Result<(), Failure> {
         if found == object.crc {
             return Ok(());
@@ -346,7 +345,7 @@ impl Store {
         Err(Failure::Fatal(Error::corrupt(self.full_name(object), 0, what)))
     }
 
-    /// Reads `name`, whose size and checksum nobody knows; none if it does not exist.
+    /// Reads `name`, whose size and checksum are unknown; none if it does not exist.
     pub async fn get_named(&self, name: &str) -> Result<Option<Bytes>> {
         let path = self.path(name)?;
         let read = self
@@ -492,7 +491,7 @@ fn remove_file(file: &std::path::Path, uri: &str, name: &str) -> Result<()> {
 #[cfg(test)]
 mod hedge_tests;
 #[cfg(test)]
-mod parts_tests;
+mod multipart_tests;
 #[cfg(test)]
 #[path = "store_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! Names of objects: the layout of the bucket, in one place.
 //!
 //! Owns: how every object's name is made and what a name says about its object.
-//! Does not own: the objects, nor who may delete them.
+//! Does not own: the objects, nor when they may be deleted.
 //!
 //! ```text
 //! <root>/<query id>/<name>/log/<32 hex>        change sets of one or more shards
@@ -10,16 +10,17 @@
 //! <root>/<query id>/<name>/base/<32 hex>       manifests of bases
 //! <root>/<query id>/<name>/index/<32 hex>      lists of older segments
 //! <root>/.../probe/<32 hex>                    written and removed by a store check
-//! <root>/<query id>/<name>/_fastchangelog*.json   notes: whose folder it is, and what the last sweep saw
-//! <root>/<name>/head/<20 digits>               the checkpoints of a state in process, by number
+//! <root>/<query id>/<name>/_fastchangelog*.json   notes: the folder's owner, and what the last sweep saw
+//! <root>/<name>/head/<20 digits>               the checkpoints of an embedded state, by number
 //! <savepoint>/part/<6 digits>                  entries of a canonical savepoint; a native one has copies by their names
 //! <savepoint>/_fastchangelog-savepoint         what makes the folder a savepoint
 //! ```
 //!
 //! Invariants:
-//! 1. names but those of notes, heads and savepoints are random and never used twice, so an object that exists under a name just drawn is one's own;
-//! 2. only heads have names that two may want: they are claimed. They have no [`ObjectType`]: what collects objects that
-//!    nobody names must leave them alone, since they are who names.
+//! 1. names other than those of notes, heads and savepoints are random and never reused, so an object under a name just
+//!    drawn was written by the process that drew it;
+//! 2. only heads have predictable names, so they are claimed. They have no [`ObjectType`]: garbage collection must never
+//!    delete heads, because they are its roots.
 
 /// What an object is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,7 +39,7 @@ pub enum ObjectType {
     Note,
 }
 
-/// The note that tells a sweep whose folder it is.
+/// The note that names the folder's owner, for sweeps.
 pub const FOLDER_META: &str = "_fastchangelog.json";
 /// The note of a sweep to the next one.
 pub const SWEEP_MARK: &str = "_fastchangelog-sweep.json";
@@ -88,10 +89,10 @@ pub fn part_name(number: usize) -> String {
     format!("part/{number:06}")
 }
 
-/// The folder of the heads of a state in process.
+/// The folder of the heads of an embedded state.
 pub const HEADS: &str = "head";
 
-/// The name of the `number`-th head of a state in process.
+/// The name of the `number`-th head of an embedded state.
 pub fn head_name(number: u64) -> String {
     format!("{HEADS}/{number:020}")
 }

@@ -6,7 +6,7 @@
 //!
 //! The files are read when a store is opened; keys that change later are seen by the next one.
 
-use super::environment::{Environment, StoreKey, Topic, topics};
+use super::environment::{EnvVars, StoreKey, Topic, topics};
 use crate::error::{Error, Result};
 use configparser::ini::{Ini, IniDefault};
 use object_store::ClientConfigKey;
@@ -45,7 +45,7 @@ pub(super) fn options(
     has_provider: bool,
     given: &[(Key, String)],
     beside: &[(Key, String)],
-    environment: &Environment,
+    environment: &EnvVars,
 ) -> Result<Vec<(Key, String)>> {
     let all = || given.iter().chain(beside);
     let has = |topic| all().any(|(key, _)| key.topic() == topic);
@@ -99,7 +99,7 @@ struct Profile {
 
 impl Profile {
     /// The profile `named`, else that of `AWS_PROFILE`, else the default one. Only the default one may be missing.
-    fn read(named: Option<&str>, environment: &Environment) -> Result<Option<Self>> {
+    fn read(named: Option<&str>, environment: &EnvVars) -> Result<Option<Self>> {
         let wanted = named.or(environment.get("AWS_PROFILE"));
         let name = wanted.unwrap_or("default");
         let file = |variable: &str, usual: &str| match (environment.get(variable), environment.get("HOME")) {
@@ -262,7 +262,7 @@ mod tests {
     fn only_the_default_profile_may_be_missing() {
         assert!(read("", "", None, &[]).unwrap().is_none());
         assert!(Profile::read(None, &std::iter::empty().collect()).unwrap().is_none(), "no HOME");
-        for named in ["nobody", "team2"] {
+        for named in ["absent", "team2"] {
             let error = read(CREDENTIALS, CONFIG, Some(named), &[]).err().unwrap();
             assert!(error.message().contains(named) && error.message().contains("credentials"), "{error}");
         }
@@ -310,8 +310,8 @@ mod tests {
         assert_eq!(added(None, false, &[Key::SkipSignature], &[], "").unwrap(), ["eu-west-1"]);
         assert_eq!(added(None, false, &[], &[Key::WebIdentityTokenFile], "").unwrap(), ["eu-west-1"]);
         assert_eq!(added(None, false, &[], &[Key::WebIdentityTokenFile], "team").unwrap(), team);
-        assert_eq!(added(None, false, &[Key::AccessKeyId], &[], "nobody").unwrap(), [""; 0]);
-        assert!(added(None, false, &[], &[], "nobody").is_err());
-        assert!(added(Some("nobody"), false, &[Key::AccessKeyId], &[], "").is_err());
+        assert_eq!(added(None, false, &[Key::AccessKeyId], &[], "absent").unwrap(), [""; 0]);
+        assert!(added(None, false, &[], &[], "absent").is_err());
+        assert!(added(Some("absent"), false, &[Key::AccessKeyId], &[], "").is_err());
     }
 }

@@ -1,11 +1,11 @@
-//! Writing objects: create-only, acknowledged, and without remains.
+//! Writing objects: create-only, acknowledged, and without leftovers.
 //!
 //! Owns: puts of objects from memory, and what an ambiguous answer means.
-//! Does not own: the sending of parts (`parts`), attempts and time limits (`retry`), second attempts beside slow ones
+//! Does not own: the sending of parts (`multipart`), attempts and time limits (`retry`), second attempts beside slow ones
 //! (`hedge`), reading.
 
-use super::parts::PartSource;
-use super::retry::{Failure, Tries};
+use super::multipart::PartSource;
+use super::retry::{Attempts, Failure};
 use super::{Store, failed_point};
 use crate::budget::Buffer;
 use crate::error::{Error, Result};
@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The bytes of an object with their size and CRC-32C, whoever computed them.
+/// The bytes of an object with their size and CRC-32C.
 #[derive(Debug, Clone)]
-pub struct Sealed {
+pub struct ChecksummedBytes {
     /// The bytes, in order.
     pub parts: Vec<Bytes>,
     /// Bytes of all parts.
@@ -31,7 +31,7 @@ pub struct Sealed {
     pub crc: u32,
 }
 
-impl Sealed {
+impl ChecksummedBytes {
     fn of(parts: Vec<Bytes>) -> Self {
         let mut crc = Crc::new();
         let mut size = 0;
@@ -43,9 +43,9 @@ impl Sealed {
     }
 }
 
-/// What an upload does now, for somebody beside it.
+/// Progress of one upload, observable from another task.
 #[derive(Debug, Default)]
-pub(super) struct Progress(Mutex<Step>);
+pub(super) struct UploadProgress(Mutex<Step>);
 
 #[derive(Debug, Default)]
 struct Step {
@@ -54,7 +54,7 @@ struct Step {
     given_up: bool,
 }
 
-impl Progress {
+impl UploadProgress {
     fn begin(&self) -> Result<(), Failure> {
         let mut step = self.0.lock();
         if step.given_up {
@@ -71,7 +71,7 @@ impl Progress {
         }
     }
 
-    /// When the attempt that is under way, or has succeeded, began. None while the upload waits for a slot or pauses.
+    /// When the attempt in progress, or has succeeded, began. None while the upload waits for a slot or pauses.
     pub(super) fn begun(&self) -> Option<Instant> {
         self.0.lock().begun
     }
@@ -111,37 +111,37 @@ impl PartSource for Slices {
 }
 
 impl Store {
-    /// Writes a new object from `parts`; returns when the store acknowledged all of it.
+    /// Writes a new object from `multipart`; returns when the store acknowledged all of it.
     ///
     /// `name` must never have been used before (draw it with [`log_name`] and its like): then a repeated put is safe,
     /// and "exists already" means that an earlier attempt arrived although its answer was lost. Such an object is
     /// looked at before it counts as acknowledged.
     pub async fn put_new(&self, name: &str, parts: Vec<Bytes>) -> Result<ObjectRef> {
-        self.put_sealed(name, Sealed::of(parts)).await
+        self.put_checksummed(name, ChecksummedBytes::of(parts)).await
     }
 
     /// [`Store::put_new`] of bytes whose checksum is known.
-    pub async fn put_sealed(&self, name: &str, sealed: Sealed) -> Result<ObjectRef> {
-        self.put_watched(name, sealed, Tries::All, &Progress::default()).await
+    pub async fn put_checksummed(&self, name: &str, content: ChecksummedBytes) -> Result<ObjectRef> {
+        self.put_observed(name, content, Attempts::All, &UploadProgress::default()).await
     }
 
-    /// [`Store::put_sealed`], tried as often as `tries` says, while somebody else watches its `progress`.
-    pub(super) async fn put_watched(
+    /// [`Store::put_checksummed`] with up to `attempts` attempts, which reports its `progress` to another task.
+    pub(super) async fn put_observed(
         &self,
         name: &str,
-        sealed: Sealed,
-        tries: Tries,
-        progress: &Progress,
+        content: ChecksummedBytes,
+        attempts: Attempts,
+        progress: &UploadProgress,
     ) -> Result<ObjectRef> {
-        let Sealed { parts, size, crc } = sealed;
+        let ChecksummedBytes { parts, size, crc } = content;
         let object = ObjectRef { name: name.to_owned(), size, crc };
         let path = self.path(name)?;
         let payload = PutPayload::from_iter(parts);
-        // A local file is written at one go: parts would only be copied twice.
+        // A local file is written in one call: parts would only be copied twice.
         let whole = self.fits_one_put(size) || self.is_local_file();
         let call = self.call("write", name, whole.then_some(size));
         let foreign = AtomicBool::new(false);
-        let put = self.inner.requests.run_some(call, tries, |_| async {
+        let put = self.inner.requests.run_some(call, attempts, |_| async {
             progress.begin()?;
             let result = if whole {
                 self.put_attempt(&object, &path, payload.clone(), &foreign).await
@@ -157,7 +157,7 @@ impl Store {
                 Ok(object)
             }
             Err(error) => {
-                // What somebody else wrote under this name is not ours to remove.
+                // An object of another writer under this name must not be removed.
                 if !foreign.into_inner() {
                     self.remove_remains(&path).await;
                 }
@@ -245,7 +245,7 @@ impl Store {
         ))
     }
 
-    /// Best effort, one attempt: an attempt that was given up may have arrived all the same. What arrives even
+    /// Best effort, one attempt: an attempt that was abandoned may have arrived all the same. What arrives even
     /// later is left to the sweep.
     pub(super) async fn remove_remains(&self, path: &ObjectPath) {
         let limit = self.inner.requests.limits.timeout.min(Duration::from_secs(5));

@@ -1,4 +1,4 @@
-//! Attempts: how often, how long, with which pauses, and what is said when they are used up.
+//! Attempts: their number, time limits and pauses, and the error after the last one.
 //!
 //! Owns: the retry loop of every request, its time limit, back-off with jitter, the bound on concurrent requests, and
 //! the counters of requests. `object_store`'s own retries are off, so every request is counted here.
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 /// Longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(20);
-/// Slowest transfer that is not given up: an attempt gets one second more for each so many bytes.
+/// Slowest transfer that is not abandoned: an attempt gets one second more for each so many bytes.
 const MIN_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// The limits of requests, from the options.
@@ -97,9 +97,9 @@ impl From<object_store::Error> for Failure {
     }
 }
 
-/// A request: what it does to which object, for messages and time limits.
+/// A request, as messages and time limits need it: its verb, object and bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Call<'a> {
+pub(super) struct RequestContext<'a> {
     /// A verb: `write`, `read`, …
     pub(super) verb: &'static str,
     /// The object, relative to `uri`.
@@ -110,9 +110,9 @@ pub(super) struct Call<'a> {
     pub(super) uri: &'a str,
 }
 
-/// How often a request is tried.
+/// How many attempts a request gets.
 #[derive(Debug)]
-pub(super) enum Tries {
+pub(super) enum Attempts {
     /// Up to `max_attempts` times; each waits for a slot.
     All,
     /// Once, in this slot.
@@ -128,7 +128,7 @@ pub(super) struct Requests {
     pub(super) failpoints: SharedFailpoints,
     pub(super) redactor: Redactor,
     pub(super) jitter: Jitter,
-    /// How other credentials are had when the store refuses those of an attempt.
+    /// Renews the credentials when the store refuses those of an attempt.
     pub(super) renew: Option<Arc<dyn Renew>>,
 }
 
@@ -156,7 +156,7 @@ impl Requests {
         Self { renew, ..self }
     }
 
-    /// A slot for one request, if one is free that nobody waits for.
+    /// A slot for one request, if one is free and no other request waits for it.
     pub(super) fn free_slot(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.permits).try_acquire_owned().ok()
     }
@@ -164,24 +164,29 @@ impl Requests {
     /// Runs attempts of `call` until one succeeds, one fails for good, or all are used up.
     ///
     /// `attempt` gets the attempt's number, from 1.
-    pub(super) async fn run<T, F, Fut>(&self, call: Call<'_>, attempt: F) -> Result<T, Error>
+    pub(super) async fn run<T, F, Fut>(&self, call: RequestContext<'_>, attempt: F) -> Result<T, Error>
     where
         F: FnMut(usize) -> Fut,
         Fut: Future<Output = Result<T, Failure>>,
     {
-        self.run_some(call, Tries::All, attempt).await
+        self.run_some(call, Attempts::All, attempt).await
     }
 
     /// [`Requests::run`] with as many attempts as `tries` says.
-    pub(super) async fn run_some<T, F, Fut>(&self, call: Call<'_>, tries: Tries, mut attempt: F) -> Result<T, Error>
+    pub(super) async fn run_some<T, F, Fut>(
+        &self,
+        call: RequestContext<'_>,
+        tries: Attempts,
+        mut attempt: F,
+    ) -> Result<T, Error>
     where
         F: FnMut(usize) -> Fut,
         Fut: Future<Output = Result<T, Failure>>,
     {
         let start = Instant::now();
         let (attempts, mut slot) = match tries {
-            Tries::All => (self.limits.attempts, None),
-            Tries::Once(slot) => (1, Some(slot)),
+            Attempts::All => (self.limits.attempts, None),
+            Attempts::Once(slot) => (1, Some(slot)),
         };
         let mut number = 1;
         let mut renewed = false;
@@ -237,7 +242,7 @@ impl Requests {
     /// One attempt, counted, within its time and the bound on concurrent requests; in `slot`, or else in the next free one.
     async fn once<T>(
         &self,
-        call: Call<'_>,
+        call: RequestContext<'_>,
         slot: Option<OwnedSemaphorePermit>,
         attempt: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
@@ -263,8 +268,14 @@ impl Requests {
         result
     }
 
-    /// The error of a request that is given up.
-    pub(super) fn error(&self, call: Call<'_>, diagnosis: &Diagnosis, attempts: usize, elapsed: Duration) -> Error {
+    /// The error of a request that is abandoned.
+    pub(super) fn error(
+        &self,
+        call: RequestContext<'_>,
+        diagnosis: &Diagnosis,
+        attempts: usize,
+        elapsed: Duration,
+    ) -> Error {
         let kind = diagnosis.permanent.unwrap_or(ErrorKind::Retryable);
         let tries = match (attempts, diagnosis.permanent) {
             (_, Some(_)) => String::new(),

@@ -31,7 +31,7 @@ fn attempts(others: usize, refusals: usize, fail: impl Fn() -> Failure) -> (usiz
     let requests = Requests::new(&options, SharedMetrics::default(), Failpoints::none(), Redactor::default(), 0)
         .renewed_by(Some(Arc::new(Others(AtomicUsize::new(others)))));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    let call = Call { verb: "read", name: "log/a", bytes: Some(0), uri: "s3://b/q" };
+    let call = RequestContext { verb: "read", name: "log/a", bytes: Some(0), uri: "s3://b/q" };
     let mut made = 0;
     let result = runtime.block_on(requests.run(call, |_| {
         made += 1;

@@ -2,7 +2,7 @@
 //!
 //! Owns: uploads of files, verified downloads into files, the walk over a local store's folder, and the threads for all
 //! that.
-//! Does not own: which files (`snapshot`, `read`), the sending of parts (`parts`).
+//! Does not own: which files (`snapshot`, `read`), the sending of parts (`multipart`).
 //!
 //! Invariants:
 //! 1. a download that fails or is dropped leaves no file, neither half nor under another name;
@@ -10,11 +10,11 @@
 //! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer, and no more of all transfers than the budget has for them.
 
 use super::diagnose::diagnose_io;
-use super::parts::{PARALLEL_PARTS, PartSource, part_size};
+use super::multipart::{PARALLEL_PARTS, PartSource, part_size};
 use super::retry::Failure;
 use super::space::reserve_space;
 use super::{Background, Listed, Store, failed_point};
-use crate::budget::{Buffer, MemoryBudget, Order, Part};
+use crate::budget::{Buffer, MemoryBudget, MemoryUser, Order};
 use crate::error::{Error, Result};
 use crate::format::Crc;
 use crate::model::ObjectRef;
@@ -61,7 +61,7 @@ impl Store {
             if let Some(pace) = pace {
                 pace.pass(size).await;
             }
-            let buffer = self.inner.memory.transfer(Part::Uploads, size, Order::MemoryFirst).await;
+            let buffer = self.inner.memory.transfer(MemoryUser::Uploads, size, Order::MemoryFirst).await;
             let bytes = blocking(move || std::fs::read(&file).map_err(|e| unreadable(&file, &e))).await?;
             let object = self.put_new(name, vec![Bytes::from(bytes)]).await;
             drop(buffer);
@@ -130,7 +130,7 @@ impl Store {
         let mut parts = stream::iter(ranges)
             .map(|(offset, length)| async move {
                 // Asked for in the order of the parts, served in order: what is held is always of the parts next to write.
-                let buffer = self.inner.memory.transfer(Part::Downloads, length, Order::MemoryFirst).await;
+                let buffer = self.inner.memory.transfer(MemoryUser::Downloads, length, Order::MemoryFirst).await;
                 // An empty object has no range, but its existence and size are checked all the same.
                 let whole = object.size <= part;
                 let bytes =
@@ -180,7 +180,7 @@ impl PartSource for FileSource<'_> {
         if let Some(pace) = self.pace {
             pace.pass(length).await;
         }
-        let buffer = self.memory.transfer(Part::Uploads, length, Order::RequestFirst).await;
+        let buffer = self.memory.transfer(MemoryUser::Uploads, length, Order::RequestFirst).await;
         let mut file = self.file.take().ok_or_else(changed)?;
         let (file, bytes) = blocking(move || {
             let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
@@ -240,7 +240,7 @@ pub(super) async fn in_place<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     }
 }
 
-/// A file that vanishes unless it is published.
+/// A file that is removed unless it is published.
 #[derive(Debug)]
 pub(crate) struct TempFile {
     pub(crate) file: File,

@@ -6,7 +6,7 @@ use crate::store::fault::{Fault, Operation};
 use std::time::Duration;
 use tokio::time::Instant;
 
-async fn upload(f: &Fixture) -> crate::Result<super::Placed> {
+async fn upload(f: &Fixture) -> crate::Result<super::SetLocation> {
     f.submit(f.writer.join(), 10).await
 }
 

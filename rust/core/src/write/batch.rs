@@ -1,20 +1,20 @@
-//! Who waits, and when a batch goes: the writer's decisions, without I/O and without time.
+//! Which sets wait and when a batch is uploaded: the writer's decisions, without I/O and without a clock.
 //!
 //! Owns: the queue of waiting change sets, the count of sessions that could still join, the number of the timer.
-//! Does not own: timers and uploads; it says what is to be done.
+//! Does not own: timers and uploads; it returns the next action.
 
 use super::entry::Entry;
 use crate::error::Result;
 use crate::model::BatchId;
 
-/// What is to be done after an event.
+/// The next action after an event.
 #[must_use]
 pub(super) enum Next {
     /// Nothing.
     Wait,
     /// Start the timer of this number.
     Timer(u64),
-    /// The same, but for company that is only likely to come: a short one.
+    /// Start a short timer of this number: another set is likely, but not announced.
     ShortTimer(u64),
     /// Upload these sets as one object.
     Upload(Vec<Entry>),
@@ -22,10 +22,11 @@ pub(super) enum Next {
 
 /// The queue. Invariants:
 /// 1. a set that waits has a running timer of the current number;
-/// 2. nothing waits while nobody could join, but for shards that took part in the last micro-batch and whose task should
-///    be running: fewer wait than ever ran at once, and fewer have come than then. The slowest task of a wave ends it,
-///    so waiting for it costs nothing, and one object holds the wave;
-/// 3. after close the queue is empty for ever.
+/// 2. a set waits only while another may still join: (a) from an open session, or (b) from a shard that took part in the
+///    last micro-batch and whose task should be running: fewer sets wait than ever ran at once, and fewer have arrived than
+///    in the last micro-batch. The slowest task of a wave ends it, so waiting for it costs nothing, and one object holds
+///    the wave;
+/// 3. after close the queue stays empty.
 pub(super) struct Batcher {
     queue: Vec<Entry>,
     queued_bytes: u64,
@@ -34,9 +35,9 @@ pub(super) struct Batcher {
     threshold: u64,
     timer: u64,
     closed: bool,
-    /// The micro-batch of the newest set, how many sets it has brought, and how many the one before it did.
+    /// The micro-batch of the newest set, its sets so far, and the sets of the micro-batch before.
     batch: Option<BatchId>,
-    come: usize,
+    arrived: usize,
     expected: usize,
     /// Most sessions at once so far.
     peak: usize,
@@ -52,7 +53,7 @@ impl Batcher {
             timer: 0,
             closed: false,
             batch: None,
-            come: 0,
+            arrived: 0,
             expected: 0,
             peak: 0,
         }
@@ -70,7 +71,7 @@ impl Batcher {
         if self.joiners == 0 && !self.queue.is_empty() { Next::Upload(self.drain()) } else { Next::Wait }
     }
 
-    /// A set has come; `joined`: from a session that was counted. Gives it back after close.
+    /// Adds a set; `joined`: its session was counted. Returns the set after close.
     pub(super) fn add(&mut self, entry: Entry, joined: bool) -> Result<Next, Box<Entry>> {
         if joined {
             self.joiners = self.joiners.saturating_sub(1);
@@ -80,9 +81,9 @@ impl Batcher {
         }
         if let Some(batch) = entry.batch {
             if self.batch.replace(batch) != Some(batch) {
-                self.expected = std::mem::take(&mut self.come);
+                self.expected = std::mem::take(&mut self.arrived);
             }
-            self.come += 1;
+            self.arrived += 1;
         }
         self.queued_bytes += entry.bytes;
         let peers = entry.batch.is_some();
@@ -91,14 +92,14 @@ impl Batcher {
             return Ok(Next::Upload(self.drain()));
         }
         Ok(match self.joiners {
-            0 if peers && self.come < self.expected && self.queue.len() < self.peak => Next::ShortTimer(self.timer),
+            0 if peers && self.arrived < self.expected && self.queue.len() < self.peak => Next::ShortTimer(self.timer),
             0 => Next::Upload(self.drain()),
             _ if self.queue.len() == 1 => Next::Timer(self.timer),
             _ => Next::Wait,
         })
     }
 
-    /// The timer of this number has run out; one of an earlier batch means nothing.
+    /// The timer of this number has expired; a timer of an earlier batch has no effect.
     pub(super) fn timer(&mut self, number: u64) -> Next {
         if number == self.timer && !self.queue.is_empty() { Next::Upload(self.drain()) } else { Next::Wait }
     }
@@ -108,8 +109,8 @@ impl Batcher {
         number == self.timer
     }
 
-    /// Somebody waits for room: what waits for company goes.
-    pub(super) fn press(&mut self) -> Next {
+    /// Flushes the waiting batch now, to free its buffer space.
+    pub(super) fn flush_waiting(&mut self) -> Next {
         if self.queue.is_empty() { Next::Wait } else { Next::Upload(self.drain()) }
     }
 
@@ -120,7 +121,7 @@ impl Batcher {
         std::mem::take(&mut self.queue)
     }
 
-    /// Ends the queue; what waited is given back.
+    /// Ends the queue; returns the waiting sets.
     pub(super) fn close(&mut self) -> Vec<Entry> {
         self.closed = true;
         self.drain()

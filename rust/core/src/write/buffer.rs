@@ -7,7 +7,7 @@
 //! A buffer keeps one bucket per lane, or, for more than [`MAX_BUCKETS`] lanes, one for each few: those are put in order
 //! when the set is sealed. A bucket begins with the size that it had in the set before.
 
-use super::pool::BlockPool;
+use super::block_pool::BlockPool;
 use crate::config::Compression;
 use crate::error::Result;
 use crate::format::EncodedSet;
@@ -43,7 +43,7 @@ pub struct AppendBuffer {
     memory: u64,
 }
 
-/// A sealed change set that nobody has encoded yet.
+/// A sealed change set that is not encoded yet.
 #[derive(Debug)]
 pub struct RawSet {
     buckets: Vec<Vec<ByteBlock>>,

@@ -1,4 +1,4 @@
-//! The append buffer: grouping, order, and honest counts.
+//! The append buffer: grouping, order, and correct counts.
 
 use super::*;
 use crate::format::byte_set::{SetBytes, Wanted, decode_byte_blocks, decode_columns};

@@ -1,10 +1,10 @@
-//! One change set on its way: its bytes, its share of the room for bytes in flight, and who waits for the answer.
+//! One change set during its upload: its bytes, its in-flight permit, and the receiver of the answer.
 //!
 //! Owns: that every set is answered exactly once, whatever happens to it.
-//! Does not own: the order of things (`batch`, `upload`).
+//! Does not own: batching (`batch`) and uploading (`upload`).
 
 use super::buffer::RawSet;
-use crate::budget::{MemoryBudget, Part, Reservation};
+use crate::budget::{MemoryBudget, MemoryUser, Reservation};
 use crate::config::Compression;
 use crate::error::{Error, Result};
 use crate::format::EncodedSet;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-/// Where a change set is, durable.
+/// The location of a durable change set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placed {
+pub struct SetLocation {
     /// The log object.
     pub object: ObjectRef,
     /// First byte of the set in it.
@@ -33,14 +33,14 @@ pub struct Placed {
 
 /// A share of `max_in_flight`: bytes that count as in flight until it is dropped.
 #[derive(Debug)]
-pub struct Room {
+pub struct InFlightPermit {
     bytes: u64,
     metrics: SharedMetrics,
     _permit: OwnedSemaphorePermit,
     _memory: Reservation,
 }
 
-impl Room {
+impl InFlightPermit {
     pub(super) fn new(
         bytes: u64,
         metrics: SharedMetrics,
@@ -48,11 +48,11 @@ impl Room {
         permit: OwnedSemaphorePermit,
     ) -> Self {
         metrics.in_flight_bytes.add(bytes);
-        Self { bytes, metrics, _permit: permit, _memory: budget.reserve(Part::Log, bytes) }
+        Self { bytes, metrics, _permit: permit, _memory: budget.reserve(MemoryUser::Log, bytes) }
     }
 }
 
-impl Drop for Room {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.metrics.in_flight_bytes.sub(self.bytes);
     }
@@ -67,27 +67,27 @@ enum Content {
     Lost,
 }
 
-/// A change set with its share of the room. It can be handed in again after a failure.
+/// A change set with its in-flight permit. It can be submitted again after a failure.
 #[derive(Debug)]
-pub struct Parcel {
+pub struct PendingSet {
     content: Content,
-    pub(super) room: Option<Room>,
+    pub(super) permit: Option<InFlightPermit>,
 }
 
-impl Parcel {
+impl PendingSet {
     /// A set that is encoded.
     pub fn encoded(set: EncodedSet) -> Self {
-        Self { content: Content::Encoded(set), room: None }
+        Self { content: Content::Encoded(set), permit: None }
     }
 
     /// A set that will be encoded by the thread that uploads it.
     pub fn raw(set: RawSet, compression: Compression) -> Self {
-        Self { content: Content::Raw(set, compression), room: None }
+        Self { content: Content::Raw(set, compression), permit: None }
     }
 
-    /// The set with its share of the room.
-    pub fn with_room(self, room: Room) -> Self {
-        Self { room: Some(room), ..self }
+    /// The set with `permit`.
+    pub fn with_permit(self, permit: InFlightPermit) -> Self {
+        Self { permit: Some(permit), ..self }
     }
 
     /// Bytes of memory held.
@@ -99,7 +99,7 @@ impl Parcel {
         }
     }
 
-    /// True when [`Parcel::encode`] has nothing to do.
+    /// True when [`PendingSet::encode`] has nothing to do.
     pub(super) fn is_encoded(&self) -> bool {
         !matches!(self.content, Content::Raw(..))
     }
@@ -124,41 +124,42 @@ impl Parcel {
 
 /// Why a change set is not durable, and the set itself, for another try.
 #[derive(Debug)]
-pub struct Failed {
+pub struct PersistFailure {
     /// The reason.
     pub error: Error,
     /// The set; none if it cannot be tried again.
-    pub parcel: Option<Parcel>,
+    pub pending: Option<PendingSet>,
 }
 
-/// Somebody who is told what became of a change set.
-pub trait Landing: Send {
+/// Receives the outcome of a change set.
+pub trait PersistCallback: Send {
     /// The set is durable, or it is not. Called once, from any thread, with no lock held.
-    fn landed(self: Box<Self>, result: Result<Placed, Failed>);
+    fn on_persisted(self: Box<Self>, result: Result<SetLocation, PersistFailure>);
 
-    /// True when nobody wants the set any more: it need not be uploaded.
+    /// True when the set is not wanted any more: it need not be uploaded.
     fn is_gone(&self) -> bool {
         false
     }
 }
 
-/// Who waits for a set: one of the two.
+/// The receiver of a set's answer: one of the two.
 pub(super) struct Answer {
-    future: Option<oneshot::Sender<Result<Placed>>>,
-    landing: Option<Box<dyn Landing>>,
+    future: Option<oneshot::Sender<Result<SetLocation>>>,
+    callback: Option<Box<dyn PersistCallback>>,
 }
 
 impl Answer {
-    pub(super) fn future(sender: oneshot::Sender<Result<Placed>>) -> Self {
-        Self { future: Some(sender), landing: None }
+    pub(super) fn future(sender: oneshot::Sender<Result<SetLocation>>) -> Self {
+        Self { future: Some(sender), callback: None }
     }
 
-    pub(super) fn landing(landing: Box<dyn Landing>) -> Self {
-        Self { future: None, landing: Some(landing) }
+    pub(super) fn callback(callback: Box<dyn PersistCallback>) -> Self {
+        Self { future: None, callback: Some(callback) }
     }
 
     pub(super) fn is_gone(&self) -> bool {
-        self.future.as_ref().is_none_or(oneshot::Sender::is_closed) && self.landing.as_ref().is_none_or(|l| l.is_gone())
+        self.future.as_ref().is_none_or(oneshot::Sender::is_closed)
+            && self.callback.as_ref().is_none_or(|l| l.is_gone())
     }
 
     pub(super) async fn gone(&mut self) {
@@ -171,17 +172,17 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        // A future sees by itself that nobody will answer.
-        if let Some(landing) = self.landing.take() {
-            landing.landed(Err(Failed { error: super::no_answer(), parcel: None }));
+        // A future detects the dropped sender by itself.
+        if let Some(callback) = self.callback.take() {
+            callback.on_persisted(Err(PersistFailure { error: super::no_answer(), pending: None }));
         }
     }
 }
 
-/// One change set on its way. Dropping it without an answer tells whoever waits so.
+/// One submitted change set. Dropping it without an answer reports that to the receiver.
 pub(super) struct Entry {
-    pub(super) parcel: Parcel,
-    /// [`Parcel::bytes`] when it was handed in.
+    pub(super) pending: PendingSet,
+    /// [`PendingSet::bytes`] when it was submitted.
     pub(super) bytes: u64,
     /// Of a micro-batch, whose other sets are worth a short wait.
     pub(super) batch: Option<BatchId>,
@@ -191,24 +192,24 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Answers with an error; a writer gets its set back, with its room.
+    /// Answers with an error; a callback gets the set back, with its permit.
     pub(super) fn fail(mut self, error: Error) {
         if let Some(sender) = self.answer.future.take() {
-            self.parcel.room = None;
+            self.pending.permit = None;
             let _ = sender.send(Err(error));
-        } else if let Some(landing) = self.answer.landing.take() {
-            let parcel = Some(self.parcel).filter(|parcel| !matches!(parcel.content, Content::Lost));
-            landing.landed(Err(Failed { error, parcel }));
+        } else if let Some(callback) = self.answer.callback.take() {
+            let pending = Some(self.pending).filter(|pending| !matches!(pending.content, Content::Lost));
+            callback.on_persisted(Err(PersistFailure { error, pending }));
         }
     }
 
-    /// Answers with the set's place; gives back its share of the room.
-    pub(super) fn succeed(mut self, placed: Placed) -> Option<Room> {
+    /// Answers with the set's location; returns its permit.
+    pub(super) fn succeed(mut self, location: SetLocation) -> Option<InFlightPermit> {
         if let Some(sender) = self.answer.future.take() {
-            let _ = sender.send(Ok(placed));
-        } else if let Some(landing) = self.answer.landing.take() {
-            landing.landed(Ok(placed));
+            let _ = sender.send(Ok(location));
+        } else if let Some(callback) = self.answer.callback.take() {
+            callback.on_persisted(Ok(location));
         }
-        self.parcel.room.take()
+        self.pending.permit.take()
     }
 }

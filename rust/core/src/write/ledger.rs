@@ -1,10 +1,10 @@
-//! Which change sets of one writer are where, and who still needs them: the writer's book-keeping, without I/O.
+//! The state and the users of one writer's change sets: book-keeping without I/O.
 //!
-//! Owns: sequence numbers, the life of a set from sealing to release, ranges pinned by checkpoints, who waits for what.
-//! Does not own: bytes (they pass through as `D`), uploads, deletion; it says what is to be done.
+//! Owns: sequence numbers, the life of a set from sealing to release, ranges pinned by checkpoints, listeners of persists.
+//! Does not own: bytes (they pass through as `D`), uploads, deletion; it returns the actions.
 //!
 //! ```text
-//! roll ─► WAITING ──persist / threshold──► IN FLIGHT ──ok──► DURABLE ──nobody needs it──► released
+//! roll ─► WAITING ──persist / threshold──► IN FLIGHT ──ok──► DURABLE ──not needed──► released
 //!            ▲ │ truncate: dropped             │
 //!            └─┼──────────── failed ───────────┘   the bytes are kept, the next persist sends them again (X-10)
 //! ```
@@ -12,7 +12,7 @@
 //! Invariants of [`Ledger`]:
 //! 1. a set is in exactly one state, and submitted again only after its upload failed; every persist is given an
 //!    attempt that began no earlier than itself;
-//! 2. numbers in the book are below `active`; those at or above `lowest` have no holes;
+//! 2. numbers in the ledger are below `active`; those at or above `lowest` have no holes;
 //! 3. a durable set is released once, and only when it is truncated (or the writer is closed) and no open, confirmed or
 //!    retained checkpoint's range holds it (X-06);
 //! 4. every listener ends: when its sets are durable, when one of them fails, or at close (X-08);
@@ -30,7 +30,7 @@ const MAX_CONFIRMED: usize = 4096;
 enum Slot<D> {
     Waiting(D),
     InFlight {
-        /// Listeners with lower numbers came before this attempt: it is theirs.
+        /// First listener id registered after this attempt started; lower ids share it.
         before: u64,
     },
     Durable {
@@ -71,15 +71,15 @@ pub struct Outcome {
     pub incremental: u64,
 }
 
-/// What is to be done after a step.
+/// The actions after a step.
 #[derive(Debug)]
 #[must_use]
 pub struct Effects<D> {
     /// Sets to upload.
     pub submit: Vec<(SequenceNumber, D)>,
-    /// Sets that nobody needs any more: their share in their object is to be given back.
+    /// Sets that are not needed any more: the registry must be told.
     pub release: Vec<SetRef>,
-    /// Sets that are the caller's own now: their objects must not be deleted.
+    /// Sets that the caller owns now: their objects must not be deleted.
     pub hand_over: Vec<SetRef>,
     /// Listeners that end.
     pub finish: Vec<(u64, Result<Outcome>)>,
@@ -91,7 +91,7 @@ impl<D> Default for Effects<D> {
     }
 }
 
-/// The book of one writer.
+/// The ledger of one writer.
 #[derive(Debug)]
 pub struct Ledger<D> {
     lowest: SequenceNumber,
@@ -209,7 +209,7 @@ impl<D> Ledger<D> {
     }
 
     /// A set's upload ended: it is durable, or the reason and (if it can be tried again) its bytes.
-    pub fn landed(&mut self, number: SequenceNumber, result: Result<SetRef, (Error, Option<D>)>) -> Effects<D> {
+    pub fn on_persisted(&mut self, number: SequenceNumber, result: Result<SetRef, (Error, Option<D>)>) -> Effects<D> {
         let mut effects = Effects::default();
         match result {
             Ok(set) => {
@@ -233,9 +233,9 @@ impl<D> Ledger<D> {
                     _ => u64::MAX,
                 };
                 self.sets.insert(number, data.map_or_else(|| Slot::Lost(error.clone()), Slot::Waiting));
-                let theirs = |listener: &Listener| listener.range.contains(&number) && listener.id < before;
-                self.fail_listeners(theirs, &error, &mut effects);
-                // Whoever asked after the attempt had begun is owed one of its own.
+                let shares_attempt = |listener: &Listener| listener.range.contains(&number) && listener.id < before;
+                self.fail_listeners(shares_attempt, &error, &mut effects);
+                // Listeners registered after the attempt started are owed another attempt.
                 if self.listeners.iter().any(|listener| listener.range.contains(&number)) {
                     self.submit(number..number + 1, &mut effects);
                 }
@@ -399,7 +399,7 @@ impl<D> Ledger<D> {
         }
     }
 
-    /// Forgets a set that nobody needs; one in flight is judged when it lands.
+    /// Forgets a set that is not needed; a set in flight is handled when its upload ends.
     fn drop_set(&mut self, number: SequenceNumber, effects: &mut Effects<D>) {
         match self.sets.get(&number) {
             None | Some(Slot::InFlight { .. }) => {}

@@ -1,4 +1,4 @@
-//! The book of a writer against a plain model, over random orders of everything that can happen.
+//! The ledger of a writer against a plain model, over random orders of everything that can happen.
 
 use super::*;
 use crate::error::ErrorKind;
@@ -21,14 +21,14 @@ fn x06_a_late_confirm_keeps_what_the_checkpoint_names() {
     ledger.roll(()).unwrap();
     let (_, effects) = ledger.persist(0, 1).unwrap();
     assert_eq!(effects.submit, [(0, ())]);
-    let effects = ledger.landed(0, Ok(set(0)));
+    let effects = ledger.on_persisted(0, Ok(set(0)));
     assert_eq!(effects.finish.len(), 1);
     // Checkpoint 2 starts before 1 is confirmed, and the base moves on.
     ledger.roll(()).unwrap();
     drop(ledger.persist(1, 2).unwrap());
     assert!(ledger.truncate(2).unwrap().release.is_empty(), "both checkpoints are open");
     assert!(ledger.confirm(0, 1, 1).unwrap().release.is_empty());
-    assert!(ledger.landed(1, Ok(set(1))).release.is_empty());
+    assert!(ledger.on_persisted(1, Ok(set(1))).release.is_empty());
     assert_eq!(numbers(&ledger.subsume(1).release), [0]);
     assert_eq!(numbers(&ledger.reset(1, 2, 2).unwrap().release), [1]);
 }
@@ -44,7 +44,7 @@ fn a10_failed_sets_are_sent_again_once() {
         assert!(ledger.persist_waiting().submit.is_empty(), "it is in flight");
         let mut finished = Vec::new();
         for (number, data) in submitted {
-            finished.extend(ledger.landed(number, Err((Error::retryable("down"), Some(data)))).finish);
+            finished.extend(ledger.on_persisted(number, Err((Error::retryable("down"), Some(data)))).finish);
         }
         assert_eq!(finished.len(), 1, "a persist fails once");
         assert!(finished[0].0 == id && finished[0].1.is_err());
@@ -54,7 +54,7 @@ fn a10_failed_sets_are_sent_again_once() {
     assert_eq!(effects.submit, [(0, 1), (1, 2), (2, 3), (3, 4)]);
     let mut outcome = None;
     for number in [2, 0, 3, 1] {
-        outcome = ledger.landed(number, Ok(set(number))).finish.pop().or(outcome);
+        outcome = ledger.on_persisted(number, Ok(set(number))).finish.pop().or(outcome);
     }
     let outcome = outcome.unwrap().1.unwrap();
     assert_eq!((numbers(&outcome.sets), outcome.incremental), (vec![0, 1, 2, 3], 40));
@@ -68,10 +68,10 @@ fn a_persist_does_not_fail_by_an_attempt_older_than_itself() {
     assert_eq!(effects.submit.len(), 1);
     let (young, effects) = ledger.persist(0, 2).unwrap();
     assert!(effects.submit.is_empty());
-    let effects = ledger.landed(0, Err((Error::retryable("down"), Some("bytes"))));
+    let effects = ledger.on_persisted(0, Err((Error::retryable("down"), Some("bytes"))));
     assert_eq!(effects.finish.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [old]);
     assert_eq!(effects.submit, [(0, "bytes")]);
-    let effects = ledger.landed(0, Err((Error::retryable("down"), Some("bytes"))));
+    let effects = ledger.on_persisted(0, Err((Error::retryable("down"), Some("bytes"))));
     assert_eq!((effects.finish[0].0, effects.submit.len()), (young, 0));
 }
 
@@ -86,7 +86,7 @@ fn h06_x16_incremental_counts_every_set_that_is_new_to_the_checkpoint() {
         drop(effects);
         let mut incremental = None;
         for number in new {
-            let mut effects = ledger.landed(*number, Ok(set(*number)));
+            let mut effects = ledger.on_persisted(*number, Ok(set(*number)));
             incremental = effects.finish.pop().map(|(_, outcome)| outcome.unwrap().incremental);
         }
         incremental.unwrap()
@@ -117,7 +117,7 @@ fn a_set_that_cannot_be_tried_again_fails_its_checkpoints_for_good() {
     let mut ledger = Ledger::default();
     ledger.roll(()).unwrap();
     drop(ledger.persist(0, 1).unwrap());
-    assert!(ledger.landed(0, Err((Error::internal("lost"), None))).finish[0].1.is_err());
+    assert!(ledger.on_persisted(0, Err((Error::internal("lost"), None))).finish[0].1.is_err());
     assert!(ledger.persist(0, 2).unwrap_err().message().contains("lost"));
     ledger.roll(()).unwrap();
     let (_, effects) = ledger.persist(1, 3).unwrap();
@@ -131,7 +131,7 @@ fn remembered_checkpoints_are_bounded() {
     for checkpoint in 0..MAX_CONFIRMED as u64 + 10 {
         ledger.roll(()).unwrap();
         drop(ledger.persist(checkpoint, checkpoint).unwrap());
-        drop(ledger.landed(checkpoint, Ok(set(checkpoint))));
+        drop(ledger.on_persisted(checkpoint, Ok(set(checkpoint))));
         drop(ledger.truncate(checkpoint + 1).unwrap());
         let effects = ledger.confirm(checkpoint, checkpoint + 1, checkpoint).unwrap();
         assert!(effects.release.is_empty());
@@ -238,7 +238,7 @@ proptest! {
                     if model.in_flight.is_empty() { continue; }
                     let number = model.in_flight.remove(i % model.in_flight.len());
                     let result = if ok { model.durable.insert(number); Ok(set(number)) } else { Err((Error::retryable("no"), Some(number))) };
-                    let effects = ledger.landed(number, result);
+                    let effects = ledger.on_persisted(number, result);
                     model.take(effects)?;
                 }
                 Step::Confirm(i) => {
@@ -268,10 +268,10 @@ proptest! {
                 }
             }
         }
-        // The end: everything lands, every checkpoint is given up, the writer closes.
+        // The end: every upload ends, every checkpoint is abandoned, the writer closes.
         while let Some(number) = model.in_flight.pop() {
             model.durable.insert(number);
-            let effects = ledger.landed(number, Ok(set(number)));
+            let effects = ledger.on_persisted(number, Ok(set(number)));
             model.take(effects)?;
         }
         prop_assert!(model.waiting.is_empty(), "every listener ended");
@@ -281,7 +281,7 @@ proptest! {
         model.closed = true;
         let effects = ledger.close();
         model.take(effects)?;
-        prop_assert!(model.durable.is_empty(), "what nobody names is gone: {:?}", model.durable);
+        prop_assert!(model.durable.is_empty(), "unnamed sets are gone: {:?}", model.durable);
         prop_assert!(ledger.sets.is_empty());
     }
 }

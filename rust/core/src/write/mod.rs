@@ -1,17 +1,17 @@
 //! The changelog writer: change sets in, durable segments out.
 //!
 //! ```text
-//! session ── join() ──► JoinGuard ── submit(set) ──► PersistFuture ─────────────► Placed
+//! session ── join() ──► JoinGuard ── submit(set) ──► PersistFuture ─────────────► SetLocation
 //!                            │                            ▲
-//!                       batch: who waits, when to go      │ one answer per set, success or failure
+//!                       batch: which sets, when           │ one answer per set, success or failure
 //!                            ▼                            │
 //!                       upload: header + sets + footer ───┘ one object per batch
 //! ```
 //!
-//! buffer: appends of a plain changelog become a set; ledger: which sets of such a writer are where, and who needs them
+//! buffer: appends of a plain changelog become a set; ledger: the location and the users of such a writer's sets
 //!
 //! Owns: bringing change sets of many sessions into few objects, the bound on bytes in flight, and one answer per set.
-//! Does not own: the encoding of sets (`format`), retries (`store`), handles, and who deletes objects that no handle
+//! Does not own: the encoding of sets (`format`), retries (`store`), handles, and the deletion of objects that no handle
 //! names.
 //!
 //! Invariants of [`LogWriter`]:
@@ -19,18 +19,18 @@
 //!    when the runtime ends (X-08);
 //! 2. a failure concerns the sets of its own batch only (X-25), and only after the store's last attempt (X-02);
 //! 3. a set waits for open sessions at most `persist_delay`, and when none is open at most [`PEER_WAIT`], for shards of
-//!    the last micro-batch that have yet to come;
+//!    the last micro-batch that have yet to arrive;
 //! 4. bytes in flight (waiting or uploading) never exceed `max_in_flight`, nor a quarter of the memory budget; a single
 //!    larger set is excepted.
 
 mod batch;
+pub mod block_pool;
 pub mod buffer;
 mod entry;
 pub mod ledger;
-pub mod pool;
 mod upload;
 
-pub use entry::{Failed, Landing, Parcel, Placed, Room};
+pub use entry::{InFlightPermit, PendingSet, PersistCallback, PersistFailure, SetLocation};
 
 use crate::budget::MemoryBudget;
 use crate::clock::SharedClock;
@@ -41,7 +41,7 @@ use crate::format::EncodedSet;
 use crate::metrics::SharedMetrics;
 use crate::model::BatchId;
 use crate::ownership::Registry;
-use crate::store::{LocalTwin, Store};
+use crate::store::{LocalCopies, Store};
 use crate::sync::{AbortHandle, Handle, Mutex, sleep};
 use batch::{Batcher, Next};
 use entry::{Answer, Entry};
@@ -58,8 +58,8 @@ const UNIT: u64 = 1 << 10;
 const BUDGET_SHARE: u64 = 4;
 /// How long a set waits for a session that is likely to be opened. Tasks of one wave start together.
 const PEER_WAIT: Duration = Duration::from_millis(50);
-/// A submit that waited this many times `request_timeout` × `max_attempts` for room fails.
-const PATIENCE: u32 = 2;
+/// A submit fails after waiting this many times `request_timeout` × `max_attempts` for a permit.
+const PERMIT_TIMEOUT_FACTOR: u32 = 2;
 
 /// The writer of one state folder's log. Cheap to clone.
 #[derive(Clone)]
@@ -73,18 +73,18 @@ struct Shared {
     clock: SharedClock,
     metrics: SharedMetrics,
     failpoints: SharedFailpoints,
-    twin: Option<Arc<dyn LocalTwin>>,
+    local_copies: Option<Arc<dyn LocalCopies>>,
     registry: Option<Registry>,
     delay: Duration,
-    /// Room for bytes in flight, in units.
-    room: Arc<Semaphore>,
-    all_room: u32,
+    /// Capacity for bytes in flight, in units.
+    in_flight: Arc<Semaphore>,
+    max_units: u32,
     max_in_flight: u64,
     /// What bounds them.
     bound_by: &'static str,
     /// Counts the bytes in flight among the process's.
     budget: Arc<MemoryBudget>,
-    patience: Duration,
+    permit_timeout: Duration,
     /// Uploads at the same time.
     slots: Semaphore,
     state: Mutex<State>,
@@ -106,13 +106,13 @@ pub struct JoinGuard {
 /// The answer for one change set: its durable place, or why there is none.
 #[derive(Debug)]
 pub struct PersistFuture {
-    answer: oneshot::Receiver<Result<Placed>>,
+    answer: oneshot::Receiver<Result<SetLocation>>,
 }
 
 impl LogWriter {
     /// A writer to `store` (a state's folder) that works on `runtime`.
     ///
-    /// `twin` keeps local copies of what was uploaded; it is not asked when the store itself is a local folder.
+    /// `local_copies` keeps local copies of what was uploaded; it is not asked when the store itself is a local folder.
     pub fn new(
         store: Store,
         options: &Options,
@@ -120,25 +120,25 @@ impl LogWriter {
         clock: SharedClock,
         metrics: SharedMetrics,
         failpoints: SharedFailpoints,
-        twin: Option<Arc<dyn LocalTwin>>,
+        local_copies: Option<Arc<dyn LocalCopies>>,
     ) -> Self {
-        let all_room = all_room(options.max_in_flight);
+        let max_units = units_of(options.max_in_flight);
         let attempts = u32::try_from(options.max_attempts.max(1)).unwrap_or(u32::MAX);
         let shared = Shared {
             registry: None,
-            twin: twin.filter(|_| !store.is_local_file()),
+            local_copies: local_copies.filter(|_| !store.is_local_file()),
             store,
             runtime,
             clock,
             metrics,
             failpoints,
             delay: options.persist_delay,
-            room: Arc::new(Semaphore::new(all_room as usize)),
-            all_room,
+            in_flight: Arc::new(Semaphore::new(max_units as usize)),
+            max_units,
             max_in_flight: options.max_in_flight,
             bound_by: "max_in_flight",
             budget: MemoryBudget::unlimited(),
-            patience: options.request_timeout.saturating_mul(attempts).saturating_mul(PATIENCE),
+            permit_timeout: options.request_timeout.saturating_mul(attempts).saturating_mul(PERMIT_TIMEOUT_FACTOR),
             slots: Semaphore::new(options.upload_threads.clamp(1, Semaphore::MAX_PERMITS)),
             state: Mutex::new(State { batcher: Batcher::new(options.persist_size_threshold), timer: None }),
             closed: watch::channel(false).0,
@@ -152,12 +152,12 @@ impl LogWriter {
     /// If the writer is in use already.
     #[must_use]
     pub fn within(mut self, budget: &Arc<MemoryBudget>) -> Self {
-        let shared = Arc::get_mut(&mut self.shared).expect("nobody shares a writer that is being made");
+        let shared = Arc::get_mut(&mut self.shared).expect("the writer is not shared yet");
         let bound = budget.limit() / BUDGET_SHARE;
         if bound < shared.max_in_flight {
             (shared.max_in_flight, shared.bound_by) = (bound, "memory_budget");
-            shared.all_room = all_room(bound);
-            shared.room = Arc::new(Semaphore::new(shared.all_room as usize));
+            shared.max_units = units_of(bound);
+            shared.in_flight = Arc::new(Semaphore::new(shared.max_units as usize));
         }
         shared.budget = Arc::clone(budget);
         self
@@ -169,133 +169,139 @@ impl LogWriter {
     /// If the writer is in use already.
     #[must_use]
     pub fn counting(mut self, registry: Registry) -> Self {
-        Arc::get_mut(&mut self.shared).expect("nobody shares a writer that is being made").registry = Some(registry);
+        Arc::get_mut(&mut self.shared).expect("the writer is not shared yet").registry = Some(registry);
         self
     }
 
-    /// Announces a change set that may come.
+    /// Announces a change set that may arrive.
     pub fn join(&self) -> JoinGuard {
         self.shared.state.lock().batcher.join();
         JoinGuard { shared: Some(Arc::clone(&self.shared)) }
     }
 
-    /// Hands over an encoded change set of a micro-batch; the future ends when it is durable or has failed.
+    /// Submits an encoded change set of a micro-batch; the future ends when it is durable or has failed.
     ///
-    /// Returns at once. When `max_in_flight` is reached, the set waits for room before it counts; dropping the future
-    /// gives the wait up, and too long a wait fails naming the option.
+    /// Does not block. When `max_in_flight` is reached, the set waits for a permit before it counts. Dropping the future
+    /// cancels the wait; too long a wait fails with an error that names the option.
     pub fn submit(&self, guard: JoinGuard, set: EncodedSet, batch: BatchId) -> PersistFuture {
         let (answer, receiver) = oneshot::channel();
-        self.hand_in(Some(guard), Parcel::encoded(set), Some(batch), Answer::future(answer));
+        self.enqueue_or_wait(Some(guard), PendingSet::encoded(set), Some(batch), Answer::future(answer));
         PersistFuture { answer: receiver }
     }
 
-    /// The same for a set that nobody shares an object with: a local file is written by the calling thread before this
-    /// returns, so that no other thread has to wake. Not for threads of an asynchronous runtime.
+    /// The same for a set with an object of its own: a local file is written by the calling thread before this returns, so
+    /// that no other thread has to wake. Not for threads of an asynchronous runtime.
     pub fn submit_alone(&self, set: EncodedSet, batch: BatchId) -> PersistFuture {
         let shared = &self.shared;
-        let mut parcel = Parcel::encoded(set);
-        let bytes = parcel.bytes();
-        parcel.room = self.try_room(bytes).filter(|_| shared.store.is_local_file());
+        let mut pending = PendingSet::encoded(set);
+        let bytes = pending.bytes();
+        pending.permit = self.try_acquire(bytes).filter(|_| shared.store.is_local_file());
         let (answer, receiver) = oneshot::channel();
-        if parcel.room.is_none() {
-            self.hand_in(None, parcel, Some(batch), Answer::future(answer));
+        if pending.permit.is_none() {
+            self.enqueue_or_wait(None, pending, Some(batch), Answer::future(answer));
             return PersistFuture { answer: receiver };
         }
         let since = shared.clock.monotonic();
-        let entry = Entry { parcel, bytes, batch: Some(batch), since, answer: Answer::future(answer) };
+        let entry = Entry { pending, bytes, batch: Some(batch), since, answer: Answer::future(answer) };
         shared.metrics.uploads_active.add(1);
         shared.runtime.block_on(upload::run(shared, vec![entry]));
         shared.metrics.uploads_active.sub(1);
         PersistFuture { answer: receiver }
     }
 
-    /// The same for a part of a change set that comes in several: waits for room first, so that the caller makes no further
-    /// part before there is some. Too long a wait fails naming the option. Not for threads of an asynchronous runtime.
+    /// The same for a part of a change set that is submitted in several. Waits for a permit first, so that the caller makes
+    /// no further part before. Too long a wait fails with an error that names the option. Not for threads of an asynchronous runtime.
     pub fn submit_part(&self, set: EncodedSet) -> Result<PersistFuture> {
         let shared = &self.shared;
-        let mut parcel = Parcel::encoded(set);
-        let bytes = parcel.bytes();
-        parcel.room = self.try_room(bytes);
-        if parcel.room.is_none() {
+        let mut pending = PendingSet::encoded(set);
+        let bytes = pending.bytes();
+        pending.permit = self.try_acquire(bytes);
+        if pending.permit.is_none() {
             shared.metrics.persist_waits.add(1);
-            // Only uploads make room: what waits for company goes now.
-            self.press();
-            let room = shared.runtime.block_on(async {
+            // Only uploads free permits: the waiting batch is flushed now.
+            self.flush_waiting();
+            let permit = shared.runtime.block_on(async {
                 tokio::select! {
                     biased;
-                    room = self.room(bytes) => room,
-                    () = sleep(shared.patience) => Err(shared.no_room(bytes, shared.patience)),
+                    permit = self.acquire(bytes) => permit,
+                    () = sleep(shared.permit_timeout) => Err(shared.permit_timeout_error(bytes, shared.permit_timeout)),
                 }
             });
-            parcel.room = Some(room?);
+            pending.permit = Some(permit?);
         }
         let (answer, receiver) = oneshot::channel();
-        self.hand_in(None, parcel, None, Answer::future(answer));
+        self.enqueue_or_wait(None, pending, None, Answer::future(answer));
         Ok(PersistFuture { answer: receiver })
     }
 
-    /// The same for a set that belongs to no micro-batch; `landing` is told what became of it.
-    pub fn submit_to(&self, guard: Option<JoinGuard>, parcel: Parcel, landing: Box<dyn Landing>) {
-        self.hand_in(guard, parcel, None, Answer::landing(landing));
+    /// The same for a set that belongs to no micro-batch; `callback` receives the outcome.
+    pub fn submit_to(&self, guard: Option<JoinGuard>, pending: PendingSet, callback: Box<dyn PersistCallback>) {
+        self.enqueue_or_wait(guard, pending, None, Answer::callback(callback));
     }
 
-    fn hand_in(&self, guard: Option<JoinGuard>, mut parcel: Parcel, batch: Option<BatchId>, answer: Answer) {
+    fn enqueue_or_wait(
+        &self,
+        guard: Option<JoinGuard>,
+        mut pending: PendingSet,
+        batch: Option<BatchId>,
+        answer: Answer,
+    ) {
         let shared = &self.shared;
         let since = shared.clock.monotonic();
-        let bytes = parcel.bytes();
-        // A set that is handed in again holds its room already.
-        if parcel.room.is_none() {
-            parcel.room = self.try_room(bytes);
+        let bytes = pending.bytes();
+        // A set that is submitted again holds its permit already.
+        if pending.permit.is_none() {
+            pending.permit = self.try_acquire(bytes);
         }
-        let entry = Entry { parcel, bytes, batch, since, answer };
-        if entry.parcel.room.is_some() {
+        let entry = Entry { pending, bytes, batch, since, answer };
+        if entry.pending.permit.is_some() {
             shared.enqueue(entry, guard);
         } else {
             shared.metrics.persist_waits.add(1);
-            // Only uploads make room: what waits for company goes now.
+            // Only uploads free permits: the waiting batch is flushed now.
             drop(guard);
-            self.press();
+            self.flush_waiting();
             let waiting = Arc::clone(shared);
-            shared.runtime.spawn(async move { waiting.wait_for_room(entry).await });
+            shared.runtime.spawn(async move { waiting.wait_for_permit(entry).await });
         }
     }
 
-    /// Room for `bytes` bytes, if there is some now.
-    pub fn try_room(&self, bytes: u64) -> Option<Room> {
+    /// A permit for `bytes` bytes, if one is free now.
+    pub fn try_acquire(&self, bytes: u64) -> Option<InFlightPermit> {
         let shared = &self.shared;
-        let permit = Arc::clone(&shared.room).try_acquire_many_owned(shared.units(bytes)).ok()?;
-        Some(Room::new(bytes, Arc::clone(&shared.metrics), &shared.budget, permit))
+        let permit = Arc::clone(&shared.in_flight).try_acquire_many_owned(shared.units(bytes)).ok()?;
+        Some(InFlightPermit::new(bytes, Arc::clone(&shared.metrics), &shared.budget, permit))
     }
 
-    /// Room for `bytes` bytes, as soon as there is some; an error after close.
-    pub async fn room(&self, bytes: u64) -> Result<Room> {
+    /// A permit for `bytes` bytes, as soon as one is free; an error after close.
+    pub async fn acquire(&self, bytes: u64) -> Result<InFlightPermit> {
         let shared = &self.shared;
         let mut closed = shared.closed.subscribe();
         let permit = tokio::select! {
             biased;
             _ = closed.wait_for(|closed| *closed) => return Err(closed_error()),
-            permit = Arc::clone(&shared.room).acquire_many_owned(shared.units(bytes)) => permit.map_err(|_| closed_error())?,
+            permit = Arc::clone(&shared.in_flight).acquire_many_owned(shared.units(bytes)) => permit.map_err(|_| closed_error())?,
         };
-        Ok(Room::new(bytes, Arc::clone(&shared.metrics), &shared.budget, permit))
+        Ok(InFlightPermit::new(bytes, Arc::clone(&shared.metrics), &shared.budget, permit))
     }
 
-    /// Uploads what waits for company: somebody needs its room.
-    pub fn press(&self) {
-        let next = self.shared.state.lock().batcher.press();
+    /// Flushes the waiting batch now, to free its buffer space.
+    pub fn flush_waiting(&self) {
+        let next = self.shared.state.lock().batcher.flush_waiting();
         self.shared.act(next);
     }
 
-    /// The error of a wait for room that lasted `waited`.
-    pub fn no_room(&self, bytes: u64, waited: Duration) -> Error {
-        self.shared.no_room(bytes, waited)
+    /// The error of a wait for a permit that lasted `waited`.
+    pub fn permit_timeout_error(&self, bytes: u64, waited: Duration) -> Error {
+        self.shared.permit_timeout_error(bytes, waited)
     }
 
-    /// How long a wait for room may last.
-    pub fn patience(&self) -> Duration {
-        self.shared.patience
+    /// How long a wait for a permit may last.
+    pub fn permit_timeout(&self) -> Duration {
+        self.shared.permit_timeout
     }
 
-    /// Ends the writer: what waits or uploads fails as closed, and nothing is accepted any more.
+    /// Ends the writer: waiting and uploading sets fail as closed, and no set is accepted any more.
     pub fn close(&self) {
         self.shared.close();
     }
@@ -303,12 +309,12 @@ impl LogWriter {
 
 impl Shared {
     fn units(&self, bytes: u64) -> u32 {
-        u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.all_room)
+        u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.max_units)
     }
 
-    fn no_room(&self, bytes: u64, waited: Duration) -> Error {
+    fn permit_timeout_error(&self, bytes: u64, waited: Duration) -> Error {
         let what = format!(
-            "a change set of {bytes} bytes found no room for {waited:?}: {} of {} bytes are waiting for upload to {}",
+            "a change set of {bytes} bytes was not admitted within {waited:?}: {} of {} bytes are waiting for upload to {}",
             self.metrics.in_flight_bytes.get(),
             self.max_in_flight,
             self.store.uri()
@@ -316,20 +322,21 @@ impl Shared {
         Error::limit(what, self.bound_by)
     }
 
-    async fn wait_for_room(self: Arc<Self>, mut entry: Entry) {
+    async fn wait_for_permit(self: Arc<Self>, mut entry: Entry) {
         let bytes = entry.bytes;
         let mut closed = self.closed.subscribe();
         let permit = tokio::select! {
             biased;
             _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
-            // Whoever waited has gone.
+            // The receiver has gone.
             () = entry.answer.gone() => return,
-            permit = Arc::clone(&self.room).acquire_many_owned(self.units(bytes)) => permit.map_err(|_| closed_error()),
-            () = sleep(self.patience) => Err(self.no_room(bytes, self.patience)),
+            permit = Arc::clone(&self.in_flight).acquire_many_owned(self.units(bytes)) => permit.map_err(|_| closed_error()),
+            () = sleep(self.permit_timeout) => Err(self.permit_timeout_error(bytes, self.permit_timeout)),
         };
         match permit {
             Ok(permit) => {
-                entry.parcel.room = Some(Room::new(bytes, Arc::clone(&self.metrics), &self.budget, permit));
+                entry.pending.permit =
+                    Some(InFlightPermit::new(bytes, Arc::clone(&self.metrics), &self.budget, permit));
                 self.enqueue(entry, None);
             }
             Err(error) => entry.fail(error),
@@ -339,13 +346,13 @@ impl Shared {
     fn enqueue(self: &Arc<Self>, entry: Entry, guard: Option<JoinGuard>) {
         let joined = guard.is_some();
         if let Some(mut guard) = guard {
-            // This guard is settled below, in the same step as the set joins.
+            // `add` below counts this guard, in the same step as the set joins.
             guard.shared = None;
         }
         let next = {
             let mut state = self.state.lock();
             let next = state.batcher.add(entry, joined);
-            // Before anybody can take it out again.
+            // Before another thread can take it out again.
             self.metrics.upload_queue_size.add(u64::from(next.is_ok()));
             next
         };
@@ -379,7 +386,7 @@ impl Shared {
         });
         let mut state = self.state.lock();
         if state.batcher.is_current(number) {
-            // An earlier one of this number has nothing to do any more, or does the same later.
+            // An earlier one of this number has no effect any more, or the same effect later.
             state.timer = Some((number, task.abort_handle()));
         } else {
             task.abort();
@@ -427,7 +434,7 @@ impl Shared {
 }
 
 /// Units of `bytes` bytes.
-fn all_room(bytes: u64) -> u32 {
+fn units_of(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT).clamp(1, u64::from(u32::MAX >> 4))).unwrap_or(u32::MAX >> 4)
 }
 
@@ -446,14 +453,14 @@ impl Drop for JoinGuard {
 
 impl PersistFuture {
     /// Blocks until the answer is there. Not for threads of an asynchronous runtime.
-    pub fn wait(self) -> Result<Placed> {
+    pub fn wait(self) -> Result<SetLocation> {
         self.answer.blocking_recv().unwrap_or_else(|_| Err(no_answer()))
     }
 }
 
 impl PersistFuture {
     /// The answer, if it is there; to be asked no more then.
-    pub fn try_take(&mut self) -> Option<Result<Placed>> {
+    pub fn try_take(&mut self) -> Option<Result<SetLocation>> {
         match self.answer.try_recv() {
             Ok(answer) => Some(answer),
             Err(oneshot::error::TryRecvError::Empty) => None,
@@ -469,7 +476,7 @@ fn no_answer() -> Error {
 }
 
 impl Future for PersistFuture {
-    type Output = Result<Placed>;
+    type Output = Result<SetLocation>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.answer).poll(cx).map(|answer| answer.unwrap_or_else(|_| Err(no_answer())))

@@ -1,14 +1,14 @@
 //! One batch of change sets becomes one log object.
 //!
 //! Owns: the object's layout around its sets, the order "store's acknowledgement, then answers", and the local copy.
-//! Does not own: when a batch goes (`batch`), attempts, also those beside a slow one (`store`), the encoding of a set (`format`).
+//! Does not own: when a batch is uploaded (`batch`), attempts, also those beside a slow one (`store`), the encoding of a set (`format`).
 
-use super::entry::{Entry, Placed};
+use super::entry::{Entry, SetLocation};
 use super::{Shared, closed_error};
 use crate::error::Result;
 use crate::format::{EncodedSet, crc32c, crc32c_joined, file_footer, file_header};
 use crate::model::ObjectRef;
-use crate::store::Sealed;
+use crate::store::ChecksummedBytes;
 use crate::store::transfer::blocking;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -18,16 +18,16 @@ const ENCODED_HERE: u64 = 128 << 10;
 
 /// A log object before it is written.
 struct Layout {
-    object: Sealed,
+    object: ChecksummedBytes,
     /// Offset of each set.
     offsets: Vec<u64>,
 }
 
-/// Encodes what is not encoded. A set that cannot be is told so; the others go on.
+/// Encodes the sets that are not encoded. A set that cannot be encoded fails; the others continue.
 fn encode_all(batch: Vec<Entry>) -> Vec<Entry> {
     let mut encoded = Vec::with_capacity(batch.len());
     for mut entry in batch {
-        match entry.parcel.encode() {
+        match entry.pending.encode() {
             Ok(()) => encoded.push(entry),
             Err(error) => entry.fail(error),
         }
@@ -43,7 +43,7 @@ fn lay_out(batch: &[Entry]) -> Result<Layout> {
     let mut offsets = Vec::with_capacity(batch.len());
     let mut sets = Vec::with_capacity(batch.len());
     for entry in batch {
-        let set = entry.parcel.set()?;
+        let set = entry.pending.set()?;
         crc = crc32c_joined(crc, set.crc, set.length);
         parts.extend(set.parts.iter().cloned());
         offsets.push(at);
@@ -54,7 +54,7 @@ fn lay_out(batch: &[Entry]) -> Result<Layout> {
     crc = crc32c_joined(crc, crc32c(&footer), footer.len() as u64);
     let size = at + footer.len() as u64;
     parts.push(footer);
-    Ok(Layout { object: Sealed { parts, size, crc }, offsets })
+    Ok(Layout { object: ChecksummedBytes { parts, size, crc }, offsets })
 }
 
 /// Uploads a batch and answers each of its sets.
@@ -66,9 +66,9 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
         _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
         slot = shared.slots.acquire() => slot.map_err(|_| closed_error()),
     };
-    // Sets that nobody waits for any more need no upload.
+    // Sets without a receiver need no upload.
     let mut batch: Vec<Entry> = batch.into_iter().filter(|entry| !entry.answer.is_gone()).collect();
-    let raw: u64 = batch.iter().filter(|entry| !entry.parcel.is_encoded()).map(|entry| entry.bytes).sum();
+    let raw: u64 = batch.iter().filter(|entry| !entry.pending.is_encoded()).map(|entry| entry.bytes).sum();
     if slot.is_ok() && raw > 0 {
         batch = if raw < ENCODED_HERE { encode_all(batch) } else { blocking(move || encode_all(batch)).await };
     }
@@ -111,18 +111,18 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
     for (entry, offset) in batch.into_iter().zip(layout.offsets) {
         let waited = now.saturating_sub(entry.since).as_micros();
         shared.metrics.persist_micros.add(u64::try_from(waited).unwrap_or(u64::MAX));
-        let Ok(&EncodedSet { length, head, mark, records, .. }) = entry.parcel.set() else { continue };
-        in_flight.push(entry.succeed(Placed { object: object.clone(), offset, length, head, mark, records }));
+        let Ok(&EncodedSet { length, head, mark, records, .. }) = entry.pending.set() else { continue };
+        in_flight.push(entry.succeed(SetLocation { object: object.clone(), offset, length, head, mark, records }));
     }
-    // After the answers: a slow or full disk delays nobody. The bytes count as in flight until they are gone.
-    if let Some(twin) = shared.twin.clone() {
-        let keep = tokio::task::spawn_blocking(move || twin.keep(&object, &layout.object.parts));
+    // After the answers: a slow or full disk delays no receiver. The bytes count as in flight until they are freed.
+    if let Some(local_copies) = shared.local_copies.clone() {
+        let keep = tokio::task::spawn_blocking(move || local_copies.keep(&object, &layout.object.parts));
         let _ = keep.await;
     }
     drop(in_flight);
 }
 
-async fn put(shared: &Shared, object: Sealed, losers_end: &watch::Receiver<bool>) -> Result<ObjectRef> {
+async fn put(shared: &Shared, object: ChecksummedBytes, losers_end: &watch::Receiver<bool>) -> Result<ObjectRef> {
     shared.failpoints.hit("write.before-upload")?;
     let object = shared.store.put_log(object, losers_end).await?;
     shared.failpoints.hit("write.after-upload")?;

@@ -1,7 +1,7 @@
 //! Tests of the changelog writer: when batches go, what a failure touches, and that every wait ends. Virtual time.
 
 use super::*;
-use crate::budget::Part;
+use crate::budget::MemoryUser;
 use crate::clock::ManualClock;
 use crate::config::Compression;
 use crate::error::ErrorKind;
@@ -22,7 +22,7 @@ pub(super) struct Fixture {
     failpoints: SharedFailpoints,
 }
 
-fn fixture_with(pairs: &[(&str, &str)], twin: Option<Arc<dyn LocalTwin>>) -> Fixture {
+fn fixture_with(pairs: &[(&str, &str)], local_copies: Option<Arc<dyn LocalCopies>>) -> Fixture {
     let options = Options::from_map(&pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()).unwrap();
     let inner = FaultStore::in_memory();
     let (metrics, failpoints) = (SharedMetrics::default(), Failpoints::none());
@@ -41,7 +41,7 @@ fn fixture_with(pairs: &[(&str, &str)], twin: Option<Arc<dyn LocalTwin>>) -> Fix
         ManualClock::at(0),
         Arc::clone(&metrics),
         Arc::clone(&failpoints),
-        twin,
+        local_copies,
     );
     Fixture { writer, store, inner, metrics, failpoints }
 }
@@ -95,7 +95,7 @@ async fn x18_sets_of_open_sessions_share_one_object() {
     for future in futures {
         segments.push(future.await.unwrap());
     }
-    assert_eq!(start.elapsed(), Duration::ZERO, "nobody could join any more: no wait");
+    assert_eq!(start.elapsed(), Duration::ZERO, "no session could join any more: no wait");
     assert_eq!((f.puts(), f.metrics.log_objects.get(), f.metrics.change_sets.get()), (1, 1, 3));
 
     let bytes = f.store.get(&segments[0].object).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_wave_of_tasks_is_one_object_though_its_sessions_never_meet() {
     assert_eq!(start.elapsed(), Duration::from_millis(60) + PEER_WAIT);
     submit(14).await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_millis(60) + PEER_WAIT);
-    // A second execution of a batch waits for nobody.
+    // A second execution of a batch does not wait.
     submit(14).await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_millis(60) + PEER_WAIT);
 }
@@ -278,7 +278,7 @@ async fn b09_p7_bytes_in_flight_are_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_room_does_not_wait_for_company() {
-    // A set that waits for company holds the room that the next one needs: it must go at once.
+    // A set that waits for others holds the permit that the next one needs: it must be uploaded at once.
     let f = fixture(&[("max_in_flight", "2KiB"), ("persist_size_threshold", "2KiB"), ("persist_delay", "1h")]);
     let open = f.writer.join();
     let start = Instant::now();
@@ -300,13 +300,13 @@ async fn p7_bytes_in_flight_are_a_quarter_of_the_memory_budget_at_most() {
     let submit = |bytes: usize| writer.submit(writer.join(), encoded(Bytes::from(vec![7; bytes]), 1), BatchId(3));
     let (first, second) = (submit(1500), submit(1500));
     tokio::task::yield_now().await;
-    let set = budget.used_by(Part::Log);
-    assert!((1500..=2048).contains(&set), "{set}: one of the two has room");
+    let set = budget.used_by(MemoryUser::Log);
+    assert!((1500..=2048).contains(&set), "{set}: one of the two has a permit");
     assert!(first.await.is_err());
     drop(second);
     inner.heal();
     submit(1500).await.unwrap();
-    // More than all the room: alone, then.
+    // Larger than the limit: uploaded alone.
     submit(5000).await.unwrap();
     assert_eq!(budget.used(), 0);
     inner.always(Operation::Put, Fault::Hang);
@@ -372,9 +372,9 @@ async fn failpoints_stand_before_and_after_the_acknowledgement() {
     }
 }
 
-struct Twin(Mutex<Vec<(ObjectRef, u64)>>);
+struct KeptCopies(Mutex<Vec<(ObjectRef, u64)>>);
 
-impl LocalTwin for Twin {
+impl LocalCopies for KeptCopies {
     fn keep(&self, object: &ObjectRef, parts: &[Bytes]) {
         self.0.lock().push((object.clone(), parts.iter().map(|p| p.len() as u64).sum()));
         panic!("the local disk is broken");
@@ -387,13 +387,13 @@ impl LocalTwin for Twin {
 
 #[tokio::test]
 async fn a07_x07_the_local_copy_never_harms() {
-    let twin = Arc::new(Twin(Mutex::default()));
-    let f = fixture_with(&[], Some(Arc::clone(&twin) as _));
+    let local_copies = Arc::new(KeptCopies(Mutex::default()));
+    let f = fixture_with(&[], Some(Arc::clone(&local_copies) as _));
     let segment = f.submit(f.writer.join(), 10).await.unwrap();
     while f.metrics.in_flight_bytes.get() > 0 {
         tokio::task::yield_now().await;
     }
-    let kept = twin.0.lock().clone();
+    let kept = local_copies.0.lock().clone();
     assert_eq!(kept, vec![(segment.object.clone(), segment.object.size)]);
     f.submit(f.writer.join(), 10).await.unwrap();
 }
@@ -450,7 +450,7 @@ fn a_set_alone_is_on_a_local_disk_when_the_call_returns() {
     let runtime = crate::store::start_io_threads().unwrap();
     let clock = ManualClock::at(0);
     let writer = LogWriter::new(store.clone(), &options, runtime.handle().clone(), clock, metrics, failpoints, None);
-    // Somebody else has a session open: a set that waits for company would wait for it.
+    // Another session is open: a set that waits for others would wait for it.
     let open = writer.join();
     let (set, bytes) = change_set(1);
     let mut future = writer.submit_alone(encoded(bytes, 3), BatchId(9));

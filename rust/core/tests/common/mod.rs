@@ -15,7 +15,7 @@ use fastchangelog_core::failpoint::Failpoints;
 use fastchangelog_core::format::{decode_manifest, decode_segment_index};
 use fastchangelog_core::metrics::Metrics;
 use fastchangelog_core::model::{BatchId, SavepointOrigin, ShardHandle};
-use fastchangelog_core::shard::savepoint::{Progress, SavepointForm};
+use fastchangelog_core::shard::savepoint::{SavepointForm, SavepointProgress};
 use fastchangelog_core::shard::{Rescaler, Sources};
 use fastchangelog_core::state::aggregate::AggSpec;
 use fastchangelog_core::state::rocks::SharedResources;
@@ -182,7 +182,7 @@ impl World {
         let origin = SavepointOrigin { query_id: "query".into(), name: "default".into(), batch, taken_millis: 1 };
         let scratch = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let progress = Progress::default();
+        let progress = SavepointProgress::default();
         let target = open(to);
         runtime.block_on(rescaler.take_savepoint(&sources, form, origin, &target, scratch.path(), &progress)).unwrap();
     }

@@ -1,10 +1,10 @@
-//! Bytes of somebody who knows the formats, and what reading them costs.
+//! Forged bytes in valid formats, and the cost of reading them.
 //!
 //! Owns: checksums made right again after bytes were changed, sets around a block of any bytes, and an allocator that
 //! counts. Shared by the tests of damage, the replay of the fuzzers' inputs and the fuzzers (`rust/fuzz`).
 //! Does not own: what must hold of the decoders. Written by `docs/format.md`, not with the encoders.
 
-#![allow(dead_code, reason = "each of those who share it uses a part")]
+#![allow(dead_code, reason = "each test that shares it uses a part")]
 
 use fastchangelog_core::format::{FILE_HEADER_LEN, INDEX_ENTRY_LEN, SET_HEADER_LEN, crc32c};
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -114,7 +114,7 @@ impl Bucket {
         self.segments(handle).into_iter().map(|segment| segment.version).chain(base).collect()
     }
 
-    /// One sweep; `since`: when the batch under way began.
+    /// One sweep; `since`: when the batch in progress began.
     pub fn sweep(&self, retained: &[ShardHandle], since: Option<u64>) {
         let (listed, now, grace) = (self.listed(), self.clock.now_millis(), GRACE * 60_000);
         let mut kept: BTreeSet<String> =

@@ -34,7 +34,7 @@ const ROUNDS_AFTER_FAILURES: usize = 5;
 struct Server {
     local: tempfile::TempDir,
     engine: Arc<Engine>,
-    /// Materializations under way, by shard; true when the long part is over.
+    /// Materializations in progress, by shard; true when the long part is over.
     runs: BTreeMap<String, (MaterializeRun, bool)>,
     /// Something was done to it that makes attempts fail.
     shaky: bool,

@@ -24,18 +24,18 @@ use tokio::task::JoinHandle;
 const FLUSH_CHUNK: usize = 100_000;
 /// Entries of one run out of a native savepoint.
 const RUN: usize = 65_536;
-/// Batches of a native savepoint that wait for the one who takes them.
+/// Batches of a native savepoint that wait for their consumer.
 const AHEAD: usize = 2;
 
 /// What the bytes of the entries mean.
-pub enum Columns {
+pub enum ExportColumns {
     /// Keys and rows of a query's aggregates. Strings are exported in their binary form: they need not be UTF-8.
     Aggregates(Arc<AggPlan>),
     /// Keys and values of one state of a program.
     Values(StateId, Box<TypedEntries>),
 }
 
-impl Columns {
+impl ExportColumns {
     fn batch(&self, set: &ChangeSet) -> Result<Option<RecordBatch>> {
         match self {
             Self::Aggregates(plan) => {
@@ -64,21 +64,21 @@ impl Columns {
 pub struct Export {
     from: Rescaler,
     scratch: PathBuf,
-    columns: Arc<Columns>,
+    columns: Arc<ExportColumns>,
     /// Parts, or shards, that are still to come; the last comes next.
     left: Vec<usize>,
     savepoint: Savepoint,
     walk: Option<Walk>,
 }
 
-/// The walk through a shard, on a thread of its own. It ends early when nobody takes its batches any more.
+/// The scan of a shard, on a thread of its own. It ends early when its consumer is dropped.
 struct Walk {
     batches: mpsc::Receiver<RecordBatch>,
     end: JoinHandle<Result<()>>,
 }
 
 impl Walk {
-    fn start(state: RangeState, columns: Arc<Columns>) -> Self {
+    fn start(state: RangeState, columns: Arc<ExportColumns>) -> Self {
         let (sender, batches) = mpsc::channel(AHEAD);
         let work = move || {
             let mut keyed = state.keyed;
@@ -101,7 +101,7 @@ impl Walk {
 
 impl Export {
     /// Reads the manifest in the folder of `from`. `scratch` is an empty local folder.
-    pub async fn begin(from: Rescaler, columns: Columns, scratch: &Path) -> Result<Self> {
+    pub async fn begin(from: Rescaler, columns: ExportColumns, scratch: &Path) -> Result<Self> {
         let savepoint = read_savepoint(&from.store).await?;
         let pieces = match &savepoint.content {
             SavepointContent::Canonical(parts) => parts.len(),
@@ -153,7 +153,7 @@ impl Export {
     }
 }
 
-fn walk(keyed: &mut KeyedState, columns: &Columns, out: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<()> {
+fn walk(keyed: &mut KeyedState, columns: &ExportColumns, out: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<()> {
     keyed.begin_flush();
     while keyed.flush_dirty(FLUSH_CHUNK)? {}
     let mut run = ChangeSet::default();

@@ -12,10 +12,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{decode_file, decode_savepoint, decode_set_range};
 use crate::model::handle::HASH_ID;
 use crate::model::{KeyGroupRange, Op, Savepoint, SavepointContent, SavepointPart};
-use crate::shard::rescale::{Folder, RangeState, Rescaler};
+use crate::shard::rescale::{RangeState, Rescaler, ScratchFolder};
 use crate::shard::sources::Sources;
+use crate::state::group_range::{IngestTable, write_table};
 use crate::state::keyed::KeyedState;
-use crate::state::part::{Table, write_table};
 use crate::store::transfer::blocking;
 use crate::store::{SAVEPOINT, Store};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -73,16 +73,16 @@ impl Rescaler {
         user: mpsc::Sender<()>,
     ) -> Result<RangeState> {
         let start = Instant::now();
-        let folder = Folder::create(dir.to_owned(), None, user.clone())?;
+        let folder = ScratchFolder::create(dir.to_owned(), None, user.clone())?;
         let mut beside = dir.as_os_str().to_owned();
         beside.push(".parts");
-        let beside = Folder::create(beside.into(), None, user)?;
+        let beside = ScratchFolder::create(beside.into(), None, user)?;
         let touches = |p: &&SavepointPart| p.key_groups.start < target.end && target.start < p.key_groups.end;
         let wanted: Vec<_> = parts.iter().filter(touches).collect();
         let fetched: u64 = wanted.iter().map(|part| part.object.size).sum();
         let tables: Vec<_> = wanted.iter().enumerate().map(|(i, part)| self.table(i, part, target, &beside)).collect();
-        let tables: Vec<Option<Table>> = stream::iter(tables).buffered(PARALLEL_PARTS).try_collect().await?;
-        let tables: Vec<Table> = tables.into_iter().flatten().collect();
+        let tables: Vec<Option<IngestTable>> = stream::iter(tables).buffered(PARALLEL_PARTS).try_collect().await?;
+        let tables: Vec<IngestTable> = tables.into_iter().flatten().collect();
         for (one, next) in tables.iter().zip(tables.iter().skip(1)) {
             if one.last >= next.first {
                 let name = format!("{}/{SAVEPOINT}", self.store.uri());
@@ -111,8 +111,8 @@ impl Rescaler {
         i: usize,
         part: &SavepointPart,
         target: KeyGroupRange,
-        folder: &Arc<Folder>,
-    ) -> Result<Option<Table>> {
+        folder: &Arc<ScratchFolder>,
+    ) -> Result<Option<IngestTable>> {
         let bytes = self.store.get(&part.object).await?;
         let name = format!("{}/{}", self.store.uri(), part.object.name);
         let (shared, folder, part) = (self.resources.clone(), Arc::clone(folder), part.clone());

@@ -19,9 +19,9 @@ mod take;
 mod target;
 mod verify;
 
-pub use export::{Columns, Export};
+pub use export::{Export, ExportColumns};
 pub use load::read_savepoint;
-pub use progress::{Progress, attended, attended_to_the_end};
+pub use progress::{SavepointProgress, attended, attended_to_the_end};
 pub use take::SavepointForm;
 pub use verify::{Damage, check_objects, check_savepoint};
 

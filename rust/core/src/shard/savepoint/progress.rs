@@ -1,6 +1,6 @@
 //! How far a long piece of work is.
 //!
-//! Owns: two counters that whoever shows them reads at any time, asking now and then whether to go on, and the word that
+//! Owns: two counters that any thread may read, the periodic check whether to continue, and the word that
 //! it shall not.
 //! Does not own: showing them.
 
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(100);
 
-/// `work`, unless `tick`, which is called now and then, ends it with an error.
+/// `work`, unless `tick`, which is called periodically, ends it with an error.
 pub async fn attended<T>(work: impl Future<Output = Result<T>>, tick: impl Fn() -> Result<()>) -> Result<T> {
     let mut work = pin!(work);
     loop {
@@ -27,7 +27,7 @@ pub async fn attended<T>(work: impl Future<Output = Result<T>>, tick: impl Fn() 
 /// As [`attended`], for work that undoes itself: it is told to give up by `progress`, and has the time that this takes.
 pub async fn attended_to_the_end<T>(
     work: impl Future<Output = Result<T>>,
-    progress: &Progress,
+    progress: &SavepointProgress,
     tick: impl Fn() -> Result<()>,
 ) -> Result<T> {
     let mut work = pin!(work);
@@ -45,13 +45,13 @@ pub async fn attended_to_the_end<T>(
 
 /// Bytes that are done, of how many.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct SavepointProgress {
     done: AtomicU64,
     total: AtomicU64,
     given_up: watch::Sender<bool>,
 }
 
-impl Progress {
+impl SavepointProgress {
     /// Bytes done, and all bytes as far as that is known; done may be a little more.
     pub fn get(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))

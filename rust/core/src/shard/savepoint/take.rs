@@ -5,7 +5,7 @@
 //! back from it (`target`).
 //!
 //! Steps:
-//! 1. the target is writable, empty, and nobody else's;
+//! 1. the target is writable, empty, and claimed by this savepoint only;
 //! 2. canonical: shard by shard, its state is made in a local folder, walked in order, and cut into parts; a part is
 //!    uploaded while the next is cut. Native: all objects that the handles reach are copied, by the store itself where it
 //!    can, else byte for byte;
@@ -16,7 +16,7 @@
 //! 2. the source is only read, and nothing that runs is held up;
 //! 3. memory: two parts, or the parts of [`PARALLEL_COPIES`] transfers; local disk: one shard, or as many files.
 
-use super::progress::Progress;
+use super::progress::SavepointProgress;
 use super::target::Target;
 use crate::config::Compression;
 use crate::error::{Error, Result};
@@ -69,7 +69,7 @@ impl Rescaler {
         origin: SavepointOrigin,
         target: &Store,
         scratch: &Path,
-        progress: &Progress,
+        progress: &SavepointProgress,
     ) -> Result<Savepoint> {
         // 1. a place for it
         let there = |e: Error| e.context(format!("cannot write a savepoint to {}", target.uri()));
@@ -91,7 +91,7 @@ impl Rescaler {
         origin: SavepointOrigin,
         target: &Target<'_>,
         scratch: &Path,
-        progress: &Progress,
+        progress: &SavepointProgress,
     ) -> Result<Savepoint> {
         self.failpoints.hit("savepoint.begin")?;
         // 2. the state
@@ -142,7 +142,7 @@ impl Rescaler {
         sources: &Sources,
         target: &Target<'_>,
         scratch: &Path,
-        progress: &Progress,
+        progress: &SavepointProgress,
     ) -> Result<Vec<SavepointPart>> {
         progress.expect(sources.handles().iter().map(|h| h.state_bytes).sum());
         let mut parts = Vec::new();
@@ -154,9 +154,9 @@ impl Rescaler {
             // Owns the receiver: when a put fails, the other side notices and ends.
             let sending = async {
                 let mut receiver = std::mem::replace(&mut receiver, mpsc::channel(1).1);
-                while let Some(draft) = receiver.recv().await {
+                while let Some(builder) = receiver.recv().await {
                     self.failpoints.hit("savepoint.part")?;
-                    let Cut { bytes, key_groups, entries, size } = draft;
+                    let Cut { bytes, key_groups, entries, size } = builder;
                     let object = target.put(&part_name(parts.len()), bytes).await?;
                     parts.push(SavepointPart { object, key_groups, entries, bytes: size });
                     progress.add(size);
@@ -189,13 +189,13 @@ impl Rescaler {
         Ok(found.into_values().collect())
     }
 
-    /// Copies all of `objects`. After a failure those under way come to their end, and the first error is returned.
+    /// Copies all of `objects`. After a failure those in progress come to their end, and the first error is returned.
     async fn copy(
         &self,
         objects: &[ObjectRef],
         target: &Target<'_>,
         scratch: &Path,
-        progress: &Progress,
+        progress: &SavepointProgress,
     ) -> Result<()> {
         progress.expect(objects.iter().map(|object| object.size).sum());
         let copies: Vec<_> =
@@ -214,7 +214,7 @@ impl Rescaler {
         object: &ObjectRef,
         target: &Target<'_>,
         scratch: &Path,
-        progress: &Progress,
+        progress: &SavepointProgress,
     ) -> Result<()> {
         let name = &object.name;
         let copy = async |to: &Store| {
@@ -263,21 +263,21 @@ fn walk(keyed: &mut KeyedState, to: &mpsc::Sender<Cut>) -> Result<()> {
     let send = |cut: Cut| to.blocking_send(cut).map_err(|_| Error::closed("the savepoint was given up"));
     keyed.begin_flush();
     while keyed.flush_dirty(FLUSH_CHUNK)? {}
-    let mut draft = Draft::new();
+    let mut builder = PartBuilder::new();
     keyed.for_each_in_order(&mut |change| {
-        if draft.ends_before(change.key_group.0) {
-            send(std::mem::replace(&mut draft, Draft::new()).seal()?)?;
+        if builder.ends_before(change.key_group.0) {
+            send(std::mem::replace(&mut builder, PartBuilder::new()).seal()?)?;
         }
-        draft.push(change)
+        builder.push(change)
     })?;
-    if draft.entries > 0 {
-        send(draft.seal()?)?;
+    if builder.entries > 0 {
+        send(builder.seal()?)?;
     }
     Ok(())
 }
 
-/// A part in the making: a log object whose sets are in order.
-struct Draft {
+/// A part that is being built: a log object whose sets are in order.
+struct PartBuilder {
     bytes: Vec<Bytes>,
     crc: Crc,
     at: u64,
@@ -288,7 +288,7 @@ struct Draft {
     size: u64,
 }
 
-impl Draft {
+impl PartBuilder {
     fn new() -> Self {
         let header = file_header();
         let mut crc = Crc::new();

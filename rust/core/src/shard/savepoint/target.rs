@@ -5,10 +5,10 @@
 //!
 //! Invariants:
 //! 1. the folder was empty, and is this savepoint's from [`Target::claim`] on: another one is refused;
-//! 2. what is taken back is what this savepoint wrote; no write of it is under way then, unless it did not end in time;
-//! 3. after a failure, or when the savepoint is given up, no write begins.
+//! 2. what is taken back is what this savepoint wrote; no write of it is in progress then, unless it did not end in time;
+//! 3. after a failure, or when the savepoint is abandoned, no write begins.
 
-use super::progress::Progress;
+use super::progress::SavepointProgress;
 use crate::error::{Error, Result};
 use crate::model::{InstanceId, ObjectRef};
 use crate::store::{SAVEPOINT, SAVEPOINT_CLAIM, Store};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long writes under way may go on when the savepoint is given up, and how long taking it back may last.
+/// How long writes in progress may go on when the savepoint is abandoned, and how long taking it back may last.
 const ENDING: Duration = Duration::from_secs(10);
 /// Objects removed at the same time.
 const PARALLEL: usize = 8;
@@ -29,13 +29,13 @@ const CLAIMED: &str = "a savepoint is being written to it, or was not finished a
 /// The folder of a savepoint that is not finished.
 pub(super) struct Target<'a> {
     store: &'a Store,
-    progress: &'a Progress,
+    progress: &'a SavepointProgress,
     written: Mutex<Vec<String>>,
     failed: AtomicBool,
     under_way: watch::Sender<usize>,
 }
 
-/// A write under way.
+/// A write in progress.
 struct Writing<'a>(&'a watch::Sender<usize>);
 
 impl Drop for Writing<'_> {
@@ -45,8 +45,8 @@ impl Drop for Writing<'_> {
 }
 
 impl<'a> Target<'a> {
-    /// [`Target::claim`], unless the savepoint is given up and this does not end soon.
-    pub(super) async fn claim_in_time(store: &'a Store, progress: &'a Progress) -> Result<Self> {
+    /// [`Target::claim`], unless the savepoint is abandoned and this does not end soon.
+    pub(super) async fn claim_in_time(store: &'a Store, progress: &'a SavepointProgress) -> Result<Self> {
         let given_up = async {
             progress.given_up().await;
             tokio::time::sleep(ENDING).await;
@@ -59,8 +59,8 @@ impl<'a> Target<'a> {
     }
 
     /// Takes the empty folder `store` for one savepoint.
-    async fn claim(store: &'a Store, progress: &'a Progress) -> Result<Self> {
-        // Looked at first, so that nothing is written to a folder of somebody else.
+    async fn claim(store: &'a Store, progress: &'a SavepointProgress) -> Result<Self> {
+        // Checked first, so that nothing is written to a folder of another owner.
         empty(store, false).await?;
         store.check().await?;
         let random = Bytes::from(InstanceId::random().to_string());
@@ -88,7 +88,7 @@ impl<'a> Target<'a> {
         self.store.uri()
     }
 
-    /// Writes one object: `write` is not begun after a failure or when the savepoint is given up.
+    /// Writes one object: `write` is not begun after a failure or when the savepoint is abandoned.
     pub(super) async fn write<T>(&self, name: &str, write: impl AsyncFnOnce(&Store) -> Result<T>) -> Result<T> {
         if self.failed.load(Ordering::Relaxed) || self.progress.is_given_up() {
             return Err(given_up());
@@ -106,7 +106,7 @@ impl<'a> Target<'a> {
         self.write(name, async |store: &Store| store.put_new(name, parts).await).await
     }
 
-    /// Runs `fill`. When the savepoint is given up, writes under way come to their end, and nothing else does: a write that
+    /// Runs `fill`. When the savepoint is abandoned, writes in progress come to their end, and nothing else does: a write that
     /// is cut off may arrive after it was taken back.
     pub(super) async fn until_given_up<T>(&self, fill: impl Future<Output = Result<T>>) -> Result<T> {
         let given_up = async {

@@ -38,7 +38,8 @@ fn folder(path: &Path) -> Store {
 async fn take(world: &mut World, sources: &Sources, form: SavepointForm, to: &Store) -> Result<Savepoint> {
     let scratch = world.fresh();
     std::fs::create_dir(&scratch).unwrap();
-    let taken = world.rescaler.take_savepoint(sources, form, origin(), to, &scratch, &Progress::default()).await;
+    let taken =
+        world.rescaler.take_savepoint(sources, form, origin(), to, &scratch, &SavepointProgress::default()).await;
     let left: Vec<_> = std::fs::read_dir(&scratch).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
     std::fs::remove_dir(&scratch).unwrap();
@@ -101,7 +102,8 @@ async fn e05_e09_y15_both_forms_moved_give_the_state_back_at_any_number_of_shard
                 load_all(&mut world, &moved, m, &format!("{form:?}: {n} to {m} of {groups} groups")).await;
             }
             let scratch = tempfile::tempdir().unwrap();
-            let checked = check_savepoint(&at(&world, &moved), scratch.path(), &Progress::default()).await.unwrap();
+            let checked =
+                check_savepoint(&at(&world, &moved), scratch.path(), &SavepointProgress::default()).await.unwrap();
             assert_eq!(checked, (taken, Vec::new()));
         }
     }
@@ -170,13 +172,13 @@ async fn a_missing_or_changed_file_is_named_with_its_remedy() {
                 }
                 let from = at(world, &folder(&damaged));
                 let scratch = tempfile::tempdir().unwrap();
-                let (_, found) = check_savepoint(&from, scratch.path(), &Progress::default()).await.unwrap();
+                let (_, found) = check_savepoint(&from, scratch.path(), &SavepointProgress::default()).await.unwrap();
                 assert_eq!(found.iter().map(|d| &*d.object).collect::<Vec<_>>(), [&*object.name], "{change}");
                 let dir = world.fresh();
                 let before = world.files();
                 let error = match from.load_savepoint(&taken, all, &dir).await {
                     Err(error) => error,
-                    // The bytes between what handles name in a log object are read by nobody.
+                    // The bytes between the segments that handles name in a log object are never read.
                     Ok(state) => {
                         assert!(form == SavepointForm::Native && change == "flipped", "{change} {}", object.name);
                         world.check(&state, all, "an unused byte differs");
@@ -218,7 +220,7 @@ async fn p9_parts_that_lie_are_damage_not_data() {
         lie(parts);
         store.put_overwrite(SAVEPOINT, encode_savepoint(&told)).await.unwrap();
         let scratch = tempfile::tempdir().unwrap();
-        match check_savepoint(&at(world, &store), scratch.path(), &Progress::default()).await {
+        match check_savepoint(&at(world, &store), scratch.path(), &SavepointProgress::default()).await {
             Ok((_, found)) => assert_eq!(found.len(), 1, "{found:?}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
         }
@@ -267,7 +269,7 @@ async fn y01_y04_one_that_is_given_up_takes_back_what_it_wrote_and_the_next_one_
             let faults = FaultStore::in_memory();
             let target = faulty(&faults);
             faults.always(Operation::Put, Fault::Delay(Duration::from_millis(250)));
-            let (heard, progress, scratch) = (AtomicUsize::new(0), Progress::default(), world.fresh());
+            let (heard, progress, scratch) = (AtomicUsize::new(0), SavepointProgress::default(), world.fresh());
             std::fs::create_dir(&scratch).unwrap();
             let tick = || match heard.fetch_add(1, Ordering::Relaxed) {
                 tick if tick >= ticks => Err(Error::closed("Ctrl-C")),
@@ -286,7 +288,8 @@ async fn y01_y04_one_that_is_given_up_takes_back_what_it_wrote_and_the_next_one_
                 // Given up when all was written: whole.
                 let scratch = world.fresh();
                 std::fs::create_dir(&scratch).unwrap();
-                let found = check_savepoint(&at(world, &target), &scratch, &Progress::default()).await.unwrap();
+                let found =
+                    check_savepoint(&at(world, &target), &scratch, &SavepointProgress::default()).await.unwrap();
                 assert_eq!(found.1, []);
                 continue;
             }
@@ -303,7 +306,7 @@ async fn a_folder_is_one_savepoints_alone() {
     for form in FORMS {
         let target = faulty(&FaultStore::in_memory());
         let scratch = [world.fresh(), world.fresh()];
-        let progress = [Progress::default(), Progress::default()];
+        let progress = [SavepointProgress::default(), SavepointProgress::default()];
         scratch.iter().for_each(|scratch| std::fs::create_dir(scratch).unwrap());
         let taking =
             |i: usize| world.rescaler.take_savepoint(&sources, form, origin(), &target, &scratch[i], &progress[i]);
@@ -315,11 +318,11 @@ async fn a_folder_is_one_savepoints_alone() {
         assert!(error.message().contains("not empty") && error.message().contains("new folder"), "{error}");
         let scratch = world.fresh();
         std::fs::create_dir(&scratch).unwrap();
-        let found = check_savepoint(&at(world, &target), &scratch, &Progress::default()).await.unwrap();
+        let found = check_savepoint(&at(world, &target), &scratch, &SavepointProgress::default()).await.unwrap();
         assert_eq!(found.1, [], "the other one's is whole");
         let error = take(world, &sources, form, &target).await.unwrap_err();
         assert!(error.message().contains("it has a savepoint"), "{error}");
-        // Killed: nobody took anything back.
+        // Killed: nothing was cleaned up.
         target.delete(SAVEPOINT).await.unwrap();
         target.put_overwrite(SAVEPOINT_CLAIM, "x".into()).await.unwrap();
         let error = take(world, &sources, form, &target).await.unwrap_err();
@@ -358,7 +361,7 @@ async fn a_savepoint_has_a_folder_of_its_own_and_its_sources_are_whole() {
         assert!(error.message().contains("`mine`") && error.message().contains("new folder"), "{error}");
     }
     assert_eq!(std::fs::read(disk.path().join("mine")).unwrap(), b"x");
-    // Somebody deletes an object that a handle names.
+    // An object that a handle names is deleted.
     let lost = world.rescaler.objects_of(sources.handles()).await.unwrap().swap_remove(0);
     world.rescaler.store.delete(&lost.name).await.unwrap();
     for form in FORMS {

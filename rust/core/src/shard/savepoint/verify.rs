@@ -6,7 +6,7 @@
 //! files are what the manifest says: parts in order and counted, or all that the handles reach.
 
 use super::load::{read_savepoint, said};
-use super::progress::Progress;
+use super::progress::SavepointProgress;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Crc;
 use crate::model::{KeyGroupRange, ObjectRef, Savepoint, SavepointContent};
@@ -30,7 +30,7 @@ pub struct Damage {
 }
 
 /// Reads all of `objects`; gives what is missing or differs. Other errors end it.
-pub async fn check_objects(store: &Store, objects: &[ObjectRef], progress: &Progress) -> Result<Vec<Damage>> {
+pub async fn check_objects(store: &Store, objects: &[ObjectRef], progress: &SavepointProgress) -> Result<Vec<Damage>> {
     progress.expect(objects.iter().map(|object| object.size).sum());
     let checks: Vec<_> = objects.iter().map(|object| check(store, object, progress)).collect();
     let mut damages = Vec::new();
@@ -41,7 +41,7 @@ pub async fn check_objects(store: &Store, objects: &[ObjectRef], progress: &Prog
     Ok(damages)
 }
 
-async fn check(store: &Store, object: &ObjectRef, progress: &Progress) -> Result<Option<Damage>> {
+async fn check(store: &Store, object: &ObjectRef, progress: &SavepointProgress) -> Result<Option<Damage>> {
     let checked = read_all(store, object, progress).await;
     damage(&object.name, checked)
 }
@@ -56,7 +56,7 @@ fn damage(object: &str, checked: Result<()>) -> Result<Option<Damage>> {
     }
 }
 
-async fn read_all(store: &Store, object: &ObjectRef, progress: &Progress) -> Result<()> {
+async fn read_all(store: &Store, object: &ObjectRef, progress: &SavepointProgress) -> Result<()> {
     if object.size <= CHUNK {
         store.get(object).await?;
         progress.add(object.size);
@@ -80,7 +80,7 @@ async fn read_all(store: &Store, object: &ObjectRef, progress: &Progress) -> Res
 pub async fn check_savepoint(
     rescaler: &Rescaler,
     scratch: &Path,
-    progress: &Progress,
+    progress: &SavepointProgress,
 ) -> Result<(Savepoint, Vec<Damage>)> {
     let savepoint = read_savepoint(&rescaler.store).await?;
     let objects: Vec<ObjectRef> = savepoint.objects().into_iter().cloned().collect();

@@ -1,9 +1,9 @@
-//! A table of partial rows, the base state, and what differs afterwards.
+//! Combines a table of partial rows with the base state and collects the differences.
 //!
 //! Owns: combining the groups of a table with the rows of the base, and the change set of what has changed.
-//! Does not own: where the table comes from, what becomes of the change set.
+//! Does not own: the source of the table, the upload of the change set.
 
-use super::numbers::Numbers;
+use super::counters::SessionCounters;
 use crate::error::{Error, Result};
 use crate::format::EncodedSet;
 use crate::format::segment::encode_set;
@@ -20,14 +20,14 @@ const AGGREGATE: StateId = StateId(0);
 
 /// The version that a session builds on.
 #[derive(Clone)]
-pub(super) struct Ground {
+pub(super) struct Combiner {
     pub(super) shard: Arc<Shard>,
     pub(super) instance: InstanceId,
     /// None = the state before the first batch.
     pub(super) base: Option<VersionId>,
 }
 
-/// What the handle of the next version takes over from the base.
+/// What the handle of the next version inherits from the base.
 #[derive(Clone)]
 pub(super) struct Parent {
     pub(super) lineage: Lineage,
@@ -36,20 +36,24 @@ pub(super) struct Parent {
 }
 
 /// What a table changes in the base.
-pub(super) struct Changes {
+pub(super) struct TableChanges {
     pub(super) set: ChangeSet,
     pub(super) new_keys: u64,
     /// Bytes of keys and values that come, less those that go.
     pub(super) bytes: i64,
 }
 
-impl Ground {
+impl Combiner {
     pub(super) fn context(&self) -> &ShardContext {
         self.shard.context()
     }
 
     /// Puts the base rows under the partial rows of `table`, and collects what differs.
-    pub(super) fn combine(&self, table: &mut GroupTable, numbers: &mut Numbers) -> Result<(Changes, Parent)> {
+    pub(super) fn combine(
+        &self,
+        table: &mut GroupTable,
+        counters: &mut SessionCounters,
+    ) -> Result<(TableChanges, Parent)> {
         let context = self.context();
         let groups = self.shard.placement().max_parallelism;
         let start = Instant::now();
@@ -65,26 +69,26 @@ impl Ground {
             let (state_keys, state_bytes) = (live.state_keys, live.state_bytes);
             (combined, Parent { lineage: live.lineage.clone(), state_keys, state_bytes })
         };
-        numbers.count_since("combine_micros", start);
-        numbers.count("hot_misses", combined.hot_misses);
-        numbers.count("hot_hits", table.len() as u64 - combined.hot_misses);
+        counters.count_since("combine_micros", start);
+        counters.count("hot_misses", combined.hot_misses);
+        counters.count("hot_hits", table.len() as u64 - combined.hot_misses);
         context.metrics.combine_micros.add_elapsed(start);
 
         let start = Instant::now();
         let set = change_set(table, &combined.changed, groups);
         let bytes = i64::try_from(set.payload_bytes()).unwrap_or(i64::MAX).saturating_sub(combined.old_bytes);
-        numbers.count_since("encode_micros", start);
+        counters.count_since("encode_micros", start);
         context.metrics.encode_micros.add_elapsed(start);
-        Ok((Changes { set, new_keys: combined.new_keys, bytes }, parent))
+        Ok((TableChanges { set, new_keys: combined.new_keys, bytes }, parent))
     }
 
     /// Encodes a change set for the log.
-    pub(super) fn encode(&self, set: &ChangeSet, numbers: &mut Numbers) -> Result<EncodedSet> {
+    pub(super) fn encode(&self, set: &ChangeSet, counters: &mut SessionCounters) -> Result<EncodedSet> {
         let (start, context) = (Instant::now(), self.context());
         let encoded = encode_set(set, context.compression())?;
-        numbers.count("changeset_bytes", set.payload_bytes());
-        numbers.count("log_bytes", encoded.length);
-        numbers.count_since("encode_micros", start);
+        counters.count("changeset_bytes", set.payload_bytes());
+        counters.count("log_bytes", encoded.length);
+        counters.count_since("encode_micros", start);
         context.metrics.encode_micros.add_elapsed(start);
         Ok(encoded)
     }

@@ -1,20 +1,20 @@
-//! The groups of a session while payloads come.
+//! The groups of a session while payloads are merged.
 //!
 //! Owns: merging payloads into one table, and spilling the table to the local disk before it outgrows the session's
 //! memory.
-//! Does not own: the form of spilled rows (`state::spilled`), what becomes of the groups (`ranges`, and the session).
+//! Does not own: the form of spilled rows (`state::spilled_groups`), the processing of the groups (`ranges`, `session`).
 //!
-//! Invariant: the table, its copy while it grows and what its end takes beside it stay within [`Room::limit`], as long as
+//! Invariant: the table, its copy while it grows and what its end takes beside it stay within [`SessionMemory::limit`], as long as
 //! a single row does.
 
-use super::Surroundings;
-use super::numbers::Numbers;
-use super::room::Room;
+use super::SessionEnvironment;
+use super::counters::SessionCounters;
+use super::memory::SessionMemory;
 use crate::error::Result;
 use crate::state::aggregate::AggPlan;
-use crate::state::growth::Coming;
+use crate::state::memory_estimate::IncomingGroups;
 use crate::state::payload::Payload;
-use crate::state::spilled::SpilledGroups;
+use crate::state::spilled_groups::SpilledGroups;
 use crate::state::table::{GroupTable, Merged};
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ use std::sync::Arc;
 const STEP: usize = 1024;
 
 pub(super) struct Groups {
-    surroundings: Surroundings,
+    session_environment: SessionEnvironment,
     pub(super) table: GroupTable,
     spilled: Option<SpilledGroups>,
-    pub(super) room: Room,
+    pub(super) session_memory: SessionMemory,
 }
 
-/// All groups, when no further payload comes.
+/// All groups, after the last payload.
 pub(super) enum Merging {
     /// In one table that fits into the session's memory.
     Whole(GroupTable),
@@ -37,9 +37,9 @@ pub(super) enum Merging {
 }
 
 impl Groups {
-    pub(super) fn new(plan: Arc<AggPlan>, surroundings: Surroundings) -> Self {
-        let room = Room::new(&surroundings.budget, surroundings.session_memory);
-        Self { surroundings, table: GroupTable::new(plan), spilled: None, room }
+    pub(super) fn new(plan: Arc<AggPlan>, session_environment: SessionEnvironment) -> Self {
+        let session_memory = SessionMemory::new(&session_environment.budget, session_environment.session_memory);
+        Self { session_environment, table: GroupTable::new(plan), spilled: None, session_memory }
     }
 
     /// True when groups are on the local disk.
@@ -48,13 +48,13 @@ impl Groups {
     }
 
     /// Merges a payload; those rows of one key in their order.
-    pub(super) fn merge(&mut self, payload: &[u8], numbers: &mut Numbers) -> Result<Merged> {
+    pub(super) fn merge(&mut self, payload: &[u8], counters: &mut SessionCounters) -> Result<Merged> {
         let payload = self.table.read_payload(payload)?;
         let mut at = 0;
         while at < payload.len() {
-            let rows = self.fitting(&payload, at, numbers)?;
-            let coming = payload.coming(&(at..at + rows));
-            self.hold(self.table.need(coming).merging);
+            let rows = self.fitting(&payload, at, counters)?;
+            let incoming = payload.incoming(&(at..at + rows));
+            self.hold(self.table.need(incoming).merging);
             self.table.merge_rows(&payload, at..at + rows)?;
             at += rows;
         }
@@ -63,18 +63,18 @@ impl Groups {
     }
 
     /// How many rows of the payload from row `at` on may be merged now; spills what is there if it must.
-    fn fitting(&mut self, payload: &Payload, at: usize, numbers: &mut Numbers) -> Result<usize> {
+    fn fitting(&mut self, payload: &Payload, at: usize, counters: &mut SessionCounters) -> Result<usize> {
         let (all, mut fresh) = (payload.len() - at, false);
         let mut rows = all;
         loop {
-            let fits = self.table.need(payload.coming(&(at..at + rows))).most() <= self.limit();
+            let fits = self.table.need(payload.incoming(&(at..at + rows))).most() <= self.limit();
             if fits || (rows == 1 && fresh) {
                 return Ok(rows);
             }
             if rows > STEP || (rows > 1 && fresh) {
                 rows /= 2;
             } else if !self.table.is_empty() {
-                self.spill(numbers)?;
+                self.spill(counters)?;
                 rows = all;
             } else {
                 // Its memory was made for other rows.
@@ -86,16 +86,17 @@ impl Groups {
 
     /// What the table may need.
     fn limit(&self) -> u64 {
-        let (limit, index) = (self.room.limit(), self.spilled.as_ref().map_or(0, SpilledGroups::memory_bytes));
+        let (limit, index) =
+            (self.session_memory.limit(), self.spilled.as_ref().map_or(0, SpilledGroups::memory_bytes));
         limit.saturating_sub(index).max(limit / 2)
     }
 
     fn hold(&mut self, bytes: u64) {
-        self.room.hold(bytes + self.spilled.as_ref().map_or(0, SpilledGroups::memory_bytes));
+        self.session_memory.hold(bytes + self.spilled.as_ref().map_or(0, SpilledGroups::memory_bytes));
     }
 
-    fn spill(&mut self, numbers: &mut Numbers) -> Result<()> {
-        let Surroundings { dir, failpoints, metrics, .. } = &self.surroundings;
+    fn spill(&mut self, counters: &mut SessionCounters) -> Result<()> {
+        let SessionEnvironment { dir, failpoints, metrics, .. } = &self.session_environment;
         failpoints.hit("session.spill")?;
         let spilled = match &mut self.spilled {
             Some(spilled) => spilled,
@@ -108,18 +109,21 @@ impl Groups {
         self.table.clear();
         metrics.spills.add(1);
         metrics.spilled_bytes.add(bytes);
-        numbers.count("spills", 1);
-        numbers.count("spilled_bytes", bytes);
+        counters.count("spills", 1);
+        counters.count("spilled_bytes", bytes);
         Ok(())
     }
 
     /// Ends the merging.
-    pub(super) fn end(mut self, numbers: &mut Numbers) -> Result<(Merging, Room, Surroundings)> {
-        let fits = self.table.need(Coming::NOTHING).most() <= self.room.limit();
+    pub(super) fn end(
+        mut self,
+        counters: &mut SessionCounters,
+    ) -> Result<(Merging, SessionMemory, SessionEnvironment)> {
+        let fits = self.table.need(IncomingGroups::NONE).most() <= self.session_memory.limit();
         if (self.spilled.is_some() || !fits) && !self.table.is_empty() {
-            self.spill(numbers)?;
+            self.spill(counters)?;
         }
-        let Self { surroundings, table, spilled, room } = self;
-        Ok((spilled.map_or(Merging::Whole(table), Merging::Spilled), room, surroundings))
+        let Self { session_environment, table, spilled, session_memory } = self;
+        Ok((spilled.map_or(Merging::Whole(table), Merging::Spilled), session_memory, session_environment))
     }
 }

@@ -1,9 +1,9 @@
 //! Sessions: one execution of one shard's micro-batch.
 //!
 //! Owns: the life of a session, from its opening to the commit that makes a version durable; its numbers.
-//! Does not own: what is live (`transition`), how a version gets its handle (`seal`), the log's batching (`write`); in
+//! Does not own: which version is live (`transition`), how a version gets its handle (`seal`), the log's batching (`write`); in
 //! files beside it: merging and spilling (`groups`), the step from partial rows to a change set (`combine`), the end of a
-//! session that has spilled (`ranges`), results (`results`), memory (`room`).
+//! session that has spilled (`ranges`), results (`results`), memory (`memory`).
 //!
 //! Life: `merge`* → `finish` (reads the base, hands the change set to the log, yields results) → `commit` (waits for the
 //! store's acknowledgement, returns the handle). Dropping a session before `commit` aborts it: nothing of it is kept.
@@ -13,21 +13,21 @@
 //! after the other.
 
 mod combine;
+mod counters;
 mod groups;
-mod numbers;
+mod memory;
 mod ranges;
 mod results;
-mod room;
 
 pub use results::ResultBatches;
 
-use self::combine::{Changes, Ground, Parent};
+use self::combine::{Combiner, Parent, TableChanges};
+use self::counters::SessionCounters;
 use self::groups::{Groups, Merging};
-use self::numbers::Numbers;
-use self::ranges::{Outcome, Ranges};
-use self::room::Room;
+use self::memory::SessionMemory;
+use self::ranges::{Ranges, RangesOutcome};
 use super::Shard;
-use super::seal::{Draft, Parts, Sealed, Title};
+use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
 use crate::budget::{MemoryBudget, Reservation};
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
@@ -35,7 +35,7 @@ use crate::metrics::SharedMetrics;
 use crate::model::{BatchId, ChangeSet, InstanceId, ShardHandle, VersionId};
 use crate::state::aggregate::AggPlan;
 use crate::state::table::GroupTable;
-use crate::store::Foreground;
+use crate::store::ForegroundGuard;
 use crate::write::JoinGuard;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -44,13 +44,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// A batch is more than the sessions of one process: between them others of its tasks run.
-const BATCH_GOES_ON: Duration = Duration::from_secs(3);
+/// Grace period after a session: between the sessions of a batch, other tasks of the batch run.
+const SESSION_GRACE: Duration = Duration::from_secs(3);
 
-/// What a session needs of the process around it.
+/// What a session needs from its process.
 #[derive(Clone)]
-pub struct Surroundings {
-    /// The memory of the whole process.
+pub struct SessionEnvironment {
+    /// The memory budget of the process.
     pub budget: Arc<MemoryBudget>,
     /// The folder for what is spilled; made when it is needed.
     pub dir: PathBuf,
@@ -64,20 +64,20 @@ pub struct Surroundings {
     pub result_batch_rows: usize,
 }
 
-/// A finished change set on its way to the bucket.
-struct Pending {
-    draft: Draft,
+/// A finished change set that is being uploaded.
+struct PendingCommit {
+    pending: PendingVersion,
     submitted: Instant,
     state_keys: u64,
     state_bytes: u64,
 }
 
-impl Pending {
-    fn new(set: Option<Arc<ChangeSet>>, outcome: Outcome) -> Self {
-        let Outcome { parts, parent: Parent { lineage, state_keys, state_bytes }, new_keys, bytes, submitted } =
+impl PendingCommit {
+    fn new(set: Option<Arc<ChangeSet>>, outcome: RangesOutcome) -> Self {
+        let RangesOutcome { parts, parent: Parent { lineage, state_keys, state_bytes }, new_keys, bytes, submitted } =
             outcome;
         Self {
-            draft: Draft { version: VersionId::random(), set, parts, lineage },
+            pending: PendingVersion { version: VersionId::random(), set, parts, lineage },
             submitted,
             state_keys: state_keys + new_keys,
             state_bytes: state_bytes.saturating_add_signed(bytes),
@@ -89,7 +89,7 @@ enum Stage {
     Merging(Option<JoinGuard>),
     /// Nothing changed: the version stays what it was.
     Unchanged,
-    Pending(Box<Pending>),
+    Pending(Box<PendingCommit>),
     /// More than the memory holds: made range by range.
     Ranges(Arc<Mutex<Ranges>>),
     Done,
@@ -116,12 +116,12 @@ pub struct Session {
     batch: BatchId,
     stage: Stage,
     result_rows: usize,
-    numbers: Numbers,
+    counters: SessionCounters,
     opened: Instant,
-    /// Of the change set on its way.
+    /// Of the change set that is being uploaded.
     memory: Option<Reservation>,
     /// Work in the background rests while it is open.
-    _foreground: Option<Foreground>,
+    _foreground: Option<ForegroundGuard>,
 }
 
 impl Session {
@@ -131,7 +131,7 @@ impl Session {
         let context = shard.context();
         shard.touch();
         context.failpoints.hit("session.open")?;
-        let foreground = context.background.foreground(BATCH_GOES_ON);
+        let foreground = context.background.foreground(SESSION_GRACE);
         let schema_text = plan.schema().to_owned();
         let restores = context.metrics.restores.get();
         let instance = shard.make_live(base.as_ref(), batch, (plan.schema_id(), &schema_text))?;
@@ -140,14 +140,14 @@ impl Session {
         context.failpoints.hit("session.live")?;
         context.metrics.sessions.add(1);
         shard.sessions.fetch_add(1, Ordering::Relaxed);
-        let mut numbers = Numbers::default();
-        numbers.count_since("open_micros", opened);
+        let mut counters = SessionCounters::default();
+        counters.count_since("open_micros", opened);
         if context.metrics.restores.get() != restores {
-            numbers.set("restores", 1);
-            numbers.count_since("restore_micros", opened);
+            counters.set("restores", 1);
+            counters.count_since("restore_micros", opened);
         }
         Ok(Self {
-            groups: Some(Groups::new(Arc::clone(&plan), context.surroundings())),
+            groups: Some(Groups::new(Arc::clone(&plan), context.session_environment())),
             memory: None,
             result_rows: context.options.result_batch_rows,
             shard: Some(Arc::clone(shard)),
@@ -157,25 +157,25 @@ impl Session {
             instance,
             batch,
             stage: Stage::Merging(Some(guard)),
-            numbers,
+            counters,
             opened,
             _foreground: Some(foreground),
         })
     }
 
     /// A session that starts from nothing and keeps nothing: what a batch DataFrame needs.
-    pub fn ephemeral(plan: Arc<AggPlan>, surroundings: Surroundings) -> Self {
+    pub fn ephemeral(plan: Arc<AggPlan>, session_environment: SessionEnvironment) -> Self {
         Self {
             shard: None,
             schema_text: plan.schema().to_owned(),
-            result_rows: surroundings.result_batch_rows,
-            groups: Some(Groups::new(Arc::clone(&plan), surroundings)),
+            result_rows: session_environment.result_batch_rows,
+            groups: Some(Groups::new(Arc::clone(&plan), session_environment)),
             plan,
             base: None,
             instance: InstanceId::random(),
             batch: BatchId(0),
             stage: Stage::Merging(None),
-            numbers: Numbers::default(),
+            counters: SessionCounters::default(),
             opened: Instant::now(),
             memory: None,
             _foreground: None,
@@ -192,16 +192,16 @@ impl Session {
             shard.context().failpoints.hit("session.merge")?;
         }
         let groups = self.groups.as_mut().ok_or_else(no_groups)?;
-        let merged = groups.merge(payload, &mut self.numbers)?;
+        let merged = groups.merge(payload, &mut self.counters)?;
         if groups.has_spilled() {
-            // Its first part is long in coming: other commits need not wait for it.
+            // Its first part takes long: other commits need not wait for it.
             *guard = None;
         }
         let rows = merged.input_rows;
-        self.numbers.count("rows_merged", rows);
-        self.numbers.count("partial_rows", merged.partial_rows);
-        self.numbers.count("payload_bytes", payload.len() as u64);
-        self.numbers.count_since("merge_micros", start);
+        self.counters.count("rows_merged", rows);
+        self.counters.count("partial_rows", merged.partial_rows);
+        self.counters.count("payload_bytes", payload.len() as u64);
+        self.counters.count_since("merge_micros", start);
         if let Some(shard) = &self.shard {
             shard.context().metrics.rows_merged.add(rows);
             shard.context().metrics.merge_micros.add_elapsed(start);
@@ -219,18 +219,18 @@ impl Session {
         if let Some(shard) = &self.shard {
             shard.context().failpoints.hit("session.finish")?;
         }
-        let (merging, room, surroundings) = groups.end(&mut self.numbers)?;
-        let ground = self.shard.as_ref().map(|shard| Ground {
+        let (merging, session_memory, session_environment) = groups.end(&mut self.counters)?;
+        let combiner = self.shard.as_ref().map(|shard| Combiner {
             shard: Arc::clone(shard),
             instance: self.instance,
             base: self.base.as_ref().map(|h| h.version),
         });
         match merging {
-            Merging::Whole(table) => self.finish_whole(table, ground, guard, room),
+            Merging::Whole(table) => self.finish_whole(table, combiner, guard, session_memory),
             Merging::Spilled(spilled) => {
                 drop(guard);
                 let plan = Arc::clone(&self.plan);
-                let ranges = Ranges::new(Arc::clone(&plan), ground, surroundings, spilled, room);
+                let ranges = Ranges::new(Arc::clone(&plan), combiner, session_environment, spilled, session_memory);
                 let ranges = Arc::new(Mutex::new(ranges));
                 self.stage = Stage::Ranges(Arc::clone(&ranges));
                 Ok(ResultBatches::of_ranges(plan, self.result_rows, ranges))
@@ -241,42 +241,44 @@ impl Session {
     fn finish_whole(
         &mut self,
         mut table: GroupTable,
-        ground: Option<Ground>,
+        combiner: Option<Combiner>,
         guard: Option<JoinGuard>,
-        mut room: Room,
+        mut session_memory: SessionMemory,
     ) -> Result<ResultBatches> {
         let keys = table.len() as u64;
-        self.numbers.count("keys_updated", keys);
-        self.stage = match (ground, guard) {
-            (Some(ground), Some(guard)) if keys > 0 => match self.prepare(&ground, &mut table, guard, &mut room)? {
-                Some(pending) => Stage::Pending(Box::new(pending)),
-                None => Stage::Unchanged,
-            },
+        self.counters.count("keys_updated", keys);
+        self.stage = match (combiner, guard) {
+            (Some(combiner), Some(guard)) if keys > 0 => {
+                match self.prepare(&combiner, &mut table, guard, &mut session_memory)? {
+                    Some(pending) => Stage::Pending(Box::new(pending)),
+                    None => Stage::Unchanged,
+                }
+            }
             _ => Stage::Unchanged,
         };
-        let memory = room.split(table.memory_bytes());
-        self.memory = Some(room.split(u64::MAX));
+        let memory = session_memory.split(table.memory_bytes());
+        self.memory = Some(session_memory.split(u64::MAX));
         Ok(ResultBatches::of_table(table, self.result_rows, memory))
     }
 
     fn prepare(
         &mut self,
-        ground: &Ground,
+        combiner: &Combiner,
         table: &mut GroupTable,
         guard: JoinGuard,
-        room: &mut Room,
-    ) -> Result<Option<Pending>> {
-        let context = ground.context();
-        let (Changes { set, new_keys, bytes }, parent) = ground.combine(table, &mut self.numbers)?;
+        session_memory: &mut SessionMemory,
+    ) -> Result<Option<PendingCommit>> {
+        let context = combiner.context();
+        let (TableChanges { set, new_keys, bytes }, parent) = combiner.combine(table, &mut self.counters)?;
         if set.is_empty() {
             return Ok(None);
         }
-        room.hold(table.memory_bytes() + set.memory_bytes());
-        let encoded = ground.encode(&set, &mut self.numbers)?;
+        session_memory.hold(table.memory_bytes() + set.memory_bytes());
+        let encoded = combiner.encode(&set, &mut self.counters)?;
         context.failpoints.hit("session.before-persist")?;
         let submitted = Instant::now();
-        let parts = Parts::of(context.log.submit(guard, encoded, self.batch));
-        Ok(Some(Pending::new(Some(Arc::new(set)), Outcome { parts, parent, new_keys, bytes, submitted })))
+        let parts = SetParts::of(context.log.submit(guard, encoded, self.batch));
+        Ok(Some(PendingCommit::new(Some(Arc::new(set)), RangesOutcome { parts, parent, new_keys, bytes, submitted })))
     }
 
     /// True when the change set is made while the results are read: a commit before that makes what is left of it.
@@ -298,16 +300,16 @@ impl Session {
             _ => return Err(Error::closed("commit was called before: open a new session")),
         };
         if let Some(handle) = &handle {
-            self.numbers.set("state_keys", handle.state_keys);
-            self.numbers.set("state_bytes", handle.state_bytes);
+            self.counters.set("state_keys", handle.state_keys);
+            self.counters.set("state_bytes", handle.state_bytes);
         }
         if let Some(shard) = &self.shard {
-            for (name, n) in shard.context().metrics.take_news() {
-                self.numbers.set(name, n);
+            for (name, n) in shard.context().metrics.take_deltas() {
+                self.counters.set(name, n);
             }
         }
-        self.numbers.count_since("session_micros", self.opened);
-        Ok(Committed { handle, metrics: self.numbers.all() })
+        self.counters.count_since("session_micros", self.opened);
+        Ok(Committed { handle, metrics: self.counters.all() })
     }
 
     /// The handle of a version that is made of ranges; none for ephemeral sessions.
@@ -315,27 +317,27 @@ impl Session {
         let outcome = {
             let mut ranges = ranges.lock();
             ranges.complete()?;
-            self.numbers.add(ranges.numbers());
+            self.counters.add(ranges.counters());
             ranges.outcome()
         };
         let Some(shard) = shard else { return Ok(None) };
         match outcome {
-            Some(outcome) => self.seal(shard, Pending::new(None, outcome)).map(Some),
+            Some(outcome) => self.seal(shard, PendingCommit::new(None, outcome)).map(Some),
             None => self.unchanged(shard).map(Some),
         }
     }
 
-    fn seal(&mut self, shard: &Arc<Shard>, pending: Pending) -> Result<ShardHandle> {
+    fn seal(&mut self, shard: &Arc<Shard>, pending: PendingCommit) -> Result<ShardHandle> {
         let context = shard.context();
-        let Pending { draft, submitted, state_keys, state_bytes } = pending;
-        let Sealed { handle, rebased } = shard.seal(&self.title(state_keys, state_bytes), draft)?;
+        let PendingCommit { pending, submitted, state_keys, state_bytes } = pending;
+        let SealedVersion { handle, rebased } = shard.seal(&self.meta(state_keys, state_bytes), pending)?;
         // The set is kept prepared now, and counted there.
         self.memory = None;
         if rebased {
-            self.numbers.count("rebased", 1);
+            self.counters.count("rebased", 1);
         }
-        self.numbers.count_since("persist_micros", submitted);
-        context.metrics.keys_updated.add(self.numbers.get("keys_updated"));
+        self.counters.count_since("persist_micros", submitted);
+        context.metrics.keys_updated.add(self.counters.get("keys_updated"));
         context.failpoints.hit("session.committed")?;
         Ok(handle)
     }
@@ -344,12 +346,12 @@ impl Session {
     fn unchanged(&self, shard: &Arc<Shard>) -> Result<ShardHandle> {
         match &self.base {
             Some(base) => Ok(ShardHandle { batch: self.batch, ..base.clone() }),
-            None => shard.beginning_handle(&self.title(0, 0)),
+            None => shard.initial_handle(&self.meta(0, 0)),
         }
     }
 
-    fn title(&self, state_keys: u64, state_bytes: u64) -> Title {
-        Title {
+    fn meta(&self, state_keys: u64, state_bytes: u64) -> HandleMeta {
+        HandleMeta {
             instance: self.instance,
             parent: self.base.as_ref().map(|h| h.version),
             batch: self.batch,
@@ -366,7 +368,7 @@ impl Drop for Session {
         if let Some(shard) = &self.shard {
             shard.sessions.fetch_sub(1, Ordering::Relaxed);
             shard.touch();
-            shard.warm_up_behind();
+            shard.warm_up_in_background();
             if !matches!(self.stage, Stage::Done) {
                 shard.context().metrics.sessions_aborted.add(1);
             }

@@ -1,7 +1,7 @@
 //! The end of a session whose groups are on the local disk: range by range of the hash of their keys.
 //!
-//! Owns: bringing a range back, combining it with the base, handing its part of the change set to the log, and what all
-//! ranges together have come to.
+//! Owns: loading a range, combining it with the base, submitting its part of the change set to the log, and the totals of
+//! all ranges.
 //! Does not own: merging (`groups`), results (`results`), the handle (`seal`).
 //!
 //! The caller that needs the next range makes it: the reader of the results, and the commit for those that it has not read. Each
@@ -9,17 +9,17 @@
 //!
 //! Invariants:
 //! 1. ranges are made in their order, each once; after a failure none is made any more, and every caller gets the error;
-//! 2. one range is in memory at a time; the next one waits until the log has room for the part of the one before it.
+//! 2. one range is in memory at a time; the next one waits until the log has admitted the part of the one before it.
 
-use super::Surroundings;
-use super::combine::{Changes, Ground, Parent};
-use super::numbers::Numbers;
-use super::room::Room;
+use super::SessionEnvironment;
+use super::combine::{Combiner, Parent, TableChanges};
+use super::counters::SessionCounters;
+use super::memory::SessionMemory;
 use crate::error::{Error, Result};
-use crate::shard::seal::Parts;
+use crate::shard::seal::SetParts;
 use crate::state::aggregate::AggPlan;
-use crate::state::growth::Coming;
-use crate::state::spilled::{Kept, SLOTS, SpilledGroups};
+use crate::state::memory_estimate::IncomingGroups;
+use crate::state::spilled_groups::{SLOTS, SavedGroups, SpilledGroups};
 use crate::state::table::GroupTable;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ const RANGE_SHARE: u64 = 4;
 /// Most bytes that a range may need.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What the ranges have come to.
-pub(super) struct Outcome {
-    pub(super) parts: Parts,
+/// Totals of all ranges.
+pub(super) struct RangesOutcome {
+    pub(super) parts: SetParts,
     pub(super) parent: Parent,
     pub(super) new_keys: u64,
     pub(super) bytes: i64,
@@ -42,20 +42,20 @@ pub(super) struct Outcome {
 pub(super) struct Ranges {
     plan: Arc<AggPlan>,
     /// None: the session starts from nothing and keeps nothing.
-    ground: Option<Ground>,
-    surroundings: Surroundings,
+    combiner: Option<Combiner>,
+    session_environment: SessionEnvironment,
     spilled: SpilledGroups,
-    room: Room,
+    session_memory: SessionMemory,
     /// The first slot that no range has had yet.
     next: u32,
-    parts: Parts,
+    parts: SetParts,
     parent: Option<Parent>,
     new_keys: u64,
     bytes: i64,
     submitted: Instant,
-    numbers: Numbers,
-    /// Finished groups that the results have still to give.
-    kept: VecDeque<Kept>,
+    counters: SessionCounters,
+    /// Finished groups that the results have not returned yet.
+    kept: VecDeque<SavedGroups>,
     /// Results are read.
     wanted: bool,
     failed: Option<Error>,
@@ -64,25 +64,25 @@ pub(super) struct Ranges {
 impl Ranges {
     pub(super) fn new(
         plan: Arc<AggPlan>,
-        ground: Option<Ground>,
-        surroundings: Surroundings,
+        combiner: Option<Combiner>,
+        session_environment: SessionEnvironment,
         spilled: SpilledGroups,
-        mut room: Room,
+        mut session_memory: SessionMemory,
     ) -> Self {
-        room.hold(spilled.memory_bytes());
+        session_memory.hold(spilled.memory_bytes());
         Self {
             plan,
-            ground,
-            surroundings,
+            combiner,
+            session_environment,
             spilled,
-            room,
+            session_memory,
             next: 0,
-            parts: Parts::default(),
+            parts: SetParts::default(),
             parent: None,
             new_keys: 0,
             bytes: 0,
             submitted: Instant::now(),
-            numbers: Numbers::default(),
+            counters: SessionCounters::default(),
             kept: VecDeque::new(),
             wanted: true,
             failed: None,
@@ -98,14 +98,14 @@ impl Ranges {
     }
 
     /// The results are not read any more.
-    pub(super) fn give_up_results(&mut self) {
+    pub(super) fn discard_results(&mut self) {
         self.wanted = false;
         self.kept.clear();
     }
 
-    /// Makes all ranges that were not made yet, and puts their groups aside if the results are read later.
+    /// Makes all remaining ranges, and saves their groups if the results are read later.
     pub(super) fn complete(&mut self) -> Result<()> {
-        if self.ground.is_none() {
+        if self.combiner.is_none() {
             return Ok(());
         }
         let mut table = GroupTable::new(Arc::clone(&self.plan));
@@ -117,16 +117,16 @@ impl Ranges {
         Ok(())
     }
 
-    /// What all ranges have come to; none if nothing has changed. For after [`Ranges::complete`], once.
-    pub(super) fn outcome(&mut self) -> Option<Outcome> {
+    /// The totals of all ranges; none if nothing has changed. To be called after [`Ranges::complete`], once.
+    pub(super) fn outcome(&mut self) -> Option<RangesOutcome> {
         let parent = self.parent.take().filter(|_| !self.parts.is_empty())?;
         let parts = std::mem::take(&mut self.parts);
-        Some(Outcome { parts, parent, new_keys: self.new_keys, bytes: self.bytes, submitted: self.submitted })
+        Some(RangesOutcome { parts, parent, new_keys: self.new_keys, bytes: self.bytes, submitted: self.submitted })
     }
 
     /// The numbers of all ranges.
-    pub(super) fn numbers(&self) -> &Numbers {
-        &self.numbers
+    pub(super) fn counters(&self) -> &SessionCounters {
+        &self.counters
     }
 
     fn make(&mut self, table: &mut GroupTable) -> Result<bool> {
@@ -141,25 +141,25 @@ impl Ranges {
     }
 
     fn try_make(&mut self, table: &mut GroupTable) -> Result<bool> {
-        self.surroundings.failpoints.hit("session.range")?;
+        self.session_environment.failpoints.hit("session.range")?;
         let start = Instant::now();
         if !self.load(table)? {
             table.release();
-            self.room.hold(self.spilled.memory_bytes());
+            self.session_memory.hold(self.spilled.memory_bytes());
             return Ok(false);
         }
-        self.numbers.count_since("unspill_micros", start);
-        self.numbers.count("ranges", 1);
-        self.numbers.count("keys_updated", table.len() as u64);
-        let Some(ground) = self.ground.clone() else { return Ok(true) };
-        let (Changes { set, new_keys, bytes }, parent) = ground.combine(table, &mut self.numbers)?;
+        self.counters.count_since("unspill_micros", start);
+        self.counters.count("ranges", 1);
+        self.counters.count("keys_updated", table.len() as u64);
+        let Some(combiner) = self.combiner.clone() else { return Ok(true) };
+        let (TableChanges { set, new_keys, bytes }, parent) = combiner.combine(table, &mut self.counters)?;
         self.parent.get_or_insert(parent);
         if !set.is_empty() {
-            let context = ground.context();
-            let encoded = ground.encode(&set, &mut self.numbers)?;
+            let context = combiner.context();
+            let encoded = combiner.encode(&set, &mut self.counters)?;
             drop(set);
             context.failpoints.hit("session.before-persist")?;
-            self.parts.settle()?;
+            self.parts.collect_ready()?;
             self.submitted = Instant::now();
             self.parts.push(context.log.submit_part(encoded)?);
             self.new_keys += new_keys;
@@ -182,21 +182,21 @@ impl Ranges {
     /// Brings some slots, which may be without groups.
     fn load_some(&mut self, table: &mut GroupTable) -> Result<()> {
         let index = self.spilled.memory_bytes();
-        let limit = (self.room.limit() / RANGE_SHARE).min(MOST_BYTES);
-        self.room.hold(index + limit);
+        let limit = (self.session_memory.limit() / RANGE_SHARE).min(MOST_BYTES);
+        self.session_memory.hold(index + limit);
         table.clear();
-        if table.need(Coming::NOTHING).most() > limit / 2 {
+        if table.need(IncomingGroups::NONE).most() > limit / 2 {
             table.release();
         }
         let start = self.next;
         let mut stop = SLOTS;
-        // Rows of one key are counted for each run that has some: until the table is half full there is room for more.
-        while self.next < stop && (table.is_empty() || table.need(Coming::NOTHING).finishing <= limit / 2) {
+        // Rows of one key are counted for each run that has some: until the table is half full more slots are loaded.
+        while self.next < stop && (table.is_empty() || table.need(IncomingGroups::NONE).finishing <= limit / 2) {
             let end = self.spilled.extent(self.next, table, limit).min(stop);
             if end == self.next {
                 break;
             }
-            // One slot is as little as there is.
+            // One slot is the least.
             let bound = if end - start == 1 { u64::MAX } else { limit };
             if self.spilled.load(&(self.next..end), table, bound)? {
                 self.next = end;
@@ -207,7 +207,7 @@ impl Ranges {
                 table.release();
             }
         }
-        self.room.hold(index + table.need(Coming::NOTHING).most());
+        self.session_memory.hold(index + table.need(IncomingGroups::NONE).most());
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 const BATCH_BYTES: usize = 32 << 20;
 
 /// Where finished groups come from.
-enum Source {
+enum ResultSource {
     /// The table has all of them.
     Table { _memory: Reservation },
     /// The table has those of one range.
@@ -33,19 +33,19 @@ pub struct ResultBatches {
     next: usize,
     rows: usize,
     bytes: usize,
-    source: Source,
+    source: ResultSource,
 }
 
 impl ResultBatches {
     /// The results of all groups of `table`, in batches of `rows` rows.
     pub(super) fn of_table(table: GroupTable, rows: usize, memory: Reservation) -> Self {
-        Self { table, next: 0, rows: rows.max(1), bytes: BATCH_BYTES, source: Source::Table { _memory: memory } }
+        Self { table, next: 0, rows: rows.max(1), bytes: BATCH_BYTES, source: ResultSource::Table { _memory: memory } }
     }
 
     /// The results of all ranges.
     pub(super) fn of_ranges(plan: Arc<AggPlan>, rows: usize, ranges: Arc<Mutex<Ranges>>) -> Self {
         let table = GroupTable::new(plan);
-        Self { table, next: 0, rows: rows.max(1), bytes: BATCH_BYTES, source: Source::Ranges(ranges) }
+        Self { table, next: 0, rows: rows.max(1), bytes: BATCH_BYTES, source: ResultSource::Ranges(ranges) }
     }
 
     /// Schema of every batch: keys, then one column per aggregate; strings in their binary form.
@@ -60,7 +60,7 @@ impl ResultBatches {
 
     fn next_rows(&mut self) -> Result<Range<usize>> {
         if self.next == self.table.len()
-            && let Source::Ranges(ranges) = &self.source
+            && let ResultSource::Ranges(ranges) = &self.source
         {
             self.next = 0;
             let more = ranges.lock().next(&mut self.table);
@@ -84,8 +84,8 @@ impl ResultBatches {
     }
 
     fn end(&mut self) {
-        if let Source::Ranges(ranges) = std::mem::replace(&mut self.source, Source::End) {
-            ranges.lock().give_up_results();
+        if let ResultSource::Ranges(ranges) = std::mem::replace(&mut self.source, ResultSource::End) {
+            ranges.lock().discard_results();
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::super::testing::{GROUPS, World, folders, seeds};
 use super::*;
 use crate::ErrorKind;
-use crate::budget::Part;
+use crate::budget::MemoryUser;
 use crate::state::aggregate::{AggCall, AggSpec};
 use crate::state::split::Splitter;
 use crate::store::fault::{Fault, Operation};
@@ -185,10 +185,10 @@ fn p7_a_batch_larger_than_memory_is_exact_whatever_its_history() {
                 if let Some(found) = found {
                     assert!(found == expected, "seed {seed}: results of batch {batch}, {end:?}");
                 }
-                let numbers = &committed.metrics;
-                assert_eq!(numbers["keys_updated"], expected.len() as u64);
+                let counters = &committed.metrics;
+                assert_eq!(counters["keys_updated"], expected.len() as u64);
                 if n == 5_000 {
-                    assert!(numbers["spills"] > 0 && numbers["spilled_bytes"] > 0 && numbers["ranges"] > 1);
+                    assert!(counters["spills"] > 0 && counters["spilled_bytes"] > 0 && counters["ranges"] > 1);
                 }
                 let handle = handle(&committed);
                 assert_eq!(handle.state_keys, next.len() as u64, "seed {seed}: batch {batch}, {end:?}");
@@ -221,7 +221,7 @@ fn p7_a_batch_larger_than_memory_is_exact_whatever_its_history() {
         let expected = apply(&rows, &mut model);
         let (_, found) = run(&fresh, base.as_ref(), &payloads(&rows), End::ResultsFirst).unwrap();
         assert!(found.unwrap() == expected, "seed {seed}: restored");
-        assert_eq!(world.budget().used_by(Part::Sessions), 0);
+        assert_eq!(world.budget().used_by(MemoryUser::Sessions), 0);
         assert!(world.metrics.spills.get() > 0 && world.metrics.spilled_bytes.get() > 0);
     }
 }
@@ -253,7 +253,7 @@ fn a_fault_at_any_step_of_a_spill_costs_the_attempt_and_nothing_else() {
             let error = run(&shard, Some(&base), &payloads, end).unwrap_err();
             assert!(error.message().contains(point), "{error}");
             assert_eq!(spilled_files(&dir), [""; 0], "{point}");
-            assert_eq!(world.budget().used_by(Part::Sessions), 0, "{point}");
+            assert_eq!(world.budget().used_by(MemoryUser::Sessions), 0, "{point}");
         }
     }
     world.failpoints.clear();
@@ -403,7 +403,7 @@ fn a_batch_larger_than_memory_that_changes_nothing_keeps_its_version() {
 fn a_session_without_a_shard_is_bounded_too() {
     let mut rng = StdRng::seed_from_u64(11);
     let dir = tempfile::tempdir().unwrap();
-    let surroundings = Surroundings {
+    let session_environment = SessionEnvironment {
         budget: MemoryBudget::new(64 << 20),
         dir: dir.path().join("spill"),
         metrics: SharedMetrics::default(),
@@ -413,14 +413,14 @@ fn a_session_without_a_shard_is_bounded_too() {
     };
     let rows = random_rows(&mut rng, 6_000, 3_000);
     let expected = apply(&rows, &mut Groups::new());
-    let mut session = Session::ephemeral(plan(), surroundings.clone());
+    let mut session = Session::ephemeral(plan(), session_environment.clone());
     payloads(&rows).iter().for_each(|payload| session.merge(payload).unwrap());
-    assert!(surroundings.metrics.spills.get() > 0);
+    assert!(session_environment.metrics.spills.get() > 0);
     assert!(collect(session.finish().unwrap()).unwrap() == expected);
     let committed = session.commit().unwrap();
     assert!(committed.handle.is_none() && committed.metrics["ranges"] > 1);
     drop(session);
-    assert_eq!(folders(&surroundings.dir), [""; 0]);
+    assert_eq!(folders(&session_environment.dir), [""; 0]);
 }
 
 #[test]
@@ -433,13 +433,13 @@ fn a_session_stays_within_its_memory_while_its_batch_is_many_times_that() {
         let rows: Vec<Row> = (0..1_000).map(|i| (format!("key {part} {i}"), i, "text".repeat(5))).collect();
         for payload in payloads(&rows) {
             session.merge(&payload).unwrap();
-            most = most.max(world.budget().used_by(Part::Sessions));
+            most = most.max(world.budget().used_by(MemoryUser::Sessions));
         }
     }
     let (mut rows, mut results) = (0, session.finish().unwrap());
     for batch in &mut results {
         rows += batch.unwrap().num_rows();
-        most = most.max(world.budget().used_by(Part::Sessions));
+        most = most.max(world.budget().used_by(MemoryUser::Sessions));
     }
     assert_eq!(rows, 40_000);
     assert!(most <= 1 << 20, "{most} bytes");
@@ -467,10 +467,10 @@ fn prepared_versions_are_given_up_by_bytes_and_replayed() {
     let rows: Vec<Row> = (0..8_000).map(|i| (format!("key {i}"), i, "t".repeat(20))).collect();
     let mut model = Groups::new();
     apply(&rows, &mut model);
-    // Each is under way as a whole and within its bound by number, but together they are too many bytes.
+    // Each is in progress as a whole and within its bound by number, but together they are too many bytes.
     let versions: Vec<_> =
         (0..3).map(|_| handle(&run(&shard, None, &payloads(&rows), End::NoResults).unwrap().0)).collect();
-    assert!(world.budget().used_by(Part::Prepared) <= 1 << 20);
+    assert!(world.budget().used_by(MemoryUser::Prepared) <= 1 << 20);
     assert!(shard.control.lock().prepared.len() < 3);
     let more = random_rows(&mut rng, 20, 100);
     let expected = apply(&more, &mut model);

@@ -1,6 +1,6 @@
 //! Rows into result columns.
 //!
-//! Owns: the result of each aggregate for a range of rows, of exactly the declared type in its binary form (`text`).
+//! Owns: the result of each aggregate for a range of rows, of exactly the declared type in its binary form (`strings`).
 //! Does not own: the key columns (`codec`), how many rows make a batch (`table`).
 
 use super::decimal::{average, average_in_doubles};

@@ -9,7 +9,7 @@ use super::spec::{AggCall, AggSpec};
 use crate::state::arrays::{has_map, plain_type, same_values, type_text};
 use crate::state::codec::KeyCodec;
 use crate::state::rows::Shape;
-use crate::state::text::{binary_schema, binary_type};
+use crate::state::strings::{binary_schema, binary_type};
 use crate::{Error, Result};
 use arrow_schema::{DataType, Fields, IntervalUnit, SchemaRef};
 

@@ -8,7 +8,7 @@ use super::prim::{Native, doubles, has_bit, integers, put_bit, set_bit, with_nat
 use crate::state::arrays::{mismatch, same_values, type_text};
 use crate::state::codec::{EncodedKeys, KeyCodec};
 use crate::state::rows::Rows;
-use crate::state::text::conform_binary;
+use crate::state::strings::conform_binary;
 use crate::{Error, Result};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Decimal128Type;

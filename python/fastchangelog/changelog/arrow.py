@@ -1,0 +1,79 @@
+"""Python's, numpy's and Arrow's data as the Arrow arrays that a changelog takes.
+
+Owns: the conversion and its errors. Does not own: which key groups a writer takes (the core).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from fastchangelog.errors import InvalidArgument
+
+__all__ = ["bounds_of", "groups_of", "values_of"]
+
+
+def bounds_of(key_groups: range) -> tuple[int, int]:
+    """First key group, and one past the last."""
+    if not isinstance(key_groups, range) or key_groups.step != 1:
+        raise InvalidArgument(f"key groups are a range with step 1, such as range(0, 128), not {key_groups!r}")
+    return key_groups.start, max(key_groups.start, key_groups.stop)
+
+
+def groups_of(groups: Any) -> pa.Array:
+    """Key groups as an array of uint16."""
+    array = pa.array(groups) if not isinstance(groups, pa.Array | pa.ChunkedArray) else groups
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if array.type == pa.uint16():
+        return array
+    try:
+        return array.cast(pa.uint16())
+    except pa.ArrowException as error:
+        raise InvalidArgument(f"key groups are integers from 0 to 32767: {error}") from None
+
+
+def values_of(values: Any) -> Sequence[pa.Array]:
+    """Byte strings as arrays of a binary type."""
+    if isinstance(values, tuple) and len(values) == 2:
+        return [_from_offsets(*values)]
+    if isinstance(values, pa.ChunkedArray):
+        return [part for chunk in values.chunks for part in values_of(chunk)]
+    if not isinstance(values, pa.Array):
+        try:
+            values = pa.array(values) if hasattr(values, "__arrow_c_array__") else pa.array(values, pa.binary())
+        except (pa.ArrowException, TypeError) as error:
+            raise InvalidArgument(f"values are byte strings: {error}") from None
+        if isinstance(values, pa.ChunkedArray):
+            return values_of(values)
+    if not (
+        pa.types.is_binary(values.type)
+        or pa.types.is_large_binary(values.type)
+        or pa.types.is_fixed_size_binary(values.type)
+    ):
+        try:
+            values = values.cast(pa.large_binary())
+        except pa.ArrowException as error:
+            raise InvalidArgument(f"values of type {values.type} are not bytes: {error}") from None
+    return [values]
+
+
+def _from_offsets(offsets: Any, buffer: Any) -> pa.Array:
+    ends = offsets if isinstance(offsets, pa.Array) else pa.array(offsets)
+    if ends.type not in (pa.int32(), pa.int64()):
+        try:
+            ends = ends.cast(pa.int64())
+        except pa.ArrowException as error:
+            raise InvalidArgument(f"offsets are integers: {error}") from None
+    if len(ends) == 0 or ends.null_count:
+        raise InvalidArgument("offsets are one more than the values, without nulls; give [0] for none")
+    kind = pa.binary() if ends.type == pa.int32() else pa.large_binary()
+    buffers = [None, ends.buffers()[1], pa.py_buffer(buffer)]
+    try:
+        array = pa.Array.from_buffers(kind, len(ends) - 1, buffers, 0, ends.offset)
+        array.validate(full=True)
+    except pa.ArrowException as error:
+        raise InvalidArgument(f"offsets do not fit the buffer: {error}") from None
+    return array

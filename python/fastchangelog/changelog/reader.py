@@ -1,0 +1,68 @@
+"""Readers of a changelog.
+
+Owns: Python's view of a reader and of single changes. Does not own: downloads and checks (the core).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from fastchangelog import _internal
+from fastchangelog.changelog.arrow import bounds_of
+from fastchangelog.changelog.handle import ChangelogHandle
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Change", "ChangelogReader"]
+
+
+class Change(NamedTuple):
+    """One change of a log."""
+
+    key_group: int
+    """The key group; -1 for a metadata record."""
+    value: bytes
+    """The bytes that were appended."""
+    sequence_number: int
+    """Number of its change set."""
+
+
+class ChangelogReader:
+    """Reads handles of a storage; made by `ChangelogStorage.reader`."""
+
+    def __init__(self, native: _internal.ChangelogReader) -> None:
+        self._native = native
+
+    def read(self, handle: ChangelogHandle, key_groups: range | None = None) -> Iterator[Change]:
+        """The changes one by one: sets in order; in a set metadata first, then ascending key groups, each in the order
+        of its appends. ``key_groups`` reads a part (and metadata)."""
+        for batch in self.read_batches(handle, key_groups):
+            columns = (column.to_pylist() for column in batch.columns)
+            yield from map(Change._make, zip(*columns))
+
+    def read_batches(self, handle: ChangelogHandle, key_groups: range | None = None) -> Iterator[pa.RecordBatch]:
+        """The changes as Arrow record batches, in the same order, at least one batch per set.
+
+        Columns: ``key_group`` (int32, -1 for metadata), ``value`` (binary), ``sequence_number`` (int64). Values of an
+        uncompressed log are not copied. Raises `CorruptDataError`, naming object and offset, if bytes are not what was
+        written; `StateNotFoundError` if an object is gone.
+        """
+        part = None if key_groups is None else bounds_of(key_groups)
+        return self._native.batches(handle._native, part)
+
+    def close(self) -> None:
+        """Ends the reader; iterators that are under way may go on."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,49 @@
+"""The command `fastchangelog`: finds the command that is asked for and runs it.
+
+Owns: the list of commands, the form of errors. Does not own: arguments and work of a command (its own module).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from fastchangelog.cli import demo, doctor, export, inspect, ls, rescale, savepoint, sweep, verify
+from fastchangelog.cli.output import COULD_NOT_RUN, INTERRUPTED, OK
+from fastchangelog.errors import FastChangelogError
+
+__all__ = ["main"]
+
+#: In the order of the help text. Each module has `add_parser(commands)` and `run(args)`.
+COMMANDS = (demo, doctor, inspect, sweep, ls, savepoint, rescale, verify, export)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return COULD_NOT_RUN
+    try:
+        return int(args.run(args))
+    except FastChangelogError as error:
+        print(f"fastchangelog {args.command}: {error}", file=sys.stderr)
+        return COULD_NOT_RUN
+    except KeyboardInterrupt:
+        print("interrupted; nothing was left running", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader, such as `head`, has ended: there is no output any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fastchangelog", description="Durable keyed state for PySpark.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for module in COMMANDS:
+        module.add_parser(commands)
+    return parser

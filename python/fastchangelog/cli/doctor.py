@@ -1,0 +1,174 @@
+"""`fastchangelog doctor`: checks what a query needs on this machine, and names a remedy for what is missing.
+
+Owns: the command, the checks and their remedies. Does not own: the requirements of the Spark side
+(`spark.requirements`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from fastchangelog.cli.output import FOUND, OK, print_json, print_table
+
+__all__ = ["Finding", "add_parser", "check", "packages_and_java", "run"]
+
+_PACKAGES = ("pyspark", "pandas", "pyarrow", "protobuf")
+_MIN_JAVA = 17
+_MIN_DISK = 2 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One check: its subject, the result, and the remedy."""
+
+    what: str
+    ok: bool
+    found: str
+    fix: str = ""
+
+
+def add_parser(commands: Any) -> None:
+    """The arguments of the command."""
+    parser = commands.add_parser(
+        "doctor",
+        help="check Java, Spark, packages, disk and store access, and say what to fix",
+        description="Checks everything that a query needs on this machine. Exit code 1 if something must be fixed.",
+    )
+    parser.add_argument("--state", metavar="URI", help="also check that this state folder can be written")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns its exit code."""
+    findings = check(args.state)
+    if args.json:
+        print_json([dataclasses.asdict(f) for f in findings])
+    else:
+        print_table([_row(f) for f in findings])
+    return OK if all(f.ok for f in findings) else FOUND
+
+
+def _row(finding: Finding) -> list[str]:
+    return ["ok" if finding.ok else "FIX", finding.what, finding.found + (f"; {finding.fix}" if finding.fix else "")]
+
+
+def check(state: str | None = None) -> list[Finding]:
+    """All checks; `state` is a state folder to write to, if there is one."""
+    findings = [_python(), _extension(), *packages_and_java(), _disk(), _memory()]
+    if state is not None:
+        findings.append(_store(state))
+    return findings
+
+
+def packages_and_java() -> list[Finding]:
+    """The checks of the packages and of Java that PySpark needs."""
+    return [*map(_package, _PACKAGES), _java()]
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    return Finding("python", sys.version_info >= (3, 10), f"{version} at {sys.executable}")
+
+
+def _extension() -> Finding:
+    try:
+        from fastchangelog import _internal
+    except ImportError as error:
+        return Finding("extension", False, str(error), "install the wheel: pip install fastchangelog")
+    return Finding("extension", True, str(_internal.__file__))
+
+
+def _package(name: str) -> Finding:
+    fix = 'run: pip install "fastchangelog[spark]"'
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, False, "missing", fix)
+    major = int(version.split(".")[0])
+    if name == "pyspark" and major < 4:
+        return Finding(name, False, f"{version} is too old, 4.0 is the first with transformWithState", fix)
+    if name == "pandas" and major >= 3:
+        return Finding(name, False, f"{version} is too new for PySpark", fix)
+    return Finding(name, True, version)
+
+
+def _java() -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
+    fix = f"install Java {_MIN_JAVA} or newer (on Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
+    if path is None:
+        return Finding("java", False, f"none in JAVA_HOME={home}" if home else "none on the PATH", fix)
+    try:
+        done = subprocess.run(
+            [path, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("java", False, f"{path} cannot run: {error}", fix)
+    found = re.search(r'version "(?:1\.)?(\d+)([^"]*)"', done.stderr + done.stdout)
+    version = int(found.group(1)) if found else 0
+    shown = f"{found.group(1)}{found.group(2)} at {path}" if found else f"{path} says nothing about its version"
+    return Finding("java", version >= _MIN_JAVA, shown, "" if version >= _MIN_JAVA else fix)
+
+
+def _disk() -> Finding:
+    folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Finding("local disk", False, f"{folder}: {error}", "point SPARK_LOCAL_DIRS at a folder that exists")
+    fix = "" if free >= _MIN_DISK else "free some, or point SPARK_LOCAL_DIRS at a larger disk"
+    return Finding("local disk", free >= _MIN_DISK, f"{free / 1e9:.1f} GB free in {folder}", fix)
+
+
+def _memory() -> Finding:
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return Finding("memory", True, "unknown on this system")
+    found = re.search(r"MemAvailable:\s+(\d+) kB", text)
+    available = int(found.group(1)) * 1024 if found else 0
+    try:
+        from fastchangelog.server import memory
+    except ImportError:
+        return Finding("memory", True, f"{available / 1e9:.1f} GB available")
+    limits = memory.Limits.here()
+    if limits.cgroup is not None:
+        available = min(available, limits.cgroup)
+    budget = memory.default_budget({}, limits)
+    # The JVM and Python workers need some, too.
+    ok = available >= budget.bytes + (1 << 30)
+    fix = "" if ok else "set the option memory_budget below what is free, or give the container more memory"
+    shown = (
+        f"{available / 1e9:.1f} GB available; in local mode a state server takes {budget.bytes >> 20} MiB by default"
+    )
+    return Finding("memory", ok, f"{shown} ({budget.why})", fix)
+
+
+def _store(uri: str) -> Finding:
+    """A local folder is written to here; other stores are checked by the first query, before it starts."""
+    url = urlsplit(uri)
+    if url.scheme not in ("", "file"):
+        return Finding("state", True, f"{uri}: checked when a query starts")
+    folder = Path(unquote(url.path) if url.scheme else uri)
+    probe = folder / f".fastchangelog-doctor-{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"probe")
+        probe.unlink()
+    except OSError as error:
+        return Finding("state", False, f"{folder}: {error.strerror}", "change its rights or choose another folder")
+    return Finding("state", True, f"{folder} can be written")

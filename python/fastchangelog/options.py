@@ -1,0 +1,221 @@
+"""Options: from keyword arguments and Spark's configuration to the texts that the core reads.
+
+Owns: the sources of options, their precedence, the translation of ``spark.hadoop.fs.s3a.*`` to store options, and
+the result of a credential provider.
+Does not own: names, defaults and meanings of options, and which of them exclude each other: the core has the tables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+from urllib.parse import quote, unquote, urlsplit
+
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgument, StateNotFoundError
+
+__all__ = [
+    "CredentialProvider",
+    "OptionValue",
+    "StorageOption",
+    "parse_duration",
+    "existing_folder",
+    "gather_options",
+    "gather_storage_options",
+    "request_credentials",
+    "parse_size",
+    "split_provider",
+    "option_texts",
+]
+
+OptionValue: TypeAlias = "str | int | float | bool | timedelta"
+"""Types of an option's value; durations are never bare numbers."""
+
+CredentialProvider: TypeAlias = "Callable[[], Mapping[str, str | datetime | None]]"
+"""A function that returns credentials under their names as storage options, and ``expires_at`` if they end."""
+
+StorageOption: TypeAlias = "str | int | bool | CredentialProvider"
+"""Types of a storage option's value; a function only as ``credential_provider``."""
+
+PROVIDER_OPTION = "credential_provider"
+"""The storage option whose value is a function."""
+
+PREFIX = "spark.fastchangelog."
+"""Each option is also a Spark setting with this prefix."""
+
+STORAGE_PREFIX = PREFIX + "storage."
+"""Each store option is also a Spark setting with this prefix."""
+
+_NOT_OPTIONS = frozenset({"state"})
+"""Settings under the prefix that are arguments of their own."""
+
+_S3A = "spark.hadoop.fs.s3a."
+
+_ANONYMOUS = "AnonymousAWSCredentialsProvider"
+
+
+def gather_options(
+    explicit: Mapping[str, OptionValue] | None = None, conf: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """All options as texts, checked. ``explicit`` wins over ``spark.fastchangelog.<option>`` in ``conf``.
+
+    >>> gather_options({"memory_budget": 1 << 20}, {"spark.fastchangelog.compression": "lz4"})
+    {'compression': 'lz4', 'memory_budget': '1048576'}
+    >>> gather_options({"memory_bugdet": "1GiB"})
+    Traceback (most recent call last):
+    fastchangelog.errors.InvalidArgument: unknown option `memory_bugdet`; did you mean `memory_budget`?
+    """
+    options = {
+        name.removeprefix(PREFIX): value
+        for name, value in (conf or {}).items()
+        if name.startswith(PREFIX)
+        and not name.startswith(STORAGE_PREFIX)
+        and name.removeprefix(PREFIX) not in _NOT_OPTIONS
+    }
+    options.update(option_texts(explicit))
+    _internal.parse_options(options)
+    return options
+
+
+def option_texts(options: Mapping[str, OptionValue] | None) -> dict[str, str]:
+    """Options as texts for the core.
+
+    >>> option_texts({"persist_delay": timedelta(milliseconds=5), "file_sync": False})
+    {'persist_delay': '5ms', 'file_sync': 'false'}
+    """
+    return {name: _text(name, value) for name, value in (options or {}).items()}
+
+
+def _text(name: str, value: OptionValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, timedelta):
+        return f"{round(value.total_seconds() * 1000)}ms"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise InvalidArgument(f"option `{name}` is a {type(value).__name__}; give a text, a number, a bool or a timedelta")
+
+
+def existing_folder(uri: str) -> str:
+    """The absolute URI of a folder that must exist: connecting to a mistyped local path would create it.
+
+    >>> existing_folder("s3://bucket/savepoint")
+    's3://bucket/savepoint'
+    >>> existing_folder("/no/such/folder")
+    Traceback (most recent call last):
+    fastchangelog.errors.StateNotFoundError: there is no folder /no/such/folder; check the address
+    """
+    url = urlsplit(uri)
+    if url.scheme not in ("", "file"):
+        return uri
+    path = os.path.abspath(unquote(url.path) if url.scheme else uri)
+    if not os.path.isdir(path):
+        raise StateNotFoundError(f"there is no folder {path}; check the address")
+    return "file://" + quote(path)
+
+
+def parse_duration(name: str, value: str | timedelta) -> timedelta:
+    """A duration from ``timedelta``, ``"10s"``, ``"5m"`` or Spark's ``"10 minutes"``; ``name`` is for messages.
+
+    >>> parse_duration("interval", "5m")
+    datetime.timedelta(seconds=300)
+    """
+    if isinstance(value, timedelta):
+        return value
+    if not isinstance(value, str):
+        raise InvalidArgument(f'`{name}` = {value!r} is not a duration; write a timedelta, "10s" or "5 minutes"')
+    return timedelta(seconds=_internal.parse_duration(name, value))
+
+
+def parse_size(name: str, value: int | str) -> int:
+    """A number of bytes from an int or a text such as ``"5MiB"``; ``name`` is for messages.
+
+    >>> parse_size("log_bytes", "5MiB")
+    5242880
+    """
+    return value if isinstance(value, int) else _internal.parse_size(name, value)
+
+
+def gather_storage_options(
+    uri: str, explicit: Mapping[str, str] | None = None, conf: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Options of the object store of ``uri``: explicit, else ``spark.fastchangelog.storage.*``, else what
+    ``spark.hadoop.fs.s3a.*`` says (for ``s3://`` and ``s3a://``; settings of the bucket win over general ones).
+    Credentials come whole from one of them.
+
+    >>> gather_storage_options("s3a://b/state", conf={"spark.hadoop.fs.s3a.endpoint.region": "eu-west-1"})
+    {'aws_region': 'eu-west-1'}
+    """
+    conf = conf or {}
+    parts = urlsplit(uri)
+    options = _from_s3a(parts.netloc, conf) if parts.scheme in ("s3", "s3a") else {}
+    ours = {name.removeprefix(STORAGE_PREFIX): value for name, value in conf.items() if name.startswith(STORAGE_PREFIX)}
+    options = _internal.overlay_storage_options(options, ours)
+    return _internal.overlay_storage_options(options, option_texts(explicit))
+
+
+def split_provider(
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[CredentialProvider | None, dict[str, Any]]:
+    """The credential provider in storage options, if there is one, and the other options."""
+    others = dict(storage_options or {})
+    provider = others.pop(PROVIDER_OPTION, None)
+    if provider is not None and not callable(provider):
+        raise InvalidArgument(
+            f"storage_options: `{PROVIDER_OPTION}` is a {type(provider).__name__}; give a function without arguments "
+            "that returns a dict of credentials"
+        )
+    return provider, others
+
+
+def request_credentials(provider: CredentialProvider) -> tuple[dict[str, str], float | None]:
+    """Calls a provider: its credentials, and when they expire in seconds since the epoch.
+
+    >>> request_credentials(lambda: {"access_key_id": "a", "secret_access_key": "s", "token": None, "expires_at": None})
+    ({'access_key_id': 'a', 'secret_access_key': 's'}, None)
+    """
+    answer = provider()
+    if not isinstance(answer, Mapping):
+        raise InvalidArgument(f"the credential provider returned a {type(answer).__name__}; return a dict")
+    given = dict(answer)
+    end = given.pop("expires_at", None)
+    if end is not None and (not isinstance(end, datetime) or end.tzinfo is None):
+        raise InvalidArgument("the credential provider's `expires_at` is not a datetime with a time zone, nor None")
+    wrong = [name for name, value in given.items() if not isinstance(name, str) or not isinstance(value, str | None)]
+    if wrong:
+        raise InvalidArgument(f"the credential provider's {wrong[0]!r} is not a text")
+    credentials = {name: value for name, value in given.items() if isinstance(value, str)}
+    return credentials, None if end is None else end.timestamp()
+
+
+def _from_s3a(bucket: str, conf: Mapping[str, str]) -> dict[str, str]:
+    def setting(name: str) -> str | None:
+        return conf.get(f"{_S3A}bucket.{bucket}.{name}") or conf.get(_S3A + name)
+
+    options: dict[str, str] = {}
+    for name, ours in (
+        ("access.key", "aws_access_key_id"),
+        ("secret.key", "aws_secret_access_key"),
+        ("session.token", "aws_session_token"),
+        ("endpoint.region", "aws_region"),
+    ):
+        value = setting(name)
+        if value:
+            options[ours] = value
+    plain_http = (setting("connection.ssl.enabled") or "true").lower() == "false"
+    endpoint = setting("endpoint")
+    if endpoint:
+        if "://" not in endpoint:
+            endpoint = f"{'http' if plain_http else 'https'}://{endpoint}"
+        options["aws_endpoint"] = endpoint
+        plain_http = endpoint.startswith("http://")
+    if plain_http:
+        options["aws_allow_http"] = "true"
+    path_style = setting("path.style.access")
+    if path_style:
+        options["aws_virtual_hosted_style_request"] = "false" if path_style.lower() == "true" else "true"
+    if (setting("aws.credentials.provider") or "").endswith(_ANONYMOUS):
+        options["aws_skip_signature"] = "true"
+    return options

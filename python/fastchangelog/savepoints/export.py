@@ -1,0 +1,127 @@
+"""The entries of a savepoint as a table.
+
+Owns: the columns, the file. Does not own: reading entries (the core), the source (`savepoints.source`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgument, SchemaMismatchError
+from fastchangelog.options import existing_folder
+from fastchangelog.savepoints.savepoint import read_savepoint
+from fastchangelog.savepoints.source import (
+    StateSource,
+    savepoint_folder,
+    scratch_folder,
+)
+from fastchangelog.schema import arrow_type
+
+__all__ = ["export_savepoint"]
+
+
+def export_savepoint(uri: str, to: str, source: StateSource) -> dict[str, Any]:
+    """Writes the entries of a savepoint to the new parquet file `to`, keys and values in typed columns."""
+    import pyarrow.parquet as parquet
+
+    if os.path.exists(to):
+        raise InvalidArgument(f"{to} is there already; give the name of a new file")
+    said = read_savepoint(uri, source)
+    folder = savepoint_folder(existing_folder(uri), source)
+    rows = 0
+    with scratch_folder() as scratch:
+        schema, batches = _entries(folder, said, scratch, source)
+        part = f"{to}.part"
+        try:
+            with parquet.ParquetWriter(part, schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch.cast(schema) if batch.schema != schema else batch)
+                    rows += batch.num_rows
+            os.rename(part, to)
+        except OSError as error:
+            raise InvalidArgument(f"cannot write {to}: {error.strerror or error}; choose another place") from None
+        finally:
+            if os.path.exists(part):
+                os.remove(part)
+    return {"uri": uri, "file": to, "rows": rows, "columns": {f.name: str(f.type) for f in schema}}
+
+
+def _entries(
+    folder: _internal.SavepointFolder, said: Mapping[str, Any], scratch: str, source: StateSource
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    described = json.loads(said["schema"])
+    if isinstance(described, dict):
+        text, schema = _spec(described)
+        return schema, (_labelled(batch, schema) for batch in folder.entries(scratch, spec=text))
+    states = [state for state in described if source.name in (None, state["name"])]
+    if len(states) != 1:
+        names = ", ".join(state["name"] for state in described)
+        raise InvalidArgument(f"{said['uri']} holds the states {names}; say which one with --name")
+    types = pa.schema(
+        [
+            pa.field("key", arrow_type("key", states[0]["key"]), False),
+            pa.field("value", arrow_type("value", states[0]["value"])),
+        ]
+    )
+    return types, folder.entries(scratch, state=states[0]["id"], types=types)
+
+
+def _labelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch as `schema`: strings come as binaries, since Spark's need not be UTF-8."""
+    return pa.RecordBatch.from_arrays(
+        [c.view(f.type) for c, f in zip(batch.columns, schema, strict=True)], schema=schema
+    )
+
+
+def _spec(described: Mapping[str, Any]) -> tuple[str, pa.Schema]:
+    """The part of the described aggregation that is needed to read its rows."""
+    from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+
+    fields = [pa.field(f"key_{i + 1}", arrow_type("key", text)) for i, text in enumerate(described["keys"])]
+    if len(fields) == 1:
+        fields = [fields[0].with_name("key")]
+    columns, results = list(fields), list(fields)
+    calls = []
+    for part in described["aggregates"]:
+        types = [arrow_type(part["identity"], text) for text in part["types"]]
+        args = tuple(range(len(columns), len(columns) + len(types)))
+        columns += [pa.field(f"arg_{len(columns) + i}", dtype) for i, dtype in enumerate(types)]
+        results.append(pa.field(part["identity"], _result(part["fn"], types)))
+        ansi = part.get("ansi")
+        calls.append(
+            AggregateSpec(
+                part["fn"],
+                args,
+                None,
+                part.get("ignore_nulls", False),
+                True if ansi is None else ansi,
+                part["identity"],
+            )
+        )
+    text = spec_json(len(fields), pa.schema(columns), pa.schema(results), calls)
+    if _internal.spec_schema(text)[1] != json.dumps(described, separators=(",", ":"), ensure_ascii=False):
+        raise SchemaMismatchError(
+            "this version of fastchangelog cannot read these rows back; use the one that wrote them"
+        )
+    return text, pa.schema(results)
+
+
+def _result(function: str, types: list[pa.DataType]) -> pa.DataType:
+    """The type of a result, as Spark has it."""
+    first = types[0] if types else pa.int64()
+    if function == "count":
+        return pa.int64()
+    if function in ("sum", "avg") and pa.types.is_decimal(first):
+        more, scale = (10, 0) if function == "sum" else (4, 4)
+        return pa.decimal128(min(38, first.precision + more), min(38, first.scale + scale))
+    if function == "sum" and pa.types.is_integer(first):
+        return pa.int64()
+    if function in ("sum", "avg") and (pa.types.is_floating(first) or pa.types.is_integer(first)):
+        return pa.float64()
+    return first

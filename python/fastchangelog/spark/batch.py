@@ -1,0 +1,88 @@
+"""A batch DataFrame: the same sessions at the state server, after a plain shuffle.
+
+Owns: the function that Spark runs in `mapInArrow` on a batch DataFrame's payloads: one session per shard, no state.
+Does not own: the sessions of a stream (`operator`), which shard a row belongs to (`split`).
+
+A batch has no state to restore or to commit, so it needs neither Spark's stateful operator nor the settings of a state
+store. Spark passes the payloads sorted by shard: one session is open at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import operator
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from fastchangelog.errors import InternalError, one_line
+from fastchangelog.server import open_session
+from fastchangelog.spark import settings, task
+from fastchangelog.spark.operator import OperatorConfig, labelled
+from fastchangelog.spark.shard_ids import shard_of_id
+
+__all__ = ["BatchOperator"]
+
+
+class BatchOperator(task.VersionChecked):
+    """The function for `mapInArrow` after the shuffle: picklable, the same for every task."""
+
+    def __init__(self, planned: OperatorConfig):
+        self._operator = planned
+        #: Stands in for the query id, which a batch DataFrame does not have.
+        self._query = f"batch-{uuid.uuid4()}"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._run(batches)
+        except Exception as error:
+            raise one_line(error) from None
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        done: set[int] = set()
+        for shard_id, payloads in itertools.groupby(_payloads(batches), operator.itemgetter(0)):
+            if shard_id in done:
+                raise InternalError(f"the payloads of shard {shard_id} came in two parts; please report it")
+            done.add(shard_id)
+            yield from self._answers(shard_id, (payload for _, payload in payloads))
+        task.freeze_modules("batch")
+
+    def _answers(self, shard_id: int, payloads: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
+        planned = self._operator
+        session = open_session(self._request(shard_id), planned.options, planned.confs)
+        try:
+            for payload in payloads:
+                session.merge(payload)
+            for batch in session.finish():
+                yield pa.RecordBatch.from_arrays(labelled(batch, planned.output), schema=planned.output)
+            session.commit()
+        finally:
+            session.close()
+
+    def _request(self, shard_id: int) -> str:
+        planned = self._operator
+        shards = settings.partitions_of_task(task.local_property, planned.partitions)
+        return json.dumps(
+            {
+                "root": planned.root,
+                "query_id": self._query,
+                "name": planned.name,
+                "shard": shard_of_id(shard_id, shards),
+                "shards": shards,
+                "batch": 0,
+                "handle": None,
+                "spec": planned.spec,
+                "ephemeral": True,
+                "options": dict(planned.options),
+                "storage_options": {},  # nothing is written
+                "checkpoint": None,
+            }
+        )
+
+
+def _payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    for batch in batches:
+        for shard_id, payload in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):
+            yield shard_id, payload.as_py()

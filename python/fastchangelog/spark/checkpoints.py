@@ -1,0 +1,250 @@
+"""Spark's checkpoints: the handles that Spark may still pass to a query's tasks, batch by batch.
+
+Owns: reading a checkpoint through Spark's public sources (`statestore`, `state-metadata`, text and binary files), and
+when a checkpoint counts as unreadable.
+Does not own: what handles name, what is deleted (`gc.plan`), the session (a parameter).
+
+A batch whose state cannot be read is an error, unless the checkpoint itself shows that Spark has removed that state:
+its commit is gone too, or only later versions of one partition are left, and they begin with a snapshot. No checkpoint
+records how many batches the query retains, and the settings of the reading session are not the query's.
+
+Order, and why: commits, then states, then offsets. A batch that commits meanwhile is either among the commits, or later
+than them and then among the offsets, which tell since when its objects may have been written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+from fastchangelog.errors import (
+    FastChangelogError,
+    InvalidArgument,
+    SchemaMismatchError,
+    StateNotFoundError,
+    StoreError,
+)
+from fastchangelog.gc.collector import Roots
+from fastchangelog.spark import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkCheckpoints"]
+
+#: The operator's state variable, see `operator`.
+_VARIABLE = "handle"
+#: Spark's names of files of RocksDB's state: a version, an id under format 2, and a kind.
+_STATE_FILE = re.compile(r"([0-9]+)(?:_[^/]*)?\.(zip|changelog)")
+_GLOB = re.compile(r"[*?\[\]{}\\]")
+
+
+class SparkCheckpoints:
+    """A `gc.collector.CheckpointReader` over a Spark session that is created when it is first needed."""
+
+    def __init__(self, session: Callable[[], SparkSession]) -> None:
+        self._session = session
+        self._ready: SparkSession | None = None
+
+    @property
+    def _spark(self) -> SparkSession:
+        if self._ready is None:
+            spark = self._session()
+            settings.prepare_session(spark)  # the source reads state by the session's settings
+            # The manager of streams registers an endpoint that the source needs. Spark 4.2 registers it nowhere else
+            # and fails with "Cannot find endpoint" in a session that has run no stream.
+            _ = spark.streams.active
+            self._ready = spark
+        return self._ready
+
+    def query_id(self, location: str) -> str | None:
+        """The query of the checkpoint at `location`; None if it is gone while its parent folder exists.
+
+        A missing parent may be a disk or a network folder that is not mounted: that is an error.
+        """
+        location = _plain(location)
+        try:
+            lines = [row[0] for row in self._spark.read.text(f"{location}/metadata").collect()]
+        except Exception as error:
+            if not _not_found(error):
+                raise _unreadable(location, error) from None
+            self._check_removed(location)
+            return None
+        try:
+            found = json.loads("".join(lines))["id"]
+        except (ValueError, TypeError, KeyError):
+            raise StoreError(f"{location}/metadata is not what Spark writes; is this a checkpoint?") from None
+        return str(found)
+
+    def _check_removed(self, location: str) -> None:
+        if self._exists(location):
+            raise StoreError(f"{location} is there, but has no metadata of a query; is this a checkpoint?")
+        parent = location.rsplit("/", 1)[0] + "/"
+        if not self._exists(parent):
+            raise StateNotFoundError(
+                f"neither {location} nor the folder {parent} is there: this machine may not see it; if it was removed "
+                f"for good, make {parent} once more, empty, and sweep again"
+            )
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self._spark.read.format("binaryFile").load(path).select("path").limit(1).collect()
+        except Exception as error:
+            if _not_found(error):
+                return False
+            raise _unreadable(path, error) from None
+        return True
+
+    def roots(self, location: str) -> Roots:
+        """See `gc.collector.CheckpointReader`."""
+        location = _plain(location)
+        query = self.query_id(location)
+        if query is None:
+            raise StateNotFoundError(f"the checkpoint {location} vanished while it was read")
+        batches = sorted(self._log(location, "commits"))
+        handles: dict[str, str] = {}
+        notes: list[str] = []
+        skipped: list[int] = []
+        operators = self._operators(location) if batches else []
+        for batch in reversed(batches):  # the newest first: it must be readable
+            try:
+                for operator in operators:
+                    for handle, partition in self._state(location, operator, batch):
+                        handles.setdefault(handle, f"batch {batch}, operator {operator}, partition {partition}")
+            except FastChangelogError:
+                raise
+            except Exception as error:  # of PySpark, or of Py4J for what a task failed with
+                if batch not in self._log(location, "commits"):
+                    skipped.append(batch)  # Spark removed it meanwhile, with the ones before it
+                    continue
+                removed = self._removed(location, operators, batch) if batch < batches[-1] else None
+                if removed is None:
+                    raise _unreadable(f"{location}, batch {batch}", error) from None
+                skipped.append(batch)
+                notes.append(f"batch {batch} has a commit, but Spark has removed its state: {removed}; not counted")
+        planned = self._log(location, "offsets")
+        if not batches and any(batch > 0 for batch in planned):
+            raise StoreError(f"{location} has planned batches up to {max(planned)}, but no commits: they were removed")
+        newest = batches[-1] if batches else -1
+        return Roots(
+            query,
+            tuple(batch for batch in batches if batch not in skipped),
+            handles,
+            min((time for batch, time in planned.items() if batch > newest), default=None),
+            tuple(notes),
+        )
+
+    def handles(self, location: str, batch: int | None = None) -> tuple[str, int, dict[int, dict[int, str]]]:
+        """The source of a savepoint: the query, the batch (by default the newest committed one), and for each of its
+        operators the handles by partition. The query may run meanwhile."""
+        location = _plain(location)
+        query = self.query_id(location)
+        if query is None:
+            raise StateNotFoundError(f"there is no checkpoint {location}; give the query's checkpointLocation")
+        batches = sorted(self._log(location, "commits"))
+        if not batches:
+            raise StateNotFoundError(f"{location} has no committed batch yet; wait for the query's first one")
+        chosen = batches[-1] if batch is None else batch
+        if chosen not in batches:
+            raise InvalidArgument(
+                f"{location} has no committed batch {chosen}; Spark keeps the batches {batches[0]} to {batches[-1]}"
+            )
+        try:
+            found = {n: {part: h for h, part in self._state(location, n, chosen)} for n in self._operators(location)}
+        except FastChangelogError:
+            raise
+        except Exception as error:  # of PySpark, or of Py4J for what a task failed with
+            raise _unreadable(f"{location}, batch {chosen}", error) from None
+        return query, chosen, found
+
+    def _log(self, location: str, name: str) -> dict[int, float]:
+        """The batches of one of Spark's logs, and when each entry was written."""
+        try:
+            files = self._spark.read.format("binaryFile").load(f"{location}/{name}")
+            rows = files.select("path", F.col("modificationTime").cast("double")).collect()
+        except Exception as error:
+            if _not_found(error):
+                return {}
+            raise _unreadable(f"{location}/{name}", error) from None
+        named = ((row[0].rsplit("/", 1)[-1], row[1]) for row in rows)
+        return {int(name): float(time) for name, time in named if name.isdigit()}
+
+    def _removed(self, location: str, operators: list[int], batch: int) -> str | None:
+        """Evidence that Spark has removed the state after `batch`; None without any.
+
+        Spark removes all files of a partition before a snapshot. Where one file was lost, older ones are still there.
+        """
+        for operator in operators:
+            stores: dict[str, list[tuple[int, str]]] = {}
+            for path in self._files(f"{location}/state/{operator}"):
+                folder, _, name = path.rpartition("/")
+                found = _STATE_FILE.fullmatch(name)
+                if found is not None:
+                    stores.setdefault(folder, []).append((int(found[1]), found[2]))
+            for folder, files in sorted(stores.items()):
+                oldest = min(version for version, _ in files)
+                if oldest > batch + 1 and (oldest, "zip") in files:  # the version after batch N is N + 1
+                    return f"the oldest version in {folder} is {oldest}, the one after batch {oldest - 1}"
+        return None
+
+    def _files(self, folder: str) -> list[str]:
+        """All files below a folder, without those that Spark's readers treat as hidden."""
+        try:
+            files = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(folder)
+            return [row[0] for row in files.select("path").collect()]
+        except Exception as error:
+            if _not_found(error):
+                return []
+            raise _unreadable(folder, error) from None
+
+    def _operators(self, location: str) -> list[int]:
+        """The stateful operators that hold handles."""
+        try:
+            rows = self._spark.read.format("state-metadata").load(location).collect()
+        except Exception as error:
+            raise _unreadable(location, error) from None
+        found = set()
+        for row in rows:
+            if not row["operatorName"].startswith("transformWithState"):
+                continue
+            variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
+            if any(variable.get("stateName") == _VARIABLE for variable in variables):
+                found.add(int(row["operatorId"]))
+        return sorted(found)
+
+    def _state(self, location: str, operator: int, batch: int) -> list[tuple[str, int]]:
+        """Handles and partitions of an operator after a batch."""
+        source = self._spark.read.format("statestore").option("path", location).option("operatorId", operator)
+        frame = source.option("batchId", batch).option("stateVarName", _VARIABLE).load()
+        fields: Any = frame.schema["value"].dataType
+        if fields.names != [_VARIABLE] or fields[0].dataType.typeName() != "string":
+            raise SchemaMismatchError(
+                f"{location}: operator {operator} keeps {fields.simpleString()} as `{_VARIABLE}`, which is not ours"
+            )
+        return [(row[0], row[1]) for row in frame.select(f"value.{_VARIABLE}", "partition_id").collect()]
+
+
+def _plain(location: str) -> str:
+    if _GLOB.search(location):
+        raise InvalidArgument(
+            f"Spark's readers take characters in the checkpoint's location {location!r} for a pattern"
+        )
+    return location.rstrip("/")
+
+
+def _not_found(error: Exception) -> bool:
+    return isinstance(error, AnalysisException) and error.getCondition() == "PATH_NOT_FOUND"
+
+
+def _unreadable(what: str, error: Exception) -> StoreError:
+    """One line: the last cause that a Java stack names, else what PySpark says first."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
+    return StoreError(
+        f"{what}: {(causes or lines)[-1 if causes else 0].removeprefix('Caused by: ').lstrip(': ')[:400]}"
+    )

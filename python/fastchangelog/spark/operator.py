@@ -1,0 +1,157 @@
+"""The stateful operator: one small value per shard in Spark's state, everything else at the state server.
+
+Owns: one session inside a Spark task: handle in, payloads to the server, rows to Spark, handle out.
+Does not own: the state (the server), which handle is committed (Spark), the metrics' meaning (`metrics`).
+
+Order, and why:
+1. read the handle that Spark committed last for this shard;
+2. open a session at the executor's server for it and forward the payloads;
+3. hand the result rows to Spark while the server makes the change set durable;
+4. commit: the server returns the new handle when the store has acknowledged;
+5. after the last row, store the new handle in Spark's state. Spark commits it only if it commits the batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from fastchangelog import _internal
+from fastchangelog.errors import InternalError, one_line
+from fastchangelog.server import open_session
+from fastchangelog.spark import metrics, settings, task
+from fastchangelog.spark.frames import frame
+from fastchangelog.spark.renewal import CredentialRenewal, credentials
+from fastchangelog.spark.shard_ids import shard_of_id
+
+__all__ = ["ShardProcessor", "OperatorConfig", "labelled"]
+
+_HANDLE = T.StructType([T.StructField("handle", T.StringType())])
+_METRICS = pa.list_(pa.int64())
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorConfig(task.VersionChecked):
+    """The driver's decisions, sent to every task."""
+
+    spec: str
+    root: str
+    name: str
+    output: pa.Schema
+    options: Mapping[str, str]
+    storage_options: Mapping[str, Any] = dataclasses.field(repr=False)
+    partitions: int
+    #: Spark's memory settings, which determine the server's budget.
+    confs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class ShardProcessor(StatefulProcessor):
+    """The `StatefulProcessor` that Spark runs for a shard."""
+
+    def __init__(self, operator: OperatorConfig):
+        self._operator = operator
+
+    def init(self, handle: Any) -> None:
+        # Also called once on the driver before the query starts, only to learn the state's schema.
+        self._handle = handle.getValueState("handle", _HANDLE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        try:
+            yield from self._run(int(key[0]), rows)
+        except Exception as error:
+            raise one_line(error) from None
+
+    def close(self) -> None:
+        """Nothing: a session ends with its batch."""
+
+    def _run(self, shard_id: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        operator = self._operator
+        settings.check_task(task.local_property)
+        stored = self._handle.get()
+        handle = None if stored is None else stored[0]
+        clock = _Stopwatch()
+        _internal.failpoint("operator.open")
+        storage, expires = settings.resolve_with_expiry(operator.storage_options)
+        request = {**self._request(shard_id, handle), **credentials(storage, expires)}
+        with CredentialRenewal(request, expires, lambda: settings.resolve_with_expiry(operator.storage_options)):
+            handle = yield from self._session(request, rows, clock)
+        self._handle.update((handle,))
+        _internal.failpoint("operator.stored")
+        task.freeze_modules("operator")
+
+    def _session(
+        self, request: Mapping[str, Any], rows: Iterator[pd.DataFrame], clock: _Stopwatch
+    ) -> Generator[pd.DataFrame, None, str]:
+        """Yields the rows of one session, then a row of metrics; returns the handle."""
+        operator = self._operator
+        session = open_session(json.dumps(request), operator.options, operator.confs)
+        try:
+            clock.lap("open_micros")
+            _internal.failpoint("operator.opened")
+            for payloads in rows:
+                for payload in payloads["payload"]:
+                    if payload:  # an empty one only opens the shard, see `split`
+                        session.merge(payload)
+            _internal.failpoint("operator.merged")
+            names = [*operator.output.names, metrics.COLUMN]
+            for batch in session.finish():
+                columns = labelled(batch, operator.output)
+                yield frame([*columns, pa.nulls(batch.num_rows, _METRICS)], names)
+            clock.lap("finish_micros")
+            _internal.failpoint("operator.rows-yielded")
+            handle, counted = session.commit()
+            clock.lap("commit_micros")
+            _internal.failpoint("operator.committed")
+        finally:
+            session.close()
+        numbers = metrics.row({**counted, **clock.laps, "shards": 1})
+        nothing = [pa.nulls(1, field.type) for field in operator.output]
+        yield frame([*nothing, pa.array([numbers], _METRICS)], names)
+        return handle
+
+    def _request(self, shard_id: int, handle: str | None) -> dict[str, Any]:
+        operator = self._operator
+        shards = settings.partitions_of_task(task.local_property, operator.partitions)
+        query = task.local_property(task.QUERY_ID)
+        if query is None:
+            raise InternalError(f"Spark gave this task no {task.QUERY_ID}; please report it with the Spark version")
+        return {
+            "root": operator.root,
+            "query_id": query,
+            "name": operator.name,
+            "shard": shard_of_id(shard_id, shards),
+            "shards": shards,
+            "batch": int(task.local_property(task.BATCH_ID) or 0),
+            "handle": handle,
+            "spec": operator.spec,
+            "ephemeral": False,
+            "options": dict(operator.options),
+            "checkpoint": None,
+        }
+
+
+def labelled(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
+    """The columns of a result batch with the types of `schema`."""
+    if batch.num_columns != len(schema):
+        raise InternalError(f"the state server answered {batch.num_columns} columns where {len(schema)} were asked for")
+    # Strings arrive as binaries: Spark's need not be UTF-8, so their bytes get the type string without a check.
+    return [c if c.type == f.type else c.view(f.type) for c, f in zip(batch.columns, schema, strict=True)]
+
+
+class _Stopwatch:
+    def __init__(self) -> None:
+        self.laps: dict[str, int] = {}
+        self._last = time.monotonic_ns()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic_ns()
+        self.laps[name] = (now - self._last) // 1000
+        self._last = now

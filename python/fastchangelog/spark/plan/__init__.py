@@ -1,1 +1,0 @@
-"""What is decided on the driver and shipped to the tasks: carried types, the aggregate's spec, shard ids."""

@@ -1,0 +1,273 @@
+//! A state of aggregates by key.
+//!
+//! Owns: rows in, results out, for many keys at once, in Arrow.
+//! Does not own: what an aggregate means and how its row looks (`state::aggregate`), grouping (`state::table`), what is
+//! durable (`core`).
+//!
+//! Entries are as those of a query's shard: the key's bytes, and an accumulator row. Invariants:
+//! 1. results are those of one aggregation of all rows that were added, in the order in which they were added;
+//! 2. an add changes all keys of its rows, or none.
+
+use super::core::Core;
+use super::look_up::{Values, look_up};
+use super::scan::{Found, Scan, Walk};
+use crate::error::{Error, Result};
+use crate::model::StateId;
+use crate::state::aggregate::{AggCall, AggPlan, AggSpec};
+use crate::state::codec::EncodedKeys;
+use crate::state::table::GroupTable;
+use crate::state::type_text;
+use crate::state::typed::{KeyRange, TypedEntries, columns_of};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StructArray};
+use arrow_buffer::{BooleanBuffer, NullBuffer};
+use arrow_schema::{DataType, Field, Fields, Schema};
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// One aggregate of a state, by the names of the columns that it is of.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct AggregateCall {
+    /// The function; see [`AggCall`].
+    #[serde(rename = "fn")]
+    pub function: String,
+    /// Names of columns of the added rows; none for `count(*)`.
+    pub args: Vec<String>,
+    /// Name of a boolean column: rows where it is not true are left out.
+    #[serde(rename = "where")]
+    pub filter: Option<String>,
+    /// For `first` and `last`: nulls are left out.
+    pub ignore_nulls: bool,
+    /// Name of the result; none for the only one: then results are plain values.
+    pub name: Option<String>,
+    /// Readable name, equal for equal calls.
+    pub identity: String,
+}
+
+/// The types of an aggregating state.
+struct Types {
+    /// Keys; a value is an accumulator row.
+    keys: TypedEntries,
+    plan: Arc<AggPlan>,
+    /// Of the rows: plain values, or a struct.
+    rows: DataType,
+    input: Arc<Schema>,
+    result: DataType,
+}
+
+/// A declared state of aggregates by key. Cheap to clone; any thread may use it.
+#[derive(Clone)]
+pub struct AggregatingState {
+    core: Arc<Core>,
+    id: StateId,
+    types: Arc<Types>,
+}
+
+impl AggregatingState {
+    pub(super) fn declare(
+        core: &Arc<Core>,
+        name: &str,
+        key: &DataType,
+        rows: &DataType,
+        calls: &[AggregateCall],
+        ansi: bool,
+    ) -> Result<Self> {
+        let types = Types::new(key, rows, calls, ansi)?;
+        let id = core.declare(name, "aggregating", &type_text(key), types.plan.schema())?;
+        Ok(Self { core: Arc::clone(core), id, types: Arc::new(types) })
+    }
+
+    /// The types of keys.
+    pub fn keys(&self) -> &TypedEntries {
+        &self.types.keys
+    }
+
+    /// The type of results.
+    pub fn result_type(&self) -> &DataType {
+        &self.types.result
+    }
+
+    /// The results of `keys`, one row each; null for a key to which nothing was added.
+    pub fn get(&self, keys: &ArrayRef) -> Result<ArrayRef> {
+        let keys = self.types.keys.encode_keys(keys)?;
+        let kept = self.look_up((0..keys.len()).map(|i| keys.key(i)))?;
+        let rows = kept.iter().enumerate().map(|(i, row)| (keys.key(i), row));
+        let results = self.types.results(rows)?;
+        let there = NullBuffer::new(kept.iter().map(|row| row.is_some()).collect::<BooleanBuffer>());
+        if there.null_count() == 0 {
+            return Ok(results);
+        }
+        let nulls = arrow_array::BooleanArray::new(!there.inner(), None);
+        Ok(arrow_select::nullif::nullif(&results, &nulls)?)
+    }
+
+    /// Which keys have been added to.
+    pub fn contains(&self, keys: &ArrayRef) -> Result<BooleanArray> {
+        let keys = self.types.keys.encode_keys(keys)?;
+        let kept = self.look_up((0..keys.len()).map(|i| keys.key(i)))?;
+        Ok(kept.iter().map(|row| Some(row.is_some())).collect())
+    }
+
+    /// Adds rows, each to the aggregates of its key. All or nothing. Rows without columns are none.
+    pub fn add(&self, keys: &ArrayRef, rows: Option<&ArrayRef>) -> Result<()> {
+        let mut table = GroupTable::new(Arc::clone(&self.types.plan));
+        table.fold_rows(&self.types.batch(keys, rows)?)?;
+        let _exclusive = self.core.exclusive();
+        let kept = self.look_up((0..table.len()).map(|i| table.key(i)))?;
+        let mut changed = Vec::new();
+        for (i, row) in kept.iter().enumerate() {
+            if table.combine_base(i, row)? {
+                changed.push(i);
+            }
+        }
+        let mut scratch = Vec::new();
+        let bytes = changed.iter().map(|&i| table.key(i).len() + table.row(i, &mut scratch).len()).sum();
+        self.core.change(changed.len(), bytes, |layers| {
+            for &i in &changed {
+                layers.put(self.id, table.key(i), Some(table.row(i, &mut scratch)));
+            }
+        })
+    }
+
+    /// Forgets keys; one to which nothing was added is fine. All or nothing.
+    pub fn clear(&self, keys: &ArrayRef) -> Result<()> {
+        let keys: EncodedKeys = self.types.keys.encode_keys(keys)?;
+        let bytes = (0..keys.len()).map(|i| keys.key(i).len()).sum();
+        let _exclusive = self.core.exclusive();
+        self.core.change(keys.len(), bytes, |layers| {
+            for i in 0..keys.len() {
+                layers.put(self.id, keys.key(i), None);
+            }
+        })
+    }
+
+    /// Keys and results of a range, in order of keys, `rows` at a time.
+    pub fn scan(&self, range: KeyRange, rows: usize) -> Scan {
+        let columns = [("key", self.types.keys.key_type()), ("value", &self.types.result)];
+        let own = Arc::clone(&self.types);
+        let decode = move |found: &Found, schema: &_| {
+            let keys = own.keys.decode_keys(found.keys())?;
+            let results = own.results(found.rows().map(|(key, row)| (key, Some(row))))?;
+            Ok(RecordBatch::try_new(Arc::clone(schema), vec![keys, results])?)
+        };
+        Scan::new(Walk::new(&self.core, self.id, range), rows, &columns, Box::new(decode))
+    }
+
+    fn look_up<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Result<Values> {
+        self.core.read(|layers, shard| look_up(&layers, shard, self.id, keys.clone()))
+    }
+}
+
+impl Types {
+    fn new(key: &DataType, rows: &DataType, calls: &[AggregateCall], ansi: bool) -> Result<Self> {
+        let keys = columns_of(key);
+        let columns: Fields = match rows {
+            DataType::Struct(fields) => fields.clone(),
+            other => vec![Field::new("value", other.clone(), true)].into(),
+        };
+        let place = |call: &AggregateCall, name: &str| {
+            columns.iter().position(|column| column.name() == name).map(|i| keys.len() + i).ok_or_else(|| {
+                let names: Vec<&str> = columns.iter().map(|column| column.name().as_str()).collect();
+                Error::invalid(format!(
+                    "{}: rows have no column `{name}`; they have: {}",
+                    call.identity,
+                    names.join(", ")
+                ))
+            })
+        };
+        let mut aggs = Vec::with_capacity(calls.len());
+        for call in calls {
+            aggs.push(AggCall {
+                function: call.function.clone(),
+                args: call.args.iter().map(|name| place(call, name)).collect::<Result<_>>()?,
+                filter: call.filter.as_ref().map(|name| place(call, name)).transpose()?,
+                ignore_nulls: call.ignore_nulls,
+                ansi,
+                identity: call.identity.clone(),
+            });
+        }
+        let input = Arc::new(Schema::new(nullable(keys.iter().chain(&columns))));
+        let types: Vec<DataType> = input.fields().iter().map(|field| field.data_type().clone()).collect();
+        let results = AggPlan::result_types(&types, &aggs)?;
+        let named = calls.iter().zip(&results);
+        let named =
+            named.map(|(call, result)| Field::new(call.name.as_deref().unwrap_or("value"), result.clone(), true));
+        let named: Fields = named.collect();
+        let result = match (calls, &results[..]) {
+            ([], _) => return Err(Error::invalid("an aggregating state needs an aggregate, such as n=fc.count()")),
+            ([AggregateCall { name: None, .. }], [plain]) => plain.clone(),
+            _ => DataType::Struct(named.clone()),
+        };
+        let output = Arc::new(Schema::new(nullable(keys.iter().chain(&named))));
+        let spec = AggSpec { num_keys: keys.len(), input: Arc::clone(&input), output, aggs };
+        Ok(Self {
+            // The value of an entry is an accumulator row.
+            keys: TypedEntries::new(key, &DataType::Binary)?,
+            plan: Arc::new(AggPlan::new(&spec)?),
+            rows: rows.clone(),
+            input,
+            result,
+        })
+    }
+
+    fn batch(&self, keys: &ArrayRef, rows: Option<&ArrayRef>) -> Result<RecordBatch> {
+        if keys.null_count() > 0 {
+            return Err(Error::invalid("a key is null; leave such rows out"));
+        }
+        let mut columns = self.keys.split(keys)?;
+        match (&self.rows, rows) {
+            (DataType::Struct(fields), None) if fields.is_empty() => {}
+            (_, None) => return Err(Error::invalid("rows to add are needed, beside their keys")),
+            (_, Some(rows)) if rows.len() != keys.len() => {
+                return Err(Error::invalid(format!(
+                    "{} keys and {} rows: a batch needs one of each",
+                    keys.len(),
+                    rows.len()
+                )));
+            }
+            (DataType::Struct(_), Some(rows)) => match rows.as_struct_opt() {
+                Some(rows) if rows.null_count() == 0 => columns.extend(rows.columns().iter().cloned()),
+                _ => return Err(Error::invalid("a row is null, or rows are no structs; leave such rows out")),
+            },
+            (_, Some(rows)) => columns.push(Arc::clone(rows)),
+        }
+        if columns.len() != self.input.fields().len() {
+            return Err(Error::invalid(format!(
+                "rows of {} columns came where {} were declared",
+                columns.len(),
+                self.input.fields().len()
+            )));
+        }
+        Ok(RecordBatch::try_new(Arc::clone(&self.input), columns)?)
+    }
+
+    /// The results of kept rows, of no input where there is none.
+    fn results<'a>(&self, rows: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> Result<ArrayRef> {
+        let mut table = GroupTable::new(Arc::clone(&self.plan));
+        for (key, row) in rows {
+            table.add_kept(key, row)?;
+        }
+        let batch = table.finish(0..table.len())?;
+        let results = &batch.columns()[self.plan.num_keys()..];
+        match (&self.result, results) {
+            (DataType::Struct(fields), results) if !self.is_plain() => {
+                Ok(Arc::new(StructArray::try_new(fields.clone(), results.to_vec(), None)?))
+            }
+            (_, [result]) => Ok(Arc::clone(result)),
+            _ => Err(Error::internal("an aggregation without a result")),
+        }
+    }
+
+    /// True if results are plain values, even if these are structs.
+    fn is_plain(&self) -> bool {
+        matches!(self.plan.output().fields().get(self.plan.num_keys()), Some(first) if *first.data_type() == self.result)
+    }
+}
+
+fn nullable<'a>(fields: impl Iterator<Item = &'a Arc<Field>>) -> Vec<Field> {
+    fields.map(|field| field.as_ref().clone().with_nullable(true)).collect()
+}
+
+#[cfg(test)]
+#[path = "aggregating_tests.rs"]
+mod tests;

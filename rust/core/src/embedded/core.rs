@@ -1,0 +1,428 @@
+//! The shared core of one open state.
+//!
+//! Owns: the steps of a checkpoint, reading through layers and live version, admission, closed or not.
+//! Does not own: the thread that runs checkpoints and its start (`embedded`), types of keys and values (`value`).
+
+use super::catalog::Catalog;
+use super::chain::Chain;
+use super::entries::{Entries, Entry};
+use super::layers::{Layer, Layers};
+use super::{CheckpointCallback, EventCallback, TICK};
+use crate::budget::{MemoryUser, Reservation};
+use crate::clock::Tick;
+use crate::error::{Error, Result};
+use crate::model::{BatchId, Change, ChangeSet, KeyGroup, Op, ShardHandle, StateId};
+use crate::shard::{Net, Shard};
+use crate::state::keyed::{KeyRef, KeyedState};
+use crate::store::Store;
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// The one key group: keys of a state are in order.
+pub(super) const GROUP: KeyGroup = KeyGroup(0);
+/// Checkpoints in progress at the same time; more wait.
+const MAX_PENDING: usize = 8;
+/// Checkpoints that follow each other faster count as one piece of foreground work.
+const BETWEEN_CHECKPOINTS: Duration = Duration::from_millis(100);
+/// Keys that are compared with the live version at once.
+const COMPARED: usize = 16_384;
+
+/// A requested checkpoint; its changes are the oldest frozen layer when its turn comes.
+pub(super) struct Job {
+    schema: (u64, String),
+    since: Instant,
+    done: CheckpointCallback,
+}
+
+/// Memory of changes, and its value in the metrics.
+struct ChangeMemory {
+    memory: Reservation,
+    unsaved: u64,
+}
+
+/// One open state.
+pub(super) struct Core {
+    shard: Arc<Shard>,
+    store: Store,
+    runtime: Handle,
+    layers: RwLock<Layers>,
+    exclusive: Mutex<()>,
+    held: Mutex<ChangeMemory>,
+    catalog: Mutex<Catalog>,
+    /// The newest checkpoint that counts.
+    newest: Mutex<Option<ShardHandle>>,
+    /// Serialises changes to the live version. A checkpoint holds it until its result is installed. Never acquired under a
+    /// layer lock.
+    live: Mutex<()>,
+    /// None = read-only. Only the thread of checkpoints uses it.
+    chain: Option<tokio::sync::Mutex<Chain>>,
+    pending: Mutex<usize>,
+    pending_reduced: Condvar,
+    closed: watch::Sender<bool>,
+    /// The reason to refuse changes until there is a new base.
+    refusal: Mutex<Option<Error>>,
+    event: OnceLock<EventCallback>,
+}
+
+impl Core {
+    pub(super) fn new(
+        shard: Arc<Shard>,
+        store: Store,
+        runtime: Handle,
+        catalog: Catalog,
+        chain: Option<Chain>,
+        newest: Option<ShardHandle>,
+        limit: u64,
+    ) -> Self {
+        Self {
+            held: Mutex::new(ChangeMemory {
+                memory: shard.context().budget.reserve(MemoryUser::Prepared, 0),
+                unsaved: 0,
+            }),
+            shard,
+            store,
+            runtime,
+            layers: RwLock::new(Layers::new(limit)),
+            exclusive: Mutex::default(),
+            catalog: Mutex::new(catalog),
+            newest: Mutex::new(newest),
+            live: Mutex::default(),
+            chain: chain.map(tokio::sync::Mutex::new),
+            pending: Mutex::new(0),
+            pending_reduced: Condvar::new(),
+            closed: watch::channel(false).0,
+            refusal: Mutex::new(None),
+            event: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn uri(&self) -> &str {
+        self.store.uri()
+    }
+
+    pub(super) fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.chain.is_none()
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    pub(super) fn newest(&self) -> Option<ShardHandle> {
+        self.newest.lock().clone()
+    }
+
+    /// Waits until the newest checkpoint is applied to the live version. Not for the checkpoint thread.
+    pub(super) fn wait_applied(&self) {
+        drop(self.live.lock());
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.send_replace(true);
+        self.shard.context().log.close();
+        self.pending_reduced.notify_all();
+    }
+
+    // Upkeep
+
+    /// See [`super::EmbeddedState::on_event`].
+    pub(super) fn on_event(&self, event: EventCallback) {
+        let _ = self.event.set(event);
+    }
+
+    pub(super) fn refuse_changes(&self, why: Option<Error>) {
+        *self.refusal.lock() = why;
+    }
+
+    fn notify(&self) {
+        if let Some(event) = self.event.get() {
+            event();
+        }
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.is_closed() { Err(closed()) } else { Ok(()) }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        if self.is_read_only() {
+            return Err(Error::invalid(format!(
+                "the state in {} was opened read-only; open it without read_only to change it",
+                self.uri()
+            )));
+        }
+        Ok(())
+    }
+
+    // States
+
+    pub(super) fn declare(&self, name: &str, kind: &str, key: &str, value: &str) -> Result<StateId> {
+        self.check_open()?;
+        self.catalog.lock().declare(name, kind, (key, value), !self.is_read_only())
+    }
+
+    // Changes
+
+    /// Makes changes of about so many bytes, all or none of them.
+    pub(super) fn change(&self, changes: usize, bytes: usize, change: impl FnOnce(&mut Layers)) -> Result<()> {
+        self.check_writable()?;
+        if let Some(why) = self.refusal.lock().clone() {
+            // The materialization policy may try again.
+            self.notify();
+            return Err(why);
+        }
+        let (changes, bytes) = (changes as u64, bytes as u64);
+        self.wait_for_space(changes, bytes);
+        let mut layers = self.layers.write();
+        layers.check_space(changes, bytes)?;
+        change(&mut layers);
+        self.account(&layers);
+        Ok(())
+    }
+
+    /// Fails if so many changes of so many bytes would.
+    pub(super) fn check_space(&self, changes: usize, bytes: usize) -> Result<()> {
+        self.check_writable()?;
+        let (changes, bytes) = (changes as u64, bytes as u64);
+        self.wait_for_space(changes, bytes);
+        self.layers.read().check_space(changes, bytes)
+    }
+
+    /// Waits until a durable checkpoint is applied, if these changes do not fit before.
+    fn wait_for_space(&self, changes: u64, bytes: u64) {
+        let crowded = {
+            let layers = self.layers.read();
+            layers.is_applying() && layers.check_space(changes, bytes).is_err()
+        };
+        if crowded {
+            self.wait_applied();
+        }
+    }
+
+    /// Serialises read-modify-write operations.
+    pub(super) fn exclusive(&self) -> MutexGuard<'_, ()> {
+        self.exclusive.lock()
+    }
+
+    fn account(&self, layers: &Layers) {
+        let mut held = self.held.lock();
+        let gauge = &self.shard.context().metrics.uncheckpointed_bytes;
+        let unsaved = layers.unsaved_bytes();
+        gauge.add(unsaved);
+        gauge.sub(std::mem::replace(&mut held.unsaved, unsaved));
+        held.memory.resize(layers.bytes());
+    }
+
+    // Reads
+
+    /// Reads layers and live version as one.
+    pub(super) fn read<T>(&self, read: impl Fn(RwLockReadGuard<'_, Layers>, &Shard) -> Result<T>) -> Result<T> {
+        self.check_open()?;
+        match read(self.layers.read(), &self.shard) {
+            // The local disk failed: the local state is restored, once.
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(state = self.uri(), %error, "a read failed: the local state is restored");
+                self.restore_live()?;
+                read(self.layers.read(), &self.shard)
+            }
+            other => other,
+        }
+    }
+
+    fn restore_live(&self) -> Result<()> {
+        let _live = self.live.lock();
+        self.make_live(self.newest().as_ref())
+    }
+
+    fn make_live(&self, handle: Option<&ShardHandle>) -> Result<()> {
+        let made = match handle {
+            Some(h) => self.shard.make_live(Some(h), BatchId(h.batch.0 + 1), (h.schema_id, &h.schema)),
+            None => self.shard.make_live(None, BatchId(0), (0, "")),
+        };
+        made.map(drop)
+    }
+
+    // Checkpoints
+
+    /// Waits until one more checkpoint may be in progress.
+    pub(super) fn admit(&self, tick: Tick<'_>) -> Result<()> {
+        self.check_writable()?;
+        let mut pending = self.pending.lock();
+        while *pending >= MAX_PENDING {
+            self.pending_reduced.wait_for(&mut pending, TICK);
+            tick()?;
+            self.check_open()?;
+        }
+        *pending += 1;
+        Ok(())
+    }
+
+    /// Releases an admission.
+    pub(super) fn dismiss(&self) {
+        *self.pending.lock() -= 1;
+        self.pending_reduced.notify_one();
+    }
+
+    /// Freezes the active layer: later changes belong to the next checkpoint.
+    pub(super) fn freeze(&self, done: CheckpointCallback) -> Result<Job> {
+        let schema = self.catalog.lock().text()?;
+        self.layers.write().freeze();
+        Ok(Job { schema, since: Instant::now(), done })
+    }
+
+    /// Makes the oldest frozen layer durable, and live. Called once per job, in the order of freezing.
+    pub(super) fn run(&self, job: Job) {
+        let Job { schema, since, done } = job;
+        let foreground = self.shard.context().background.foreground(BETWEEN_CHECKPOINTS);
+        let over = match self.check_open().and_then(|()| self.checkpoint((schema.0, &schema.1))) {
+            Ok(handle) => {
+                let live = self.live.lock();
+                let metrics = &self.shard.context().metrics;
+                metrics.checkpoints.add(1);
+                metrics.checkpoint_micros.add_elapsed(since);
+                let before = self.newest.lock().replace(handle.clone());
+                self.with_layers(Layers::mark_durable);
+                // It is durable: no caller waits for the rest.
+                done(Ok(handle.clone()));
+                if before.as_ref() != Some(&handle) {
+                    self.apply_checkpoint(&handle);
+                }
+                let over = self.with_layers(Layers::mark_applied);
+                drop(live);
+                self.dismiss();
+                over
+            }
+            Err(error) => {
+                let over = self.with_layers(Layers::failed);
+                self.dismiss();
+                done(Err(error));
+                over
+            }
+        };
+        drop(foreground);
+        self.notify();
+        // After all answers: freeing the memory takes long.
+        drop(over);
+        if let Some(chain) = self.chain.as_ref().filter(|_| !self.is_closed()) {
+            let _ = self.wait(async {
+                chain.lock().await.prune().await;
+                Ok(())
+            });
+        }
+    }
+
+    fn with_layers<T>(&self, change: impl FnOnce(&mut Layers) -> T) -> T {
+        let mut layers = self.layers.write();
+        let value = change(&mut layers);
+        self.account(&layers);
+        value
+    }
+
+    /// Applies a durable checkpoint to the live version; a failure of the local disk is only logged.
+    fn apply_checkpoint(&self, handle: &ShardHandle) {
+        if let Err(error) = self.make_live(Some(handle)).inspect(|()| self.shard.adopt_base(handle)) {
+            tracing::warn!(state = self.uri(), %error, "a checkpoint could not be applied: the next read restores it");
+            // What is live may be the version before, which must not be taken for this one.
+            self.shard.evict();
+        }
+    }
+
+    fn checkpoint(&self, schema: (u64, &str)) -> Result<ShardHandle> {
+        let chain = self.chain.as_ref().ok_or_else(|| Error::internal("a read-only state has no checkpoints"))?;
+        let layer = self.layers.read().oldest().ok_or_else(|| Error::internal("a checkpoint without a layer"))?;
+        self.shard.context().failpoints.hit("local.before-seal")?;
+        let newest = self.newest();
+        let batch = BatchId(newest.as_ref().map_or(0, |h| h.batch.0 + 1));
+        let next = match self.shard.extend(batch, schema, |keyed| net(&layer, keyed)) {
+            Err(error) if error.is_retryable() && self.shard.read(|keyed| Ok(keyed.is_broken())).unwrap_or(true) => {
+                self.restore_live()?;
+                self.shard.extend(batch, schema, |keyed| net(&layer, keyed))?
+            }
+            other => other?,
+        };
+        let handle = match (next, newest) {
+            (Some(next), _) => next,
+            (None, Some(newest)) if newest.schema_id == schema.0 && self.shard.rebased(&newest).is_none() => {
+                let unchanged = self.wait(async {
+                    let mut chain = chain.lock().await;
+                    // What an earlier attempt left in doubt is decided by publishing what counts.
+                    if chain.is_uncertain() { Ok(false) } else { chain.check().await.map(|()| true) }
+                })?;
+                if unchanged {
+                    return Ok(newest);
+                }
+                newest
+            }
+            (None, Some(newest)) => {
+                let newest = self.shard.rebased(&newest).unwrap_or(newest);
+                ShardHandle { batch, schema_id: schema.0, schema: schema.1.to_owned(), ..newest }
+            }
+            (None, None) => self.shard.first_handle(batch, schema)?,
+        };
+        self.wait(async { chain.lock().await.publish(Some(handle.clone())).await })?;
+        Ok(handle)
+    }
+
+    /// Waits for the store, unless the state is closed meanwhile.
+    fn wait<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut gone = self.closed.subscribe();
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = gone.wait_for(|closed| *closed) => Err(closed()),
+                result = work => result,
+            }
+        })
+    }
+}
+
+pub(super) fn closed() -> Error {
+    Error::closed("the state is closed; open it again")
+}
+
+/// What of a layer is different from the live version.
+fn net(layer: &Layer, keyed: &KeyedState) -> Result<Net> {
+    let records = layer.states.values().map(Entries::len).sum();
+    let bytes = layer.states.values().map(Entries::held).sum::<u64>();
+    let set = ChangeSet::with_capacity(records, usize::try_from(bytes).unwrap_or_default());
+    let mut net = Net { set, keys: 0, bytes: 0 };
+    let mut keys = Vec::with_capacity(COMPARED.min(records));
+    // Length of the old value, and whether it is the new one.
+    let mut old: Vec<Option<(usize, bool)>> = Vec::new();
+    for (&state, entries) in &layer.states {
+        let mut rest = entries.iter();
+        while rest.len() > 0 {
+            let chunk: Vec<Entry<'_>> = rest.by_ref().take(COMPARED).collect();
+            keys.clear();
+            keys.extend(chunk.iter().map(|entry| KeyRef { hash: entry.hash, key_group: GROUP, key: entry.key }));
+            old.clear();
+            old.resize(chunk.len(), None);
+            keyed.get_many(state, &keys, &mut |i, value| {
+                old[i] = value.map(|value| (value.len(), chunk[i].value == Some(value)));
+            })?;
+            for (&Entry { key, value, .. }, old) in chunk.iter().zip(&old) {
+                if old.is_none() && value.is_none() || old.is_some_and(|(_, same)| same) {
+                    continue;
+                }
+                let op = if value.is_some() { Op::Put } else { Op::Delete };
+                net.set.push(Change { op, state, key_group: GROUP, key, value: value.unwrap_or_default() });
+                net.keys += i64::from(value.is_some()) - i64::from(old.is_some());
+                net.bytes += value.map_or(0, |v| length(key.len() + v.len()));
+                net.bytes -= old.map_or(0, |(n, _)| length(key.len() + n));
+            }
+        }
+    }
+    Ok(net)
+}
+
+fn length(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,245 @@
+//! What was changed since the last checkpoint, in memory.
+//!
+//! Owns: the active layer, the frozen ones that checkpoints in progress make durable, and reading through them.
+//! Does not own: what lies under them (the shard's live version), checkpoints.
+//!
+//! Invariants of [`Layers`]:
+//! 1. a key's newest change hides its older ones, and all hide the live version;
+//! 2. what a failed checkpoint froze comes back under what was changed since: nothing is lost;
+//! 3. bytes held stay below the limit.
+
+use super::entries::{Entries, LANE, Range, hashes};
+use crate::error::{Error, Result};
+use crate::model::StateId;
+use crate::state::codec::hash_key;
+use std::collections::{BTreeMap, VecDeque};
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Bytes of a change beside its key and value: its slot, its place in the index, and what grows in steps has in reserve.
+const ENTRY_OVERHEAD: u64 = 80;
+
+/// Changes of all states.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Layer {
+    pub(crate) states: BTreeMap<StateId, Entries>,
+}
+
+impl Layer {
+    fn bytes(&self) -> u64 {
+        self.states.values().map(|entries| entries.held() + ENTRY_OVERHEAD * entries.len() as u64).sum()
+    }
+
+    /// Takes over what is not changed here.
+    fn put_under(&mut self, older: &Self) {
+        for (state, entries) in &older.states {
+            self.states.entry(*state).or_default().put_under(entries);
+        }
+    }
+}
+
+/// The changes since the last durable checkpoint.
+#[derive(Debug)]
+pub(crate) struct Layers {
+    active: Layer,
+    /// Oldest first.
+    frozen: VecDeque<Arc<Layer>>,
+    /// The oldest frozen layer is durable, and is being applied to the live version.
+    applying: bool,
+    limit: u64,
+}
+
+/// Changes of one state within some keys, newest layer first.
+pub(crate) type LayerRanges<'a> = Vec<Peekable<Range<'a>>>;
+
+impl Layers {
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { active: Layer::default(), frozen: VecDeque::new(), applying: false, limit }
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.newest_first().map(Layer::bytes).sum()
+    }
+
+    /// Of these, the bytes that no checkpoint holds.
+    pub(crate) fn unsaved_bytes(&self) -> u64 {
+        let saved = self.frozen.front().filter(|_| self.applying);
+        self.bytes() - saved.map_or(0, |layer| layer.bytes())
+    }
+
+    /// True between [`Self::saved`] and [`Self::mark_applied`]: less memory will be held soon.
+    pub(crate) fn is_applying(&self) -> bool {
+        self.applying
+    }
+
+    /// Checks that changes of these bytes fit.
+    pub(crate) fn check_space(&self, changes: u64, bytes: u64) -> Result<()> {
+        let held = self.bytes();
+        if held + bytes + changes * ENTRY_OVERHEAD <= self.limit {
+            return Ok(());
+        }
+        let what = format!(
+            "{held} of {} bytes for changes since the last checkpoint are taken, {bytes} more were to come; call \
+             checkpoint() more often, and put less at once",
+            self.limit
+        );
+        Err(Error::limit(what, "memory_budget"))
+    }
+
+    /// Changes a key.
+    pub(crate) fn put(&mut self, state: StateId, key: &[u8], value: Option<&[u8]>) {
+        self.active.states.entry(state).or_default().put(hash_key(key), key, value);
+    }
+
+    /// Changes keys, one after the other; faster than one by one.
+    pub(crate) fn put_all<'a>(
+        &mut self,
+        state: StateId,
+        keys: usize,
+        key: impl Fn(usize) -> &'a [u8],
+        value: impl Fn(usize) -> Option<&'a [u8]>,
+    ) {
+        let entries = self.active.states.entry(state).or_default();
+        for from in (0..keys).step_by(LANE) {
+            let lane = from..keys.min(from + LANE);
+            let hashes = hashes(lane.clone().map(&key));
+            entries.prefetch(&hashes[..lane.len()]);
+            for (i, hash) in lane.zip(hashes) {
+                entries.put(hash, key(i), value(i));
+            }
+        }
+    }
+
+    /// The newest change of a key with this hash; none if it was not changed.
+    #[expect(clippy::option_option, reason = "not changed, deleted, or set: a change is itself an option")]
+    pub(crate) fn get(&self, state: StateId, hash: u64, key: &[u8]) -> Option<Option<&[u8]>> {
+        self.newest_first().find_map(|layer| layer.states.get(&state)?.get(hash, key))
+    }
+
+    /// Prefetches the memory of keys with these hashes; at most [`LANE`] of them.
+    pub(crate) fn prefetch(&self, state: StateId, hashes: &[u64]) {
+        self.newest_first().filter_map(|layer| layer.states.get(&state)).for_each(|entries| entries.prefetch(hashes));
+    }
+
+    /// The changes of a state from `from` on (or after it), below `to`.
+    pub(crate) fn range(&self, state: StateId, from: Bound<&[u8]>, to: Option<&[u8]>) -> LayerRanges<'_> {
+        let ends = to.map_or(Bound::Unbounded, Bound::Excluded);
+        // A tree panics on ranges that end before they begin.
+        if let (Bound::Included(from) | Bound::Excluded(from), Some(to)) = (from, to)
+            && from >= to
+        {
+            return LayerRanges::new();
+        }
+        self.newest_first()
+            .filter_map(|layer| layer.states.get(&state))
+            .map(|entries| entries.range(from, ends).peekable())
+            .collect()
+    }
+
+    fn newest_first(&self) -> impl Iterator<Item = &Layer> {
+        std::iter::once(&self.active).chain(self.frozen.iter().rev().map(Arc::as_ref))
+    }
+
+    /// Ends the active layer, for a checkpoint.
+    pub(crate) fn freeze(&mut self) -> Arc<Layer> {
+        let layer = Arc::new(std::mem::take(&mut self.active));
+        self.frozen.push_back(Arc::clone(&layer));
+        layer
+    }
+
+    /// The oldest frozen layer is durable.
+    pub(crate) fn mark_durable(&mut self) {
+        self.applying = true;
+    }
+
+    /// The oldest frozen layer is in the live version. It is returned, because freeing its memory takes long.
+    pub(crate) fn mark_applied(&mut self) -> Option<Arc<Layer>> {
+        self.applying = false;
+        self.frozen.pop_front()
+    }
+
+    /// The oldest frozen layer did not become durable.
+    pub(crate) fn failed(&mut self) -> Option<Arc<Layer>> {
+        let older = self.frozen.pop_front()?;
+        match self.frozen.front_mut() {
+            // Its own checkpoint waits for this one to end: it sees the layer as it is then.
+            Some(next) => Arc::make_mut(next).put_under(&older),
+            None => self.active.put_under(&older),
+        }
+        Some(older)
+    }
+
+    /// The oldest frozen layer: what the next checkpoint makes durable.
+    pub(crate) fn oldest(&self) -> Option<Arc<Layer>> {
+        self.frozen.front().map(Arc::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: StateId = StateId(3);
+
+    #[expect(clippy::option_option, reason = "as in Layers")]
+    fn get<'a>(layers: &'a Layers, key: &[u8]) -> Option<Option<&'a [u8]>> {
+        layers.get(S, hash_key(key), key)
+    }
+
+    #[test]
+    fn invariant_1_the_newest_change_hides_older_ones() {
+        let mut layers = Layers::new(1 << 20);
+        layers.put(S, b"a", Some(b"1"));
+        layers.put(S, b"b", Some(b"1"));
+        layers.freeze();
+        layers.put(S, b"a", None);
+        assert_eq!(get(&layers, b"a"), Some(None));
+        assert_eq!(get(&layers, b"b"), Some(Some(&b"1"[..])));
+        assert_eq!(get(&layers, b"c"), None);
+        assert_eq!(layers.get(StateId(4), hash_key(b"a"), b"a"), None);
+    }
+
+    #[test]
+    fn invariant_2_a_failed_layer_comes_back_under_newer_ones() {
+        for more in [false, true] {
+            let mut layers = Layers::new(1 << 20);
+            layers.put(S, b"a", Some(b"1"));
+            layers.put(S, b"b", Some(b"1"));
+            layers.freeze();
+            layers.put(S, b"a", Some(b"2"));
+            if more {
+                layers.freeze();
+            }
+            layers.failed();
+            assert_eq!(get(&layers, b"a"), Some(Some(&b"2"[..])));
+            assert_eq!(get(&layers, b"b"), Some(Some(&b"1"[..])));
+            assert_eq!(layers.bytes(), 2 * (2 + ENTRY_OVERHEAD));
+            let layer = if more { layers.oldest().unwrap() } else { layers.freeze() };
+            assert_eq!(layer.states[&S].len(), 2, "the next checkpoint holds both");
+        }
+    }
+
+    #[test]
+    fn invariant_3_bytes_are_bounded_and_given_back() {
+        let mut layers = Layers::new(400);
+        for _ in 0..100 {
+            layers.check_space(1, 11).unwrap();
+            layers.put(S, b"k", Some(&[7; 10]));
+        }
+        assert_eq!(layers.bytes(), 11 + ENTRY_OVERHEAD);
+        let error = layers.check_space(1, 300).unwrap_err();
+        assert!(error.message().contains("memory_budget") && error.message().contains("checkpoint()"), "{error}");
+        layers.freeze();
+        assert_eq!(layers.unsaved_bytes(), 11 + ENTRY_OVERHEAD);
+        layers.put(S, b"k", Some(&[7; 9]));
+        layers.mark_durable();
+        assert!(layers.is_applying());
+        assert_eq!(layers.bytes(), 21 + 2 * ENTRY_OVERHEAD, "until it is in the live version, it is held");
+        assert_eq!(layers.unsaved_bytes(), 10 + ENTRY_OVERHEAD);
+        layers.mark_applied();
+        assert!(!layers.is_applying());
+        assert_eq!((layers.bytes(), layers.unsaved_bytes()), (10 + ENTRY_OVERHEAD, 10 + ENTRY_OVERHEAD));
+    }
+}

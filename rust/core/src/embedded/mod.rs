@@ -1,0 +1,450 @@
+//! Keyed embedded state: a program's own state, durable by checkpoints.
+//!
+//! ```text
+//! put ─► active layer ─ freeze ─► frozen layer ─► change set ─► log ─► handle ─► head (claimed) ─► live version
+//! get ◄─ active layer ◄────────── frozen layers ◄──────────────────────────────────────────────── hot tier, RocksDB
+//! ```
+//!
+//! layers: changes since the last checkpoint; entries: those of one state; chain: which checkpoint is the newest, and the
+//! fence; core: what one step is; value, map, list, aggregating: the kinds of states; look_up: their values, scan: their
+//! keys in order; catalog: the declared states; work_dir: the local folder; materialization: new bases; take_savepoint:
+//! savepoints of a state
+//!
+//! Owns: opening a state, the order of its checkpoints, its close.
+//! Does not own: versions, replay, restore and what a materialization does (`shard`), when to materialize (the policy, in
+//! Python), the state server (`engine`).
+//!
+//! Invariants of a [`EmbeddedState`]:
+//! 1. a checkpoint whose handle was returned is found by the next open, whatever happens after (P2);
+//! 2. RocksDB holds only what a published head names: closing without a checkpoint, or a crash, discards the rest (P4);
+//! 3. a change set is the net effect since the last checkpoint: one record per state and key, none without effect (P5);
+//! 4. of several writers only the newest is acknowledged;
+//! 5. a base holds only what published heads name (2), and counts when a head that starts from it is published.
+
+mod aggregating;
+mod catalog;
+mod chain;
+mod core;
+mod entries;
+mod layers;
+mod list;
+mod look_up;
+mod map;
+mod materialization;
+mod scan;
+mod take_savepoint;
+mod value;
+mod work_dir;
+
+pub use aggregating::{AggregateCall, AggregatingState};
+pub use list::ListState;
+pub use map::MapState;
+pub use materialization::{Materialization, RunCallback};
+pub use scan::Scan;
+pub use value::ValueState;
+
+use self::core::{Core, Job};
+use crate::budget::MemoryBudget;
+use crate::clock::Tick;
+use crate::config::Options;
+use crate::environment::Environment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::SharedMetrics;
+use crate::model::{BatchId, ShardHandle};
+use crate::read::ObjectCache;
+use crate::shard::{InitialState, Placement, Shard, ShardContext};
+use crate::state::rocks::SharedResources;
+use crate::store::transfer::start_io_threads;
+use crate::store::{Background, Store};
+use crate::write::LogWriter;
+use arrow_schema::DataType;
+use catalog::Catalog;
+use chain::Chain;
+use materialization::Runs;
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use work_dir::WorkDir;
+
+/// The part of the memory budget for changes that no checkpoint holds yet, and for the hot tier.
+const LAYERS_SHARE: u64 = 4;
+const HOT_SHARE: u64 = 2;
+/// How often others may open the state first before an open is abandoned.
+const MAX_RETRIES: usize = 64;
+/// How long a close waits for what is in progress.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// Interval between two checks for Ctrl-C.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Called with the outcome of a checkpoint, on the state's own thread. Must neither block nor use the state.
+pub type CheckpointCallback = Box<dyn FnOnce(Result<ShardHandle>) + Send>;
+/// Called after events that may make a materialization due or end it. Must not block.
+pub type EventCallback = Box<dyn Fn() + Send + Sync>;
+
+/// The request to open a state.
+pub struct OpenEmbedded {
+    /// The folder of the root; the state is in its folder `name`.
+    pub root: Store,
+    /// The state's name.
+    pub name: String,
+    /// The version to start from; none = the newest checkpoint.
+    pub handle: Option<ShardHandle>,
+    /// Nothing is written, and no writer is fenced.
+    pub read_only: bool,
+    /// Makes the state if there is none.
+    pub create: bool,
+    /// The folder of a savepoint that a new state begins with.
+    pub savepoint: Option<Store>,
+    /// Options of the state.
+    pub options: Options,
+    /// A private folder for local files; none = under the temp folder.
+    pub local_dir: Option<PathBuf>,
+}
+
+/// The log since the newest base, also one that no checkpoint carries yet: what a restore would replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplayDebt {
+    /// Bytes of log.
+    pub log_bytes: u64,
+    /// Change sets of the log.
+    pub segments: usize,
+    /// Bytes of keys and values of the state.
+    pub state_bytes: u64,
+}
+
+/// An open state. Any thread may use it.
+pub struct EmbeddedState {
+    core: Arc<Core>,
+    runs: Runs,
+    jobs: Mutex<Option<mpsc::Sender<Job>>>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+    runtime: Mutex<Option<Runtime>>,
+    // Dropped after everything that uses it.
+    place: Mutex<Option<WorkDir>>,
+}
+
+impl EmbeddedState {
+    /// Opens a state at its newest checkpoint, or at the handle that is asked for. A writer fences those before it.
+    ///
+    /// When `tick` fails, that is the answer at once; the open is then given up at its next step, if it can be before it
+    /// fences others.
+    pub fn open(request: OpenEmbedded, environment: &Environment, tick: Tick<'_>) -> Result<Self> {
+        check(&request)?;
+        let (sender, receiver) = mpsc::channel();
+        let wanted = Arc::new(AtomicBool::new(true));
+        let (environment, still) = (environment.clone(), Arc::clone(&wanted));
+        let work = move || drop(sender.send(Self::open_now(&request, &environment, &still)));
+        std::thread::Builder::new()
+            .name("fcl-open".to_owned())
+            .spawn(work)
+            .map_err(|e| Error::io("cannot start the thread that opens a state", &e))?;
+        loop {
+            match receiver.recv_timeout(TICK) {
+                Ok(opened) => return opened,
+                Err(RecvTimeoutError::Timeout) => tick().inspect_err(|_| wanted.store(false, Ordering::Relaxed))?,
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::internal("the open of a state was cut off")),
+            }
+        }
+    }
+
+    fn open_now(request: &OpenEmbedded, environment: &Environment, wanted: &AtomicBool) -> Result<Self> {
+        let still = || {
+            let wanted = wanted.load(Ordering::Relaxed);
+            if wanted { Ok(()) } else { Err(Error::closed("the open of a state was given up")) }
+        };
+        let runtime = start_io_threads()?;
+        let store = request.root.child(&request.name);
+        let mut found = runtime.block_on(chain::find(&store))?;
+        if found.newest.is_none() && request.handle.is_none() && (request.read_only || !request.create) {
+            return Err(Error::not_found(format!(
+                "there is no state in {}; check the address and the name, or let it be made (create=True, and not \
+                 read_only)",
+                store.uri()
+            )));
+        }
+        still()?;
+        let place = WorkDir::make(request.local_dir.as_deref())?;
+        let shard = shard(request, store.clone(), &place, &runtime, environment)?;
+        environment.failpoints.hit("local.open")?;
+        // What a new state begins with, once that is durable: the head that opens it names it.
+        let mut first = None;
+        for _ in 0..MAX_RETRIES {
+            let newest = found.newest.as_ref().and_then(|head| head.handle.as_ref());
+            let handle = request.handle.as_ref().or(newest);
+            if let (Some(handle), Some(newest)) = (handle, newest)
+                && handle.instance != newest.instance
+            {
+                return Err(Error::invalid(format!("the handle is of another state than the one in {}", store.uri())));
+            }
+            let catalog = match handle {
+                Some(handle) => {
+                    let catalog = Catalog::parse(&handle.schema)?;
+                    shard.make_live(Some(handle), BatchId(handle.batch.0 + 1), (handle.schema_id, &handle.schema))?;
+                    catalog
+                }
+                None => match &request.savepoint {
+                    Some(savepoint) => {
+                        let begun =
+                            take_savepoint::begin(&shard, runtime.block_on(InitialState::read(savepoint.clone()))?)?;
+                        let catalog = Catalog::parse(&begun.schema)?;
+                        first = Some(begun);
+                        catalog
+                    }
+                    None => {
+                        shard.make_live(None, BatchId(0), (0, ""))?;
+                        Catalog::default()
+                    }
+                },
+            };
+            still()?;
+            let handle = handle.or(first.as_ref());
+            let chain = if request.read_only {
+                None
+            } else {
+                let points = Arc::clone(&environment.failpoints);
+                let taken = Chain::take_over(store.clone(), points, &found, handle.cloned());
+                let Some(chain) = runtime.block_on(taken)? else {
+                    found = runtime.block_on(chain::find(&store))?;
+                    continue;
+                };
+                tracing::info!(state = store.uri(), writer = chain.epoch(), "opened");
+                Some(chain)
+            };
+            shard.warm_up_in_background();
+            let limit = shard.context().budget.limit() / LAYERS_SHARE;
+            let core = Core::new(shard, store, runtime.handle().clone(), catalog, chain, handle.cloned(), limit);
+            return Self::start(Arc::new(core), runtime, place);
+        }
+        Err(Error::retryable(format!("others keep opening the state in {}; try again", store.uri())))
+    }
+
+    fn start(core: Arc<Core>, runtime: Runtime, place: WorkDir) -> Result<Self> {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let own = Arc::clone(&core);
+        let work = move || queue.into_iter().for_each(|job| own.run(job));
+        let worker = std::thread::Builder::new().name("fcl-checkpoint".to_owned()).spawn(work);
+        let worker = worker.map_err(|e| Error::io("cannot start the thread of a state's checkpoints", &e))?;
+        Ok(Self {
+            core,
+            runs: Runs::default(),
+            jobs: Mutex::new(Some(jobs)),
+            worker: Mutex::new(Some(worker)),
+            runtime: Mutex::new(Some(runtime)),
+            place: Mutex::new(Some(place)),
+        })
+    }
+
+    /// The state's folder, without credentials.
+    pub fn uri(&self) -> &str {
+        self.core.uri()
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &SharedMetrics {
+        &self.core.shard().context().metrics
+    }
+
+    /// True if nothing can be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.core.is_read_only()
+    }
+
+    /// True after close.
+    pub fn is_closed(&self) -> bool {
+        self.core.is_closed()
+    }
+
+    /// The newest checkpoint that this object knows; none before the first.
+    pub fn newest(&self) -> Option<ShardHandle> {
+        self.core.newest()
+    }
+
+    /// A state of single values by key. The first time it is declared with these types; later they must be the same.
+    pub fn value_state(&self, name: &str, key: &DataType, value: &DataType) -> Result<ValueState> {
+        ValueState::declare(&self.core, name, key, value)
+    }
+
+    /// A state of maps by key, with entries by map key.
+    pub fn map_state(&self, name: &str, key: &DataType, map_key: &DataType, value: &DataType) -> Result<MapState> {
+        MapState::declare(&self.core, name, key, map_key, value)
+    }
+
+    /// A state of lists by key, with elements of the type `value`.
+    pub fn list_state(&self, name: &str, key: &DataType, value: &DataType) -> Result<ListState> {
+        ListState::declare(&self.core, name, key, value)
+    }
+
+    /// A state of aggregates by key, of rows of the type `rows`; `ansi`: an overflow is an error.
+    pub fn aggregating_state(
+        &self,
+        name: &str,
+        (key, rows): (&DataType, &DataType),
+        calls: &[AggregateCall],
+        ansi: bool,
+    ) -> Result<AggregatingState> {
+        AggregatingState::declare(&self.core, name, key, rows, calls, ansi)
+    }
+
+    /// Freezes what was changed until now; `done` is told when it is durable. Waits while too many checkpoints are under
+    /// way.
+    pub fn begin_checkpoint(&self, done: CheckpointCallback, tick: Tick<'_>) -> Result<()> {
+        self.core.admit(tick)?;
+        let jobs = self.jobs.lock();
+        let Some(queue) = jobs.as_ref() else {
+            self.core.dismiss();
+            return Err(core::closed());
+        };
+        // The order of layers is the order of jobs: both under the lock of the queue.
+        let job = match self.core.freeze(done) {
+            Ok(job) => job,
+            Err(error) => {
+                self.core.dismiss();
+                return Err(error);
+            }
+        };
+        queue.send(job).map_err(|_| Error::internal("the thread of a state's checkpoints has ended"))
+    }
+
+    /// Makes everything that was changed until now durable.
+    pub fn checkpoint(&self) -> Result<ShardHandle> {
+        let (sender, receiver) = mpsc::channel();
+        self.begin_checkpoint(Box::new(move |result| drop(sender.send(result))), &|| Ok(()))?;
+        receiver.recv().map_err(|_| core::closed())?
+    }
+
+    /// What a materialization would make unnecessary to replay.
+    pub fn replay_debt(&self) -> ReplayDebt {
+        self.core.wait_applied();
+        let (log_bytes, segments) = self.core.shard().since_base();
+        ReplayDebt { log_bytes, segments, state_bytes: self.newest().map_or(0, |handle| handle.state_bytes) }
+    }
+
+    /// Begins a materialization of the newest checkpoint; none if that has a base of its own, or if a base still waits
+    /// for a checkpoint that starts from it.
+    pub fn begin_materialize(&self) -> Result<Option<Materialization>> {
+        if self.is_closed() {
+            return Err(core::closed());
+        }
+        if self.is_read_only() {
+            return Ok(None);
+        }
+        self.core.wait_applied();
+        Ok(self.core.shard().begin_materialize()?.map(|run| self.runs.begun(run)))
+    }
+
+    /// `event` is told after each checkpoint, and when a change was refused. Once per state.
+    pub fn on_event(&self, event: EventCallback) {
+        self.core.on_event(event);
+    }
+
+    /// Refuses changes with this error, or allows them again. Checkpoints go on.
+    pub fn refuse_changes(&self, why: Option<Error>) {
+        self.core.refuse_changes(why);
+    }
+
+    /// Ends the state: what no checkpoint holds is discarded, checkpoints and a materialization in progress fail as closed.
+    /// Twice is fine.
+    pub fn close(&self) {
+        self.core.close();
+        self.runs.stop();
+        self.core.shard().stop_background();
+        drop(self.jobs.lock().take());
+        if let Some(worker) = self.worker.lock().take() {
+            let _ = worker.join();
+        }
+        self.runs.join();
+        self.core.shard().evict();
+        if let Some(runtime) = self.runtime.lock().take() {
+            runtime.shutdown_timeout(CLOSE_PATIENCE);
+        }
+        drop(self.place.lock().take());
+    }
+}
+
+impl Drop for EmbeddedState {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn check(request: &OpenEmbedded) -> Result<()> {
+    let name = &request.name;
+    if name.is_empty() || name.len() > 256 || name.contains('/') || [".", ".."].contains(&name.as_str()) {
+        return Err(Error::invalid(format!("`{name}` is no name of a state: give 1 to 256 bytes without a slash")));
+    }
+    if request.options.max_parallelism > 1 {
+        return Err(Error::invalid(
+            "a state in process has one key group, so that its keys are in order; leave the option `max_parallelism` out",
+        ));
+    }
+    if request.handle.as_ref().is_some_and(|handle| handle.max_parallelism != 1) {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "the handle is of a query's state, which its query opens; open_state takes handles of its own checkpoints",
+        ));
+    }
+    Ok(())
+}
+
+fn shard(
+    request: &OpenEmbedded,
+    store: Store,
+    place: &WorkDir,
+    runtime: &Runtime,
+    environment: &Environment,
+) -> Result<Arc<Shard>> {
+    let options = request.options.clone();
+    let budget = MemoryBudget::new(options.memory_budget);
+    let metrics = Arc::clone(&environment.metrics);
+    let cache = if store.is_local_file() {
+        None
+    } else {
+        Some(ObjectCache::new(&place.dir().join("objects"), options.cache_size, Arc::clone(&metrics))?)
+    };
+    let local_copies = cache.as_ref().filter(|_| options.local_recovery).map(|cache| cache.local_copies(&store));
+    let log = LogWriter::new(
+        store.clone(),
+        &options,
+        runtime.handle().clone(),
+        Arc::clone(&environment.clock),
+        Arc::clone(&metrics),
+        Arc::clone(&environment.failpoints),
+        local_copies,
+    )
+    .within(&budget);
+    let hot = budget.limit() / HOT_SHARE;
+    let context = ShardContext {
+        query_id: String::new(),
+        name: request.name.clone(),
+        resources: SharedResources::new(&budget, Arc::clone(&metrics))?,
+        log,
+        background: Background::new(&request.options, Arc::clone(&environment.clock), Arc::clone(&environment.metrics)),
+        cache,
+        runtime: runtime.handle().clone(),
+        budget,
+        options,
+        clock: Arc::clone(&environment.clock),
+        metrics,
+        failpoints: Arc::clone(&environment.failpoints),
+        dir: place.dir().join("shard"),
+        store,
+    };
+    let id = context.store.uri().to_owned();
+    let shard = Shard::new(id, Placement::new(0, 1, 1)?, context);
+    shard.set_hot_limit(hot);
+    Ok(shard)
+}
+
+#[cfg(test)]
+mod apply_tests;
+#[cfg(test)]
+mod kinds_model_tests;
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! Arrow data from Python, through Arrow's C data interface.
+//!
+//! Owns: importing arrays and batches, and the check that their shape is that of their
+//! type: counts of buffers and children, lengths, alignment of offsets.
+//! Does not own: the check of what is in the buffers (`fastchangelog_core::state::import`), what the values mean.
+//!
+//! The interface tells no buffer its length. pyarrow knows them: its own cheap check is asked first.
+
+use crate::detached::{detached, raise};
+use arrow_array::cast::AsArray;
+use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_data::ArrayData;
+use arrow_schema::{DataType, Schema};
+use fastchangelog_core::state::import::{DEPTH, import, import_text, import_type};
+use fastchangelog_core::{Error, Result};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use std::ffi::CStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+const SCHEMA: &CStr = c"arrow_schema";
+const ARRAY: &CStr = c"arrow_array";
+/// No column is longer: its validity alone would be larger than an address space.
+const LONGEST: usize = 1 << 48;
+
+/// An array of which only the shape was checked.
+pub(crate) struct ForeignArray {
+    declared: DataType,
+    /// Strings are in their binary form.
+    data: ArrayData,
+}
+
+impl ForeignArray {
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if object.get_type().module()? == "pyarrow.lib" {
+            let checked = object.call_method0("validate");
+            checked.map_err(|e| raise(object.py(), &malformed(&e.value(object.py()))))?;
+        }
+        let Ok(made) = object.call_method0("__arrow_c_array__") else {
+            return Err(PyTypeError::new_err(format!("an Arrow array is needed, not {}", object.get_type().name()?)));
+        };
+        let (schema, array) = made.extract::<(Bound<'_, PyCapsule>, Bound<'_, PyCapsule>)>()?;
+        let schema = schema.pointer_checked(Some(SCHEMA))?.cast::<FFI_ArrowSchema>();
+        let array = array.pointer_checked(Some(ARRAY))?.cast::<FFI_ArrowArray>();
+        // SAFETY: a capsule of this name holds such a struct, and lives in this function. The array is moved out of it,
+        // as the interface has it.
+        let (schema, array) = unsafe { (schema.as_ref(), FFI_ArrowArray::from_raw(array.as_ptr())) };
+        let taken = catch_unwind(AssertUnwindSafe(|| Self::take(schema, array)));
+        taken.unwrap_or_else(|_| Err(malformed(&"its parts are missing"))).map_err(|e| raise(object.py(), &e))
+    }
+
+    fn take(schema: &FFI_ArrowSchema, array: FFI_ArrowArray) -> Result<Self> {
+        if array.is_released() {
+            return Err(malformed(&"it was taken before"));
+        }
+        check_depth(schema, DEPTH)?;
+        let declared = DataType::try_from(schema)?;
+        let data_type = import_type(&declared)?;
+        check_shape(&array, &data_type)?;
+        // SAFETY: the parts of the array are those of the type, and no length overflows. That each buffer is as long as
+        // the lengths say is the promise of the interface.
+        let data = unsafe { from_ffi_and_data_type(array, data_type) }?;
+        Ok(Self { declared, data })
+    }
+
+    /// The column, checked; strings as text, which must be UTF-8.
+    pub(crate) fn text(&self) -> Result<ArrayRef> {
+        import_text(&self.data, &self.declared)
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for ForeignArray {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Self::of(&object)
+    }
+}
+
+/// A checked column; strings as text.
+pub(crate) fn text(py: Python<'_>, array: &ForeignArray) -> PyResult<ArrayRef> {
+    detached(py, |_| array.text())
+}
+
+/// Record batches of which only the shape was checked.
+pub(crate) struct ForeignBatches(Vec<ForeignArray>);
+
+impl ForeignBatches {
+    /// The batches with their declared schemas, one by one, checked; strings in their binary form.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Result<(Schema, RecordBatch)>> {
+        self.0.iter().map(batch)
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for ForeignBatches {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if object.hasattr("__arrow_c_array__")? || !object.hasattr("__arrow_c_stream__")? {
+            return Ok(Self(vec![ForeignArray::of(&object)?]));
+        }
+        let readers = object.py().import("pyarrow")?.getattr("RecordBatchReader")?;
+        let batches = readers.call_method1("from_stream", (object,))?.try_iter()?;
+        Ok(Self(batches.map(|batch| ForeignArray::of(&batch?)).collect::<PyResult<_>>()?))
+    }
+}
+
+fn batch(of: &ForeignArray) -> Result<(Schema, RecordBatch)> {
+    let DataType::Struct(declared) = &of.declared else {
+        return Err(Error::invalid(format!("a record batch is needed, not an array of type {}", of.declared)));
+    };
+    let rows = import(&of.data)?;
+    let rows = rows.as_struct();
+    if rows.null_count() > 0 {
+        return Err(malformed(&"a record batch has no null rows"));
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    let schema = Arc::new(Schema::new(rows.fields().clone()));
+    let batch = RecordBatch::try_new_with_options(schema, rows.columns().to_vec(), &options)?;
+    Ok((Schema::new(declared.clone()), batch))
+}
+
+fn malformed(why: &dyn std::fmt::Display) -> Error {
+    Error::invalid(format!("an Arrow array is malformed: {why}; make it anew from its values"))
+}
+
+/// Arrow reads nested types by recursion.
+fn check_depth(schema: &FFI_ArrowSchema, depth: usize) -> Result<()> {
+    let depth = depth.checked_sub(1).ok_or_else(|| malformed(&"it is nested too deeply"))?;
+    schema.children().chain(schema.dictionary()).try_for_each(|child| check_depth(child, depth))
+}
+
+fn check_shape(array: &FFI_ArrowArray, data_type: &DataType) -> Result<()> {
+    // Negative lengths are read as huge ones.
+    if array.len() > LONGEST || array.offset() > LONGEST {
+        return Err(malformed(&"its length is negative or too large"));
+    }
+    let children: Vec<&DataType> = match data_type {
+        DataType::List(f) | DataType::LargeList(f) | DataType::FixedSizeList(f, _) | DataType::Map(f, _) => {
+            vec![f.data_type()]
+        }
+        DataType::Struct(fields) => fields.iter().map(|field| field.data_type()).collect(),
+        _ => vec![],
+    };
+    let buffers = array.num_buffers();
+    let fits = match data_type {
+        DataType::Null => true,
+        DataType::Struct(_) | DataType::FixedSizeList(..) => buffers == 1,
+        DataType::Binary | DataType::LargeBinary => buffers == 3,
+        DataType::BinaryView => buffers >= 3,
+        _ => buffers == 2,
+    };
+    if !fits || array.num_children() != children.len() {
+        return Err(malformed(&format_args!(
+            "{buffers} buffers and {} children are not those of {data_type}",
+            array.num_children()
+        )));
+    }
+    match data_type {
+        DataType::Binary | DataType::List(_) | DataType::Map(..) => check_aligned::<i32>(array)?,
+        DataType::LargeBinary | DataType::LargeList(_) => check_aligned::<i64>(array)?,
+        DataType::BinaryView => check_views(array)?,
+        DataType::Dictionary(_, values) => {
+            let values_of = array.dictionary().ok_or_else(|| malformed(&"its dictionary is missing"))?;
+            check_shape(values_of, values)?;
+        }
+        _ => {}
+    }
+    children.into_iter().enumerate().try_for_each(|(i, child)| check_shape(array.child(i), child))
+}
+
+/// The last offset is read to learn the length of the values.
+fn check_aligned<T>(array: &FFI_ArrowArray) -> Result<()> {
+    if array.buffer(1).align_offset(align_of::<T>()) != 0 {
+        return Err(malformed(&"its offsets are not aligned"));
+    }
+    Ok(())
+}
+
+/// Views name the lengths of their buffers in a last one.
+fn check_views(array: &FFI_ArrowArray) -> Result<()> {
+    let count = array.num_buffers() - 3;
+    if count == 0 {
+        return Ok(());
+    }
+    #[expect(clippy::cast_ptr_alignment, reason = "the next line looks at it")]
+    let lengths = array.buffer(array.num_buffers() - 1).cast::<i64>();
+    if lengths.is_null() || !lengths.is_aligned() {
+        return Err(malformed(&"the lengths of its buffers are missing"));
+    }
+    // SAFETY: the interface promises one length for each of these buffers.
+    let lengths = unsafe { std::slice::from_raw_parts(lengths, count) };
+    if lengths.iter().any(|length| usize::try_from(*length).map_or(true, |length| length > LONGEST)) {
+        return Err(malformed(&"the length of one of its buffers is negative or too large"));
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! Calls from Python into the core, detached from the interpreter.
+//!
+//! Owns: releasing the GIL, checking for Ctrl-C during waits, and mapping errors to Python's classes.
+//! Does not own: any behaviour; that belongs to the core or to the server crate.
+//!
+//! Rule: every call that may block goes through [`detached`]; `Python::detach` appears nowhere else.
+
+use fastchangelog_core::clock::Tick;
+use fastchangelog_core::{Error, Result};
+use pyo3::prelude::*;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// Runs `work` without the GIL. Its tick checks for Ctrl-C: waits must call it at intervals.
+pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce(Tick<'_>) -> Result<T> + Send) -> PyResult<T> {
+    let interrupt = Mutex::new(None);
+    let outcome = py.detach(|| {
+        #[expect(clippy::redundant_closure_for_method_calls, reason = "the bare method fits one lifetime only")]
+        let tick = || match Python::try_attach(|py| py.check_signals()) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                *lock(&interrupt) = Some(error);
+                Err(Error::closed("interrupted"))
+            }
+            None => Err(Error::closed("the Python interpreter is ending")),
+        };
+        work(&tick)
+    });
+    match interrupt.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(interrupt) => Err(interrupt),
+        None => outcome.map_err(|error| raise(py, &error)),
+    }
+}
+
+/// An error as the Python exception of its kind, on one line.
+pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+    let made = py
+        .import("fastchangelog.errors")
+        .and_then(|errors| errors.call_method1("error_of_kind", (error.kind().name(), message)));
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// Locks a mutex whose holders never wait.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes an object that only one thread may use at a time.
+pub(crate) fn exclusive<'a, T>(mutex: &'a Mutex<T>, what: &str) -> Result<MutexGuard<'a, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(guard)) => Ok(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::invalid(format!("this {what} is in use by another thread; give each thread its own")))
+        }
+    }
+}
+
+/// A value that must not be dropped in a forked child: that would remove files that the parent uses.
+pub(crate) struct ProcessBound<T: Send> {
+    /// Some until the drop.
+    value: Option<T>,
+    owner: Owner,
+}
+
+impl<T: Send> ProcessBound<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Some(value), owner: Owner::here() }
+    }
+
+    /// The value, in the process that made it.
+    pub(crate) fn get(&self, what: &str) -> Result<&T> {
+        self.owner.check(what)?;
+        self.value.as_ref().ok_or_else(|| Error::closed(format!("this {what} has ended")))
+    }
+}
+
+impl<T: Send> Drop for ProcessBound<T> {
+    fn drop(&mut self) {
+        let Some(value) = self.value.take() else { return };
+        if self.owner.check("").is_err() {
+            #[expect(clippy::mem_forget, reason = "the owner's process ends it")]
+            std::mem::forget(value);
+            return;
+        }
+        // An end may wait for threads and files.
+        let mut value = Some(value);
+        let _ = Python::try_attach(|py| {
+            detached(py, |_| {
+                drop(value.take());
+                Ok(())
+            })
+        });
+    }
+}
+
+/// Refuses to use an object in a process other than the one that made it: its threads do not exist there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Owner(u32);
+
+impl Owner {
+    pub(crate) fn here() -> Self {
+        Self(std::process::id())
+    }
+
+    pub(crate) fn check(self, what: &str) -> Result<()> {
+        let pid = std::process::id();
+        if pid == self.0 {
+            return Ok(());
+        }
+        Err(Error::closed(format!(
+            "this {what} belongs to process {} and cannot be used in its forked child {pid}; make one in the child, or \
+             start processes with the \"spawn\" method",
+            self.0
+        )))
+    }
+}

@@ -1,0 +1,310 @@
+//! Savepoints as Python sees them. Owns: signatures, and what a savepoint says as JSON; the work is
+//! `fastchangelog_core::shard::savepoint`'s.
+
+use crate::detached::{Owner, detached, exclusive};
+use crate::provider::provider;
+use crate::state::StateHandle;
+use crate::state_types::types;
+use fastchangelog_core::budget::MemoryBudget;
+use fastchangelog_core::clock::{SharedClock, SystemClock};
+use fastchangelog_core::config::Options;
+use fastchangelog_core::engine::parse_handle;
+use fastchangelog_core::failpoint::Failpoints;
+use fastchangelog_core::metrics::SharedMetrics;
+use fastchangelog_core::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle, StateId};
+use fastchangelog_core::shard::savepoint::{
+    Export, ExportColumns, SavepointForm, SavepointProgress, attended, attended_to_the_end, check_objects,
+    check_savepoint, read_savepoint,
+};
+use fastchangelog_core::shard::{Rescaler, Sources};
+use fastchangelog_core::state::aggregate::{AggPlan, AggSpec};
+use fastchangelog_core::state::rocks::SharedResources;
+use fastchangelog_core::state::typed::TypedEntries;
+use fastchangelog_core::store::{Store, start_io_threads};
+use fastchangelog_core::{Error, Result};
+use pyo3::prelude::*;
+use pyo3_arrow::{PyRecordBatch, PySchema};
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use tokio::runtime::Runtime;
+
+const WHAT: &str = "savepoint folder";
+
+/// The form of a name that users write.
+pub(crate) fn form(name: &str) -> Result<SavepointForm> {
+    match name {
+        "canonical" => Ok(SavepointForm::Canonical),
+        "native" => Ok(SavepointForm::Native),
+        other => Err(Error::invalid(format!("format `{other}` is not known; write \"canonical\" or \"native\""))),
+    }
+}
+
+/// The folder of a savepoint, or of the state that one is taken of.
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct SavepointFolder {
+    at: Rescaler,
+    clock: SharedClock,
+    runtime: Arc<Runtime>,
+    owner: Owner,
+}
+
+impl SavepointFolder {
+    /// Runs `work` until it is done or Ctrl-C is heard; tells `report` how far `progress` is.
+    fn run<T: Send, F: Future<Output = Result<T>>>(
+        &self,
+        py: Python<'_>,
+        report: Option<&Py<PyAny>>,
+        progress: &SavepointProgress,
+        work: impl FnOnce() -> F + Send,
+    ) -> PyResult<T> {
+        self.run_attended(py, report, progress, work, false)
+    }
+
+    /// The same; work that `undoes` itself is told of Ctrl-C from `progress`, and has the time for that.
+    fn run_attended<T: Send, F: Future<Output = Result<T>>>(
+        &self,
+        py: Python<'_>,
+        report: Option<&Py<PyAny>>,
+        progress: &SavepointProgress,
+        work: impl FnOnce() -> F + Send,
+        undoes: bool,
+    ) -> PyResult<T> {
+        let mut refused = None;
+        let outcome = detached(py, |tick| {
+            self.owner.check(WHAT)?;
+            let refused = Mutex::new(&mut refused);
+            let tell = || {
+                let Some(report) = report else { return Ok(()) };
+                let told = Python::try_attach(|py| report.call1(py, progress.get()));
+                match told {
+                    Some(Err(error)) => {
+                        **exclusive(&refused, WHAT)? = Some(error);
+                        Err(Error::closed("the report of progress failed"))
+                    }
+                    _ => Ok(()),
+                }
+            };
+            let look = || tick().and_then(|()| tell());
+            let done = if undoes {
+                self.runtime.block_on(attended_to_the_end(work(), progress, look))?
+            } else {
+                self.runtime.block_on(attended(work(), look))?
+            };
+            tell()?;
+            Ok(done)
+        });
+        refused.map_or(outcome, Err)
+    }
+}
+
+#[pymethods]
+impl SavepointFolder {
+    #[new]
+    #[pyo3(signature = (uri, options, storage_options, provider = None))]
+    fn new(
+        py: Python<'_>,
+        uri: &str,
+        options: BTreeMap<String, String>,
+        storage_options: BTreeMap<String, String>,
+        provider: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        detached(py, |_| {
+            let failpoints = Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default())?;
+            let options = Options::from_map(&options)?;
+            let (clock, metrics) = (SystemClock::shared(), SharedMetrics::default());
+            let ask = provider.map(|ask| self::provider(ask, &clock));
+            let store =
+                Store::open_with(uri, &storage_options, ask, &options, Arc::clone(&metrics), Arc::clone(&failpoints))?;
+            let resources = SharedResources::new(&MemoryBudget::new(options.memory_budget), Arc::clone(&metrics))?;
+            let at = Rescaler { store, cache: None, resources, metrics, failpoints };
+            Ok(Self { at, clock, runtime: Arc::new(start_io_threads()?), owner: Owner::here() })
+        })
+    }
+
+    #[getter]
+    fn uri(&self) -> &str {
+        self.at.store.uri()
+    }
+
+    /// Takes a savepoint of the state in this folder.
+    #[pyo3(signature = (handles, target, format, query_id, name, batch, scratch, report = None))]
+    #[expect(clippy::too_many_arguments, reason = "what, whereto, which form, whose, where on the way")]
+    fn take(
+        &self,
+        py: Python<'_>,
+        handles: Vec<String>,
+        target: &Self,
+        format: &str,
+        query_id: String,
+        name: String,
+        batch: i64,
+        scratch: PathBuf,
+        report: Option<Py<PyAny>>,
+    ) -> PyResult<String> {
+        let progress = SavepointProgress::default();
+        let origin = SavepointOrigin { query_id, name, batch: BatchId(batch), taken_millis: self.clock.now_millis() };
+        let taking = || async {
+            let sources = Sources::of_those_with_rows(parsed(&handles)?)?;
+            let form = form(format)?;
+            self.at.take_savepoint(&sources, form, origin, &target.at.store, &scratch, &progress).await
+        };
+        let savepoint = self.run_attended(py, report.as_ref(), &progress, taking, true)?;
+        Ok(json(&savepoint))
+    }
+
+    /// What the savepoint in this folder says.
+    fn read(&self, py: Python<'_>) -> PyResult<String> {
+        let savepoint = self.run(py, None, &SavepointProgress::default(), || read_savepoint(&self.at.store))?;
+        Ok(json(&savepoint))
+    }
+
+    /// Reads every byte of the savepoint in this folder: what it says, and what is damaged.
+    #[pyo3(signature = (scratch, report = None))]
+    fn verify(
+        &self,
+        py: Python<'_>,
+        scratch: PathBuf,
+        report: Option<Py<PyAny>>,
+    ) -> PyResult<(String, Vec<(String, String)>)> {
+        let progress = SavepointProgress::default();
+        let checked = self.run(py, report.as_ref(), &progress, || check_savepoint(&self.at, &scratch, &progress))?;
+        let (savepoint, damages) = checked;
+        Ok((json(&savepoint), damages.into_iter().map(|d| (d.object, d.what)).collect()))
+    }
+
+    /// Reads every byte of what handles of the state in this folder reach: objects, bytes, and what is damaged.
+    #[pyo3(signature = (handles, report = None))]
+    fn verify_objects(
+        &self,
+        py: Python<'_>,
+        handles: Vec<String>,
+        report: Option<Py<PyAny>>,
+    ) -> PyResult<(usize, u64, Vec<(String, String)>)> {
+        let progress = SavepointProgress::default();
+        let checking = || async {
+            let objects = self.at.objects_of(&parsed(&handles)?).await?;
+            let damages = check_objects(&self.at.store, &objects, &progress).await?;
+            Ok((objects.len(), objects.iter().map(|object| object.size).sum(), damages))
+        };
+        let (objects, bytes, damages) = self.run(py, report.as_ref(), &progress, checking)?;
+        Ok((objects, bytes, damages.into_iter().map(|d| (d.object, d.what)).collect()))
+    }
+
+    /// The entries of the savepoint in this folder: rows of aggregates as `spec` says, or keys and values of a state.
+    #[pyo3(signature = (scratch, *, spec = None, state = None, types = None))]
+    fn entries(
+        &self,
+        py: Python<'_>,
+        scratch: PathBuf,
+        spec: Option<&str>,
+        state: Option<u16>,
+        types: Option<PySchema>,
+    ) -> PyResult<SavepointEntries> {
+        let types = types.map(PySchema::into_inner);
+        let columns = detached(py, |_| match (spec, state, &types) {
+            (Some(spec), None, None) => {
+                Ok(ExportColumns::Aggregates(Arc::new(AggPlan::new(&AggSpec::from_json(spec)?)?)))
+            }
+            (None, Some(state), Some(types)) => {
+                let [key, value] = self::types(types)?;
+                Ok(ExportColumns::Values(StateId(state), Box::new(TypedEntries::new(key, value)?)))
+            }
+            _ => Err(Error::internal("entries are of aggregates, or of a state with types")),
+        })?;
+        let begin = || Export::begin(self.at.clone(), columns, &scratch);
+        let export = self.run(py, None, &SavepointProgress::default(), begin)?;
+        let (runtime, owner) = (Arc::clone(&self.runtime), self.owner);
+        Ok(SavepointEntries { export: Mutex::new((export, VecDeque::new())), runtime, owner })
+    }
+}
+
+/// An iterator over batches.
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct SavepointEntries {
+    export: Mutex<(Export, VecDeque<arrow_array::RecordBatch>)>,
+    runtime: Arc<Runtime>,
+    owner: Owner,
+}
+
+#[pymethods]
+impl SavepointEntries {
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let batch = detached(py, |tick| {
+            self.owner.check(WHAT)?;
+            let mut export = exclusive(&self.export, "export")?;
+            let (export, ready) = &mut *export;
+            while ready.is_empty() {
+                match self.runtime.block_on(attended(export.next(), tick))? {
+                    Some(batches) => ready.extend(batches),
+                    None => return Ok(None),
+                }
+            }
+            Ok(ready.pop_front())
+        })?;
+        batch.map(|batch| PyRecordBatch::new(batch).into_pyarrow(py)).transpose()
+    }
+}
+
+fn parsed(handles: &[String]) -> Result<Vec<ShardHandle>> {
+    handles.iter().map(|text| parse_handle(text)).collect()
+}
+
+/// What a savepoint says, for Python.
+fn json(savepoint: &Savepoint) -> String {
+    let files: Vec<_> = savepoint.objects().into_iter().map(|object| (&object.name, object.size)).collect();
+    serde_json::json!({
+        "id": savepoint.id.to_string(),
+        "format": savepoint.format(),
+        "query_id": savepoint.origin.query_id,
+        "name": savepoint.origin.name,
+        "batch": savepoint.origin.batch.0,
+        "taken_millis": savepoint.origin.taken_millis,
+        "shards": savepoint.shards,
+        "max_parallelism": savepoint.max_parallelism,
+        "schema_id": savepoint.schema_id,
+        "schema": savepoint.schema,
+        "watermark": savepoint.watermark,
+        "keys": savepoint.keys,
+        "bytes": savepoint.bytes,
+        "stored_bytes": savepoint.stored_bytes(),
+        "files": files,
+    })
+    .to_string()
+}
+
+/// Writes the checkpoint `handle` of `state` as a savepoint.
+pub(crate) fn save(
+    state: &fastchangelog_core::embedded::LocalState,
+    handle: &StateHandle,
+    to: &SavepointFolder,
+    format: &str,
+    scratch: &std::path::Path,
+    tick: fastchangelog_core::clock::Tick<'_>,
+) -> Result<()> {
+    state.savepoint(handle.inner(), form(format)?, &to.at.store, scratch, tick).map(drop)
+}
+
+/// The store of a folder.
+pub(crate) fn store_of(folder: &SavepointFolder) -> Store {
+    folder.at.store.clone()
+}
+
+/// The fingerprint of the rows of an aggregation, and their description.
+#[pyfunction]
+pub(crate) fn spec_schema(py: Python<'_>, spec: &str) -> PyResult<(u64, String)> {
+    detached(py, |_| {
+        let plan = AggPlan::new(&AggSpec::from_json(spec)?)?;
+        Ok((plan.schema_id(), plan.schema().to_owned()))
+    })
+}
+
+/// What changed between two descriptions of rows; none if nothing did.
+#[pyfunction]
+pub(crate) fn schema_difference(old: &str, new: &str) -> Option<String> {
+    fastchangelog_core::state::aggregate::schema_difference(old, new)
+}

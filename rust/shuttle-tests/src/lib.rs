@@ -1,0 +1,53 @@
+//! The concurrent parts of the core, compiled a second time for shuttle's schedulers.
+//!
+//! Owns: the list of the core's files that are explored, and how ([`explore`]); shuttle's primitives under the names of
+//! the core's `sync`; a store in memory. The tests are in `tests/`.
+//! Does not own: any of those files. They are the core's, unchanged; only `crate::sync` and `crate::store` resolve to
+//! other modules here. No compiler flag differs, so RocksDB is not compiled again.
+
+// Their unit tests belong to the core and need the core's store.
+#![cfg(not(test))]
+
+#[path = "../../core/src/read/cache.rs"]
+pub mod cache;
+#[path = "../../core/src/read/cached_file.rs"]
+mod cached_file;
+#[path = "../../core/src/ownership.rs"]
+pub mod ownership;
+pub mod store;
+pub mod sync;
+#[path = "../../core/src/write/mod.rs"]
+pub mod write;
+
+pub use fastchangelog_core::{budget, clock, config, error, failpoint, format, metrics, model};
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::{Config, Runner};
+
+/// Priority changes in a schedule of [`PctScheduler`].
+const PCT_DEPTH: usize = 3;
+
+/// Runs `scenario` under `schedules` schedules: half of them random, half by PCT.
+///
+/// The seed is fixed, or `FASTCHANGELOG_SEED`; a failing schedule is printed, and `shuttle::replay` runs it again.
+///
+/// # Panics
+/// If the scenario panics or deadlocks.
+pub fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + Clone + 'static) {
+    let seed = std::env::var("FASTCHANGELOG_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_240_501);
+    let run = |scheduler: Box<dyn Scheduler + Send>| {
+        let mut config = Config::new();
+        config.stack_size = 1 << 19;
+        let scenario = scenario.clone();
+        let run = std::panic::AssertUnwindSafe(|| Runner::new(scheduler, config).run(scenario));
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            #[expect(clippy::print_stderr, reason = "what a failing test says")]
+            {
+                eprintln!("FASTCHANGELOG_SEED={seed} repeats this run");
+            }
+            std::panic::resume_unwind(panic);
+        }
+    };
+    run(Box::new(RandomScheduler::new_from_seed(seed, schedules / 2)));
+    run(Box::new(PctScheduler::new_from_seed(seed, PCT_DEPTH, schedules.div_ceil(2))));
+}

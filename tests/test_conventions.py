@@ -1,0 +1,91 @@
+"""Rules about the source tree itself.
+
+Owns: file lengths, file headers, one place for Spark's private parts, pinned tools, and no personal paths.
+Does not own: the order of the layers (rust/core/tests/layers.rs, and the import contracts in pyproject.toml), words
+(scripts/words.py), links and examples (test_documentation).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_LINES = 500
+FOLDERS = ("rust", "python", "tests", "benches", "scripts", "docs", ".ci", ".github")
+TOP = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "Makefile",
+    "pyproject.toml",
+    "Cargo.toml",
+)
+
+
+def files(*suffixes: str) -> list[Path]:
+    """All files of the project with one of the endings; build output left out."""
+    out = [ROOT / name for name in TOP if (ROOT / name).exists()]
+    for folder in FOLDERS:
+        out += [p for p in (ROOT / folder).rglob("*") if p.is_file() and not {"target", "__pycache__"} & set(p.parts)]
+    return sorted(p for p in out if p.suffix in suffixes)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_files_have_at_most_500_lines() -> None:
+    counts = {name(p): len(p.read_text().splitlines()) for p in files(".rs", ".py", ".sh")}
+    long = {path: lines for path, lines in counts.items() if lines > MAX_LINES}
+    assert not long, f"files of more than {MAX_LINES} lines: {long}"
+
+
+def test_every_source_says_what_it_owns() -> None:
+    missing = []
+    for path in files(".rs", ".py"):
+        text = path.read_text()
+        if path.name.endswith("_tests.rs"):
+            continue  # tests of the sibling without the ending, which says it for both
+        if path.suffix == ".py":
+            ok = not text.strip() or ast.get_docstring(ast.parse(text)) is not None
+        else:
+            ok = text.startswith("//!")
+        if not ok:
+            missing.append(name(path))
+    assert not missing, f"files without a header: {missing}"
+
+
+def test_one_file_touches_sparks_private_parts() -> None:
+    private = re.compile(r"\b(_jvm|_jc|_jdf|_jsc|_jsq|_jsqm|_jsparkSession|_gateway|sparkContext)\b")
+    found = {
+        name(path)
+        for path in files(".py")
+        if (ROOT / "python" / "fastchangelog" / "spark") in path.parents
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and private.fullmatch(node.attr)
+    }
+    assert found <= {"python/fastchangelog/spark/internals.py"}
+
+
+def test_no_path_of_one_machine() -> None:
+    personal = re.compile(r"(?<![\w.])/(?:root|home/\w+|Users/\w+|work)/")
+    kinds = (".rs", ".py", ".md", ".toml", ".sh", ".pyi", ".yml")
+    found = [name(p) for p in files(*kinds) if p != Path(__file__).resolve() and personal.search(p.read_text())]
+    assert not found, f"files that name a path of one machine: {found}"
+
+
+def test_constraints_pin_everything_exactly() -> None:
+    lines = [line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    loose = [line for line in lines if line and not re.match(r"^[A-Za-z0-9_.-]+==[0-9][^*]*$", line)]
+    assert not loose
+
+
+@pytest.mark.parametrize("crate", ["core", "server", "pyext", "shuttle-tests"])
+def test_every_crate_uses_the_workspace_lints(crate: str) -> None:
+    assert "[lints]\nworkspace = true" in (ROOT / "rust" / crate / "Cargo.toml").read_text()
