@@ -98,7 +98,7 @@ impl World {
         let checkpoint = self.fresh();
         keyed.begin_flush();
         while keyed.flush_dirty(100_000).unwrap() {}
-        keyed.checkpointer().tidy(1, 0.0).unwrap();
+        keyed.checkpointer().compact_if_bloated(1, 0.0).unwrap();
         keyed.checkpoint(&checkpoint).unwrap();
         keyed.destroy().unwrap();
         checkpoint

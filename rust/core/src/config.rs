@@ -1,7 +1,7 @@
 //! Options: one table of names, types, defaults and meanings.
 //!
 //! Owns: parsing of text values (sizes, durations), the nearest-name hint, and the defaults.
-//! Does not own: where options come from (Python gathers Spark conf and keyword arguments).
+//! Does not own: the source of options (Python gathers Spark conf and keyword arguments).
 
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
@@ -359,7 +359,7 @@ impl Options {
     pub fn for_local(map: &BTreeMap<String, String>) -> Result<Self> {
         match map.keys().find(|name| Self::OF_QUERIES.contains(&name.as_str())) {
             Some(name) => Err(Error::invalid(format!(
-                "option `{name}` is of a query's state or of a plain changelog, and has no effect on a state in process; \
+                "option `{name}` is of a query's state or of a plain changelog, and has no effect on an embedded state; \
                  leave it out"
             ))),
             None => Self::from_map(map),

@@ -4,7 +4,7 @@
 //! type: counts of buffers and children, lengths, alignment of offsets.
 //! Does not own: the check of what is in the buffers (`fastchangelog_core::state::import`), what the values mean.
 //!
-//! The interface tells no buffer its length. pyarrow knows them: its own cheap check is asked first.
+//! The interface gives no buffer lengths. pyarrow knows them: its own cheap check runs first.
 
 use crate::detached::{detached, raise};
 use arrow_array::cast::AsArray;

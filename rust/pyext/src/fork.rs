@@ -19,7 +19,7 @@ pub(crate) fn let_children_exit(py: Python<'_>) -> PyResult<()> {
     .copied()
 }
 
-/// Handlers run in the reverse of the order in which they came: this one before all that were inherited.
+/// Handlers run in reverse order of registration: this one before all that were inherited.
 #[pyfunction]
 fn exit_early() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

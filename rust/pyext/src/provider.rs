@@ -33,7 +33,7 @@ pub(crate) fn open(
     ChangelogStorage::over(store, options, cache_dir, environment)
 }
 
-/// The function `ask` as the core asks it.
+/// The function `ask` in the form that the core calls.
 pub(crate) fn provider(ask: Py<PyAny>, clock: &SharedClock) -> Provider {
     Provider::new(Arc::new(move || asked(&ask)), Arc::clone(clock))
 }

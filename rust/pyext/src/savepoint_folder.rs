@@ -50,7 +50,7 @@ pub(crate) struct SavepointFolder {
 }
 
 impl SavepointFolder {
-    /// Runs `work` until it is done or Ctrl-C is heard; tells `report` how far `progress` is.
+    /// Runs `work` until it is done or interrupted by Ctrl-C; calls `report` with the `progress`.
     fn run<T: Send, F: Future<Output = Result<T>>>(
         &self,
         py: Python<'_>,
@@ -279,7 +279,7 @@ fn json(savepoint: &Savepoint) -> String {
 
 /// Writes the checkpoint `handle` of `state` as a savepoint.
 pub(crate) fn save(
-    state: &fastchangelog_core::embedded::LocalState,
+    state: &fastchangelog_core::embedded::EmbeddedState,
     handle: &StateHandle,
     to: &SavepointFolder,
     format: &str,

@@ -1,6 +1,6 @@
 //! The client: what a Python worker uses to talk to its executor's state server.
 //!
-//! Owns: connecting, waiting (bounded, interruptible), and saying what to do when the server is gone.
+//! Owns: connecting, waiting (bounded, interruptible), and the error message when the server has ended.
 //! Does not own: starting a server (Python does, under a lock).
 //!
 //! Invariants:
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// True when the server has sent something that was not asked for: an error.
+    /// True when the server has sent an unrequested frame: an error.
     fn has_news(&self) -> bool {
         let mut fds = [rustix::event::PollFd::new(&self.stream, rustix::event::PollFlags::IN)];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

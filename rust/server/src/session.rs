@@ -111,7 +111,7 @@ struct Connection<'a> {
 }
 
 impl Connection<'_> {
-    /// Reads frames until the peer is gone; gives the error that made this side end it.
+    /// Reads frames until the peer disconnects; returns the error that made this side end the connection.
     fn run(&mut self) -> Option<Error> {
         loop {
             match self.step() {
@@ -349,7 +349,7 @@ fn send_results(
     Ok(Ok((rows, writer.get_ref().bytes)))
 }
 
-/// A broken connection is told apart from a batch that cannot be encoded.
+/// A broken connection is distinguished from a batch that cannot be encoded.
 fn as_io(error: arrow_schema::ArrowError) -> io::Result<Error> {
     match error {
         arrow_schema::ArrowError::IoError(_, error) => Err(error),

@@ -64,7 +64,7 @@ struct ShardFailure {
     refused: u64,
 }
 
-/// What the newest session of a state asked for.
+/// The policy options of a state's newest session.
 #[derive(Default)]
 struct Policy {
     options: BTreeMap<String, String>,

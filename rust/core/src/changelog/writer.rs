@@ -203,7 +203,7 @@ impl Writer {
         self.next_sequence_number().checked_sub(1)
     }
 
-    /// Ends the active set, if something is in it, so that what comes next has another number: the one returned.
+    /// Ends the active set, if something is in it, so that later changes have another number: the one returned.
     pub fn rollover(&self) -> Result<SequenceNumber> {
         let inner = &*self.inner;
         let mut state = inner.state.lock();

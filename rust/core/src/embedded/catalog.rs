@@ -40,7 +40,7 @@ impl Catalog {
     /// The catalog of a handle's schema text.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let catalog: Vec<Declared> = serde_json::from_str(text).map_err(|e| {
-            Error::invalid(format!("the handle is not of a state in process, but of a query: its schema is {e}"))
+            Error::invalid(format!("the handle is not of an embedded state, but of a query: its schema is {e}"))
         })?;
         match catalog.iter().find(|state| state.encoding != ENCODING) {
             Some(Declared { name, encoding, .. }) => Err(Error::schema(format!(

@@ -130,7 +130,7 @@ impl Chain {
                     if other.writer != self.writer {
                         return Err(self.fence(Some(&other)));
                     }
-                    // Of a checkpoint that failed: its answer was lost, and it came late.
+                    // Of a failed checkpoint: its answer was lost, and the head arrived late.
                     self.number = head.number;
                     head.number += 1;
                 }

@@ -30,7 +30,7 @@ const BETWEEN_CHECKPOINTS: Duration = Duration::from_millis(100);
 /// Keys that are compared with the live version at once.
 const COMPARED: usize = 16_384;
 
-/// A requested checkpoint; its changes are the oldest frozen layer when its turn comes.
+/// A requested checkpoint; its changes are the oldest frozen layer when it runs.
 pub(super) struct Job {
     schema: (u64, String),
     since: Instant,

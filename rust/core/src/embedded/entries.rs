@@ -1,11 +1,11 @@
-//! Changes of one state in flat memory: found by key, gone through in the order in which they came or in order of keys.
+//! Changes of one state in flat memory: looked up by key, iterated in insertion order or in order of keys.
 //!
 //! Owns: the index by hash, the bytes of keys and values, the order of keys on request.
 //! Does not own: which layer is newer, limits (`layers`).
 //!
 //! Invariants of [`Entries`]:
 //! 1. a key has one entry, its last change;
-//! 2. replaced values take at most as many bytes as what is live, and a little;
+//! 2. replaced values take at most as many bytes as live ones, plus a constant;
 //! 3. the order of keys is computed at the first request, and kept from then on.
 
 use crate::state::codec::hash_key;
@@ -184,7 +184,7 @@ impl Entries {
         (self.bytes, self.dead) = (bytes, 0);
     }
 
-    /// All entries, in the order in which their keys came.
+    /// All entries, in insertion order of their keys.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Entry<'_>> {
         self.slots.iter().map(|slot| Entry { hash: slot.hash, key: self.key(slot), value: self.value(slot) })
     }

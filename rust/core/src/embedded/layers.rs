@@ -5,7 +5,7 @@
 //!
 //! Invariants of [`Layers`]:
 //! 1. a key's newest change hides its older ones, and all hide the live version;
-//! 2. what a failed checkpoint froze comes back under what was changed since: nothing is lost;
+//! 2. the layer of a failed checkpoint is merged under the later changes: nothing is lost;
 //! 3. bytes held stay below the limit.
 
 use super::entries::{Entries, LANE, Range, hashes};

@@ -79,7 +79,7 @@ struct ListUpdate {
     elements: u64,
     chunks: u64,
     tail: Vec<u8>,
-    /// Chunks that came, and how many there were before.
+    /// New chunks, and the number of chunks before.
     spilled: Vec<(u64, Vec<u8>)>,
     had_chunks: u64,
 }
@@ -220,7 +220,7 @@ impl ListState {
             let keys = || found.keys().map(|key| &key[1..]);
             let (keys, lists) = (own.types.decode_keys(keys())?, own.lists(keys())?);
             let batch = RecordBatch::try_new(Arc::clone(schema), vec![keys, Arc::clone(&lists)])?;
-            // A list may be gone since its head was met.
+            // A list may have been removed since its head was read.
             match lists.nulls() {
                 Some(there) => Ok(arrow_select::filter::filter_record_batch(&batch, &there.inner().clone().into())?),
                 None => Ok(batch),

@@ -129,7 +129,7 @@ pub struct EmbeddedState {
 }
 
 impl EmbeddedState {
-    /// Opens a state at its newest checkpoint, or at the handle that is asked for. A writer fences those before it.
+    /// Opens a state at its newest checkpoint, or at the requested handle. A writer fences those before it.
     ///
     /// When `tick` fails, that is the answer at once; the open is then given up at its next step, if it can be before it
     /// fences others.
@@ -155,7 +155,7 @@ impl EmbeddedState {
     fn open_now(request: &OpenEmbedded, environment: &Environment, wanted: &AtomicBool) -> Result<Self> {
         let still = || {
             let wanted = wanted.load(Ordering::Relaxed);
-            if wanted { Ok(()) } else { Err(Error::closed("the open of a state was given up")) }
+            if wanted { Ok(()) } else { Err(Error::closed("the opening of the state was cancelled")) }
         };
         let runtime = start_io_threads()?;
         let store = request.root.child(&request.name);
@@ -290,7 +290,7 @@ impl EmbeddedState {
         AggregatingState::declare(&self.core, name, key, rows, calls, ansi)
     }
 
-    /// Freezes what was changed until now; `done` is told when it is durable. Waits while too many checkpoints are under
+    /// Freezes what was changed until now; `done` is called when it is durable. Waits while too many checkpoints are under
     /// way.
     pub fn begin_checkpoint(&self, done: CheckpointCallback, tick: Tick<'_>) -> Result<()> {
         self.core.admit(tick)?;
@@ -337,7 +337,7 @@ impl EmbeddedState {
         Ok(self.core.shard().begin_materialize()?.map(|run| self.runs.begun(run)))
     }
 
-    /// `event` is told after each checkpoint, and when a change was refused. Once per state.
+    /// `event` is called after each checkpoint, and when a change was refused. Once per state.
     pub fn on_event(&self, event: EventCallback) {
         self.core.on_event(event);
     }
@@ -379,7 +379,7 @@ fn check(request: &OpenEmbedded) -> Result<()> {
     }
     if request.options.max_parallelism > 1 {
         return Err(Error::invalid(
-            "a state in process has one key group, so that its keys are in order; leave the option `max_parallelism` out",
+            "an embedded state has one key group, so that its keys are in order; leave the option `max_parallelism` out",
         ));
     }
     if request.handle.as_ref().is_some_and(|handle| handle.max_parallelism != 1) {

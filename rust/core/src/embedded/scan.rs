@@ -2,8 +2,8 @@
 //!
 //! Owns: the walk, and batches of it. Does not own: what keys and values mean; the state that is walked decodes them.
 //!
-//! A walk holds nothing between two steps, neither a lock nor memory. Its invariants: keys come in order, each at most
-//! once; a key that is not changed during the walk comes exactly once, with its value.
+//! A walk holds nothing between two steps, neither a lock nor memory. Its invariants: keys are returned in order, each at most
+//! once; a key that is not changed during the walk is returned exactly once, with its value.
 
 use super::core::{Core, GROUP};
 use crate::error::Result;
@@ -165,7 +165,7 @@ impl Scan {
     fn batch(&mut self) -> Result<Option<RecordBatch>> {
         while let Some(found) = self.walk.step(self.rows)? {
             let batch = (self.decode)(&found, &self.schema)?;
-            // Of what was found, all may be gone by now.
+            // All keys found may have been removed by now.
             if batch.num_rows() > 0 {
                 return Ok(Some(batch));
             }

@@ -1,8 +1,8 @@
-//! States in process: restore, fencing, failures at each step. A random history is in `model_tests`.
+//! Embedded states: restore, fencing, failures at each step. A random history is in `model_tests`.
 
 use super::*;
 use crate::clock::SystemClock;
-use crate::failpoint::Failpoints;
+use crate::failpoint::{Failpoints, SharedFailpoints};
 use crate::read::read_segments;
 use crate::state::typed::KeyRange;
 use crate::store::fault::{Fault, FaultStore, Operation};

@@ -1,6 +1,6 @@
 //! The engine: wires all stages together; the only place that names all of them.
 //!
-//! request: what a task asks for; folder: store, log and credentials of a state's folder; start: what a folder's note fixes
+//! request: the open request of a task; folder: store, log and credentials of a state's folder; start: what a folder's note fixes
 //!
 //! Owns: the runtime, the shards of this process, the division of the memory budget.
 //! Does not own: sockets and processes (`fastchangelog-server`), materialization policy (Python).

@@ -1,7 +1,7 @@
-//! What a task asks for when it opens a session.
+//! The request of a task to open a session.
 //!
 //! Owns: the request's fields and their form as JSON, and which of them are credentials.
-//! Does not own: where they come from (Python), what they do (`engine`).
+//! Does not own: their origin (Python), their effect (`engine`).
 
 use crate::clock::SharedClock;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a task asks for when it opens a session.
+/// The request of a task to open a session.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct OpenRequest {
     /// The state root, such as `s3://bucket/state`.
@@ -101,7 +101,7 @@ fn parse<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
     })
 }
 
-/// The storage options of a request: the credentials apart from what says where the store is and how it is asked.
+/// The storage options of a request: the credentials apart from the options of location and access.
 #[derive(Clone)]
 pub(super) struct Access {
     pub(super) storage: BTreeMap<String, String>,
@@ -115,7 +115,7 @@ impl Access {
         Self { storage, granted: (!options.is_empty()).then_some(Granted { options, expires_at_millis }) }
     }
 
-    /// Where stores of a folder find these credentials, and those that come after them.
+    /// The shared holder of these credentials and of their successors, for a folder's stores.
     pub(super) fn supplied(&self, clock: &SharedClock) -> Option<Arc<SuppliedCredentials>> {
         self.granted.clone().map(|granted| SuppliedCredentials::new(granted, Arc::clone(clock)))
     }

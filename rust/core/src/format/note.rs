@@ -75,7 +75,7 @@ pub fn decode_note(object: &str, bytes: &[u8]) -> Result<FolderNote> {
     };
     let found = checksum(&fields)?;
     if found != written {
-        // What stands there may be anything: it is not repeated.
+        // The content may be arbitrary: it is not repeated in the message.
         return Err(corrupt(&format!("its content has the checksum {found}, which is not the one that was written")));
     }
     fields.remove(FORMAT_NAME);

@@ -50,7 +50,7 @@ pub struct EncodedSet {
     pub crc: u32,
     /// Bytes at its start that say what is where.
     pub head: u64,
-    /// The checksum in its header, which covers those of index and blocks: it tells this set from any other.
+    /// The checksum in its header, which covers those of index and blocks: it identifies this set.
     pub mark: u32,
     /// Number of records.
     pub records: u64,
@@ -339,7 +339,7 @@ pub fn decode_set_index(object: &str, offset_in_object: u64, bytes: &[u8]) -> Re
     Ok(SetIndex { header, blocks, columns })
 }
 
-/// The index of a set that is there as a whole.
+/// The index of a complete set.
 pub(super) fn decode_whole_index(object: &str, offset_in_object: u64, bytes: &[u8]) -> Result<SetIndex> {
     let index = decode_set_index(object, offset_in_object, bytes)?;
     if index.header.length != bytes.len() as u64 {

@@ -26,7 +26,7 @@ const PARALLEL_FILES: usize = 4;
 
 /// Fetches all files of `base` into the folder `into`, which must not exist yet. Returns the manifest.
 ///
-/// With a cache, files that are there are linked, and files that come are kept in it. `add_done` is called with the bytes of
+/// With a cache, cached files are linked, and fetched files are kept in it. `add_done` is called with the bytes of
 /// each file that has arrived.
 pub async fn fetch_base(
     store: &Store,

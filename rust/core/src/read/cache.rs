@@ -240,7 +240,7 @@ impl ObjectCache {
             }
             self.metrics.cache_hits.add(1);
             if slot.loading.is_none() && !slot.verified {
-                // A file that is being placed may still fail to come: this download takes its place, or is replaced by it.
+                // A placement in progress may still fail: this download replaces its file, or is replaced by it.
                 slot.loading = Some(self.start_loading(key, slot.id, slot.present, store, object));
             }
             return (slot.id, slot.loading.clone());

@@ -4,7 +4,7 @@
 //! Does not own: local copies (`cache`), what the changes mean.
 //!
 //! Invariants:
-//! 1. sets come in the order of the handle; inside a set metadata comes first, then ascending key groups, each in the
+//! 1. sets are returned in the order of the handle; inside a set metadata comes first, then ascending key groups, each in the
 //!    order of its appends;
 //! 2. every byte handed out was verified against the checksum that was written with it (P9, P10);
 //! 3. of an object that is not in the cache, a reader of some key groups fetches the sets' heads and the blocks of those
@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 
 /// Sets that follow each other in an object are fetched together up to so many bytes.
 const RUN_BYTES: u64 = 8 << 20;
-/// Bytes between two wanted ranges that are cheaper fetched than asked around.
+/// Gap between two wanted ranges that is cheaper to fetch than to skip.
 const GAP_BYTES: u64 = 64 << 10;
 /// Most runs in progress at a time.
 const MAX_RUNS: u64 = 16;
@@ -158,7 +158,7 @@ impl ChangeReader {
                     let (bytes, lease) = blocking(move || (lease.read_at(start, length), lease)).await;
                     match bytes {
                         Ok(bytes) => return Ok(bytes),
-                        // The handle asks for what the object does not have.
+                        // The handle names a range that the object does not have.
                         Err(error) if error.kind() == ErrorKind::Corrupt => return Err(error),
                         Err(error) => {
                             tracing::warn!(%error, "a local copy of a log object is gone");

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-/// Change sets fetched ahead: as many as fit into so many bytes, between these bounds. Small sets come one request each,
+/// Change sets fetched ahead: as many as fit into so many bytes, between these bounds. Small sets take one request each,
 /// so that their number hides the store's latency; of large ones fewer than that, as each is in memory as a whole.
 const AHEAD_BYTES: u64 = 8 << 20;
 const LEAST_AHEAD: u64 = 4;
@@ -34,7 +34,7 @@ pub(crate) fn prefetch_of(segments: &[SegmentRef]) -> usize {
 
 /// The change sets of segments, fetched ahead while their reader does something else. Dropped, it ends.
 ///
-/// Invariant: after the last set comes the end, and never before it.
+/// Invariant: the stream ends after the last set, and never before it.
 pub struct SetsAhead {
     sets: mpsc::Receiver<Result<ChangeSet>>,
     left: usize,

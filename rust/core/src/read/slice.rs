@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A segment up to this size is cheaper fetched as a whole than asked for twice.
+/// A segment up to this size is cheaper to fetch as a whole than with two requests.
 const SMALL_SEGMENT: u64 = 64 << 10;
 /// First bytes of a larger one: header and index of some two hundred blocks, 50 MB of changes.
 const HEAD_GUESS: u64 = 4 << 10;
@@ -33,7 +33,7 @@ const HEAD_GUESS: u64 = 4 << 10;
 pub struct BaseSlice {
     /// The manifest of the whole base.
     pub manifest: Manifest,
-    /// Bytes of the files that were brought.
+    /// Bytes of the fetched files.
     pub bytes: u64,
 }
 
@@ -68,7 +68,7 @@ pub async fn fetch_base_slice(
 pub struct SetSlice {
     /// The changes.
     pub set: ChangeSet,
-    /// Bytes asked of the store.
+    /// Bytes requested from the store.
     pub fetched: u64,
 }
 

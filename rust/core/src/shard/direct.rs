@@ -1,6 +1,6 @@
 //! A shard that one owner in this process reads and extends, without sessions.
 //!
-//! Owns: reading what is live, and the step from it to the next version.
+//! Owns: reading the live state, and the step from it to the next version.
 //! Does not own: which handle counts (the owner decides, and hands it to `transition`), what is not yet in a version.
 
 use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
@@ -18,9 +18,9 @@ const FLUSH_CHUNK: usize = 8_192;
 /// The difference between the live version and the next one.
 pub(crate) struct Net {
     pub(crate) set: ChangeSet,
-    /// Keys that come, less those that go.
+    /// Added keys, less removed ones.
     pub(crate) keys: i64,
-    /// Bytes of keys and values that come, less those that go.
+    /// Bytes of added keys and values, less removed ones.
     pub(crate) bytes: i64,
 }
 

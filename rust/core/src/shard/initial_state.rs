@@ -78,7 +78,7 @@ impl Shard {
         let based = self.give_base(state, &checkpoint);
         let _ = std::fs::remove_dir_all(&checkpoint);
         let (state, instance, lineage, inventory) = based?;
-        tracing::info!(shard = %self.id, savepoint = initial_state.uri(), keys = state.keys, "begun with a savepoint");
+        tracing::info!(shard = %self.id, savepoint = initial_state.uri(), keys = state.keys, "started from a savepoint");
         self.install(state.keyed, instance, None, lineage, inventory, (state.keys, state.bytes))?;
         Ok(instance)
     }

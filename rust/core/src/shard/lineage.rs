@@ -1,14 +1,14 @@
 //! Lineage: base and segments of one version, complete.
 //!
-//! Owns: how a handle is derived from its parent, when a materialized base may stand in it, and how it stays small.
-//! Does not own: reading or writing any object (the caller brings the expanded index), the state itself.
+//! Owns: how a handle is derived from its parent, when it may name a materialized base, and how it stays small.
+//! Does not own: reading or writing any object (the caller passes the expanded index), the state itself.
 //!
 //! Invariants:
 //! 1. `segments` holds every change set after `base`, oldest first; `indexed` names an object that lists the first
 //!    `indexed.1` of them;
 //! 2. a base is taken over only if its version is the live version or one of its ancestors since the last base;
 //! 3. after taking a base over, exactly the segments after its `replay_after` remain;
-//! 4. the segments of one version stand together: it may have several, with no key in common, and is complete with the last.
+//! 4. the segments of one version are contiguous: it may have several, with no key in common, and is complete with the last.
 
 use crate::error::{Error, Result};
 use crate::model::{BaseRef, ObjectRef, SegmentRef, ShardHandle, VersionId};

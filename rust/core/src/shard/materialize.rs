@@ -287,7 +287,7 @@ impl MaterializeRun {
             if live.as_ref().is_some_and(is_base_for) {
                 control.waiting = Some(finished);
             } else {
-                tracing::info!(shard = %self.shard.id(), "a finished base is given up: the state starts from another one");
+                tracing::info!(shard = %self.shard.id(), "a finished base is dropped: the state starts from another one");
             }
             control.last_materialized_millis = context.clock.now_millis();
         }
@@ -298,7 +298,7 @@ impl MaterializeRun {
 
     /// Cancels the run; no handle names what it uploaded.
     pub fn abort(mut self, reason: &str) {
-        tracing::info!(shard = %self.shard.id(), reason, "materialization given up");
+        tracing::info!(shard = %self.shard.id(), reason, "materialization cancelled");
         self.shard.context().metrics.materializations_failed.add(1);
         self.end();
     }
@@ -315,7 +315,7 @@ impl MaterializeRun {
 }
 
 fn stopped(stop: bool) -> Result<()> {
-    if stop { Err(Error::closed("the materialization was given up: its state is being closed")) } else { Ok(()) }
+    if stop { Err(Error::closed("the materialization was cancelled: its state is being closed")) } else { Ok(()) }
 }
 
 /// Time that the live state is held: sessions wait.

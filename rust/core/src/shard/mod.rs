@@ -212,7 +212,7 @@ struct Control {
     /// The epoch of the state whose last materialization failed at the local disk.
     disk_failure_epoch: Option<u64>,
     last_materialized_millis: u64,
-    /// When a handle of what is live was last handed in: until then, at least, a batch that Spark retains named its base.
+    /// When a handle of the live version was last handed in: until then, at least, a retained batch named its base.
     last_confirmed: Option<Moment>,
     /// Bytes of files per net byte, as the last compaction left them; 0 before the first.
     space_amplification: f64,
@@ -223,7 +223,7 @@ pub struct Shard {
     id: String,
     placement: Placement,
     context: ShardContext,
-    /// Serializes changes of what is live; never held while waiting for a reader.
+    /// Serializes changes of the live version; never held while waiting for a reader.
     transition: Mutex<()>,
     live: FairRwLock<Option<Live>>,
     control: Mutex<Control>,
@@ -232,7 +232,7 @@ pub struct Shard {
     /// True while a lazily restored state is being loaded into the hot tier.
     warming: AtomicBool,
     hot_limit: AtomicU64,
-    /// Bytes that the hot tier takes with the whole state in it, as far as handles told.
+    /// Bytes that the hot tier takes with the whole state in it, according to the newest handle.
     whole: AtomicU64,
     /// Its first version; unset = empty.
     initial_state: OnceLock<Arc<InitialState>>,

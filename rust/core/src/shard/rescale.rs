@@ -2,7 +2,7 @@
 //!
 //! Owns: building a local state of exactly the range: which files are taken over, which entries are copied, which changes
 //! are replayed, and the cleanup after a failure.
-//! Does not own: which handles (`sources`), the version and the handle of what comes out, where it is used.
+//! Does not own: which handles (`sources`), the version and the handle of the result, its use.
 //!
 //! Steps:
 //! 1. read what leads to each source that has wanted key groups;
@@ -11,7 +11,7 @@
 //!    tables; ingest these;
 //! 4. replay all segments, of each only the wanted key groups.
 //!
-//! Counting the keys would mean to read all that was linked. If the handles don't tell, the counts are estimates from the
+//! Counting the keys would require to read all linked files. Without counts in the handles, they are estimates from the
 //! share of key groups; a caller that needs exact numbers counts (`state::group_range::count`) when it reads everything anyway.
 //!
 //! Invariants:
@@ -73,7 +73,7 @@ pub struct RangeState {
     pub bytes: u64,
     /// False if keys and bytes are estimates.
     pub counted: bool,
-    /// Bytes of tables and changes that were brought for it.
+    /// Bytes of tables and changes that were fetched for it.
     pub fetched: u64,
 }
 
@@ -137,7 +137,7 @@ impl Rescaler {
     pub async fn restore_range(&self, target: KeyGroupRange, sources: &Sources, dir: &Path) -> Result<RangeState> {
         let (user, mut users) = mpsc::channel(1);
         let result = self.restore(target, sources, dir, user).await;
-        // After a failure, other sources may still be at work on threads: they hold their folders.
+        // After a failure, threads of other sources may still run: they hold their folders.
         users.recv().await;
         result
     }

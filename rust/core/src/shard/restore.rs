@@ -1,20 +1,20 @@
 //! Restore: the state of a version from its handle alone (P2, P3).
 //!
-//! Owns: the order in which base and segments are brought and applied, and that a failure leaves nothing behind.
+//! Owns: the order in which base and segments are fetched and applied, and the cleanup after a failure.
 //! Does not own: when it is needed (`transition`), where bytes come from and how (`read`), RocksDB and the hot tier
 //! (`state`).
 //!
 //! Steps:
-//! 1. begin to fetch the log after the base, so that it comes while the base's tables do;
-//! 2. bring the base to a new folder, from local copies or the store, and open it;
-//! 3. apply the log, in order: what it changed lately is in the hot tier then;
+//! 1. start to fetch the log after the base, concurrently with the base's tables;
+//! 2. fetch the base into a new folder, from local copies or the store, and open it;
+//! 3. apply the log, in order: recent changes are in the hot tier then;
 //! 4. drop the previous live state, and load the rest of the base into the hot tier, if it fits; a lazy restore leaves
 //!    that to `warm`.
 //!
 //! Invariants:
 //! 1. the state is live only when all of base and log is in it (P5);
-//! 2. when it has failed, its folder is gone, and the next attempt starts from the beginning;
-//! 3. a handle whose objects are missing or damaged leaves what is live as it is; any other failure drops it, so that
+//! 2. after a failure its folder is removed, and the next attempt starts from the beginning;
+//! 3. a handle whose objects are missing or damaged leaves the live state unchanged; any other failure drops it, so that
 //!    the next attempt has its disk and memory.
 
 use super::lineage::Lineage;

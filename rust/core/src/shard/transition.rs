@@ -198,7 +198,7 @@ impl Shard {
         } else {
             tracing::info!(
                 shard = %self.id, base = waiting.base.manifest.name,
-                "a finished base is given up: the state goes on from the base of another server"
+                "a finished base is dropped: the state continues from the base of another server"
             );
         }
     }

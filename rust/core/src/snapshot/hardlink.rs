@@ -33,7 +33,7 @@ impl LargeFile {
     }
 }
 
-/// What a checkpoint consists of. Invariant: `CURRENT` is there and names a file that is there, too.
+/// What a checkpoint consists of. Invariant: `CURRENT` exists and names an existing file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckpointFiles {
     /// Tables, and other files too large for the manifest, by name.

@@ -4,7 +4,7 @@
 //! Does not own: finding their places (`inventory`), uploading (`push`), the manifest's form (`format`).
 //!
 //! Invariants of a [`Plan`]:
-//! 1. each file stands in it once;
+//! 1. it contains each file once;
 //! 2. a packed object that is taken over holds at most as many dead bytes as live ones: else its live files go up
 //!    again, with other small ones, and the next sweep takes the object;
 //! 3. only immutable files are packed, each pack has two files at least and [`PACK_BYTES`] at most.

@@ -61,7 +61,7 @@ pub struct Stamp {
 /// Uploads the checkpoint in `dir` as a base; returns it with the inventory for the next one (see
 /// [`Inventory`], invariant 3, for when to adopt that). With an empty inventory the base shares nothing with others.
 ///
-/// When one upload fails, those in progress are brought to their end (a cut-off upload would leave parts that no listing
+/// When one upload fails, those in progress are completed (a cancelled upload would leave parts that no listing
 /// shows), no further one starts, and the first error is returned. A later push is independent of this one.
 pub async fn push(how: &PushContext<'_>, dir: &Path, known: &Inventory, stamp: Stamp) -> Result<(BaseRef, Inventory)> {
     // 1. what is there, and what of it is known

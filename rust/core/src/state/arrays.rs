@@ -1,4 +1,4 @@
-//! Arrow arrays, brought into one shape.
+//! Normalization of Arrow arrays.
 //!
 //! Owns: type texts that do not depend on a session's time zone, the cast of an incoming column to the declared type
 //! where only its physical form differs, and the normal form of values that count as equal in a key or a comparison.

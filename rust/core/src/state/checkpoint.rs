@@ -167,7 +167,7 @@ impl<'a> NoDeletions<'a> {
 impl Drop for NoDeletions<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.0.enable_file_deletions() {
-            tracing::warn!(%error, "RocksDB goes on without deleting files");
+            tracing::warn!(%error, "RocksDB continues without deleting files");
         }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Values of unchanged size are replaced in place; others are appended, and what they replace is dead. When the byte
 //! limit is reached, segments with much dead space are compacted first; then the oldest segment goes (first in, first
-//! out), and those of its entries that were used since they came get a second round.
+//! out), and those of its entries that were used since their insertion get a second round.
 //!
 //! Invariants of a [`HotTier`]:
 //! 1. an entry that is not dirty has the value that is on disk; a dirty one is newer; a tombstone is always dirty;
@@ -71,7 +71,7 @@ pub struct EntryRef<'a> {
 
 /// Takes what must reach the disk: evicted dirty entries and flushed ones, in order.
 pub trait EntrySink {
-    /// One entry. Errors are kept by the sink and asked of it afterwards.
+    /// One entry. Errors are kept by the sink, for a check afterwards.
     fn write(&mut self, entry: EntryRef<'_>);
 }
 

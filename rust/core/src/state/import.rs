@@ -1,7 +1,7 @@
 //! Import of Arrow columns from outside, validated before any read.
 //!
 //! Owns: which layouts are accepted, and the check that no value lies outside of its buffers.
-//! Does not own: where a column comes from (the Python extension), its type against a declaration (`arrays`, `strings`).
+//! Does not own: the source of a column (the Python extension), its type against a declaration (`arrays`, `strings`).
 //!
 //! Arrow's own import trusts its input: offsets that decrease, or point behind their buffer, are read as they are.
 //! Here every offset, dictionary key and count of nulls is checked once, in one pass per column. Strings are taken in

@@ -238,7 +238,7 @@ impl KeyedState {
         self.wrote(written)
     }
 
-    /// Takes over tables in the order of their keys, none of which the state has; their files are gone then.
+    /// Takes over tables in the order of their keys, none of which the state has; their files are moved.
     pub fn ingest(&mut self, tables: Vec<PathBuf>) -> Result<()> {
         self.check()?;
         if tables.is_empty() {

@@ -1,7 +1,7 @@
-//! The order in which many keys are gone through.
+//! The order in which many keys are processed.
 //!
 //! Owns: the parts of the hash space and sorting by them.
-//! Does not own: the hash (`codec`), the tables that are gone through.
+//! Does not own: the hash (`codec`), the tables that are processed.
 //!
 //! Look-ups in hash order would each wait for memory. So payloads, the index of the hot tier and changes to it are
 //! ordered by the same part of the hash: two that follow each other need memory close by, and a whole run goes through

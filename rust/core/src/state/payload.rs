@@ -62,7 +62,7 @@ impl PayloadBuilder {
         Ok(())
     }
 
-    /// The payload, leaving an empty draft. `input_rows`: how many input rows it stands for.
+    /// The payload, leaving an empty builder. `input_rows`: how many input rows it stands for.
     pub(super) fn seal(&mut self, plan: &AggPlan, input_rows: u64) -> Result<Vec<u8>> {
         let builder = std::mem::take(self);
         let size = builder.bytes();

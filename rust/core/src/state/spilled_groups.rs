@@ -6,10 +6,10 @@
 //!
 //! A slot is a number of 24 bits out of the middle of a key's hash: the table's index uses the others. A run holds its
 //! groups in sections, each an equal range of slots. Sections are small enough to take a few of them at a time, so the
-//! ranges in which rows come back need not be known when rows are spilled.
+//! ranges in which rows are read back need not be known when rows are spilled.
 //!
 //! Invariants:
-//! 1. rows of one key come back in the order of their runs: the order in which they were spilled;
+//! 1. rows of one key are read back in the order of their runs: the order in which they were spilled;
 //! 2. [`SpilledGroups::upper_bound`] is never less than what a range of whole [`PARTS`] holds.
 
 use super::memory_estimate::IncomingGroups;

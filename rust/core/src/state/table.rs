@@ -62,7 +62,7 @@ fn tag(hash: u64) -> u32 {
     (hash >> 24) as u32
 }
 
-/// What a payload brought.
+/// Row counts of a merged payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Merged {
     /// Partial rows in it.
@@ -347,7 +347,7 @@ impl GroupTable {
         }
     }
 
-    /// Makes room for what comes.
+    /// Reserves memory for the incoming groups.
     pub(super) fn reserve(&mut self, incoming: IncomingGroups) {
         let IncomingGroups { groups, key_bytes, row_bytes } = incoming;
         self.index.reserve(groups, |place| self.hashes[place.group as usize]);

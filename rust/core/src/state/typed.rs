@@ -40,7 +40,7 @@ enum Values {
 /// Encoded values, in the order of their rows.
 #[derive(Debug)]
 pub enum EncodedValues {
-    /// As they came.
+    /// Unchanged.
     Exact(LargeBinaryArray),
     /// As rows, and which of them are null.
     Rows(EncodedKeys, ArrayRef),

@@ -28,7 +28,7 @@ use url::Url;
 
 const SCHEMES: &str = "file://, s3:// (s3a://), gs://, az:// (abfss://), http(s):// and memory://";
 
-/// A store that can be asked, and where in it the user's folder is.
+/// A connected store, and the user's folder in it.
 pub(super) struct Connected {
     pub(super) store: Arc<dyn ObjectStore>,
     /// The folder inside the store; empty for its root.

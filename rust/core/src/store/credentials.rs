@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! 1. the function runs on a thread of its own, once at a time: no I/O thread waits for it, and none is joined;
-//! 2. an answer that came after an attempt was abandoned is used by the next one, not asked for again;
+//! 2. an answer that came after an attempt was abandoned is used by the next one, without another call;
 //! 3. whatever was fetched is known to the redactor before it is sent.
 
 use super::diagnose::{CredentialSource, CredentialsError, Redactor, source_text};
@@ -29,9 +29,9 @@ use tokio::sync::oneshot;
 
 pub use super::supplied::{Granted, SuppliedCredentials};
 
-/// Credentials are asked for again this long before they end, or after half of their time if that is later.
+/// Credentials are renewed this long before they expire, or after half of their lifetime if that is later.
 const MARGIN_MILLIS: u64 = 5 * 60 * 1000;
-/// When the function failed, and what it gave before is still good: the time until it is asked again.
+/// When the function failed, and its last answer is still valid: the time until the next call.
 const PAUSE_MILLIS: u64 = 10 * 1000;
 
 /// A function that gives credentials; it may take its time.
@@ -48,7 +48,7 @@ enum ProviderKind {
 }
 
 impl Provider {
-    /// Asks `ask`, and again before what it gave ends by `clock`.
+    /// Calls `ask`, and again before its answer expires by `clock`.
     pub fn new(ask: Ask, clock: SharedClock) -> Self {
         Self(ProviderKind::Function { ask, clock })
     }
@@ -345,7 +345,7 @@ impl<T> fmt::Debug for ObservedProvider<T> {
 }
 
 impl<T: Credential> ObservedProvider<T> {
-    /// The credentials of `inner`, which asks `source`.
+    /// The credentials of `inner`, which fetches them from `source`.
     pub(super) fn over(
         inner: Arc<dyn CredentialProvider<Credential = T>>,
         source: CredentialSource,

@@ -56,7 +56,7 @@ impl Topic {
         self.is_about_credentials() && !matches!(self, Self::Switch | Self::Role | Self::Application | Self::Machine)
     }
 
-    /// True if an option about this takes the place of options about `other` that come from farther away.
+    /// True if an option about this takes the place of options about `other` with lower precedence.
     fn replaces(self, other: Self) -> bool {
         let kept: &[Self] = match self {
             Self::Nothing | Self::Switch => return false,

@@ -1,7 +1,7 @@
 //! Objects as files of this machine, written in few system calls.
 //!
 //! Owns: how a whole object in memory becomes a file: staged, in one vectored write, on disk if wished, then published
-//! create-only; and what is known of one. Everything else is `object_store`'s.
+//! create-only; and an object's metadata. Everything else is `object_store`'s.
 //! Does not own: names, attempts, what an error means (`diagnose`).
 //!
 //! `object_store` writes the pieces of a payload one by one. A file system pays per call (each finds and reserves its
@@ -29,7 +29,7 @@ use std::io::{self, ErrorKind, IoSlice, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Payloads up to these sizes are written by the thread that asks, when nothing waits for a disk: a copy into the page
+/// Payloads up to these sizes are written by the calling thread, when no sync is needed: a copy into the page
 /// cache is faster than waking another thread. For those of the second size others take over what that thread had to do.
 const WRITTEN_HERE: usize = 64 << 10;
 const WRITTEN_IN_PLACE: usize = 4 << 20;
@@ -60,7 +60,7 @@ impl LocalFiles {
         Ok(Self { files, sync, reserves: !in_memory(folder) })
     }
 
-    /// What is known of an object. By the thread that asks: it takes microseconds.
+    /// The metadata of an object. On the calling thread: it takes microseconds.
     fn look(&self, location: &ObjectPath) -> Result<GetResult> {
         let path = self.files.path_to_filesystem(location)?;
         let found = match std::fs::metadata(&path) {

@@ -1,7 +1,7 @@
 //! Multipart uploads: several requests make one object, which appears when the upload is completed.
 //!
 //! Owns: sending the parts, their retries, and aborting uploads that fail.
-//! Does not own: where the bytes come from (`put`: memory, `transfer`: files), attempts of the whole (`retry`).
+//! Does not own: the source of the bytes (`put`: memory, `transfer`: files), attempts of the whole (`retry`).
 //!
 //! Invariants:
 //! 1. an upload that fails or is dropped is aborted: stores keep and bill the parts of one that is neither completed
@@ -18,12 +18,12 @@ use object_store::retry::{RetryContext, RetryFailure, RetryPolicy};
 use object_store::{MultipartUpload, ObjectStoreExt, PutMultipartOptions, PutPayload};
 use std::sync::{Arc, Weak};
 
-/// More parts than stores allow (10,000) are never asked for: larger objects get larger parts.
+/// Below the limit of stores (10,000 parts): larger objects get larger parts.
 const MAX_PARTS: u64 = 9_000;
 /// Parts of one transfer in progress at the same time.
 pub(super) const PARALLEL_PARTS: usize = 4;
 
-/// Where the bytes of an upload come from.
+/// The source of an upload's bytes.
 pub(super) trait PartSource: Send {
     /// The next `length` bytes, and the memory to be given back when they have been sent: a store may keep the bytes.
     fn next(&mut self, length: u64) -> impl Future<Output = Result<(PutPayload, Option<Buffer>), Failure>> + Send;

@@ -117,8 +117,8 @@ fn part_sizes_have_bounds() {
         Options::from_map(&map).unwrap_err().message().contains("5MiB to 1GiB")
     };
     assert!(refused("4MiB") && refused("2GiB"));
-    assert_eq!(parts::part_size(80 << 30, 8 << 20), 10 << 20, "stores allow ten thousand parts");
-    assert_eq!(parts::part_size(1 << 30, 8 << 20), 8 << 20);
+    assert_eq!(multipart::part_size(80 << 30, 8 << 20), 10 << 20, "stores allow ten thousand parts");
+    assert_eq!(multipart::part_size(1 << 30, 8 << 20), 8 << 20);
 }
 
 #[test]

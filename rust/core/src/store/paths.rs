@@ -81,7 +81,7 @@ pub(crate) fn probe_name() -> String {
 /// The manifest of a savepoint, in a folder of its own.
 pub const SAVEPOINT: &str = "_fastchangelog-savepoint";
 
-/// Says that a savepoint is being written to its folder; gone when that has ended.
+/// Says that a savepoint is being written to its folder; removed at the end.
 pub const SAVEPOINT_CLAIM: &str = "_fastchangelog-savepoint.unfinished";
 
 /// The name of the `number`-th part of a savepoint.

@@ -58,7 +58,7 @@ impl UploadProgress {
     fn begin(&self) -> Result<(), Failure> {
         let mut step = self.0.lock();
         if step.given_up {
-            return Err(Failure::Fatal(Error::closed("the upload was given up")));
+            return Err(Failure::Fatal(Error::closed("the upload was cancelled")));
         }
         step.begun = Some(Instant::now());
         step.touched = true;
@@ -192,7 +192,7 @@ impl Store {
         inner.requests.failpoints.hit("store.after-put").map_err(failed_point)
     }
 
-    /// The same in parts. A name in use is noticed unless it came into use a moment ago.
+    /// The same in parts. A name in use is detected unless it was created concurrently.
     async fn parts_attempt(
         &self,
         object: &ObjectRef,

@@ -58,7 +58,7 @@ fn a_refusal_is_final_when_there_are_no_others() {
 #[test]
 fn other_credentials_do_not_help_where_none_could_be_had() {
     let none = || {
-        let source = super::super::diagnose::Source::Function(ErrorKind::PermissionDenied);
+        let source = super::super::diagnose::CredentialSource::Function(ErrorKind::PermissionDenied);
         let text = "the vault is sealed".to_owned();
         Failure::Store(super::super::diagnose::CredentialsError { source, text }.into())
     };

@@ -248,7 +248,7 @@ pub(crate) struct TempFile {
     published: bool,
 }
 
-/// Ending of files that are being written; leftovers of killed processes are told by it.
+/// Ending of files that are being written; it identifies leftovers of killed processes.
 pub(crate) const TEMP_SUFFIX: &str = ".part";
 
 impl TempFile {

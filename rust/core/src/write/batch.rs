@@ -104,7 +104,7 @@ impl Batcher {
         if number == self.timer && !self.queue.is_empty() { Next::Upload(self.drain()) } else { Next::Wait }
     }
 
-    /// True while the batch of timer `number` has not gone.
+    /// True while the batch of timer `number` is not uploaded.
     pub(super) fn is_current(&self, number: u64) -> bool {
         number == self.timer
     }

@@ -112,7 +112,7 @@ pub struct PersistFuture {
 impl LogWriter {
     /// A writer to `store` (a state's folder) that works on `runtime`.
     ///
-    /// `local_copies` keeps local copies of what was uploaded; it is not asked when the store itself is a local folder.
+    /// `local_copies` keeps local copies of what was uploaded; it is not used when the store itself is a local folder.
     pub fn new(
         store: Store,
         options: &Options,
@@ -398,7 +398,7 @@ impl Shared {
             return;
         }
         {
-            // Only the timer of a batch that has gone: another may wait already.
+            // Only the timer of an uploaded batch: another may wait already.
             let mut state = self.state.lock();
             if let Some((number, task)) = state.timer.take() {
                 if state.batcher.is_current(number) {
@@ -459,7 +459,7 @@ impl PersistFuture {
 }
 
 impl PersistFuture {
-    /// The answer, if it is there; to be asked no more then.
+    /// The answer, if it is ready; must not be called again then.
     pub fn try_take(&mut self) -> Option<Result<SetLocation>> {
         match self.answer.try_recv() {
             Ok(answer) => Some(answer),

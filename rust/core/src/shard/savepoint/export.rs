@@ -65,7 +65,7 @@ pub struct Export {
     from: Rescaler,
     scratch: PathBuf,
     columns: Arc<ExportColumns>,
-    /// Parts, or shards, that are still to come; the last comes next.
+    /// Remaining parts, or shards; the last one is next.
     left: Vec<usize>,
     savepoint: Savepoint,
     walk: Option<Walk>,
@@ -83,7 +83,7 @@ impl Walk {
         let work = move || {
             let mut keyed = state.keyed;
             let walked = walk(&mut keyed, &columns, &mut |batch| {
-                sender.blocking_send(batch).map_err(|_| Error::closed("the export was given up"))
+                sender.blocking_send(batch).map_err(|_| Error::closed("the export was cancelled"))
             });
             walked.and(keyed.destroy())
         };
@@ -118,7 +118,7 @@ impl Export {
                 Ok(Some(batch)) => return Ok(Some(vec![batch])),
                 Ok(None) => self.walk = None,
                 Err(error) => {
-                    // Nothing comes after it.
+                    // It is the last one.
                     (self.walk, self.left) = (None, Vec::new());
                     return Err(error);
                 }

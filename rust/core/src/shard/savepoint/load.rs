@@ -54,7 +54,7 @@ impl Rescaler {
             SavepointContent::Canonical(parts) => {
                 let (user, mut users) = mpsc::channel(1);
                 let loaded = self.load_parts(parts, target, dir, user).await;
-                // After a failure, other parts may still be at work on threads: they hold their folder.
+                // After a failure, threads of other parts may still run: they hold their folder.
                 users.recv().await;
                 loaded
             }

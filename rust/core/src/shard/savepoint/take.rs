@@ -189,7 +189,7 @@ impl Rescaler {
         Ok(found.into_values().collect())
     }
 
-    /// Copies all of `objects`. After a failure those in progress come to their end, and the first error is returned.
+    /// Copies all of `objects`. After a failure those in progress are completed, and the first error is returned.
     async fn copy(
         &self,
         objects: &[ObjectRef],
@@ -252,7 +252,7 @@ struct Cut {
     size: u64,
 }
 
-/// Walks a state in order and hands its parts to `to`; the state's folder is gone afterwards.
+/// Scans a state in order and sends its parts to `to`; the state's folder is removed afterwards.
 fn cut(mut keyed: KeyedState, to: &mpsc::Sender<Cut>) -> Result<()> {
     let walked = walk(&mut keyed, to);
     let destroyed = keyed.destroy();
@@ -260,7 +260,7 @@ fn cut(mut keyed: KeyedState, to: &mpsc::Sender<Cut>) -> Result<()> {
 }
 
 fn walk(keyed: &mut KeyedState, to: &mpsc::Sender<Cut>) -> Result<()> {
-    let send = |cut: Cut| to.blocking_send(cut).map_err(|_| Error::closed("the savepoint was given up"));
+    let send = |cut: Cut| to.blocking_send(cut).map_err(|_| Error::closed("the savepoint was cancelled"));
     keyed.begin_flush();
     while keyed.flush_dirty(FLUSH_CHUNK)? {}
     let mut builder = PartBuilder::new();

@@ -106,8 +106,8 @@ impl<'a> Target<'a> {
         self.write(name, async |store: &Store| store.put_new(name, parts).await).await
     }
 
-    /// Runs `fill`. When the savepoint is abandoned, writes in progress come to their end, and nothing else does: a write that
-    /// is cut off may arrive after it was taken back.
+    /// Runs `fill`. When the savepoint is abandoned, writes in progress are completed, and nothing else: a cancelled
+    /// write may arrive after the removal.
     pub(super) async fn until_given_up<T>(&self, fill: impl Future<Output = Result<T>>) -> Result<T> {
         let given_up = async {
             self.progress.given_up().await;
@@ -151,7 +151,7 @@ impl<'a> Target<'a> {
 }
 
 fn given_up() -> Error {
-    Error::closed("the savepoint was given up")
+    Error::closed("the savepoint was cancelled")
 }
 
 /// Fails if the folder has anything but a claim that is `ours`.

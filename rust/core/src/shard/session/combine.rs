@@ -39,7 +39,7 @@ pub(super) struct Parent {
 pub(super) struct TableChanges {
     pub(super) set: ChangeSet,
     pub(super) new_keys: u64,
-    /// Bytes of keys and values that come, less those that go.
+    /// Bytes of added keys and values, less removed ones.
     pub(super) bytes: i64,
 }
 

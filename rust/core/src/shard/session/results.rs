@@ -1,7 +1,7 @@
 //! The results of a session.
 //!
 //! Owns: cutting them into batches, by rows and by bytes.
-//! Does not own: how finished groups become columns (`state::table`), where the groups come from (`ranges`).
+//! Does not own: how finished groups become columns (`state::table`), the source of the groups (`ranges`).
 
 use super::ranges::Ranges;
 use crate::budget::Reservation;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// A batch is cut when its keys and rows have so many bytes: worker and JVM hold it whole, and an Arrow vector holds 2 GiB.
 const BATCH_BYTES: usize = 32 << 20;
 
-/// Where finished groups come from.
+/// The source of finished groups.
 enum ResultSource {
     /// The table has all of them.
     Table { _memory: Reservation },

@@ -25,7 +25,7 @@ pub(super) const STORED: u8 = 4;
 /// Superseded or removed: not an entry any more.
 pub(super) const DEAD: u8 = 8;
 
-/// What stands before a key.
+/// The header before a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub klen: u32,
@@ -119,7 +119,7 @@ impl Segment {
         self.serial
     }
 
-    /// Two bytes of an entry, one in its first cache line and one in the next, to bring both near.
+    /// Two bytes of an entry, one in its first cache line and one in the next, to prefetch both.
     #[inline]
     pub fn touch(&self, offset: usize) -> u8 {
         self.bytes[offset] ^ self.bytes[(offset + 63).min(self.bytes.len() - 1)]

@@ -9,7 +9,7 @@
 use super::arena::{Header, STORED, Segment, TOMBSTONE};
 use super::{EntrySink, HotTier, entry_of, loc_at};
 
-/// Where the flush walk stands.
+/// The position of the flush walk.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     pub segment: usize,
@@ -73,7 +73,7 @@ impl HotTier {
         }
     }
 
-    /// Gives every dirty entry the same epoch. Only after 255 flushes none of which came to an end.
+    /// Gives every dirty entry the same epoch. Only after 255 flushes without a completed one.
     fn relabel(&mut self, epoch: u8) {
         for segment in self.segments.iter_mut().flatten() {
             let dirty: Vec<_> = segment.dirty_entries(0).collect();
