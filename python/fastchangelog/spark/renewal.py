@@ -4,7 +4,7 @@ Owns: calling the credential provider again while a session is being opened or i
 the server. Does not own: the provider (`options`), how the server uses credentials, sessions (`server`).
 
 The provider runs in Spark's worker, for which it was pickled. The state server does not have it and gets newer
-credentials only from sessions: each open request holds the current ones, and this module sexpires the next ones.
+credentials only from sessions: each open request holds the current ones, and this module sends the next ones.
 """
 
 from __future__ import annotations
