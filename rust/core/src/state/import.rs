@@ -31,9 +31,9 @@ pub fn import(data: &ArrayData) -> Result<ArrayRef> {
     check_layout(data.data_type(), DEPTH)?;
     // The check itself panics on some malformed counts of buffers and children.
     let checked = catch_unwind(AssertUnwindSafe(|| {
-        let data = &without_stray_offsets(data)?;
+        let data = without_stray_offsets(data)?;
         data.validate_full()?;
-        Ok::<_, Error>(make_array(data.clone()))
+        Ok::<_, Error>(make_array(data.into_owned()))
     }));
     let malformed = |why: &dyn std::fmt::Display| {
         let name = type_text(data.data_type());
