@@ -50,7 +50,7 @@ def rows() -> tuple[Any, pa.BinaryArray]:
 def writer(tmp_path: Path) -> Iterator[Any]:
     """A writer of all key groups."""
     with storage(tmp_path / "log") as changelog:
-        opened = changelog.create_writer("op", key_groups=range(GROUPS))
+        opened = changelog.writer("op", key_groups=range(GROUPS))
         yield opened
         opened.close()
 
@@ -61,7 +61,7 @@ def test_changelog_append_batch(
 ) -> None:
     """65,536 changes of 100 bytes until they are durable."""
     with storage(tmp_path / "log", compression) as changelog:
-        writer = changelog.create_writer("op", key_groups=range(GROUPS))
+        writer = changelog.writer("op", key_groups=range(GROUPS))
         checkpoints = itertools.count(1)
 
         def append() -> Any:
@@ -116,7 +116,7 @@ def test_changelog_replay(
 ) -> None:
     """All changes as Arrow batches; with a cache, one that is filled in the first round."""
     with storage(tmp_path / "log", compression) as changelog:
-        writer = changelog.create_writer("op", key_groups=range(GROUPS))
+        writer = changelog.writer("op", key_groups=range(GROUPS))
         start = writer.next_sequence_number
         for _ in range(4):
             writer.append_batch(*rows)

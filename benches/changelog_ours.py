@@ -127,7 +127,7 @@ def _append(
     plan: Plan, folder: Path, storage: Any, pool: Pool, changes: int, fresh: bool = False
 ) -> tuple[Any, dict[str, float]]:
     groups = key_groups(plan.batch_rows + GROUPS)
-    writer = storage.create_writer("op", key_groups=range(GROUPS))
+    writer = storage.writer("op", key_groups=range(GROUPS))
     start = writer.next_sequence_number
     clock = Clock()
     for at in range(0, changes, plan.batch_rows):
@@ -185,7 +185,7 @@ def scalar(plan: Plan) -> list[Figures]:
         calls = 50 if plan.quick else min(50_000, THRESHOLD // (2 * size))
         blocks = 3 if plan.quick else max(20, 2_000_000 // calls)
         with plan.storage(plan.fresh("a1")) as storage:
-            writer = storage.create_writer("op", key_groups=range(GROUPS))
+            writer = storage.writer("op", key_groups=range(GROUPS))
             params = {"size": size, "calls": calls * blocks}
             out.append(plan.measure(params, partial(_scalar_run, writer, value, calls, blocks)))
             writer.close()
@@ -256,7 +256,7 @@ def _persist_run(plan: Plan, pool: Pool, rows: int, delay: int, rounds: int) -> 
     folder, groups = plan.fresh("b"), key_groups(rows)
     waits, calls = [], []
     with plan.storage(folder, persist_delay=f"{delay}ms") as storage:
-        writer = storage.create_writer("op", key_groups=range(GROUPS))
+        writer = storage.writer("op", key_groups=range(GROUPS))
         clock = Clock()
         for number in range(rounds):
             start = writer.next_sequence_number
@@ -290,7 +290,7 @@ def _many_run(plan: Plan, appended: Callable[[list[Any]], None], rounds: int) ->
     waits, appending = [], 0.0
     with plan.storage(folder) as storage:
         parts = [range(number * each, (number + 1) * each) for number in range(WRITERS)]
-        writers = [storage.create_writer(f"op{n}", key_groups=part) for n, part in enumerate(parts)]
+        writers = [storage.writer(f"op{n}", key_groups=part) for n, part in enumerate(parts)]
         clock = Clock()
         for number in range(rounds):
             starts = [writer.next_sequence_number for writer in writers]
@@ -404,7 +404,7 @@ def sets(plan: Plan) -> list[Figures]:
         folder = plan.fresh("e")
         # Persists that wait for one another share an object.
         with plan.storage(folder, compression, persist_delay="100ms" if plan.quick else "1s", **wide) as storage:
-            writer = storage.create_writer("op", key_groups=range(GROUPS))
+            writer = storage.writer("op", key_groups=range(GROUPS))
             futures = []
             for at in range(number):
                 start = writer.next_sequence_number

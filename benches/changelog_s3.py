@@ -57,7 +57,7 @@ def one_persist(place: S3Place, client: Any, size: int, turns: int) -> tuple[lis
     groups = [row % GROUPS for row in range(rows)]
     puts, persists = [], []
     with storage(place) as log:
-        writer = log.create_writer("one", key_groups=range(GROUPS))
+        writer = log.writer("one", key_groups=range(GROUPS))
         for turn in range(turns + 2):
             values = pool.take(turn * rows, rows)
             body = values.buffers()[2].to_pybytes()[:size]
@@ -76,7 +76,7 @@ def one_persist(place: S3Place, client: Any, size: int, turns: int) -> tuple[lis
 def many_writers(place: S3Place) -> tuple[int, float]:
     """PUTs, and milliseconds until all of many small writers are durable."""
     with storage(place, persist_delay="100ms") as log:
-        writers = [log.create_writer(f"w{number}", key_groups=range(GROUPS)) for number in range(WRITERS)]
+        writers = [log.writer(f"w{number}", key_groups=range(GROUPS)) for number in range(WRITERS)]
         for writer in writers:
             writer.append_batch([3] * 10, [b"x" * 100] * 10)
         before = place.proxy.counts()["PUT"]
@@ -92,7 +92,7 @@ def part_of_the_groups(place: S3Place, size: int) -> tuple[int, int]:
     """Bytes that come down for all key groups, and for an eighth of them."""
     rows = size // VALUE
     with storage(place) as log:
-        writer = log.create_writer("part", key_groups=range(GROUPS))
+        writer = log.writer("part", key_groups=range(GROUPS))
         writer.append_batch([row % GROUPS for row in range(rows)], Pool(rows, VALUE, 2, rows).take(0, rows))
         handle = writer.persist(0, checkpoint_id=1).result()
         down = place.proxy.bytes_down

@@ -120,20 +120,20 @@ class Ours:
             if at and at % 1_000_000 == 0:
                 self.state.checkpoint()
             keys = np.arange(at, min(at + self.batch, self.keys))
-            self.table.put(keys, self.values(keys, 0))
+            self.table.put_many(keys, self.values(keys, 0))
 
     def update(self, changes: int, read: bool = False) -> None:
         """Random keys; read before, if asked for."""
         for at in range(0, changes, self.batch):
             keys = self.random.integers(0, self.keys, min(self.batch, changes - at))
-            if read and self.table.get(keys).null_count:
+            if read and self.table.get_many(keys).null_count:
                 raise AssertionError("a key is missing")
-            self.table.put(keys, self.values(keys, 1))
+            self.table.put_many(keys, self.values(keys, 1))
 
     def one_percent(self, phase: int) -> None:
         """Every hundredth key."""
         keys = np.arange(0, self.keys, 100)
-        self.table.put(keys, self.values(keys, phase))
+        self.table.put_many(keys, self.values(keys, phase))
 
     def checkpoint(self) -> tuple[float, float]:
         """Milliseconds in which the caller waits, and until it is durable."""
@@ -187,7 +187,7 @@ class Ours:
         self.state.close(checkpoint=False)
         began = time.perf_counter()
         self.open(read_only=True)
-        if self.table.get([0]).null_count:
+        if self.table.get_many([0]).null_count:
             raise AssertionError("a key is missing")
         self.figures[name] = (time.perf_counter() - began) * 1e3
         self.state.close()

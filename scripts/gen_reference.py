@@ -21,7 +21,8 @@ _OPTIONS_HEAD = """# Options
 
 Each option can be given three ways; the first that names it wins:
 
-1. `grouped(df, "key", state=…, options={"memory_budget": "256MiB"})`
+1. `grouped(df, "key", state=…, options={"memory_budget": "256MiB"})`, also of `open_state` and
+   `ChangelogStorage`
 2. the Spark conf `spark.fastchangelog.<option>`, for all queries of a session
 3. the default
 
@@ -49,9 +50,11 @@ up over shards that worked at the same time.
 """
 
 _COUNTERS_HEAD = """
-## In the state server
+## Of a process
 
-Counted from the start of the server; a gauge is the value of now. `ServerClient.metrics()` returns them as JSON.
+`fastchangelog.metrics()` returns them by name: the sum over the open embedded states and changelog storages of the
+process, and the state server of the executor. `metrics()` of a state or of a storage is its part. Counted from the
+start of each; a gauge is the value of now.
 
 | Counter | Meaning |
 |---|---|

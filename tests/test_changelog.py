@@ -67,14 +67,14 @@ def durable(writer: fc.ChangelogWriter, from_sqn: int = 0, checkpoint_id: int = 
     ids=lambda groups: type(groups).__name__,
 )
 def test_a_batch_may_be_of_any_usual_type(storage: fc.ChangelogStorage, groups: Any, values: Any) -> None:
-    writer = storage.create_writer("w", key_groups=range(8))
+    writer = storage.writer("w", key_groups=range(8))
     writer.append_batch(groups, values)
     expected = sorted(zip([int(g) for g in groups], [b"a", b"", b"ccc"]), key=lambda change: change[0])
     assert read(storage, durable(writer)) == expected
 
 
 def test_fixed_size_values(storage: fc.ChangelogStorage) -> None:
-    writer = storage.create_writer("w", key_groups=range(8))
+    writer = storage.writer("w", key_groups=range(8))
     writer.append_batch([1, 1], pa.array([b"abc", b"def"], pa.binary(3)))
     assert read(storage, durable(writer)) == [(1, b"abc"), (1, b"def")]
 
@@ -94,20 +94,20 @@ def test_fixed_size_values(storage: fc.ChangelogStorage) -> None:
     ],
 )
 def test_a_refused_batch_leaves_nothing(storage: fc.ChangelogStorage, groups: Any, values: Any, named: str) -> None:
-    writer = storage.create_writer("w", key_groups=range(8))
-    with pytest.raises(fc.InvalidArgument, match=named):
+    writer = storage.writer("w", key_groups=range(8))
+    with pytest.raises(fc.InvalidArgumentError, match=named):
         writer.append_batch(groups, values)
     assert writer.next_sequence_number == 0
 
 
 def test_single_changes(storage: fc.ChangelogStorage) -> None:
-    writer = storage.create_writer("w", key_groups=range(4, 8))
+    writer = storage.writer("w", key_groups=range(4, 8))
     assert (writer.name, writer.key_groups, writer.initial_sequence_number) == ("w", range(4, 8), 0)
     writer.append(7, b"seven")
     writer.append_meta(b"about")
     writer.append(4, b"")
     for wrong in (3, 8, -1, 1 << 40):
-        with pytest.raises(fc.InvalidArgument, match="key group"):
+        with pytest.raises(fc.InvalidArgumentError, match="key group"):
             writer.append(wrong, b"x")
     with pytest.raises(TypeError):
         writer.append(7, "text")  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_a05_what_is_read_is_what_was_appended(
     appends: list[tuple[int, bytes]], cuts: set[int], compression: str
 ) -> None:
     with fc.ChangelogStorage("memory://log", options={"compression": compression}) as storage:
-        writer = storage.create_writer("w", key_groups=range(16))
+        writer = storage.writer("w", key_groups=range(16))
         sets: list[list[tuple[int, bytes]]] = [[]]
         for number, (group, value) in enumerate(appends):
             if number in cuts and sets[-1]:
@@ -147,7 +147,7 @@ def test_a05_what_is_read_is_what_was_appended(
 def test_a11_records_from_one_byte_to_a_hundred_megabytes(tmp_path: Path) -> None:
     options = {"file_sync": False, "compression": "none", "max_in_flight": "16MiB"}
     with fc.ChangelogStorage(str(tmp_path), options=options) as storage:
-        writer = storage.create_writer("w", key_groups=range(2))
+        writer = storage.writer("w", key_groups=range(2))
         large = os.urandom(1 << 20) * 100
         writer.append(1, b"1")
         writer.append(0, large)
@@ -161,7 +161,7 @@ def test_a11_records_from_one_byte_to_a_hundred_megabytes(tmp_path: Path) -> Non
 
 
 def test_futures_end_with_handles_in_any_order(storage: fc.ChangelogStorage) -> None:
-    writers = [storage.create_writer(f"w{i}", key_groups=range(4)) for i in range(8)]
+    writers = [storage.writer(f"w{i}", key_groups=range(4)) for i in range(8)]
     futures = []
     for checkpoint in range(1, 6):
         for writer in writers:
@@ -174,7 +174,7 @@ def test_futures_end_with_handles_in_any_order(storage: fc.ChangelogStorage) -> 
 
 
 def test_a_handle_is_a_value(storage: fc.ChangelogStorage) -> None:
-    writer = storage.create_writer("w", key_groups=range(4))
+    writer = storage.writer("w", key_groups=range(4))
     writer.append(1, b"x" * 100)
     handle = durable(writer)
     again = fc.ChangelogHandle.from_bytes(handle.to_bytes())
@@ -192,13 +192,13 @@ def test_a_handle_is_a_value(storage: fc.ChangelogStorage) -> None:
 
 
 def test_an_empty_range_is_an_empty_handle(storage: fc.ChangelogStorage) -> None:
-    writer = storage.create_writer("w", key_groups=range(4))
+    writer = storage.writer("w", key_groups=range(4))
     handle = durable(writer)
     assert (len(handle), handle.size, bool(handle), read(storage, handle)) == (0, 0, True, [])
 
 
 def test_batches_are_arrow(storage: fc.ChangelogStorage) -> None:
-    writer = storage.create_writer("w", key_groups=range(4))
+    writer = storage.writer("w", key_groups=range(4))
     writer.append_meta(b"m")
     writer.append_batch([3, 0], [b"three", b"zero"])
     writer.rollover()
@@ -221,13 +221,13 @@ def test_batches_are_arrow(storage: fc.ChangelogStorage) -> None:
 
 def test_p05_another_process_reads_with_the_handle_alone(tmp_path: Path) -> None:
     with fc.ChangelogStorage(str(tmp_path)) as storage:
-        writer = storage.create_writer("w", key_groups=range(4))
+        writer = storage.writer("w", key_groups=range(4))
         writer.append(1, b"kept")
         handle = durable(writer)
     with fc.ChangelogStorage(str(tmp_path)) as storage:
         assert read(storage, handle) == [(1, b"kept")]
     with fc.ChangelogStorage(str(tmp_path / "elsewhere")) as storage:
-        with pytest.raises(fc.InvalidArgument, match="elsewhere"):
+        with pytest.raises(fc.InvalidArgumentError, match="elsewhere"):
             read(storage, handle)
         with pytest.raises(fc.StateNotFoundError, match="log/"):
             read(storage, handle.moved_to(storage.uri))
@@ -235,7 +235,7 @@ def test_p05_another_process_reads_with_the_handle_alone(tmp_path: Path) -> None
 
 def test_p9_a_changed_file_is_named(tmp_path: Path) -> None:
     with fc.ChangelogStorage(str(tmp_path)) as storage:
-        writer = storage.create_writer("w", key_groups=range(4))
+        writer = storage.writer("w", key_groups=range(4))
         writer.append(1, b"a value")
         handle = durable(writer)
         (file,) = [path for path in (tmp_path / "log").iterdir() if path.is_file()]
@@ -251,7 +251,7 @@ def test_p9_a_changed_file_is_named(tmp_path: Path) -> None:
 
 
 def test_many_threads_share_a_writer_and_a_reader(storage: fc.ChangelogStorage) -> None:
-    writer = storage.create_writer("w", key_groups=range(8))
+    writer = storage.writer("w", key_groups=range(8))
 
     def append(group: int) -> None:
         for number in range(2_000):
@@ -282,9 +282,9 @@ def test_many_threads_share_a_writer_and_a_reader(storage: fc.ChangelogStorage) 
 
 
 def test_f01_p07_use_after_close_and_names(storage: fc.ChangelogStorage) -> None:
-    with storage.create_writer("w", key_groups=range(4)) as writer:
-        with pytest.raises(fc.InvalidArgument, match="`w` is open"):
-            storage.create_writer("w", key_groups=range(4))
+    with storage.writer("w", key_groups=range(4)) as writer:
+        with pytest.raises(fc.InvalidArgumentError, match="`w` is open"):
+            storage.writer("w", key_groups=range(4))
         writer.append(1, b"lost")
     assert writer.closed
     for call in (
@@ -296,14 +296,14 @@ def test_f01_p07_use_after_close_and_names(storage: fc.ChangelogStorage) -> None
         with pytest.raises(fc.ClosedError):
             call()
     reader = storage.reader()
-    handle = durable(storage.create_writer("w", key_groups=range(4)))
+    handle = durable(storage.writer("w", key_groups=range(4)))
     reader.close()
     with pytest.raises(fc.ClosedError):
         list(reader.read(handle))
     storage.close()
     storage.close()
     with pytest.raises(fc.ClosedError):
-        storage.create_writer("v", key_groups=range(4))
+        storage.writer("v", key_groups=range(4))
 
 
 @pytest.mark.parametrize(
@@ -319,22 +319,22 @@ def test_f01_p07_use_after_close_and_names(storage: fc.ChangelogStorage) -> None
     ],
 )
 def test_foreign_numbers_are_refused(storage: fc.ChangelogStorage, call: Any, named: str) -> None:
-    writer = storage.create_writer("w", key_groups=range(4))
+    writer = storage.writer("w", key_groups=range(4))
     writer.append(1, b"x")
-    with pytest.raises(fc.InvalidArgument, match=named):
+    with pytest.raises(fc.InvalidArgumentError, match=named):
         call(writer)
 
 
 @pytest.mark.parametrize("key_groups", [range(0), range(40_000), range(0, 8, 2), [1, 2]])
 def test_key_groups_are_a_range(storage: fc.ChangelogStorage, key_groups: Any) -> None:
-    with pytest.raises(fc.InvalidArgument):
-        storage.create_writer("w", key_groups=key_groups)
+    with pytest.raises(fc.InvalidArgumentError):
+        storage.writer("w", key_groups=key_groups)
 
 
 def test_p01_a_path_or_its_uri_is_a_storage(tmp_path: Path) -> None:
     for uri in (str(tmp_path / "path"), (tmp_path / "uri").as_uri()):
         with fc.ChangelogStorage(uri) as storage:
-            writer = storage.create_writer("w", key_groups=range(4))
+            writer = storage.writer("w", key_groups=range(4))
             writer.append(1, b"kept")
             assert read(storage, durable(writer)) == [(1, b"kept")]
 
@@ -346,16 +346,16 @@ def test_p02_options_are_named(tmp_path: Path) -> None:
         ({"memory_budget": "1GiB"}, "no effect"),
         ({"persist_size_threshold": "2GiB"}, "max_in_flight"),
     ):
-        with pytest.raises(fc.InvalidArgument, match=named):
+        with pytest.raises(fc.InvalidArgumentError, match=named):
             fc.ChangelogStorage(str(tmp_path), options=options)
-    with pytest.raises(fc.InvalidArgument, match="s4"):
+    with pytest.raises(fc.InvalidArgumentError, match="s4"):
         fc.ChangelogStorage("s4://bucket/log")
 
 
 def test_a_store_that_refuses_fails_the_future_and_loses_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     with fc.ChangelogStorage(str(tmp_path), options={"max_attempts": 1}) as storage:
-        writer = storage.create_writer("w", key_groups=range(4))
+        writer = storage.writer("w", key_groups=range(4))
         writer.append(1, b"kept")
         folder.write_text("a file where the folder should be")
         error = writer.persist(0, 1).exception(PATIENCE)
@@ -370,7 +370,7 @@ def test_the_life_of_objects(storage: fc.ChangelogStorage, tmp_path: Path) -> No
     def objects() -> int:
         return sum(1 for path in (tmp_path / "log" / "log").iterdir())
 
-    writer = storage.create_writer("w", key_groups=range(4))
+    writer = storage.writer("w", key_groups=range(4))
     writer.append(1, b"first")
     first = durable(writer, 0, 1)
     writer.confirm(0, 1, checkpoint_id=1)
@@ -397,7 +397,7 @@ def test_u02_nothing_stays_open(storage: fc.ChangelogStorage) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    writer = storage.create_writer("w", key_groups=range(4))
+    writer = storage.writer("w", key_groups=range(4))
     writer.append(1, b"x")
     read(storage, durable(writer, 0, 1))
     before = descriptors()
@@ -408,7 +408,7 @@ def test_u02_nothing_stays_open(storage: fc.ChangelogStorage) -> None:
 
 
 def test_metrics_count(storage: fc.ChangelogStorage) -> None:
-    writer = storage.create_writer("w", key_groups=range(4))
+    writer = storage.writer("w", key_groups=range(4))
     for checkpoint in range(1, 6):
         writer.append(1, b"x")
         durable(writer, checkpoint - 1, checkpoint)

@@ -23,11 +23,11 @@ def test_a18_a_forked_child_is_refused(tmp_path: Path) -> None:
         """
         import os, sys, fastchangelog as fc
         storage = fc.ChangelogStorage(sys.argv[1])
-        writer = storage.create_writer("w", key_groups=range(4))
+        writer = storage.writer("w", key_groups=range(4))
         writer.append(1, b"parent")
         pid = os.fork()
         if pid == 0:
-            for call in (lambda: writer.persist(0, 1), lambda: storage.create_writer("v", key_groups=range(4)),
+            for call in (lambda: writer.persist(0, 1), lambda: storage.writer("v", key_groups=range(4)),
                          lambda: storage.reader()):
                 try:
                     call()
@@ -52,7 +52,7 @@ def test_a18_the_interpreter_ends_with_work_in_flight(tmp_path: Path, closing: s
         f"""
         import sys, fastchangelog as fc
         storage = fc.ChangelogStorage(sys.argv[1], options={{"preemptive_persist_threshold": "64KiB"}})
-        writer = storage.create_writer("w", key_groups=range(4))
+        writer = storage.writer("w", key_groups=range(4))
         for checkpoint in range(1, 200):
             writer.append(1, b"x" * 70_000)
             future = writer.persist(0, checkpoint)
@@ -68,7 +68,7 @@ def test_b10_ctrl_c_ends_a_throttled_append(tmp_path: Path) -> None:
         import os, sys, threading, fastchangelog as fc
         options = {"preemptive_persist_threshold": "1KiB", "persist_size_threshold": "1KiB", "max_in_flight": "1KiB"}
         storage = fc.ChangelogStorage(sys.argv[1], options=options)
-        writer = storage.create_writer("w", key_groups=range(4))
+        writer = storage.writer("w", key_groups=range(4))
 
         def interrupt():
             while storage.metrics()["throttled_appends"] == 0:
@@ -93,7 +93,7 @@ def test_kill_nine_leaves_what_was_acknowledged(tmp_path: Path) -> None:
         """
         import sys, fastchangelog as fc
         storage = fc.ChangelogStorage(sys.argv[1], options={"file_sync": "false"})
-        writer = storage.create_writer("w", key_groups=range(4))
+        writer = storage.writer("w", key_groups=range(4))
         checkpoint = 0
         while True:
             checkpoint += 1

@@ -16,7 +16,7 @@ from fastchangelog.demo import data, processes, report
 from fastchangelog.demo.compare import compare, expected, final_state
 from fastchangelog.demo.conduct import Batch, Kill, plan_kills
 from fastchangelog.demo.plan import Agg, Job, Prepare, Query, parse_agg
-from fastchangelog.errors import FastChangelogError, InvalidArgument
+from fastchangelog.errors import FastChangelogError, InvalidArgumentError
 
 AGGS = (Agg("count", "*"), Agg("sum", "v"), Agg("avg", "v"))
 
@@ -40,7 +40,7 @@ def test_a_job_survives_json() -> None:
 
 @pytest.mark.parametrize("text", ["sum", "sum()", "sum(*)", "median(v)", "sum(v) + 1"])
 def test_an_aggregate_that_is_not_understood_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="--agg"):
+    with pytest.raises(InvalidArgumentError, match="--agg"):
         parse_agg(text)
 
 

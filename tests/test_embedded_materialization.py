@@ -45,7 +45,7 @@ def wait_for(st: fc.State, what: Callable[[Any], bool]) -> None:
         assert bases.changed.wait_for(lambda: what(bases.materializer), PATIENCE)
 
 
-def base_of(handle: fc.Handle | None) -> Any:
+def base_of(handle: fc.StateHandle | None) -> Any:
     assert handle is not None
     return handle.to_dict()["base"]
 
@@ -54,7 +54,7 @@ def test_v02_the_log_asks_for_a_base_and_the_next_checkpoint_starts_from_it(root
     with fc.open_state(root, options=EAGER) as st:
         table = st.value_state("t", key="string", value="long")
         for i in range(1, 4):
-            table.put([f"k{i}", "last"], [i, i])
+            table.put_many([f"k{i}", "last"], [i, i])
             assert (base_of(st.checkpoint()) is not None) == (i > 1)
             wait_for(st, lambda m, i=i: m.completed == i)
         newest = st.checkpoint()
@@ -141,7 +141,7 @@ def test_killed_while_a_base_is_made(root: str, point: str, hit: int) -> None:
         table = st.value_state("t", key="long", value="long")
         i = 0
         while True:
-            table.put([i, -1], [i, i])
+            table.put_many([i, -1], [i, i])
             st.checkpoint()
             print(i, flush=True)
             i += 1

@@ -34,7 +34,7 @@ def test_a18_a_forked_child_is_refused_and_removes_nothing(root: str) -> None:
         import gc, os, sys, fastchangelog as fc
         st = fc.open_state(sys.argv[1])
         table = st.value_state("t", key="string", value="long")
-        table.put(["a", "b"], [1, 2])
+        table.put_many(["a", "b"], [1, 2])
         scan = table.scan()
         st.checkpoint()
         pid = os.fork()
@@ -111,7 +111,7 @@ def test_a18_the_interpreter_ends_with_work_in_flight(root: str, ending: str) ->
         st = fc.open_state(sys.argv[1])
         table = st.value_state("t", key="long", value="string")
         for i in range(20):
-            table.put(range(i * 100, i * 100 + 100), ["x" * 100] * 100)
+            table.put_many(range(i * 100, i * 100 + 100), ["x" * 100] * 100)
             future = st.begin_checkpoint()
         {ending}
         """,
@@ -128,7 +128,7 @@ def test_kill_nine_leaves_what_was_acknowledged(root: str, tmp_path: Path) -> No
         table = st.value_state("t", key="long", value="long")
         i = 0
         while True:
-            table.put([i, -1], [i, i])
+            table.put_many([i, -1], [i, i])
             st.checkpoint()
             print(i, flush=True)
             i += 1
@@ -176,7 +176,7 @@ def test_killed_between_two_steps_of_a_checkpoint(root: str, point: str) -> None
 @pytest.mark.parametrize("options", [{}, {"restore": "eager"}], ids=["default", "eager"])
 def test_an_open_serves_before_all_is_in_memory(root: str, options: dict[str, str]) -> None:
     with fc.open_state(root, options={"file_sync": False, "materialization_log_bytes": 1}) as st:
-        st.value_state("t", key="string", value="long").put([f"k{i}" for i in range(1000)], range(1000))
+        st.value_state("t", key="string", value="long").put_many([f"k{i}" for i in range(1000)], range(1000))
     script = """
         import json, sys, threading, fastchangelog as fc
         options = json.loads(sys.argv[2])

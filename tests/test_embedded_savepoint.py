@@ -13,7 +13,7 @@ import pytest
 
 import fastchangelog as fc
 from fastchangelog import _internal, cli
-from fastchangelog.errors import CorruptDataError, InvalidArgument, SchemaMismatchError, StateNotFoundError
+from fastchangelog.errors import CorruptDataError, InvalidArgumentError, SchemaMismatchError, StateNotFoundError
 
 FORMATS = ["canonical", "native"]
 
@@ -22,7 +22,7 @@ def fill(folder: Path, keys: int = 300) -> None:
     with fc.open_state(str(folder)) as st:
         visits = st.value_state("visits", key="string", value="long")
         names = st.value_state("names", key="long", value="a string, b double")
-        visits.put([f"k{i}" for i in range(keys)], list(range(keys)))
+        visits.put_many([f"k{i}" for i in range(keys)], list(range(keys)))
         names[7] = {"a": "seven", "b": 0.5}
 
 
@@ -48,10 +48,10 @@ def test_y15_a_state_begins_with_a_savepoint_and_needs_it_no_more(tmp_path: Path
     shutil.rmtree(tmp_path / "state")
     shutil.move(tmp_path / "savepoint", tmp_path / "moved")
     expected = {**{f"k{i}": i for i in range(300)}, "late": -1}
-    assert content(tmp_path / "next", savepoint=str(tmp_path / "moved")) == expected
+    assert content(tmp_path / "next", start_from=str(tmp_path / "moved")) == expected
     shutil.rmtree(tmp_path / "moved")
     # Begun is begun: a program that always names it may start again.
-    assert content(tmp_path / "next", savepoint=str(tmp_path)) == expected
+    assert content(tmp_path / "next", start_from=str(tmp_path)) == expected
     with fc.open_state(str(tmp_path / "next")) as st:
         assert st.handle is not None
         assert st.handle.state_keys == 302
@@ -64,7 +64,7 @@ def test_what_was_begun_is_durable_without_a_checkpoint(tmp_path: Path) -> None:
     fill(tmp_path / "state")
     with fc.open_state(str(tmp_path / "state"), read_only=True) as st:
         st.savepoint(str(tmp_path / "savepoint"))
-    st = fc.open_state(str(tmp_path / "next"), savepoint=str(tmp_path / "savepoint"))
+    st = fc.open_state(str(tmp_path / "next"), start_from=str(tmp_path / "savepoint"))
     st.close(checkpoint=False)
     assert len(content(tmp_path / "next")) == 300
 
@@ -72,36 +72,36 @@ def test_what_was_begun_is_durable_without_a_checkpoint(tmp_path: Path) -> None:
 def test_bad_input_is_named_with_its_remedy(tmp_path: Path) -> None:
     fill(tmp_path / "state")
     with fc.open_state(str(tmp_path / "state")) as st:
-        with pytest.raises(InvalidArgument, match="canonical"):
+        with pytest.raises(InvalidArgumentError, match="canonical"):
             st.savepoint(str(tmp_path / "x"), format="parquet")
         st.savepoint(str(tmp_path / "savepoint"))
-        with pytest.raises(InvalidArgument, match=r"not empty.*new folder"):
+        with pytest.raises(InvalidArgumentError, match=r"not empty.*new folder"):
             st.savepoint(str(tmp_path / "savepoint"))
-    begun = fc.open_state(str(tmp_path / "next"), savepoint=str(tmp_path / "savepoint"))
+    begun = fc.open_state(str(tmp_path / "next"), start_from=str(tmp_path / "savepoint"))
     with begun as st, pytest.raises(SchemaMismatchError, match="bigint"):
         st.value_state("visits", key="string", value="string")
     with pytest.raises(StateNotFoundError, match="no savepoint in"):
-        fc.open_state(str(tmp_path / "other"), savepoint=str(tmp_path / "state"))
+        fc.open_state(str(tmp_path / "other"), start_from=str(tmp_path / "state"))
     (part,) = (tmp_path / "savepoint" / "part").iterdir()
     data = bytearray(part.read_bytes())
     data[len(data) // 2] ^= 1
     part.write_bytes(data)
     with pytest.raises(CorruptDataError, match="copy it again"):
-        fc.open_state(str(tmp_path / "other"), savepoint=str(tmp_path / "savepoint"))
+        fc.open_state(str(tmp_path / "other"), start_from=str(tmp_path / "savepoint"))
     part.unlink()
     with pytest.raises(StateNotFoundError, match=r"lacks one of its files.*part/000000"):
-        fc.open_state(str(tmp_path / "other"), savepoint=str(tmp_path / "savepoint"))
+        fc.open_state(str(tmp_path / "other"), start_from=str(tmp_path / "savepoint"))
     manifest = tmp_path / "savepoint" / "_fastchangelog-savepoint"
     manifest.write_bytes(b"x" * 100)
     with pytest.raises(CorruptDataError, match="not a fastchangelog savepoint manifest"):
-        fc.open_state(str(tmp_path / "other"), savepoint=str(tmp_path / "savepoint"))
+        fc.open_state(str(tmp_path / "other"), start_from=str(tmp_path / "savepoint"))
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_export_takes_a_few_batches_at_a_time_and_may_be_given_up(tmp_path: Path, format: str) -> None:
     keys = 300_000
     with fc.open_state(str(tmp_path / "state")) as st:
-        st.value_state("numbers", key="long", value="long").put(np.arange(keys)[::-1], np.arange(keys)[::-1] * 2)
+        st.value_state("numbers", key="long", value="long").put_many(np.arange(keys)[::-1], np.arange(keys)[::-1] * 2)
         st.checkpoint()
         st.savepoint(str(tmp_path / "taken"), format=format)
     out = tmp_path / "numbers.parquet"

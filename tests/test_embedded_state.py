@@ -56,9 +56,9 @@ def test_the_contract(tmp_path: Path) -> None:
         assert visits["ann"] == 1
         assert "bob" not in visits
         del visits["ann"]
-        visits.put(["ann", "bob"], [1, 2])
-        assert visits.get(["bob", "cid"]).to_pylist() == [2, None]
-        visits.delete(["bob"])
+        visits.put_many(["ann", "bob"], [1, 2])
+        assert visits.get_many(["bob", "cid"]).to_pylist() == [2, None]
+        visits.delete_many(["bob"])
         assert [batch.to_pydict() for batch in visits.scan(start="a", end="c")] == [{"key": ["ann"], "value": [1]}]
         handle = st.checkpoint()
         assert (handle.state_keys, st.uri) == (1, f"{uri}/profiles")
@@ -87,16 +87,16 @@ def test_the_contract(tmp_path: Path) -> None:
     ids=lambda keys: type(keys).__name__,
 )
 def test_many_keys_may_be_of_any_usual_type(visits: fc.ValueState, keys: Any) -> None:
-    visits.put(keys, np.array([1, 2], np.int16))
-    assert visits.get(["b", "a"]).to_pylist() == [2, 1]
+    visits.put_many(keys, np.array([1, 2], np.int16))
+    assert visits.get_many(["b", "a"]).to_pylist() == [2, 1]
 
 
 def test_single_keys_have_the_habits_of_a_mapping(visits: fc.ValueState) -> None:
     visits["a"] = 1
     visits.put("b", 2)
     assert (visits["a"], visits.get("b"), visits.get("c"), visits.get("c", 7)) == (1, 2, None, 7)
-    assert ("a" in visits, "c" in visits, visits.contains("b")) == (True, False, True)
-    assert visits.contains(["a", "c"]).to_pylist() == [True, False]
+    assert ("a" in visits, "c" in visits) == (True, False)
+    assert visits.contains_many(["a", "c"]).to_pylist() == [True, False]
     assert (list(visits), list(visits.items())) == (["a", "b"], [("a", 1), ("b", 2)])
     del visits["a"]
     with pytest.raises(KeyError):
@@ -109,8 +109,8 @@ def test_single_keys_have_the_habits_of_a_mapping(visits: fc.ValueState) -> None
 
 
 def test_of_equal_keys_the_last_counts_and_a_null_deletes(visits: fc.ValueState) -> None:
-    visits.put(["a", "b", "a"], [1, 2, 3])
-    visits.put(["b", "a", "a"], [None, None, 5])
+    visits.put_many(["a", "b", "a"], [1, 2, 3])
+    visits.put_many(["b", "a", "a"], [None, None, 5])
     assert dict(visits.items()) == {"a": 5}
 
 
@@ -135,12 +135,12 @@ def test_of_equal_keys_the_last_counts_and_a_null_deletes(visits: fc.ValueState)
 def test_types_come_back_as_they_were_and_in_order(root: str, schema: str, values: list[Any]) -> None:
     with reopened(root) as st:
         kept = st.value_state("v", key="int", value=schema)
-        kept.put(range(len(values)), values)
+        kept.put_many(range(len(values)), values)
         keys = st.value_state("k", key=schema, value="int")
-        keys.put(pa.array(reversed(values), keys.key_type), list(range(len(values))))
+        keys.put_many(pa.array(reversed(values), keys.key_type), list(range(len(values))))
     with reopened(root, read_only=True) as st:
         kept = st.value_state("v", key="int", value=schema)
-        assert kept.get(range(len(values) + 1)).to_pylist() == [*values, None]
+        assert kept.get_many(range(len(values) + 1)).to_pylist() == [*values, None]
         assert list(st.value_state("k", key=schema, value="int")) == values
 
 
@@ -148,7 +148,7 @@ def test_schemas_of_arrow(root: str) -> None:
     with reopened(root) as st:
         named = st.value_state("a", key=pa.string(), value=pa.schema([("n", pa.int64()), ("m", pa.float64())]))
         assert named.value_type == pa.struct([("n", pa.int64()), ("m", pa.float64())])
-        named.put(["x"], pa.array([{"n": 1, "m": 0.5}], named.value_type))
+        named.put_many(["x"], pa.array([{"n": 1, "m": 0.5}], named.value_type))
         assert named["x"] == {"n": 1, "m": 0.5}
         assert st.value_state("a", key="string", value="n long, m double").get("x") == {"n": 1, "m": 0.5}
 
@@ -165,7 +165,7 @@ def test_schemas_of_pyspark() -> None:
     "schema", ["", "lnog", "n", "n lnog", "n long,", "array<", "array<int", "decimal(40,2)", "n long, n int", "a%b", 7]
 )
 def test_a_schema_that_is_none_is_named(schema: Any) -> None:
-    with pytest.raises(fc.InvalidArgument, match=r"^value: "):
+    with pytest.raises(fc.InvalidArgumentError, match=r"^value: "):
         fastchangelog.schema.arrow_type("value", schema)
 
 
@@ -177,14 +177,15 @@ def test_a_schema_that_is_none_is_named(schema: Any) -> None:
         (["a"], ["x"], "int64"),
         ([1], [1], "string"),
         (["a"], [2**63], "int64"),
-        (["a"], "x", "many keys"),
-        (None, 1, "null"),
+        (["a"], "x", "is one value"),
+        ("a", [1], "is one value"),
+        (None, [1], "is one value"),
     ],
 )
 def test_a_refused_batch_leaves_nothing(visits: fc.ValueState, keys: Any, values: Any, named: str) -> None:
     visits["kept"] = 1
-    with pytest.raises(fc.InvalidArgument, match=named):
-        visits.put(keys, values)
+    with pytest.raises(fc.InvalidArgumentError, match=named):
+        visits.put_many(keys, values)
     assert dict(visits.items()) == {"kept": 1}
 
 
@@ -192,10 +193,10 @@ def test_keys_with_names_are_dicts_or_tuples(state: fc.State) -> None:
     stock = state.value_state("stock", key="shop string, item int", value="long")
     stock[("a", 1)] = 10
     stock[{"shop": "a", "item": 2}] = 20
-    stock.put([("b", 1), {"shop": "ab", "item": 1}], [30, 40])
+    stock.put_many([("b", 1), {"shop": "ab", "item": 1}], [30, 40])
     assert stock[{"item": 1, "shop": "a"}] == 10
     assert ("a", 3) not in stock
-    assert stock.get([("a", 2), ("z", 0)]).to_pylist() == [20, None]
+    assert stock.get_many([("a", 2), ("z", 0)]).to_pylist() == [20, None]
 
     def values(**bounds: Any) -> list[int]:
         return [value for batch in stock.scan(**bounds) for value in batch["value"].to_pylist()]
@@ -205,16 +206,16 @@ def test_keys_with_names_are_dicts_or_tuples(state: fc.State) -> None:
     assert values(prefix=("a", 2)) == [20]
     assert values(start=("a", 2), end=("b",)) == [20, 40]
     for wrong in ("a", {"item": 1}, ("a", 1, 2), ()):
-        with pytest.raises(fc.InvalidArgument, match="shop, item"):
+        with pytest.raises(fc.InvalidArgumentError, match="shop, item"):
             stock.scan(prefix=wrong)
     for wrong in ({"shop": "a", "itme": 1}, ("a", 1, 2)):
-        with pytest.raises(fc.InvalidArgument):
+        with pytest.raises(fc.InvalidArgumentError):
             stock[wrong] = 1
 
 
 def test_scans(visits: fc.ValueState) -> None:
     names = [f"{first}{second}" for first in "abc" for second in ("", "x", "y" * 20)]
-    visits.put(names, range(len(names)))
+    visits.put_many(names, range(len(names)))
 
     def keys(**bounds: Any) -> list[str]:
         return [key for batch in visits.scan(**bounds) for key in batch["key"].to_pylist()]
@@ -227,16 +228,16 @@ def test_scans(visits: fc.ValueState) -> None:
     assert keys(start="c", end="a") == []
     assert keys(prefix="") == sorted(names)
     assert [batch.num_rows for batch in visits.scan(batch_size=4)] == [4, 4, 1]
-    with pytest.raises(fc.InvalidArgument, match="batch_size"):
+    with pytest.raises(fc.InvalidArgumentError, match="batch_size"):
         visits.scan(batch_size=0)
 
 
 def test_a_scan_and_changes_at_once(visits: fc.ValueState) -> None:
-    visits.put([f"{i:03}" for i in range(100)], range(100))
+    visits.put_many([f"{i:03}" for i in range(100)], range(100))
     seen = []
     for batch in visits.scan(batch_size=10):
         seen += batch["key"].to_pylist()
-        visits.delete(batch["key"])
+        visits.delete_many(batch["key"])
         visits.put("~" + seen[-1], 1)
     assert seen[:100] == [f"{i:03}" for i in range(100)]
     assert len(seen) == len(set(seen)), "no key comes twice"
@@ -248,7 +249,7 @@ def test_threads_share_a_state(root: str) -> None:
 
         def work(part: int) -> None:
             for i in range(0, 200, 20):
-                table.put(range(part * 1000 + i, part * 1000 + i + 20), [part] * 20)
+                table.put_many(range(part * 1000 + i, part * 1000 + i + 20), [part] * 20)
                 st.begin_checkpoint()
 
         threads = [threading.Thread(target=work, args=(part,)) for part in range(4)]
@@ -258,7 +259,7 @@ def test_threads_share_a_state(root: str) -> None:
             thread.join(PATIENCE)
         assert st.checkpoint().state_keys == 800
     with reopened(root, read_only=True) as st:
-        assert sum(st.value_state("t", key="long", value="long").get(range(4000)).is_valid().to_pylist()) == 800
+        assert sum(st.value_state("t", key="long", value="long").get_many(range(4000)).is_valid().to_pylist()) == 800
 
 
 # ---------------------------------------------------------------------------------------------------------- checkpoints
@@ -290,11 +291,11 @@ def test_handles(root: str) -> None:
     first = handles[0]
     assert len(set(handles)) == 3
     assert pickle.loads(pickle.dumps(first)) == first
-    assert fc.Handle.from_bytes(first.to_bytes()) == first
+    assert fc.StateHandle.from_bytes(first.to_bytes()) == first
     assert first.to_dict()["state_keys"] == first.state_keys == 1
     assert first.version in repr(first)
     with pytest.raises(fc.CorruptDataError):
-        fc.Handle.from_bytes(first.to_bytes()[:-1])
+        fc.StateHandle.from_bytes(first.to_bytes()[:-1])
     for i, handle in enumerate(handles):
         with reopened(root, handle=handle, read_only=True) as st:
             assert st.value_state("t", key="string", value="long")["a"] == i
@@ -302,7 +303,7 @@ def test_handles(root: str) -> None:
         pass
     with reopened(root, read_only=True) as st:
         assert st.handle == first, "opened to write, a handle is the newest again"
-    with pytest.raises(fc.InvalidArgument, match="another state"), reopened(root, name="other") as st:
+    with pytest.raises(fc.InvalidArgumentError, match="another state"), reopened(root, name="other") as st:
         st.checkpoint()
         reopened(root, name="other", handle=first)
 
@@ -358,19 +359,19 @@ def test_reading_only(root: str) -> None:
             table = reader.value_state("t", key="string", value="long")
             assert table["a"] == 1
             for call in (reader.checkpoint, lambda: table.put("a", 2), lambda: table.delete("a")):
-                with pytest.raises(fc.InvalidArgument, match="read-only"):
+                with pytest.raises(fc.InvalidArgumentError, match="read-only"):
                     call()
             with pytest.raises(fc.StateNotFoundError, match="there are: t"):
                 reader.value_state("other", key="string", value="long")
 
 
 def test_options_are_checked(root: str) -> None:
-    with pytest.raises(fc.InvalidArgument, match="memory_budget"):
+    with pytest.raises(fc.InvalidArgumentError, match="memory_budget"):
         fc.open_state(root, options={"memory_bugdet": "1GiB"})
     for name, value in (("max_parallelism", 128), ("session_timeout", "1m")):
-        with pytest.raises(fc.InvalidArgument, match=f"`{name}`.*no effect"):
+        with pytest.raises(fc.InvalidArgumentError, match=f"`{name}`.*no effect"):
             fc.open_state(root, options={name: value})
-    with pytest.raises(fc.InvalidArgument, match="slash"):
+    with pytest.raises(fc.InvalidArgumentError, match="slash"):
         fc.open_state(root, name="a/b")
 
 

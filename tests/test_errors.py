@@ -30,7 +30,7 @@ def test_every_class_says_what_to_do(cls: type[errors.FastChangelogError]) -> No
 @pytest.mark.parametrize(
     ("ours", "builtin"),
     [
-        ("InvalidArgument", "ValueError"),
+        ("InvalidArgumentError", "ValueError"),
         ("StateNotFoundError", "FileNotFoundError"),
         ("SchemaMismatchError", "TypeError"),
         ("PermissionDeniedError", "PermissionError"),
@@ -41,7 +41,7 @@ def test_existing_except_clauses_work(ours: str, builtin: str) -> None:
 
 
 def test_rust_raises_our_classes_on_one_line() -> None:
-    with pytest.raises(errors.InvalidArgument, match="did you mean `memory_budget`") as caught:
+    with pytest.raises(errors.InvalidArgumentError, match="did you mean `memory_budget`") as caught:
         _internal.parse_options({"memory_bugdet": "1"})
     assert "\n" not in str(caught.value)
     with pytest.raises(errors.RetryableError, match="no state server answers at /nowhere"):

@@ -22,7 +22,7 @@ from fastchangelog.layout import GC_STATE
 CHECKPOINTS = 12
 
 
-def make(root: Path, name: str = "profiles") -> list[fc.Handle]:
+def make(root: Path, name: str = "profiles") -> list[fc.StateHandle]:
     """A state with more checkpoints than its heads hold."""
     handles = []
     with fc.open_state(f"file://{root}", name=name) as st:
@@ -47,7 +47,7 @@ def twice(world: World) -> FolderReport:
     return sweep(world)
 
 
-def named(handles: list[fc.Handle]) -> set[str]:
+def named(handles: list[fc.StateHandle]) -> set[str]:
     """The log objects of handles without a base."""
     found = set()
     for handle in handles:

@@ -18,7 +18,7 @@ from notes import changed, folder_note
 from swept import DAY, Crash, Engine, MemoryFolder, Told, World, closure, expected, roots
 
 from fastchangelog import _internal
-from fastchangelog.errors import FastChangelogError, InvalidArgument, StateNotFoundError, StoreError
+from fastchangelog.errors import FastChangelogError, InvalidArgumentError, StateNotFoundError, StoreError
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import GcState
 from fastchangelog.gc.report import FolderReport
@@ -466,6 +466,6 @@ def test_a_store_of_files_is_swept_too(history: History, tmp_path: Path) -> None
 
 
 def test_a_negative_grace_is_refused(history: History) -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         sweep(history.world, told(history), grace=-1.0)
-    assert issubclass(InvalidArgument, FastChangelogError)
+    assert issubclass(InvalidArgumentError, FastChangelogError)

@@ -14,7 +14,7 @@ import pytest
 
 import fastchangelog as fc
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 
 EXAMPLES = 400
@@ -51,7 +51,7 @@ def test_a_string_that_is_not_utf8_is_split_as_its_bytes() -> None:
     batch = pa.RecordBatch.from_arrays([NOT_UTF8.view(pa.string()), nested], schema=schema)
     payloads = splitter.push(batch) + splitter.finish()
     assert sum(pa.ipc.open_stream(payload).read_all().num_rows for _, payload in payloads) == 3
-    with pytest.raises(InvalidArgument, match="binary came where string was declared"):
+    with pytest.raises(InvalidArgumentError, match="binary came where string was declared"):
         splitter.push(pa.RecordBatch.from_arrays([NOT_UTF8, nested], ["k", "v"]))
 
 
@@ -64,18 +64,18 @@ def test_a_state_in_process_refuses_text_that_is_not_utf8(tmp_path: Path) -> Non
         lists = state.list_state("lists", key="long", value="string")
         sums = state.aggregating_state("sums", key="string", value="string", last=fc.last("value"))
         for put in (
-            lambda: by_text.put(text, numbers),
-            lambda: by_text.get(text),
-            lambda: texts.put(numbers, text),
-            lambda: lists.append(numbers, text),
-            lambda: sums.add(text, text),
+            lambda: by_text.put_many(text, numbers),
+            lambda: by_text.get_many(text),
+            lambda: texts.put_many(numbers, text),
+            lambda: lists.append_many(numbers, text),
+            lambda: sums.add_many(text, text),
         ):
-            with pytest.raises(InvalidArgument, match="not UTF-8"):
+            with pytest.raises(InvalidArgumentError, match="not UTF-8"):
                 put()
-        assert by_text.get(["a"]).to_pylist() == [None]
+        assert by_text.get_many(["a"]).to_pylist() == [None]
         by_bytes = state.value_state("by bytes", key="binary", value="long")
-        by_bytes.put(NOT_UTF8.slice(0, 2), numbers)
-        assert by_bytes.get([b"a\xff"]).to_pylist() == [2]
+        by_bytes.put_many(NOT_UTF8.slice(0, 2), numbers)
+        assert by_bytes.get_many([b"a\xff"]).to_pylist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -86,5 +86,5 @@ def test_a_state_in_process_refuses_text_that_is_not_utf8(tmp_path: Path) -> Non
 def test_layouts_that_are_not_taken_are_named(array: pa.Array, tmp_path: Path) -> None:
     with fc.open_state(str(tmp_path), options={"file_sync": False}) as state:
         kept = state.value_state("numbers", key="long", value="long")
-        with pytest.raises(InvalidArgument, match="is not supported"):
+        with pytest.raises(InvalidArgumentError, match="is not supported"):
             kept._native.get(array)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastchangelog.errors import ClosedError, InvalidArgument, StoreError
+from fastchangelog.errors import ClosedError, InvalidArgumentError, StoreError
 from fastchangelog.materialization.periodic import PeriodicMaterializer
 from fastchangelog.materialization.policy import MaterializationPolicy, Progress
 
@@ -291,17 +291,17 @@ def test_a_late_completion_is_ignored() -> None:
 
 def test_x26_values_that_can_never_work_are_refused() -> None:
     for interval in ("0s", timedelta(-1), "10"):
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgumentError):
             MaterializationPolicy(interval=interval)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         MaterializationPolicy(log_bytes=0)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         MaterializationPolicy(log_ratio=0.0)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         MaterializationPolicy(max_failures=-1)
-    with pytest.raises(InvalidArgument, match="`segments`"):
+    with pytest.raises(InvalidArgumentError, match="`segments`"):
         MaterializationPolicy(segments=0)
-    with pytest.raises(InvalidArgument, match="`replay_time`"):
+    with pytest.raises(InvalidArgumentError, match="`replay_time`"):
         MaterializationPolicy(replay_time="0s")
 
 

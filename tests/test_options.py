@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.options import gather_options, gather_storage_options, parse_duration, parse_size
 
 
@@ -32,11 +32,11 @@ def test_n04_a_switch_of_the_query_beats_that_of_the_session_both_ways() -> None
 
 
 def test_unknown_names_and_bad_values_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="did you mean `persist_delay`"):
+    with pytest.raises(InvalidArgumentError, match="did you mean `persist_delay`"):
         gather_options(None, {"spark.fastchangelog.persist_dely": "1s"})
-    with pytest.raises(InvalidArgument, match="persist_delay"):
+    with pytest.raises(InvalidArgumentError, match="persist_delay"):
         gather_options({"persist_delay": 10})
-    with pytest.raises(InvalidArgument, match="list"):
+    with pytest.raises(InvalidArgumentError, match="list"):
         gather_options({"persist_delay": []})  # type: ignore[dict-item]
 
 
@@ -51,9 +51,9 @@ def test_durations_and_sizes() -> None:
     assert parse_duration("x", "10 minutes") == timedelta(minutes=10)
     assert parse_size("x", 7) == 7
     assert parse_size("x", "1GiB") == 1 << 30
-    with pytest.raises(InvalidArgument, match="`x`"):
+    with pytest.raises(InvalidArgumentError, match="`x`"):
         parse_duration("x", 10)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="`x`"):
+    with pytest.raises(InvalidArgumentError, match="`x`"):
         parse_size("x", "many")
 
 

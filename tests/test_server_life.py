@@ -23,7 +23,7 @@ import pytest
 
 import fastchangelog
 from fastchangelog import _internal, server
-from fastchangelog.errors import ClosedError, InvalidArgument, RetryableError
+from fastchangelog.errors import ClosedError, InvalidArgumentError, RetryableError
 from fastchangelog.process_metrics import metrics
 from fastchangelog.server import memory
 from fastchangelog.server.paths import ServerPaths
@@ -284,7 +284,7 @@ def test_the_server_may_open_as_many_files_as_the_system_allows(world: ServerWor
 
 
 def test_a_bad_option_is_told_to_the_starter(world: ServerWorld) -> None:
-    with pytest.raises(InvalidArgument, match="did you mean `memory_budget`"):
+    with pytest.raises(InvalidArgumentError, match="did you mean `memory_budget`"):
         server.ensure_server({"memory_bugdet": "1GiB"})
     assert not world.place.socket.exists()
     assert running(world.start()), "the next starter is not held up"
@@ -307,7 +307,7 @@ def test_another_version_in_the_cluster_is_named(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=answer)
     thread.start()
-    with pytest.raises(InvalidArgument, match="two fastchangelog versions in one cluster") as caught:
+    with pytest.raises(InvalidArgumentError, match="two fastchangelog versions in one cluster") as caught:
         _internal.ServerClient(str(tmp_path / "s"))
     assert "9.9.9" in str(caught.value)
     assert _internal.__version__ in str(caught.value)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.server import memory
 from fastchangelog.server.memory import Limits, cgroup_limit, default_budget, objection
 
@@ -100,7 +100,7 @@ def test_a_budget_that_does_not_fit_names_the_setting_to_change(
 
 @pytest.mark.parametrize("text", ["", "lots", "1.5g", "-1", "1gg"])
 def test_sizes_are_read_as_spark_reads_them(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="512m or 2g"):
+    with pytest.raises(InvalidArgumentError, match="512m or 2g"):
         memory.java_bytes(text)
 
 
@@ -139,7 +139,7 @@ def test_a_server_is_started_with_the_budget_and_the_reason() -> None:
     options, remark = memory.with_budget({"memory_budget": "2GiB"}, confs, Limits(cgroup=2 * GIB))
     assert options == {"memory_budget": str(2 * GIB)}
     assert "give the container more memory" in remark
-    with pytest.raises(InvalidArgument, match="more than the 1024 MiB that this container"):
+    with pytest.raises(InvalidArgumentError, match="more than the 1024 MiB that this container"):
         memory.with_budget({"memory_budget": "2GiB"}, confs, Limits(cgroup=GIB))
-    with pytest.raises(InvalidArgument, match=r"unset `spark\.executor\.pyspark\.memory`"):
+    with pytest.raises(InvalidArgumentError, match=r"unset `spark\.executor\.pyspark\.memory`"):
         memory.with_budget({}, confs, Limits(machine=8 * GIB, address_space=GIB))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastchangelog.errors import InvalidArgument, PermissionDeniedError
+from fastchangelog.errors import InvalidArgumentError, PermissionDeniedError
 from fastchangelog.server.jvm import Jvm
 from fastchangelog.server.paths import MAX_SOCKET_PATH, ServerPaths, private_dir
 
@@ -53,7 +53,7 @@ def test_socket_paths_are_short_however_long_the_folders(tmp_path: Path) -> None
 
 def test_no_folder_that_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(InvalidArgument, match="XDG_RUNTIME_DIR"):
+    with pytest.raises(InvalidArgumentError, match="XDG_RUNTIME_DIR"):
         ServerPaths.here({})
 
 

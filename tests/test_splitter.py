@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fastchangelog import _internal
-from fastchangelog.errors import FastChangelogError, InvalidArgument
+from fastchangelog.errors import FastChangelogError, InvalidArgumentError
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("sum(v)", pa.int64())])
@@ -68,7 +68,7 @@ def test_what_is_not_arrow_is_refused() -> None:
 
 def test_specifications_are_checked_where_the_query_is_built() -> None:
     _internal.spec_check(_spec())
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgumentError):
         _internal.spec_check(_spec(fn="median"))
     with pytest.raises(FastChangelogError):
         _internal.spec_check(_spec(args=[7]))

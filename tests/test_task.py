@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.batch import BatchOperator
 from fastchangelog.spark.operator import OperatorConfig, ShardProcessor
 from fastchangelog.spark.split import Split
@@ -61,5 +61,5 @@ def test_a_worker_with_another_version_says_so(shipped: object, monkeypatch: pyt
     assert type(same) is type(shipped)
     assert "fastchangelog version" not in vars(same)
     monkeypatch.setattr(_internal, "__version__", "0.0.9")
-    with pytest.raises(InvalidArgument, match=r"two fastchangelog versions.*has 0\.1\.0, this worker has 0\.0\.9"):
+    with pytest.raises(InvalidArgumentError, match=r"two fastchangelog versions.*has 0\.1\.0, this worker has 0\.0\.9"):
         pickle.loads(data)

@@ -3,6 +3,9 @@
 Owns: the public names. Does not own: their modules. Most are imported on first use, so that `import fastchangelog`
 stays cheap and loads no optional package (Spark).
 
+The aggregate functions are those of `fastchangelog.functions`. They are attributes here, too, but `import *` leaves
+them out: some have the names of builtins. It leaves out `spark`, too, which needs PySpark.
+
 >>> import fastchangelog as fc
 >>> fc.sum("price", where="price > 0").alias("total")
 sum(price) where price > 0 as total
@@ -11,22 +14,23 @@ sum(price) where price > 0 as total
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fastchangelog import functions
 from fastchangelog.errors import (
     ClosedError,
     CorruptDataError,
     FastChangelogError,
     FencedError,
     InternalError,
-    InvalidArgument,
+    InvalidArgumentError,
     PermissionDeniedError,
     RetryableError,
     SchemaMismatchError,
     StateNotFoundError,
     StoreError,
 )
-from fastchangelog.functions import (
+from fastchangelog.functions import (  # noqa: F401 attributes outside of __all__
     Aggregate,
     all,
     any,
@@ -45,15 +49,14 @@ from fastchangelog.functions import (
 )
 
 if TYPE_CHECKING:
-    from fastchangelog import spark
+    from fastchangelog import spark  # noqa: F401 outside of __all__: it needs PySpark
     from fastchangelog.changelog import Change, ChangelogHandle, ChangelogReader, ChangelogStorage, ChangelogWriter
     from fastchangelog.embedded.aggregating_state import AggregatingState
-    from fastchangelog.embedded.handle import Handle
+    from fastchangelog.embedded.handle import StateHandle
     from fastchangelog.embedded.list_state import ListState
     from fastchangelog.embedded.map_state import MapState
     from fastchangelog.embedded.state import State, open_state
     from fastchangelog.embedded.value_state import ValueState
-    from fastchangelog.materialization.periodic import PeriodicMaterializer
     from fastchangelog.materialization.policy import MaterializationPolicy
     from fastchangelog.process_metrics import metrics
 
@@ -71,38 +74,23 @@ __all__ = [
     "CorruptDataError",
     "FastChangelogError",
     "FencedError",
-    "Handle",
     "InternalError",
-    "InvalidArgument",
+    "InvalidArgumentError",
     "ListState",
     "MapState",
     "MaterializationPolicy",
-    "PeriodicMaterializer",
     "PermissionDeniedError",
     "RetryableError",
     "SchemaMismatchError",
     "State",
+    "StateHandle",
     "StateNotFoundError",
     "StoreError",
     "ValueState",
     "__version__",
-    "all",
-    "any",
-    "avg",
-    "bool_and",
-    "bool_or",
-    "count",
-    "first",
-    "last",
-    "max",
-    "max_by",
-    "mean",
+    "functions",
     "metrics",
-    "min",
-    "min_by",
     "open_state",
-    "spark",
-    "sum",
 ]
 
 #: Public name -> the module that holds it; None where the name is the module.
@@ -113,12 +101,11 @@ _LAZY: dict[str, str | None] = {
     "ChangelogReader": "fastchangelog.changelog",
     "ChangelogStorage": "fastchangelog.changelog",
     "ChangelogWriter": "fastchangelog.changelog",
-    "Handle": "fastchangelog.embedded.handle",
     "ListState": "fastchangelog.embedded.list_state",
     "MapState": "fastchangelog.embedded.map_state",
     "MaterializationPolicy": "fastchangelog.materialization.policy",
-    "PeriodicMaterializer": "fastchangelog.materialization.periodic",
     "State": "fastchangelog.embedded.state",
+    "StateHandle": "fastchangelog.embedded.handle",
     "ValueState": "fastchangelog.embedded.value_state",
     "metrics": "fastchangelog.process_metrics",
     "open_state": "fastchangelog.embedded.state",
@@ -126,7 +113,7 @@ _LAZY: dict[str, str | None] = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'fastchangelog' has no attribute {name!r}")
     holder = _LAZY[name]
@@ -135,9 +122,9 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def _from(module: str, name: str) -> Any:
+def _from(module: str, name: str) -> object:
     return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_LAZY, *functions.__all__})

@@ -108,8 +108,8 @@ class ChangelogWriter:
     def append(self, key_group: int, value: bytes) -> None:
         """Appends a change of a key group to the active change set.
 
-        Raises `InvalidArgument` for a key group of another writer, `ClosedError` after close, and what a failed upload
-        said if the change waited for room in ``max_in_flight``.
+        Raises `InvalidArgumentError` for a key group of another writer, `ClosedError` after close, and what a failed
+        upload said if the change waited for room in ``max_in_flight``.
         """
     def append_meta(self, value: bytes) -> None:
         """Appends a metadata record: readers get it before the changes of its change set, with key group -1."""
@@ -637,7 +637,7 @@ def is_secret_option(name: str) -> bool:
     """True for the name of a storage option whose value must not be shown."""
 
 def spec_check(spec: str) -> None:
-    """Raises `InvalidArgument` when an aggregate specification cannot work; also for unsupported types."""
+    """Raises `InvalidArgumentError` when an aggregate specification cannot work; also for unsupported types."""
 
 def default_max_parallelism(shards: int) -> int:
     """Key groups of a state with `shards` shards, where the option `max_parallelism` is 0."""
@@ -649,7 +649,7 @@ def options_table() -> list[tuple[str, str, str]]:
     """`(name, default, meaning)` of every option."""
 
 def parse_options(options: Mapping[str, str]) -> None:
-    """Checks names and values of options. Raises `InvalidArgument` with the nearest known name."""
+    """Checks names and values of options. Raises `InvalidArgumentError` with the nearest known name."""
 
 def parse_duration(name: str, value: str) -> float:
     """Seconds of a duration's text; `name` is for the message."""

@@ -12,15 +12,12 @@ __all__ = [
     "FastChangelogError",
     "FencedError",
     "InternalError",
-    "InvalidArgument",
+    "InvalidArgumentError",
     "PermissionDeniedError",
     "RetryableError",
     "SchemaMismatchError",
     "StateNotFoundError",
     "StoreError",
-    "error_of_kind",
-    "kind_of",
-    "one_line",
 ]
 
 
@@ -63,7 +60,7 @@ class FencedError(FastChangelogError):
     """
 
 
-class InvalidArgument(FastChangelogError, ValueError):
+class InvalidArgumentError(FastChangelogError, ValueError):
     """The call can never work as it was made.
 
     What to do: change what the message names.
@@ -104,7 +101,7 @@ _KINDS: dict[str, type[FastChangelogError]] = {
     "permission_denied": PermissionDeniedError,
     "closed": ClosedError,
     "fenced": FencedError,
-    "invalid_argument": InvalidArgument,
+    "invalid_argument": InvalidArgumentError,
     "corrupt": CorruptDataError,
     "not_found": StateNotFoundError,
     "schema_mismatch": SchemaMismatchError,

@@ -8,18 +8,18 @@ Does not own: names, defaults and meanings of options, and which of them exclude
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument, StateNotFoundError
+from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
+
+if TYPE_CHECKING:
+    from fastchangelog.types import CredentialProvider, Duration, Options, OptionValue, Size, StorageOptions
 
 __all__ = [
-    "CredentialProvider",
-    "OptionValue",
-    "StorageOption",
     "parse_duration",
     "existing_folder",
     "gather_options",
@@ -29,15 +29,6 @@ __all__ = [
     "split_provider",
     "option_texts",
 ]
-
-OptionValue: TypeAlias = "str | int | float | bool | timedelta"
-"""Types of an option's value; durations are never bare numbers."""
-
-CredentialProvider: TypeAlias = "Callable[[], Mapping[str, str | datetime | None]]"
-"""A function that returns credentials under their names as storage options, and ``expires_at`` if they end."""
-
-StorageOption: TypeAlias = "str | int | bool | CredentialProvider"
-"""Types of a storage option's value; a function only as ``credential_provider``."""
 
 PROVIDER_OPTION = "credential_provider"
 """The storage option whose value is a function."""
@@ -57,7 +48,7 @@ _ANONYMOUS = "AnonymousAWSCredentialsProvider"
 
 
 def gather_options(
-    explicit: Mapping[str, OptionValue] | None = None, conf: Mapping[str, str] | None = None
+    explicit: Options | None = None, conf: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """All options as texts, checked. ``explicit`` wins over ``spark.fastchangelog.<option>`` in ``conf``.
 
@@ -65,7 +56,7 @@ def gather_options(
     {'compression': 'lz4', 'memory_budget': '1048576'}
     >>> gather_options({"memory_bugdet": "1GiB"})
     Traceback (most recent call last):
-    fastchangelog.errors.InvalidArgument: unknown option `memory_bugdet`; did you mean `memory_budget`?
+    fastchangelog.errors.InvalidArgumentError: unknown option `memory_bugdet`; did you mean `memory_budget`?
     """
     options = {
         name.removeprefix(PREFIX): value
@@ -79,7 +70,7 @@ def gather_options(
     return options
 
 
-def option_texts(options: Mapping[str, OptionValue] | None) -> dict[str, str]:
+def option_texts(options: Options | None) -> dict[str, str]:
     """Options as texts for the core.
 
     >>> option_texts({"persist_delay": timedelta(milliseconds=5), "file_sync": False})
@@ -95,7 +86,9 @@ def _text(name: str, value: OptionValue) -> str:
         return f"{round(value.total_seconds() * 1000)}ms"
     if isinstance(value, str | int | float):
         return str(value)
-    raise InvalidArgument(f"option `{name}` is a {type(value).__name__}; give a text, a number, a bool or a timedelta")
+    raise InvalidArgumentError(
+        f"option `{name}` is a {type(value).__name__}; give a text, a number, a bool or a timedelta"
+    )
 
 
 def existing_folder(uri: str) -> str:
@@ -116,7 +109,7 @@ def existing_folder(uri: str) -> str:
     return "file://" + quote(path)
 
 
-def parse_duration(name: str, value: str | timedelta) -> timedelta:
+def parse_duration(name: str, value: Duration) -> timedelta:
     """A duration from ``timedelta``, ``"10s"``, ``"5m"`` or Spark's ``"10 minutes"``; ``name`` is for messages.
 
     >>> parse_duration("interval", "5m")
@@ -125,11 +118,11 @@ def parse_duration(name: str, value: str | timedelta) -> timedelta:
     if isinstance(value, timedelta):
         return value
     if not isinstance(value, str):
-        raise InvalidArgument(f'`{name}` = {value!r} is not a duration; write a timedelta, "10s" or "5 minutes"')
+        raise InvalidArgumentError(f'`{name}` = {value!r} is not a duration; write a timedelta, "10s" or "5 minutes"')
     return timedelta(seconds=_internal.parse_duration(name, value))
 
 
-def parse_size(name: str, value: int | str) -> int:
+def parse_size(name: str, value: Size) -> int:
     """A number of bytes from an int or a text such as ``"5MiB"``; ``name`` is for messages.
 
     >>> parse_size("log_bytes", "5MiB")
@@ -139,7 +132,7 @@ def parse_size(name: str, value: int | str) -> int:
 
 
 def gather_storage_options(
-    uri: str, explicit: Mapping[str, str] | None = None, conf: Mapping[str, str] | None = None
+    uri: str, explicit: Options | None = None, conf: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Options of the object store of ``uri``: explicit, else ``spark.fastchangelog.storage.*``, else what
     ``spark.hadoop.fs.s3a.*`` says (for ``s3://`` and ``s3a://``; settings of the bucket win over general ones).
@@ -157,17 +150,17 @@ def gather_storage_options(
 
 
 def split_provider(
-    storage_options: Mapping[str, Any] | None,
-) -> tuple[CredentialProvider | None, dict[str, Any]]:
+    storage_options: StorageOptions | None,
+) -> tuple[CredentialProvider | None, dict[str, str | int | bool]]:
     """The credential provider in storage options, if there is one, and the other options."""
-    others = dict(storage_options or {})
-    provider = others.pop(PROVIDER_OPTION, None)
+    given = dict(storage_options or {})
+    provider = given.pop(PROVIDER_OPTION, None)
     if provider is not None and not callable(provider):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"storage_options: `{PROVIDER_OPTION}` is a {type(provider).__name__}; give a function without arguments "
             "that returns a dict of credentials"
         )
-    return provider, others
+    return provider, cast("dict[str, str | int | bool]", given)
 
 
 def request_credentials(provider: CredentialProvider) -> tuple[dict[str, str], float | None]:
@@ -178,14 +171,16 @@ def request_credentials(provider: CredentialProvider) -> tuple[dict[str, str], f
     """
     answer = provider()
     if not isinstance(answer, Mapping):
-        raise InvalidArgument(f"the credential provider returned a {type(answer).__name__}; return a dict")
+        raise InvalidArgumentError(f"the credential provider returned a {type(answer).__name__}; return a dict")
     given = dict(answer)
     end = given.pop("expires_at", None)
     if end is not None and (not isinstance(end, datetime) or end.tzinfo is None):
-        raise InvalidArgument("the credential provider's `expires_at` is not a datetime with a time zone, nor None")
+        raise InvalidArgumentError(
+            "the credential provider's `expires_at` is not a datetime with a time zone, nor None"
+        )
     wrong = [name for name, value in given.items() if not isinstance(name, str) or not isinstance(value, str | None)]
     if wrong:
-        raise InvalidArgument(f"the credential provider's {wrong[0]!r} is not a text")
+        raise InvalidArgumentError(f"the credential provider's {wrong[0]!r} is not a text")
     credentials = {name: value for name, value in given.items() if isinstance(value, str)}
     return credentials, None if end is None else end.timestamp()
 

@@ -9,44 +9,36 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
-from weakref import WeakSet
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError
+from fastchangelog.metric_sources import read_sources
 from fastchangelog.server.paths import ServerPaths
 
 __all__ = ["metrics"]
 
 
-class Source:
-    """Counters of an engine of this process, for as long as the engine holds this object."""
-
-    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
-        self.read = read
-
-
-_sources: WeakSet[Source] = WeakSet()
-
-
-def register(read: Callable[[], Mapping[str, int]]) -> Source:
-    """Adds `read` to the snapshot for as long as the returned object lives."""
-    source = Source(read)
-    _sources.add(source)
-    return source
-
-
 def metrics() -> dict[str, int]:
-    """All counters by name: those of this process's engines plus those of the executor's state server, if one runs.
+    """All counters by name: the sum over the open states and storages of this process, and its executor's state server.
 
-    On a driver without either it is empty: in a job, the same numbers are in `StreamingQueryProgress.observedMetrics`.
+    On a driver without any of them it is empty: in a job, the same numbers are in
+    `StreamingQueryProgress.observedMetrics`. `State.metrics` and `ChangelogStorage.metrics` give the part of one
+    object.
 
-    >>> metrics()
-    {}
+    Returns:
+        A new dict; the reference of metrics says what each counter means.
+
+    Example:
+        >>> import fastchangelog as fc
+        >>> with fc.open_state("memory://docs/process") as st:
+        ...     st.value_state("visits", key="string", value="long")["ann"] = 1
+        ...     handle = st.checkpoint()
+        ...     fc.metrics()["checkpoints"] >= 1
+        True
     """
     total: Counter[str] = Counter()
-    for source in list(_sources):
-        total.update(source.read())
+    for counted in read_sources():
+        total.update(counted)
     total.update(_of_state_server())
     return dict(sorted(total.items()))
 

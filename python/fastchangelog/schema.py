@@ -9,11 +9,15 @@ A text without field names (``"long"``) is a plain type; one with names (``"n lo
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from fastchangelog.types import DataTypeLike
 
 __all__ = ["arrow_type"]
 
@@ -41,7 +45,7 @@ _TYPES: dict[str, pa.DataType] = {
 _TOKEN = re.compile(r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|(?P<mark>[<>(),:]))")
 
 
-def arrow_type(what: str, schema: Any) -> pa.DataType:
+def arrow_type(what: str, schema: DataTypeLike) -> pa.DataType:
     """The Arrow type of a DDL text, of a PySpark type, or of an Arrow type or schema; ``what`` is for messages.
 
     >>> arrow_type("key", "long")
@@ -50,7 +54,7 @@ def arrow_type(what: str, schema: Any) -> pa.DataType:
     StructType(struct<n: int64, tags: list<element: string>>)
     >>> arrow_type("value", "n lnog")
     Traceback (most recent call last):
-    fastchangelog.errors.InvalidArgument: value: `lnog` in `n lnog` is no type
+    fastchangelog.errors.InvalidArgumentError: value: `lnog` in `n lnog` is no type
     """
     if isinstance(schema, pa.DataType):
         return schema
@@ -59,7 +63,7 @@ def arrow_type(what: str, schema: Any) -> pa.DataType:
     if hasattr(schema, "simpleString"):  # PySpark's types, without importing PySpark
         schema = schema.simpleString()
     if not isinstance(schema, str):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f'{what}: a {type(schema).__name__} is no schema; write "long" or "n long, last timestamp", or give a '
             "PySpark or Arrow type"
         )
@@ -75,7 +79,7 @@ class _Parser:
         self.tokens = list(self._tokens())
         self.at = 0
 
-    def _tokens(self) -> Any:
+    def _tokens(self) -> Iterator[tuple[str, str]]:
         place, text = 0, self.text.rstrip()
         while place < len(text):
             found = _TOKEN.match(text, place)
@@ -92,8 +96,8 @@ class _Parser:
             )
             place = found.end()
 
-    def wrong(self, why: str) -> InvalidArgument:
-        return InvalidArgument(f"{self.what}: {why}")
+    def wrong(self, why: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self.what}: {why}")
 
     def parse(self) -> pa.DataType:
         if not self.tokens:

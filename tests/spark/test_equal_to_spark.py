@@ -284,7 +284,7 @@ def test_a_variant_can_be_counted(spark: Any, tmp_path: pathlib.Path) -> None:
     df = spark.range(4).selectExpr("id % 2 as k", "if(id > 0, parse_json('[1]'), null) as j")
     ours = grouped(df, "k", state=str(tmp_path / "state")).agg(F.count("j"))
     assert rows_of(ours.collect()) == [(0, 1), (1, 2)]
-    with pytest.raises(fc.InvalidArgument, match="variant"):
+    with pytest.raises(fc.InvalidArgumentError, match="variant"):
         grouped(df, "k", state=str(tmp_path / "state")).agg(F.first("j"))
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from stream_harness import FORMAT, PROVIDER, end_state_server, rows_of, run
 
 from fastchangelog.spark import grouped, metrics, settings
-from fastchangelog.spark.explain import explanation
+from fastchangelog.spark.failures import explain_error
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -184,8 +184,8 @@ def test_a_checkpoint_with_other_settings_is_refused_in_the_task(
         assert "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS" in str(error.value)
     else:
         assert key in str(error.value)
-        assert _last_line_of_the_traceback(error.value).startswith("fastchangelog.errors.InvalidArgument: ")
-    assert "must be" in str(explanation(error.value)) or "Remedy" in str(explanation(error.value))
+        assert _last_line_of_the_traceback(error.value).startswith("fastchangelog.errors.InvalidArgumentError: ")
+    assert "must be" in explain_error(error.value) or "Remedy" in explain_error(error.value)
 
 
 def test_a_failure_in_a_task_ends_with_our_line(feed: Any, tmp_path: pathlib.Path) -> None:

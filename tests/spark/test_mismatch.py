@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from stream_harness import end_state_server, rows_of, run
 
 from fastchangelog.spark import grouped
-from fastchangelog.spark.explain import explanation
+from fastchangelog.spark.failures import explain_error
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -29,10 +29,10 @@ def build(feed: Any, tmp_path: pathlib.Path, *more: Any) -> Any:
 
 
 def fails(feed: Any, tmp_path: pathlib.Path, *more: Any) -> tuple[str, str]:
-    """What a user reads when the query fails: the message, and what `explain` makes of it."""
+    """What a user reads when the query fails: the message, and what `explain_error` makes of it."""
     with pytest.raises(Exception) as error:
         run(build(feed, tmp_path, *more), tmp_path / "ckpt")
-    return str(error.value), explanation(error.value)
+    return str(error.value), explain_error(error.value)
 
 
 def objects(tmp_path: pathlib.Path) -> list[pathlib.Path]:
@@ -108,4 +108,4 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_query(feed: Any, tm
     (tmp_path / "state").write_text("a file where the folder should be")
     with pytest.raises(Exception, match="state") as error:
         build(feed(SCHEMA, FIRST), tmp_path)
-    assert type(error.value).__name__ in ("InvalidArgument", "PermissionDeniedError")
+    assert type(error.value).__name__ in ("InvalidArgumentError", "PermissionDeniedError")

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from stream_harness import end_state_server, rows_of, run
 
 from fastchangelog import cli
-from fastchangelog.errors import InvalidArgument, SchemaMismatchError, StateNotFoundError
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, StateNotFoundError
 from fastchangelog.spark import grouped
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -144,10 +144,10 @@ def test_rescale_says_what_to_type_and_refuses_what_cannot_be(
     # The driver refuses, before anything runs.
     start = {"start_from": str(tmp_path / "savepoint")}
     conf(PARTITIONS, "129")
-    with pytest.raises(InvalidArgument, match="128 key groups"):
+    with pytest.raises(InvalidArgumentError, match="128 key groups"):
         build(source, tmp_path / "no", **start)
     conf(PARTITIONS, "2")
-    with pytest.raises(InvalidArgument, match="leave it out"):
+    with pytest.raises(InvalidArgumentError, match="leave it out"):
         build(source, tmp_path / "no", max_parallelism="64", **start)
     with pytest.raises(SchemaMismatchError, match="key types changed"):
         grouped(source.stream().select("v"), "v", state=str(tmp_path / "no"), options=start).agg(F.count("*"))

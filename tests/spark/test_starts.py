@@ -17,14 +17,14 @@ from pyspark.sql import functions as F
 from stream_harness import rows_of, run
 
 from fastchangelog.spark import grouped, internals, starts
-from fastchangelog.spark.explain import explanation
+from fastchangelog.spark.failures import explain_error
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SCHEMA = "k string, v bigint"
 BATCHES = [[("a", 1), ("b", 2)], [("a", 10)]]
 TOTALS = {0: [("a", 1, 1), ("b", 1, 2)], 1: [("a", 2, 11)]}
-TRACEBACK = "fastchangelog.errors.InvalidArgument: the query writes the result of grouped() in append mode"
+TRACEBACK = "fastchangelog.errors.InvalidArgumentError: the query writes the result of grouped() in append mode"
 
 
 def build(source: Any, tmp_path: pathlib.Path, **kwargs: Any) -> Any:
@@ -42,9 +42,9 @@ def start(writer: Any, tmp_path: pathlib.Path) -> None:
 
 
 def refused(writer: Any, tmp_path: pathlib.Path) -> str:
-    with pytest.raises(Exception, match=r"fastchangelog\.errors\.InvalidArgument") as error:
+    with pytest.raises(Exception, match=r"fastchangelog\.errors\.InvalidArgumentError") as error:
         start(writer, tmp_path)
-    return str(explanation(error.value))
+    return explain_error(error.value)
 
 
 def files(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -54,7 +54,7 @@ def files(folder: pathlib.Path) -> list[pathlib.Path]:
 def test_append_is_refused_before_the_memory_sink_has_a_row(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     frame = build(feed(SCHEMA, *BATCHES), tmp_path)
     message = refused(frame.writeStream.format("memory").queryName("appended"), tmp_path)
-    assert message.startswith("InvalidArgument: the query writes the result of grouped() in append mode")
+    assert message.startswith("InvalidArgumentError: the query writes the result of grouped() in append mode")
     assert 'outputMode("update")' in message
     assert spark.table("appended").count() == 0
 
@@ -94,7 +94,7 @@ def test_complete_mode_is_refused_where_spark_lets_it_pass(feed: Any, tmp_path: 
     frame = build(feed(SCHEMA, *BATCHES), tmp_path)
     with pytest.raises(AnalysisException) as error:
         start(frame.writeStream.format("noop").outputMode("complete"), tmp_path)
-    assert 'outputMode("update")' in str(explanation(error.value)), str(error.value)
+    assert 'outputMode("update")' in explain_error(error.value), str(error.value)
     counted = frame.groupBy("n").agg(F.count("*"))  # with an aggregate of its own behind it, Spark takes complete mode
     assert "complete mode" in refused(counted.writeStream.format("noop").outputMode("complete"), tmp_path)
 
@@ -144,7 +144,7 @@ def test_two_operators_of_one_name_are_refused_and_of_two_names_run(feed: Any, t
     one, two = feed(SCHEMA, *BATCHES, name="one"), feed(SCHEMA, *BATCHES, name="two")
     with pytest.raises(AnalysisException, match=r"fastchangelog\.default") as error:
         build(one, tmp_path).unionByName(build(two, tmp_path))
-    assert "same name" in str(explanation(error.value))
+    assert "same name" in explain_error(error.value)
     other = build(one, tmp_path).unionByName(build(two, tmp_path, name="other"))
     ran = run(other, tmp_path / "ckpt")
     assert {n: rows_of(r) for n, r in ran.batches.items()} == {n: sorted(r * 2) for n, r in TOTALS.items()}

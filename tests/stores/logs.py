@@ -47,7 +47,7 @@ def open_log(
 
 def write_log(storage: Any, values: Sequence[bytes], name: str = "operator") -> Any:
     """The handle of a log with these values, the n-th in key group n mod 128: one change set, durable and confirmed."""
-    with storage.create_writer(name, key_groups=GROUPS) as writer:
+    with storage.writer(name, key_groups=GROUPS) as writer:
         start = writer.initial_sequence_number
         append(writer, values)
         handle = writer.persist(start, checkpoint_id=1).result(timeout=BOUND)

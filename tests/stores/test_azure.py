@@ -94,7 +94,7 @@ def test_a_credential_provider_is_asked_for_the_key(container: AzurePlace) -> No
 def test_two_hundred_small_writers_share_one_put(container: AzurePlace) -> None:
     container.proxy.latency = 0.02
     with open_log(container, options={"persist_delay": "1s"}) as storage:
-        writers = [storage.create_writer(f"operator-{number}", key_groups=range(128)) for number in range(200)]
+        writers = [storage.writer(f"operator-{number}", key_groups=range(128)) for number in range(200)]
         for number, writer in enumerate(writers):
             append(writer, [b"%d" % number])
         container.proxy.forget()
@@ -187,7 +187,7 @@ def test_handles_hold_no_credential(container: AzurePlace) -> None:
 
 def test_what_no_writer_needs_any_more_is_removed(container: AzurePlace) -> None:
     with open_log(container) as storage:
-        writer = storage.create_writer("operator", key_groups=range(128))
+        writer = storage.writer("operator", key_groups=range(128))
         append(writer, VALUES)
         writer.persist(writer.initial_sequence_number, checkpoint_id=1).result(timeout=BOUND)
         writer.reset(writer.initial_sequence_number, writer.next_sequence_number, checkpoint_id=1)

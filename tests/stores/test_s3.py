@@ -18,7 +18,7 @@ from logs import BOUND, append, expected, open_log, random_values, read_log, ref
 from places import KEY_ID, REGION, SECRET, S3Place
 from waiting import until
 
-from fastchangelog.errors import InvalidArgument, StateNotFoundError, StoreError
+from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, StoreError
 from fastchangelog.options import gather_storage_options
 
 SMALL = [b"one", b"", b"three" * 100, bytes(range(256))]
@@ -129,7 +129,7 @@ def test_settings_of_hadoops_s3a_are_understood(bucket: S3Place) -> None:
 
 def test_an_unknown_storage_option_is_refused_with_the_nearest_name(bucket: S3Place) -> None:
     wrong = {**bucket.credentials, "aws_secret_acces_key": "sesame-open"}
-    error = refused(None, InvalidArgument, uri=bucket.uri, storage_options=wrong)
+    error = refused(None, InvalidArgumentError, uri=bucket.uri, storage_options=wrong)
     assert "secret_access_key" in str(error)
     assert "sesame-open" not in str(error)
     assert bucket.proxy.counts() == {}
@@ -202,7 +202,7 @@ def test_two_hundred_small_writers_share_one_put(bucket: S3Place, tmp_path: Path
     count = 200
     # Long enough for the slowest machine to call `persist` 200 times.
     with open_log(bucket, options={"persist_delay": "1s"}) as storage, ThreadPoolExecutor(threads) as pool:
-        writers = [storage.create_writer(f"operator-{number}", key_groups=range(128)) for number in range(count)]
+        writers = [storage.writer(f"operator-{number}", key_groups=range(128)) for number in range(count)]
         for number, writer in enumerate(writers):
             append(writer, [b"%d" % number, b"small"])
         bucket.proxy.forget()
@@ -222,7 +222,7 @@ def test_two_hundred_small_writers_share_one_put(bucket: S3Place, tmp_path: Path
 
 
 def test_persisting_again_what_is_durable_asks_for_nothing(bucket: S3Place) -> None:
-    with open_log(bucket) as storage, storage.create_writer("operator", key_groups=range(128)) as writer:
+    with open_log(bucket) as storage, storage.writer("operator", key_groups=range(128)) as writer:
         append(writer, SMALL)
         first = writer.persist(writer.initial_sequence_number, checkpoint_id=1).result(timeout=BOUND)
         bucket.proxy.forget()
@@ -233,7 +233,7 @@ def test_persisting_again_what_is_durable_asks_for_nothing(bucket: S3Place) -> N
 
 def test_opening_and_closing_costs_no_listing(bucket: S3Place) -> None:
     with open_log(bucket) as storage:
-        storage.create_writer("operator", key_groups=range(128)).close()
+        storage.writer("operator", key_groups=range(128)).close()
     assert bucket.proxy.counts()[LIST] == 0
 
 
@@ -257,7 +257,7 @@ def test_forty_megabytes_in_one_change_set_are_read_back(bucket: S3Place, tmp_pa
 def test_what_no_writer_needs_any_more_is_removed(bucket: S3Place) -> None:
     bucket.proxy.script(Refuse(503), on=DELETE)
     with open_log(bucket) as storage:
-        writer = storage.create_writer("operator", key_groups=range(128))
+        writer = storage.writer("operator", key_groups=range(128))
         append(writer, SMALL)
         writer.persist(writer.initial_sequence_number, checkpoint_id=1).result(timeout=BOUND)
         assert len(bucket.names()) == 1

@@ -22,7 +22,7 @@ from logs import ATTEMPTS, expected, open_log, read_log, refused, write_and_read
 from places import KEY_ID, REGION, SECRET, SECRETS, TOKEN, S3Place, checked_credentials, s3_options
 from servers import refusing_port, server_tls
 
-from fastchangelog.errors import FastChangelogError, InvalidArgument, PermissionDeniedError, RetryableError
+from fastchangelog.errors import FastChangelogError, InvalidArgumentError, PermissionDeniedError, RetryableError
 from fastchangelog.options import gather_storage_options
 
 VALUES = [b"one", b"two"]
@@ -224,7 +224,7 @@ def test_keys_that_are_given_win_over_profiles(bucket: S3Place, monkeypatch: Env
 @pytest.mark.usefixtures("profiles")
 def test_a_profile_that_does_not_exist_is_named(bucket: S3Place) -> None:
     options = {**without_region(bucket), "aws_profile": "no-such-team"}
-    error = refused(bucket, (InvalidArgument, PermissionDeniedError), storage_options=options)
+    error = refused(bucket, (InvalidArgumentError, PermissionDeniedError), storage_options=options)
     assert "no-such-team" in str(error)
     assert "secret-of-the-default-profile" not in str(error)
 
@@ -234,7 +234,8 @@ def test_a_profile_that_needs_more_than_keys_is_named(
 ) -> None:
     (tmp_path / "config").write_text("[profile team]\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = default\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    error = refused(bucket, InvalidArgument, storage_options={**without_credentials(bucket), "aws_profile": "team"})
+    given = {**without_credentials(bucket), "aws_profile": "team"}
+    error = refused(bucket, InvalidArgumentError, storage_options=given)
     assert "`team`" in str(error)
     assert "role_arn" in str(error)
 
@@ -310,7 +311,7 @@ def test_a_credential_provider_without_rights_is_not_asked_for_each_attempt(buck
 )
 def test_what_a_credential_provider_returns_is_checked(bucket: S3Place, answer: Any, word: str) -> None:
     options = {**without_credentials(bucket), "credential_provider": lambda: answer}
-    error = refused(bucket, InvalidArgument, storage_options=options)
+    error = refused(bucket, InvalidArgumentError, storage_options=options)
     assert word in str(error)
     assert not [hidden for hidden in SECRETS if hidden in str(error)]
 
@@ -324,7 +325,7 @@ def test_a_credential_provider_wins_over_keys(bucket: S3Place) -> None:
 
 def test_a_credential_provider_is_a_function(bucket: S3Place) -> None:
     options = {**without_credentials(bucket), "credential_provider": "boto3"}
-    assert "credential_provider" in str(refused(bucket, InvalidArgument, storage_options=options))
+    assert "credential_provider" in str(refused(bucket, InvalidArgumentError, storage_options=options))
 
 
 def test_credentials_of_several_places_are_not_mixed() -> None:
@@ -471,7 +472,7 @@ def test_handles_hold_no_credential(bucket: S3Place) -> None:
 
 
 def test_a_password_in_the_uri_is_refused_and_not_repeated() -> None:
-    error = refused(None, InvalidArgument, uri=f"s3://{KEY_ID}:sesame-open@bucket/log")
+    error = refused(None, InvalidArgumentError, uri=f"s3://{KEY_ID}:sesame-open@bucket/log")
     assert "storage_options" in str(error)
     assert "sesame-open" not in everything_about(error)
 

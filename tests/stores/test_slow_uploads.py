@@ -62,7 +62,7 @@ def test_one_hanging_request_among_many_delays_nobody(bucket: S3Place) -> None:
 
 @pytest.mark.parametrize("fault", [Refuse(503), ResetBefore(), ResetAfter()], ids=["503", "request", "answer"])
 def test_a_second_attempt_that_fails_changes_nothing(bucket: S3Place, fault: Fault) -> None:
-    with open_log(bucket, options=PATIENT) as storage, storage.create_writer("w", key_groups=range(128)) as writer:
+    with open_log(bucket, options=PATIENT) as storage, storage.writer("w", key_groups=range(128)) as writer:
         _trained(storage)
         held = Hold()
         bucket.proxy.script(held, fault, on=PUT)
@@ -111,7 +111,7 @@ def test_a_close_with_two_attempts_under_way_ends_and_a_sweep_finds_what_arrives
     with open_log(bucket, options=PATIENT) as storage:
         handles = _trained(storage)
         bucket.proxy.script(held, also_held, on=PUT)
-        writer = storage.create_writer("w", key_groups=range(128))
+        writer = storage.writer("w", key_groups=range(128))
         append(writer, VALUES)
         persist = writer.persist(writer.initial_sequence_number, checkpoint_id=1)
         assert also_held.arrived.wait(BOUND)
@@ -195,7 +195,7 @@ def test_a_large_object_whose_writer_closes_leaves_no_parts(bucket: S3Place) -> 
     held = Hold()
     bucket.proxy.script(held, on=MULTIPART, where=_part(3))
     with open_log(bucket, options=WHOLE) as storage:
-        writer = storage.create_writer("w", key_groups=range(128))
+        writer = storage.writer("w", key_groups=range(128))
         append(writer, _large())
         persist = writer.persist(writer.initial_sequence_number, checkpoint_id=1)
         assert held.arrived.wait(BOUND)

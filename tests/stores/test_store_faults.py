@@ -105,7 +105,7 @@ def test_a_lost_answer_to_the_only_attempt_leaves_nothing_either(bucket: S3Place
 
 
 def test_a_writer_goes_on_after_a_failed_persist(bucket: S3Place) -> None:
-    with open_log(bucket) as storage, storage.create_writer("operator", key_groups=range(128)) as writer:
+    with open_log(bucket) as storage, storage.writer("operator", key_groups=range(128)) as writer:
         append(writer, VALUES[:10])
         bucket.proxy.always(SLOW_DOWN, on=PUT)
         failed = writer.persist(writer.initial_sequence_number, checkpoint_id=1)

@@ -8,7 +8,7 @@ uploaded as they fill, and a checkpoint waits for the rest of its range only.
 
 >>> import fastchangelog as fc
 >>> with fc.ChangelogStorage("memory://log") as storage:
-...     writer = storage.create_writer("operator-1", key_groups=range(0, 128))
+...     writer = storage.writer("operator-1", key_groups=range(0, 128))
 ...     writer.append(7, b"seven")
 ...     writer.append_batch([7, 9], [b"again", b"nine"])
 ...     handle = writer.persist(0, checkpoint_id=1).result()

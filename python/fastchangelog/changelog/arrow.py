@@ -6,11 +6,14 @@ Owns: the conversion and its errors. Does not own: which key groups a writer tak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from fastchangelog.types import ArrowArrayLike, BinaryArrayLike
 
 __all__ = ["bounds_of", "groups_of", "values_of"]
 
@@ -18,11 +21,11 @@ __all__ = ["bounds_of", "groups_of", "values_of"]
 def bounds_of(key_groups: range) -> tuple[int, int]:
     """First key group, and one past the last."""
     if not isinstance(key_groups, range) or key_groups.step != 1:
-        raise InvalidArgument(f"key groups are a range with step 1, such as range(0, 128), not {key_groups!r}")
+        raise InvalidArgumentError(f"key groups are a range with step 1, such as range(0, 128), not {key_groups!r}")
     return key_groups.start, max(key_groups.start, key_groups.stop)
 
 
-def groups_of(groups: Any) -> pa.Array:
+def groups_of(groups: ArrowArrayLike) -> pa.Array:
     """Key groups as an array of uint16."""
     array = pa.array(groups) if not isinstance(groups, pa.Array | pa.ChunkedArray) else groups
     if isinstance(array, pa.ChunkedArray):
@@ -32,32 +35,33 @@ def groups_of(groups: Any) -> pa.Array:
     try:
         return array.cast(pa.uint16())
     except pa.ArrowException as error:
-        raise InvalidArgument(f"key groups are integers from 0 to 32767: {error}") from None
+        raise InvalidArgumentError(f"key groups are integers from 0 to 32767: {error}") from None
 
 
-def values_of(values: Any) -> Sequence[pa.Array]:
+def values_of(values: BinaryArrayLike) -> Sequence[pa.Array]:
     """Byte strings as arrays of a binary type."""
     if isinstance(values, tuple) and len(values) == 2:
         return [_from_offsets(*values)]
     if isinstance(values, pa.ChunkedArray):
         return [part for chunk in values.chunks for part in values_of(chunk)]
+    array: Any = values
     if not isinstance(values, pa.Array):
         try:
-            values = pa.array(values) if hasattr(values, "__arrow_c_array__") else pa.array(values, pa.binary())
+            array = pa.array(values) if hasattr(values, "__arrow_c_array__") else pa.array(values, pa.binary())
         except (pa.ArrowException, TypeError) as error:
-            raise InvalidArgument(f"values are byte strings: {error}") from None
-        if isinstance(values, pa.ChunkedArray):
-            return values_of(values)
+            raise InvalidArgumentError(f"values are byte strings: {error}") from None
+        if isinstance(array, pa.ChunkedArray):
+            return values_of(array)
     if not (
-        pa.types.is_binary(values.type)
-        or pa.types.is_large_binary(values.type)
-        or pa.types.is_fixed_size_binary(values.type)
+        pa.types.is_binary(array.type)
+        or pa.types.is_large_binary(array.type)
+        or pa.types.is_fixed_size_binary(array.type)
     ):
         try:
-            values = values.cast(pa.large_binary())
+            array = array.cast(pa.large_binary())
         except pa.ArrowException as error:
-            raise InvalidArgument(f"values of type {values.type} are not bytes: {error}") from None
-    return [values]
+            raise InvalidArgumentError(f"values of type {array.type} are not bytes: {error}") from None
+    return [array]
 
 
 def _from_offsets(offsets: Any, buffer: Any) -> pa.Array:
@@ -66,14 +70,14 @@ def _from_offsets(offsets: Any, buffer: Any) -> pa.Array:
         try:
             ends = ends.cast(pa.int64())
         except pa.ArrowException as error:
-            raise InvalidArgument(f"offsets are integers: {error}") from None
+            raise InvalidArgumentError(f"offsets are integers: {error}") from None
     if len(ends) == 0 or ends.null_count:
-        raise InvalidArgument("offsets are one more than the values, without nulls; give [0] for none")
+        raise InvalidArgumentError("offsets are one more than the values, without nulls; give [0] for none")
     kind = pa.binary() if ends.type == pa.int32() else pa.large_binary()
     buffers = [None, ends.buffers()[1], pa.py_buffer(buffer)]
     try:
         array = pa.Array.from_buffers(kind, len(ends) - 1, buffers, 0, ends.offset)
         array.validate(full=True)
     except pa.ArrowException as error:
-        raise InvalidArgument(f"offsets do not fit the buffer: {error}") from None
+        raise InvalidArgumentError(f"offsets do not fit the buffer: {error}") from None
     return array

@@ -6,9 +6,12 @@ Owns: Python's view of a handle. Does not own: its bytes (the core).
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fastchangelog import _internal
+
+if TYPE_CHECKING:
+    from fastchangelog.types import JsonDict
 
 __all__ = ["ChangelogHandle"]
 
@@ -17,7 +20,20 @@ class ChangelogHandle:
     """A durable range ``[from_sequence_number, to_sequence_number)`` of one writer's changes.
 
     It is immutable, can be compared, hashed and pickled, and has a stable binary form. It names objects relative to its
-    storage and holds no credentials.
+    storage and holds no credentials. ``len(…)`` is its number of changes.
+
+    Example:
+        >>> import fastchangelog as fc
+        >>> with fc.ChangelogStorage("memory://docs/handle") as storage:
+        ...     writer = storage.writer("operator-1", key_groups=range(0, 128))
+        ...     writer.append(7, b"seven")
+        ...     handle = writer.persist(0, checkpoint_id=1).result()
+        >>> handle.from_sequence_number, handle.to_sequence_number, len(handle)
+        (0, 1, 1)
+        >>> fc.ChangelogHandle.from_bytes(handle.to_bytes()) == handle
+        True
+        >>> handle.to_dict()["checkpoint_id"]
+        1
     """
 
     __slots__ = ("_native",)
@@ -27,21 +43,61 @@ class ChangelogHandle:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ChangelogHandle:
-        """The handle of `to_bytes`. Raises `CorruptDataError` if the bytes are not what was written, and
-        `InvalidArgument` if a newer release wrote them."""
+        """The handle of `to_bytes`.
+
+        Args:
+            data: The bytes.
+
+        Returns:
+            A handle that is equal to the one that was written.
+
+        Raises:
+            CorruptDataError: The bytes are not what was written.
+            InvalidArgumentError: A newer release wrote them.
+
+        Example: see the class.
+        """
         return cls(_internal.ChangelogHandle.from_bytes(bytes(data)))
 
     def to_bytes(self) -> bytes:
-        """A compact, versioned form with a checksum."""
+        """A compact, versioned form with a checksum.
+
+        Returns:
+            The bytes, the same for equal handles.
+
+        Example: see the class.
+        """
         return self._native.to_bytes()
 
-    def to_dict(self) -> dict[str, Any]:
-        """A readable form: plain numbers, texts, lists and dicts."""
-        shown: dict[str, Any] = json.loads(self._native.to_json())
+    def to_dict(self) -> JsonDict:
+        """A readable form: plain numbers, texts, lists and dicts.
+
+        Returns:
+            A new dict.
+
+        Example: see the class.
+        """
+        shown: JsonDict = json.loads(self._native.to_json())
         return shown
 
     def moved_to(self, uri: str) -> ChangelogHandle:
-        """The same handle for a storage whose objects were copied to ``uri``."""
+        """The same handle for a storage whose objects were copied.
+
+        Args:
+            uri: The folder of the copies.
+
+        Returns:
+            A new handle.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.ChangelogStorage("memory://docs/moved") as storage:
+            ...     with storage.writer("operator-1", key_groups=range(0, 128)) as writer:
+            ...         writer.append(7, b"seven")
+            ...         handle = writer.persist(0, checkpoint_id=1).result()
+            >>> handle.moved_to("s3://bucket/copy").storage
+            's3://bucket/copy'
+        """
         return ChangelogHandle(self._native.moved_to(uri))
 
     @property
@@ -97,7 +153,7 @@ class ChangelogHandle:
     def __hash__(self) -> int:
         return hash(self._native)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return ChangelogHandle.from_bytes, (self.to_bytes(),)
 
     def __repr__(self) -> str:

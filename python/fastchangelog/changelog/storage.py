@@ -6,10 +6,8 @@ core).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,9 +16,8 @@ from fastchangelog.changelog.arrow import bounds_of
 from fastchangelog.changelog.handle import ChangelogHandle
 from fastchangelog.changelog.reader import ChangelogReader
 from fastchangelog.changelog.writer import ChangelogWriter
+from fastchangelog.metric_sources import MetricSource
 from fastchangelog.options import (
-    OptionValue,
-    StorageOption,
     gather_storage_options,
     option_texts,
     parse_duration,
@@ -31,11 +28,16 @@ from fastchangelog.options import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from fastchangelog.types import Duration, Options, PathLike, StorageOptions
+
 __all__ = ["ChangelogStorage", "Swept"]
 
 
 class Swept(NamedTuple):
-    """Result of `ChangelogStorage.sweep`."""
+    """Result of `ChangelogStorage.sweep`.
+
+    Example: see `ChangelogStorage.sweep`.
+    """
 
     deleted: list[str]
     """Names of the unneeded objects; they were deleted unless it was a dry run."""
@@ -48,68 +50,131 @@ class Swept(NamedTuple):
 class ChangelogStorage:
     """A folder in an object store for the logs of any number of writers, which share uploads.
 
-    ``uri``: ``file:///path``, a plain path, ``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfss://`` or ``memory://``.
-    ``options``: see the reference of options; the defaults that differ from keyed state are ``persist_delay`` 10 ms,
-    ``persist_size_threshold`` 10 MiB, ``max_in_flight`` 100 MiB and ``upload_threads`` 5, as in Flink.
-    ``storage_options``: as `object_store` names them, such as ``aws_region``, and two more: ``aws_profile``, and
-    ``credential_provider``, a function without arguments that returns credentials, such as ``{"access_key_id": …,
-    "secret_access_key": …, "token": …, "expires_at": …}`` (a datetime with a time zone, or None). It is called on
-    another thread, and again before ``expires_at``; what it raises is the cause of the error that a request ends with.
-    ``cache_dir``: a local folder for copies of a remote store's objects, of what is uploaded (unless the option
-    ``local_recovery`` is off) and of what is read, so that a restore on the same machine downloads nothing. A full or
-    broken disk never fails an upload. Copies that only older checkpoints used go at `ChangelogWriter.confirm`.
+    Args:
+        uri: ``file:///path``, a plain path, ``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfss://`` or ``memory://``.
+        options: See the reference of options. The defaults that differ from keyed state are ``persist_delay`` 10 ms,
+            ``persist_size_threshold`` 10 MiB, ``max_in_flight`` 100 MiB and ``upload_threads`` 5, as in Flink.
+        storage_options: As `object_store` names them, such as ``aws_region``, and two more: ``aws_profile``, and
+            ``credential_provider``, a function without arguments that returns credentials, such as ``{"access_key_id":
+            …, "secret_access_key": …, "token": …, "expires_at": …}`` (a datetime with a time zone, or None). It is
+            called on another thread, and again before ``expires_at``; what it raises is the cause of the error that a
+            request ends with.
+        cache_dir: A local folder for copies of a remote store's objects, of what is uploaded (unless the option
+            ``local_recovery`` is off) and of what is read, so that a restore on the same machine downloads nothing. A
+            full or broken disk never fails an upload. Copies that only older checkpoints used go at
+            `ChangelogWriter.confirm`.
 
-    Raises `InvalidArgument` for an unknown option (with the nearest known one) or an address that is none.
+    Raises:
+        InvalidArgumentError: An option is unknown (the message has the nearest known one), or the address is none.
+
+    Example:
+        >>> import fastchangelog as fc
+        >>> with fc.ChangelogStorage("memory://docs/storage", options={"compression": "none"}) as storage:
+        ...     with storage.writer("operator-1", key_groups=range(0, 128)) as writer:
+        ...         writer.append(7, b"seven")
+        ...         handle = writer.persist(0, checkpoint_id=1).result()
+        ...     with storage.reader() as reader:
+        ...         [change.value for change in reader.read(handle)]
+        [b'seven']
     """
 
     def __init__(
         self,
         uri: str,
         *,
-        options: Mapping[str, OptionValue] | None = None,
-        storage_options: Mapping[str, StorageOption] | None = None,
-        cache_dir: str | Path | None = None,
+        options: Options | None = None,
+        storage_options: StorageOptions | None = None,
+        cache_dir: PathLike | None = None,
     ) -> None:
         provider, given = split_provider(storage_options)
         store = gather_storage_options(uri, given)
         folder = None if cache_dir is None else str(cache_dir)
         asked = None if provider is None else partial(request_credentials, provider)
         self._native = _internal.ChangelogStorage(uri, option_texts(options), store, folder, asked)
+        self._metrics: MetricSource | None = MetricSource(self._native.metrics)
 
     @property
     def uri(self) -> str:
         """The folder, without credentials; handles name it so."""
         return self._native.uri
 
-    def create_writer(self, name: str, key_groups: range) -> ChangelogWriter:
-        """A new writer for ``key_groups``, a range within 0 … 32,767. Its sequence numbers start at 0.
+    def writer(self, name: str, key_groups: range) -> ChangelogWriter:
+        """A new writer, whose sequence numbers start at 0.
 
-        Raises `InvalidArgument` if a writer of this name is open in this storage.
+        Args:
+            name: Its name; one writer of a name may be open.
+            key_groups: Its key groups, a range within 0 … 32,767.
+
+        Returns:
+            The writer.
+
+        Raises:
+            InvalidArgumentError: A writer of this name is open in this storage, or the range is none.
+            ClosedError: The storage is closed.
+
+        Example: see the class.
         """
         return ChangelogWriter(self._native, name, *bounds_of(key_groups))
 
-    def reader(self, cache_dir: str | Path | None = None) -> ChangelogReader:
-        """A reader. With ``cache_dir`` (by default the storage's), objects of a remote store are downloaded once
-        for all readers and kept in that folder (up to the option ``cache_size``); without, only the requested bytes are
-        fetched."""
+    def reader(self, cache_dir: PathLike | None = None) -> ChangelogReader:
+        """A reader of handles.
+
+        Args:
+            cache_dir: A folder where objects of a remote store, downloaded once for all readers, are kept (up to the
+                option ``cache_size``); by default the storage's. Without one, only the requested bytes are fetched.
+
+        Returns:
+            The reader.
+
+        Raises:
+            ClosedError: The storage is closed.
+
+        Example: see the class.
+        """
         return ChangelogReader(_internal.ChangelogReader(self._native, None if cache_dir is None else str(cache_dir)))
 
     def metrics(self) -> dict[str, int]:
-        """Every counter of this storage by name; the reference of metrics says what each counts."""
+        """The part of `fastchangelog.metrics` that this storage counted.
+
+        Returns:
+            Counters by name; the reference of metrics says what each counts.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.ChangelogStorage("memory://docs/storage/metrics") as storage:
+            ...     storage.metrics()["store_requests"] >= 0
+            True
+        """
         return self._native.metrics()
 
-    def sweep(self, needed: Iterable[ChangelogHandle], *, grace: str | timedelta = "1h", dry_run: bool = True) -> Swept:
-        """Finds log objects that none of ``needed`` names, no open writer of this storage counts, and that are older
-        than ``grace``: what a crash left behind. Deletes them with ``dry_run=False``.
+    def sweep(self, needed: Iterable[ChangelogHandle], *, grace: Duration = "1h", dry_run: bool = True) -> Swept:
+        """Finds log objects that no handle names, that no open writer of this storage counts, and that are old enough:
+        what a crash left behind. Ages are by the store's clock; a dry run, which writes nothing, takes this machine's.
 
-        Give the handles of *all* writers under this folder, of other processes too, and a grace period longer than any
-        checkpoint takes. Ages are by the store's clock; a dry run, which writes nothing, takes this machine's.
+        Args:
+            needed: The handles of *all* writers under this folder, of other processes too.
+            grace: Age below which objects are kept; longer than any checkpoint takes.
+            dry_run: False to delete what is found.
+
+        Returns:
+            What was found, and how many objects are kept.
+
+        Raises:
+            InvalidArgumentError: A handle is of another folder.
+            StoreError: The store failed.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.ChangelogStorage("memory://docs/storage/sweep") as storage:
+            ...     storage.sweep([], grace="2h")
+            Swept(deleted=[], deleted_bytes=0, kept=0)
         """
         handles = [handle._native for handle in needed]
         return Swept(*self._native.sweep(handles, parse_duration("grace", grace).total_seconds(), dry_run))
 
     def close(self) -> None:
         """Ends all writers: what was not persisted is lost, pending futures end with `ClosedError`."""
+        self._metrics = None
         self._native.close()
 
     def __enter__(self) -> Self:

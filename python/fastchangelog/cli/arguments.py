@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fastchangelog.cli.output import status_line
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from fastchangelog import _internal
@@ -51,7 +51,7 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
     """
     for text in given:
         if not text.partition("=")[0].strip() or "=" not in text:
-            raise InvalidArgument(f"{option} takes NAME=VALUE")
+            raise InvalidArgumentError(f"{option} takes NAME=VALUE")
     return {name.strip(): value for name, _, value in (text.partition("=") for text in given)}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastchangelog.cli.output import COULD_NOT_RUN
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 
 __all__ = ["add_parser", "run"]
 
@@ -43,11 +43,11 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
     if args.input is not None and not args.key:
-        raise InvalidArgument("--input needs at least one --key COLUMN")
+        raise InvalidArgumentError("--input needs at least one --key COLUMN")
     if args.input is None and (args.key or args.agg):
-        raise InvalidArgument("--key and --agg go with --input DIR")
+        raise InvalidArgumentError("--key and --agg go with --input DIR")
     if args.batches < 2 or args.rows < 1 or args.auctions < 1:
-        raise InvalidArgument("--batches must be 2 or more, --rows and --auctions 1 or more")
+        raise InvalidArgumentError("--batches must be 2 or more, --rows and --auctions 1 or more")
     from fastchangelog.cli import doctor
 
     broken = [f for f in doctor.packages_and_java() if not f.ok]

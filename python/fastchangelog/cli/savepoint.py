@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
         "savepoint",
         help="put the state of a query's batch aside in a folder of its own",
         description="Reads the handles of one batch in a query's checkpoint and writes its state as a savepoint. The "
-        "query may run meanwhile. A new query starts from it with options={'start_from': URI}.",
+        "query may run meanwhile. A new query starts from it with start_from=URI.",
     )
     parser.add_argument("checkpoint", help="the query's checkpointLocation")
     parser.add_argument("--state", required=True, metavar="ROOT", help="the state= of grouped()")

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from fastchangelog.cli.arguments import add_conf, add_store, pairs
 from fastchangelog.cli.output import FOUND, OK, print_json, status_line, table
 from fastchangelog.cli.spark_session import on_demand
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from fastchangelog.gc.plan import Entry
@@ -199,7 +199,7 @@ def sweep(request: SweepRequest) -> SweepResult:
     try:
         from fastchangelog.spark.checkpoints import SparkCheckpoints
     except ImportError as error:
-        raise InvalidArgument(f"a sweep reads checkpoints with Spark: {error}") from None
+        raise InvalidArgumentError(f"a sweep reads checkpoints with Spark: {error}") from None
     with on_demand(conf, "sweep", request.status) as session:
         collector = Collector(
             root,
@@ -219,7 +219,7 @@ def _check_root(root: str) -> None:
     url = urlsplit(root)
     path = Path(unquote(url.path) if url.scheme else root)
     if url.scheme in ("", "file") and not path.is_dir():
-        raise InvalidArgument(f"{os.fspath(path)} is not a folder; give the state= of grouped()")
+        raise InvalidArgumentError(f"{os.fspath(path)} is not a folder; give the state= of grouped()")
 
 
 def _sum(entries: tuple[Entry, ...]) -> dict[str, int]:

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from typing import Any
 
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 
 #: Functions that Spark, fastchangelog and the independent computation agree on, whatever the order of rows.
 FUNCTIONS = ("count", "sum", "min", "max", "avg")
@@ -38,16 +38,18 @@ def parse_agg(text: str) -> Agg:
     'rows'
     >>> parse_agg("median(price)")
     Traceback (most recent call last):
-    fastchangelog.errors.InvalidArgument: --agg median(price): the demo knows count, sum, min, max and avg
+    fastchangelog.errors.InvalidArgumentError: --agg median(price): the demo knows count, sum, min, max and avg
     """
     found = _AGG.fullmatch(text)
     if found is None:
-        raise InvalidArgument(f"--agg {text}: write it as function(column), for example 'sum(price)' or 'count(*)'")
+        raise InvalidArgumentError(
+            f"--agg {text}: write it as function(column), for example 'sum(price)' or 'count(*)'"
+        )
     fn, col = found["fn"].lower(), found["col"]
     if fn not in FUNCTIONS:
-        raise InvalidArgument(f"--agg {text}: the demo knows {', '.join(FUNCTIONS[:-1])} and {FUNCTIONS[-1]}")
+        raise InvalidArgumentError(f"--agg {text}: the demo knows {', '.join(FUNCTIONS[:-1])} and {FUNCTIONS[-1]}")
     if not col or (col == "*" and fn != "count"):
-        raise InvalidArgument(f"--agg {text}: name a column; only count takes *")
+        raise InvalidArgumentError(f"--agg {text}: name a column; only count takes *")
     return Agg(fn, col)
 
 

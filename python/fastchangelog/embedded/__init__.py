@@ -11,8 +11,8 @@ Changes that no checkpoint holds are lost when the program ends. Everything on t
 >>> with fc.open_state("memory://docs/state", name="profiles") as st:
 ...     visits = st.value_state("visits", key="string", value="long")
 ...     visits["ann"] = 1
-...     visits.put(["bob", "cid"], [2, 3])
-...     visits["ann"], "bob" in visits, visits.get(["cid", "dan"]).to_pylist()
+...     visits.put_many(["bob", "cid"], [2, 3])
+...     visits["ann"], "bob" in visits, visits.get_many(["cid", "dan"]).to_pylist()
 (1, True, [3, None])
 >>> with fc.open_state("memory://docs/state", name="profiles") as st:
 ...     visits = st.value_state("visits", key="string", value="long")

@@ -1,19 +1,25 @@
 """The common part of the keyed collections of an embedded state.
 
-Owns: names, types, keys, scans. Does not own: what a collection holds for each key (its own module), the order of keys
-(the core).
+Owns: names, types, keys, scans, the views of keys, values and items.
+Does not own: what a collection holds for each key (its own module), the order of keys (the core).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from abc import abstractmethod
+from collections.abc import ItemsView as ItemsViewBase
+from collections.abc import Iterator, Mapping, ValuesView
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from fastchangelog.embedded.arrow import Keys, batch_size_of
 
-__all__ = ["ByKey", "Keyed"]
+if TYPE_CHECKING:
+    from fastchangelog.types import KeyLike, PythonValue
+
+__all__ = ["ByKey", "ItemsOfScan", "Keyed", "ValuesOfScan"]
 
 
 class Keyed:
@@ -28,6 +34,67 @@ class Keyed:
         """The Arrow type of keys."""
         self.value_type: pa.DataType = schema.field("value").type
         """The Arrow type of values: of entries of maps, of elements of lists, of rows to add up."""
+
+    @abstractmethod
+    def _pairs(self) -> Iterator[tuple[PythonValue, PythonValue]]:
+        """Keys with what they have, in the order of keys."""
+
+    def keys(self) -> Any:
+        """All keys, in the order of keys.
+
+        Returns:
+            An iterator that scans.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/keys") as st:
+            ...     clicks = st.list_state("clicks", key="string", value="string")
+            ...     clicks.extend_many(["bob", "ann"], [["/"], ["/", "/pay"]])
+            ...     list(clicks.keys()), list(clicks.values())
+            (['ann', 'bob'], [['/', '/pay'], ['/']])
+        """
+        return iter(self)
+
+    def values(self) -> Any:
+        """What each key has, in the order of keys; see `keys`.
+
+        Returns:
+            An iterator that scans.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/keyed/values") as st:
+            ...     clicks = st.list_state("clicks", key="string", value="string")
+            ...     clicks["ann"] = ["/"]
+            ...     list(clicks.values())
+            [['/']]
+        """
+        return (value for _, value in self._pairs())
+
+    def items(self) -> Any:
+        """All keys with what they have, in the order of keys; see `keys`.
+
+        Returns:
+            An iterator of pairs that scans.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/keyed/items") as st:
+            ...     clicks = st.list_state("clicks", key="string", value="string")
+            ...     clicks["ann"] = ["/"]
+            ...     list(clicks.items())
+            [('ann', ['/'])]
+        """
+        return self._pairs()
+
+    def __iter__(self) -> Iterator[PythonValue]:
+        return (key for key, _ in self._pairs())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return next(iter(self), self) is not self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, key={self.key_type}, value={self.value_type})"
@@ -50,30 +117,69 @@ class ByKey(Keyed, Generic[N]):
         self._native = native
 
     def scan(
-        self, *, start: Any = None, end: Any = None, prefix: Any = None, batch_size: int = 65_536
+        self,
+        *,
+        start: KeyLike | None = None,
+        end: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        batch_size: int = 65_536,
     ) -> Iterator[pa.RecordBatch]:
-        """Keys, and the value, list or result of each, as record batches of the columns ``key`` and ``value``, in the
-        order of keys: from ``start`` on, before ``end``, beginning with ``prefix``; at most ``batch_size`` rows each.
+        """Keys, and the value, list or result of each, as record batches in the order of keys.
 
         Strings and binaries begin with their first characters or bytes. Keys with names begin with their first fields:
         a dict or a tuple of them, for ``start`` and ``end`` too. Changes during a scan are fine: what is changed may be
         seen as it was or as it is, all else comes exactly once.
 
-        >>> import fastchangelog as fc
-        >>> with fc.open_state("memory://docs/scan") as st:
-        ...     stock = st.value_state("stock", key="shop string, item int", value="long")
-        ...     stock.put([("a", 1), ("a", 2), ("b", 1)], [10, 20, 30])
-        ...     [batch["value"].to_pylist() for batch in stock.scan(prefix={"shop": "a"})]
-        [[10, 20]]
+        Args:
+            start: First key; None begins with the first of all.
+            end: One past the last key; None ends with the last of all.
+            prefix: What all keys begin with.
+            batch_size: Most rows of a batch.
+
+        Returns:
+            An iterator of record batches with the columns ``key`` and ``value``.
+
+        Raises:
+            InvalidArgumentError: A bound does not fit the type of keys, or the batch size is below 1.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/scan") as st:
+            ...     stock = st.value_state("stock", key="shop string, item int", value="long")
+            ...     stock.put_many([("a", 1), ("a", 2), ("b", 1)], [10, 20, 30])
+            ...     [batch["value"].to_pylist() for batch in stock.scan(prefix={"shop": "a"})]
+            [[10, 20]]
         """
         first, last, beginning = map(self._keys.leading, (start, end, prefix))
         return self._native.scan(first, last, beginning, batch_size_of(batch_size))
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        """All keys with what they have, in the order of keys."""
+    def _pairs(self) -> Iterator[tuple[PythonValue, PythonValue]]:
         for batch in self.scan():
             yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist())
 
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.scan():
-            yield from batch["key"].to_pylist()
+    def __iter__(self) -> Iterator[PythonValue]:
+        return chain.from_iterable(batch["key"].to_pylist() for batch in self.scan())
+
+    def __len__(self) -> int:
+        return sum(batch.num_rows for batch in self.scan())
+
+    def __bool__(self) -> bool:
+        return any(batch.num_rows for batch in self.scan(batch_size=1))
+
+
+class ItemsOfScan(ItemsViewBase["KeyLike", "PythonValue"]):
+    """The items of a mapping that is scanned."""
+
+    _mapping: Mapping[Any, Any]
+
+    def __iter__(self) -> Iterator[tuple[PythonValue, PythonValue]]:
+        return self._mapping._pairs()  # type: ignore[attr-defined, no-any-return]
+
+
+class ValuesOfScan(ValuesView["PythonValue"]):
+    """The values of a mapping that is scanned."""
+
+    _mapping: Mapping[Any, Any]
+
+    def __iter__(self) -> Iterator[PythonValue]:
+        return (value for _, value in self._mapping._pairs())  # type: ignore[attr-defined]

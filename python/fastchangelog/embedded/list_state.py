@@ -7,14 +7,17 @@ Does not own: how elements are stored (the core), opening a state (`embedded.sta
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import array_of
+from fastchangelog.embedded.arrow import many_of, one_of
 from fastchangelog.embedded.keyed import ByKey
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from fastchangelog.types import ArrowArrayLike, KeyLike, PythonValue, ValueLike
 
 __all__ = ["ListState", "ListView"]
 
@@ -23,119 +26,297 @@ class ListState(ByKey[_internal.ListState]):
     """A list for each key; made by `State.list_state`.
 
     An append neither reads nor writes the list again, however long it is. A list without elements is no list: a key has
-    one from the first append on, until it is cleared. No element is null.
+    one from the first append on, until it is cleared. No element is null. ``lists[key]`` is a view of one list, also of
+    a key without one; the methods that end in ``_many`` take many keys at once, in Arrow. A batch is applied as a whole
+    or not at all.
 
-    >>> import fastchangelog as fc
-    >>> st = fc.open_state("memory://docs/lists")
-    >>> clicks = st.list_state("clicks", key="string", value="string")
-    >>> clicks["ann"].append("/home")
-    >>> clicks["ann"].extend(["/cart", "/pay"])
-    >>> list(clicks["ann"]), len(clicks["ann"]), clicks["ann"][-1]
-    (['/home', '/cart', '/pay'], 3, '/pay')
-    >>> clicks.append(["ann", "bob", "bob"], ["/bye", "/home", "/cart"])
-    >>> clicks.extend(["bob", "cid"], [["/pay"], ["/home", "/help"]])
-    >>> clicks.get(["bob", "cid", "dan"]).to_pylist()
-    [['/home', '/cart', '/pay'], ['/home', '/help'], None]
-    >>> clicks.lengths(["ann", "dan"]).to_pylist()
-    [4, 0]
-    >>> st.close()
+    Example:
+        >>> import fastchangelog as fc
+        >>> st = fc.open_state("memory://docs/lists")
+        >>> clicks = st.list_state("clicks", key="string", value="string")
+        >>> clicks["ann"].append("/home")
+        >>> clicks["ann"].extend(["/cart", "/pay"])
+        >>> list(clicks["ann"]), len(clicks["ann"]), clicks["ann"][-1]
+        (['/home', '/cart', '/pay'], 3, '/pay')
+        >>> clicks.append_many(["ann", "bob", "bob"], ["/bye", "/home", "/cart"])
+        >>> clicks.extend_many(["bob", "cid"], [["/pay"], ["/home", "/help"]])
+        >>> clicks.get_many(["bob", "cid", "dan"]).to_pylist()
+        [['/home', '/cart', '/pay'], ['/home', '/help'], None]
+        >>> clicks.length_many(["ann", "dan"]).to_pylist()
+        [4, 0]
+        >>> st.close()
     """
 
-    def get(self, keys: Any, default: Any = None) -> Any:
-        """The list of one key, ``default`` if there is none; or those of many keys, as an Arrow array of lists with a
-        null where there is none."""
-        found = self._native.get(self._keys.of(keys))
-        if self._keys.is_one(keys):
-            return found[0].as_py() if found.null_count == 0 else default
-        return found
+    def get(self, key: KeyLike, default: PythonValue = None) -> PythonValue:
+        """The list of one key.
 
-    def append(self, keys: Any, values: Any) -> None:
-        """Adds an element to the list of one key; or one to that of each of many keys, which may come more than once.
+        Args:
+            key: The key.
+            default: The result if the key has no list.
 
-        Raises `InvalidArgument` if something does not fit the types or is null, and `RetryableError` if too much was
-        changed since the last checkpoint.
+        Returns:
+            A new list of all elements.
+
+        Raises:
+            InvalidArgumentError: The key does not fit its type.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/list/get") as st:
+            ...     clicks = st.list_state("clicks", key="string", value="string")
+            ...     clicks.append("ann", "/home")
+            ...     clicks.extend("ann", ["/cart"])
+            ...     clicks.get("ann"), clicks.get("bob", [])
+            (['/home', '/cart'], [])
         """
-        if self._keys.is_one(keys):
-            self._native.append(self._keys.one(keys), array_of("value", [values], self.value_type))
-        else:
-            self._native.append(self._keys.many(keys), array_of("values", values, self.value_type))
+        found = self._native.get(self._keys.one(key))
+        return found[0].as_py() if found.null_count == 0 else default
 
-    def extend(self, keys: Any, lists: Any) -> None:
-        """Adds elements to the list of one key; or a list of them to that of each of many. A null adds nothing."""
-        self._native.extend(self._keys.of(keys), self._lists(keys, lists))
+    def get_many(self, keys: ArrowArrayLike) -> pa.ListArray:
+        """The lists of many keys.
 
-    def put(self, keys: Any, lists: Any) -> None:
-        """Replaces the list of one key, or those of many; a null or an empty list removes it. Of equal keys the last
-        one counts."""
-        self._native.put(self._keys.of(keys), self._lists(keys, lists))
+        Args:
+            keys: The keys.
 
-    def clear(self, keys: Any) -> None:
-        """Removes the list of one key, or those of many. A key without one is fine."""
-        self._native.clear(self._keys.of(keys))
+        Returns:
+            An array of lists, null where there is none.
 
-    def lengths(self, keys: Any) -> Any:
-        """How many elements the list of one key has, or those of many keys, as an Arrow array. Reads no element."""
-        found = self._native.lengths(self._keys.of(keys))
-        return found[0].as_py() if self._keys.is_one(keys) else found
+        Raises:
+            InvalidArgumentError: A key does not fit its type, or is null.
 
-    def __getitem__(self, key: Any) -> ListView:
+        Example: see the class.
+        """
+        return self._native.get(self._keys.many(keys))
+
+    def append(self, key: KeyLike, value: ValueLike) -> None:
+        """Adds an element at the end of the list of one key.
+
+        Args:
+            key: The key.
+            value: The element.
+
+        Raises:
+            InvalidArgumentError: Something does not fit the types, or is null.
+            RetryableError: Too much was changed since the last checkpoint.
+
+        Example: see `get`.
+        """
+        self._native.append(self._keys.one(key), one_of("value", value, self.value_type))
+
+    def append_many(self, keys: ArrowArrayLike, values: ArrowArrayLike) -> None:
+        """Adds one element for each of many keys, in order.
+
+        Args:
+            keys: The keys; one may come more than once.
+            values: As many elements.
+
+        Raises:
+            InvalidArgumentError: Something does not fit the types, or is null, or the lengths differ.
+            RetryableError: Too much was changed since the last checkpoint.
+
+        Example: see the class.
+        """
+        self._native.append(self._keys.many(keys), many_of("values", values, self.value_type))
+
+    def extend(self, key: KeyLike, values: ArrowArrayLike) -> None:
+        """Adds elements at the end of the list of one key.
+
+        Args:
+            key: The key.
+            values: The elements.
+
+        Raises:
+            InvalidArgumentError: Something does not fit the types, or is null.
+            RetryableError: Too much was changed since the last checkpoint.
+
+        Example: see `get`.
+        """
+        self._native.extend(self._keys.one(key), self._list(values))
+
+    def extend_many(self, keys: ArrowArrayLike, lists: ArrowArrayLike) -> None:
+        """Adds a list of elements for each of many keys, in order.
+
+        Args:
+            keys: The keys; one may come more than once.
+            lists: As many lists; a null adds nothing.
+
+        Raises:
+            InvalidArgumentError: Something does not fit the types, or an element is null, or the lengths differ.
+            RetryableError: Too much was changed since the last checkpoint.
+
+        Example: see the class.
+        """
+        self._native.extend(self._keys.many(keys), self._lists(lists))
+
+    def put(self, key: KeyLike, values: ArrowArrayLike | None) -> None:
+        """Replaces the list of one key.
+
+        Args:
+            key: The key.
+            values: The elements; none, or None, removes the list.
+
+        Raises:
+            InvalidArgumentError: Something does not fit the types, or an element is null.
+            RetryableError: Too much was changed since the last checkpoint.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/list/put") as st:
+            ...     clicks = st.list_state("clicks", key="string", value="string")
+            ...     clicks.put("ann", ["/home", "/cart"])
+            ...     clicks.put_many(["bob", "ann"], [["/pay"], ["/"]])
+            ...     clicks.clear("bob")
+            ...     dict(clicks.items())
+            {'ann': ['/']}
+        """
+        self._native.put(self._keys.one(key), self._list(() if values is None else values))
+
+    def put_many(self, keys: ArrowArrayLike, lists: ArrowArrayLike) -> None:
+        """Replaces the lists of many keys.
+
+        Args:
+            keys: The keys; of equal ones the last counts.
+            lists: As many lists; a null or an empty one removes.
+
+        Raises:
+            InvalidArgumentError: Something does not fit the types, or an element is null, or the lengths differ.
+            RetryableError: Too much was changed since the last checkpoint.
+
+        Example: see `put`.
+        """
+        self._native.put(self._keys.many(keys), self._lists(lists))
+
+    def clear(self, key: KeyLike) -> None:
+        """Removes the list of one key. A key without one is fine.
+
+        Args:
+            key: The key.
+
+        Raises:
+            InvalidArgumentError: The key does not fit its type.
+
+        Example: see `put`.
+        """
+        self._native.clear(self._keys.one(key))
+
+    def clear_many(self, keys: ArrowArrayLike) -> None:
+        """Removes the lists of many keys. Keys without one are fine.
+
+        Args:
+            keys: The keys.
+
+        Raises:
+            InvalidArgumentError: A key does not fit its type, or is null.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/list/clear") as st:
+            ...     clicks = st.list_state("clicks", key="string", value="string")
+            ...     clicks.append_many(["ann", "bob"], ["/", "/"])
+            ...     clicks.clear_many(["ann", "cid"])
+            ...     list(clicks)
+            ['bob']
+        """
+        self._native.clear(self._keys.many(keys))
+
+    def length_many(self, keys: ArrowArrayLike) -> pa.Int64Array:
+        """How many elements the lists of many keys have. Reads no element.
+
+        Args:
+            keys: The keys.
+
+        Returns:
+            An array of one number for each key; 0 where there is no list.
+
+        Raises:
+            InvalidArgumentError: A key does not fit its type, or is null.
+
+        Example: see the class.
+        """
+        return self._native.lengths(self._keys.many(keys))
+
+    def __getitem__(self, key: KeyLike) -> ListView:
         return ListView(self, key)
 
-    def __setitem__(self, key: Any, elements: Iterable[Any]) -> None:
-        self._native.put(self._keys.one(key), self._list("elements", elements))
+    def __setitem__(self, key: KeyLike, elements: ArrowArrayLike) -> None:
+        self._native.put(self._keys.one(key), self._list(elements))
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: KeyLike) -> None:
         if key not in self:
             raise KeyError(key)
-        self._native.clear(self._keys.one(key))
+        self.clear(key)
 
     def __contains__(self, key: object) -> bool:
         return bool(self._native.lengths(self._keys.one(key))[0].as_py())
 
-    def _lists(self, keys: Any, lists: Any) -> pa.Array:
-        if self._keys.is_one(keys):
-            return self._list("elements", () if lists is None else lists)
-        if isinstance(lists, list | tuple) and any(isinstance(one, str | bytes) for one in lists):
-            raise InvalidArgument("lists: a text is no list; append() takes one element for each key")
-        return array_of("lists", lists, pa.list_(self.value_type))
+    def _length(self, key: KeyLike) -> int:
+        return int(self._native.lengths(self._keys.one(key))[0].as_py())
 
-    def _list(self, what: str, elements: Any) -> pa.Array:
-        values = array_of(what, elements, self.value_type)
+    def _lists(self, lists: ArrowArrayLike) -> pa.Array:
+        if isinstance(lists, list | tuple) and any(isinstance(one, str | bytes) for one in lists):
+            raise InvalidArgumentError("lists: a text is no list; append_many() takes one element for each key")
+        return many_of("lists", lists, pa.list_(self.value_type))
+
+    def _list(self, elements: ArrowArrayLike) -> pa.Array:
+        values = many_of("elements", elements, self.value_type)
         return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
 
 
-class ListView(Sequence[Any]):
-    """The list of one key: what ``lists[key]`` gives. Nothing is kept in it; each call reads or changes the state."""
+class ListView(Sequence["PythonValue"]):
+    """The list of one key: what ``lists[key]`` gives. Nothing is kept in it; each call reads or changes the state.
 
-    def __init__(self, lists: ListState, key: Any) -> None:
+    Example: see `ListState`.
+    """
+
+    def __init__(self, lists: ListState, key: KeyLike) -> None:
         self._lists = lists
         self._key = key
 
-    def append(self, value: Any) -> None:
-        """Adds an element at the end."""
-        lists = self._lists
-        lists._native.append(lists._keys.one(self._key), array_of("value", [value], lists.value_type))
+    def append(self, value: ValueLike) -> None:
+        """Adds an element at the end, as `ListState.append`.
+
+        Args:
+            value: The element.
+
+        Raises:
+            InvalidArgumentError: It does not fit the type, or is null.
+
+        Example: see `ListState`.
+        """
+        self._lists.append(self._key, value)
 
     def extend(self, values: Iterable[Any]) -> None:
-        """Adds elements at the end."""
-        self._lists._native.extend(self._lists._keys.one(self._key), self._lists._list("elements", values))
+        """Adds elements at the end, as `ListState.extend`.
+
+        Args:
+            values: The elements.
+
+        Raises:
+            InvalidArgumentError: One does not fit the type, or is null.
+
+        Example: see `ListState`.
+        """
+        self._lists.extend(self._key, values)
 
     def clear(self) -> None:
         """Removes the list."""
-        self._lists._native.clear(self._lists._keys.one(self._key))
+        self._lists.clear(self._key)
 
     def _elements(self) -> list[Any]:
-        found = self._lists._native.get(self._lists._keys.one(self._key))[0].as_py()
-        return found or []
+        return self._lists.get(self._key) or []
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> PythonValue: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[PythonValue]: ...
+    def __getitem__(self, index: int | slice) -> PythonValue:
         return self._elements()[index]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[PythonValue]:
         return iter(self._elements())
 
     def __len__(self) -> int:
-        return int(self._lists._native.lengths(self._lists._keys.one(self._key))[0].as_py())
+        return self._lists._length(self._key)
 
     def __repr__(self) -> str:
         return f"ListView({self._lists.name!r}, {self._key!r})"

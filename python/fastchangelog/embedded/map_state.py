@@ -2,9 +2,6 @@
 
 Owns: Python's view of it: a mutable mapping for a single key, Arrow for many entries at once.
 Does not own: how entries are stored (the core), opening a state (`embedded.state`).
-
-Any thread may use it. Many keys are a list, a numpy or Arrow array, or another iterable; one key is anything else, or a
-dict or tuple if the key has names. A batch is applied as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,35 +9,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import Keys, array_of, batch_size_of
+from fastchangelog.embedded.arrow import Keys, batch_size_of, many_of, one_of, pairs_of
 from fastchangelog.embedded.keyed import Keyed
+
+if TYPE_CHECKING:
+    from fastchangelog.types import ArrowArrayLike, KeyLike, PythonValue, ValueLike
 
 __all__ = ["MapState", "MapView"]
 
 
 class MapState(Keyed):
-    """A map for each key; made by `State.map_state`.
+    """A map for each key; made by `State.map_state`. Any thread may use it.
 
-    A key's map has the habits of a mutable mapping, in the order of its map keys; many entries at once are put, read
-    and deleted in Arrow. Each entry is stored by itself: a map may be larger than memory.
+    ``maps[key]`` is a view of one map, a mutable mapping in the order of its map keys, also of a key without entries.
+    The methods that end in ``_many`` take many entries at once, in Arrow. Each entry is stored by itself: a map may be
+    larger than memory. A batch is applied as a whole or not at all.
 
-    >>> import fastchangelog as fc
-    >>> st = fc.open_state("memory://docs/maps")
-    >>> carts = st.map_state("carts", key="string", map_key="string", value="int")
-    >>> carts["ann"]["pear"] = 1
-    >>> carts["ann"].update(apple=2, fig=3)
-    >>> del carts["ann"]["fig"]
-    >>> dict(carts["ann"]), "plum" in carts["ann"], len(carts["bob"])
-    ({'apple': 2, 'pear': 1}, False, 0)
-    >>> carts.put(["ann", "bob"], ["apple", "kiwi"], [5, 6])
-    >>> carts.get(["ann", "bob", "bob"], ["apple", "kiwi", "fig"]).to_pylist()
-    [5, 6, None]
-    >>> st.close()
+    Example:
+        >>> import fastchangelog as fc
+        >>> st = fc.open_state("memory://docs/maps")
+        >>> carts = st.map_state("carts", key="string", map_key="string", value="int")
+        >>> carts["ann"]["pear"] = 1
+        >>> carts["ann"].update(apple=2, fig=3)
+        >>> del carts["ann"]["fig"]
+        >>> dict(carts["ann"]), "plum" in carts["ann"], len(carts["bob"])
+        ({'apple': 2, 'pear': 1}, False, 0)
+        >>> carts.put_many(["ann", "bob"], ["apple", "kiwi"], [5, 6])
+        >>> carts.get_many(["ann", "bob", "bob"], ["apple", "kiwi", "fig"]).to_pylist()
+        [5, 6, None]
+        >>> carts["ann"].get_many(["pear", "fig"]).to_pylist()
+        [1, None]
+        >>> st.close()
     """
 
     def __init__(self, state: object, native: _internal.MapState, name: str, schema: pa.Schema) -> None:
@@ -50,65 +54,228 @@ class MapState(Keyed):
         self.map_key_type: pa.DataType = self._map_keys.type
         """The Arrow type of map keys."""
 
-    def get(self, keys: Any, map_keys: Any, default: Any = None) -> Any:
-        """The value of one entry, ``default`` if there is none; or those of many entries, as an Arrow array with a null
-        where there is none. A scalar is broadcast against an array."""
-        found = self._native.get(*self._entries(keys, map_keys))
-        if self._are_one(keys, map_keys):
-            return found[0].as_py() if found.null_count == 0 else default
-        return found
+    def get(self, key: KeyLike, map_key: KeyLike, default: PythonValue = None) -> PythonValue:
+        """The value of one entry.
 
-    def put(self, keys: Any, map_keys: Any, values: Any) -> None:
-        """Sets one entry, or many. A null (None) deletes; of equal entries the last one counts.
+        Args:
+            key: The key.
+            map_key: The key in its map.
+            default: The result if there is no such entry.
 
-        Raises `InvalidArgument` if something does not fit the types or is null, and `RetryableError` if too much was
-        changed since the last checkpoint.
+        Returns:
+            The value as Python has it.
+
+        Raises:
+            InvalidArgumentError: A key does not fit its type.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/map/get") as st:
+            ...     carts = st.map_state("carts", key="string", map_key="string", value="int")
+            ...     carts.put("ann", "pear", 1)
+            ...     carts.get("ann", "pear"), carts.get("ann", "fig"), carts.get("ann", "fig", 0)
+            (1, None, 0)
         """
-        one = self._are_one(keys, map_keys)
-        data = array_of("value", [values], self.value_type) if one else array_of("values", values, self.value_type)
-        self._native.put(*self._entries(keys, map_keys), data)
+        found = self._native.get(self._keys.one(key), self._map_keys.one(map_key))
+        return found[0].as_py() if found.null_count == 0 else default
 
-    def delete(self, keys: Any, map_keys: Any) -> None:
-        """Removes one entry, or many. One that is not there is fine."""
-        self._native.delete(*self._entries(keys, map_keys))
+    def get_many(self, keys: ArrowArrayLike, map_keys: ArrowArrayLike) -> pa.Array:
+        """The values of many entries. Many entries of one key: ``maps[key].get_many(map_keys)``.
 
-    def contains(self, keys: Any, map_keys: Any) -> Any:
-        """Whether one entry exists; or which of many do, as an Arrow array of booleans."""
-        found = self._native.contains(*self._entries(keys, map_keys))
-        return found[0].as_py() if self._are_one(keys, map_keys) else found
+        Args:
+            keys: The keys.
+            map_keys: As many keys in their maps.
 
-    def clear(self, keys: Any) -> None:
-        """Removes all entries of one key, or of many. Each takes the memory of a change until the next checkpoint; what
-        other threads put meanwhile may stay."""
-        self._native.clear(self._keys.of(keys))
+        Returns:
+            An array of one value for each entry, null where there is none.
 
-    def lengths(self, keys: Any) -> Any:
-        """How many entries one key has, or each of many, as an Arrow array. It takes as long as a scan of them."""
-        found = self._native.lengths(self._keys.of(keys))
-        return found[0].as_py() if self._keys.is_one(keys) else found
+        Raises:
+            InvalidArgumentError: A key does not fit its type, or is null, or the lengths differ.
+
+        Example: see the class.
+        """
+        return self._native.get(self._keys.many(keys), self._map_keys.many(map_keys))
+
+    def put(self, key: KeyLike, map_key: KeyLike, value: ValueLike) -> None:
+        """Sets one entry.
+
+        Args:
+            key: The key.
+            map_key: The key in its map.
+            value: The value; None deletes.
+
+        Raises:
+            InvalidArgumentError: Something does not fit the types, or a key is null.
+            RetryableError: Too much was changed since the last checkpoint.
+
+        Example: see `get`.
+        """
+        values = one_of("value", value, self.value_type)
+        self._native.put(self._keys.one(key), self._map_keys.one(map_key), values)
+
+    def put_many(self, keys: ArrowArrayLike, map_keys: ArrowArrayLike, values: ArrowArrayLike) -> None:
+        """Sets many entries.
+
+        Args:
+            keys: The keys.
+            map_keys: As many keys in their maps; of equal entries the last counts.
+            values: As many values; a null deletes.
+
+        Raises:
+            InvalidArgumentError: Something does not fit the types, a key is null, or the lengths differ.
+            RetryableError: Too much was changed since the last checkpoint.
+
+        Example: see the class.
+        """
+        data = many_of("values", values, self.value_type)
+        self._native.put(self._keys.many(keys), self._map_keys.many(map_keys), data)
+
+    def delete(self, key: KeyLike, map_key: KeyLike) -> None:
+        """Removes one entry. One that is not there is fine.
+
+        Args:
+            key: The key.
+            map_key: The key in its map.
+
+        Raises:
+            InvalidArgumentError: A key does not fit its type.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/map/delete") as st:
+            ...     carts = st.map_state("carts", key="string", map_key="string", value="int")
+            ...     carts["ann"] = {"pear": 1, "fig": 2, "kiwi": 3}
+            ...     carts.delete("ann", "pear")
+            ...     carts.delete_many(["ann", "bob"], ["fig", "fig"])
+            ...     carts.contains_many(["ann", "ann"], ["fig", "kiwi"]).to_pylist()
+            [False, True]
+        """
+        self._native.delete(self._keys.one(key), self._map_keys.one(map_key))
+
+    def delete_many(self, keys: ArrowArrayLike, map_keys: ArrowArrayLike) -> None:
+        """Removes many entries. Those that are not there are fine.
+
+        Args:
+            keys: The keys.
+            map_keys: As many keys in their maps.
+
+        Raises:
+            InvalidArgumentError: A key does not fit its type, or is null, or the lengths differ.
+
+        Example: see `delete`.
+        """
+        self._native.delete(self._keys.many(keys), self._map_keys.many(map_keys))
+
+    def contains_many(self, keys: ArrowArrayLike, map_keys: ArrowArrayLike) -> pa.BooleanArray:
+        """Which of many entries exist.
+
+        Args:
+            keys: The keys.
+            map_keys: As many keys in their maps.
+
+        Returns:
+            An array of booleans, one for each entry.
+
+        Raises:
+            InvalidArgumentError: A key does not fit its type, or is null, or the lengths differ.
+
+        Example: see `delete`.
+        """
+        return self._native.contains(self._keys.many(keys), self._map_keys.many(map_keys))
+
+    def clear(self, key: KeyLike) -> None:
+        """Removes all entries of one key. Each takes the memory of a change until the next checkpoint; what other
+        threads put meanwhile may stay.
+
+        Args:
+            key: The key.
+
+        Raises:
+            InvalidArgumentError: The key does not fit its type.
+            RetryableError: Too much was changed since the last checkpoint.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/map/clear") as st:
+            ...     carts = st.map_state("carts", key="string", map_key="string", value="int")
+            ...     carts.put_many(["ann", "bob", "cid", "cid"], ["fig", "fig", "fig", "kiwi"], [1, 1, 1, 1])
+            ...     carts.clear("ann")
+            ...     carts.clear_many(["bob"])
+            ...     list(carts), carts.length_many(["ann", "cid"]).to_pylist()
+            (['cid'], [0, 2])
+        """
+        self._native.clear(self._keys.one(key))
+
+    def clear_many(self, keys: ArrowArrayLike) -> None:
+        """Removes all entries of many keys; see `clear`.
+
+        Args:
+            keys: The keys.
+
+        Raises:
+            InvalidArgumentError: A key does not fit its type, or is null.
+            RetryableError: Too much was changed since the last checkpoint.
+
+        Example: see `clear`.
+        """
+        self._native.clear(self._keys.many(keys))
+
+    def length_many(self, keys: ArrowArrayLike) -> pa.Int64Array:
+        """How many entries many keys have. It takes as long as a scan of them.
+
+        Args:
+            keys: The keys.
+
+        Returns:
+            An array of one number for each key.
+
+        Raises:
+            InvalidArgumentError: A key does not fit its type, or is null.
+
+        Example: see `clear`.
+        """
+        return self._native.lengths(self._keys.many(keys))
 
     def scan(
-        self, *, key: Any = None, start: Any = None, end: Any = None, prefix: Any = None, batch_size: int = 65_536
+        self,
+        *,
+        key: KeyLike | None = None,
+        start: KeyLike | None = None,
+        end: KeyLike | None = None,
+        prefix: KeyLike | None = None,
+        batch_size: int = 65_536,
     ) -> Iterator[pa.RecordBatch]:
-        """Entries as record batches of the columns ``key``, ``map_key`` and ``value``, in the order of keys, then of
-        map keys. Bounds are those of `ValueState.scan`; with ``key`` only its entries come, and bounds are of map keys.
+        """Entries as record batches, in the order of keys, then of map keys.
 
-        >>> import fastchangelog as fc
-        >>> with fc.open_state("memory://docs/maps/scan") as st:
-        ...     carts = st.map_state("carts", key="string", map_key="string", value="int")
-        ...     carts.put(["ann", "ann", "bob"], ["apple", "pear", "apple"], [1, 2, 3])
-        ...     for bounds in ({"start": "b"}, {"key": "ann", "prefix": "p"}):
-        ...         print([batch.to_pydict() for batch in carts.scan(**bounds)])
-        [{'key': ['bob'], 'map_key': ['apple'], 'value': [3]}]
-        [{'key': ['ann'], 'map_key': ['pear'], 'value': [2]}]
+        Args:
+            key: With it only its entries come, and the bounds are of map keys.
+            start: First key, as of `ValueState.scan`.
+            end: One past the last key.
+            prefix: What all keys begin with.
+            batch_size: Most rows of a batch.
+
+        Returns:
+            An iterator of record batches with the columns ``key``, ``map_key`` and ``value``.
+
+        Raises:
+            InvalidArgumentError: A bound does not fit its type, or the batch size is below 1.
+
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/maps/scan") as st:
+            ...     carts = st.map_state("carts", key="string", map_key="string", value="int")
+            ...     carts.put_many(["ann", "ann", "bob"], ["apple", "pear", "apple"], [1, 2, 3])
+            ...     for bounds in ({"start": "b"}, {"key": "ann", "prefix": "p"}):
+            ...         print([batch.to_pydict() for batch in carts.scan(**bounds)])
+            [{'key': ['bob'], 'map_key': ['apple'], 'value': [3]}]
+            [{'key': ['ann'], 'map_key': ['pear'], 'value': [2]}]
         """
         bounded = self._keys if key is None else self._map_keys
         first, last, beginning = map(bounded.leading, (start, end, prefix))
         one = None if key is None else self._keys.one(key)
         return self._native.scan(one, first, last, beginning, batch_size_of(batch_size))
 
-    def items(self) -> Iterator[tuple[Any, dict[Any, Any]]]:
-        """All keys with their maps, in the order of keys."""
+    def _pairs(self) -> Iterator[tuple[PythonValue, dict[PythonValue, PythonValue]]]:
         rows = (
             row
             for batch in self.scan()
@@ -117,20 +284,20 @@ class MapState(Keyed):
         for key, entries in groupby(rows, itemgetter(0)):
             yield key, {map_key: value for _, map_key, value in entries}
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[PythonValue]:
         keys = (key for batch in self.scan() for key in batch["key"].to_pylist())
         return (key for key, _ in groupby(keys))
 
-    def __getitem__(self, key: Any) -> MapView:
+    def __getitem__(self, key: KeyLike) -> MapView:
         return MapView(self, key)
 
-    def __setitem__(self, key: Any, entries: Mapping[Any, Any]) -> None:
+    def __setitem__(self, key: KeyLike, entries: Mapping[Any, ValueLike]) -> None:
         map_keys = self._map_keys.many(list(entries))
-        values = array_of("values", list(entries.values()), self.value_type)
+        values = many_of("values", list(entries.values()), self.value_type)
         self.clear(key)
         self._native.put(self._keys.one(key), map_keys, values)
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: KeyLike) -> None:
         if key not in self:
             raise KeyError(key)
         self.clear(key)
@@ -138,44 +305,68 @@ class MapState(Keyed):
     def __contains__(self, key: object) -> bool:
         return next(iter(self.scan(key=key, batch_size=1)), None) is not None
 
-    def _are_one(self, keys: Any, map_keys: Any) -> bool:
-        return self._keys.is_one(keys) and self._map_keys.is_one(map_keys)
-
-    def _entries(self, keys: Any, map_keys: Any) -> tuple[pa.Array, pa.Array]:
-        many, others = self._keys.of(keys), self._map_keys.of(map_keys)
-        if self._map_keys.is_one(map_keys) and not self._keys.is_one(keys):
-            others = others.take(pa.repeat(pa.scalar(0), len(many)))
-        return many, others
+    def __bool__(self) -> bool:
+        return next(iter(self.scan(batch_size=1)), None) is not None
 
 
-class MapView(MutableMapping[Any, Any]):
-    """The map of one key: what ``maps[key]`` gives. Nothing is kept in it; each call reads or changes the state."""
+class MapView(MutableMapping["KeyLike", "PythonValue"]):
+    """The map of one key: what ``maps[key]`` gives. Nothing is kept in it; each call reads or changes the state.
 
-    def __init__(self, maps: MapState, key: Any) -> None:
+    Example:
+        >>> import fastchangelog as fc
+        >>> with fc.open_state("memory://docs/map/view") as st:
+        ...     ann = st.map_state("carts", key="string", map_key="string", value="int")["ann"]
+        ...     ann.put_many(["pear", "fig"], [1, 2])
+        ...     ann.delete_many(["fig"])
+        ...     dict(ann), ann.contains_many(["pear", "fig"]).to_pylist()
+        ({'pear': 1}, [True, False])
+    """
+
+    def __init__(self, maps: MapState, key: KeyLike) -> None:
         self._maps = maps
         self._key = key
 
-    def __getitem__(self, map_key: Any) -> Any:
+    def get_many(self, map_keys: ArrowArrayLike) -> pa.Array:
+        """The values of many entries of this key, null where there is none; see `MapState.get_many`."""
+        maps = self._maps
+        return maps._native.get(maps._keys.one(self._key), maps._map_keys.many(map_keys))
+
+    def put_many(self, map_keys: ArrowArrayLike, values: ArrowArrayLike) -> None:
+        """Sets many entries of this key; see `MapState.put_many`."""
+        maps = self._maps
+        data = many_of("values", values, maps.value_type)
+        maps._native.put(maps._keys.one(self._key), maps._map_keys.many(map_keys), data)
+
+    def delete_many(self, map_keys: ArrowArrayLike) -> None:
+        """Removes many entries of this key; see `MapState.delete_many`."""
+        maps = self._maps
+        maps._native.delete(maps._keys.one(self._key), maps._map_keys.many(map_keys))
+
+    def contains_many(self, map_keys: ArrowArrayLike) -> pa.BooleanArray:
+        """Which of many entries of this key exist; see `MapState.contains_many`."""
+        maps = self._maps
+        return maps._native.contains(maps._keys.one(self._key), maps._map_keys.many(map_keys))
+
+    def __getitem__(self, map_key: KeyLike) -> PythonValue:
         found = self._maps._native.get(self._maps._keys.one(self._key), self._maps._map_keys.one(map_key))
         if found.null_count:
             raise KeyError(map_key)
         return found[0].as_py()
 
-    def __setitem__(self, map_key: Any, value: Any) -> None:
-        maps = self._maps
-        values = array_of("value", [value], maps.value_type)
-        maps._native.put(maps._keys.one(self._key), maps._map_keys.one(map_key), values)
+    def __setitem__(self, map_key: KeyLike, value: ValueLike) -> None:
+        self._maps.put(self._key, map_key, value)
 
-    def __delitem__(self, map_key: Any) -> None:
+    def __delitem__(self, map_key: KeyLike) -> None:
         if map_key not in self:
             raise KeyError(map_key)
-        self._maps._native.delete(self._maps._keys.one(self._key), self._maps._map_keys.one(map_key))
+        self._maps.delete(self._key, map_key)
 
     def __contains__(self, map_key: object) -> bool:
         maps = self._maps
-        return bool(maps._native.contains(maps._keys.one(self._key), maps._map_keys.one(map_key))[0].as_py())
+        one = maps._map_keys.one(map_key)
+        return bool(maps._native.contains(maps._keys.one(self._key), one)[0].as_py())
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[PythonValue]:
         for batch in self._maps.scan(key=self._key):
             yield from batch["map_key"].to_pylist()
 
@@ -185,16 +376,14 @@ class MapView(MutableMapping[Any, Any]):
     def __bool__(self) -> bool:
         return self._key in self._maps
 
-    def update(self, *others: Any, **named: Any) -> None:
+    def update(self, *others: Any, **named: ValueLike) -> None:
         """Sets entries, as that of dicts; all or nothing."""
-        entries = dict(*others, **named)
-        maps = self._maps
-        values = array_of("values", list(entries.values()), maps.value_type)
-        maps._native.put(maps._keys.one(self._key), maps._map_keys.many(list(entries)), values)
+        map_keys, values = pairs_of(others, named)
+        self.put_many(map_keys, values)
 
     def clear(self) -> None:
         """Removes all entries."""
-        self._maps._native.clear(self._maps._keys.one(self._key))
+        self._maps.clear(self._key)
 
     def __repr__(self) -> str:
         return f"MapView({self._maps.name!r}, {self._key!r})"

@@ -33,7 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from fastchangelog import _internal
-from fastchangelog.errors import FastChangelogError, InvalidArgument, StateNotFoundError, StoreError
+from fastchangelog.errors import FastChangelogError, InvalidArgumentError, StateNotFoundError, StoreError
 from fastchangelog.gc import checkpoint_log
 from fastchangelog.gc.plan import (
     Entry,
@@ -166,7 +166,7 @@ class Collector:
         """`grace` in seconds; `clock` for dry runs, which write nothing that the store could date; `locations`:
         checkpoints that the folders don't know of; `delete` and `orphans`: what may be deleted."""
         if grace < 0:
-            raise InvalidArgument("the grace period is negative")
+            raise InvalidArgumentError("the grace period is negative")
         self._root = root
         self._checkpoints = checkpoints
         self._grace = grace

@@ -1,5 +1,12 @@
 """Background materialization: when a state gets a new snapshot, and which loop makes it.
 
-Owns: nothing itself. The decision is in `policy`, the loop in `periodic`, its use by the state server in `server`, by
+Owns: the public names. The decision is in `policy`, the loop in `periodic`, its use by the state server in `server`, by
 an embedded state in `embedded`. Does not own: what a materialization does (the core).
 """
+
+from __future__ import annotations
+
+from fastchangelog.materialization.periodic import PeriodicMaterializer, Run, Target
+from fastchangelog.materialization.policy import MaterializationPolicy
+
+__all__ = ["MaterializationPolicy", "PeriodicMaterializer", "Run", "Target"]

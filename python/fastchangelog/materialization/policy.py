@@ -11,11 +11,15 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from fastchangelog.errors import InvalidArgument
-from fastchangelog.options import parse_duration, parse_size
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.options import option_texts, parse_duration, parse_size
 
-__all__ = ["MaterializationPolicy", "Progress", "replay_speed"]
+if TYPE_CHECKING:
+    from fastchangelog.types import Duration, Options, Size
+
+__all__ = ["MaterializationPolicy", "Progress", "option_texts_of", "replay_speed"]
 
 MIN_RATIO_BYTES = 1 << 20
 """Bytes of log below which the ratio is ignored: their replay takes milliseconds, and a state of ten keys would
@@ -36,6 +40,31 @@ REPLAY_BYTES_PER_SECOND = 20e6
 
 MIN_MEASURED_BYTES = 8 << 20
 """Bytes that must have been replayed before the measured speed is used."""
+
+NEVER = timedelta(days=36_500)
+"""How options, which have no word for it, say that a time is never reached."""
+
+NO_BYTES = 1 << 62
+"""How options say that a number of bytes is never reached."""
+
+
+def option_texts_of(policy: MaterializationPolicy | None, options: Options | None) -> dict[str, str]:
+    """The texts of `options` and of the argument `materialization=`, which must not say the same.
+
+    >>> option_texts_of(MaterializationPolicy(), {"materialization_segments": 9})
+    Traceback (most recent call last):
+    fastchangelog.errors.InvalidArgumentError: materialization= and the option `materialization_segments` say the \
+same; give one of them
+    """
+    texts = option_texts(options)
+    if policy is None:
+        return texts
+    if not isinstance(policy, MaterializationPolicy):
+        raise InvalidArgumentError(f"materialization= is a {type(policy).__name__}; give a MaterializationPolicy")
+    both = sorted(set(texts) & set(policy.to_options()))
+    if both:
+        raise InvalidArgumentError(f"materialization= and the option `{both[0]}` say the same; give one of them")
+    return {**texts, **policy.to_options()}
 
 
 def replay_speed(metrics: Mapping[str, int]) -> float:
@@ -64,42 +93,53 @@ class Progress:
 class MaterializationPolicy:
     """When to materialize, and how many consecutive failures are tolerated.
 
-    `interval` counts from the end of one run to the start of the next; None = never by time alone. `log_bytes`,
-    `log_ratio` (log to state), `segments` (change sets since the snapshot, each a request of a restore) and
-    `replay_time` (of a restore) start a run as soon as one is reached; None = never by this one. One failure more
-    than `max_failures` in a row fails the job.
+    A run starts as soon as one of the bounds is reached. `open_state` and `grouped` accept a policy as
+    ``materialization=``; each attribute is also an option, ``materialization_interval`` and so on.
 
-    >>> MaterializationPolicy(interval="5m", log_bytes="64MiB").interval
-    datetime.timedelta(seconds=300)
+    Attributes:
+        interval: Time from the end of one run to the start of the next; None = never by time alone.
+        log_bytes: Bytes of log since the snapshot; None = never by this one.
+        log_ratio: Bytes of log for each byte of state; None = never by this one.
+        max_failures: Failures in a row that are tolerated; one more fails the job.
+        segments: Change sets since the snapshot, each a request of a restore; None = never by this one.
+        replay_time: Estimated time of a restore; None = never by this one.
+
+    Raises:
+        InvalidArgumentError: A bound is no duration, no size, or not above zero.
+
+    Example:
+        >>> import fastchangelog as fc
+        >>> fc.MaterializationPolicy(interval="5m", log_bytes="64MiB").interval
+        datetime.timedelta(seconds=300)
     """
 
-    interval: timedelta | str | None = timedelta(minutes=10)
-    log_bytes: int | str | None = 256 << 20
+    interval: Duration | None = timedelta(minutes=10)
+    log_bytes: Size | None = 256 << 20
     log_ratio: float | None = 4.0
     max_failures: int = 3
     segments: int | None = 1000
-    replay_time: timedelta | str | None = timedelta(seconds=30)
+    replay_time: Duration | None = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
         if self.interval is not None:
             interval = parse_duration("interval", self.interval)
             if interval <= timedelta(0):
-                raise InvalidArgument("`interval` must be longer than zero; None turns the timer off")
+                raise InvalidArgumentError("`interval` must be longer than zero; None turns the timer off")
             object.__setattr__(self, "interval", interval)
         if self.log_bytes is not None:
             object.__setattr__(self, "log_bytes", parse_size("log_bytes", self.log_bytes))
             if self._bytes <= 0:
-                raise InvalidArgument("`log_bytes` must be above zero; None turns it off")
+                raise InvalidArgumentError("`log_bytes` must be above zero; None turns it off")
         if self.log_ratio is not None and not self.log_ratio > 0:
-            raise InvalidArgument("`log_ratio` must be above zero; None turns it off")
+            raise InvalidArgumentError("`log_ratio` must be above zero; None turns it off")
         if self.max_failures < 0:
-            raise InvalidArgument("`max_failures` must not be negative")
+            raise InvalidArgumentError("`max_failures` must not be negative")
         if self.segments is not None and self.segments <= 0:
-            raise InvalidArgument("`segments` must be above zero; None turns it off")
+            raise InvalidArgumentError("`segments` must be above zero; None turns it off")
         if self.replay_time is not None:
             replay_time = parse_duration("replay_time", self.replay_time)
             if replay_time <= timedelta(0):
-                raise InvalidArgument("`replay_time` must be longer than zero; None turns it off")
+                raise InvalidArgumentError("`replay_time` must be longer than zero; None turns it off")
             object.__setattr__(self, "replay_time", replay_time)
 
     @classmethod
@@ -117,6 +157,23 @@ class MaterializationPolicy:
             max_failures=int(options.get("materialization_max_failures", default.max_failures)),
             segments=int(options.get("materialization_segments", default.segments or 0)) or None,
             replay_time=options.get("materialization_replay_time", default.replay_time),
+        )
+
+    def to_options(self) -> dict[str, str]:
+        """The `materialization_…` options of this policy: what `from_options` reads.
+
+        >>> MaterializationPolicy(interval=None, log_ratio=None).to_options()["materialization_log_ratio"]
+        '0'
+        """
+        return option_texts(
+            {
+                "materialization_interval": NEVER if self.interval is None else self.interval,
+                "materialization_log_bytes": NO_BYTES if self.log_bytes is None else self.log_bytes,
+                "materialization_log_ratio": self.log_ratio or 0,
+                "materialization_max_failures": self.max_failures,
+                "materialization_segments": self.segments or 0,
+                "materialization_replay_time": NEVER if self.replay_time is None else self.replay_time,
+            }
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument, SchemaMismatchError
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.options import existing_folder
 from fastchangelog.savepoints.savepoint import read_savepoint
 from fastchangelog.savepoints.source import (
@@ -31,7 +31,7 @@ def export_savepoint(uri: str, to: str, source: StateSource) -> dict[str, Any]:
     import pyarrow.parquet as parquet
 
     if os.path.exists(to):
-        raise InvalidArgument(f"{to} is there already; give the name of a new file")
+        raise InvalidArgumentError(f"{to} is there already; give the name of a new file")
     said = read_savepoint(uri, source)
     folder = savepoint_folder(existing_folder(uri), source)
     rows = 0
@@ -45,7 +45,7 @@ def export_savepoint(uri: str, to: str, source: StateSource) -> dict[str, Any]:
                     rows += batch.num_rows
             os.rename(part, to)
         except OSError as error:
-            raise InvalidArgument(f"cannot write {to}: {error.strerror or error}; choose another place") from None
+            raise InvalidArgumentError(f"cannot write {to}: {error.strerror or error}; choose another place") from None
         finally:
             if os.path.exists(part):
                 os.remove(part)
@@ -62,7 +62,7 @@ def _entries(
     states = [state for state in described if source.name in (None, state["name"])]
     if len(states) != 1:
         names = ", ".join(state["name"] for state in described)
-        raise InvalidArgument(f"{said['uri']} holds the states {names}; say which one with --name")
+        raise InvalidArgumentError(f"{said['uri']} holds the states {names}; say which one with --name")
     types = pa.schema(
         [
             pa.field("key", arrow_type("key", states[0]["key"]), False),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.savepoints.source import StateSource, find_handles
 
 __all__ = ["check_partitions", "rescale_lines"]
@@ -20,7 +20,7 @@ def check_partitions(source: StateSource, partitions: int) -> None:
     """Refuses a number of partitions before anything is written."""
     groups = int(json.loads(_internal.handle_json(find_handles(source).handles[0]))["max_parallelism"])
     if not 1 <= partitions <= groups:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"the state cannot be rescaled to {partitions} partitions: ask for 1 to {groups}, its number of key groups "
             "(max_parallelism), which is fixed at its first start"
         )
@@ -32,7 +32,7 @@ def rescale_lines(taken: Mapping[str, Any], root: str, partitions: int | None) -
     more = "" if partitions else f"  # N from 1 to {taken['max_parallelism']}; it was {taken['shards']}"
     return [
         f'spark.conf.set("spark.sql.shuffle.partitions", {partitions or "N"}){more}',
-        f'grouped(df, …, state={root!r}{name}, options={{"start_from": {taken["uri"]!r}}}).agg(…)  # as it was',
+        f'grouped(df, …, state={root!r}{name}, start_from={taken["uri"]!r}).agg(…)  # as it was',
         '.writeStream.outputMode("update").option("checkpointLocation", "…")  # a new one; sources begin after batch '
         f"{taken['batch']}",
     ]

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument, StateNotFoundError
+from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.layout import FOLDER_META
 from fastchangelog.options import existing_folder, gather_options, gather_storage_options
 
@@ -77,7 +77,7 @@ def find_handles(source: StateSource) -> FoundHandles:
     try:
         from fastchangelog.spark.checkpoints import SparkCheckpoints
     except ImportError as error:
-        raise InvalidArgument(f"a checkpoint is read with Spark: {error}") from None
+        raise InvalidArgumentError(f"a checkpoint is read with Spark: {error}") from None
     uri = existing_folder(source.root)
     root = _internal.ObjectFolder(uri, {}, storage_options_of(uri, source))
     with source.session() as session:
@@ -91,7 +91,7 @@ def find_handles(source: StateSource) -> FoundHandles:
     name = source.name or next(iter(names))
     if name not in names or (source.name is None and len(names) > 1):
         known = ", ".join(sorted(names))
-        raise InvalidArgument(f"the query {query} has the states {known}; say which one with --name")
+        raise InvalidArgumentError(f"the query {query} has the states {known}; say which one with --name")
     fits = [handles for handles in operators.values() if handles and _names(handles) & names[name]]
     if not fits and len(names) == 1:
         fits = [handles for handles in operators.values() if handles]
@@ -124,7 +124,7 @@ def _check_started(folder: _internal.ObjectFolder, handles: tuple[str, ...]) -> 
     data = folder.read(FOLDER_META)
     note = {} if data is None else json.loads(_internal.folder_note_json(f"{folder.uri}/{FOLDER_META}", data))
     if note.get("start_from"):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{shards - len(handles)} of {shards} shards of {folder.uri} have not taken their part of the savepoint "
             f"{note['start_from'][0]} yet, because they had no rows; take this savepoint after they had some"
         )

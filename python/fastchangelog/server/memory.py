@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.options import parse_size
 
 __all__ = ["CONFS", "Budget", "Limits", "default_budget", "needed_address_space", "objection", "with_budget"]
@@ -87,7 +87,7 @@ def java_bytes(text: str) -> int:
     """
     found = re.fullmatch(r"(\d+)\s*([bkmgtp]?)b?", text.strip().lower())
     if found is None:
-        raise InvalidArgument(f"{text!r} is not a size of memory as Spark reads it, such as 512m or 2g")
+        raise InvalidArgumentError(f"{text!r} is not a size of memory as Spark reads it, such as 512m or 2g")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -182,7 +182,7 @@ cluster manager counts it: raise `spark.executor.memoryOverhead` to 1408 MiB or 
 def check_container(budget: int, limits: Limits) -> None:
     """Refuses a budget that alone is more than the container has: the kernel would kill the server, or the JVM."""
     if limits.cgroup is not None and budget > limits.cgroup:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"option `memory_budget` = {_mib(budget)} is more than the {_mib(limits.cgroup)} that this container may "
             f"take in all: lower `memory_budget`, or leave it out, or give the container more memory"
         )
@@ -216,7 +216,7 @@ def _check_address_space(budget: int, limit: int | None) -> None:
     """A server inherits its starter's limit on address space; one that cannot fit is refused with the reason."""
     needed = needed_address_space(budget)
     if limit is not None and limit < needed:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"`spark.executor.pyspark.memory` limits the address space of this worker, and so of the state server, "
             f"to {limit >> 20} MiB; the server needs {needed >> 20} MiB for its `memory_budget` of {budget >> 20} MiB: "
             f"unset `spark.executor.pyspark.memory`, raise it, or lower the option `memory_budget`"

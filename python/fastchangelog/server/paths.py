@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument, PermissionDeniedError
+from fastchangelog.errors import InvalidArgumentError, PermissionDeniedError
 
 __all__ = ["ServerPaths"]
 
@@ -83,7 +83,7 @@ def _short_base(environ: Mapping[str, str], uid: int, name: str) -> Path:
         fits = len(os.fsencode(candidate)) + tail < MAX_SOCKET_PATH
         if candidate.startswith("/") and fits and os.access(candidate, os.W_OK | os.X_OK):
             return Path(candidate)
-    raise InvalidArgument(
+    raise InvalidArgumentError(
         f"no folder for the state server's socket: none of {[c for c in candidates if c]} is writable and short enough "
         f"(below {MAX_SOCKET_PATH - tail} bytes); set XDG_RUNTIME_DIR to a short private folder"
     )

@@ -10,27 +10,27 @@ Does not own: anything else; `grouped` is the way in, `ARCHITECTURE.md` the map.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastchangelog.spark import requirements as _requirements
 
 if TYPE_CHECKING:
-    from fastchangelog.spark.explain import explain
+    from fastchangelog.spark.failures import explain_error
     from fastchangelog.spark.grouped import GroupedStream, grouped
 
-__all__ = ["GroupedStream", "explain", "grouped"]
+__all__ = ["GroupedStream", "explain_error", "grouped"]
 
 _requirements.check()
 
 #: On first use: a worker that only runs a task needs none of these.
 _LAZY = {
     "GroupedStream": "fastchangelog.spark.grouped",
-    "explain": "fastchangelog.spark.explain",
+    "explain_error": "fastchangelog.spark.failures",
     "grouped": "fastchangelog.spark.grouped",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'fastchangelog.spark' has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)

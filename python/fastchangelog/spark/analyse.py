@@ -14,7 +14,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
 from fastchangelog.spark import internals, wire_types
 from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
@@ -91,7 +91,7 @@ def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
     if len(keys) == 1 and isinstance(keys[0], (list, tuple)):
         keys = keys[0]
     if not keys:
-        raise InvalidArgument('grouped() needs at least one key: grouped(df, "user", state=…)')
+        raise InvalidArgumentError('grouped() needs at least one key: grouped(df, "user", state=…)')
     out: list[Column] = []
     for key in keys:
         if isinstance(key, str):
@@ -99,10 +99,10 @@ def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
         elif isinstance(key, Column):
             out.append(key)
         else:
-            raise InvalidArgument(f"a key is a column name or a Column, not {key!r}")
+            raise InvalidArgumentError(f"a key is a column name or a Column, not {key!r}")
         windows = internals.function_names(out[-1]) & _WINDOWS
         if windows:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"the key {_show(out[-1])} uses {windows.pop()}(), which is not supported yet; "
                 "group by a plain column such as date_trunc('hour', ts), or use Spark's own groupBy for windows"
             )
@@ -113,11 +113,11 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
     """Binds and checks `exprs` and `named`, and asks Spark for names and types."""
     bound = _bind_all([_in_spark_order(df, keys, e) if isinstance(e, dict) else e for e in exprs], named)
     if not bound:
-        raise InvalidArgument('agg() needs at least one aggregate, such as F.count("*") or fc.count()')
+        raise InvalidArgumentError('agg() needs at least one aggregate, such as F.count("*") or fc.count()')
     native = df.groupBy(*keys).agg(*[b.native for b in bound]).schema
     keys_in_result = len(native) == len(keys) + len(bound)
     if not keys_in_result and len(native) != len(bound):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"the keys and aggregates make {len(native)} columns where {len(keys) + len(bound)} were expected; "
             "name each column on its own instead of using *"
         )
@@ -126,7 +126,7 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
     schema = df.select(*[c.alias(f"c{i}") for i, c in enumerate(parts)]).schema
     texts = df.select(*parts).columns
     if len(schema) != len(parts):
-        raise InvalidArgument("a key or an argument stands for several columns; name each column on its own")
+        raise InvalidArgumentError("a key or an argument stands for several columns; name each column on its own")
     for key, field in zip(keys, schema.fields, strict=False):
         _check_key(_show(key), field, streaming=bool(df.isStreaming))
     ansi = str(df.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
@@ -143,7 +143,7 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         if b.where is not None:
             field, where_text = schema[where_at], texts[where_at]
             if not isinstance(field.dataType, T.BooleanType):
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"where= of {b.text} is of type {field.dataType.simpleString()}; it must be boolean"
                 )
             where, where_at = plan.column("w", b.where, field.dataType, where_text), where_at + 1
@@ -212,7 +212,7 @@ def _bind_all(exprs: Sequence[Any], named: Mapping[str, Any]) -> list[_Bound]:
         if isinstance(expr, _FromDict):
             items += [(column, None) for column in expr.columns]
         elif isinstance(expr, (list, tuple)):
-            raise InvalidArgument("agg() takes its aggregates one by one, not in a list: agg(*aggregates)")
+            raise InvalidArgumentError("agg() takes its aggregates one by one, not in a list: agg(*aggregates)")
         else:
             items.append((expr, None))
     items += [(value, name) for name, value in named.items()]
@@ -240,11 +240,11 @@ def _from_dict(column: object, fn: object) -> Column:
     name = str(fn).lower()
     known = {"average": "avg", "size": "count"}.get(name, name)
     if not isinstance(column, str) or known not in FUNCTIONS or known in _ARGUMENTS:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{{{column!r}: {fn!r}}} is not understood; as a dict, agg() takes {_SUPPORTED} by column"
         )
     if column == "*" and known != "count":
-        raise InvalidArgument(f"{{'*': {fn!r}}} is not understood; only count goes over all columns")
+        raise InvalidArgumentError(f"{{'*': {fn!r}}} is not understood; only count goes over all columns")
     call = getattr(F, known, None)
     made: Column = call(column) if call is not None else F.call_function(known, F.col(column))
     return made
@@ -255,7 +255,9 @@ def _bind(value: Any, name: str | None) -> _Bound:
         return _bind_ours(value, name)
     if isinstance(value, Column):
         return _bind_column(value, name)
-    raise InvalidArgument(f'{value!r} is not an aggregate; give a Column such as F.sum("price") or fc.sum("price")')
+    raise InvalidArgumentError(
+        f'{value!r} is not an aggregate; give a Column such as F.sum("price") or fc.sum("price")'
+    )
 
 
 def _bind_ours(value: Aggregate, name: str | None) -> _Bound:
@@ -263,7 +265,7 @@ def _bind_ours(value: Aggregate, name: str | None) -> _Bound:
     where = F.expr(value.where) if isinstance(value.where, str) else value.where
     for column in (*args, *([] if where is None else [where])):
         if not isinstance(column, Column):
-            raise InvalidArgument(f"{column!r} in {value!r} is not a column name and not a Column")
+            raise InvalidArgumentError(f"{column!r} in {value!r} is not a column name and not a Column")
     if value.fn == "count":
         native = F.count(args[0]) if args else F.count("*")
     elif value.fn in ("first", "last"):
@@ -309,8 +311,8 @@ def _show(column: Column) -> str:
     return text[len("Column<'") : -2] if text.startswith("Column<'") else text
 
 
-def _refused(column: Column) -> InvalidArgument:
-    return InvalidArgument(
+def _refused(column: Column) -> InvalidArgumentError:
+    return InvalidArgumentError(
         f"`{_show(column)}` is not an aggregate that fastchangelog understands; supported are {_SUPPORTED}, each "
         "on its own and with alias(): compute on results in a select() after it, and write F.expr texts as functions "
         '(a FILTER becomes fc.sum("x", where="…"))'
@@ -319,19 +321,19 @@ def _refused(column: Column) -> InvalidArgument:
 
 def _check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
     if any(mark in field.metadata for mark in _WINDOW_MARKS):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"the key {text} is a window column, which is not supported yet; group by its start, "
             "or use Spark's own groupBy for windows"
         )
     # On a batch DataFrame a watermark means nothing. On a stream this metadata is what Spark's own aggregate looks at.
     if streaming and WATERMARK_DELAY in field.metadata:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"the key {text} carries the stream's watermark (withWatermark): by such a key Spark drops late rows and "
             "forgets old keys, which is not supported yet; group by an expression of it such as "
             "date_trunc('hour', …), by which Spark drops and forgets nothing either, or use Spark's own groupBy"
         )
     if wire_types.is_collated(field.dataType):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"the key {text} is a collated string ({field.dataType.simpleString()}), whose equality fastchangelog does "
             "not know; group by collation_key(…), or by lower(…) cast to string"
         )
@@ -350,10 +352,12 @@ def _as_spark_reads_it(fn: str, arg: Column, dtype: T.DataType) -> tuple[Column,
 
 def _check_argument(b: _Bound, position: int, dtype: T.DataType) -> None:
     if b.fn in ("sum", "avg") and isinstance(dtype, T.YearMonthIntervalType):
-        raise InvalidArgument(f"{b.text} is not supported for {dtype.simpleString()}; add up months as numbers instead")
+        raise InvalidArgumentError(
+            f"{b.text} is not supported for {dtype.simpleString()}; add up months as numbers instead"
+        )
     ordered = b.fn in ("min", "max") or (b.fn in ("min_by", "max_by") and position == 1)
     if ordered and wire_types.is_collated(dtype):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{b.text} orders a collated string ({dtype.simpleString()}), whose order fastchangelog does not know; "
             "order by collation_key(…) or by the string's bytes"
         )

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from fastchangelog.errors import (
     FastChangelogError,
-    InvalidArgument,
+    InvalidArgumentError,
     SchemaMismatchError,
     StateNotFoundError,
     StoreError,
@@ -151,7 +151,7 @@ class SparkCheckpoints:
             raise StateNotFoundError(f"{location} has no committed batch yet; wait for the query's first one")
         chosen = batches[-1] if batch is None else batch
         if chosen not in batches:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"{location} has no committed batch {chosen}; Spark keeps the batches {batches[0]} to {batches[-1]}"
             )
         try:
@@ -231,7 +231,7 @@ class SparkCheckpoints:
 
 def _plain(location: str) -> str:
     if _GLOB.search(location):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"Spark's readers take characters in the checkpoint's location {location!r} for a pattern"
         )
     return location.rstrip("/")

@@ -7,20 +7,19 @@ Does not own: the meaning of keys and aggregates (`analyse`), settings (`setting
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, overload
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument, SchemaMismatchError
-from fastchangelog.options import OptionValue
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
 from fastchangelog.spark import internals, metrics, settings, starts, wire_types
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
 from fastchangelog.spark.batch import BatchOperator
@@ -29,6 +28,9 @@ from fastchangelog.spark.split import WATERMARK_DELAY, Split, payload_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from fastchangelog.functions import Aggregate
+    from fastchangelog.types import ColumnLike, Options, PathLike, StorageOptions
 
 __all__ = ["GroupedStream", "grouped"]
 
@@ -39,11 +41,13 @@ _MANY_WAVES = 4
 
 def grouped(
     df: DataFrame,
-    *keys: str | Column,
-    state: str | os.PathLike[str] | None = None,
+    *keys: ColumnLike,
+    state: PathLike | None = None,
     name: str = "default",
-    options: Mapping[str, OptionValue] | None = None,
-    storage_options: Mapping[str, object] | None = None,
+    start_from: PathLike | None = None,
+    materialization: MaterializationPolicy | None = None,
+    options: Options | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> GroupedStream:
     """Groups `df` by `keys`, with state that outlives the query's executors.
 
@@ -51,39 +55,59 @@ def grouped(
     (Spark's default) and complete mode fail the query before a row is written; aggregating the result once more counts
     keys as often as they change.
 
-    :param keys: column names or Columns, of any type that Spark can group by. Windows and columns that carry a
-        stream's watermark are not supported yet.
-    :param state: a folder that any number of queries may share, such as `"s3://bucket/state"` or `"/data/state"`;
-        by default the Spark conf `spark.fastchangelog.state`.
-    :param name: tells two stateful operators of one query apart.
-    :param options: see the reference; each can also be set as the Spark conf `spark.fastchangelog.<option>`.
-    :param storage_options: credentials and addresses for the store, named as `object_store` does, and
-        `credential_provider`, a picklable function that returns more of them and is asked before each use.
-
-    >>> top = grouped(bids, "auction", state=folder).agg(F.count("*").alias("n"), F.max("price"))  # doctest: +SKIP
-    >>> top.writeStream.outputMode("update").foreachBatch(upsert).start()  # doctest: +SKIP
-
     On a batch DataFrame it gives what one big micro-batch would give, and keeps nothing.
+
+    Args:
+        df: A DataFrame, streaming or not.
+        *keys: Column names or Columns, of any type that Spark can group by. Windows and columns that carry a stream's
+            watermark are not supported yet.
+        state: A folder that any number of queries may share, such as `"s3://bucket/state"` or `"/data/state"`; by
+            default the Spark conf `spark.fastchangelog.state`.
+        name: Tells two stateful operators of one query apart.
+        start_from: The folder of a savepoint that a new query begins with; by default the option of that name.
+        materialization: When to make snapshots; by default the options `materialization_…`.
+        options: See the reference; each can also be set as the Spark conf `spark.fastchangelog.<option>`.
+        storage_options: Credentials and addresses for the store, named as `object_store` does, and
+            `credential_provider`, a picklable function that returns more of them and is asked before each use.
+
+    Returns:
+        The grouped stream; call its `agg`.
+
+    Raises:
+        InvalidArgumentError: Something cannot work as it was given; the message says what to change.
+        StateNotFoundError: There is no savepoint in `start_from`.
+
+    Example:
+        >>> top = grouped(bids, "auction", state=folder).agg(F.count("*").alias("n"), F.max("price"))  # doctest: +SKIP
+        >>> top.writeStream.outputMode("update").foreachBatch(upsert).start()  # doctest: +SKIP
     """
-    return GroupedStream(df, keys, state, name, options, storage_options)
+    return GroupedStream(df, keys, state, name, start_from, materialization, options, storage_options)
 
 
 class GroupedStream:
-    """A grouped stream, to be aggregated: the counterpart of PySpark's `GroupedData`."""
+    """A grouped stream, to be aggregated: the counterpart of PySpark's `GroupedData`. Made by `grouped`.
+
+    Example:
+        >>> grouped(bids, "auction", state=folder).count()  # doctest: +SKIP
+    """
 
     def __init__(
         self,
         df: DataFrame,
-        keys: tuple[Any, ...],
-        state: str | os.PathLike[str] | None,
+        keys: tuple[ColumnLike, ...],
+        state: PathLike | None,
         name: str,
-        options: Mapping[str, OptionValue] | None,
-        storage_options: Mapping[str, object] | None,
+        start_from: PathLike | None,
+        materialization: MaterializationPolicy | None,
+        options: Options | None,
+        storage_options: StorageOptions | None,
     ):
         if not hasattr(df, "sparkSession") or not hasattr(df, "groupBy"):
-            raise InvalidArgument(f"grouped() takes a PySpark DataFrame first, not {type(df).__name__}")
+            raise InvalidArgumentError(f"grouped() takes a PySpark DataFrame first, not {type(df).__name__}")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InvalidArgument(f"name={name!r} must be letters, digits, `_`, `-` or `.`; it becomes a folder's name")
+            raise InvalidArgumentError(
+                f"name={name!r} must be letters, digits, `_`, `-` or `.`; it becomes a folder's name"
+            )
         spark = df.sparkSession
         self._df = df
         self._name = name
@@ -91,7 +115,8 @@ class GroupedStream:
         self._keys = key_columns(df, keys)
         self._keyed = df.select(*self._keys)  # Spark reports an unknown column here, before anything else is done
         self._root = settings.state_root(spark, state)
-        self._options = settings.read_options(spark, options)
+        given = settings.with_start_from(option_texts_of(materialization, options), start_from)
+        self._options = settings.read_options(spark, given)
         self._storage_options = settings.storage_options(spark, self._root, storage_options)
         self._confs = settings.memory_confs(spark, self._options)
         if self._streaming:
@@ -111,57 +136,142 @@ class GroupedStream:
                 stacklevel=3,
             )
 
-    def agg(self, *exprs: Any, initial_state: Any = None, **named: Any) -> DataFrame:
+    @overload
+    def agg(self, exprs: dict[str, str], /) -> DataFrame: ...
+    @overload
+    def agg(self, *exprs: Column | Aggregate, **named: Column | Aggregate) -> DataFrame: ...
+    def agg(self, *exprs: Column | Aggregate | dict[str, str], **named: Column | Aggregate) -> DataFrame:
         """Computes aggregates: the keys, then the results, under the names and types of Spark's own `groupBy().agg()`.
 
-        :param exprs: Columns such as `F.sum("price").alias("total")`, a dict such as `{"price": "max"}`, or
-            `fc.sum("price", where="price > 0")`.
-        :param named: the same, by the name of the result: `n=fc.count()`.
+        Args:
+            *exprs: Columns such as `F.sum("price").alias("total")`, a dict such as `{"price": "max"}`, or functions of
+                `fastchangelog.functions`, such as `fc.sum("price", where="price > 0")`.
+            **named: The same, by the name of the result: `n=fc.count()`.
 
-        >>> grouped(bids, "auction", state=folder).agg(n=fc.count(), best=fc.max("price"))  # doctest: +SKIP
+        Returns:
+            A DataFrame of one row per key that changed in a batch.
+
+        Raises:
+            InvalidArgumentError: An expression is not understood; the message names it and what is.
+            SchemaMismatchError: The savepoint of `start_from` is of another query.
+
+        Example:
+            >>> grouped(bids, "auction", state=folder).agg(n=fc.count(), best=fc.max("price"))  # doctest: +SKIP
         """
-        if initial_state is not None:
-            raise InvalidArgument(
-                "initial_state= is not supported yet; start without it; keep the old query until the new one caught up"
-            )
         return self._plan(analyse(self._df, self._keys, exprs, named))
 
     def count(self) -> DataFrame:
-        """Number of rows per key, as the column `count`."""
+        """Number of rows per key, as the column `count`.
+
+        Returns:
+            A DataFrame of one row per key that changed in a batch.
+
+        Example:
+            >>> grouped(bids, "auction", state=folder).count()  # doctest: +SKIP
+        """
         return self.agg(F.count(F.lit(1)).alias("count"))
 
     def sum(self, *cols: str) -> DataFrame:
-        """Sum of each column; of all numeric columns if none is named."""
+        """Sum of each column; of all numeric columns if none is named.
+
+        Args:
+            *cols: Names of numeric columns.
+
+        Returns:
+            A DataFrame of one row per key that changed in a batch.
+
+        Raises:
+            InvalidArgumentError: A column is not numeric.
+
+        Example:
+            >>> grouped(bids, "auction", state=folder).sum("price")  # doctest: +SKIP
+        """
         return self._numeric(F.sum, cols)
 
     def avg(self, *cols: str) -> DataFrame:
-        """Mean of each column; of all numeric columns if none is named."""
+        """Mean of each column; of all numeric columns if none is named.
+
+        Args:
+            *cols: Names of numeric columns.
+
+        Returns:
+            A DataFrame of one row per key that changed in a batch.
+
+        Raises:
+            InvalidArgumentError: A column is not numeric.
+
+        Example:
+            >>> grouped(bids, "auction", state=folder).avg("price")  # doctest: +SKIP
+        """
         return self._numeric(F.avg, cols)
 
     def mean(self, *cols: str) -> DataFrame:
-        """The same as `avg`."""
+        """The same as `avg`.
+
+        Args:
+            *cols: Names of numeric columns.
+
+        Returns:
+            A DataFrame of one row per key that changed in a batch.
+
+        Raises:
+            InvalidArgumentError: A column is not numeric.
+
+        Example:
+            >>> grouped(bids, "auction", state=folder).mean("price")  # doctest: +SKIP
+        """
         return self._numeric(F.avg, cols)
 
     def min(self, *cols: str) -> DataFrame:
-        """Smallest value of each column; of all numeric columns if none is named."""
+        """Smallest value of each column; of all numeric columns if none is named.
+
+        Args:
+            *cols: Names of numeric columns.
+
+        Returns:
+            A DataFrame of one row per key that changed in a batch.
+
+        Raises:
+            InvalidArgumentError: A column is not numeric.
+
+        Example:
+            >>> grouped(bids, "auction", state=folder).min("price")  # doctest: +SKIP
+        """
         return self._numeric(F.min, cols)
 
     def max(self, *cols: str) -> DataFrame:
-        """Greatest value of each column; of all numeric columns if none is named."""
+        """Greatest value of each column; of all numeric columns if none is named.
+
+        Args:
+            *cols: Names of numeric columns.
+
+        Returns:
+            A DataFrame of one row per key that changed in a batch.
+
+        Raises:
+            InvalidArgumentError: A column is not numeric.
+
+        Example:
+            >>> grouped(bids, "auction", state=folder).max("price")  # doctest: +SKIP
+        """
         return self._numeric(F.max, cols)
 
-    def _numeric(self, function: Any, cols: tuple[Any, ...]) -> DataFrame:
+    def _numeric(self, function: Callable[[str], Column], cols: tuple[object, ...]) -> DataFrame:
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
             cols = tuple(cols[0])
-        numeric = [f.name for f in self._df.schema.fields if isinstance(f.dataType, T.NumericType)]
+        names: list[str] = []
         for col in cols:
             if not isinstance(col, str):
-                raise InvalidArgument(f"{function.__name__}() takes column names, not {col!r}; use agg() for Columns")
+                raise InvalidArgumentError(
+                    f"{function.__name__}() takes column names, not {col!r}; use agg() for Columns"
+                )
             if not isinstance(self._df.select(col).schema[0].dataType, T.NumericType):
-                raise InvalidArgument(
+                raise InvalidArgumentError(
                     f"{function.__name__}(): the column {col} is not numeric; use agg() for other types"
                 )
-        return self.agg(*[function(_quoted(c) if not cols else c) for c in (cols or numeric)])
+            names.append(col)
+        numeric = [_quoted(f.name) for f in self._df.schema.fields if isinstance(f.dataType, T.NumericType)]
+        return self.agg(*[function(name) for name in names or numeric])
 
     def _plan(self, analysed: Analysed) -> DataFrame:
         _internal.spec_check(analysed.spec)

@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument, StateNotFoundError
+from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.options import (
     PREFIX,
     PROVIDER_OPTION,
-    OptionValue,
     existing_folder,
     gather_options,
     gather_storage_options,
@@ -32,6 +31,8 @@ from fastchangelog.spark import redaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from fastchangelog.types import Options, PathLike, StorageOption, StorageOptions
 
 __all__ = [
     "FORMAT_VERSION",
@@ -49,6 +50,7 @@ __all__ = [
     "start_from",
     "state_root",
     "storage_options",
+    "with_start_from",
 ]
 
 _log = logging.getLogger("fastchangelog.spark")
@@ -91,7 +93,7 @@ def prepare_session(spark: SparkSession) -> None:
             spark.conf.set(key, wanted)
             _log.info("set %s=%s for this session: stateful operators of fastchangelog need it", key, wanted)
         elif not _fits(key, found):
-            raise InvalidArgument(_unfit(key, found))
+            raise InvalidArgumentError(_unfit(key, found))
     for key, wanted in HELPFUL.items():
         if spark.conf.get(key, None) is None:
             spark.conf.set(key, wanted)
@@ -103,7 +105,7 @@ def check_task(property_of: Callable[[str], str | None]) -> None:
     for key in REQUIRED:
         found = property_of(key)
         if found is None or not _fits(key, found):
-            raise InvalidArgument(_unfit(key, found) + "; a checkpoint keeps the settings it was started with")
+            raise InvalidArgumentError(_unfit(key, found) + "; a checkpoint keeps the settings it was started with")
 
 
 def _fits(key: str, found: str) -> bool:
@@ -147,11 +149,11 @@ def _number(text: str | None, default: int) -> int:
     return int(found[1]) << 10 * ("kmgtp".index(found[2].lower()) + 1 if found[2] else 0)
 
 
-def state_root(spark: SparkSession, state: str | os.PathLike[str] | None) -> str:
+def state_root(spark: SparkSession, state: PathLike | None) -> str:
     """The root folder of the state, from the argument or the conf, checked as far as that is cheap."""
     root = os.fspath(state) if state is not None else spark.conf.get(STATE, None)
     if root is None or not isinstance(root, str) or not root.strip():
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             'no place for the state is given: pass it, as in grouped(df, "key", state="s3://bucket/state"), '
             f'or set it for all, as in spark.conf.set("{STATE}", "s3://bucket/state")'
         )
@@ -164,22 +166,28 @@ def check_root(root: str) -> str:
     scheme = url.scheme.lower()
     if scheme not in _SCHEMES:
         known = ", ".join(sorted(f"{s}://" for s in _SCHEMES if s))
-        raise InvalidArgument(f"the state's root {root!r} has an unknown scheme; known are {known} and plain paths")
+        raise InvalidArgumentError(
+            f"the state's root {root!r} has an unknown scheme; known are {known} and plain paths"
+        )
     if scheme not in ("", "file"):
         if not url.netloc and scheme != "memory":
-            raise InvalidArgument(f"the state's root {root!r} names no bucket or host; write {scheme}://bucket/folder")
+            raise InvalidArgumentError(
+                f"the state's root {root!r} names no bucket or host; write {scheme}://bucket/folder"
+            )
         return root
     path = os.path.abspath(urllib.parse.unquote(url.path) if scheme else root)
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise InvalidArgument(f"the state's folder {path} cannot be made: {error.strerror}; choose another") from None
+        raise InvalidArgumentError(
+            f"the state's folder {path} cannot be made: {error.strerror}; choose another"
+        ) from None
     if not os.access(path, os.W_OK | os.X_OK):
-        raise InvalidArgument(f"the state's folder {path} cannot be written; change its rights or choose another")
+        raise InvalidArgumentError(f"the state's folder {path} cannot be written; change its rights or choose another")
     return "file://" + urllib.parse.quote(path)
 
 
-def read_options(spark: SparkSession, options: Mapping[str, OptionValue] | None) -> dict[str, str]:
+def read_options(spark: SparkSession, options: Options | None) -> dict[str, str]:
     """Options of the argument over those of the conf, checked: unknown names and bad values are errors."""
     return gather_options(options, spark.conf.getAll)
 
@@ -196,8 +204,22 @@ def memory_confs(spark: SparkSession, options: Mapping[str, str]) -> dict[str, s
     return confs
 
 
+def with_start_from(options: dict[str, str], start: PathLike | None) -> dict[str, str]:
+    """The options with the argument `start_from=`, which must not differ from the option.
+
+    >>> with_start_from({}, "s3://bucket/savepoint")
+    {'start_from': 's3://bucket/savepoint'}
+    """
+    if start is None:
+        return options
+    uri = os.fspath(start)
+    if options.get("start_from", uri) != uri:
+        raise InvalidArgumentError(f"start_from={uri!r} and the option `start_from` differ; give one of them")
+    return {**options, "start_from": uri}
+
+
 def start_from(
-    options: dict[str, str], storage_options: Mapping[str, object], partitions: int
+    options: dict[str, str], storage_options: StorageOptions, partitions: int
 ) -> tuple[dict[str, str], str | None]:
     """Checks the savepoint that the option `start_from` names, if it does: the options with its number of key groups,
     and the description of its rows."""
@@ -214,12 +236,12 @@ def start_from(
         ) from None
     groups, asked = found["max_parallelism"], int(options.get("max_parallelism", "0"))
     if asked not in (0, groups):
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"the savepoint {uri} has {groups} key groups, which are fixed for ever, but the option `max_parallelism` "
             f"is {asked}; leave it out"
         )
     if partitions > groups:
-        raise InvalidArgument(
+        raise InvalidArgumentError(
             f"{SHUFFLE_PARTITIONS} is {partitions}, but the savepoint {uri} has {groups} key groups (max_parallelism), "
             f"fixed at its state's first start; set it to 1 to {groups}"
         )
@@ -232,23 +254,23 @@ def size_option(options: Mapping[str, str], name: str) -> int:
     return parse_size(name, options.get(name, default))
 
 
-def storage_options(spark: SparkSession, root: str, given: Mapping[str, object] | None) -> dict[str, object]:
+def storage_options(spark: SparkSession, root: str, given: StorageOptions | None) -> dict[str, StorageOption]:
     """Options of the root's store, from the argument and the conf. Values are credentials: never shown."""
     provider, explicit = split_provider(given)
     wrong = [name for name, value in explicit.items() if not isinstance(value, (str, bool, int))]
     if wrong:
-        raise InvalidArgument(f"storage_options: {wrong[0]} is not a text, a number or a bool")
+        raise InvalidArgumentError(f"storage_options: {wrong[0]} is not a text, a number or a bool")
     redaction.redact_storage_options(spark)
-    texts: dict[str, object] = dict(gather_storage_options(root, explicit, spark.conf.getAll))
+    texts: dict[str, StorageOption] = dict(gather_storage_options(root, explicit, spark.conf.getAll))
     return texts if provider is None else {**texts, PROVIDER_OPTION: provider}
 
 
-def resolve(options: Mapping[str, object]) -> dict[str, str]:
+def resolve(options: StorageOptions) -> dict[str, str]:
     """The options for the store, with the current credentials of the provider, if there is one."""
     return resolve_with_expiry(options)[0]
 
 
-def resolve_with_expiry(options: Mapping[str, object]) -> tuple[dict[str, str], float | None]:
+def resolve_with_expiry(options: StorageOptions) -> tuple[dict[str, str], float | None]:
     """The same, and when the provider's credentials expire, in seconds since the epoch; None = never."""
     provider, others = split_provider(options)
     given = {name: str(value) for name, value in others.items()}

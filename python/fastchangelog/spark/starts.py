@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import internals, metrics
 
 if TYPE_CHECKING:
@@ -68,4 +68,4 @@ def check_task(property_of: Callable[[str], str | None]) -> None:
     """Fails the task of a query that was refused at its start."""
     reason = property_of(REFUSAL)
     if reason is not None:
-        raise InvalidArgument(reason)
+        raise InvalidArgumentError(reason)

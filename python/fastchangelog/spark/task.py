@@ -10,7 +10,7 @@ import gc
 from typing import Any
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 
 __all__ = ["BATCH_ID", "QUERY_ID", "VersionChecked", "is_first", "local_property", "freeze_modules"]
 
@@ -43,7 +43,7 @@ class VersionChecked:
     def __setstate__(self, state: dict[str, Any]) -> None:
         driver = state.get(_VERSION)
         if driver != _internal.__version__:
-            raise InvalidArgument(
+            raise InvalidArgumentError(
                 f"two fastchangelog versions in one cluster: the driver has {driver}, this worker has "
                 f"{_internal.__version__}; install one version on the driver and on every executor"
             )

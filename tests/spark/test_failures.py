@@ -1,13 +1,11 @@
-"""`explain`: cause and remedy, without the stack."""
+"""`explain_error`: cause and remedy, without the stack."""
 
 from __future__ import annotations
 
-import io
-
 import pytest
 
-from fastchangelog.errors import InvalidArgument, StoreError
-from fastchangelog.spark.explain import explain, explanation
+from fastchangelog.errors import InvalidArgumentError, StoreError
+from fastchangelog.spark.failures import explain_error
 
 WORKER = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure: Task 0 in
 stage 3.0 failed 1 times, most recent: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -21,26 +19,25 @@ fastchangelog.errors.StoreError: cannot write s3://b/log/x: 403 forbidden; check
 
 
 def test_our_last_line_is_found() -> None:
-    assert explanation(RuntimeError(WORKER)) == "StoreError: cannot write s3://b/log/x: 403 forbidden; check the rights"
+    ours = "StoreError: cannot write s3://b/log/x: 403 forbidden; check the rights"
+    assert explain_error(RuntimeError(WORKER)) == ours
 
 
 def test_a_cause_is_followed() -> None:
     outer = RuntimeError("query failed")
     outer.__cause__ = RuntimeError(WORKER)
-    assert "403" in str(explanation(outer))
+    assert "403" in explain_error(outer)
 
 
 def test_our_own_errors_explain_themselves() -> None:
-    assert explanation(InvalidArgument("no; do this")) == "InvalidArgument: no; do this"
-    assert explanation(StoreError("x")) == "StoreError: x"
+    assert explain_error(InvalidArgumentError("no; do this")) == "InvalidArgumentError: no; do this"
+    assert explain_error(StoreError("x")) == "StoreError: x"
 
 
 @pytest.mark.parametrize("text", ["STORE_BACKEND_NOT_SUPPORTED_FOR_TWS", "DUPLICATED_METRICS_NAME"])
 def test_sparks_errors_have_a_remedy(text: str) -> None:
-    assert "Remedy:" in str(explanation(RuntimeError(f"[{text}] bla")))
+    assert "Remedy:" in explain_error(RuntimeError(f"[{text}] bla"))
 
 
 def test_a_foreign_error_says_so_on_one_line() -> None:
-    out = io.StringIO()
-    explain(ValueError("boom\n  at x"), file=out)
-    assert out.getvalue() == "This is not an error of fastchangelog. Its first line: boom\n"
+    assert explain_error(ValueError("boom\n  at x")) == "This is not an error of fastchangelog. Its first line: boom"

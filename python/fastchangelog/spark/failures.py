@@ -1,4 +1,4 @@
-"""`fc.spark.explain(exc)`: cause and remedy of a failed query, without the stack.
+"""`fc.spark.explain_error(exc)`: cause and remedy of a failed query, without the stack.
 
 Owns: finding our own last line in a Spark error, and the remedies for Spark's errors that users of this package meet.
 Does not own: our messages (they carry their remedy), Spark's error classes.
@@ -7,10 +7,8 @@ Does not own: our messages (they carry their remedy), Spark's error classes.
 from __future__ import annotations
 
 import re
-import sys
-from typing import TextIO
 
-__all__ = ["explain", "explanation"]
+__all__ = ["explain_error"]
 
 _OURS = re.compile(r"^(?:.*: )?fastchangelog\.errors\.(\w+): (.*)$", re.MULTILINE)
 
@@ -53,13 +51,25 @@ _SPARKS = (
 )
 
 
-def explanation(error: BaseException | str) -> str | None:
-    """Cause and remedy as text; None if this is not an error that fastchangelog knows.
+def explain_error(exc: BaseException | str) -> str:
+    """Cause and remedy of a failed query, without the stack.
 
-    >>> print(explanation("…\\nfastchangelog.errors.StoreError: cannot write s3://b/x: 403; check the rights\\n"))
-    StoreError: cannot write s3://b/x: 403; check the rights
+    Args:
+        exc: What `awaitTermination()` or `query.exception()` gave, or its text.
+
+    Returns:
+        Our own error, or the cause and the remedy of an error of Spark that users of this package meet. Of any other
+        error the first line, and that it is another one.
+
+    Example:
+        >>> import fastchangelog as fc
+        >>> text = "…\\nfastchangelog.errors.StoreError: cannot write s3://b/x: 403; check the rights\\n"
+        >>> fc.spark.explain_error(RuntimeError(text))
+        'StoreError: cannot write s3://b/x: 403; check the rights'
+        >>> fc.spark.explain_error(ValueError("boom"))
+        'This is not an error of fastchangelog. Its first line: boom'
     """
-    text = error if isinstance(error, str) else _whole(error)
+    text = exc if isinstance(exc, str) else _whole(exc)
     ours = _OURS.findall(text)
     if ours:
         kind, message = ours[-1]
@@ -67,24 +77,10 @@ def explanation(error: BaseException | str) -> str | None:
     for mark, cause, remedy in _SPARKS:
         if mark in text:
             return f"Cause: {cause}.\nRemedy: {remedy}."
-    if type(error).__module__ == "fastchangelog.errors":
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def explain(error: BaseException | str, *, file: TextIO | None = None) -> None:
-    """Prints cause and remedy of a failed query, without the stack: to `file`, or to the standard output.
-
-    >>> try:  # doctest: +SKIP
-    ...     query.awaitTermination()
-    ... except Exception as error:
-    ...     fc.spark.explain(error)
-    """
-    found = explanation(error)
-    if found is None:
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        found = f"This is not an error of fastchangelog. Its first line: {first.strip()}"
-    print(found, file=file or sys.stdout)
+    if type(exc).__module__ == "fastchangelog.errors":
+        return f"{type(exc).__name__}: {exc}"
+    first = next((line for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
+    return f"This is not an error of fastchangelog. Its first line: {first.strip()}"
 
 
 def _whole(error: BaseException) -> str:
