@@ -1,6 +1,7 @@
-"""`fastchangelog.metrics()`: one snapshot of the counters of this process and of its state server.
+"""`fastchangelog.metrics()`: one snapshot of the metrics of this process and of its state server.
 
-Owns: the sum over sources. Does not own: the counters. They are for people: correctness never depends on them.
+Owns: the sum of the two. Does not own: the metrics (the core's table), the sum over this process's engines (the core).
+They are for people: correctness never depends on them.
 
 Not called `metrics`: an imported submodule of that name would replace the function `fastchangelog.metrics`.
 """
@@ -8,9 +9,6 @@ Not called `metrics`: an imported submodule of that name would replace the funct
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping
-from weakref import WeakSet
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError
@@ -19,36 +17,33 @@ from fastchangelog.server.paths import ServerPaths
 __all__ = ["metrics"]
 
 
-class Source:
-    """Counters of an engine of this process, for as long as the engine holds this object."""
-
-    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
-        self.read = read
-
-
-_sources: WeakSet[Source] = WeakSet()
-
-
-def register(read: Callable[[], Mapping[str, int]]) -> Source:
-    """Adds `read` to the snapshot for as long as the returned object lives."""
-    source = Source(read)
-    _sources.add(source)
-    return source
-
-
 def metrics() -> dict[str, int]:
-    """All counters by name: those of this process's engines plus those of the executor's state server, if one runs.
+    """All metrics by name, for all embedded states and changelog storages of this process and for the executor's state
+    server, if one runs.
 
-    On a driver without either it is empty: in a job, the same numbers are in `StreamingQueryProgress.observedMetrics`.
+    Counters start with the process, or with the state server; what a closed state has counted stays counted. Of a
+    histogram there are `<name>_count`, `_min`, `_p50`, `_p99` and `_max` of its newest values; where a process has
+    engines of its own beside a state server, `_p50` and `_p99` are the greater of the two.
 
-    >>> metrics()
-    {}
+    In a job, a part of them is in `StreamingQueryProgress.observedMetrics`.
+
+    >>> metrics()["checkpoints"] >= 0
+    True
     """
-    total: Counter[str] = Counter()
-    for source in list(_sources):
-        total.update(source.read())
-    total.update(_of_state_server())
-    return dict(sorted(total.items()))
+    engines, server = _internal.process_metrics(), _of_state_server()
+    if server:
+        histograms = {name for name, kind, _, _ in _internal.metrics_table() if kind == "histogram"}
+        engines = {name: _combined(name, histograms, engines, server) for name in engines}
+    return dict(sorted(engines.items()))
+
+
+def _combined(name: str, histograms: set[str], *sources: dict[str, int]) -> int:
+    """The sum of a metric over sources; of a part of a histogram, the least or the greatest."""
+    histogram, _, part = name.rpartition("_")
+    if histogram not in histograms or part == "count":
+        return sum(source[name] for source in sources)
+    seen = [source[name] for source in sources if source[f"{histogram}_count"]]
+    return min(seen, default=0) if part == "min" else max(seen, default=0)
 
 
 def _of_state_server() -> dict[str, int]:

@@ -304,7 +304,7 @@ impl Session {
             self.counters.set("state_bytes", handle.state_bytes);
         }
         if let Some(shard) = &self.shard {
-            for (name, n) in shard.context().metrics.take_deltas() {
+            for (name, n) in shard.context().metrics.take_growth() {
                 self.counters.set(name, n);
             }
         }
