@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,8 +26,8 @@ Each option can be given three ways; the first that names it wins:
 
 Sizes are numbers of bytes, or texts such as `"5MiB"`. Durations are `timedelta`, `"10s"`, `"5m"`, or Spark's
 `"10 minutes"`; never bare numbers. An unknown name is an error that gives the nearest known one. Options of the state
-server itself ({of_process}) hold for the
-whole server: those of the query that started it. A later query that asks for other values gets a warning in its log.
+server itself hold for the whole server: those of the query that started it. A later query that asks for other values gets a warning in its log. They are:
+{of_process}.
 
 | Option | Default | Kind | Meaning |
 |---|---|---|---|
@@ -49,8 +50,8 @@ _ENGINE_HEAD = """
 ## In a state server, and in a process
 
 `fastchangelog.metrics()` gives their sum over the embedded states and changelog storages of the process and its executor's
-state server; `metrics()` of a state or a storage gives its own. What the names of a histogram stand for are
-`<name>_count`, `_min`, `_p50`, `_p99` and `_max` of its newest 1,000 values. The
+state server; `metrics()` of a state or a storage gives its own. A histogram appears there as `<name>_count`, `_min`, `_p50`,
+`_p99` and `_max` of its newest 1,000 values. The
 [text endpoint](monitoring.md#prometheus-and-grafana) has counters as `fastchangelog_<name>_total`, gauges as
 `fastchangelog_<name>`, and histograms as summaries.
 
@@ -83,7 +84,8 @@ def options_page() -> str:
     if process is None:
         raise SystemExit("config.rs: the options of the process were not found")
     of_process = ", ".join(f"`{name}`" for name in re.findall(r'"(\w+)"', process.group(1)))
-    return _OPTIONS_HEAD.replace("{of_process}", of_process) + "\n".join(lines) + "\n"
+    head = _OPTIONS_HEAD.replace("{of_process}", textwrap.fill(of_process, 120))
+    return head + "\n".join(lines) + "\n"
 
 
 def metrics_page() -> str:

@@ -279,7 +279,7 @@ fn json(savepoint: &Savepoint) -> String {
 
 /// Writes the checkpoint `handle` of `state` as a savepoint.
 pub(crate) fn save(
-    state: &fastchangelog_core::embedded::LocalState,
+    state: &fastchangelog_core::embedded::EmbeddedState,
     handle: &StateHandle,
     to: &SavepointFolder,
     format: &str,
