@@ -29,8 +29,8 @@ mod session;
 mod shared;
 
 pub use backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
-pub use metrics_endpoint::MetricsEndpoint;
 pub use client::{Client, ClientSettings, SessionClient};
+pub use metrics_endpoint::MetricsEndpoint;
 pub use server::{Server, ServerSettings};
 
 /// The package's version: both ends of a connection must have the same.

@@ -206,8 +206,7 @@ mod tests {
     #[test]
     fn clients_that_say_nothing_hold_it_up_for_a_bounded_time() {
         let endpoint = endpoint();
-        let silent: Vec<Client> =
-            (0..MAX_CONNECTIONS).map(|_| Client::connect(endpoint.address()).unwrap()).collect();
+        let silent: Vec<Client> = (0..MAX_CONNECTIONS).map(|_| Client::connect(endpoint.address()).unwrap()).collect();
         assert!(ask(&endpoint, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("text 1\n"));
         drop(silent);
     }

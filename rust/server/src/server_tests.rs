@@ -152,8 +152,7 @@ fn world_with(max_connections: usize, max_message: u64) -> World {
     let dir = tempfile::tempdir().unwrap();
     let fake = Arc::new(Fake::default());
     let log = LogFile::open(&dir.path().join("server.log"), 1 << 20, false, SystemClock::shared()).unwrap();
-    let settings =
-        ServerSettings { socket: dir.path().join("s"), max_connections, max_message, metrics_port: None };
+    let settings = ServerSettings { socket: dir.path().join("s"), max_connections, max_message, metrics_port: None };
     let server = Server::start(&settings, fake.clone(), log, Failpoints::none()).unwrap();
     World { dir, fake, server }
 }

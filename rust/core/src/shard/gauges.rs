@@ -41,3 +41,23 @@ impl ShardStatus {
         LabelledShard { query: self.query_id.clone(), operator: self.name.clone(), shard: self.shard, gauges }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::SharedMetrics;
+
+    #[test]
+    fn every_part_of_the_budget_has_its_gauge() {
+        use MemoryUser::{Downloads, Hot, Log, Prepared, Sessions, Uploads};
+        let (metrics, budget) = (SharedMetrics::default(), MemoryBudget::new(64 << 20));
+        let resources = SharedResources::new(&budget, Arc::clone(&metrics)).unwrap();
+        let parts = [Hot, Sessions, Prepared, Log, Uploads, Downloads];
+        let _held: Vec<_> = (1..).zip(parts).map(|(bytes, part)| budget.reserve(part, bytes)).collect();
+        measure(&metrics, &budget, &resources, &[]);
+        assert_eq!((metrics.memory_hot.get(), metrics.memory_sessions.get()), (1, 2));
+        assert_eq!((metrics.memory_prepared.get(), metrics.memory_log.get()), (3, 4));
+        assert_eq!((metrics.memory_uploads.get(), metrics.memory_downloads.get()), (5, 6));
+        assert_eq!((metrics.memory_budget.get(), metrics.memory_counted.get()), (64 << 20, budget.used()));
+    }
+}
