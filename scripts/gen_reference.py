@@ -26,7 +26,8 @@ Each option can be given three ways; the first that names it wins:
 
 Sizes are numbers of bytes, or texts such as `"5MiB"`. Durations are `timedelta`, `"10s"`, `"5m"`, or Spark's
 `"10 minutes"`; never bare numbers. An unknown name is an error that gives the nearest known one. Options of the state
-server itself hold for the whole server: those of the query that started it. A later query that asks for other values gets a warning in its log. They are:
+server itself hold for the whole server: those of the query that started it. A later query that asks for other values
+gets a warning in its log. They are:
 {of_process}.
 
 | Option | Default | Kind | Meaning |
@@ -49,9 +50,9 @@ up over shards that worked at the same time.
 _ENGINE_HEAD = """
 ## In a state server, and in a process
 
-`fastchangelog.metrics()` gives their sum over the embedded states and changelog storages of the process and its executor's
-state server; `metrics()` of a state or a storage gives its own. A histogram appears there as `<name>_count`, `_min`, `_p50`,
-`_p99` and `_max` of its newest 1,000 values. The
+`fastchangelog.metrics()` gives their sum over the embedded states and changelog storages of the process and its
+executor's state server; `metrics()` of a state or a storage gives its own. A histogram appears there as `<name>_count`,
+`_min`, `_p50`, `_p99` and `_max` of its newest 1,000 values. The
 [text endpoint](monitoring.md#prometheus-and-grafana) has counters as `fastchangelog_<name>_total`, gauges as
 `fastchangelog_<name>`, and histograms as summaries.
 

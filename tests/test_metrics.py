@@ -19,7 +19,7 @@ import textwrap
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -148,30 +148,92 @@ Scenario = Callable[[Callable[..., Job], Path, pytest.MonkeyPatch], set[str]]
 SCENARIOS: list[Scenario] = [served, embedded, changelog]
 
 MOVED_BY_A_BATCH = {"open_micros", "finish_micros", "commit_micros"}
-MOVED_BY_A_SHARD = {"shard_keys", "shard_bytes", "shard_hot_bytes", "shard_log_bytes", "shard_segments", "shard_sessions"}
+MOVED_BY_A_SHARD = {
+    "shard_keys",
+    "shard_bytes",
+    "shard_hot_bytes",
+    "shard_log_bytes",
+    "shard_segments",
+    "shard_sessions",
+}
 
 #: The scenario that moves each metric.
 CASES: dict[str, Scenario] = {}
 CASES |= dict.fromkeys(
-    """
-    change_sets combine_micros encode_micros hot_bytes hot_hits in_flight_bytes keys_updated log_bytes
-    log_objects materializations_completed materializations_failed materializations_started materialize_bytes
-    materialize_micros materialize_pause_micros materialize_sync_micros memory_block_cache memory_budget
-    memory_counted memory_hot memory_log memory_prepared memory_sessions memory_table_readers
-    memory_write_buffers merge_micros open_folders persist_micros promote_micros promotions replay_bytes
-    replay_micros request_attempts restore_bytes restore_micros restores result_micros rocksdb_writes
-    rows_merged server_connections server_sessions sessions sessions_aborted spilled_bytes spills state_bytes
-    state_keys store_bytes_read store_bytes_written store_micros store_requests upload_bytes upload_micros
-    upload_sets uploads_active
-    """.split(),
+    [
+        "change_sets",
+        "combine_micros",
+        "encode_micros",
+        "hot_bytes",
+        "hot_hits",
+        "in_flight_bytes",
+        "keys_updated",
+        "log_bytes",
+        "log_objects",
+        "materializations_completed",
+        "materializations_failed",
+        "materializations_started",
+        "materialize_bytes",
+        "materialize_micros",
+        "materialize_pause_micros",
+        "materialize_sync_micros",
+        "memory_block_cache",
+        "memory_budget",
+        "memory_counted",
+        "memory_hot",
+        "memory_log",
+        "memory_prepared",
+        "memory_sessions",
+        "memory_table_readers",
+        "memory_write_buffers",
+        "merge_micros",
+        "open_folders",
+        "persist_micros",
+        "promote_micros",
+        "promotions",
+        "replay_bytes",
+        "replay_micros",
+        "request_attempts",
+        "restore_bytes",
+        "restore_micros",
+        "restores",
+        "result_micros",
+        "rocksdb_writes",
+        "rows_merged",
+        "server_connections",
+        "server_sessions",
+        "sessions",
+        "sessions_aborted",
+        "spilled_bytes",
+        "spills",
+        "state_bytes",
+        "state_keys",
+        "store_bytes_read",
+        "store_bytes_written",
+        "store_micros",
+        "store_requests",
+        "upload_bytes",
+        "upload_micros",
+        "upload_sets",
+        "uploads_active",
+    ],
     served,
 )
-CASES |= dict.fromkeys("checkpoint_micros checkpoints hot_misses rocksdb_reads uncheckpointed_bytes".split(), embedded)
 CASES |= dict.fromkeys(
-    """
-    changes_read discards discards_pending read_micros sets_read store_retries throttled_appends
-    throttled_micros upload_queue_size
-    """.split(),
+    ["checkpoint_micros", "checkpoints", "hot_misses", "rocksdb_reads", "uncheckpointed_bytes"], embedded
+)
+CASES |= dict.fromkeys(
+    [
+        "changes_read",
+        "discards",
+        "discards_pending",
+        "read_micros",
+        "sets_read",
+        "store_retries",
+        "throttled_appends",
+        "throttled_micros",
+        "upload_queue_size",
+    ],
     changelog,
 )
 
@@ -185,9 +247,15 @@ _RUST_TESTS = {
     ("state/checkpoint_tests.rs", "invariant_2_refused_links_make_a_copy_of_the_same_state"): "checkpoints_copied",
     ("ownership_tests.rs", "a_failed_deletion_is_counted_and_nothing_more"): "discard_failures",
     ("store/hedge_tests.rs", "a12_x14_a_store_that_turns_slow_is_sent_a_tenth_more_at_most"): "hedge_bytes",
-    ("write/attempt_tests.rs", "a12_x14_a_slow_upload_is_doubled_within_the_budget_and_its_sets_name_the_winner"): "hedges_started hedges_won",
+    (
+        "write/attempt_tests.rs",
+        "a12_x14_a_slow_upload_is_doubled_within_the_budget_and_its_sets_name_the_winner",
+    ): "hedges_started hedges_won",
     ("state/keyed_tests.rs", "a_fresh_state_never_asks_the_disk_until_something_is_evicted"): "hot_evictions",
-    ("snapshot/push_tests.rs", "small_tables_share_an_object_which_the_next_base_takes_over_while_it_pays"): "materialize_packed_files",
+    (
+        "snapshot/push_tests.rs",
+        "small_tables_share_an_object_which_the_next_base_takes_over_while_it_pays",
+    ): "materialize_packed_files",
     ("snapshot/push_tests.rs", "only_new_tables_are_uploaded"): "materialize_reused_bytes",
     ("shard/gauges.rs", "every_part_of_the_budget_has_its_gauge"): "memory_downloads memory_uploads",
     ("write/write_tests.rs", "b09_p7_bytes_in_flight_are_bounded"): "persist_waits",
@@ -211,6 +279,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+_LABEL = r'\w+="(?:[^"\\\n]|\\["\\n])*"'
+_SAMPLE = re.compile(rf"([a-z_0-9]+)(\{{{_LABEL}(?:,{_LABEL})*\}})? (\d+)")
+
+
 def parsed(text: str) -> dict[str, int]:
     """The samples by series. Fails on a line that is not of the format, and on a sample without its type."""
     samples: dict[str, int] = {}
@@ -219,7 +291,7 @@ def parsed(text: str) -> dict[str, int]:
         if line.startswith("# TYPE "):
             _, _, name, types[name] = line.split(" ")
         elif not line.startswith("# HELP "):
-            found = re.fullmatch(r'([a-z_0-9]+)(\{\w+="(?:[^"\\\n]|\\["\\n])*"(?:,\w+="(?:[^"\\\n]|\\["\\n])*")*\})? (\d+)', line)
+            found = _SAMPLE.fullmatch(line)
             assert found is not None, line
             assert {found[1], found[1].removesuffix("_sum"), found[1].removesuffix("_count")} & set(types), line
             assert found[1] + (found[2] or "") not in samples, line
@@ -391,8 +463,12 @@ def test_readers_that_say_nothing_delay_no_session(job: Callable[..., Job]) -> N
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     dashboard = json.loads((ROOT / "docs" / "grafana-dashboard.json").read_text())
-    known = {series_of(name) for name in TABLE if TABLE[name][0] != "batch"} | {f"fastchangelog_{name}" for name in TABLE}
-    asked = [set(re.findall(r"fastchangelog_\w+", target["expr"])) for p in dashboard["panels"] for target in p["targets"]]
+    known = {series_of(name) for name in TABLE if TABLE[name][0] != "batch"} | {
+        f"fastchangelog_{name}" for name in TABLE
+    }
+    asked = [
+        set(re.findall(r"fastchangelog_\w+", target["expr"])) for p in dashboard["panels"] for target in p["targets"]
+    ]
     assert all(names for names in asked)
     assert set().union(*asked) <= known
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])

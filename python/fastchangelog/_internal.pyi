@@ -646,12 +646,17 @@ def handle_json(text: str) -> str:
     """A handle, as it is kept in Spark's state, as a JSON object. Ids are 128-bit numbers."""
 
 def metrics_table() -> list[tuple[str, str, bool, str]]:
-    """`(name, kind, in_batch, meaning)` of every metric; `kind` is counter, gauge, histogram, batch (only the report of a
-    batch has it) or shard (only the text endpoint has it); `in_batch` is true of those that a batch reports."""
+    """`(name, kind, in_batch, meaning)` of every metric.
+
+    `kind` is counter, gauge, histogram, batch (only the report of a batch has it) or shard (only the text endpoint has
+    it); `in_batch` is true of those that a batch reports.
+    """
 
 def process_metrics() -> dict[str, int]:
-    """The sum of the metrics of this process's embedded states and changelog storages by name. Of a histogram, its parts:
-    `<name>_count`, `_min`, `_p50`, `_p99` and `_max`."""
+    """The sum of the metrics of this process's embedded states and changelog storages, by name.
+
+    Of a histogram, its parts: `<name>_count`, `_min`, `_p50`, `_p99` and `_max`.
+    """
 
 def options_table() -> list[tuple[str, str, str]]:
     """`(name, default, meaning)` of every option."""
