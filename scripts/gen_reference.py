@@ -3,15 +3,14 @@
     gen_reference.py            write
     gen_reference.py --check    end with 1 if the pages are not what would be written
 
-Owns: the layout of the two pages. Does not own: names, defaults, meanings: rust/core/src/config.rs and metrics.rs, and
-python/fastchangelog/spark/metrics.py.
+Owns: the layout of the two pages. Does not own: names, defaults, meanings: rust/core/src/config.rs and metrics.rs.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,16 +20,15 @@ _OPTIONS_HEAD = """# Options
 
 Each option can be given three ways; the first that names it wins:
 
-1. `grouped(df, "key", state=…, options={"memory_budget": "256MiB"})`, also of `open_state` and
-   `ChangelogStorage`
+1. `grouped(df, "key", state=…, options={"memory_budget": "256MiB"})`
 2. the Spark conf `spark.fastchangelog.<option>`, for all queries of a session
 3. the default
 
 Sizes are numbers of bytes, or texts such as `"5MiB"`. Durations are `timedelta`, `"10s"`, `"5m"`, or Spark's
 `"10 minutes"`; never bare numbers. An unknown name is an error that gives the nearest known one. Options of the state
-server itself (`memory_budget`, `cache_size`, `cache_idle_timeout`, `max_message_size`, `max_sessions`,
-`background_bandwidth`, `background_transfers`) hold for the
-whole server: those of the query that started it. A later query that asks for other values gets a warning in its log.
+server itself hold for the whole server: those of the query that started it. A later query that asks for other values
+gets a warning in its log. They are:
+{of_process}.
 
 | Option | Default | Kind | Meaning |
 |---|---|---|---|
@@ -49,14 +47,27 @@ up over shards that worked at the same time.
 |---|---|
 """
 
-_COUNTERS_HEAD = """
-## Of a process
+_ENGINE_HEAD = """
+## In a state server, and in a process
 
-`fastchangelog.metrics()` returns them by name: the sum over the open embedded states and changelog storages of the
-process, and the state server of the executor. `metrics()` of a state or of a storage is its part. Counted from the
-start of each; a gauge is the value of now.
+`fastchangelog.metrics()` gives their sum over the embedded states and changelog storages of the process and its
+executor's state server; `metrics()` of a state or a storage gives its own. A histogram appears there as `<name>_count`,
+`_min`, `_p50`, `_p99` and `_max` of its newest 1,000 values. The
+[text endpoint](monitoring.md#prometheus-and-grafana) has counters as `fastchangelog_<name>_total`, gauges as
+`fastchangelog_<name>`, and histograms as summaries.
 
-| Counter | Meaning |
+| Metric | Kind | Meaning |
+|---|---|---|
+"""
+
+_SHARD_HEAD = """
+## By shard
+
+Only the text endpoint has them: `fastchangelog_<name>`, with the labels `query` (Spark's id of the query; empty for an
+embedded state), `operator` (the `name=` of `grouped` or `open_state`) and `shard`. It gives the first 1,000 shards of a
+state server.
+
+| Metric | Meaning |
 |---|---|
 """
 
@@ -70,47 +81,41 @@ def options_page() -> str:
     rows = re.findall(r'((?:\s*///[^\n]*\n)+)\s*(\w+): (\w+) = "([^"]*)"', table.group(1))
     kinds = {"count": "number", "ratio": "number", "flag": "true or false", "compression": "name", "restoring": "name"}
     lines = [f"| `{name}` | `{value}` | {kinds.get(kind, kind)} | {_doc(doc)} |" for doc, name, kind, value in rows]
-    return _OPTIONS_HEAD + "\n".join(lines) + "\n"
+    process = re.search(r"const OF_PROCESS: [^=]*= &\[(.*?)\];", text, re.DOTALL)
+    if process is None:
+        raise SystemExit("config.rs: the options of the process were not found")
+    of_process = ", ".join(f"`{name}`" for name in re.findall(r'"(\w+)"', process.group(1)))
+    head = _OPTIONS_HEAD.replace("{of_process}", textwrap.fill(of_process, 120))
+    return head + "\n".join(lines) + "\n"
 
 
 def metrics_page() -> str:
     """docs/metrics.md."""
     text = (CORE / "metrics.rs").read_text()
-    table = re.search(r"^counters! \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
-    if table is None:
-        raise SystemExit("metrics.rs: the table of counters was not found")
-    counters = {name: _doc(doc) for doc, name in re.findall(r"((?:\s*///[^\n]*\n)+)\s*(\w+)[,;]", table.group(1))}
-    observed = _observed(counters)
+    engine, batch, shard = (_section(text, name) for name in ("process", "batch", "shard"))
+    reported = [*batch, *(row for row in engine if row[2])]
     return (
         _METRICS_HEAD
-        + "\n".join(f"| `{name}` | {meaning} |" for name, meaning in observed.items())
-        + "\n"
-        + _COUNTERS_HEAD
-        + "\n".join(f"| `{name}` | {meaning} |" for name, meaning in counters.items())
-        + "\n"
+        + "".join(f"| `{name}` | {meaning} |\n" for name, _, _, meaning in reported)
+        + _ENGINE_HEAD
+        + "".join(f"| `{name}` | {kind} | {meaning} |\n" for name, kind, _, meaning in engine)
+        + _SHARD_HEAD
+        + "".join(f"| `{name}` | {meaning} |\n" for name, _, _, meaning in shard)
     )
 
 
-def _observed(counters: dict[str, str]) -> dict[str, str]:
-    """Names in their order, explained by their comment or by the counter of the same name."""
-    source = (ROOT / "python" / "fastchangelog" / "spark" / "metrics.py").read_text()
-    names = next(
-        ast.literal_eval(node.value)
-        for node in ast.parse(source).body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "NAMES"
-    )
-    comments = {m[0]: m[1].strip() for m in re.findall(r'^\s+"(\w+)",\s*# (.*)$', source, re.MULTILINE)}
-    own = {"shards": "Shards that had input in this batch."}
-    return {name: own.get(name) or _sentence(comments.get(name) or counters.get(name, "")) for name in names}
+def _section(text: str, name: str) -> list[tuple[str, str, str, str]]:
+    """Name, kind, mark and meaning of each row of one section of the table of metrics."""
+    section = re.search(rf"^{name} \{{\n(.*?)^\}}", text, re.MULTILINE | re.DOTALL)
+    if section is None:
+        raise SystemExit(f"metrics.rs: the section {name} of the table was not found")
+    rows = re.findall(r"((?:\s*///[^\n]*\n)+)\s*(\w+)(?:: (\w+)(?: (\w+))?)?,", section.group(1))
+    return [(row, kind, mark, _doc(doc)) for doc, row, kind, mark in rows]
 
 
 def _doc(comment: str) -> str:
     lines = (line.strip().removeprefix("///").strip() for line in comment.strip().splitlines())
     return " ".join(lines).replace("|", "\\|")
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") or not text else ".")
 
 
 def main(argv: list[str]) -> int:

@@ -451,7 +451,7 @@ class ServerClient:
         """Returns when the server answers."""
 
     def metrics(self) -> str:
-        """All counters, as a JSON object."""
+        """All metrics by name, as a JSON object."""
 
     def shards(self) -> str:
         """The live shards, as a JSON array."""
@@ -486,7 +486,7 @@ class Server:
         """Closes shards that no session has opened for a while."""
 
     def metrics(self) -> dict[str, int]:
-        """All counters by name."""
+        """All metrics by name."""
 
     def connections(self) -> int:
         """Connections that are open now."""
@@ -644,6 +644,19 @@ def default_max_parallelism(shards: int) -> int:
 
 def handle_json(text: str) -> str:
     """A handle, as it is kept in Spark's state, as a JSON object. Ids are 128-bit numbers."""
+
+def metrics_table() -> list[tuple[str, str, bool, str]]:
+    """`(name, kind, in_batch, meaning)` of every metric.
+
+    `kind` is counter, gauge, histogram, batch (only the report of a batch has it) or shard (only the text endpoint has
+    it); `in_batch` is true of those that a batch reports.
+    """
+
+def process_metrics() -> dict[str, int]:
+    """The sum of the metrics of this process's embedded states and changelog storages, by name.
+
+    Of a histogram, its parts: `<name>_count`, `_min`, `_p50`, `_p99` and `_max`.
+    """
 
 def options_table() -> list[tuple[str, str, str]]:
     """`(name, default, meaning)` of every option."""

@@ -1,6 +1,7 @@
-"""`fastchangelog.metrics()`: one snapshot of the counters of this process and of its state server.
+"""`fastchangelog.metrics()`: one snapshot of the metrics of this process and of its state server.
 
-Owns: the sum over sources. Does not own: the counters. They are for people: correctness never depends on them.
+Owns: the sum of the two. Does not own: the metrics (the core's table), the sum over this process's engines (the core).
+They are for people: correctness never depends on them.
 
 Not called `metrics`: an imported submodule of that name would replace the function `fastchangelog.metrics`.
 """
@@ -8,25 +9,27 @@ Not called `metrics`: an imported submodule of that name would replace the funct
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError
-from fastchangelog.metric_sources import read_sources
 from fastchangelog.server.paths import ServerPaths
 
 __all__ = ["metrics"]
 
 
 def metrics() -> dict[str, int]:
-    """All counters by name: the sum over the open states and storages of this process, and its executor's state server.
+    """All metrics by name, for all embedded states and changelog storages of this process and for the executor's state
+    server, if one runs.
 
-    On a driver without any of them it is empty: in a job, the same numbers are in
-    `StreamingQueryProgress.observedMetrics`. `State.metrics` and `ChangelogStorage.metrics` give the part of one
-    object.
+    Counters start with the process, or with the state server; what a closed state has counted stays counted. Of a
+    histogram there are `<name>_count`, `_min`, `_p50`, `_p99` and `_max` of its newest values; where a process has
+    engines of its own beside a state server, `_p50` and `_p99` are the greater of the two.
+
+    In a job, a part of them is in `StreamingQueryProgress.observedMetrics`. `State.metrics` and
+    `ChangelogStorage.metrics` give the part of one object.
 
     Returns:
-        A new dict; the reference of metrics says what each counter means.
+        A new dict; the reference of metrics says what each of them means.
 
     Example:
         >>> import fastchangelog as fc
@@ -36,11 +39,20 @@ def metrics() -> dict[str, int]:
         ...     fc.metrics()["checkpoints"] >= 1
         True
     """
-    total: Counter[str] = Counter()
-    for counted in read_sources():
-        total.update(counted)
-    total.update(_of_state_server())
-    return dict(sorted(total.items()))
+    engines, server = _internal.process_metrics(), _of_state_server()
+    if server:
+        histograms = {name for name, kind, _, _ in _internal.metrics_table() if kind == "histogram"}
+        engines = {name: _combined(name, histograms, engines, server) for name in engines}
+    return dict(sorted(engines.items()))
+
+
+def _combined(name: str, histograms: set[str], *sources: dict[str, int]) -> int:
+    """The sum of a metric over sources; of a part of a histogram, the least or the greatest."""
+    histogram, _, part = name.rpartition("_")
+    if histogram not in histograms or part == "count":
+        return sum(source[name] for source in sources)
+    seen = [source[name] for source in sources if source[f"{histogram}_count"]]
+    return min(seen, default=0) if part == "min" else max(seen, default=0)
 
 
 def _of_state_server() -> dict[str, int]:

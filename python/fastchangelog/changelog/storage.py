@@ -16,7 +16,6 @@ from fastchangelog.changelog.arrow import bounds_of
 from fastchangelog.changelog.handle import ChangelogHandle
 from fastchangelog.changelog.reader import ChangelogReader
 from fastchangelog.changelog.writer import ChangelogWriter
-from fastchangelog.metric_sources import MetricSource
 from fastchangelog.options import (
     gather_storage_options,
     option_texts,
@@ -91,7 +90,6 @@ class ChangelogStorage:
         folder = None if cache_dir is None else str(cache_dir)
         asked = None if provider is None else partial(request_credentials, provider)
         self._native = _internal.ChangelogStorage(uri, option_texts(options), store, folder, asked)
-        self._metrics: MetricSource | None = MetricSource(self._native.metrics)
 
     @property
     def uri(self) -> str:
@@ -174,7 +172,6 @@ class ChangelogStorage:
 
     def close(self) -> None:
         """Ends all writers: what was not persisted is lost, pending futures end with `ClosedError`."""
-        self._metrics = None
         self._native.close()
 
     def __enter__(self) -> Self:

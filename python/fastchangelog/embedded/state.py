@@ -25,7 +25,6 @@ from fastchangelog.functions import Aggregate
 from fastchangelog.futures import resolve_future, running_future
 from fastchangelog.materialization.embedded import EmbeddedMaterializer
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
-from fastchangelog.metric_sources import MetricSource
 from fastchangelog.options import gather_options, gather_storage_options, request_credentials, split_provider
 from fastchangelog.schema import arrow_type
 
@@ -135,7 +134,6 @@ class State:
     def __init__(self, native: _internal.LocalState, materializer: EmbeddedMaterializer | None) -> None:
         self._native = native
         self._materializer = materializer
-        self._metrics: MetricSource | None = MetricSource(native.metrics)
 
     @property
     def uri(self) -> str:
@@ -433,7 +431,6 @@ class State:
             self._end()
 
     def _end(self) -> None:
-        self._metrics = None
         self._native.close()
         if self._materializer is not None:
             self._materializer.close()

@@ -1,7 +1,7 @@
 """The metrics of a batch, as they appear in `StreamingQueryProgress.observedMetrics["fastchangelog.<name>"]`.
 
-Owns: their names, their order on the wire, and the expressions that add them up over shards.
-Does not own: their values (the state server counts), nor Spark's progress.
+Owns: their order on the wire, and the expressions that add them up over shards.
+Does not own: their names (the core's table of metrics), their values (the state server counts), nor Spark's progress.
 
 The operator returns them in one extra row per shard: every column null but `__m`, an array of numbers in the order of
 `NAMES`. Spark's `observe` adds them up, and the row is dropped after it. Like all of Spark's observed metrics they are
@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fastchangelog import _internal
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
@@ -22,25 +24,8 @@ COLUMN = "__m"
 #: Of the name under which the metrics of an operator appear.
 PREFIX = "fastchangelog."
 
-#: Counted by the state server for this commit unless the comment says otherwise. Append only: the order is the wire.
-NAMES = (
-    "shards",  # that had input in this batch
-    "rows_merged",
-    "keys_updated",
-    "state_keys",
-    "state_bytes",
-    "hot_hits",
-    "hot_misses",
-    "log_bytes",
-    "store_requests",
-    "open_micros",  # the server made the shard live: nothing to do, replay, or restore
-    "finish_micros",  # until the last row was handed to Spark
-    "commit_micros",  # until the change set was durable
-    "restores",
-    "restore_micros",
-    "materializations_completed",
-    "spilled_bytes",
-)
+#: In the order of the table of metrics (rust/core/src/metrics.rs). Both ends of the wire are the same version.
+NAMES = tuple(name for name, _, in_batch, _ in _internal.metrics_table() if in_batch)
 
 
 def row(counted: Mapping[str, int]) -> list[int]:

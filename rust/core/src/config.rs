@@ -151,6 +151,8 @@ options! {
     max_sessions: count = "512",
     /// How long a task waits without any sign of its state server before it fails.
     session_timeout: duration = "30m",
+    /// Port of 127.0.0.1 at which the state server, or the process of an embedded state or a plain changelog, answers `GET /metrics` in Prometheus' text format; 0 = none.
+    metrics_port: count = "0",
 }
 
 impl Options {
@@ -163,6 +165,7 @@ impl Options {
         "max_sessions",
         "background_bandwidth",
         "background_transfers",
+        "metrics_port",
     ];
 
     /// The names in [`Self::OF_PROCESS`] that `asked` sets to something else than these options, which are in force.
@@ -302,6 +305,7 @@ impl Options {
         ("local_recovery", None),
         ("cache_size", None),
         ("cache_idle_timeout", None),
+        ("metrics_port", None),
     ];
 
     /// The options of a map of texts. Unknown names are errors that give the nearest known one.
@@ -380,7 +384,15 @@ impl Options {
         if self.hedge_percentile > 99 {
             return Err(Error::invalid("option `hedge_percentile` must be from 1 to 99, or 0 for never"));
         }
+        if self.metrics_port > usize::from(u16::MAX) {
+            return Err(Error::invalid("option `metrics_port` must be a port from 1 to 65535, or 0 for none"));
+        }
         Ok(self)
+    }
+
+    /// The port of the option `metrics_port`; none for 0.
+    pub fn metrics_port(&self) -> Option<u16> {
+        u16::try_from(self.metrics_port).ok().filter(|port| *port > 0)
     }
 }
 

@@ -1,330 +1,388 @@
 //! Counters and timings for users.
 //!
-//! Owns: the registry of named counters and gauges, cheap enough for hot paths (one atomic add).
+//! metrics: the table; instruments: the numbers; text: the Prometheus text; process: the engines of this process
+//!
+//! Owns: the one table of names, kinds and meanings that docs, Python, the state server and the text endpoint read.
 //! Does not own: their export (server and Python do that); they are never used for correctness.
 
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+mod instruments;
+mod process;
+mod text;
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* ; $($(#[$histogram_doc:meta])* $histogram:ident),* $(,)?) => {
-        /// All counters of one process. Names are stable: they are what users see.
+pub use instruments::{Counter, Distribution, Histogram};
+pub use process::{Process, Registration};
+pub use text::{CONTENT_TYPE, LabelledShard, render};
+
+use instruments::Instrument;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What kind of number a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Grows from the start of the process.
+    Counter,
+    /// The value of now.
+    Gauge,
+    /// The distribution of the newest values.
+    Histogram,
+}
+
+impl Kind {
+    /// Its name in docs and in Python.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// How a metric gets into the report of a session, which Spark adds up over the shards of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InBatch {
+    /// It does not.
+    No,
+    /// The session counts it.
+    Session,
+    /// No single session owns it: each report has the growth since the report before, so that they add up to the whole.
+    Growth,
+}
+
+/// One row of a table of metrics.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// What users see. Stable.
+    pub name: &'static str,
+    /// Counter, gauge or histogram.
+    pub kind: Kind,
+    /// Whether a batch reports it.
+    pub in_batch: InBatch,
+    /// One sentence.
+    pub meaning: &'static str,
+}
+
+macro_rules! metrics {
+    (
+        process { $($(#[doc = $doc:literal])* $name:ident: $kind:ident $($batch:ident)?),* $(,)? }
+        batch { $($(#[doc = $batch_doc:literal])* $batch_name:ident),* $(,)? }
+        shard { $($(#[doc = $shard_doc:literal])* $shard_name:ident),* $(,)? }
+    ) => {
+        /// All metrics of one engine, or of one process. Names are stable: they are what users see.
         #[derive(Debug, Default)]
         pub struct Metrics {
-            $($(#[$doc])* pub $name: Counter,)*
-            $($(#[$histogram_doc])* pub $histogram: Histogram,)*
-            deltas: Deltas,
+            $($(#[doc = $doc])* pub $name: metrics!(@type $kind),)*
+        }
+
+        /// Gauges of one shard.
+        #[derive(Debug, Clone, Copy, Default)]
+        pub struct ShardGauges {
+            $($(#[doc = $shard_doc])* pub $shard_name: u64,)*
         }
 
         impl Metrics {
-            /// Every counter by name.
-            pub fn snapshot(&self) -> BTreeMap<&'static str, u64> {
-                BTreeMap::from([$((stringify!($name), self.$name.get()),)*])
-            }
+            /// What an engine counts, in order of declaration.
+            pub const TABLE: &'static [Row] = &[$(Row {
+                name: stringify!($name),
+                kind: metrics!(@kind $kind),
+                in_batch: metrics!(@batch $($batch)?),
+                meaning: concat!($($doc),*),
+            }),*];
 
-            /// Every histogram by name.
-            pub fn distributions(&self) -> BTreeMap<&'static str, Distribution> {
-                BTreeMap::from([$((stringify!($histogram), self.$histogram.get()),)*])
+            /// What only the report of a batch has.
+            pub const OF_BATCH: &'static [Row] = &[$(Row {
+                name: stringify!($batch_name),
+                kind: Kind::Counter,
+                in_batch: InBatch::Session,
+                meaning: concat!($($batch_doc),*),
+            }),*];
+
+            /// Of [`Self::TABLE`], in its order.
+            fn instruments(&self) -> Vec<Instrument<'_>> {
+                vec![$(Instrument::from(&self.$name)),*]
+            }
+        }
+
+        impl ShardGauges {
+            /// What the text endpoint gives for each shard, in order of declaration.
+            pub const TABLE: &'static [Row] = &[$(Row {
+                name: stringify!($shard_name),
+                kind: Kind::Gauge,
+                in_batch: InBatch::No,
+                meaning: concat!($($shard_doc),*),
+            }),*];
+
+            /// Of [`Self::TABLE`], in its order.
+            fn values(&self) -> Vec<u64> {
+                vec![$(self.$shard_name),*]
             }
         }
     };
-}
-
-/// The newest values of something, as many as Flink's histograms keep.
-#[derive(Debug, Default)]
-pub struct Histogram(Mutex<VecDeque<u64>>);
-
-/// What a histogram holds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Distribution {
-    /// Values seen lately.
-    pub count: u64,
-    /// The least.
-    pub min: u64,
-    /// Half of them are no larger.
-    pub p50: u64,
-    /// Ninety-nine of a hundred are no larger.
-    pub p99: u64,
-    /// The greatest.
-    pub max: u64,
-}
-
-impl Histogram {
-    const WINDOW: usize = 1000;
-
-    /// Adds a value.
-    pub fn record(&self, value: u64) {
-        let mut values = self.0.lock();
-        if values.len() == Self::WINDOW {
-            values.pop_front();
-        }
-        values.push_back(value);
-    }
-
-    /// The distribution of the newest values.
-    pub fn get(&self) -> Distribution {
-        let mut values: Vec<u64> = self.0.lock().iter().copied().collect();
-        values.sort_unstable();
-        let at = |percent: usize| values.get((values.len() * percent).div_ceil(100).max(1) - 1).copied().unwrap_or(0);
-        Distribution { count: values.len() as u64, min: at(0), p50: at(50), p99: at(99), max: at(100) }
-    }
-}
-
-/// One number, shared by threads.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds `n`.
-    pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// Takes `n` away (for gauges); never goes below zero.
-    pub fn sub(&self, n: u64) {
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |v| Some(v.saturating_sub(n)));
-    }
-
-    /// Sets the value (for gauges).
-    pub fn set(&self, n: u64) {
-        self.0.store(n, Ordering::Relaxed);
-    }
-
-    /// Adds the microseconds since `start`.
-    pub fn add_elapsed(&self, start: Instant) {
-        self.add(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
-    }
-
-    /// The current value.
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Counter deltas since the previous call; summed over sessions they equal the process totals.
-#[derive(Debug, Default)]
-pub struct Deltas {
-    store_requests: AtomicU64,
-    store_bytes_written: AtomicU64,
-    materializations_completed: AtomicU64,
+    (@type histogram) => { Histogram };
+    (@type $number:ident) => { Counter };
+    (@kind counter) => { Kind::Counter };
+    (@kind gauge) => { Kind::Gauge };
+    (@kind histogram) => { Kind::Histogram };
+    (@batch) => { InBatch::No };
+    (@batch batch) => { InBatch::Session };
+    (@batch growth) => { InBatch::Growth };
 }
 
 impl Metrics {
-    /// Counters of the process that no single session owns, since the last call: name and growth.
-    pub fn take_deltas(&self) -> [(&'static str, u64); 3] {
-        let grown = |now: &Counter, last: &AtomicU64| {
-            let now = now.get();
-            now.saturating_sub(last.swap(now, Ordering::Relaxed))
-        };
-        [
-            ("store_requests", grown(&self.store_requests, &self.deltas.store_requests)),
-            ("store_bytes_written", grown(&self.store_bytes_written, &self.deltas.store_bytes_written)),
-            (
-                "materializations_completed",
-                grown(&self.materializations_completed, &self.deltas.materializations_completed),
-            ),
-        ]
+    fn rows(&self) -> impl Iterator<Item = (&'static Row, Instrument<'_>)> {
+        Self::TABLE.iter().zip(self.instruments())
+    }
+
+    /// Every counter and gauge by name.
+    pub fn snapshot(&self) -> BTreeMap<&'static str, u64> {
+        self.rows().filter_map(|(row, found)| Some((row.name, found.number()?.get()))).collect()
+    }
+
+    /// Every metric by name; of a histogram, its parts: `<name>_count`, `_min`, `_p50`, `_p99` and `_max`.
+    pub fn all(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for (Row { name, .. }, found) in self.rows() {
+            match found {
+                Instrument::Number(number) => drop(all.insert((*name).to_owned(), number.get())),
+                Instrument::Histogram(histogram) => {
+                    let parts = histogram.get().parts();
+                    all.extend(parts.map(|(part, value)| (format!("{name}_{part}"), value)));
+                }
+            }
+        }
+        all
+    }
+
+    /// The growth since the last call of what no single session owns: name and growth.
+    pub fn take_growth(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let growing = self.rows().filter(|(row, _)| row.in_batch == InBatch::Growth);
+        growing.filter_map(|(row, found)| Some((row.name, found.number()?.take_growth())))
+    }
+
+    /// Adds the values of another engine; without its gauges if it has ended.
+    fn absorb(&self, other: &Self, ended: bool) {
+        for ((row, into), (_, from)) in self.rows().zip(other.rows()) {
+            match (into, from) {
+                (Instrument::Number(_), Instrument::Number(_)) if ended && row.kind == Kind::Gauge => {}
+                (Instrument::Number(into), Instrument::Number(from)) => into.add(from.get()),
+                (Instrument::Histogram(into), Instrument::Histogram(from)) => into.absorb(from, ended),
+                _ => {}
+            }
+        }
     }
 }
 
 /// The metrics of one engine, shared by all its parts.
 pub type SharedMetrics = Arc<Metrics>;
 
-counters! {
-    /// Partial rows merged by sessions.
-    rows_merged,
+metrics! {
+process {
+/// Partial rows merged by sessions.
+    rows_merged: counter batch,
     /// Distinct keys changed by sessions.
-    keys_updated,
-    /// Keys that exist in live shards (gauge).
-    state_keys,
-    /// Bytes of keys and values in live shards (gauge).
-    state_bytes,
-    /// Folders of states that are open, each with one store and one log (gauge).
-    open_folders,
+    keys_updated: counter batch,
+    /// Keys that exist in live shards.
+    state_keys: gauge batch,
+    /// Bytes of keys and values in live shards.
+    state_bytes: gauge batch,
+    /// Folders of states that are open, each with one store and one log.
+    open_folders: gauge,
     /// Lookups answered by the hot tier.
-    hot_hits,
+    hot_hits: counter batch,
     /// Lookups that the hot tier could not answer.
-    hot_misses,
+    hot_misses: counter batch,
     /// Entries the hot tier pushed out.
-    hot_evictions,
-    /// Bytes held by the hot tiers (gauge).
-    hot_bytes,
+    hot_evictions: counter,
+    /// Bytes held by the hot tiers.
+    hot_bytes: gauge,
     /// Keys looked up in RocksDB.
-    rocksdb_reads,
+    rocksdb_reads: counter,
     /// Keys written to RocksDB.
-    rocksdb_writes,
+    rocksdb_writes: counter,
     /// Change sets persisted.
-    change_sets,
+    change_sets: counter,
     /// Log objects uploaded.
-    log_objects,
+    log_objects: counter,
     /// Bytes of log objects uploaded.
-    log_bytes,
-    /// Bytes of change sets waiting for upload or uploading (gauge).
-    in_flight_bytes,
+    log_bytes: counter batch,
+    /// Bytes of change sets waiting for upload or uploading.
+    in_flight_bytes: gauge,
     /// Log objects that could not be written, after the last attempt.
-    upload_failures,
+    upload_failures: counter,
     /// Second attempts that were started beside slow uploads of log objects.
-    hedges_started,
+    hedges_started: counter,
     /// Second attempts that arrived first.
-    hedges_won,
+    hedges_won: counter,
     /// Bytes of second attempts, arrived or not.
-    hedge_bytes,
+    hedge_bytes: counter,
     /// Change sets that had to wait because `max_in_flight` was reached.
-    persist_waits,
-    /// Change sets that wait for their batch (gauge).
-    upload_queue_size,
-    /// Batches that wait for a thread or are being uploaded (gauge).
-    uploads_active,
+    persist_waits: counter,
+    /// Change sets that wait for their batch.
+    upload_queue_size: gauge,
+    /// Batches that wait for a thread or are being uploaded.
+    uploads_active: gauge,
     /// Appends that had to wait because `max_in_flight` was reached.
-    throttled_appends,
+    throttled_appends: counter,
     /// Microseconds that appends waited because of `max_in_flight`.
-    throttled_micros,
+    throttled_micros: counter,
     /// Log objects deleted because they are not needed any more.
-    discards,
-    /// Log objects that are being deleted, or will be when their upload has ended (gauge).
-    discards_pending,
+    discards: counter,
+    /// Log objects that are being deleted, or will be when their upload has ended.
+    discards_pending: gauge,
     /// Log objects that could not be deleted.
-    discard_failures,
+    discard_failures: counter,
     /// Change sets read.
-    sets_read,
+    sets_read: counter,
     /// Changes read.
-    changes_read,
+    changes_read: counter,
     /// Microseconds spent reading changes.
-    read_micros,
+    read_micros: counter,
     /// Requests sent to the object store, retries included.
-    store_requests,
+    store_requests: counter growth,
     /// Requests that had to be repeated.
-    store_retries,
+    store_retries: counter,
     /// Requests that failed for good.
-    store_failures,
+    store_failures: counter,
     /// Bytes sent to the object store.
-    store_bytes_written,
+    store_bytes_written: counter,
     /// Bytes received from the object store.
-    store_bytes_read,
+    store_bytes_read: counter,
     /// Microseconds spent waiting for the object store, summed over requests.
-    store_micros,
+    store_micros: counter,
     /// Sessions opened.
-    sessions,
+    sessions: counter,
     /// Sessions that ended without commit.
-    sessions_aborted,
+    sessions_aborted: counter,
     /// Times that a session wrote its groups to the local disk because they were more than its memory holds.
-    spills,
+    spills: counter,
     /// Bytes of groups that sessions wrote to the local disk.
-    spilled_bytes,
+    spilled_bytes: counter batch,
     /// Prepared versions that were promoted.
-    promotions,
+    promotions: counter,
     /// Microseconds spent promoting.
-    promote_micros,
+    promote_micros: counter,
     /// Shards restored from handles.
-    restores,
+    restores: counter batch,
     /// Microseconds spent restoring.
-    restore_micros,
+    restore_micros: counter batch,
     /// Bytes of bases and segments read by restores, counted as they come.
-    restore_bytes,
-    /// Restores that are in progress (gauge).
-    restores_running,
-    /// Bytes that restores in progress have still to read (gauge).
-    restore_pending_bytes,
+    restore_bytes: counter,
+    /// Restores that are in progress.
+    restores_running: gauge,
+    /// Bytes that restores in progress have still to read.
+    restore_pending_bytes: gauge,
     /// Bytes of change sets replayed.
-    replay_bytes,
+    replay_bytes: counter,
     /// Microseconds spent replaying change sets, fetching them included.
-    replay_micros,
+    replay_micros: counter,
     /// Microseconds from commit to the durable acknowledgement.
-    persist_micros,
+    persist_micros: counter,
     /// Microseconds spent merging partial rows into overlays.
-    merge_micros,
+    merge_micros: counter,
     /// Microseconds spent reading base state and combining.
-    combine_micros,
+    combine_micros: counter,
     /// Microseconds spent encoding change sets.
-    encode_micros,
+    encode_micros: counter,
     /// Microseconds spent producing result batches.
-    result_micros,
+    result_micros: counter,
     /// Checkpoints of embedded states that became durable.
-    checkpoints,
+    checkpoints: counter,
     /// Microseconds from the request of such a checkpoint until it was durable, summed.
-    checkpoint_micros,
-    /// Bytes of changes of embedded states that no checkpoint holds yet (gauge).
-    uncheckpointed_bytes,
+    checkpoint_micros: counter,
+    /// Bytes of changes of embedded states that no checkpoint holds yet.
+    uncheckpointed_bytes: gauge,
     /// Materializations started.
-    materializations_started,
+    materializations_started: counter,
     /// Materializations completed.
-    materializations_completed,
+    materializations_completed: counter growth,
     /// Materializations failed.
-    materializations_failed,
+    materializations_failed: counter,
     /// Checkpoints of local states that were copied because hard links are refused.
-    checkpoints_copied,
+    checkpoints_copied: counter,
     /// Microseconds that materializations kept a shard's sessions waiting: the synchronous part and the steps of the flush, summed.
-    materialize_sync_micros,
+    materialize_sync_micros: counter,
     /// Microseconds spent materializing.
-    materialize_micros,
+    materialize_micros: counter,
     /// Bytes uploaded by materializations.
-    materialize_bytes,
+    materialize_bytes: counter,
     /// Bytes of materialized bases that earlier bases had uploaded already.
-    materialize_reused_bytes,
+    materialize_reused_bytes: counter,
     /// Small files of bases that were uploaded packed into shared objects.
-    materialize_packed_files,
+    materialize_packed_files: counter,
     /// Microseconds that bytes of bases were held back by `background_bandwidth`, summed over transfers.
-    background_waits_micros,
+    background_waits_micros: counter,
     /// Microseconds that materializations rested because batches run, summed.
-    background_rests_micros,
+    background_rests_micros: counter,
     /// Downloads that the local cache answered.
-    cache_hits,
+    cache_hits: counter,
     /// Downloads that went to the store.
-    cache_misses,
-    /// Bytes held by the local cache (gauge).
-    cache_bytes,
+    cache_misses: counter,
+    /// Bytes held by the local cache.
+    cache_bytes: gauge,
     /// Objects the local cache pushed out.
-    cache_evictions,
+    cache_evictions: counter,
     /// Damaged or vanished files found in the local cache.
-    cache_damaged,
-    /// Bytes of the option `memory_budget`, as it is in force (gauge).
-    memory_budget,
-    /// Bytes of the budget that all parts together have taken (gauge).
-    memory_counted,
-    /// Bytes of blocks, indexes and filters in RocksDB's cache (gauge).
-    memory_block_cache,
-    /// Bytes of RocksDB's write buffers, which are charged to its cache (gauge).
-    memory_write_buffers,
-    /// Bytes of open tables of RocksDB outside its cache (gauge).
-    memory_table_readers,
-    /// Bytes of the hot tiers (gauge).
-    memory_hot,
-    /// Bytes of open sessions: groups, results and change sets in progress (gauge).
-    memory_sessions,
-    /// Bytes of versions that wait for their promotion (gauge).
-    memory_prepared,
-    /// Bytes of change sets waiting for upload or uploading (gauge).
-    memory_log,
-    /// Bytes of buffers of uploads of bases (gauge).
-    memory_uploads,
-    /// Bytes of buffers of downloads (gauge).
-    memory_downloads;
+    cache_damaged: counter,
+    /// Bytes of the option `memory_budget`, as it is in force.
+    memory_budget: gauge,
+    /// Bytes of the budget that all parts together have taken.
+    memory_counted: gauge,
+    /// Bytes of blocks, indexes and filters in RocksDB's cache.
+    memory_block_cache: gauge,
+    /// Bytes of RocksDB's write buffers, which are charged to its cache.
+    memory_write_buffers: gauge,
+    /// Bytes of open tables of RocksDB outside its cache.
+    memory_table_readers: gauge,
+    /// Bytes of the hot tiers.
+    memory_hot: gauge,
+    /// Bytes of open sessions: groups, results and change sets in progress.
+    memory_sessions: gauge,
+    /// Bytes of versions that wait for their promotion.
+    memory_prepared: gauge,
+    /// Bytes of change sets waiting for upload or uploading.
+    memory_log: gauge,
+    /// Bytes of buffers of uploads of bases.
+    memory_uploads: gauge,
+    /// Bytes of buffers of downloads.
+    memory_downloads: gauge,
     /// Change sets per log object.
-    upload_sets,
+    upload_sets: histogram,
     /// Bytes per log object.
-    upload_bytes,
+    upload_bytes: histogram,
     /// Microseconds from the start of a log object's upload to its acknowledgement.
-    upload_micros,
+    upload_micros: histogram,
     /// Attempts that a request to the store took until it succeeded.
-    request_attempts,
+    request_attempts: histogram,
     /// Microseconds that one step of a materialization kept a shard's sessions waiting.
-    materialize_pause_micros,
+    materialize_pause_micros: histogram,
+    /// Sessions that the state server opened for clients.
+    server_sessions: counter,
+    /// Connections to the state server that are open.
+    server_connections: gauge,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_histogram_forgets_old_values() {
-        let histogram = Histogram::default();
-        assert_eq!(histogram.get(), Distribution::default());
-        histogram.record(7);
-        assert_eq!(histogram.get(), Distribution { count: 1, min: 7, p50: 7, p99: 7, max: 7 });
-        (1..=1000).for_each(|value| histogram.record(value));
-        assert_eq!(histogram.get(), Distribution { count: 1000, min: 1, p50: 500, p99: 990, max: 1000 });
-    }
+batch {
+    /// Shards that had input in this batch.
+    shards,
+    /// Microseconds until the server had made the shard live: nothing to do, replay, or restore.
+    open_micros,
+    /// Microseconds until the last row was handed to Spark.
+    finish_micros,
+    /// Microseconds until the change set was durable.
+    commit_micros,
+}
+shard {
+    /// Keys of the shard.
+    shard_keys,
+    /// Bytes of keys and values of the shard.
+    shard_bytes,
+    /// Bytes of the shard in the hot tier.
+    shard_hot_bytes,
+    /// Bytes of log after the shard's newest snapshot.
+    shard_log_bytes,
+    /// Segments after the shard's newest snapshot.
+    shard_segments,
+    /// Open sessions of the shard.
+    shard_sessions,
+}
 }

@@ -3,7 +3,7 @@
 use crate::arrow_interface::ForeignArray;
 use crate::detached::{Owner, detached, exclusive, raise};
 use crate::futures::{Make, resolve_later};
-use crate::options::all_metrics;
+use crate::metrics;
 use crate::provider;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
@@ -62,7 +62,10 @@ impl ChangelogStorage {
             };
             provider::open(uri, &options, &storage_options, provider, cache_dir.as_deref(), &environment)
         })?;
-        Ok(Self { storage: Arc::new(storage), owner: Owner::here() })
+        let storage = Arc::new(storage);
+        detached(py, |_| metrics::serve(storage.options()))?;
+        metrics::register_changelog(&storage);
+        Ok(Self { storage, owner: Owner::here() })
     }
 
     #[getter]
@@ -71,7 +74,7 @@ impl ChangelogStorage {
     }
 
     fn metrics(&self) -> BTreeMap<String, u64> {
-        all_metrics(self.storage.metrics())
+        self.storage.metrics().all()
     }
 
     #[getter]

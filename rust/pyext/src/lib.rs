@@ -9,6 +9,7 @@ mod detached;
 mod fork;
 mod futures;
 mod handle;
+mod metrics;
 mod options;
 mod provider;
 mod savepoint_folder;
@@ -50,6 +51,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(handle::handle_json, module)?)?;
     module.add_function(wrap_pyfunction!(store::folder_note_json, module)?)?;
     module.add_function(wrap_pyfunction!(store::head_json, module)?)?;
+    module.add_function(wrap_pyfunction!(metrics::metrics_table, module)?)?;
+    module.add_function(wrap_pyfunction!(metrics::process_metrics, module)?)?;
     module.add_function(wrap_pyfunction!(options::options_table, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_options, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_duration, module)?)?;

@@ -1,10 +1,9 @@
-//! Options, counters, failpoints and build facts. Owns: nothing; the tables are the core's.
+//! Options, failpoints and build facts. Owns: nothing; the tables are the core's.
 
 use crate::detached::{detached, raise};
 use fastchangelog_core::Result;
 use fastchangelog_core::config::{self, Options};
 use fastchangelog_core::failpoint::{Failpoints, SharedFailpoints};
-use fastchangelog_core::metrics::Metrics;
 use fastchangelog_core::model::ids;
 use fastchangelog_core::store;
 use pyo3::prelude::*;
@@ -54,16 +53,6 @@ pub(crate) fn is_secret_option(name: &str) -> bool {
 #[pyfunction]
 pub(crate) fn default_max_parallelism(shards: u32) -> u16 {
     ids::default_max_parallelism(shards)
-}
-
-/// Every counter by name; of a histogram, its parts.
-pub(crate) fn all_metrics(metrics: &Metrics) -> BTreeMap<String, u64> {
-    let mut all: BTreeMap<String, u64> = metrics.snapshot().into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-    for (name, d) in metrics.distributions() {
-        let parts = [("count", d.count), ("min", d.min), ("p50", d.p50), ("p99", d.p99), ("max", d.max)];
-        all.extend(parts.map(|(part, value)| (format!("{name}_{part}"), value)));
-    }
-    all
 }
 
 /// How this binary was built.

@@ -3,7 +3,7 @@
 use crate::detached::{ProcessBound, detached, exclusive, raise};
 use crate::fork::let_children_exit;
 use crate::futures::{CoalescedCallback, Make, resolve_later};
-use crate::options::all_metrics;
+use crate::metrics;
 use crate::provider::provider;
 use crate::savepoint_folder::{SavepointFolder, save, store_of};
 use fastchangelog_core::clock::SystemClock;
@@ -116,13 +116,16 @@ impl LocalState {
                 failpoints: Failpoints::parse(&points)?,
             };
             let options = Options::for_local(&options)?;
+            metrics::serve(&options)?;
             let provider = provider.map(|ask| self::provider(ask, &environment.clock));
-            let (metrics, failpoints) = (Arc::clone(&environment.metrics), Arc::clone(&environment.failpoints));
-            let root = Store::open_with(uri, &storage_options, provider, &options, metrics, failpoints)?;
+            let (counters, failpoints) = (Arc::clone(&environment.metrics), Arc::clone(&environment.failpoints));
+            let root = Store::open_with(uri, &storage_options, provider, &options, counters, failpoints)?;
             let request = OpenEmbedded { root, name, handle, read_only, create, savepoint, options, local_dir: None };
             embedded::EmbeddedState::open(request, &environment, tick)
         })?;
-        let opened = Self(ProcessBound::new(Arc::new(state)));
+        let state = Arc::new(state);
+        metrics::register_state(&state);
+        let opened = Self(ProcessBound::new(state));
         let_children_exit(py)?;
         Ok(opened)
     }
@@ -143,7 +146,7 @@ impl LocalState {
     }
 
     fn metrics(&self, py: Python<'_>) -> PyResult<BTreeMap<String, u64>> {
-        Ok(all_metrics(self.here(py)?.metrics()))
+        Ok(self.here(py)?.metrics().all())
     }
 
     fn newest(&self, py: Python<'_>) -> PyResult<Option<StateHandle>> {

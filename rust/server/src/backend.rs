@@ -6,6 +6,7 @@
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use fastchangelog_core::Result;
+use fastchangelog_core::metrics::{LabelledShard, SharedMetrics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,8 +20,10 @@ pub trait Backend: Send + Sync + 'static {
     fn shards(&self) -> Vec<serde_json::Value>;
     /// Starts a materialization: the part that needs the shard. None when nothing changed since the last one.
     fn begin_materialize(&self, shard: &str) -> Result<Option<Box<dyn MaterializeBackend>>>;
-    /// All counters by name.
-    fn metrics(&self) -> BTreeMap<String, u64>;
+    /// The metrics, with gauges up to date.
+    fn metrics(&self) -> SharedMetrics;
+    /// The gauges of each live shard.
+    fn shard_gauges(&self) -> Vec<LabelledShard>;
     /// Closes shards that were not opened for a while.
     fn close_idle(&self);
     /// Ends everything; later calls give errors of kind `Closed`.

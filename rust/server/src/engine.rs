@@ -5,7 +5,10 @@
 use crate::backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
 use arrow_schema::SchemaRef;
 use fastchangelog_core::Result;
-use fastchangelog_core::engine::{Engine, MaterializeRun, OpenRequest, Renewal, ResultBatches, Session, format_handle};
+use fastchangelog_core::engine::{
+    Engine, MaterializeRun, OpenRequest, Renewal, ResultBatches, Session, ShardStatus, format_handle,
+};
+use fastchangelog_core::metrics::{LabelledShard, SharedMetrics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,8 +30,12 @@ impl Backend for Engine {
         Ok(Engine::begin_materialize(self, shard)?.map(|run| Box::new(run) as Box<dyn MaterializeBackend>))
     }
 
-    fn metrics(&self) -> BTreeMap<String, u64> {
-        Engine::metrics(self).snapshot().into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    fn metrics(&self) -> SharedMetrics {
+        Arc::clone(Engine::metrics(self))
+    }
+
+    fn shard_gauges(&self) -> Vec<LabelledShard> {
+        Engine::shards(self).iter().map(ShardStatus::labelled).collect()
     }
 
     fn close_idle(&self) {

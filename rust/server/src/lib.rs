@@ -10,6 +10,7 @@
 //! shared     what connections share            flags, policies, failed shards
 //! session    one connection, frame by frame    runs in a thread of its own
 //! client     the other end                     synchronous, fork-safe, hears Ctrl-C
+//! metrics_endpoint   HTTP on the loopback address    Prometheus text
 //! logfile    JSON lines with a size bound
 //! process    all of it, from a text of settings
 //! ```
@@ -20,6 +21,7 @@ pub mod backend;
 pub mod client;
 mod engine;
 pub mod logfile;
+pub mod metrics_endpoint;
 pub mod process;
 pub mod protocol;
 pub mod server;
@@ -28,6 +30,7 @@ mod shared;
 
 pub use backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
 pub use client::{Client, ClientSettings, SessionClient};
+pub use metrics_endpoint::MetricsEndpoint;
 pub use server::{Server, ServerSettings};
 
 /// The package's version: both ends of a connection must have the same.

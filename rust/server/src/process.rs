@@ -53,6 +53,7 @@ pub fn start(settings: &str) -> Result<Server> {
         socket: settings.socket,
         max_connections: options.max_sessions,
         max_message: options.max_message_size,
+        metrics_port: options.metrics_port(),
     };
     // Before any client can connect: every served client finds this line.
     log.event("INFO", "started", json!({"pid": std::process::id(), "facts": settings.labels}));

@@ -6,6 +6,7 @@
 
 use crate::backend::{Backend, MaterializeBackend};
 use crate::logfile::LogFile;
+use crate::metrics_endpoint::MetricsEndpoint;
 use crate::protocol::{self, Kind, write_frame};
 use crate::session;
 use crate::shared::{Connections, Shared};
@@ -36,6 +37,8 @@ pub struct ServerSettings {
     pub max_connections: usize,
     /// Bytes of one payload or result message (option `max_message_size`).
     pub max_message: u64,
+    /// Port of the text endpoint of metrics (option `metrics_port`).
+    pub metrics_port: Option<u16>,
 }
 
 /// A listening server. [`Server::stop`] ends it; dropping it does the same.
@@ -44,6 +47,7 @@ pub struct Server {
     shared: Arc<Shared>,
     socket: PathBuf,
     accept: Mutex<Option<JoinHandle<()>>>,
+    metrics: Mutex<Option<MetricsEndpoint>>,
 }
 
 impl Server {
@@ -75,7 +79,8 @@ impl Server {
             .name("fcl-accept".to_owned())
             .spawn(move || accept_loop(&listener, &accepting))
             .map_err(|e| Error::io("starting the accept thread", &e))?;
-        Ok(Self { shared, socket: settings.socket.clone(), accept: Mutex::new(Some(accept)) })
+        let metrics = Mutex::new(settings.metrics_port.and_then(|port| serve_metrics(port, &shared)));
+        Ok(Self { shared, socket: settings.socket.clone(), accept: Mutex::new(Some(accept)), metrics })
     }
 
     /// The live shards, each with the materialization options its query asked for (`policy`), and the number of sessions
@@ -84,9 +89,9 @@ impl Server {
         self.shared.shards()
     }
 
-    /// All counters.
+    /// All metrics by name.
     pub fn metrics(&self) -> BTreeMap<String, u64> {
-        self.shared.metrics()
+        self.shared.metrics().all()
     }
 
     /// See [`Backend::begin_materialize`].
@@ -132,6 +137,7 @@ impl Server {
             let _ = std::fs::remove_file(&self.socket);
             let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
         }
+        drop(self.metrics.lock().take());
         let deadline = Instant::now() + timeout;
         if let Some(thread) = self.accept.lock().take() {
             let _ = thread.join();
@@ -153,6 +159,21 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop(Duration::from_secs(5));
+    }
+}
+
+/// The text endpoint. Without one the server works as well: another server of this machine may have the port.
+fn serve_metrics(port: u16, shared: &Arc<Shared>) -> Option<MetricsEndpoint> {
+    let read = Arc::clone(shared);
+    match MetricsEndpoint::start(port, Arc::new(move || read.metrics_text())) {
+        Ok(endpoint) => {
+            shared.log.event("INFO", "metrics endpoint", json!({"address": endpoint.address().to_string()}));
+            Some(endpoint)
+        }
+        Err(error) => {
+            shared.log.event("WARN", "metrics endpoint", json!({"error": error.message()}));
+            None
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use arrow_array::{Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use fastchangelog_core::clock::SystemClock;
 use fastchangelog_core::failpoint::Failpoints;
+use fastchangelog_core::metrics::{LabelledShard, SharedMetrics};
 use std::io::Read;
 use std::sync::mpsc;
 use tempfile::TempDir;
@@ -57,8 +58,12 @@ impl Backend for Fake {
         Ok(None)
     }
 
-    fn metrics(&self) -> BTreeMap<String, u64> {
-        BTreeMap::from([("committed".to_owned(), self.committed.load(Ordering::SeqCst))])
+    fn metrics(&self) -> SharedMetrics {
+        SharedMetrics::default()
+    }
+
+    fn shard_gauges(&self) -> Vec<LabelledShard> {
+        Vec::new()
     }
 
     fn close_idle(&self) {}
@@ -147,7 +152,7 @@ fn world_with(max_connections: usize, max_message: u64) -> World {
     let dir = tempfile::tempdir().unwrap();
     let fake = Arc::new(Fake::default());
     let log = LogFile::open(&dir.path().join("server.log"), 1 << 20, false, SystemClock::shared()).unwrap();
-    let settings = ServerSettings { socket: dir.path().join("s"), max_connections, max_message };
+    let settings = ServerSettings { socket: dir.path().join("s"), max_connections, max_message, metrics_port: None };
     let server = Server::start(&settings, fake.clone(), log, Failpoints::none()).unwrap();
     World { dir, fake, server }
 }

@@ -152,7 +152,7 @@ impl Connection<'_> {
             Kind::Commit => self.commit().map(|handle| (Kind::Handle, handle)),
             Kind::Ping => Ok((Kind::Ok, Vec::new())),
             Kind::Renew => self.renew(body).map(|()| (Kind::Ok, Vec::new())),
-            Kind::Metrics => Ok((Kind::Text, json!(self.shared.metrics()).to_string().into_bytes())),
+            Kind::Metrics => Ok((Kind::Text, json!(self.shared.metrics().all()).to_string().into_bytes())),
             Kind::Shards => Ok((Kind::Text, json!(self.shared.shards()).to_string().into_bytes())),
             Kind::Shutdown => {
                 self.shared.request_shutdown();

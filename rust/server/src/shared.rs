@@ -6,6 +6,7 @@
 use crate::backend::Backend;
 use crate::logfile::LogFile;
 use fastchangelog_core::failpoint::SharedFailpoints;
+use fastchangelog_core::metrics::{SharedMetrics, render};
 use fastchangelog_core::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -97,11 +98,17 @@ impl PolicyRegistry {
 }
 
 impl Shared {
-    pub(crate) fn metrics(&self) -> BTreeMap<String, u64> {
-        let mut metrics = self.backend.metrics();
-        metrics.insert("server_sessions".to_owned(), self.sessions.load(Ordering::Relaxed));
-        metrics.insert("server_connections".to_owned(), self.connections.lock().open.len() as u64);
+    /// The backend's metrics, and the server's own.
+    pub(crate) fn metrics(&self) -> SharedMetrics {
+        let metrics = self.backend.metrics();
+        metrics.server_sessions.set(self.sessions.load(Ordering::Relaxed));
+        metrics.server_connections.set(self.connections.lock().open.len() as u64);
         metrics
+    }
+
+    /// The text of the endpoint.
+    pub(crate) fn metrics_text(&self) -> String {
+        render(&self.metrics(), &self.backend.shard_gauges())
     }
 
     pub(crate) fn shards(&self) -> Vec<Value> {

@@ -52,7 +52,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::SharedMetrics;
 use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
-use crate::shard::{InitialState, Placement, Shard, ShardContext};
+use crate::shard::{InitialState, Placement, Shard, ShardContext, ShardStatus, measure};
 use crate::state::rocks::SharedResources;
 use crate::store::transfer::start_io_threads;
 use crate::store::{Background, Store};
@@ -244,9 +244,17 @@ impl EmbeddedState {
         self.core.uri()
     }
 
-    /// The counters.
+    /// The metrics, with gauges up to date.
     pub fn metrics(&self) -> &SharedMetrics {
-        &self.core.shard().context().metrics
+        let shard = self.core.shard();
+        let context = shard.context();
+        measure(&context.metrics, &context.budget, &context.resources, std::slice::from_ref(shard));
+        &context.metrics
+    }
+
+    /// What the outside may know about the state's only shard.
+    pub fn status(&self) -> ShardStatus {
+        self.core.shard().status()
     }
 
     /// True if nothing can be changed.

@@ -21,10 +21,10 @@ use crate::config::Options;
 use crate::error::{Error, Result};
 use crate::failpoint::SharedFailpoints;
 use crate::format::handle::{decode_handle, encode_handle};
-use crate::metrics::{Metrics, SharedMetrics};
+use crate::metrics::SharedMetrics;
 use crate::model::{BatchId, ShardHandle};
 use crate::read::ObjectCache;
-use crate::shard::{Placement, SessionEnvironment, Shard, ShardContext};
+use crate::shard::{Placement, SessionEnvironment, Shard, ShardContext, measure};
 use crate::state::aggregate::{AggPlan, AggSpec};
 use crate::state::rocks::SharedResources;
 use crate::store::Background;
@@ -284,32 +284,12 @@ impl Engine {
         self.folders.prune();
     }
 
-    /// The counters.
+    /// The metrics, with gauges up to date. Waits for no shard.
     pub fn metrics(&self) -> &SharedMetrics {
-        let (metrics, shards) = (&self.process.metrics, self.shards());
-        metrics.state_keys.set(shards.iter().map(|s| s.state_keys).sum());
-        metrics.state_bytes.set(shards.iter().map(|s| s.state_bytes).sum());
+        let metrics = &self.process.metrics;
         metrics.open_folders.set(self.folders.len() as u64);
-        self.measure(metrics);
+        measure(metrics, &self.process.budget, &self.resources, &self.live_shards());
         metrics
-    }
-
-    /// Sets the gauges of memory, part by part.
-    fn measure(&self, metrics: &Metrics) {
-        let (budget, resources) = (&self.process.budget, &self.resources);
-        let write_buffers = resources.write_buffer_bytes();
-        let shards = self.live_shards();
-        metrics.memory_budget.set(budget.limit());
-        metrics.memory_counted.set(budget.used());
-        metrics.memory_block_cache.set(resources.cache_bytes().saturating_sub(write_buffers));
-        metrics.memory_write_buffers.set(write_buffers);
-        metrics.memory_table_readers.set(shards.iter().map(|s| s.table_reader_bytes()).sum());
-        metrics.memory_hot.set(budget.used_by(MemoryUser::Hot));
-        metrics.memory_sessions.set(budget.used_by(MemoryUser::Sessions));
-        metrics.memory_prepared.set(budget.used_by(MemoryUser::Prepared));
-        metrics.memory_log.set(budget.used_by(MemoryUser::Log));
-        metrics.memory_uploads.set(budget.used_by(MemoryUser::Uploads));
-        metrics.memory_downloads.set(budget.used_by(MemoryUser::Downloads));
     }
 
     /// The failpoints.

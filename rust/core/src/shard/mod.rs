@@ -15,6 +15,7 @@
 
 mod background_warm_up;
 mod direct;
+mod gauges;
 mod initial_state;
 pub mod lineage;
 mod materialize;
@@ -29,6 +30,7 @@ pub(crate) mod testing;
 mod transition;
 
 pub(crate) use direct::Net;
+pub use gauges::measure;
 pub use initial_state::InitialState;
 pub use materialize::MaterializeRun;
 pub use rescale::{RangeState, Rescaler};

@@ -220,20 +220,21 @@ impl Session {
             shard.context().failpoints.hit("session.finish")?;
         }
         let (merging, session_memory, session_environment) = groups.end(&mut self.counters)?;
+        let metrics = Arc::clone(&session_environment.metrics);
         let combiner = self.shard.as_ref().map(|shard| Combiner {
             shard: Arc::clone(shard),
             instance: self.instance,
             base: self.base.as_ref().map(|h| h.version),
         });
         match merging {
-            Merging::Whole(table) => self.finish_whole(table, combiner, guard, session_memory),
+            Merging::Whole(table) => self.finish_whole(table, combiner, guard, session_memory, metrics),
             Merging::Spilled(spilled) => {
                 drop(guard);
                 let plan = Arc::clone(&self.plan);
                 let ranges = Ranges::new(Arc::clone(&plan), combiner, session_environment, spilled, session_memory);
                 let ranges = Arc::new(Mutex::new(ranges));
                 self.stage = Stage::Ranges(Arc::clone(&ranges));
-                Ok(ResultBatches::of_ranges(plan, self.result_rows, ranges))
+                Ok(ResultBatches::of_ranges(plan, self.result_rows, ranges, metrics))
             }
         }
     }
@@ -244,6 +245,7 @@ impl Session {
         combiner: Option<Combiner>,
         guard: Option<JoinGuard>,
         mut session_memory: SessionMemory,
+        metrics: SharedMetrics,
     ) -> Result<ResultBatches> {
         let keys = table.len() as u64;
         self.counters.count("keys_updated", keys);
@@ -258,7 +260,7 @@ impl Session {
         };
         let memory = session_memory.split(table.memory_bytes());
         self.memory = Some(session_memory.split(u64::MAX));
-        Ok(ResultBatches::of_table(table, self.result_rows, memory))
+        Ok(ResultBatches::of_table(table, self.result_rows, memory, metrics))
     }
 
     fn prepare(
@@ -304,7 +306,7 @@ impl Session {
             self.counters.set("state_bytes", handle.state_bytes);
         }
         if let Some(shard) = &self.shard {
-            for (name, n) in shard.context().metrics.take_deltas() {
+            for (name, n) in shard.context().metrics.take_growth() {
                 self.counters.set(name, n);
             }
         }

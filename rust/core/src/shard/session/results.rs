@@ -6,6 +6,7 @@
 use super::ranges::Ranges;
 use crate::budget::Reservation;
 use crate::error::Result;
+use crate::metrics::SharedMetrics;
 use crate::state::aggregate::AggPlan;
 use crate::state::table::GroupTable;
 use arrow_array::RecordBatch;
@@ -13,6 +14,7 @@ use arrow_schema::SchemaRef;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A batch is cut when its keys and rows have so many bytes: worker and JVM hold it whole, and an Arrow vector holds 2 GiB.
 const BATCH_BYTES: usize = 32 << 20;
@@ -34,18 +36,27 @@ pub struct ResultBatches {
     rows: usize,
     bytes: usize,
     source: ResultSource,
+    metrics: SharedMetrics,
 }
 
 impl ResultBatches {
     /// The results of all groups of `table`, in batches of `rows` rows.
-    pub(super) fn of_table(table: GroupTable, rows: usize, memory: Reservation) -> Self {
-        Self { table, next: 0, rows: rows.max(1), bytes: BATCH_BYTES, source: ResultSource::Table { _memory: memory } }
+    pub(super) fn of_table(table: GroupTable, rows: usize, memory: Reservation, metrics: SharedMetrics) -> Self {
+        Self::new(table, rows, ResultSource::Table { _memory: memory }, metrics)
     }
 
     /// The results of all ranges.
-    pub(super) fn of_ranges(plan: Arc<AggPlan>, rows: usize, ranges: Arc<Mutex<Ranges>>) -> Self {
-        let table = GroupTable::new(plan);
-        Self { table, next: 0, rows: rows.max(1), bytes: BATCH_BYTES, source: ResultSource::Ranges(ranges) }
+    pub(super) fn of_ranges(
+        plan: Arc<AggPlan>,
+        rows: usize,
+        ranges: Arc<Mutex<Ranges>>,
+        metrics: SharedMetrics,
+    ) -> Self {
+        Self::new(GroupTable::new(plan), rows, ResultSource::Ranges(ranges), metrics)
+    }
+
+    fn new(table: GroupTable, rows: usize, source: ResultSource, metrics: SharedMetrics) -> Self {
+        Self { table, next: 0, rows: rows.max(1), bytes: BATCH_BYTES, source, metrics }
     }
 
     /// Schema of every batch: keys, then one column per aggregate; strings in their binary form.
@@ -96,7 +107,12 @@ impl Iterator for ResultBatches {
     fn next(&mut self) -> Option<Self::Item> {
         match self.next_rows() {
             Ok(rows) if rows.is_empty() => None,
-            Ok(rows) => Some(self.table.finish_binary(rows)),
+            Ok(rows) => {
+                let start = Instant::now();
+                let batch = self.table.finish_binary(rows);
+                self.metrics.result_micros.add_elapsed(start);
+                Some(batch)
+            }
             Err(error) => Some(Err(error)),
         }
     }

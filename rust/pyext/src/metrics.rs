@@ -1,0 +1,99 @@
+//! Metrics of this process's engines, for Python and for the process's text endpoint.
+//!
+//! Owns: the entry of each engine that Python opens, the one endpoint of the process.
+//! Does not own: the sum and the text (the core), HTTP (the server crate).
+
+use crate::detached::detached;
+use fastchangelog_core::changelog::ChangelogStorage;
+use fastchangelog_core::config::Options;
+use fastchangelog_core::embedded::EmbeddedState;
+use fastchangelog_core::metrics::{LabelledShard, Metrics, Process, Registration, ShardGauges, render};
+use fastchangelog_core::{Error, Result};
+use fastchangelog_server::MetricsEndpoint;
+use pyo3::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+struct StateEngine(Weak<EmbeddedState>);
+
+impl Registration for StateEngine {
+    fn is_open(&self) -> bool {
+        self.0.upgrade().is_some_and(|state| !state.is_closed())
+    }
+
+    fn measure(&self) -> Option<LabelledShard> {
+        let state = self.0.upgrade()?;
+        state.metrics();
+        Some(state.status().labelled())
+    }
+}
+
+struct ChangelogEngine(Weak<ChangelogStorage>);
+
+impl Registration for ChangelogEngine {
+    fn is_open(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    fn measure(&self) -> Option<LabelledShard> {
+        None
+    }
+}
+
+/// Adds an embedded state to the metrics of the process.
+pub(crate) fn register_state(state: &Arc<EmbeddedState>) {
+    Process::global().register(Arc::clone(state.metrics()), Box::new(StateEngine(Arc::downgrade(state))));
+}
+
+/// Adds a changelog storage to the metrics of the process.
+pub(crate) fn register_changelog(storage: &Arc<ChangelogStorage>) {
+    Process::global().register(Arc::clone(storage.metrics()), Box::new(ChangelogEngine(Arc::downgrade(storage))));
+}
+
+/// The endpoint of the process with this id: a forked child has none.
+static ENDPOINT: Mutex<Option<(u32, MetricsEndpoint)>> = Mutex::new(None);
+
+/// Starts the endpoint of the process, if these options name a port. It lives as long as the process.
+pub(crate) fn serve(options: &Options) -> Result<()> {
+    let Some(port) = options.metrics_port() else { return Ok(()) };
+    let pid = std::process::id();
+    let mut endpoint = ENDPOINT.lock().unwrap_or_else(PoisonError::into_inner);
+    match endpoint.as_ref().filter(|(owner, _)| *owner == pid).map(|(_, open)| open.address().port()) {
+        Some(open) if open == port => Ok(()),
+        Some(open) => Err(Error::invalid(format!(
+            "this process has its metrics at port {open} already; give the option `metrics_port` the same value everywhere"
+        ))),
+        None => {
+            let text = || {
+                let (metrics, shards) = Process::global().read();
+                render(&metrics, &shards)
+            };
+            let started = MetricsEndpoint::start(port, Arc::new(text))?;
+            if let Some(inherited) = endpoint.replace((pid, started)) {
+                // Its thread is the parent's.
+                #[expect(clippy::mem_forget, reason = "the parent ends it")]
+                std::mem::forget(inherited);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The sum of the metrics of this process's engines, by name.
+#[pyfunction]
+pub(crate) fn process_metrics(py: Python<'_>) -> PyResult<BTreeMap<String, u64>> {
+    detached(py, |_| Ok(Process::global().read().0.all()))
+}
+
+type Rows = Vec<(&'static str, &'static str, bool, &'static str)>;
+
+/// `(name, kind, in_batch, meaning)` of every metric; `kind` is counter, gauge, histogram, batch or shard.
+#[pyfunction]
+pub(crate) fn metrics_table() -> Rows {
+    use fastchangelog_core::metrics::InBatch;
+    let of_batch = Metrics::OF_BATCH.iter().map(|row| (row.name, "batch", true, row.meaning.trim()));
+    let engine = Metrics::TABLE.iter();
+    let engine = engine.map(|row| (row.name, row.kind.name(), row.in_batch != InBatch::No, row.meaning.trim()));
+    let of_shard = ShardGauges::TABLE.iter().map(|row| (row.name, "shard", false, row.meaning.trim()));
+    of_batch.chain(engine).chain(of_shard).collect()
+}
