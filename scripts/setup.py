@@ -156,7 +156,7 @@ def make_venv() -> subprocess.Popen[bytes] | None:
     say("Python packages (PySpark is 450 MB: the first time takes minutes)")
     wanted = requirements()
     pip("install", "--quiet", *(line for line in wanted if line.startswith("maturin")))
-    command = [VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *wanted]
+    command = [str(VENV_PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *wanted]
     env = {**os.environ, "PIP_CONSTRAINT": str(CONSTRAINTS)}
     return subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr)
 

@@ -28,7 +28,7 @@ from waiting import until
 
 import fastchangelog as fc
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgument
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.metrics import NAMES
 
 __all__ = ["job"]
@@ -109,8 +109,8 @@ def embedded(_: Callable[..., Job], folder: Path, monkeypatch: pytest.MonkeyPatc
         state = fc.open_state(str(folder / "state"), options=options)
         with state, Watch(state.metrics) as watch:
             table = state.value_state("t", key="long", value="long")
-            assert table.get([7 * turn]) is not None
-            table.put(list(range(100_000)), list(range(turn, 100_000 + turn)))
+            assert table.get_many([7 * turn]) is not None
+            table.put_many(list(range(100_000)), list(range(turn, 100_000 + turn)))
             watch.look()
             state.checkpoint()
             until("a snapshot", lambda state=state: state.metrics()["materializations_completed"] > 0, BOUND)
@@ -132,7 +132,7 @@ def changelog(_: Callable[..., Job], folder: Path, monkeypatch: pytest.MonkeyPat
     }
     storage = fc.ChangelogStorage(str(folder / "log"), options=options)
     with Watch(storage.metrics) as watch:
-        writer = storage.create_writer("w", key_groups=range(4))
+        writer = storage.writer("w", key_groups=range(4))
         for _ in range(40):
             writer.append(1, b"x" * 1000)
         handle = writer.persist(0, 1).result(BOUND)
@@ -370,7 +370,7 @@ def test_the_process_has_all_its_engines_and_those_that_are_closed(tmp_path: Pat
             st.value_state("t", key="long", value="long")[1] = 1
             st.checkpoint()
         storage = fc.ChangelogStorage(sys.argv[1] + "/log")
-        writer = storage.create_writer("w", key_groups=range(4))
+        writer = storage.writer("w", key_groups=range(4))
         writer.append(1, b"x")
         writer.persist(0, 1).result(60)
         found = fc.metrics()
@@ -394,7 +394,7 @@ def test_the_process_has_all_its_engines_and_those_that_are_closed(tmp_path: Pat
 def test_the_endpoint_of_a_process(tmp_path: Path) -> None:
     port = free_port()
     with fc.open_state(str(tmp_path), name='a "state"', options={"metrics_port": port}) as state:
-        state.value_state("t", key="long", value="long").put([1, 2], [1, 2])
+        state.value_state("t", key="long", value="long").put_many([1, 2], [1, 2])
         state.checkpoint()
         found = parsed(scrape(port))
         assert {series_of(name) for name in ENGINE} <= set(found)
@@ -402,7 +402,7 @@ def test_the_endpoint_of_a_process(tmp_path: Path) -> None:
         assert found['fastchangelog_shard_keys{query="",operator="a \\"state\\"",shard="0"}'] == 2
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=BOUND)
-        with pytest.raises(InvalidArgument, match=f"at port {port} already.*`metrics_port`"):
+        with pytest.raises(InvalidArgumentError, match=f"at port {port} already.*`metrics_port`"):
             fc.ChangelogStorage(str(tmp_path / "log"), options={"metrics_port": free_port()})
         fc.ChangelogStorage(str(tmp_path / "log"), options={"metrics_port": port})
     assert "shard_keys{" not in scrape(port), "of a closed state only the counters are left"
@@ -418,14 +418,14 @@ def test_a_port_in_use_is_an_error_of_the_option(tmp_path: Path) -> None:
             import sys, fastchangelog as fc
             try:
                 fc.open_state(sys.argv[1], options={"metrics_port": int(sys.argv[2])})
-            except fc.InvalidArgument as error:
+            except fc.InvalidArgumentError as error:
                 print(error)
             """,
             str(tmp_path),
             str(taken.getsockname()[1]),
         )
     assert "`metrics_port`" in outcome.stdout, outcome.stderr
-    with pytest.raises(InvalidArgument, match="65535"):
+    with pytest.raises(InvalidArgumentError, match="65535"):
         fc.open_state(str(tmp_path), options={"metrics_port": 70_000})
 
 
