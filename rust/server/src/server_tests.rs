@@ -488,15 +488,10 @@ fn many_sessions_at_once() {
             let world = &world;
             scope.spawn(move || {
                 let mut session = session(world);
-                for _ in 0..i {
-                    session.merge(&vec![1; i], &quiet).unwrap();
-                }
+                (0..i).for_each(|_| session.merge(&vec![1; i], &quiet).unwrap());
                 session.finish(i % 2 == 0, &quiet).unwrap();
-                let mut rows = 0;
-                while let Some(batch) = session.next_batch(&quiet).unwrap() {
-                    rows += batch.num_rows();
-                }
-                assert_eq!(rows, i * i);
+                let batches = std::iter::from_fn(|| session.next_batch(&quiet).unwrap());
+                assert_eq!(batches.map(|batch| batch.num_rows()).sum::<usize>(), i * i);
                 session.commit(&quiet).unwrap();
             });
         }

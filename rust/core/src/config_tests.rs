@@ -1,0 +1,74 @@
+use super::*;
+
+fn one(name: &str, value: &str) -> Result<Options> {
+    Options::from_map(&BTreeMap::from([(name.to_owned(), value.to_owned())]))
+}
+
+#[test]
+fn compression_follows_the_place_unless_it_is_named() {
+    let found = |value: &str| [true, false].map(|remote| one("compression", value).unwrap().compression_in(remote));
+    assert_eq!(found("auto"), [Compression::Zstd, Compression::Lz4]);
+    assert_eq!(Options::default().compression_in(true), Compression::Zstd);
+    for (name, compression) in [("none", Compression::None), ("LZ4", Compression::Lz4), ("zstd", Compression::Zstd)] {
+        assert_eq!(found(name), [compression; 2]);
+    }
+    let refused = one("compression", "gzip").unwrap_err().to_string();
+    assert!(refused.contains("auto, zstd, lz4 or none"), "{refused}");
+}
+
+#[test]
+fn p06_overruled_are_options_of_the_process_with_another_value() {
+    let in_force = one("memory_budget", "256MiB").unwrap();
+    let asked = |pairs: &[(&str, &str)]| {
+        let map = pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        in_force.overruled(&map).unwrap()
+    };
+    assert_eq!(asked(&[]), [""; 0], "what is not asked for is not overruled");
+    assert_eq!(asked(&[("memory_budget", "268435456"), ("compression", "lz4")]), [""; 0]);
+    assert_eq!(asked(&[("memory_budget", "1GiB"), ("max_sessions", "9")]), ["memory_budget", "max_sessions"]);
+    for name in Options::OF_PROCESS {
+        assert!(Options::TABLE.iter().any(|(known, _, _)| known == name), "{name}");
+    }
+}
+
+#[test]
+fn a_state_in_process_refuses_what_has_no_effect_on_it() {
+    let ask = |name: &str, value: &str| Options::for_local(&BTreeMap::from([(name.to_owned(), value.to_owned())]));
+    for name in Options::OF_QUERIES {
+        assert!(Options::TABLE.iter().any(|(known, _, _)| known == name), "{name}");
+        assert!(ask(name, "1").unwrap_err().message().contains(name));
+    }
+    assert_eq!(ask("memory_budget", "2MiB").unwrap().memory_budget, 2 << 20);
+    assert!(ask("memory_bugdet", "2MiB").unwrap_err().message().contains("memory_budget"));
+}
+
+#[test]
+fn sizes_and_durations() {
+    assert_eq!(one("memory_budget", "256MiB").unwrap().memory_budget, 256 << 20);
+    assert_eq!(one("memory_budget", "1024").unwrap().memory_budget, 1024);
+    for (text, millis) in [
+        ("50ms", 50),
+        ("10s", 10_000),
+        ("5m", 300_000),
+        ("10 minutes", 600_000),
+        ("1h", 3_600_000),
+        ("2 days", 172_800_000),
+        ("1 second", 1000),
+    ] {
+        assert_eq!(one("persist_delay", text).unwrap().persist_delay, Duration::from_millis(millis), "{text}");
+    }
+    assert!(one("persist_delay", "10").is_err());
+    assert!(one("memory_budget", "lots").is_err());
+}
+
+#[test]
+fn a_grace_period_below_a_minute_is_refused() {
+    assert_eq!(one("sweep_grace", "1m").unwrap().sweep_grace, Duration::from_mins(1));
+    assert!(one("sweep_grace", "59s").unwrap_err().message().contains("`sweep_grace` must be at least 1m"));
+}
+
+#[test]
+fn unknown_names_give_the_nearest() {
+    let text = one("memory_budgets", "1").unwrap_err().to_string();
+    assert!(text.contains("`memory_budget`"), "{text}");
+}
