@@ -16,17 +16,18 @@ from fastchangelog.spark import requirements as _requirements
 
 if TYPE_CHECKING:
     from fastchangelog.spark.failures import explain_error
-    from fastchangelog.spark.grouped import GroupedStream, grouped
+    from fastchangelog.spark.grouped_stream import GroupedStream, grouped
 
 __all__ = ["GroupedStream", "explain_error", "grouped"]
 
 _requirements.check()
 
-#: On first use: a worker that only runs a task needs none of these.
+#: On first use: a worker that only runs a task needs none of these. No module here is named as what it gives: an
+#: imported submodule would replace the function of that name.
 _LAZY = {
-    "GroupedStream": "fastchangelog.spark.grouped",
+    "GroupedStream": "fastchangelog.spark.grouped_stream",
     "explain_error": "fastchangelog.spark.failures",
-    "grouped": "fastchangelog.spark.grouped",
+    "grouped": "fastchangelog.spark.grouped_stream",
 }
 
 
