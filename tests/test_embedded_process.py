@@ -52,7 +52,8 @@ def test_a18_a_forked_child_is_refused_and_removes_nothing(root: str) -> None:
             os._exit(0)  # as multiprocessing ends its children
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         table["c"] = 3
-        print(sum(table.get_many(list("abc")).to_pylist()), [batch.num_rows for batch in scan], st.checkpoint().state_keys)
+        total = sum(table.get_many(list("abc")).to_pylist())
+        print(total, [batch.num_rows for batch in scan], st.checkpoint().state_keys)
         """,
         root,
     )
