@@ -20,7 +20,8 @@ _OPTIONS_HEAD = """# Options
 
 Each option can be given three ways; the first that names it wins:
 
-1. `grouped(df, "key", state=…, options={"memory_budget": "256MiB"})`
+1. `grouped(df, "key", state=…, options={"memory_budget": "256MiB"})`, also of `open_state` and
+   `ChangelogStorage`
 2. the Spark conf `spark.fastchangelog.<option>`, for all queries of a session
 3. the default
 
