@@ -7,7 +7,7 @@ Does not own: what an aggregate means (the core), conditions (`embedded.conditio
 from __future__ import annotations
 
 import json
-from collections.abc import ItemsView, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow as pa
 from fastchangelog import _internal
 from fastchangelog.embedded.arrow import one_of, rows_of
 from fastchangelog.embedded.condition import Condition
-from fastchangelog.embedded.keyed import ByKey, ItemsOfScan, ValuesOfScan
+from fastchangelog.embedded.keyed import MappingByKey
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
 
@@ -68,7 +68,7 @@ class Rows:
         return pa.StructArray.from_arrays([*columns.values(), *found], fields=list(self.kept_type))
 
 
-class AggregatingState(ByKey[_internal.AggregatingState], Mapping["KeyLike", "PythonValue"]):
+class AggregatingState(MappingByKey[_internal.AggregatingState]):
     """Aggregates for each key; made by `State.aggregating_state`. Rows go in, results come out; rows are not kept.
 
     It is a `Mapping` of results in the order of keys, from which keys can be deleted. The methods that end in ``_many``
@@ -235,18 +235,6 @@ class AggregatingState(ByKey[_internal.AggregatingState], Mapping["KeyLike", "Py
         """
         self._native.clear(self._keys.many(keys))
 
-    def keys(self) -> KeysView[PythonValue]:
-        """All keys, in their order; each use scans, see `scan`."""
-        return KeysView(self)
-
-    def values(self) -> ValuesView[PythonValue]:
-        """All results, in the order of keys; each use scans."""
-        return ValuesOfScan(self)
-
-    def items(self) -> ItemsView[PythonValue, PythonValue]:
-        """All keys with their results, in the order of keys; each use scans."""
-        return ItemsOfScan(self)
-
     def __getitem__(self, key: KeyLike) -> PythonValue:
         if key not in self:
             raise KeyError(key)
@@ -256,9 +244,6 @@ class AggregatingState(ByKey[_internal.AggregatingState], Mapping["KeyLike", "Py
         if key not in self:
             raise KeyError(key)
         self.clear(key)
-
-    def __contains__(self, key: object) -> bool:
-        return bool(self._native.contains(self._keys.one(key))[0].as_py())
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__

@@ -7,8 +7,7 @@ Does not own: what a collection holds for each key (its own module), the order o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import ItemsView as ItemsViewBase
-from collections.abc import Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -19,7 +18,7 @@ from fastchangelog.embedded.arrow import Keys, batch_size_of
 if TYPE_CHECKING:
     from fastchangelog.types import KeyLike, PythonValue
 
-__all__ = ["ByKey", "ItemsOfScan", "Keyed", "ValuesOfScan"]
+__all__ = ["ByKey", "Keyed", "MappingByKey"]
 
 
 class Keyed:
@@ -167,7 +166,33 @@ class ByKey(Keyed, Generic[N]):
         return any(batch.num_rows for batch in self.scan(batch_size=1))
 
 
-class ItemsOfScan(ItemsViewBase["KeyLike", "PythonValue"]):
+class _Mapped(_Scanned, Protocol):
+    def contains(self, keys: pa.Array) -> pa.BooleanArray: ...
+
+
+M = TypeVar("M", bound=_Mapped)
+
+
+class MappingByKey(ByKey[M], Mapping["KeyLike", "PythonValue"]):
+    """Base of those that are mappings: from keys to a value, or to results."""
+
+    def keys(self) -> KeysView[PythonValue]:
+        """All keys, in their order; each use scans, see `scan`."""
+        return KeysView(self)
+
+    def values(self) -> ValuesView[PythonValue]:
+        """What each key has, in the order of keys; each use scans."""
+        return _Values(self)
+
+    def items(self) -> ItemsView[PythonValue, PythonValue]:
+        """All keys with what they have, in the order of keys; each use scans."""
+        return _Items(self)
+
+    def __contains__(self, key: object) -> bool:
+        return bool(self._native.contains(self._keys.one(key))[0].as_py())
+
+
+class _Items(ItemsView["KeyLike", "PythonValue"]):
     """The items of a mapping that is scanned."""
 
     _mapping: Mapping[Any, Any]
@@ -176,7 +201,7 @@ class ItemsOfScan(ItemsViewBase["KeyLike", "PythonValue"]):
         return self._mapping._pairs()  # type: ignore[attr-defined, no-any-return]
 
 
-class ValuesOfScan(ValuesView["PythonValue"]):
+class _Values(ValuesView["PythonValue"]):
     """The values of a mapping that is scanned."""
 
     _mapping: Mapping[Any, Any]

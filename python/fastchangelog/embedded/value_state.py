@@ -6,14 +6,14 @@ Does not own: how values are stored (the core), opening a state (`embedded.state
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, KeysView, Mapping, MutableMapping, ValuesView
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.embedded.arrow import many_of, one_of, pairs_of
-from fastchangelog.embedded.keyed import ByKey, ItemsOfScan, ValuesOfScan
+from fastchangelog.embedded.keyed import MappingByKey
 from fastchangelog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ValueState"]
 
 
-class ValueState(ByKey[_internal.ValueState], MutableMapping["KeyLike", "PythonValue"]):
+class ValueState(MappingByKey[_internal.ValueState], MutableMapping["KeyLike", "PythonValue"]):
     """One value for each key; made by `State.value_state`. Any thread may use it.
 
     It is a `MutableMapping` in the order of keys. The methods that end in ``_many`` put, read and delete many keys at
@@ -214,18 +214,6 @@ class ValueState(ByKey[_internal.ValueState], MutableMapping["KeyLike", "PythonV
         for batch in self.scan():
             self._native.delete(batch["key"])
 
-    def keys(self) -> KeysView[PythonValue]:
-        """All keys, in their order; each use scans, see `scan`."""
-        return KeysView(self)
-
-    def values(self) -> ValuesView[PythonValue]:
-        """All values, in the order of keys; each use scans."""
-        return ValuesOfScan(self)
-
-    def items(self) -> ItemsView[PythonValue, PythonValue]:
-        """All keys with their values, in the order of keys; each use scans."""
-        return ItemsOfScan(self)
-
     def __getitem__(self, key: KeyLike) -> PythonValue:
         found = self._native.get(self._keys.one(key))
         if found.null_count:
@@ -239,9 +227,6 @@ class ValueState(ByKey[_internal.ValueState], MutableMapping["KeyLike", "PythonV
         if key not in self:
             raise KeyError(key)
         self._native.delete(self._keys.one(key))
-
-    def __contains__(self, key: object) -> bool:
-        return bool(self._native.contains(self._keys.one(key))[0].as_py())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):
