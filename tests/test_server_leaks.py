@@ -15,7 +15,6 @@ from test_server_session import SPEC, Job, job, rows
 from waiting import until
 
 from fastchangelog import _internal
-from fastchangelog.process_metrics import metrics
 
 __all__ = ["job"]
 
@@ -71,8 +70,7 @@ def held(one: Job) -> tuple[int, int, list[str], dict[str, int]]:
         for path in one.place.data_dir.rglob("*")
         if path.is_dir()
     )
-    client = _internal.ServerClient(str(one.place.socket))
-    counters = json.loads(client.metrics())
+    counters = one.metrics()
     names = ("memory_sessions", "memory_log", "memory_uploads", "memory_downloads", "server_connections")
     gauges = {name: counters[name] for name in names}
     return len(list((process / "fd").iterdir())), len(list((process / "task").iterdir())), folders, gauges
@@ -80,7 +78,7 @@ def held(one: Job) -> tuple[int, int, list[str], dict[str, int]]:
 
 def idle(one: Job) -> bool:
     """True when this process has the only connection, and no session holds memory."""
-    counters = metrics()
+    counters = one.metrics()
     return counters["server_connections"] == 1 and counters["memory_sessions"] == 0 and counters["memory_log"] == 0
 
 
@@ -99,7 +97,7 @@ def test_killed_clients_leave_no_overlay_no_descriptor_and_no_folder(job: Callab
     until("the sessions end", lambda: idle(one))
     until("what they held is given back", lambda: held(one) == before)
     one.run(rows(2))
-    assert metrics()["sessions_aborted"] >= 12
+    assert one.metrics()["sessions_aborted"] >= 12
 
 
 def test_a07_a_full_disk_that_has_room_again_needs_no_new_server(job: Callable[..., Job]) -> None:
@@ -112,15 +110,15 @@ def test_a07_a_full_disk_that_has_room_again_needs_no_new_server(job: Callable[.
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (256 << 10, before[1]))
     for batch in range(20):
         one.run([(f"{names.getrandbits(60)}", batch) for _ in range(2_000)])
-    until("a materialization fails", lambda: metrics()["materializations_failed"] >= 1)
+    until("a materialization fails", lambda: one.metrics()["materializations_failed"] >= 1)
     one.run(rows(1))
     assert "File too large" in one.place.log.read_text()
-    assert metrics()["materializations_completed"] == 0, "a half-written base does not count"
+    assert one.metrics()["materializations_completed"] == 0, "a half-written base does not count"
     resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
     def healed() -> bool:
         one.run(rows(one.batch))
-        return metrics()["materializations_completed"] >= 1
+        return one.metrics()["materializations_completed"] >= 1
 
     until("a materialization completes in the same server", healed)
     one.run(rows(one.batch))
