@@ -1,0 +1,1 @@
+//! Nothing: the features in this package's `Cargo.toml` are what it is for.
