@@ -152,7 +152,8 @@ def measure(args: argparse.Namespace, data: Path, options: dict[str, str], keys:
     base = {"root": f"file://{data}/{keys}", "query_id": "large", "name": "default", "shard": 0, "shards": 1}
     base |= {"spec": spec(), "ephemeral": args.ephemeral, "options": options, "storage_options": {}, "checkpoint": None}
     touched = np.arange(0, keys, max(1, keys // SMALL), dtype=np.int64)
-    names = ["large batch"] if args.ephemeral or args.large_only else ["large batch", "small batch on top", "small batch after a kill"]
+    names = ["large batch", "small batch on top", "small batch after a kill"]
+    names = names[:1] if args.ephemeral or args.large_only else names
     for number, name in enumerate(names):
         watch = Memory(ensure_server(options))
         if number == 2:
@@ -176,7 +177,7 @@ def main() -> int:
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000])
     parser.add_argument("--budget", default="256MiB")
     parser.add_argument("--ephemeral", action="store_true", help="as for a batch DataFrame: no state")
-    parser.add_argument("--large-only", action="store_true", help="without the small batches, for the ratio of two sizes")
+    parser.add_argument("--large-only", action="store_true", help="without the small batches")
     parser.add_argument("--materialize", action="store_true", help="with materializations, as by default")
     args = parser.parse_args()
     run = Path(tempfile.mkdtemp(prefix="fcl-", dir="/tmp"))  # short: the path of a socket has at most 107 bytes

@@ -14,8 +14,6 @@ from pathlib import Path
 from test_server_session import SPEC, Job, job, rows
 from waiting import until
 
-from fastchangelog import _internal
-
 __all__ = ["job"]
 
 _CLIENT = """
