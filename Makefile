@@ -5,7 +5,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-benches test-matrix campaign fuzz lint format bench bench-rust wheel print-python
+.PHONY: help demo test test-rust test-python test-benches test-matrix campaign fuzz lint format bench bench-rust wheel dist print-python
 
 # Looked for only when a target needs it; one clear line when there is none.
 SETUP = python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" scripts/setup.py
@@ -23,6 +23,7 @@ help:
 	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts'
 	@echo 'make bench          measure, side by side with native Spark (ARGS=--quick for a short round)'
 	@echo 'make wheel          build the wheel and print where it is'
+	@echo 'make dist           build what is uploaded: sdist and manylinux wheel, checked in a new environment'
 	@echo 'make -s print-python  print an interpreter that has the built wheel installed'
 	@echo 'make format         format the Rust sources, apply safe fixes to the Python ones'
 
@@ -82,6 +83,9 @@ bench-rust:
 
 wheel:
 	@$(SETUP) wheel
+
+dist:
+	@$(SETUP:setup.py=distribution.py)
 
 print-python:
 	@$(SETUP) python

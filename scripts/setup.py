@@ -253,7 +253,7 @@ def make_wheel() -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     touch_changed()
     maturin: list[str | Path] = [VENV_PYTHON, "-m", "maturin", "build", "--release", "--locked"]
-    run(*maturin, "--interpreter", VENV_PYTHON, "--compatibility", "linux", "--out", folder, **build_env())
+    run(*maturin, "--interpreter", VENV_PYTHON, "--compatibility", "pypi", "--out", folder, **build_env())
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         fail(f"set-up failed: maturin left {len(wheels)} wheels in {folder}, expected one")

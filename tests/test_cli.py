@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -19,6 +20,13 @@ from fastchangelog.gc.report import FolderReport
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == cli.COULD_NOT_RUN
     assert "demo" in capsys.readouterr().out
+
+
+def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == cli.OK
+    assert capsys.readouterr().out.split() == ["fastchangelog", importlib.metadata.version("fastchangelog")]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from fastchangelog import functions
+from fastchangelog._internal import __version__
 from fastchangelog.errors import (
     ClosedError,
     CorruptDataError,
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
     from fastchangelog.embedded.value_state import ValueState
     from fastchangelog.materialization.policy import MaterializationPolicy
     from fastchangelog.process_metrics import metrics
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",

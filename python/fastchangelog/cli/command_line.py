@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from fastchangelog._internal import __version__
 from fastchangelog.cli import demo, doctor, export, inspect, ls, rescale, savepoint, sweep, verify
 from fastchangelog.cli.output import COULD_NOT_RUN, INTERRUPTED, OK
 from fastchangelog.errors import FastChangelogError
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fastchangelog", description="Durable keyed state for PySpark.")
+    parser.add_argument("--version", action="version", version=f"fastchangelog {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for module in COMMANDS:
         module.add_parser(commands)

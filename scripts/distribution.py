@@ -1,0 +1,84 @@
+"""What is uploaded to PyPI, built and checked: `make dist` leaves the sdist and the wheel in $FASTCHANGELOG_CACHE/dist.
+
+Owns: the wheel is built from the sdist, so nothing that a build needs is missing there; auditwheel agrees with its
+manylinux tag; in a new virtual environment with nothing but its dependencies it passes `SMOKE`.
+Does not own: the compiler and the packages (setup.py), uploading.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import setup
+
+DIST = setup.CACHE / "dist"
+SMOKE = """
+import sys, fastchangelog as fc
+root = sys.argv[1]
+with fc.open_state(root) as st:
+    visits = st.value_state("visits", key="string", value="long")
+    visits["ann"] = 3
+    st.checkpoint()
+with fc.open_state(root) as st:
+    assert st.value_state("visits", key="string", value="long")["ann"] == 3
+"""
+
+
+def build() -> tuple[Path, Path]:
+    """The sdist, and the wheel that was built from it."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    maturin: list[str | Path] = [setup.VENV_PYTHON, "-m", "maturin", "build", "--release", "--locked", "--sdist"]
+    flags = ["--compatibility", "pypi", "--auditwheel", "check"]
+    setup.run(*maturin, *flags, "--interpreter", setup.VENV_PYTHON, "--out", DIST, **setup.build_env())
+    (sdist,), (wheel,) = DIST.glob("*.tar.gz"), DIST.glob("*.whl")
+    return sdist, wheel
+
+
+def audit(wheel: Path) -> str:
+    """The platform tag of the wheel's name; ends with a line if auditwheel finds another one."""
+    command = [str(setup.VENV_PYTHON), "-m", "auditwheel", "show", "--json", str(wheel)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    tags = wheel.stem.split("-")[-1].split(".")
+    if found["overall_tag"] not in tags:
+        setup.fail(f"{wheel.name} is tagged {tags}, and auditwheel finds {found['overall_tag']}")
+    return str(found["overall_tag"])
+
+
+def try_out(wheel: Path) -> None:
+    """Installs the wheel into a new environment and runs `SMOKE` and the command there."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch, "venv")
+        setup.run(sys.executable, "-m", "venv", folder)
+        python = folder / "bin" / "python"
+        quiet = ["--quiet", "--disable-pip-version-check"]
+        setup.run(python, "-m", "pip", "install", *quiet, wheel, PIP_CONSTRAINT=str(setup.CONSTRAINTS))
+        setup.run(python, "-I", "-c", SMOKE, f"file://{scratch}/state")
+        setup.run(folder / "bin" / "fastchangelog", "--version")
+
+
+def main() -> int:
+    """See the text at the top of this file."""
+    setup.check(need_java=False)
+    with setup.locked():
+        setup.make(build=True, wheel=False)
+        setup.say("sdist, and the wheel from it")
+        sdist, wheel = build()
+    tag = audit(wheel)
+    try_out(wheel)
+    for file in (sdist, wheel):
+        print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
+    print(f"{tag}: checked by auditwheel; installs and runs in a new environment of Python {platform.python_version()}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main())
+    except KeyboardInterrupt:
+        setup.fail("interrupted")
