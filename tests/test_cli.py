@@ -42,6 +42,8 @@ def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixt
         (["export", ".", "--to", "./does-not-exist.parquet"], "there is no savepoint in"),
         (["savepoint", "c", "--state", "./does-not-exist", "--to", "t"], "does-not-exist; check the address"),
         (["ls", ".", "--storage-option", "aws_region"], "NAME=VALUE"),
+        (["bench", "--keys", "0"], "--keys"),
+        (["bench", "--storage-option", "aws_region"], "NAME=VALUE"),
         (["sweep", "./does-not-exist"], "not a folder"),
         (["sweep", ".", "--grace", "10"], "--grace"),
         (["sweep", ".", "--conf", "=1"], "NAME=VALUE"),
@@ -142,3 +144,26 @@ def test_the_module_is_the_command() -> None:
     )
     assert done.returncode == cli.COULD_NOT_RUN
     assert done.stderr.startswith("fastchangelog inspect: ")
+
+
+def test_bench_measures_and_removes_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other").write_text("stays")
+    for rest in (["--json"], []):
+        assert cli.main(["bench", str(tmp_path), "--keys", "30", "--checkpoints", "2", *rest]) == cli.OK
+        printed = capsys.readouterr().out
+        if rest:
+            rows = {row["what"]: row["result"] for row in json.loads(printed)}
+            assert len(rows) >= 8
+            assert all(result > 0 for result in rows.values())
+        else:
+            assert printed.splitlines()[0].split() == ["what", "result", "unit"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["other"]
+
+
+def test_bench_removes_what_it_wrote_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fastchangelog.cli.bench._read", interrupted)
+    assert cli.main(["bench", str(tmp_path), "--keys", "30"]) == cli.INTERRUPTED
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
