@@ -1,10 +1,19 @@
 """The public errors: one class for each remedy.
 
-Owns: the tree of classes, the name of each kind in the protocol, and the one-line form that leaves a Spark task.
+Owns: the tree of classes, the name of each kind in the protocol, the chain of causes, and the one-line form that leaves
+a Spark task.
 Does not own: the messages: the raising code knows what happened, to which object, and what to do.
+
+The text of an error is complete: what happened, to which object, the cause, and what to do. `__cause__` is the chain
+of causes that the core knows, one exception for each: an `OSError` for an error of the operating system, else a
+`CauseError`. A traceback prints causes first, so its last line is our text.
 """
 
 from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NoReturn
 
 __all__ = [
     "ClosedError",
@@ -22,7 +31,16 @@ __all__ = [
 
 
 class FastChangelogError(Exception):
-    """Any error of fastchangelog. Catch it where one handler is enough; its subclasses say what to do."""
+    """Any error of fastchangelog. Catch it where one handler is enough; its subclasses say what to do.
+
+    Attributes:
+        remedy: What to do, if it is known apart from what happened. The text of the error ends with it.
+        subject: What the error is about, if that is known: its type (`"object"` of a store, `"path"`, `"option"`,
+            `"state"` or `"column"`) and its name.
+    """
+
+    remedy: str | None = None
+    subject: tuple[str, str] | None = None
 
 
 class RetryableError(FastChangelogError):
@@ -91,7 +109,7 @@ class SchemaMismatchError(FastChangelogError, TypeError):
 class InternalError(FastChangelogError):
     """A bug in fastchangelog.
 
-    What to do: report it, with the state server's log.
+    What to do: report it, with the log that the message names, if it names one.
     """
 
 
@@ -109,13 +127,41 @@ _KINDS: dict[str, type[FastChangelogError]] = {
 }
 
 
-def error_of_kind(kind: str, message: str) -> FastChangelogError:
+#: Causes of an error that are sent.
+_MAX_CAUSES = 8
+
+
+class CauseError(Exception):
+    """What a library said: a cause of one of our errors. It is never raised by itself."""
+
+
+def error_of_kind(
+    kind: str,
+    message: str,
+    remedy: str | None = None,
+    subject: Sequence[str] | None = None,
+    causes: Sequence[tuple[str, int | None]] = (),
+) -> FastChangelogError:
     """The error whose kind has this name in the protocol; an unknown kind is an `InternalError`.
+
+    `causes` are texts, the nearest first, each with the number of an error of the operating system if it is one.
 
     >>> error_of_kind("closed", "the session is closed; open a new one")
     ClosedError('the session is closed; open a new one')
+    >>> error_of_kind("store", "the disk is full", causes=[("cannot write /x", None), ("full", 28)]).__cause__
+    CauseError('cannot write /x')
     """
-    return _KINDS.get(kind, InternalError)(message)
+    error = _KINDS.get(kind, InternalError)(message)
+    if remedy is not None:
+        error.remedy = remedy
+    if subject is not None:
+        error.subject = (subject[0], subject[1])
+    cause: Exception | None = None
+    for text, os_error in reversed(causes):
+        next_cause = CauseError(text) if os_error is None else OSError(os_error, os.strerror(os_error))
+        next_cause.__cause__, cause = cause, next_cause
+    error.__cause__ = cause
+    return error
 
 
 def kind_of(error: BaseException) -> str:
@@ -127,15 +173,45 @@ def kind_of(error: BaseException) -> str:
     return next((kind for kind, cls in _KINDS.items() if isinstance(error, cls)), "internal")
 
 
+def parts_of(
+    error: BaseException,
+) -> tuple[str, str, str | None, tuple[str, str] | None, list[tuple[str, int | None]]]:
+    """What `error_of_kind` makes the same error of, in another process too.
+
+    >>> parts_of(error_of_kind("store", "full; free space", "free space", ("path", "/x"), [("disk", None)]))
+    ('store', 'full; free space', 'free space', ('path', '/x'), [('disk', None)])
+    """
+    ours = error if isinstance(error, FastChangelogError) else FastChangelogError()
+    causes: list[tuple[str, int | None]] = []
+    cause = error.__cause__
+    while cause is not None and len(causes) < _MAX_CAUSES:
+        causes.append((str(cause), cause.errno if isinstance(cause, OSError) else None))
+        cause = cause.__cause__
+    return kind_of(error), str(error), ours.remedy, ours.subject, causes
+
+
 def one_line(error: BaseException) -> FastChangelogError:
     """`error` as one of ours, with a message of one line: what a user reads at the end of a Spark traceback.
+
+    Its cause is the cause of an error of ours, and any other error itself.
 
     >>> one_line(StoreError("put failed:\\n  no space"))
     StoreError('put failed: no space')
     >>> one_line(KeyError("x"))
-    InternalError("KeyError: 'x'; please report it with the state server's log")
+    InternalError("KeyError: 'x'; please report it")
     """
     text = " ".join(str(error).split())
     if isinstance(error, FastChangelogError):
-        return type(error)(text)
-    return InternalError(f"{type(error).__name__}: {text}; please report it with the state server's log")
+        ours = type(error)(text)
+        ours.__dict__.update(vars(error))
+        ours.__cause__ = error.__cause__
+        return ours
+    internal = error_of_kind("internal", f"{type(error).__name__}: {text}; please report it", "please report it")
+    internal.__cause__ = error
+    return internal
+
+
+def raise_one_line(error: BaseException) -> NoReturn:
+    """Raises `one_line(error)`: the end of a task of Spark. The stack of an error of ours tells its reader nothing."""
+    ours = one_line(error)
+    raise ours from ours.__cause__

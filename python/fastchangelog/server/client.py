@@ -196,8 +196,9 @@ def _start(paths: ServerPaths, options: Mapping[str, str], remark: str, deadline
     finally:
         os.close(reader)
     if reply.startswith("error "):
-        _, kind, message = reply.split(" ", 2)
-        raise error_of_kind(kind, f"the state server could not start: {message}")
+        kind, message, remedy, subject, causes = json.loads(reply.removeprefix("error "))
+        error = error_of_kind(kind, f"the state server could not start: {message}", remedy, subject, causes)
+        raise error from error.__cause__
     if reply not in ("ready", "taken"):
         raise RetryableError(f"the state server ended while it started; the reason is in its log {_log_and_end(paths)}")
 

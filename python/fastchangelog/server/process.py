@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fastchangelog import _internal
-from fastchangelog.errors import ClosedError, FastChangelogError, kind_of
+from fastchangelog.errors import ClosedError, FastChangelogError, parts_of
 from fastchangelog.materialization.server import ShardMaterializers
 from fastchangelog.options import parse_duration
 from fastchangelog.server.client import START_POLL, is_answering
@@ -84,10 +84,10 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         server = _start_server(settings)
     except FastChangelogError as error:
-        _reply(ready, f"error {kind_of(error)} {error}")
+        _reply(ready, f"error {json.dumps(parts_of(error))}")
         return 1
     except OSError as error:
-        _reply(ready, f"error retryable {error}")
+        _reply(ready, f"error {json.dumps(['retryable', str(error), None, None, [[str(error), error.errno]]])}")
         return 1
     status = _watch(settings, server, lambda: _reply(ready, "ready"))
     os.close(alive)

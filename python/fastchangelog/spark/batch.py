@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from fastchangelog.errors import InternalError, one_line
+from fastchangelog.errors import InternalError, raise_one_line
 from fastchangelog.server import open_session
 from fastchangelog.spark import settings, task
 from fastchangelog.spark.operator import OperatorConfig, labelled
@@ -38,7 +38,7 @@ class BatchOperator(task.VersionChecked):
         try:
             yield from self._run(batches)
         except Exception as error:
-            raise one_line(error) from None
+            raise_one_line(error)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         done: set[int] = set()

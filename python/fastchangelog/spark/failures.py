@@ -10,7 +10,7 @@ import re
 
 __all__ = ["explain_error"]
 
-_OURS = re.compile(r"^(?:.*: )?fastchangelog\.errors\.(\w+): (.*)$", re.MULTILINE)
+_OURS = re.compile(r"^(?:.*: )?fastchangelog\.errors\.(?!CauseError)(\w+): (.*)$", re.MULTILINE)
 
 #: A text in Spark's message -> what it means here, and what to do.
 _SPARKS = (

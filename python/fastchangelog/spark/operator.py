@@ -25,7 +25,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog import _internal
-from fastchangelog.errors import InternalError, one_line
+from fastchangelog.errors import InternalError, raise_one_line
 from fastchangelog.server import open_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
@@ -67,7 +67,7 @@ class ShardProcessor(StatefulProcessor):
         try:
             yield from self._run(int(key[0]), rows)
         except Exception as error:
-            raise one_line(error) from None
+            raise_one_line(error)
 
     def close(self) -> None:
         """Nothing: a session ends with its batch."""

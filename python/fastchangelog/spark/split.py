@@ -13,7 +13,7 @@ import pyspark
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.errors import one_line
+from fastchangelog.errors import raise_one_line
 from fastchangelog.spark import settings, starts
 from fastchangelog.spark.shard_ids import shard_ids
 from fastchangelog.spark.task import VersionChecked, freeze_modules, is_first, local_property
@@ -53,7 +53,7 @@ class Split(VersionChecked):
         try:
             yield from self._run(batches)
         except Exception as error:
-            raise one_line(error) from None
+            raise_one_line(error)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         starts.check_task(local_property)

@@ -3,7 +3,7 @@
 //! Owns: parsing of text values (sizes, durations), the nearest-name hint, and the defaults.
 //! Does not own: the source of options (Python gathers Spark conf and keyword arguments).
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Subject};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -188,7 +188,7 @@ mod parse {
     use super::{Compression, Duration, Error, Restoring, Result};
 
     fn bad(name: &str, value: &str, want: &str) -> Error {
-        Error::invalid(format!("option `{name}` = `{value}` is not {want}"))
+        super::refused(name, format!("option `{name}` = `{value}` is not {want}"))
     }
 
     fn split(value: &str) -> (&str, &str) {
@@ -331,9 +331,8 @@ impl Options {
             if Self::CHANGELOG.iter().any(|(known, _)| known == name) {
                 this.set(name, value)?;
             } else if Self::TABLE.iter().any(|(known, _, _)| known == name) {
-                return Err(Error::invalid(format!(
-                    "option `{name}` is of keyed state and has no effect on a changelog storage; leave it out"
-                )));
+                let what = format!("option `{name}` is of keyed state and has no effect on a changelog storage");
+                return Err(refused(name, what).with_remedy("leave it out"));
             } else {
                 return Err(unknown(name, Self::CHANGELOG.iter().map(|(n, _)| *n)));
             }
@@ -362,30 +361,33 @@ impl Options {
     /// The options of an embedded state from a map of texts.
     pub fn for_local(map: &BTreeMap<String, String>) -> Result<Self> {
         match map.keys().find(|name| Self::OF_QUERIES.contains(&name.as_str())) {
-            Some(name) => Err(Error::invalid(format!(
-                "option `{name}` is of a query's state or of a plain changelog, and has no effect on an embedded state; \
-                 leave it out"
-            ))),
+            Some(name) => {
+                let of = "of a query's state or of a plain changelog, and has no effect on an embedded state";
+                Err(refused(name, format!("option `{name}` is {of}")).with_remedy("leave it out"))
+            }
             None => Self::from_map(map),
         }
     }
 
     fn validated(self) -> Result<Self> {
         if self.persist_size_threshold > self.max_in_flight {
-            return Err(Error::invalid("option `persist_size_threshold` must not exceed `max_in_flight`"));
+            return Err(refused(
+                "persist_size_threshold",
+                "option `persist_size_threshold` must not exceed `max_in_flight`",
+            ));
         }
         // The bounds of S3: smaller parts are refused; larger ones are of no use, and are repeated whole.
         if !(5 << 20..=1 << 30).contains(&self.upload_part_size) {
-            return Err(Error::invalid("option `upload_part_size` must be from 5MiB to 1GiB"));
+            return Err(refused("upload_part_size", "option `upload_part_size` must be from 5MiB to 1GiB"));
         }
         if self.sweep_grace < Duration::from_mins(1) {
-            return Err(Error::invalid("option `sweep_grace` must be at least 1m"));
+            return Err(refused("sweep_grace", "option `sweep_grace` must be at least 1m"));
         }
         if self.hedge_percentile > 99 {
-            return Err(Error::invalid("option `hedge_percentile` must be from 1 to 99, or 0 for never"));
+            return Err(refused("hedge_percentile", "option `hedge_percentile` must be from 1 to 99, or 0 for never"));
         }
         if self.metrics_port > usize::from(u16::MAX) {
-            return Err(Error::invalid("option `metrics_port` must be a port from 1 to 65535, or 0 for none"));
+            return Err(refused("metrics_port", "option `metrics_port` must be a port from 1 to 65535, or 0 for none"));
         }
         Ok(self)
     }
@@ -398,7 +400,11 @@ impl Options {
 
 fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Error {
     let hint = nearest(name, known).map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
-    Error::invalid(format!("unknown option `{name}`{hint}"))
+    refused(name, format!("unknown option `{name}`{hint}"))
+}
+
+fn refused(name: &str, message: impl Into<String>) -> Error {
+    Error::invalid(message).with_subject(Subject::Option(name.to_owned()))
 }
 
 /// A duration from its text, as the option `name` would read it.

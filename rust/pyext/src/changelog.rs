@@ -131,8 +131,9 @@ impl ChangelogWriter {
 
 /// Numbers from Python, which may be negative: those are refused by name, not as an overflow.
 fn number(py: Python<'_>, what: &str, value: i64) -> PyResult<u64> {
-    u64::try_from(value)
-        .map_err(|_| raise(py, &Error::invalid(format!("{what} {value} is negative; sequence numbers start at 0"))))
+    u64::try_from(value).map_err(|_| {
+        raise(py, &Error::invalid(format!("{what} {value} is negative")).with_remedy("sequence numbers start at 0"))
+    })
 }
 
 #[pymethods]
@@ -185,7 +186,10 @@ impl ChangelogWriter {
                     let values = values.as_fixed_size_binary();
                     self.writer.append_batch(groups, (0..values.len()).map(|i| values.value(i)), tick)
                 }
-                other => Err(Error::invalid(format!("values of type {other} are not bytes; cast them to binary"))),
+                other => {
+                    Err(Error::invalid(format!("values of type {other} are not bytes"))
+                        .with_remedy("cast them to binary"))
+                }
             }
         })
     }
@@ -390,7 +394,7 @@ impl ChangelogReader {
         let changes = detached(py, |_| {
             self.owner.check(READER)?;
             if self.closed.load(std::sync::atomic::Ordering::Relaxed) {
-                return Err(Error::closed("this changelog reader is closed; make a new one"));
+                return Err(Error::closed("this changelog reader is closed").with_remedy("make a new one"));
             }
             let groups = match key_groups {
                 None => None,

@@ -31,12 +31,14 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce(Tick<'_>) -> R
     }
 }
 
-/// An error as the Python exception of its kind, on one line.
+/// An error as the Python exception of its kind, on one line, with its parts and its chain of causes.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
-    let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-    let made = py
-        .import("fastchangelog.errors")
-        .and_then(|errors| errors.call_method1("error_of_kind", (error.kind().name(), message)));
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let remedy = error.remedy().map(one_line);
+    let subject = error.subject().map(|subject| (subject.type_name(), subject.to_string()));
+    let causes: Vec<_> = error.causes().into_iter().map(|cause| (cause.text, cause.os_error)).collect();
+    let parts = (error.kind().name(), one_line(error.message()), remedy, subject, causes);
+    let made = py.import("fastchangelog.errors").and_then(|errors| errors.call_method1("error_of_kind", parts));
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
@@ -51,7 +53,8 @@ pub(crate) fn exclusive<'a, T>(mutex: &'a Mutex<T>, what: &str) -> Result<MutexG
         Ok(guard) => Ok(guard),
         Err(TryLockError::Poisoned(guard)) => Ok(guard.into_inner()),
         Err(TryLockError::WouldBlock) => {
-            Err(Error::invalid(format!("this {what} is in use by another thread; give each thread its own")))
+            Err(Error::invalid(format!("this {what} is in use by another thread"))
+                .with_remedy("give each thread its own"))
         }
     }
 }
@@ -109,9 +112,9 @@ impl Owner {
             return Ok(());
         }
         Err(Error::closed(format!(
-            "this {what} belongs to process {} and cannot be used in its forked child {pid}; make one in the child, or \
-             start processes with the \"spawn\" method",
+            "this {what} belongs to process {} and cannot be used in its forked child {pid}",
             self.0
-        )))
+        ))
+        .with_remedy("make one in the child, or start processes with the \"spawn\" method"))
     }
 }

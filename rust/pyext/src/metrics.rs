@@ -60,9 +60,8 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
     let mut endpoint = ENDPOINT.lock().unwrap_or_else(PoisonError::into_inner);
     match endpoint.as_ref().filter(|(owner, _)| *owner == pid).map(|(_, open)| open.address().port()) {
         Some(open) if open == port => Ok(()),
-        Some(open) => Err(Error::invalid(format!(
-            "this process has its metrics at port {open} already; give the option `metrics_port` the same value everywhere"
-        ))),
+        Some(open) => Err(Error::invalid(format!("this process has its metrics at port {open} already"))
+            .with_remedy("give the option `metrics_port` the same value everywhere")),
         None => {
             let text = || {
                 let (metrics, shards) = Process::global().read();

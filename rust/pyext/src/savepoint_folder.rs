@@ -36,7 +36,10 @@ pub(crate) fn form(name: &str) -> Result<SavepointForm> {
     match name {
         "canonical" => Ok(SavepointForm::Canonical),
         "native" => Ok(SavepointForm::Native),
-        other => Err(Error::invalid(format!("format `{other}` is not known; write \"canonical\" or \"native\""))),
+        other => {
+            Err(Error::invalid(format!("format `{other}` is not known"))
+                .with_remedy("write \"canonical\" or \"native\""))
+        }
     }
 }
 

@@ -25,7 +25,8 @@ impl Server {
     fn shards(&self, py: Python<'_>) -> PyResult<String> {
         detached(py, |_| {
             self.owner.check("server")?;
-            serde_json::to_string(&self.inner.shards()).map_err(|e| Error::internal(format!("shards: {e}")))
+            serde_json::to_string(&self.inner.shards())
+                .map_err(|e| Error::internal(format!("shards: {e}")).with_source(e))
         })
     }
 

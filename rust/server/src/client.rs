@@ -14,7 +14,8 @@ use arrow_buffer::Buffer;
 use arrow_ipc::reader::StreamDecoder;
 use arrow_schema::SchemaRef;
 use fastchangelog_core::clock::Tick;
-use fastchangelog_core::{Error, Result};
+use fastchangelog_core::error::Subject;
+use fastchangelog_core::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -51,11 +52,10 @@ impl Client {
     /// Connects and exchanges hellos.
     pub fn connect(settings: ClientSettings, tick: Tick<'_>) -> Result<Self> {
         let stream = UnixStream::connect(&settings.socket).map_err(|e| {
-            Error::retryable(format!(
-                "no state server answers at {}: {e}; the next attempt of the task starts one, its log is {}",
-                settings.socket.display(),
-                settings.log
-            ))
+            Error::retryable(format!("no state server answers at {}: {e}", settings.socket.display()))
+                .with_subject(Subject::Path(settings.socket.clone()))
+                .with_io_source(&e)
+                .with_remedy(format_args!("the next attempt of the task starts one, its log is {}", settings.log))
         })?;
         let tuned = stream.set_read_timeout(Some(TICK)).and_then(|()| stream.set_write_timeout(Some(TICK)));
         tuned.map_err(|e| Error::io("setting up the socket", &e))?;
@@ -118,14 +118,19 @@ impl Client {
         let pid = std::process::id();
         if pid != self.pid {
             return Err(Error::closed(format!(
-                "this session belongs to process {} and cannot be used in its forked child {pid}; open one in the child",
+                "this session belongs to process {} and cannot be used in its forked child {pid}",
                 self.pid
-            )));
+            ))
+            .with_remedy("open one in the child"));
         }
         self.broken.clone().map_or(Ok(()), Err)
     }
 
-    fn break_with(&mut self, error: Error) -> Error {
+    fn break_with(&mut self, mut error: Error) -> Error {
+        // What the report of a bug needs: only this side knows where the server logs.
+        if error.kind() == ErrorKind::Internal {
+            error = error.with_remedy(format_args!("the state server's log is {}", self.settings.log));
+        }
         self.broken.get_or_insert_with(|| error.clone());
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         error
@@ -186,10 +191,12 @@ impl Waiting<'_> {
     fn error(&self, error: io::Error) -> Error {
         match error.downcast::<Error>() {
             Ok(error) => error,
-            Err(error) => Error::retryable(format!(
-                "the state server went away ({error}); another attempt of the task starts a new one and restores, the reason is in its log {}",
-                self.settings.log
-            )),
+            Err(error) => Error::retryable(format!("the state server went away ({error})"))
+                .with_io_source(&error)
+                .with_remedy(format_args!(
+                    "another attempt of the task starts a new one and restores, the reason is in its log {}",
+                    self.settings.log
+                )),
         }
     }
 }
@@ -291,7 +298,8 @@ impl SessionClient {
         if kind != Kind::Handle {
             return Err(Error::internal(format!("the state server answered a commit with {kind:?}")));
         }
-        let body: HandleBody = serde_json::from_slice(&body).map_err(|e| Error::internal(format!("a handle: {e}")))?;
+        let body: HandleBody =
+            serde_json::from_slice(&body).map_err(|e| Error::internal(format!("a handle: {e}")).with_source(e))?;
         Ok((body.handle, body.metrics))
     }
 

@@ -6,6 +6,7 @@
 //! It has one thread for connections and one for texts, both its own: no session waits for a reader. Every connection
 //! answers one request and ends within [`MAX_CONNECTION_TIME`].
 
+use fastchangelog_core::error::Subject;
 use fastchangelog_core::metrics::CONTENT_TYPE;
 use fastchangelog_core::{Error, Result};
 use http_body_util::Full;
@@ -47,9 +48,10 @@ impl MetricsEndpoint {
     /// Listens at `port` of 127.0.0.1, or at a free port for 0.
     pub fn start(port: u16, render: Render) -> Result<Self> {
         let cannot = |e: &std::io::Error| {
-            Error::invalid(format!(
-                "cannot listen for metrics at 127.0.0.1:{port}: {e}; choose another port with the option `metrics_port`"
-            ))
+            Error::invalid(format!("cannot listen for metrics at 127.0.0.1:{port}: {e}"))
+                .with_remedy("choose another port with the option `metrics_port`")
+                .with_subject(Subject::Option("metrics_port".to_owned()))
+                .with_io_source(e)
         };
         let listener = StdListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|e| cannot(&e))?;
         listener.set_nonblocking(true).map_err(|e| cannot(&e))?;

@@ -41,11 +41,11 @@ fn info() -> String {
 
 /// Starts the server that the JSON `settings` describe.
 pub fn start(settings: &str) -> Result<Server> {
-    let settings: ProcessSettings =
-        serde_json::from_str(settings).map_err(|e| Error::internal(format!("the server's settings: {e}")))?;
+    let settings: ProcessSettings = serde_json::from_str(settings)
+        .map_err(|e| Error::internal(format!("the server's settings: {e}")).with_source(e))?;
     let clock = SystemClock::shared();
     let log = LogFile::open(&settings.log, MAX_LOG_BYTES, settings.owns_stdio, clock.clone())
-        .map_err(|e| Error::io(format!("opening the log {}", settings.log.display()), &e))?;
+        .map_err(|e| Error::io_at("opening the log", &settings.log, &e))?;
     log.subscribe(&settings.log_level);
     let options = Options::from_map(&settings.options)?;
     let failpoints = Failpoints::parse(&settings.failpoints)?;

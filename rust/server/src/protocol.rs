@@ -12,12 +12,13 @@
 //! numbers its requests; every reply carries the number of the request it answers. `MERGE` has no reply of its own:
 //! its error, if any, arrives as the reply to what comes next.
 
+use fastchangelog_core::error::{Cause, Subject};
 use fastchangelog_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
 /// Version of the frames. Raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 const MAGIC: &[u8; 8] = b"fclhello";
 const MAX_VERSION_TEXT: u32 = 64;
@@ -62,7 +63,7 @@ pub enum Kind {
     Handle = 103,
     /// Reply: a text.
     Text = 104,
-    /// Reply: JSON of an error's kind and message.
+    /// Reply: an error with its parts ([`encode_error`]), as JSON.
     Error = 105,
 }
 
@@ -128,11 +129,9 @@ pub fn check_length(kind: Kind, length: u64, max_message: u64) -> Result<()> {
     match kind {
         Kind::Merge | Kind::Result if length > max_message => Err(Error::new(
             ErrorKind::InvalidArgument,
-            format!(
-                "a message of {length} bytes is beyond the limit of {max_message} bytes; lower the option `payload_size` \
-                 or raise the option `max_message_size`"
-            ),
-        )),
+            format!("a message of {length} bytes is beyond the limit of {max_message} bytes"),
+        )
+        .with_remedy("lower the option `payload_size` or raise the option `max_message_size`")),
         Kind::Merge | Kind::Result => Ok(()),
         _ if length > MAX_TEXT_BODY => {
             Err(Error::internal(format!("a frame {kind:?} of {length} bytes; the limit is {MAX_TEXT_BODY}")))
@@ -150,24 +149,44 @@ pub struct HandleBody {
     pub metrics: std::collections::BTreeMap<String, u64>,
 }
 
+/// The parts of an error. Its message is made of them again.
 #[derive(Serialize, Deserialize)]
 struct ErrorBody {
     kind: String,
-    message: String,
+    what: String,
+    remedy: Option<String>,
+    subject: Option<Subject>,
+    causes: Vec<Cause>,
 }
 
-/// An error as a body.
+/// An error as a body: kind, what happened, remedy, subject, and the causes as texts.
 pub fn encode_error(error: &Error) -> Vec<u8> {
-    let body = ErrorBody { kind: error.kind().name().to_owned(), message: error.message().to_owned() };
+    let body = ErrorBody {
+        kind: error.kind().name().to_owned(),
+        what: error.what().to_owned(),
+        remedy: error.remedy().map(ToOwned::to_owned),
+        subject: error.subject().cloned(),
+        causes: error.causes(),
+    };
     serde_json::to_vec(&body).unwrap_or_default()
 }
 
 /// The error of a body.
 pub fn decode_error(body: &[u8]) -> Error {
-    match serde_json::from_slice::<ErrorBody>(body) {
-        Ok(body) => Error::new(ErrorKind::from_name(&body.kind), body.message),
-        Err(error) => Error::internal(format!("an unreadable error from the state server: {error}")),
+    let body = match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(body) => body,
+        Err(error) => {
+            return Error::internal(format!("an unreadable error from the state server: {error}")).with_source(error);
+        }
+    };
+    let mut error = Error::new(ErrorKind::from_name(&body.kind), body.what).with_causes(body.causes);
+    if let Some(remedy) = body.remedy {
+        error = error.with_remedy(remedy);
     }
+    if let Some(subject) = body.subject {
+        error = error.with_subject(subject);
+    }
+    error
 }
 
 /// The hello of this build.
@@ -204,19 +223,20 @@ pub fn read_hello(stream: &mut impl Read, peer: &str) -> Result<()> {
     let version = String::from_utf8_lossy(&text);
     if protocol != PROTOCOL_VERSION || version != crate::VERSION {
         return Err(Error::invalid(format!(
-            "two fastchangelog versions in one cluster: this process has {} (protocol {PROTOCOL_VERSION}), {peer} has \
-             {version} (protocol {protocol}); install one version on the driver and on every executor",
+            "two fastchangelog versions in one cluster: this process has {} (protocol \
+             {PROTOCOL_VERSION}), {peer} has {version} (protocol {protocol})",
             crate::VERSION
-        )));
+        ))
+        .with_remedy("install one version on the driver and on every executor"));
     }
     Ok(())
 }
 
 /// An error of the transport; a waiting one may carry an error of ours.
 fn lost(peer: &str, error: io::Error) -> Error {
-    error
-        .downcast::<Error>()
-        .unwrap_or_else(|error| Error::retryable(format!("{peer} went away during the hello: {error}")))
+    error.downcast::<Error>().unwrap_or_else(|error| {
+        Error::retryable(format!("{peer} went away during the hello: {error}")).with_io_source(&error)
+    })
 }
 
 /// Writes one frame.

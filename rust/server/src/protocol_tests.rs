@@ -1,6 +1,7 @@
 //! Frames and hellos on plain byte slices.
 
 use super::*;
+use proptest::prelude::*;
 
 #[test]
 fn headers_round_trip() {
@@ -68,10 +69,55 @@ fn a_foreign_hello_is_refused() {
     assert!(read_hello(&mut &hello()[..10], "the peer").unwrap_err().is_retryable());
 }
 
+fn subject() -> impl Strategy<Value = Subject> {
+    ("[^\\x00]{0,20}", 0..5).prop_map(|(name, number)| match number {
+        0 => Subject::Object(name),
+        1 => Subject::Path(name.into()),
+        2 => Subject::Option(name),
+        3 => Subject::State(name),
+        _ => Subject::Column(name),
+    })
+}
+
+fn causes() -> impl Strategy<Value = Vec<Cause>> {
+    let system = prop::option::of(1..40i32);
+    (prop::collection::vec("[a-z]{1,9} [0-9]{1,5}", 0..5), system).prop_map(|(texts, system)| {
+        let text = |number: i32| io::Error::from_raw_os_error(number).to_string();
+        let last = system.map(|number| Cause { text: text(number), os_error: Some(number) });
+        texts.into_iter().map(|text| Cause { text, os_error: None }).chain(last).collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn an_error_keeps_its_parts_across_the_socket(
+        kind in prop::sample::select(ErrorKind::ALL.to_vec()),
+        what in ".{0,40}",
+        remedy in prop::option::of(".{0,40}"),
+        subject in prop::option::of(subject()),
+        causes in causes(),
+    ) {
+        let mut error = Error::new(kind, what).with_causes(causes.clone());
+        if let Some(remedy) = &remedy {
+            error = error.with_remedy(remedy);
+        }
+        if let Some(subject) = &subject {
+            error = error.with_subject(subject.clone());
+        }
+        let back = decode_error(&encode_error(&error));
+        prop_assert_eq!(back.kind(), kind);
+        prop_assert_eq!(back.message(), error.message());
+        prop_assert_eq!(back.remedy(), remedy.as_deref());
+        prop_assert_eq!(back.subject(), subject.as_ref());
+        prop_assert_eq!(&back.causes(), &causes);
+        let number = causes.last().and_then(|cause| cause.os_error);
+        prop_assert_eq!(back.source_as::<io::Error>().and_then(io::Error::raw_os_error), number);
+    }
+}
+
 #[test]
-fn errors_travel_with_their_kind() {
-    let error = decode_error(&encode_error(&Error::corrupt("log/ab", 9, "checksum")));
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.message().contains("log/ab"));
-    assert_eq!(decode_error(b"junk").kind(), ErrorKind::Internal);
+fn an_error_that_cannot_be_read_is_internal() {
+    for junk in [&b"junk"[..], b"{}", br#"{"kind":"store","message":"of an older version"}"#] {
+        assert_eq!(decode_error(junk).kind(), ErrorKind::Internal);
+    }
 }

@@ -305,7 +305,7 @@ fn errors_of_payloads_reach_the_next_call() {
     }
     let error = session.finish(true, &quiet).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.message().contains("log/ab"), "{error}");
+    assert!(error.subject().unwrap().to_string() == "log/ab" && error.remedy().unwrap().contains("backup"), "{error}");
     assert_eq!(session.commit(&quiet).unwrap_err().kind(), ErrorKind::Corrupt, "the first error is repeated");
     assert_eq!(world.fake.aborted.load(Ordering::SeqCst), 1);
 }
@@ -316,7 +316,7 @@ fn a_panic_fails_one_connection_only() {
     let mut bad = session(&world);
     bad.merge(b"panic", &quiet).unwrap();
     let error = bad.finish(false, &quiet).unwrap_err();
-    assert!(error.message().contains("a bug"), "{error}");
+    assert!(error.what().contains("a bug") && error.remedy().unwrap().ends_with("the/server.log"), "{error}");
     let mut good = session(&world);
     good.finish(false, &quiet).unwrap();
     good.commit(&quiet).unwrap();

@@ -179,7 +179,7 @@ impl Connection<'_> {
         }
         let text = std::str::from_utf8(body).map_err(|_| Error::internal("an open request that is not UTF-8"))?;
         let request: Value = serde_json::from_str(text)
-            .map_err(|e| Error::internal(format!("an open request that is not JSON: {e}")))?;
+            .map_err(|e| Error::internal(format!("an open request that is not JSON: {e}")).with_source(e))?;
         self.report.opened = Some(Instant::now());
         self.report.labels = labels(&request);
         let shared = self.shared;
@@ -267,7 +267,7 @@ impl Connection<'_> {
         self.report.outcome = Some("committed");
         self.log("INFO", None);
         let body = HandleBody { handle, metrics: self.report.steps.clone() };
-        serde_json::to_vec(&body).map_err(|e| Error::internal(format!("a handle's JSON: {e}")))
+        serde_json::to_vec(&body).map_err(|e| Error::internal(format!("a handle's JSON: {e}")).with_source(e))
     }
 
     /// The session's one line: what it did, how long each step took, how it ended.
@@ -279,6 +279,10 @@ impl Connection<'_> {
         if let Some(error) = error {
             fields["error"] = json!(error.message());
             fields["kind"] = json!(error.kind().name());
+            let causes: Vec<String> = error.causes().into_iter().map(|cause| cause.text).collect();
+            if !causes.is_empty() {
+                fields["causes"] = json!(causes);
+            }
         }
         self.shared.log.event(level, "session", fields);
     }

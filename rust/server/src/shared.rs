@@ -132,7 +132,9 @@ impl Shared {
     /// Refuses a session of a shard that must fail its job; notes the policy that its query asks for.
     pub(crate) fn admit(&self, request: &Value) -> Result<Opening<'_>> {
         if self.stopping.load(Ordering::Acquire) {
-            return Err(Error::retryable("the state server is ending; the next attempt starts another one"));
+            return Err(
+                Error::retryable("the state server is ending").with_remedy("the next attempt starts another one")
+            );
         }
         let mut registry = self.registry.lock();
         if let Some(failed) = registry.failed.get_mut(&shard_key(request)) {

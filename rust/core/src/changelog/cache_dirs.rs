@@ -77,10 +77,8 @@ fn claim(dir: &Path) -> Result<(PathBuf, File)> {
             Err(e) => return Err(unusable(&place, &e.into())),
         }
     }
-    Err(Error::invalid(format!(
-        "{} is used for local copies by {MAX_DIRS} other processes; give this one a folder of its own",
-        dir.display()
-    )))
+    Err(Error::invalid(format!("{} is used for local copies by {MAX_DIRS} other processes", dir.display()))
+        .with_remedy("give this one a folder of its own"))
 }
 
 /// Removes unused downloads until there is no cache any more.

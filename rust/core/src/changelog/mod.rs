@@ -167,7 +167,7 @@ impl ChangelogStorage {
     /// A new writer for the key groups `groups`. A name is used by one open writer at a time.
     pub fn create_writer(&self, name: &str, groups: KeyGroupRange) -> Result<Writer> {
         if self.runtime.lock().is_none() {
-            return Err(Error::closed("this changelog storage is closed; open it again"));
+            return Err(Error::closed("this changelog storage is closed").with_remedy("open it again"));
         }
         if groups.is_empty() || usize::from(groups.end) > MAX_KEY_GROUPS {
             return Err(Error::invalid(format!(
@@ -192,7 +192,7 @@ impl ChangelogStorage {
     /// for all readers.
     pub fn reader(&self, cache_dir: Option<&Path>) -> Result<ChangeReader> {
         if self.runtime.lock().is_none() {
-            return Err(Error::closed("this changelog storage is closed; open it again"));
+            return Err(Error::closed("this changelog storage is closed").with_remedy("open it again"));
         }
         let shared = &self.shared;
         let cache = match cache_dir {

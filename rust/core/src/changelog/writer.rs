@@ -306,7 +306,7 @@ impl Writer {
 impl State {
     fn check_open(&self) -> Result<()> {
         if self.ledger.is_closed() {
-            return Err(Error::closed("this changelog writer is closed; create a new one"));
+            return Err(Error::closed("this changelog writer is closed").with_remedy("create a new one"));
         }
         Ok(())
     }
@@ -371,9 +371,8 @@ impl Inner {
 
     fn refuse(&self, key_group: i64, length: usize) -> Error {
         if length > MAX_VALUE {
-            return Error::invalid(format!(
-                "a value of {length} bytes exceeds the limit of {MAX_VALUE} bytes; split it over several changes"
-            ));
+            return Error::invalid(format!("a value of {length} bytes exceeds the limit of {MAX_VALUE} bytes"))
+                .with_remedy("split it over several changes");
         }
         Error::invalid(format!(
             "key group {key_group} is not one of the writer `{}`: it takes {} to {}",

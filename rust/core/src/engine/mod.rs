@@ -127,7 +127,9 @@ impl Engine {
     /// Opens a session: makes the requested version live first.
     pub fn open(self: &Arc<Self>, request: &OpenRequest) -> Result<Session> {
         if self.closed.load(Ordering::SeqCst) {
-            return Err(Error::retryable("the state server is shutting down; the next attempt starts a new one"));
+            return Err(
+                Error::retryable("the state server is shutting down").with_remedy("the next attempt starts a new one")
+            );
         }
         let plan = self.plan(&request.spec)?;
         if request.ephemeral {

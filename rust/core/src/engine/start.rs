@@ -11,7 +11,7 @@
 
 use super::folder::{Folder, ProcessContext, Start};
 use super::request::OpenRequest;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Subject};
 use crate::format::{FolderNote, decode_note, encode_note};
 use crate::model::ids::default_max_parallelism;
 use crate::shard::InitialState;
@@ -78,19 +78,22 @@ fn restart(process: &ProcessContext, folder: &Folder, note: FolderNote) -> Resul
             let initial_state = read(process, folder, if asked.is_empty() { &from } else { asked })?;
             if id(&initial_state) != noted {
                 return Err(Error::invalid(format!(
-                    "the state {uri} began with the savepoint {noted} in {from}, which some shards have yet to read, \
-                     but {} holds the savepoint {}; give back the one it began with",
+                    "the state {uri} began with the savepoint {noted} in {from}, which some shards have yet \
+                     to read, but {} holds the savepoint {}",
                     initial_state.uri(),
                     id(&initial_state)
-                )));
+                ))
+                .with_remedy("give back the one it began with")
+                .with_subject(Subject::State(uri.to_owned())));
             }
             Some(Arc::new(initial_state))
         }
         None if !asked.is_empty() => {
             return Err(Error::invalid(format!(
-                "the state {uri} began without a savepoint, so option `start_from` cannot be set now; use a new \
-                 checkpointLocation to start from {asked}, or take the option out"
-            )));
+                "the state {uri} began without a savepoint, so option `start_from` cannot be set now"
+            ))
+            .with_remedy(format_args!("use a new checkpointLocation to start from {asked}, or take the option out"))
+            .with_subject(Subject::Option("start_from".to_owned())));
         }
         None => None,
     };
@@ -125,7 +128,10 @@ fn asked_groups(option: usize, shards: u32) -> Result<u16> {
     if option == 0 {
         return Ok(default_max_parallelism(shards));
     }
-    u16::try_from(option).map_err(|_| Error::invalid(format!("option `max_parallelism` = {option} is beyond 32768")))
+    u16::try_from(option).map_err(|_| {
+        Error::invalid(format!("option `max_parallelism` = {option} is beyond 32768"))
+            .with_subject(Subject::Option("max_parallelism".to_owned()))
+    })
 }
 
 /// Refuses a request whose rows were split for other key groups than the state has: keys would go to other shards.
@@ -146,7 +152,9 @@ pub(super) fn check_groups(folder: &Folder, request: &OpenRequest, groups: u16) 
         format!("set the option `max_parallelism` = {groups}, as when the state began")
     };
     Err(Error::invalid(format!(
-        "the state {} has {groups} key groups, fixed at its first start, but {why}; {remedy}",
+        "the state {} has {groups} key groups, fixed at its first start, but {why}",
         folder.store.uri()
-    )))
+    ))
+    .with_remedy(remedy)
+    .with_subject(Subject::State(folder.store.uri().to_owned())))
 }

@@ -132,15 +132,18 @@ pub(crate) fn compress(compression: Compression, raw: &[u8], out: &mut Vec<u8>) 
                 let compressor = match &mut contexts.compressor {
                     Some(compressor) => compressor,
                     none => none.insert(
-                        zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(|e| Error::internal(format!("zstd: {e}")))?,
+                        zstd::bulk::Compressor::new(ZSTD_LEVEL)
+                            .map_err(|e| Error::internal(format!("zstd: {e}")).with_source(e))?,
                     ),
                 };
-                compressor.compress_to_buffer(raw, scratch).map_err(|e| Error::internal(format!("zstd: {e}")))?
+                compressor
+                    .compress_to_buffer(raw, scratch)
+                    .map_err(|e| Error::internal(format!("zstd: {e}")).with_source(e))?
             }
             _ => {
                 let table = contexts.lz4.get_or_insert_with(lz4_flex::block::CompressTable::large);
                 lz4_flex::block::compress_into_with_table(raw, scratch, table)
-                    .map_err(|e| Error::internal(format!("lz4: {e}")))?
+                    .map_err(|e| Error::internal(format!("lz4: {e}")).with_source(e))?
             }
         };
         let stored = if written < raw.len() { &scratch[..written] } else { raw };

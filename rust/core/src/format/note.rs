@@ -18,7 +18,7 @@ const FORMAT: u64 = 2;
 const FORMAT_NAME: &str = "format";
 const CHECKSUM_NAME: &str = "crc32c";
 /// No note is longer: its texts are the names and addresses of one query.
-const MAX_LEN: usize = 1 << 20;
+pub const MAX_NOTE: u64 = 1 << 20;
 
 /// What is fixed when a state starts, and what its servers count on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ pub fn encode_note(note: &FolderNote) -> Result<Bytes> {
 /// The note that is the object `object`.
 pub fn decode_note(object: &str, bytes: &[u8]) -> Result<FolderNote> {
     let corrupt = |what: &str| Error::corrupt(object, 0, what);
-    if bytes.len() > MAX_LEN {
+    if bytes.len() as u64 > MAX_NOTE {
         return Err(corrupt(&format!("it has {} bytes, which no note has", bytes.len())));
     }
     let mut fields: Map<String, Value> =
@@ -64,9 +64,9 @@ pub fn decode_note(object: &str, bytes: &[u8]) -> Result<FolderNote> {
         Some(FORMAT) => {}
         Some(other) => {
             return Err(Error::invalid(format!(
-                "{object} has format {other}, this version of fastchangelog reads format {FORMAT}; use the version that \
-                 wrote it"
-            )));
+                "{object} has format {other}, this version of fastchangelog reads format {FORMAT}"
+            ))
+            .with_remedy("use the version that wrote it"));
         }
         None => return Err(corrupt("it names no format")),
     }

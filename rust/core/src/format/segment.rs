@@ -73,8 +73,9 @@ fn plan_blocks(set: &ChangeSet, target: usize) -> Result<Vec<Range<usize>>> {
         let length = change.key.len() + change.value.len();
         if length as u64 > MAX_RECORD {
             return Err(Error::invalid(format!(
-                "a state entry of {length} bytes exceeds the limit of {MAX_RECORD} bytes; split it over several keys"
-            )));
+                "a state entry of {length} bytes exceeds the limit of {MAX_RECORD} bytes"
+            ))
+            .with_remedy("split it over several keys"));
         }
         if change.key_group < previous {
             return Err(Error::internal("a change set is not grouped by key group"));

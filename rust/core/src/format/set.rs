@@ -201,8 +201,9 @@ pub(super) fn head_len(kind: SetKind, blocks: usize) -> usize {
 
 /// A length as the format stores it.
 pub(super) fn to_u32(n: usize) -> Result<u32> {
-    u32::try_from(n)
-        .map_err(|_| Error::invalid(format!("a change set with a part of {n} bytes is too large; use more partitions")))
+    u32::try_from(n).map_err(|_| {
+        Error::invalid(format!("a change set with a part of {n} bytes is too large")).with_remedy("use more partitions")
+    })
 }
 
 /// Writes header and index into `out`, which has [`head_len`] bytes. Offsets of the blocks are not stored: they follow

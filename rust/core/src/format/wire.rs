@@ -241,9 +241,10 @@ pub(crate) fn check_version(object: &str, offset: u64, what: &str, found: u16, n
         0 => Err(Error::corrupt(object, offset, format_args!("{what} version 0 does not exist"))),
         v if v <= newest => Ok(()),
         v => Err(Error::invalid(format!(
-            "{object} holds a {what} of format version {v}, but this release reads versions up to {newest}; \
-             upgrade fastchangelog to the release that wrote it"
-        ))),
+            "{object} holds a {what} of format version {v}, but this release reads versions up to \
+             {newest}"
+        ))
+        .with_remedy("upgrade fastchangelog to the release that wrote it")),
     }
 }
 

@@ -36,7 +36,7 @@ pub async fn fetch_base(
     add_done: &(dyn Fn(u64) + Sync),
 ) -> Result<Manifest> {
     let manifest = fetch_manifest(store, base).await?;
-    std::fs::create_dir(into).map_err(|e| Error::io(format!("cannot make the folder {}", into.display()), &e))?;
+    std::fs::create_dir(into).map_err(|e| Error::io_at("cannot make the folder", &into, &e))?;
     let folder = NewFolder::new(into);
     place_inline(&manifest, into)?;
     add_done(base.manifest.size);
@@ -64,7 +64,7 @@ pub async fn fetch_manifest(store: &Store, base: &BaseRef) -> Result<Manifest> {
 pub(super) fn place_inline(manifest: &Manifest, into: &Path) -> Result<()> {
     for (name, content) in &manifest.inline {
         let file = into.join(name);
-        std::fs::write(&file, content).map_err(|e| Error::io(format!("cannot write {}", file.display()), &e))?;
+        std::fs::write(&file, content).map_err(|e| Error::io_at("cannot write", &file, &e))?;
     }
     Ok(())
 }
@@ -125,16 +125,17 @@ async fn all_of(fetches: Vec<BoxFuture<'_, Result<()>>>) -> Result<()> {
             break;
         }
     }
-    let Some(mut first) = first else { return Ok(()) };
+    let Some(first) = first else { return Ok(()) };
     failed.store(true, Ordering::Relaxed);
+    let mut others: Vec<Error> = Vec::new();
     while let Some(Some(result)) = running.next().now_or_never() {
         if let Err(other) = result
-            && !first.message().contains(other.message())
+            && !std::iter::once(&first).chain(&others).any(|known| known.says_the_same(&other))
         {
-            first = Error::new(first.kind(), format!("{}; and {}", first.message(), other.message()));
+            others.push(other);
         }
     }
-    Err(first)
+    Err(others.into_iter().fold(first, Error::and))
 }
 
 async fn fetch_file(

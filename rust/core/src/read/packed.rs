@@ -109,7 +109,7 @@ fn write_file(file: &ManifestFile, bytes: &Bytes, into: &Path, name: &str) -> Re
         return Err(Error::corrupt(name, at, what));
     }
     let target = into.join(&file.name);
-    std::fs::write(&target, bytes).map_err(|e| Error::io(format!("cannot write {}", target.display()), &e))
+    std::fs::write(&target, bytes).map_err(|e| Error::io_at("cannot write", &target, &e))
 }
 
 #[cfg(test)]

@@ -139,5 +139,6 @@ impl Shard {
 }
 
 fn not_live() -> Error {
-    Error::retryable("the local state was dropped after a failed write to the local disk; close it and open it again")
+    Error::retryable("the local state was dropped after a failed write to the local disk")
+        .with_remedy("close it and open it again")
 }

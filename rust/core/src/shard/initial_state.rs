@@ -87,19 +87,20 @@ impl Shard {
         let Savepoint { max_parallelism, schema_id: stored, schema: old, .. } = &initial_state.savepoint;
         if *max_parallelism != self.placement.max_parallelism {
             return Err(Error::invalid(format!(
-                "the savepoint {} has {max_parallelism} key groups, which are fixed for ever, but this state would have {}; \
-                 set the option `max_parallelism` = {max_parallelism}",
+                "the savepoint {} has {max_parallelism} key groups, which are fixed for ever, but this \
+                 state would have {}",
                 initial_state.uri(),
                 self.placement.max_parallelism
-            )));
+            ))
+            .with_remedy(format_args!("set the option `max_parallelism` = {max_parallelism}")));
         }
         if *stored != schema_id {
             let difference = schema_difference(old, schema).unwrap_or_default();
             return Err(Error::schema(format!(
-                "the query is not the one whose state is in the savepoint {}: {difference}; start from a savepoint of this \
-                 query, or without one",
+                "the query is not the one whose state is in the savepoint {}: {difference}",
                 initial_state.uri()
-            )));
+            ))
+            .with_remedy("start from a savepoint of this query, or without one"));
         }
         Ok(())
     }
@@ -161,10 +162,8 @@ impl Shard {
         let live = self.live.read();
         let live = live.as_ref().filter(|l| l.instance == meta.instance && l.version.is_none());
         let live = live.ok_or_else(|| {
-            Error::retryable(format!(
-                "shard {} moved on while this task was running; Spark will retry or drop it",
-                self.id
-            ))
+            Error::retryable(format!("shard {} moved on while this task was running", self.id))
+                .with_remedy("Spark will retry or drop it")
         })?;
         let version = live.lineage.base.as_ref().map_or_else(VersionId::random, |base| base.version);
         let meta = HandleMeta { state_keys: live.state_keys, state_bytes: live.state_bytes, ..meta.clone() };

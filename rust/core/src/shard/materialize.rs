@@ -252,9 +252,9 @@ impl MaterializeRun {
             tracing::warn!(shard = %shard.id(), %error, "the local state cannot be written: the next session restores it");
             shard.drop_live();
         }
-        let dir = shard.context().dir.display();
-        let advice = "free space there, or set `spark.local.dir` to a larger disk";
-        Error::new(error.kind(), format!("cannot write the local state in {dir}: {error}; {advice}"))
+        error
+            .context(format_args!("cannot write the local state in {}", shard.context().dir.display()))
+            .with_remedy("free space there, or set `spark.local.dir` to a larger disk")
     }
 
     /// The manifest is in the bucket in time: from now on a sweep keeps what it names.
@@ -265,13 +265,17 @@ impl MaterializeRun {
             return Ok(());
         }
         Err(Error::retryable(format!(
-            "the base of shard {} was finished {} seconds after the state of its files was known, longer than half of the \
-             option `sweep_grace` = {} seconds, so a sweep may delete some of them; raise `sweep_grace`, or let the upload \
-             be faster (`background_bandwidth`, `background_transfers`)",
+            "the base of shard {} was finished {} seconds after the state of its files was known, \
+             longer than half of the option `sweep_grace` = {} seconds, so a sweep may delete some of \
+             them",
             self.shard.id(),
             age.as_secs(),
             grace.as_secs()
-        )))
+        ))
+        .with_remedy(
+            "raise `sweep_grace`, or let the upload be faster (`background_bandwidth`, \
+             `background_transfers`)",
+        ))
     }
 
     /// Offers the base to the next handles.

@@ -89,7 +89,7 @@ pub(super) struct ScratchFolder {
 
 impl ScratchFolder {
     pub(super) fn create(path: PathBuf, inside: Option<&Arc<Self>>, user: mpsc::Sender<()>) -> Result<Arc<Self>> {
-        std::fs::create_dir(&path).map_err(|e| Error::io(format!("cannot make the folder {}", path.display()), &e))?;
+        std::fs::create_dir(&path).map_err(|e| Error::io_at("cannot make the folder", &path, &e))?;
         Ok(Arc::new(Self { path, keep: AtomicBool::new(false), _inside: inside.cloned(), user }))
     }
 
@@ -260,7 +260,7 @@ impl Rescaler {
         let (groups, shared) = (source.wanted.groups, self.resources.clone());
         let into = parts.path.join(format!("tables-{shard}"));
         let tables = blocking(move || {
-            std::fs::create_dir(&into).map_err(|e| Error::io(format!("cannot make {}", into.display()), &e))?;
+            std::fs::create_dir(&into).map_err(|e| Error::io_at("cannot make", &into, &e))?;
             let tables = export(&from.path, groups, &into, &shared);
             drop(from);
             tables

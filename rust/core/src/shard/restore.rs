@@ -25,6 +25,7 @@ use crate::model::{BaseRef, SegmentRef, ShardHandle};
 use crate::read::{RestoreProgress, SetsAhead, fetch_base};
 use crate::snapshot::Inventory;
 use crate::state::keyed::KeyedState;
+use crate::state::rocks::is_of_rocksdb;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -179,16 +180,20 @@ impl Shard {
     pub(super) fn explain(&self, error: Error, handle: &ShardHandle) -> Error {
         let what =
             format!("shard {} cannot be restored to the state of batch {}", self.placement.shard, handle.batch.0);
-        if error.kind() == ErrorKind::NotFound && error.message().contains(self.context.store.uri()) {
-            let advice = "this batch still needs it: put it back from a backup or from the bucket's own history, or \
-                          restart the query from a checkpoint whose objects are there";
-            return Error::new(error.kind(), format!("{what}: {error}; {advice}"));
+        let in_store = error.subject().is_some_and(|subject| subject.is_object_in(self.context.store.uri()));
+        let on_disk =
+            error.subject().is_some_and(|subject| subject.is_path_in(&self.context.dir)) || is_of_rocksdb(&error);
+        let error = error.context(what);
+        if error.kind() == ErrorKind::NotFound && in_store {
+            return error.with_remedy(
+                "this batch still needs it: put it back from a backup or from the bucket's own history, or restart the \
+                 query from a checkpoint whose objects are there",
+            );
         }
-        if error.message().contains(&*self.context.dir.to_string_lossy()) {
-            let advice = "this folder is on the executor's local disk (`spark.local.dir`)";
-            return Error::new(error.kind(), format!("{what}: {error}; {advice}"));
+        if on_disk {
+            return error.with_remedy("this folder is on the executor's local disk (`spark.local.dir`)");
         }
-        error.context(what)
+        error
     }
 }
 

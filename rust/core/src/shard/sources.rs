@@ -52,9 +52,10 @@ impl Sources {
             check_same_state(first, handle)?;
             if handle.shard < expected {
                 return Err(Error::invalid(format!(
-                    "there are two handles of shard {} of {}; pass those of one checkpoint",
+                    "there are two handles of shard {} of {}",
                     handle.shard, handle.shards
-                )));
+                ))
+                .with_remedy("pass those of one checkpoint"));
             }
             if handle.shard > expected {
                 return Err(missing(expected, handle.shards));
@@ -166,9 +167,10 @@ fn missing(shard: u32, shards: u32) -> Error {
 fn check_same_state(first: &ShardHandle, handle: &ShardHandle) -> Result<()> {
     if handle.hash_id != HASH_ID {
         return Err(Error::schema(format!(
-            "shard {} uses key hash {}, this version of fastchangelog knows {HASH_ID}; use the version that wrote it",
+            "shard {} uses key hash {}, this version of fastchangelog knows {HASH_ID}",
             handle.shard, handle.hash_id
-        )));
+        ))
+        .with_remedy("use the version that wrote it"));
     }
     if (handle.shards, handle.max_parallelism) != (first.shards, first.max_parallelism) {
         return Err(Error::invalid(format!(
@@ -179,9 +181,10 @@ fn check_same_state(first: &ShardHandle, handle: &ShardHandle) -> Result<()> {
     if handle.schema_id != first.schema_id {
         let difference = schema_difference(&first.schema, &handle.schema).unwrap_or_default();
         return Err(Error::schema(format!(
-            "the handles are not of one query: between shards {} and {}, {difference}; pass those of one checkpoint",
+            "the handles are not of one query: between shards {} and {}, {difference}",
             first.shard, handle.shard
-        )));
+        ))
+        .with_remedy("pass those of one checkpoint"));
     }
     Ok(())
 }

@@ -49,9 +49,10 @@ impl Shard {
         let place = self.placement;
         if handle.batch >= batch {
             return Err(Error::invalid(format!(
-                "batch {} was handed the state of batch {}: a version becomes live only in a later batch; restart the query from its checkpoint",
+                "batch {} was handed the state of batch {}: a version becomes live only in a later batch",
                 batch.0, handle.batch.0
-            )));
+            ))
+            .with_remedy("restart the query from its checkpoint"));
         }
         if (handle.shard, handle.shards) != (place.shard, place.shards) {
             return Err(Error::invalid(format!(
@@ -61,21 +62,22 @@ impl Shard {
         }
         if handle.max_parallelism != place.max_parallelism {
             return Err(Error::invalid(format!(
-                "the state was written with max_parallelism {}, but the option says {}; remove the option",
+                "the state was written with max_parallelism {}, but the option says {}",
                 handle.max_parallelism, place.max_parallelism
-            )));
+            ))
+            .with_remedy("remove the option"));
         }
         if handle.hash_id != HASH_ID {
             return Err(Error::schema(format!(
-                "the state uses key hash {}, this version of fastchangelog knows {HASH_ID}; use the version that wrote it",
+                "the state uses key hash {}, this version of fastchangelog knows {HASH_ID}",
                 handle.hash_id
-            )));
+            ))
+            .with_remedy("use the version that wrote it"));
         }
         if handle.schema_id != schema.0 {
             let difference = schema_difference(&handle.schema, schema.1).unwrap_or_default();
-            return Err(Error::schema(format!(
-                "the query is not the one that wrote this state: {difference}; restore the old query, or start with a new checkpoint"
-            )));
+            return Err(Error::schema(format!("the query is not the one that wrote this state: {difference}"))
+                .with_remedy("restore the old query, or start with a new checkpoint"));
         }
         Ok(())
     }

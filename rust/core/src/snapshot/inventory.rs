@@ -85,7 +85,7 @@ impl Inventory {
 }
 
 fn crc_of(file: &LargeFile) -> Result<u32> {
-    let failed = |e: &std::io::Error| Error::io(format!("cannot read {}", file.path.display()), e);
+    let failed = |e: &std::io::Error| Error::io_at("cannot read", &file.path, e);
     let mut reader = File::open(&file.path).map_err(|e| failed(&e))?;
     let mut buffer = vec![0; 1 << 20];
     let mut crc = Crc::new();

@@ -72,11 +72,8 @@ pub(super) fn same_values(a: &DataType, b: &DataType) -> bool {
 
 /// The error for a column of type `actual` where `declared` was declared.
 pub(super) fn mismatch(actual: &DataType, declared: &DataType) -> Error {
-    Error::invalid(format!(
-        "a column of type {} came where {} was declared; pass the declared schema",
-        type_text(actual),
-        type_text(declared)
-    ))
+    Error::invalid(format!("a column of type {} came where {} was declared", type_text(actual), type_text(declared)))
+        .with_remedy("pass the declared schema")
 }
 
 /// True when the two types have the same buffers: they differ in time zone labels, field names or nullability only.

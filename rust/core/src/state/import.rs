@@ -13,7 +13,7 @@ use crate::{Error, Result};
 use arrow_array::{ArrayRef, make_array};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
-use arrow_schema::DataType;
+use arrow_schema::{ArrowError, DataType};
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -33,15 +33,16 @@ pub fn import(data: &ArrayData) -> Result<ArrayRef> {
     let checked = catch_unwind(AssertUnwindSafe(|| {
         let data = without_stray_offsets(data)?;
         data.validate_full()?;
-        Ok::<_, Error>(make_array(data.into_owned()))
+        Ok::<_, ArrowError>(make_array(data.into_owned()))
     }));
     let malformed = |why: &dyn std::fmt::Display| {
         let name = type_text(data.data_type());
-        Error::invalid(format!("an Arrow column of type {name} is malformed: {why}; make it anew from its values"))
+        Error::invalid(format!("an Arrow column of type {name} is malformed: {why}"))
+            .with_remedy("make it anew from its values")
     };
     match checked {
         Ok(Ok(array)) => Ok(array),
-        Ok(Err(error)) => Err(malformed(&error.message().trim_start_matches("Arrow: "))),
+        Ok(Err(error)) => Err(malformed(&error)),
         Err(_) => Err(malformed(&"its buffers are not those of its type")),
     }
 }
@@ -55,11 +56,11 @@ pub fn import_text(data: &ArrayData, declared: &DataType) -> Result<ArrayRef> {
 ///
 /// A column without values has one offset, which should be 0. Arrow's Java library leaves it uninitialized inside lists
 /// and maps that are all null or empty; columns of Spark 4.1 come like this.
-fn without_stray_offsets(data: &ArrayData) -> Result<Cow<'_, ArrayData>> {
+fn without_stray_offsets(data: &ArrayData) -> Result<Cow<'_, ArrayData>, ArrowError> {
     if data.is_empty() && !data.buffers().iter().all(Buffer::is_empty) {
         return Ok(Cow::Owned(ArrayData::new_empty(data.data_type())));
     }
-    let children = data.child_data().iter().map(without_stray_offsets).collect::<Result<Vec<_>>>()?;
+    let children = data.child_data().iter().map(without_stray_offsets).collect::<Result<Vec<_>, ArrowError>>()?;
     if children.iter().all(|child| matches!(child, Cow::Borrowed(_))) {
         return Ok(Cow::Borrowed(data));
     }
@@ -70,9 +71,8 @@ fn without_stray_offsets(data: &ArrayData) -> Result<Cow<'_, ArrayData>> {
 fn check_layout(data_type: &DataType, depth: usize) -> Result<()> {
     let children: Vec<&DataType> = match data_type {
         DataType::Union(..) | DataType::RunEndEncoded(..) | DataType::ListView(_) | DataType::LargeListView(_) => {
-            return Err(Error::invalid(format!(
-                "an Arrow column of type {data_type} is not supported; cast it to a plain type or a list"
-            )));
+            return Err(Error::invalid(format!("an Arrow column of type {data_type} is not supported"))
+                .with_remedy("cast it to a plain type or a list"));
         }
         DataType::FixedSizeBinary(size) | DataType::FixedSizeList(_, size) if *size < 0 => {
             return Err(Error::invalid(format!("an Arrow column of type {data_type} has values of negative size")));
@@ -86,7 +86,7 @@ fn check_layout(data_type: &DataType, depth: usize) -> Result<()> {
         _ => vec![],
     };
     let depth = depth.checked_sub(1).ok_or_else(|| {
-        Error::invalid(format!("an Arrow column is nested more than {DEPTH} levels deep; flatten it"))
+        Error::invalid(format!("an Arrow column is nested more than {DEPTH} levels deep")).with_remedy("flatten it")
     })?;
     children.into_iter().try_for_each(|child| check_layout(child, depth))
 }

@@ -378,9 +378,7 @@ impl KeyedState {
         drop(db);
         match std::fs::remove_dir_all(&dir) {
             // Spark deletes the folders of an application that ended.
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io(format!("cannot delete {}", dir.display()), &e))
-            }
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io_at("cannot delete", &dir, &e)),
             _ => Ok(()),
         }
     }

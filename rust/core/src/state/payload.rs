@@ -160,9 +160,10 @@ impl Payload {
         let id = schema.metadata().get("schema_id").map(String::as_str).unwrap_or_default();
         if id != format!("{:016x}", plan.schema_id()) {
             return Err(Error::schema(format!(
-                "a payload was made for aggregation {id}, but this is {:016x}; use one fastchangelog version and one query plan for all tasks of a query",
+                "a payload was made for aggregation {id}, but this is {:016x}",
                 plan.schema_id()
-            )));
+            ))
+            .with_remedy("use one fastchangelog version and one query plan for all tasks of a query"));
         }
         let input_rows = schema.metadata().get("rows").and_then(|rows| rows.parse().ok()).unwrap_or_default();
         let shape = [&DataType::Binary, &row_type(plan)?];

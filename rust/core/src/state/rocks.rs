@@ -8,9 +8,10 @@
 
 use super::hot::{EntryRef, EntrySink};
 use crate::budget::{MemoryBudget, MemoryUser, Reservation};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, Subject};
 use crate::metrics::SharedMetrics;
 use crate::model::{KeyGroup, StateId};
+use crate::store::diagnose::says_no_such_file;
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME,
     DataBlockIndexType, Env, LogLevel, Options, WriteBatch, WriteBufferManager, WriteOptions,
@@ -182,7 +183,7 @@ impl SharedResources {
         options.create_if_missing(create);
         options.set_error_if_exists(create);
         if create {
-            std::fs::create_dir_all(dir).map_err(|e| Error::io(format!("cannot make {}", dir.display()), &e))?;
+            std::fs::create_dir_all(dir).map_err(|e| Error::io_at("cannot make", &dir, &e))?;
         }
         let families = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
         DB::open_cf_with_opts(&options, dir, families).map_err(|e| open_error(dir, &e))
@@ -212,18 +213,24 @@ impl From<rocksdb::Error> for Error {
             rocksdb::ErrorKind::Corruption => ErrorKind::Corrupt,
             _ => ErrorKind::Retryable,
         };
-        Self::new(kind, format!("RocksDB (the local cache): {error}; check the disk of the executor's local folder"))
+        Self::new(kind, format!("RocksDB (the local cache): {error}"))
+            .with_remedy("check the disk of the executor's local folder")
+            .with_source(error)
     }
+}
+
+/// True for an error that RocksDB caused: one of the local disk.
+pub(crate) fn is_of_rocksdb(error: &Error) -> bool {
+    error.source_as::<rocksdb::Error>().is_some()
 }
 
 /// An error at open is about the files: the caller deletes them and restores (P3).
 fn open_error(dir: &Path, error: &rocksdb::Error) -> Error {
-    let text = error.to_string();
     let kind = match error.kind() {
         rocksdb::ErrorKind::Corruption | rocksdb::ErrorKind::InvalidArgument | rocksdb::ErrorKind::NotFound => {
             ErrorKind::Corrupt
         }
-        _ if text.contains("No such file") => ErrorKind::Corrupt,
+        _ if says_no_such_file(error) => ErrorKind::Corrupt,
         _ => ErrorKind::Retryable,
     };
     let advice = if kind == ErrorKind::Corrupt {
@@ -231,7 +238,10 @@ fn open_error(dir: &Path, error: &rocksdb::Error) -> Error {
     } else {
         "check the disk and the owner of this local folder, then try again"
     };
-    Error::new(kind, format!("cannot open the local RocksDB files in {}: {text}; {advice}", dir.display()))
+    Error::new(kind, format!("cannot open the local RocksDB files in {}: {error}", dir.display()))
+        .with_remedy(advice)
+        .with_subject(Subject::Path(dir.to_owned()))
+        .with_source(error.clone())
 }
 
 /// Adds the form of a key on disk to `out`.

@@ -8,6 +8,7 @@
 //! when its body has reached [`CHUNK`] bytes. The file is read by the process that wrote it and by no other, so it has
 //! neither a magic number nor a version.
 
+use crate::error::Subject;
 use crate::{Error, Result};
 use crc_fast::{CrcAlgorithm, checksum};
 use std::fs::{File, OpenOptions};
@@ -103,11 +104,11 @@ impl SpillFile {
     }
 
     fn damaged(&self, at: u64, what: &str) -> Error {
-        Error::retryable(format!(
-            "the spilled rows of a session in {} at byte {at}: {what}; the next attempt of the task spills anew, check this \
-             disk (`spark.local.dir`) if it happens again",
-            self.path.display()
-        ))
+        Error::retryable(format!("the spilled rows of a session in {} at byte {at}: {what}", self.path.display()))
+            .with_remedy(
+                "the next attempt of the task spills anew, check this disk (`spark.local.dir`) if it \
+                 happens again",
+            )
     }
 }
 
@@ -204,18 +205,19 @@ fn split_rows(mut body: &[u8], rows: u32) -> Option<Vec<(&[u8], &[u8])>> {
 
 fn length(bytes: usize) -> Result<u32> {
     u32::try_from(bytes).map_err(|_| {
-        Error::invalid(format!(
-            "a key or a row of {bytes} bytes cannot be spilled: the limit is 4 GiB; use smaller values"
-        ))
+        Error::invalid(format!("a key or a row of {bytes} bytes cannot be spilled: the limit is 4 GiB"))
+            .with_remedy("use smaller values")
     })
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> Error {
-    Error::retryable(format!(
-        "cannot write the rows that a session spills to {}: {error}; free space on this disk, set `spark.local.dir` to a \
-         larger one, or raise the option `memory_budget` so that less is spilled",
-        path.display()
-    ))
+    Error::retryable(format!("cannot write the rows that a session spills to {}: {error}", path.display()))
+        .with_subject(Subject::Path(path.to_owned()))
+        .with_io_source(error)
+        .with_remedy(
+            "free space on this disk, set `spark.local.dir` to a larger one, or raise the option \
+             `memory_budget` so that less is spilled",
+        )
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the CRC has 32 bits")]

@@ -56,12 +56,13 @@ impl Splitter {
             || usize::from(max_parallelism) > MAX_KEY_GROUPS
         {
             return Err(Error::invalid(format!(
-                "{shards} shards need between {} and {MAX_KEY_GROUPS} key groups, not {max_parallelism}; set the option `max_parallelism`",
+                "{shards} shards need between {} and {MAX_KEY_GROUPS} key groups, not {max_parallelism}",
                 shards.max(1)
-            )));
+            ))
+            .with_remedy("set the option `max_parallelism`"));
         }
         if payload_bytes == 0 || payload_bytes > 1 << 30 {
-            return Err(Error::invalid(format!("payloads of {payload_bytes} bytes; use 1 byte to 1 GiB")));
+            return Err(Error::invalid(format!("payloads of {payload_bytes} bytes")).with_remedy("use 1 byte to 1 GiB"));
         }
         let plan = Arc::new(AggPlan::new(spec)?);
         Ok(Self {

@@ -129,7 +129,8 @@ fn text_of<O: OffsetSizeTrait>(bytes: &GenericBinaryArray<O>) -> Result<ArrayRef
 
 fn utf8(value: Option<&[u8]>) -> Result<Option<&str>> {
     value.map(std::str::from_utf8).transpose().map_err(|error| {
-        Error::invalid(format!("a string is not UTF-8 ({error}); declare the column binary, or leave such rows out"))
+        Error::invalid(format!("a string is not UTF-8 ({error})"))
+            .with_remedy("declare the column binary, or leave such rows out")
     })
 }
 

@@ -111,7 +111,9 @@ impl TypedEntries {
     /// The types of a state. Fails for types that cannot be kept.
     pub fn new(key: &DataType, value: &DataType) -> Result<Self> {
         if columns_of(key).is_empty() {
-            return Err(Error::invalid("a key without fields is the same for all rows; name at least one"));
+            return Err(
+                Error::invalid("a key without fields is the same for all rows").with_remedy("name at least one")
+            );
         }
         let keys = KeyCodec::new(&columns_of(key))?;
         Ok(Self { key: key.clone(), value: value.clone(), keys, values: Values::of(value)? })
@@ -130,7 +132,7 @@ impl TypedEntries {
     /// Encodes keys, of which none may be null.
     pub fn encode_keys(&self, keys: &ArrayRef) -> Result<EncodedKeys> {
         if keys.null_count() > 0 {
-            return Err(Error::invalid("a key is null; leave such rows out"));
+            return Err(Error::invalid("a key is null").with_remedy("leave such rows out"));
         }
         self.keys.encode(&self.split(keys)?, keys.len())
     }
@@ -207,10 +209,8 @@ impl TypedEntries {
                 });
                 Ok(KeyRange { from, to: to.transpose()? })
             }
-            other => Err(Error::invalid(format!(
-                "keys of type {} have no prefixes; give `start` and `end`",
-                type_text(other)
-            ))),
+            other => Err(Error::invalid(format!("keys of type {} have no prefixes", type_text(other)))
+                .with_remedy("give `start` and `end`")),
         }
     }
 

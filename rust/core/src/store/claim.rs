@@ -6,7 +6,7 @@
 //! Unlike a put of a new, random name, a claim is never softened to a plain write: a store that cannot create
 //! conditionally refuses it.
 
-use super::put::cannot_create_only;
+use super::diagnose::cannot_create_only;
 use super::retry::Failure;
 use super::{Store, failed_point};
 use crate::error::{Error, Result};
@@ -39,7 +39,10 @@ impl Store {
                 Err(StoreError::AlreadyExists { .. } | StoreError::Precondition { .. }) => {
                     inner.requests.metrics.store_requests.add(1);
                     let found = match inner.store.get(&path).await {
-                        Ok(found) => found.bytes().await?,
+                        Ok(found) => {
+                            self.check_limit(name, found.meta.size)?;
+                            found.bytes().await?
+                        }
                         Err(StoreError::NotFound { .. }) => {
                             return Err(Failure::Again("the object vanished after the write".into()));
                         }
@@ -50,11 +53,13 @@ impl Store {
                     }
                 }
                 Err(error) if cannot_create_only(&error) => {
-                    return Err(Failure::Fatal(Error::invalid(format!(
-                        "{} cannot create an object only if its name is free, which a state with one writer needs; use \
-                         a store or a file system that can",
-                        self.uri
-                    ))));
+                    return Err(Failure::Fatal(
+                        Error::invalid(format!(
+                            "{} cannot create an object only if its name is free, which a state with one writer needs",
+                            self.uri
+                        ))
+                        .with_remedy("use a store or a file system that can"),
+                    ));
                 }
                 Err(error) => return Err(error.into()),
             }

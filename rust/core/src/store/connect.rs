@@ -6,12 +6,13 @@
 //! kept (`credentials`), nor reading Hadoop's settings (Python translates them to storage options).
 
 use super::credentials::{ObservedProvider, Provider, Renew};
-use super::diagnose::{CredentialSource, Redactor, clean_url, diagnose, diagnose_io};
+use super::diagnose::{CredentialSource, diagnose, disk_error};
 use super::environment::{EnvVars, StoreKey, Topic, is_secret, topics};
 use super::local::LocalFiles;
 use super::profile;
+use super::redact::{Redactor, clean_url};
 use crate::config::{Options, nearest};
-use crate::error::{Error, Result};
+use crate::error::{Cause, Error, ErrorKind, Result, Subject};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -143,7 +144,8 @@ pub(super) fn connect(
 ) -> Result<Connected> {
     let trimmed = uri.trim();
     if trimmed.is_empty() {
-        return Err(Error::invalid(format!("the location of the state is empty; give a folder as {SCHEMES}")));
+        return Err(Error::invalid("the location of the state is empty")
+            .with_remedy(format_args!("give a folder as {SCHEMES}")));
     }
     let Some(scheme) = scheme_of(trimmed) else {
         check_no_options(storage_options, "file://")?;
@@ -152,21 +154,23 @@ pub(super) fn connect(
         return local(&path, options);
     };
     let shown = clean_url(trimmed);
-    let url = Url::parse(trimmed).map_err(|e| Error::invalid(format!("{shown} is not a URI: {e}; use {SCHEMES}")))?;
+    let url = Url::parse(trimmed).map_err(|e| {
+        Error::invalid(format!("{shown} is not a URI: {e}")).with_remedy(format_args!("use {SCHEMES}")).with_source(e)
+    })?;
     if url.password().is_some() {
-        return Err(Error::invalid(format!("{shown} holds a password; pass credentials as `storage_options`")));
+        return Err(
+            Error::invalid(format!("{shown} holds a password")).with_remedy("pass credentials as `storage_options`")
+        );
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(Error::invalid(format!(
-            "{shown} has a query or a fragment, which a folder cannot have; pass tokens as `storage_options`, and write `?` and `#` in names as %3F and %23"
-        )));
+        return Err(Error::invalid(format!("{shown} has a query or a fragment, which a folder cannot have"))
+            .with_remedy("pass tokens as `storage_options`, and write `?` and `#` in names as %3F and %23"));
     }
     match scheme.to_ascii_lowercase().as_str() {
         "file" => {
             if let Some(host) = url.host_str().filter(|h| *h != "localhost") {
-                return Err(Error::invalid(format!(
-                    "{shown} names a host `{host}`; a local folder has three slashes: file:///path"
-                )));
+                return Err(Error::invalid(format!("{shown} names a host `{host}`"))
+                    .with_remedy("a local folder has three slashes: file:///path"));
             }
             check_no_options(storage_options, "file://")?;
             let path = PathBuf::from(percent_decode(url.path(), &shown)?);
@@ -207,12 +211,11 @@ fn local(path: &Path, options: &Options) -> Result<Connected> {
         .trim_end_matches('/')
         .to_owned();
     std::fs::create_dir_all(path).map_err(|e| {
-        let diagnosis = diagnose_io(&e);
-        let kind = diagnosis.permanent.unwrap_or(crate::error::ErrorKind::Store);
-        Error::new(kind, format!("cannot make the folder of {uri}: {}; {}", diagnosis.cause, diagnosis.advice))
+        disk_error(format_args!("cannot make the folder of {uri}"), &e, ErrorKind::Store)
+            .with_subject(Subject::Path(path.to_owned()))
     })?;
     let store = LocalFiles::open(path, options.file_sync)
-        .map_err(|e| Error::store(format!("cannot open the folder of {uri}: {e}")))?;
+        .map_err(|e| Error::store(format!("cannot open the folder of {uri}: {e}")).with_causes(Cause::behind(&e)))?;
     Ok(Connected {
         store: Arc::new(store),
         prefix: String::new(),
@@ -237,11 +240,14 @@ fn remote(
     let given_secrets = storage_options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value);
     let redactor = Redactor::new(given_secrets.chain(environment.secrets()).cloned());
     let host = url.host_str().filter(|h| !h.is_empty());
-    let host =
-        host.ok_or_else(|| Error::invalid(format!("{shown} names no bucket; write {scheme}://bucket/folder")))?;
+    let host = host.ok_or_else(|| {
+        Error::invalid(format!("{shown} names no bucket")).with_remedy(format_args!("write {scheme}://bucket/folder"))
+    })?;
     let failed = |e: object_store::Error| {
         let text = redactor.clean(&diagnose(&e).cause);
-        Error::invalid(format!("cannot connect to {shown}: {text}; correct the storage options or the URI"))
+        Error::invalid(format!("cannot connect to {shown}: {text}"))
+            .with_remedy("correct the storage options or the URI")
+            .with_causes(redactor.clean_causes(Cause::behind(&e)))
     };
     // Ours is the only time limit that shall strike; the client's is a safety net behind it.
     let timeout = format!("{}s", options.request_timeout.as_secs().saturating_mul(10).max(10));
@@ -339,9 +345,8 @@ fn remote(
             (Arc::new(builder.build().map_err(failed)?), base)
         }
         _ => {
-            return Err(Error::invalid(format!(
-                "{shown} has the scheme `{scheme}`, which is not supported; use {SCHEMES}"
-            )));
+            return Err(Error::invalid(format!("{shown} has the scheme `{scheme}`, which is not supported"))
+                .with_remedy(format_args!("use {SCHEMES}")));
         }
     };
     let prefix = prefix_of(url, shown)?;
@@ -388,7 +393,7 @@ fn no_retries() -> RetryConfig {
 fn prefix_of(url: &Url, shown: &str) -> Result<String> {
     ObjectPath::from_url_path(url.path())
         .map(|p| p.as_ref().to_owned())
-        .map_err(|e| Error::invalid(format!("{shown} has an unusable path: {e}")))
+        .map_err(|e| Error::invalid(format!("{shown} has an unusable path: {e}")).with_source(e))
 }
 
 fn percent_decode(path: &str, shown: &str) -> Result<String> {

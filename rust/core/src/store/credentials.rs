@@ -11,8 +11,9 @@
 //! 2. an answer that came after an attempt was abandoned is used by the next one, without another call;
 //! 3. whatever was fetched is known to the redactor before it is sent.
 
-use super::diagnose::{CredentialSource, CredentialsError, Redactor, source_text};
+use super::diagnose::{CredentialSource, CredentialsError};
 use super::environment::StoreKey;
+use super::redact::Redactor;
 use crate::clock::SharedClock;
 use crate::error::{Error, ErrorKind, Result};
 use async_trait::async_trait;
@@ -143,7 +144,8 @@ impl Credential for GcpCredential {
 }
 
 fn unusable(what: &str) -> Error {
-    Error::invalid(format!("the storage options or the credential provider gave {what}; correct what they give"))
+    Error::invalid(format!("the storage options or the credential provider gave {what}"))
+        .with_remedy("correct what they give")
 }
 
 /// The values of the options `wanted`; an option that is none of them is an error.
@@ -259,10 +261,7 @@ impl<T: Credential> CredentialProvider for FunctionProvider<T> {
                     kept.ask_again_millis = Some(end.min(now() + PAUSE_MILLIS));
                     Ok(Arc::clone(&kept.credential))
                 }
-                None => {
-                    let text = error.message().to_owned();
-                    Err(CredentialsError { source: CredentialSource::Function(error.kind()), text }.into())
-                }
+                None => Err(CredentialsError::new(CredentialSource::Function(error.kind()), error.message()).into()),
             },
         }
     }
@@ -321,11 +320,11 @@ impl<T: Credential> CredentialProvider for SuppliedProvider<T> {
     type Credential = T;
 
     async fn get_credential(&self) -> object_store::Result<Arc<T>> {
-        let failed = |kind, text| CredentialsError { source: CredentialSource::Supplied(kind), text };
+        let failed = |kind, text: &str| CredentialsError::new(CredentialSource::Supplied(kind), text);
         match self.current() {
             Ok(Some(credential)) => Ok(credential),
-            Ok(None) => Err(failed(ErrorKind::Retryable, "those that were given have ended".to_owned()).into()),
-            Err(error) => Err(failed(error.kind(), error.message().to_owned()).into()),
+            Ok(None) => Err(failed(ErrorKind::Retryable, "those that were given have ended").into()),
+            Err(error) => Err(failed(error.kind(), error.message()).into()),
         }
     }
 }
@@ -372,12 +371,12 @@ impl<T: Credential> CredentialProvider for ObservedProvider<T> {
             Err(error) => {
                 // A metadata service that answered once exists.
                 let exists = self.last.lock().is_some();
-                let source = if self.source == CredentialSource::Machine && exists {
+                let origin = if self.source == CredentialSource::Machine && exists {
                     CredentialSource::Service
                 } else {
                     self.source
                 };
-                Err(CredentialsError { source, text: source_text(&error) }.into())
+                Err(CredentialsError::fetching(origin, error).into())
             }
         }
     }

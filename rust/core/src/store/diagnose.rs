@@ -1,23 +1,19 @@
 //! What an error of the store means: worth another attempt or not, and in which words.
 //!
-//! Owns: the classification of `object_store` errors, and the cleaning of their texts.
-//! Does not own: the attempts (`retry`).
+//! Owns: the classification of `object_store` errors; and every decision by the text of an error, where a library gives
+//! nothing else (`tests/test_conventions.py` refuses one elsewhere).
+//! Does not own: the attempts (`retry`), the removal of credentials (`redact`).
 //!
 //! Invariants:
-//! 1. no text that leaves here holds a credential: known secrets, queries of URLs and passwords in URLs are removed;
-//! 2. an error of unknown origin is worth another attempt; only what is known to be permanent is permanent.
+//! 1. an error of unknown origin is worth another attempt; only what is known to be permanent is permanent;
+//! 2. types decide, where there are some. What `object_store` says about HTTP is in private types: their text is read only
+//!    where such an error stands in the chain of sources, from its start, so that no name and no body is taken for it.
 
-use crate::error::ErrorKind;
-use parking_lot::Mutex;
-use std::collections::VecDeque;
+use super::redact::xml_field;
+use crate::error::{Error, ErrorKind, links};
+use rustix::io::Errno;
 use std::error::Error as StdError;
 use std::io;
-use std::sync::Arc;
-
-/// Longest cause that is put into a message.
-const MAX_CAUSE: usize = 500;
-/// Fetched secrets that are remembered: those of the last ten credentials or so; older ones have ended.
-const MAX_LEARNED: usize = 32;
 
 /// What to do about a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +57,22 @@ pub(super) enum CredentialSource {
 /// Credentials could not be fetched.
 #[derive(Debug)]
 pub(super) struct CredentialsError {
-    pub(super) source: CredentialSource,
+    pub(super) origin: CredentialSource,
     pub(super) text: String,
+    /// What the library that fetches them said.
+    pub(super) said: Option<object_store::Error>,
+}
+
+impl CredentialsError {
+    /// Of a source of ours, whose error is `text`.
+    pub(super) fn new(origin: CredentialSource, text: impl Into<String>) -> Self {
+        Self { origin, text: text.into(), said: None }
+    }
+
+    /// Of a source that `object_store` asks.
+    pub(super) fn fetching(origin: CredentialSource, error: object_store::Error) -> Self {
+        Self { origin, text: source_text(&error), said: Some(error) }
+    }
 }
 
 impl std::fmt::Display for CredentialsError {
@@ -71,13 +81,20 @@ impl std::fmt::Display for CredentialsError {
     }
 }
 
-impl StdError for CredentialsError {}
+impl StdError for CredentialsError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.said.as_ref().map(|said| said as _)
+    }
+}
 
 impl From<CredentialsError> for object_store::Error {
     fn from(error: CredentialsError) -> Self {
         Self::Generic { store: "credentials", source: Box::new(error) }
     }
 }
+
+/// The name of files in errors of `object_store`.
+const LOCAL: &str = "LocalFileSystem";
 
 const FIX_RIGHTS: &str = "check the credentials and that they may read, write, list and delete in this folder";
 const FIX_NO_CREDENTIALS: &str = "set credentials in `storage_options` or in the environment of the executors";
@@ -104,7 +121,7 @@ pub(super) fn diagnose(error: &object_store::Error) -> Diagnosis {
         return diagnose_credentials(failed);
     }
     match error {
-        E::NotFound { .. } if is_bucket_missing(&text) => {
+        E::NotFound { .. } if HttpAnswer::of(error).is_some_and(|answer| answer.says(BUCKET_MISSING)) => {
             Diagnosis::never(ErrorKind::Store, "the bucket does not exist", FIX_BUCKET)
         }
         E::NotFound { .. } => Diagnosis::never(ErrorKind::NotFound, "it does not exist", FIX_MISSING),
@@ -122,9 +139,9 @@ pub(super) fn diagnose(error: &object_store::Error) -> Diagnosis {
             Diagnosis::again(text)
         }
         // Generic, and whatever a later version adds.
-        _ => match io_error(error) {
+        _ => match file_error(error) {
             Some(io) => diagnose_io(io),
-            None => diagnose_http(&text, source_text(error)),
+            None => diagnose_http(error),
         },
     }
 }
@@ -134,10 +151,37 @@ pub(super) fn is_refusal(error: &object_store::Error, diagnosis: &Diagnosis) -> 
     diagnosis.permanent == Some(ErrorKind::PermissionDenied) && credentials_error(error).is_none()
 }
 
-fn is_bucket_missing(text: &str) -> bool {
-    ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist", "FilesystemNotFound"]
-        .iter()
-        .any(|t| text.contains(t))
+/// True for a store that does not know the condition "only if it does not exist", and for a file system without hard links.
+pub(super) fn cannot_create_only(error: &object_store::Error) -> bool {
+    use object_store::Error as E;
+    match error {
+        E::NotImplemented { .. } | E::NotSupported { .. } => true,
+        E::Generic { .. } => match file_error(error) {
+            Some(io) => {
+                let number = io.raw_os_error().map(Errno::from_raw_os_error);
+                io.kind() == io::ErrorKind::Unsupported
+                    || matches!(number, Some(Errno::PERM | Errno::NOTSUP | Errno::NOSYS))
+            }
+            None => HttpAnswer::of(error).is_some_and(|answer| answer.status == 501),
+        },
+        _ => false,
+    }
+}
+
+/// True for a range that may start after the object's end: an HTTP store says so, files and memory refuse ranges for no
+/// other reason than their bounds. The caller asks for the object's size.
+pub(super) fn is_beyond_the_end(error: &object_store::Error) -> bool {
+    match error {
+        object_store::Error::Generic { store: LOCAL | "InMemory", .. } => file_error(error).is_none(),
+        object_store::Error::Generic { .. } => HttpAnswer::of(error).is_some_and(|answer| answer.status == 416),
+        _ => false,
+    }
+}
+
+/// True for an error of RocksDB about a file that does not exist. Its Rust API gives the kind `IOError` for all errors of
+/// files, and a text.
+pub(crate) fn says_no_such_file(error: &dyn std::fmt::Display) -> bool {
+    error.to_string().contains("No such file")
 }
 
 /// Diagnoses an error of a file system.
@@ -159,53 +203,84 @@ pub(super) fn diagnose_io(error: &io::Error) -> Diagnosis {
     }
 }
 
-fn diagnose_http(text: &str, cause: String) -> Diagnosis {
-    if text.contains("redirect without LOCATION") {
+/// The error of a file, with its remedy: `what` could not be done. Errors that may pass have the kind `else_kind`.
+pub(super) fn disk_error(what: impl std::fmt::Display, error: &io::Error, else_kind: ErrorKind) -> Error {
+    let diagnosis = diagnose_io(error);
+    Error::new(diagnosis.permanent.unwrap_or(else_kind), format!("{what}: {}", diagnosis.cause))
+        .with_remedy(diagnosis.advice)
+        .with_io_source(error)
+}
+
+fn diagnose_http(error: &object_store::Error) -> Diagnosis {
+    let cause = source_text(error);
+    if links(Some(error)).any(|link| link.to_string().starts_with("Received redirect without LOCATION")) {
         return Diagnosis::never(ErrorKind::Store, "the bucket is in another region", FIX_REGION);
     }
-    match http_status(text) {
-        Some(400) if ["ExpiredToken", "InvalidToken", "InvalidAccessKeyId"].iter().any(|t| text.contains(t)) => {
+    // Without an answer the connection failed or broke.
+    let Some(answer) = HttpAnswer::of(error) else { return Diagnosis::again(cause) };
+    match answer.status {
+        400 if answer.says(&["ExpiredToken", "InvalidToken", "InvalidAccessKeyId"]) => {
             Diagnosis::never(ErrorKind::PermissionDenied, cause, FIX_RIGHTS)
         }
         // Broken on the way, not refused.
-        Some(400)
-            if ["RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContent", "Md5Mismatch"]
-                .iter()
-                .any(|t| text.contains(t)) =>
-        {
+        400 if answer.says(&["RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContent", "Md5Mismatch"]) => {
             Diagnosis::again(cause)
         }
-        Some(408 | 425 | 429 | 500..) => Diagnosis::again(cause),
-        Some(301 | 307 | 308) => Diagnosis::never(ErrorKind::Store, cause, FIX_REGION),
-        Some(300..500) => Diagnosis::never(ErrorKind::Store, cause, FIX_OPTIONS),
-        // No status: the connection failed or broke.
+        408 | 425 | 429 | 500.. => Diagnosis::again(cause),
+        301 | 307 | 308 => Diagnosis::never(ErrorKind::Store, cause, FIX_REGION),
+        300..500 => Diagnosis::never(ErrorKind::Store, cause, FIX_OPTIONS),
         _ => Diagnosis::again(cause),
     }
 }
 
-fn credentials_error(error: &object_store::Error) -> Option<&CredentialsError> {
-    let mut current: Option<&(dyn StdError + 'static)> = error.source();
-    while let Some(next) = current {
-        if let Some(found) = next.downcast_ref() {
-            return Some(found);
-        }
-        current = next.source();
+/// Codes of stores for a bucket that does not exist.
+const BUCKET_MISSING: &[&str] =
+    &["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist", "FilesystemNotFound"];
+
+/// What an HTTP store answered.
+#[derive(Debug, PartialEq, Eq)]
+struct HttpAnswer {
+    status: u16,
+    body: String,
+}
+
+impl HttpAnswer {
+    /// The answer in the chain of `error`: the type that has it is private in `object_store`, its text has a fixed start.
+    fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
+        links(Some(error)).find_map(|link| {
+            let text = link.to_string();
+            let rest = text.strip_prefix("Server returned non-2xx status code: ")?;
+            let status = rest.get(..3)?.parse().ok()?;
+            let body = rest.split_once(": ").map_or("", |(_, body)| body);
+            Some(Self { status, body: body.to_owned() })
+        })
     }
-    None
+
+    /// True if the store gave one of `codes`: in the field of an XML body, else anywhere in the body (JSON, plain text).
+    fn says(&self, codes: &[&str]) -> bool {
+        let code = xml_field(&self.body, "Code").unwrap_or(&self.body);
+        codes.iter().any(|known| code.contains(known))
+    }
+}
+
+fn credentials_error(error: &object_store::Error) -> Option<&CredentialsError> {
+    links(Some(error)).find_map(|link| link.downcast_ref())
 }
 
 fn diagnose_credentials(failed: &CredentialsError) -> Diagnosis {
     let text = failed.text.as_str();
-    let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    let status = http_status(text);
+    let answer = HttpAnswer::of(failed);
+    let status = answer.as_ref().map(|answer| answer.status);
     let cause = format!("credentials could not be fetched: {text}");
-    match failed.source {
+    match failed.origin {
         CredentialSource::Function(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_PROVIDER },
         CredentialSource::Function(kind) => Diagnosis::never(kind, cause, FIX_PROVIDER),
         CredentialSource::Supplied(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_SUPPLIED },
         CredentialSource::Supplied(kind) => Diagnosis::never(kind, cause, FIX_OPTIONS),
         // Busy, as the services of Amazon, Azure and Google say it.
-        _ if matches!(status, Some(408 | 425 | 429 | 500..)) || has(&["Throttl", "IDPCommunicationError"]) => {
+        _ if matches!(status, Some(408 | 425 | 429 | 500..))
+            || answer.is_some_and(|answer| answer.says(&["Throttl", "IDPCommunicationError"])) =>
+        {
             Diagnosis::again(cause)
         }
         CredentialSource::Machine => Diagnosis::never(
@@ -217,30 +292,20 @@ fn diagnose_credentials(failed: &CredentialsError) -> Diagnosis {
         CredentialSource::Service if status.is_some() => {
             Diagnosis::never(ErrorKind::PermissionDenied, format!("permission denied: {cause}"), FIX_SOURCE)
         }
-        CredentialSource::Service if has(&["token file", "No such file"]) => {
+        // The source of AWS makes a text of the file's error.
+        CredentialSource::Service if text.contains("token file") || text.contains("No such file") => {
             Diagnosis::never(ErrorKind::PermissionDenied, cause, FIX_SOURCE)
         }
         CredentialSource::Service => Diagnosis::again(cause),
     }
 }
 
-/// The status in the text of an HTTP error: `object_store` doesn't give it in another way.
-fn http_status(text: &str) -> Option<u16> {
-    let rest = text.split_once("status code: ")?.1;
-    rest.get(..3)?.parse().ok()
-}
-
-fn io_error(error: &object_store::Error) -> Option<&io::Error> {
-    let mut current: &(dyn StdError + 'static) = error;
-    // Errors of sockets are also I/O errors, far down: only those of files count.
-    let file = matches!(error, object_store::Error::Generic { store: "LocalFileSystem", .. });
-    while let Some(next) = current.source() {
-        if file && let Some(io) = next.downcast_ref::<io::Error>() {
-            return Some(io);
-        }
-        current = next;
+/// The error of a file. Errors of sockets are I/O errors too, far down: those do not count.
+fn file_error(error: &object_store::Error) -> Option<&io::Error> {
+    match error {
+        object_store::Error::Generic { store: LOCAL, .. } => links(Some(error)).find_map(|link| link.downcast_ref()),
+        _ => None,
     }
-    None
 }
 
 /// The text of the innermost errors that add something, outermost first.
@@ -257,185 +322,6 @@ pub(super) fn source_text(error: &object_store::Error) -> String {
     text
 }
 
-/// Takes credentials out of texts. Clones share what they know.
-#[derive(Default, Clone)]
-pub(super) struct Redactor {
-    /// ProviderKind at the start, the longest first.
-    secrets: Arc<[String]>,
-    /// Fetched meanwhile, the newest last.
-    learned: Arc<Mutex<VecDeque<String>>>,
-}
-
-impl std::fmt::Debug for Redactor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Redactor({} secrets)", self.secrets.len() + self.learned.lock().len())
-    }
-}
-
-/// Shorter values than any credential, such as `true`, would only garble texts.
-fn is_long_enough(secret: &str) -> bool {
-    secret.len() >= 6
-}
-
-impl Redactor {
-    /// Removes `secrets` wherever they occur.
-    pub(super) fn new(secrets: impl IntoIterator<Item = String>) -> Self {
-        let mut secrets: Vec<String> = secrets.into_iter().filter(|secret| is_long_enough(secret)).collect();
-        secrets.sort_by_key(|s| std::cmp::Reverse(s.len()));
-        Self { secrets: secrets.into(), learned: Arc::default() }
-    }
-
-    /// Removes `secrets` from now on, too.
-    pub(super) fn learn(&self, secrets: impl IntoIterator<Item = String>) {
-        let mut learned = self.learned.lock();
-        for secret in secrets.into_iter().filter(|secret| is_long_enough(secret)) {
-            if self.secrets.contains(&secret) || learned.contains(&secret) {
-                continue;
-            }
-            if learned.len() == MAX_LEARNED {
-                learned.pop_front();
-            }
-            learned.push_back(secret);
-        }
-    }
-
-    /// `text` on one line, short, and without credentials.
-    pub(super) fn clean(&self, text: &str) -> String {
-        let mut text = summarize_xml(text);
-        for secret in self.secrets.iter().chain(self.learned.lock().iter()) {
-            if text.contains(secret.as_str()) {
-                text = text.replace(secret.as_str(), "***");
-            }
-        }
-        let mut out = String::with_capacity(text.len());
-        for word in text.split_whitespace() {
-            if !out.is_empty() {
-                out.push(' ');
-            }
-            out.push_str(&clean_url(word));
-        }
-        if out.len() > MAX_CAUSE {
-            let cut = (0..=MAX_CAUSE).rev().find(|i| out.is_char_boundary(*i)).unwrap_or(0);
-            out.truncate(cut);
-            out.push('…');
-        }
-        out
-    }
-}
-
-/// The word with the query and the password of a URL in it removed.
-pub(super) fn clean_url(word: &str) -> String {
-    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
-    let (rest, query) = match rest.split_once('?') {
-        Some((rest, query)) => {
-            let tail: String = query.chars().rev().take_while(|c| !c.is_alphanumeric()).collect();
-            (rest, format!("?***{}", tail.chars().rev().collect::<String>()))
-        }
-        None => (rest, String::new()),
-    };
-    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = match host.rsplit_once('@') {
-        Some((user, host)) if user.contains(':') => format!("***@{host}"),
-        _ => host.to_owned(),
-    };
-    format!("{scheme}://{host}{path}{query}")
-}
-
-/// An XML error body shortened to its code and message: the rest may repeat parts of the signed request.
-fn summarize_xml(text: &str) -> String {
-    let Some(start) = text.find("<?xml").or_else(|| text.find("<Error")) else { return text.to_owned() };
-    let field = |name: &str| {
-        let after = text.split_once(&format!("<{name}>"))?.1;
-        Some(after.split_once(&format!("</{name}>"))?.0)
-    };
-    let mut out = text[..start].to_owned();
-    for name in ["Code", "Message"] {
-        if let Some(value) = field(name) {
-            out.push_str(value);
-            out.push(' ');
-        }
-    }
-    out
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn generic(text: &str) -> object_store::Error {
-        object_store::Error::Generic { store: "S3", source: text.into() }
-    }
-
-    #[test]
-    fn statuses_decide() {
-        let status = |n: &str| diagnose(&generic(&format!("Server returned non-2xx status code: {n}: body"))).permanent;
-        for again in ["500 Internal Server Error", "503 Service Unavailable", "429 Too Many Requests", "408 x"] {
-            assert_eq!(status(again), None, "{again}");
-        }
-        assert_eq!(status("405 Method Not Allowed"), Some(ErrorKind::Store));
-        assert_eq!(status("400 Bad Request: ExpiredToken"), Some(ErrorKind::PermissionDenied));
-        assert_eq!(status("400 Bad Request: RequestTimeout"), None);
-        assert_eq!(diagnose(&generic("connection reset by peer")).permanent, None);
-    }
-
-    #[test]
-    fn file_errors_are_told_apart() {
-        let kind = |k: io::ErrorKind| diagnose_io(&io::Error::from(k));
-        assert_eq!(kind(io::ErrorKind::PermissionDenied).permanent, Some(ErrorKind::PermissionDenied));
-        assert_eq!(kind(io::ErrorKind::ReadOnlyFilesystem).permanent, Some(ErrorKind::PermissionDenied));
-        assert!(kind(io::ErrorKind::StorageFull).cause.contains("disk is full"));
-        assert_eq!(kind(io::ErrorKind::Interrupted).permanent, None);
-    }
-
-    #[test]
-    fn a_missing_bucket_is_not_a_missing_object() {
-        let missing = |text: &str| object_store::Error::NotFound { path: "a".into(), source: text.into() };
-        assert_eq!(diagnose(&missing("<Code>NoSuchBucket</Code>")).permanent, Some(ErrorKind::Store));
-        assert_eq!(diagnose(&missing("<Code>NoSuchKey</Code>")).permanent, Some(ErrorKind::NotFound));
-    }
-
-    #[test]
-    fn credentials_that_are_missing_or_refused_are_told_from_a_bad_moment() {
-        let kind = |source, text: &str| {
-            let error: object_store::Error = CredentialsError { source, text: text.to_owned() }.into();
-            diagnose(&object_store::Error::Generic { store: "S3", source: Box::new(error) }).permanent
-        };
-        let denied = Some(ErrorKind::PermissionDenied);
-        assert_eq!(kind(CredentialSource::Machine, "error sending request"), denied);
-        assert_eq!(kind(CredentialSource::Machine, "status code: 404 Not Found"), denied);
-        assert_eq!(kind(CredentialSource::Machine, "status code: 503 Service Unavailable"), None);
-        assert_eq!(kind(CredentialSource::Service, "error sending request"), None);
-        assert_eq!(kind(CredentialSource::Service, "status code: 403 Forbidden: AccessDenied"), denied);
-        assert_eq!(kind(CredentialSource::Service, "status code: 400 Bad Request: ExpiredTokenException"), denied);
-        assert_eq!(kind(CredentialSource::Service, "status code: 400 Bad Request: Throttling"), None);
-        assert_eq!(kind(CredentialSource::Service, "Failed to read token file '/x': No such file"), denied);
-        assert_eq!(kind(CredentialSource::Function(ErrorKind::Retryable), "sealed"), None);
-        assert_eq!(kind(CredentialSource::Function(ErrorKind::InvalidArgument), "x"), Some(ErrorKind::InvalidArgument));
-    }
-
-    #[test]
-    fn what_is_learned_is_removed_by_all_clones() {
-        let redactor = Redactor::new(["given-secret".to_owned()]);
-        let clone = redactor.clone();
-        clone
-            .learn((0..100).map(|n| format!("fetched-{n}-secret")).chain(["given-secret".to_owned(), "on".to_owned()]));
-        assert_eq!(redactor.clean("given-secret fetched-99-secret on"), "*** *** on");
-        assert_eq!(format!("{redactor:?}"), format!("Redactor({} secrets)", MAX_LEARNED + 1));
-    }
-
-    #[test]
-    fn credentials_never_leave() {
-        let redactor = Redactor::new(["hunter2hunter2".to_owned(), "true".to_owned()]);
-        let text = redactor.clean(
-            "PUT https://acc.blob.core.windows.net/c/x?sv=1&sig=abc%2F (hunter2hunter2) true\n <?xml?><Error><Code>Denied</Code>\
-             <AWSAccessKeyId>AKIA123</AWSAccessKeyId><Message>no way</Message></Error>",
-        );
-        assert!(text.contains("c/x?***") && text.contains("Denied no way") && text.contains("true"), "{text}");
-        for secret in ["sig=", "hunter2", "AKIA123"] {
-            assert!(!text.contains(secret), "{text}");
-        }
-        assert_eq!(clean_url("http://me:pw@host/p"), "http://***@host/p");
-        assert_eq!(clean_url("abfss://container@account/p"), "abfss://container@account/p");
-        assert!(Redactor::default().clean(&"é".repeat(2000)).len() < 600);
-    }
-}
+#[path = "diagnose_tests.rs"]
+mod tests;

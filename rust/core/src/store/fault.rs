@@ -177,7 +177,7 @@ impl Shared {
         match fault {
             None | Some(Fault::Truncate | Fault::Flip) => call.await,
             Some(Fault::FailBefore) => Err(broken("injected: connection refused")),
-            Some(Fault::Throttled) => Err(broken("injected: Server returned non-2xx status code: 503 Slow Down: ")),
+            Some(Fault::Throttled) => Err(broken("Server returned non-2xx status code: 503 Slow Down: injected")),
             Some(Fault::Denied) => {
                 Err(Error::PermissionDenied { path: path.to_string(), source: "injected: 403 Forbidden".into() })
             }

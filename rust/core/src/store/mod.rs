@@ -7,7 +7,7 @@
 //! ```
 //!
 //! hedge: a second attempt beside a slow one; multipart: large objects; transfer: files; claim: create-only names;
-//! server_copy: copies by the store itself; background: limits of background transfers
+//! server_copy: copies by the store itself; background: limits of background transfers; named: reads by name alone
 //!
 //! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written.
 //! Does not own: which objects may be deleted, their content, or when something is uploaded.
@@ -22,15 +22,17 @@ mod background;
 mod claim;
 mod connect;
 pub mod credentials;
-mod diagnose;
+pub(crate) mod diagnose;
 mod environment;
 pub mod fault;
 mod hedge;
 mod local;
 mod multipart;
+mod named;
 pub mod paths;
 mod profile;
 mod put;
+mod redact;
 mod retry;
 mod server_copy;
 mod space;
@@ -49,18 +51,19 @@ pub use transfer::{DownloadError, start_io_threads};
 
 use crate::budget::MemoryBudget;
 use crate::config::Options;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, Subject};
 use crate::failpoint::SharedFailpoints;
 use crate::format::crc32c;
 use crate::metrics::SharedMetrics;
 use crate::model::ObjectRef;
 use bytes::Bytes;
-use diagnose::{Redactor, diagnose_io};
+use diagnose::{disk_error, is_beyond_the_end};
 use environment::EnvVars;
 use futures::StreamExt;
 use hedge::Hedges;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
+use redact::Redactor;
 use retry::{Failure, RequestContext, Requests};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -251,8 +254,9 @@ impl Store {
 
     fn path(&self, name: &str) -> Result<ObjectPath> {
         let full = connect::join_uri(&self.prefix, name);
-        ObjectPath::parse(full.trim_start_matches('/'))
-            .map_err(|e| Error::invalid(format!("`{name}` is not a name of an object in {}: {e}", self.uri)))
+        ObjectPath::parse(full.trim_start_matches('/')).map_err(|e| {
+            Error::invalid(format!("`{name}` is not a name of an object in {}: {e}", self.uri)).with_source(e)
+        })
     }
 
     /// Reads a whole object and verifies its size and checksum.
@@ -345,23 +349,6 @@ impl Store {
         Err(Failure::Fatal(Error::corrupt(self.full_name(object), 0, what)))
     }
 
-    /// Reads `name`, whose size and checksum are unknown; none if it does not exist.
-    pub async fn get_named(&self, name: &str) -> Result<Option<Bytes>> {
-        let path = self.path(name)?;
-        let read = self
-            .inner
-            .requests
-            .run(self.call("read", name, Some(0)), |_| async { Ok(self.inner.store.get(&path).await?.bytes().await?) });
-        match read.await {
-            Ok(bytes) => {
-                self.inner.requests.metrics.store_bytes_read.add(bytes.len() as u64);
-                Ok(Some(bytes))
-            }
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e),
-        }
-    }
-
     /// True when `name` exists.
     pub async fn exists(&self, name: &str) -> Result<bool> {
         let path = self.path(name)?;
@@ -437,7 +424,7 @@ impl Store {
         let found = listed?.into_iter().find(|listed| listed.name == probe.name);
         found.map(|listed| listed.modified_millis).ok_or_else(|| {
             let what = format!("{} was written to {}, which does not list it", probe.name, self.uri());
-            Error::retryable(format!("{what}: its listings cannot be trusted; try again later"))
+            Error::retryable(format!("{what}: its listings cannot be trusted")).with_remedy("try again later")
         })
     }
 
@@ -470,24 +457,18 @@ fn failed_point(error: Error) -> Failure {
     if error.is_retryable() { Failure::Again(error.message().to_owned()) } else { Failure::Fatal(error) }
 }
 
-/// True for a range that starts after the object's end, in the words of HTTP stores, files and memory.
-fn is_beyond_the_end(error: &object_store::Error) -> bool {
-    let text = format!("{error:?}");
-    matches!(error, object_store::Error::Generic { .. })
-        && ["416", "InvalidRange", "StartTooLarge"].iter().any(|word| text.contains(word))
-}
-
 fn remove_file(file: &std::path::Path, uri: &str, name: &str) -> Result<()> {
     match std::fs::remove_file(file) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            let diagnosis = diagnose_io(&e);
-            let kind = diagnosis.permanent.unwrap_or(ErrorKind::Retryable);
-            Err(Error::new(kind, format!("cannot delete `{name}` in {uri}: {}; {}", diagnosis.cause, diagnosis.advice)))
+            let what = format!("cannot delete `{name}` in {uri}");
+            Err(disk_error(what, &e, ErrorKind::Retryable).with_subject(Subject::Object(format!("{uri}/{name}"))))
         }
         _ => Ok(()),
     }
 }
 
+#[cfg(test)]
+mod error_tests;
 #[cfg(test)]
 mod hedge_tests;
 #[cfg(test)]

@@ -134,10 +134,11 @@ impl Profile {
                 let shown =
                     |path: Option<PathBuf>| path.map_or_else(|| "(no HOME)".to_owned(), |p| p.display().to_string());
                 Err(Error::invalid(format!(
-                    "the AWS profile `{name}` is neither in {} nor in {}; correct `aws_profile` (AWS_PROFILE) or add it",
+                    "the AWS profile `{name}` is neither in {} nor in {}",
                     shown(credentials),
                     shown(config)
-                )))
+                ))
+                .with_remedy("correct `aws_profile` (AWS_PROFILE) or add it"))
             }
         }
     }
@@ -152,8 +153,9 @@ impl Profile {
             (None, None) => None,
             _ => {
                 return Err(Error::invalid(format!(
-                    "the AWS profile `{name}` has one of aws_access_key_id and aws_secret_access_key; it needs both"
-                )));
+                    "the AWS profile `{name}` has one of aws_access_key_id and aws_secret_access_key"
+                ))
+                .with_remedy("it needs both"));
             }
         };
         Ok(Self { name: name.to_owned(), keys, region: get("region"), endpoint: get("endpoint_url"), other_source })
@@ -167,10 +169,11 @@ impl Profile {
         match (&self.keys, self.other_source) {
             (Some(keys), _) => Ok(Some(keys.clone())),
             (None, Some(source)) => Err(Error::invalid(format!(
-                "the AWS profile `{name}` takes its credentials from `{source}`, which is not supported; {remedy}"
-            ))),
+                "the AWS profile `{name}` takes its credentials from `{source}`, which is not supported"
+            ))
+            .with_remedy(remedy)),
             (None, None) if by_name => {
-                Err(Error::invalid(format!("the AWS profile `{name}` has no aws_access_key_id; {remedy}")))
+                Err(Error::invalid(format!("the AWS profile `{name}` has no aws_access_key_id")).with_remedy(remedy))
             }
             (None, None) => Ok(None),
         }
@@ -192,7 +195,7 @@ fn section(path: Option<&Path>, wanted: impl Fn(&str) -> bool) -> Result<Option<
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io(format!("cannot read {}", path.display()), &error)),
+        Err(error) => return Err(Error::io_at("cannot read", &path, &error)),
     };
     // Indented lines belong to the setting above them; values may hold `:`, `#` and `;`.
     let mut grammar = IniDefault::default();
@@ -202,7 +205,8 @@ fn section(path: Option<&Path>, wanted: impl Fn(&str) -> bool) -> Result<Option<
     grammar.multiline = true;
     grammar.enable_inline_comments = false;
     let sections = Ini::new_from_defaults(grammar).read(text).map_err(|line| {
-        Error::invalid(format!("{} is not in the format of Amazon's tools: {line}; correct it", path.display()))
+        Error::invalid(format!("{} is not in the format of Amazon's tools: {line}", path.display()))
+            .with_remedy("correct it")
     })?;
     let mut found: Option<BTreeMap<String, String>> = None;
     for (title, settings) in sections {

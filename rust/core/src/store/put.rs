@@ -4,6 +4,7 @@
 //! Does not own: the sending of parts (`multipart`), attempts and time limits (`retry`), second attempts beside slow ones
 //! (`hedge`), reading.
 
+use super::diagnose::cannot_create_only;
 use super::multipart::PartSource;
 use super::retry::{Attempts, Failure};
 use super::{Store, failed_point};
@@ -239,10 +240,8 @@ impl Store {
     }
 
     fn occupied(&self, object: &ObjectRef) -> Error {
-        Error::store(format!(
-            "cannot write `{}` in {}: another object has this name; give each state a folder of its own",
-            object.name, self.uri
-        ))
+        Error::store(format!("cannot write `{}` in {}: another object has this name", object.name, self.uri))
+            .with_remedy("give each state a folder of its own")
     }
 
     /// Best effort, one attempt: an attempt that was abandoned may have arrived all the same. What arrives even
@@ -265,19 +264,5 @@ impl Store {
             .await?;
         self.inner.requests.metrics.store_bytes_written.add(size);
         Ok(())
-    }
-}
-
-pub(super) fn cannot_create_only(error: &object_store::Error) -> bool {
-    use object_store::Error as E;
-    match error {
-        E::NotImplemented { .. } | E::NotSupported { .. } => true,
-        // A store that does not know the condition, or a file system without hard links (EPERM, ENOTSUP, ENOSYS).
-        E::Generic { store, .. } => {
-            let text = format!("{error:?}");
-            let no_links = *store == "LocalFileSystem" && (text.contains("code: 1,") || text.contains("Unsupported"));
-            no_links || text.contains("501") && text.contains("NotImplemented")
-        }
-        _ => false,
     }
 }

@@ -12,9 +12,10 @@
 //! 4. a refusal of credentials is final unless there are others, and then once more: with those.
 
 use super::credentials::Renew;
-use super::diagnose::{Diagnosis, Redactor, diagnose, is_refusal};
+use super::diagnose::{Diagnosis, diagnose, is_refusal};
+use super::redact::Redactor;
 use crate::config::Options;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Cause, Error, ErrorKind, Subject};
 use crate::failpoint::SharedFailpoints;
 use crate::metrics::SharedMetrics;
 use std::future::Future;
@@ -199,6 +200,7 @@ impl Requests {
                 }
                 Err(failure) => failure,
             };
+            let mut said = None;
             let diagnosis = match failure {
                 Failure::Fatal(error) => {
                     self.metrics.store_failures.add(1);
@@ -210,6 +212,7 @@ impl Requests {
                         && !renewed
                         && self.renew.as_ref().is_some_and(|renew| renew.refuse(credentials));
                     renewed |= others;
+                    said = Some(error);
                     Diagnosis { permanent: diagnosis.permanent.filter(|_| !others), ..diagnosis }
                 }
                 Failure::Again(cause) => Diagnosis {
@@ -223,7 +226,8 @@ impl Requests {
                 if diagnosis.permanent != Some(ErrorKind::NotFound) {
                     self.metrics.store_failures.add(1);
                 }
-                return Err(self.error(call, &diagnosis, number, start.elapsed()));
+                let causes = self.redactor.clean_causes(said.as_ref().map(|e| Cause::behind(e)).unwrap_or_default());
+                return Err(self.error(call, &diagnosis, number, start.elapsed()).with_causes(causes));
             }
             self.metrics.store_retries.add(1);
             let pause = self.limits.pause(number, self.jitter.next());
@@ -283,10 +287,9 @@ impl Requests {
             (n, _) => format!(" ({n} attempts in {elapsed:.1?})"),
         };
         let cause = self.redactor.clean(&diagnosis.cause);
-        Error::new(
-            kind,
-            format!("cannot {} `{}` in {}: {cause}{tries}; {}", call.verb, call.name, call.uri, diagnosis.advice),
-        )
+        Error::new(kind, format!("cannot {} `{}` in {}: {cause}{tries}", call.verb, call.name, call.uri))
+            .with_remedy(diagnosis.advice)
+            .with_subject(Subject::Object(format!("{}/{}", call.uri, call.name)))
     }
 }
 

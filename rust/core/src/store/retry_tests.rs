@@ -58,10 +58,23 @@ fn a_refusal_is_final_when_there_are_no_others() {
 #[test]
 fn other_credentials_do_not_help_where_none_could_be_had() {
     let none = || {
-        let source = super::super::diagnose::CredentialSource::Function(ErrorKind::PermissionDenied);
-        let text = "the vault is sealed".to_owned();
-        Failure::Store(super::super::diagnose::CredentialsError { source, text }.into())
+        let origin = super::super::diagnose::CredentialSource::Function(ErrorKind::PermissionDenied);
+        Failure::Store(super::super::diagnose::CredentialsError::new(origin, "the vault is sealed").into())
     };
     let (made, error) = attempts(9, 1, none);
     assert!(made == 1 && error.unwrap().message().contains("sealed"));
+}
+
+#[test]
+fn enospc_and_eperm_reach_the_error_by_type() {
+    for (number, kind) in [(28, ErrorKind::Store), (1, ErrorKind::PermissionDenied)] {
+        let failed = || {
+            let source = Box::new(std::io::Error::from_raw_os_error(number));
+            Failure::Store(object_store::Error::Generic { store: "LocalFileSystem", source })
+        };
+        let (made, error) = attempts(0, 1, failed);
+        let error = error.unwrap();
+        assert_eq!((made, error.kind()), (1, kind), "{error}");
+        assert_eq!(error.source_as::<std::io::Error>().unwrap().raw_os_error(), Some(number));
+    }
 }

@@ -26,7 +26,7 @@ fn over(inner: Arc<FaultStore>) -> (Store, SharedMetrics) {
     (store, metrics)
 }
 
-fn open(uri: &str, storage: &[(&str, &str)]) -> Result<Store> {
+pub(super) fn open(uri: &str, storage: &[(&str, &str)]) -> Result<Store> {
     let storage = storage.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let few = options(&[("max_attempts", "2"), ("retry_delay", "1ms"), ("request_timeout", "5s")]);
     Store::open(uri, &storage, &few, Arc::new(Metrics::default()), Failpoints::none())
@@ -381,12 +381,12 @@ async fn a_full_disk_and_a_read_only_folder_are_told_apart() {
     let error = open("/proc/fastchangelog", &[]).unwrap_err();
     assert!(error.message().contains("/proc/fastchangelog"), "{error}");
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap().write_all(b"x").unwrap_err();
-    let diagnosis = diagnose_io(&full);
+    let diagnosis = diagnose::diagnose_io(&full);
     assert!(diagnosis.permanent == Some(ErrorKind::Store) && diagnosis.cause.contains("disk is full"));
 }
 
-/// Answers every request with `response`, and counts them: the real HTTP client against known bytes.
-fn serve(response: &'static str) -> (String, Arc<AtomicUsize>) {
+/// Answers requests with what `answer` gives for their text, and counts them: the real HTTP client against known bytes.
+pub(super) fn serve(answer: impl Fn(&str) -> &'static str + Send + 'static) -> (String, Arc<AtomicUsize>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let served = Arc::new(AtomicUsize::new(0));
@@ -409,14 +409,14 @@ fn serve(response: &'static str) -> (String, Arc<AtomicUsize>) {
                     break;
                 }
             }
-            let _ = stream.write_all(response.as_bytes());
+            let _ = stream.write_all(answer(&String::from_utf8_lossy(&request)).as_bytes());
         }
     });
     (format!("http://{address}"), served)
 }
 
 async fn s3_answers(response: &'static str) -> (Error, usize) {
-    let (endpoint, served) = serve(response);
+    let (endpoint, served) = serve(move |_| response);
     let storage = [
         ("endpoint", endpoint.as_str()),
         ("access_key_id", "AKIDSECRET"),
@@ -427,6 +427,7 @@ async fn s3_answers(response: &'static str) -> (Error, usize) {
     let error = store.exists("log/a").await.map(|_| ()).and(store.check().await).unwrap_err();
     for secret in ["AKIDSECRET", "sesame-open", "Signature"] {
         assert!(!error.message().contains(secret), "{error}");
+        assert!(!format!("{error:?}").contains(secret), "nor does a cause hold it");
     }
     assert!(error.message().contains("s3://bucket/state"), "{error}");
     (error, served.load(Ordering::SeqCst))

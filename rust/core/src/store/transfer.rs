@@ -9,13 +9,13 @@
 //! 2. the file that appears has the size and the checksum of its reference;
 //! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer, and no more of all transfers than the budget has for them.
 
-use super::diagnose::diagnose_io;
+use super::diagnose::disk_error;
 use super::multipart::{PARALLEL_PARTS, PartSource, part_size};
 use super::retry::Failure;
 use super::space::reserve_space;
 use super::{Background, Listed, Store, failed_point};
 use crate::budget::{Buffer, MemoryBudget, MemoryUser, Order};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result, Subject};
 use crate::format::Crc;
 use crate::model::ObjectRef;
 use bytes::Bytes;
@@ -199,14 +199,12 @@ impl PartSource for FileSource<'_> {
 
 fn unreadable(file: &Path, error: &std::io::Error) -> Error {
     Error::io(format!("cannot read {} for its upload", file.display()), error)
+        .with_subject(Subject::Path(file.to_owned()))
 }
 
 fn unwritable(file: &Path, error: &std::io::Error) -> DownloadError {
-    let diagnosis = diagnose_io(error);
-    DownloadError::Local(Error::new(
-        diagnosis.permanent.unwrap_or(crate::error::ErrorKind::Retryable),
-        format!("cannot write {}: {}; {}", file.display(), diagnosis.cause, diagnosis.advice),
-    ))
+    let what = format!("cannot write {}", file.display());
+    DownloadError::Local(disk_error(what, error, ErrorKind::Retryable).with_subject(Subject::Path(file.to_owned())))
 }
 
 /// The threads that wait for stores, and on which callers' tasks run.

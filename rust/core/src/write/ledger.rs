@@ -167,9 +167,10 @@ impl<D> Ledger<D> {
         self.check_open()?;
         if from < self.lowest {
             return Err(Error::invalid(format!(
-                "sequence number {from} was truncated: this writer keeps {} and above; persist from there",
+                "sequence number {from} was truncated: this writer keeps {} and above",
                 self.lowest
-            )));
+            ))
+            .with_remedy("persist from there"));
         }
         if from > self.active {
             return Err(Error::invalid(format!(
@@ -371,8 +372,8 @@ impl<D> Ledger<D> {
     fn end(&mut self) -> Effects<D> {
         let mut effects = Effects::default();
         self.closed = true;
-        let error =
-            Error::closed("the changelog writer was closed before the checkpoint was durable; persist before closing");
+        let error = Error::closed("the changelog writer was closed before the checkpoint was durable")
+            .with_remedy("persist before closing");
         self.fail_listeners(|_| true, &error, &mut effects);
         self.drop_unneeded(&mut effects);
         // What is left belongs to checkpoints, which outlive the writer.
@@ -412,7 +413,11 @@ impl<D> Ledger<D> {
     }
 
     fn check_open(&self) -> Result<()> {
-        if self.closed { Err(Error::closed("this changelog writer is closed; create a new one")) } else { Ok(()) }
+        if self.closed {
+            Err(Error::closed("this changelog writer is closed").with_remedy("create a new one"))
+        } else {
+            Ok(())
+        }
     }
 
     fn check_range(&self, from: SequenceNumber, to: SequenceNumber) -> Result<()> {

@@ -439,7 +439,8 @@ fn units_of(bytes: u64) -> u32 {
 }
 
 fn closed_error() -> Error {
-    Error::closed("the changelog writer was closed before the change set was durable; start the batch again")
+    Error::closed("the changelog writer was closed before the change set was durable")
+        .with_remedy("start the batch again")
 }
 
 impl Drop for JoinGuard {
@@ -471,8 +472,10 @@ impl PersistFuture {
 
 fn no_answer() -> Error {
     Error::retryable(
-        "the upload of a change set ended without an answer because the state server is shutting down; start the batch again",
+        "the upload of a change set ended without an answer because the state server is shutting \
+         down",
     )
+    .with_remedy("start the batch again")
 }
 
 impl Future for PersistFuture {

@@ -31,18 +31,22 @@ const PARALLEL_PARTS: usize = 2;
 pub async fn read_savepoint(store: &Store) -> Result<Savepoint> {
     let Some(bytes) = store.get_named(SAVEPOINT).await? else {
         return Err(Error::not_found(format!(
-            "there is no savepoint in {}: the file {SAVEPOINT}, which is written last, is not there; check the address, \
-             or take the savepoint again if it was not finished or not copied as a whole",
+            "there is no savepoint in {}: the file {SAVEPOINT}, which is written last, is not there",
             store.uri()
-        )));
+        ))
+        .with_remedy(
+            "check the address, or take the savepoint again if it was not finished or not copied as a \
+             whole",
+        ));
     };
     let savepoint = decode_savepoint(&format!("{}/{SAVEPOINT}", store.uri()), &bytes)?;
     if savepoint.hash_id != HASH_ID {
         return Err(Error::schema(format!(
-            "the savepoint {} uses key hash {}, this version of fastchangelog knows {HASH_ID}; use the version that wrote it",
+            "the savepoint {} uses key hash {}, this version of fastchangelog knows {HASH_ID}",
             store.uri(),
             savepoint.hash_id
-        )));
+        ))
+        .with_remedy("use the version that wrote it"));
     }
     Ok(savepoint)
 }
@@ -153,9 +157,8 @@ fn slice(offset: u64, length: u64) -> Result<std::ops::Range<usize>> {
 /// Says which savepoint it is about, and what can be done.
 pub(super) fn said(error: Error, uri: &str) -> Error {
     match error.kind() {
-        ErrorKind::NotFound => Error::not_found(format!(
-            "the savepoint {uri} lacks one of its files; copy it again, with all files, or use another one: {}",
-            error.message()
+        ErrorKind::NotFound => error.context(format!(
+            "the savepoint {uri} lacks one of its files; copy it again, with all files, or use another one"
         )),
         ErrorKind::Corrupt => {
             error.context(format!("the savepoint {uri} is damaged; copy it again, or use another one"))

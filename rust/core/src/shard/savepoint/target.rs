@@ -171,5 +171,5 @@ async fn empty(store: &Store, ours: bool) -> Result<()> {
 
 fn occupied(store: &Store, what: &str) -> Error {
     let uri = store.uri();
-    Error::invalid(format!("{uri} is not empty, {what}; give each savepoint a new folder"))
+    Error::invalid(format!("{uri} is not empty, {what}")).with_remedy("give each savepoint a new folder")
 }

@@ -59,12 +59,15 @@ impl Combiner {
         let start = Instant::now();
         let (combined, parent) = {
             let live = self.shard.live.read();
-            let live = live.as_ref().filter(|l| l.instance == self.instance && l.version == self.base).ok_or_else(|| {
-                Error::retryable(format!(
-                    "shard {} moved on to another version while this task was running (a zombie or speculative attempt); Spark will retry or drop it",
-                    self.shard.id()
-                ))
-            })?;
+            let live =
+                live.as_ref().filter(|l| l.instance == self.instance && l.version == self.base).ok_or_else(|| {
+                    Error::retryable(format!(
+                        "shard {} moved on to another version while this task was running (a zombie or \
+                         speculative attempt)",
+                        self.shard.id()
+                    ))
+                    .with_remedy("Spark will retry or drop it")
+                })?;
             let combined = combine(table, groups, &live.keyed)?;
             let (state_keys, state_bytes) = (live.state_keys, live.state_bytes);
             (combined, Parent { lineage: live.lineage.clone(), state_keys, state_bytes })

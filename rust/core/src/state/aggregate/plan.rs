@@ -6,6 +6,7 @@
 use super::decimal::in_doubles;
 use super::schema::Description;
 use super::spec::{AggCall, AggSpec};
+use crate::error::Subject;
 use crate::state::arrays::{has_map, plain_type, same_values, type_text};
 use crate::state::codec::KeyCodec;
 use crate::state::rows::Shape;
@@ -192,7 +193,8 @@ impl AggPlan {
                     key.name(),
                     type_text(&input[i]),
                     type_text(key.data_type())
-                )));
+                ))
+                .with_subject(Subject::Column(key.name().clone())));
             }
         }
         let codec = KeyCodec::new(&keys)?;
@@ -207,7 +209,8 @@ impl AggPlan {
                     type_text(&result),
                     output.name(),
                     type_text(output.data_type())
-                )));
+                ))
+                .with_subject(Subject::Column(output.name().clone())));
             }
             ops.push(op);
         }

@@ -1,0 +1,114 @@
+use super::*;
+
+fn generic(text: &str) -> object_store::Error {
+    object_store::Error::Generic { store: "S3", source: text.into() }
+}
+
+#[test]
+fn statuses_decide() {
+    let status = |n: &str| diagnose(&generic(&format!("Server returned non-2xx status code: {n}: body"))).permanent;
+    for again in ["500 Internal Server Error", "503 Service Unavailable", "429 Too Many Requests", "408 x"] {
+        assert_eq!(status(again), None, "{again}");
+    }
+    assert_eq!(status("405 Method Not Allowed"), Some(ErrorKind::Store));
+    assert_eq!(status("400 Bad Request: ExpiredToken"), Some(ErrorKind::PermissionDenied));
+    assert_eq!(status("400 Bad Request: RequestTimeout"), None);
+    assert_eq!(diagnose(&generic("connection reset by peer")).permanent, None);
+}
+
+#[test]
+fn file_errors_are_told_apart() {
+    let kind = |k: io::ErrorKind| diagnose_io(&io::Error::from(k));
+    assert_eq!(kind(io::ErrorKind::PermissionDenied).permanent, Some(ErrorKind::PermissionDenied));
+    assert_eq!(kind(io::ErrorKind::ReadOnlyFilesystem).permanent, Some(ErrorKind::PermissionDenied));
+    assert!(kind(io::ErrorKind::StorageFull).cause.contains("disk is full"));
+    assert_eq!(kind(io::ErrorKind::Interrupted).permanent, None);
+}
+
+#[test]
+fn a_missing_bucket_is_not_a_missing_object() {
+    let missing = |body: &str| {
+        let source = format!("Server returned non-2xx status code: 404 Not Found: {body}").into();
+        diagnose(&object_store::Error::NotFound { path: "a".into(), source }).permanent
+    };
+    assert_eq!(missing("<Error><Code>NoSuchBucket</Code></Error>"), Some(ErrorKind::Store));
+    assert_eq!(missing(r#"{"error":{"code":"FilesystemNotFound"}}"#), Some(ErrorKind::Store));
+    assert_eq!(missing("<Error><Code>NoSuchKey</Code><Key>NoSuchBucket</Key></Error>"), Some(ErrorKind::NotFound));
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot publish /x: {source}")]
+struct OfFile {
+    source: io::Error,
+}
+
+fn of_file(number: i32) -> object_store::Error {
+    let source = OfFile { source: io::Error::from_raw_os_error(number) };
+    object_store::Error::Generic { store: LOCAL, source: Box::new(source) }
+}
+
+#[test]
+fn a_file_system_without_hard_links_is_known_by_the_number_of_the_error() {
+    for number in [1, 95, 38] {
+        assert!(cannot_create_only(&of_file(number)), "EPERM, ENOTSUP, ENOSYS: {number}");
+    }
+    // EACCES is another refusal of the same kind; EXDEV and ENOSPC hold the digit 1 or 8 in their text.
+    for number in [13, 18, 28, 11] {
+        assert!(!cannot_create_only(&of_file(number)), "{number}");
+    }
+    assert!(!cannot_create_only(&generic("the key `code: 1, Unsupported`")), "a name decides nothing");
+    assert!(cannot_create_only(&generic("Server returned non-2xx status code: 501 Not Implemented: ")));
+    assert!(!cannot_create_only(&generic("Server returned non-2xx status code: 500 x: 501 NotImplemented")));
+}
+
+#[test]
+fn a_full_disk_is_known_by_the_number_of_the_error() {
+    let full = diagnose(&of_file(28));
+    assert!(full.permanent == Some(ErrorKind::Store) && full.advice.contains("free space"), "{full:?}");
+    assert_eq!(diagnose(&generic("os error 28")).permanent, None, "a text decides nothing");
+}
+
+#[test]
+fn a_range_beyond_the_end_is_known_by_its_status() {
+    let beyond = |text: &str| is_beyond_the_end(&generic(text));
+    assert!(beyond("Server returned non-2xx status code: 416 Range Not Satisfiable: "));
+    for other in [
+        "Server returned non-2xx status code: 500 Internal Server Error: <Key>416</Key>",
+        "Error performing GET http://host/416/InvalidRange in 416ms",
+        "Server returned non-2xx status code: 400 Bad Request: InvalidRange StartTooLarge",
+    ] {
+        assert!(!beyond(other), "{other}");
+    }
+    assert!(!is_beyond_the_end(&of_file(5)), "EIO says nothing about the size");
+}
+
+#[test]
+fn the_answer_of_a_store_stands_at_the_start_of_a_link() {
+    let answer = |text: &str| HttpAnswer::of(&generic(text)).map(|answer| (answer.status, answer.body));
+    let text = "Server returned non-2xx status code: 403 Forbidden: <Code>X</Code>: y";
+    assert_eq!(answer(text), Some((403, "<Code>X</Code>: y".to_owned())));
+    assert_eq!(answer("a key named Server returned non-2xx status code: 403 Forbidden: "), None);
+    assert_eq!(answer("Server returned non-2xx status code: ?"), None);
+}
+
+#[test]
+fn credentials_that_are_missing_or_refused_are_told_from_a_bad_moment() {
+    let permanent = |failed: CredentialsError| {
+        let error: object_store::Error = failed.into();
+        diagnose(&object_store::Error::Generic { store: "S3", source: Box::new(error) }).permanent
+    };
+    let kind = |origin, text: &str| permanent(CredentialsError::fetching(origin, generic(text)));
+    let answered = |origin, rest: &str| kind(origin, &format!("Server returned non-2xx status code: {rest}"));
+    let denied = Some(ErrorKind::PermissionDenied);
+    assert_eq!(kind(CredentialSource::Machine, "error sending request"), denied);
+    assert_eq!(answered(CredentialSource::Machine, "404 Not Found: "), denied);
+    assert_eq!(answered(CredentialSource::Machine, "503 Service Unavailable: "), None);
+    assert_eq!(kind(CredentialSource::Service, "error sending request"), None);
+    assert_eq!(answered(CredentialSource::Service, "403 Forbidden: AccessDenied"), denied);
+    assert_eq!(answered(CredentialSource::Service, "400 Bad Request: ExpiredTokenException"), denied);
+    assert_eq!(answered(CredentialSource::Service, "400 Bad Request: Throttling"), None);
+    assert_eq!(kind(CredentialSource::Service, "Failed to read token file '/x': No such file"), denied);
+    let function = |kind| permanent(CredentialsError::new(CredentialSource::Function(kind), "sealed"));
+    assert_eq!(function(ErrorKind::Retryable), None);
+    assert_eq!(function(ErrorKind::InvalidArgument), Some(ErrorKind::InvalidArgument));
+}
