@@ -33,7 +33,7 @@ def sealed(fields: dict[str, Any]) -> bytes:
 
 def folder_note(**fields: Any) -> bytes:
     """The note of a query of one shard; `fields` say otherwise."""
-    named = {"query_id": "query", "name": "default", "checkpoint": None}
+    named = {"query_id": "query", "name": "default"}
     counted = {"shards": 1, "max_parallelism": 128, "sweep_grace_seconds": 86_400}
     return sealed({"format": 2, **named, **counted, **fields})
 

@@ -85,10 +85,11 @@ def told(history: History, retained: int = 3, **more: object) -> Told:
 
 
 def at_ckpt(world: World, **more: object) -> World:
-    """The folder's notes say where the checkpoint is, and more."""
+    """An earlier collection was told where the checkpoint is; the note says more."""
     world = world.copy()
     data, modified = world.objects[META]
-    world.objects[META] = (changed(data, checkpoint="ckpt", **more), modified)
+    world.objects[META] = (changed(data, **more), modified)
+    world.objects[MARK] = (GcState(checkpoints=("ckpt",)).to_bytes(), world.now)
     return world
 
 
@@ -258,8 +259,7 @@ def test_each_query_is_judged_by_its_own_checkpoint(history: History) -> None:
     world = at_ckpt(history.world)
     for name, value in list(world.objects.items()):
         world.objects[name.replace("query/", "other/")] = value
-    meta = f"other/default/{FOLDER_META}"
-    world.objects[meta] = (changed(world.objects[META][0], checkpoint="elsewhere"), 0.0)
+    world.objects[f"other/default/{GC_STATE}"] = (GcState(checkpoints=("elsewhere",)).to_bytes(), 0.0)
     checkpoints = told(history)
     checkpoints.answers["elsewhere"] = StoreError("connection refused")
     for _ in range(2):

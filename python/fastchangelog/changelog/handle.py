@@ -1,22 +1,17 @@
 """Handles of a changelog: durable ranges of one writer's changes.
 
-Owns: Python's view of a handle. Does not own: its bytes (the core).
+Owns: Python's view of what a handle names. Does not own: its bytes (the core, `handles`).
 """
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
-
 from fastchangelog import _internal
-
-if TYPE_CHECKING:
-    from fastchangelog.types import JsonDict
+from fastchangelog.handles import Handle
 
 __all__ = ["ChangelogHandle"]
 
 
-class ChangelogHandle:
+class ChangelogHandle(Handle):
     """A durable range ``[from_sequence_number, to_sequence_number)`` of one writer's changes.
 
     It is immutable, can be compared, hashed and pickled, and has a stable binary form. It names objects relative to its
@@ -36,49 +31,10 @@ class ChangelogHandle:
         1
     """
 
-    __slots__ = ("_native",)
+    __slots__ = ()
 
-    def __init__(self, native: _internal.ChangelogHandle) -> None:
-        self._native = native
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ChangelogHandle:
-        """The handle of `to_bytes`.
-
-        Args:
-            data: The bytes.
-
-        Returns:
-            A handle that is equal to the one that was written.
-
-        Raises:
-            CorruptDataError: The bytes are not what was written.
-            InvalidArgumentError: A newer release wrote them.
-
-        Example: see the class.
-        """
-        return cls(_internal.ChangelogHandle.from_bytes(bytes(data)))
-
-    def to_bytes(self) -> bytes:
-        """A compact, versioned form with a checksum.
-
-        Returns:
-            The bytes, the same for equal handles.
-
-        Example: see the class.
-        """
-        return self._native.to_bytes()
-
-    def to_dict(self) -> JsonDict:
-        """A readable form: plain numbers, texts, lists and dicts.
-
-        Returns:
-            A new dict.
-
-        Example: see the class.
-        """
-        shown: JsonDict = json.loads(self._native.to_json())
-        return shown
+    _NATIVE = _internal.ChangelogHandle
+    _native: _internal.ChangelogHandle
 
     def moved_to(self, uri: str) -> ChangelogHandle:
         """The same handle for a storage whose objects were copied.
@@ -146,15 +102,6 @@ class ChangelogHandle:
 
     def __bool__(self) -> bool:
         return True
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChangelogHandle) and self._native == other._native
-
-    def __hash__(self) -> int:
-        return hash(self._native)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return ChangelogHandle.from_bytes, (self.to_bytes(),)
 
     def __repr__(self) -> str:
         return (

@@ -6,17 +6,14 @@ Owns: Python's view of a reader and of single changes. Does not own: downloads a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.changelog.arrow import bounds_of
 from fastchangelog.changelog.handle import ChangelogHandle
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from fastchangelog.closing import Closing
 
 __all__ = ["Change", "ChangelogReader"]
 
@@ -38,7 +35,7 @@ class Change(NamedTuple):
     """Number of its change set."""
 
 
-class ChangelogReader:
+class ChangelogReader(Closing):
     """Reads handles of a storage; made by `ChangelogStorage.reader`.
 
     Example:
@@ -102,11 +99,3 @@ class ChangelogReader:
     def close(self) -> None:
         """Ends the reader; iterators that are under way may go on."""
         self._native.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

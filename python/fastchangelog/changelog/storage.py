@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastchangelog import _internal
@@ -16,6 +15,7 @@ from fastchangelog.changelog.arrow import bounds_of
 from fastchangelog.changelog.handle import ChangelogHandle
 from fastchangelog.changelog.reader import ChangelogReader
 from fastchangelog.changelog.writer import ChangelogWriter
+from fastchangelog.closing import Closing
 from fastchangelog.options import (
     gather_storage_options,
     option_texts,
@@ -25,8 +25,6 @@ from fastchangelog.options import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from fastchangelog.types import Duration, Options, PathLike, StorageOptions
 
 __all__ = ["ChangelogStorage", "Swept"]
@@ -46,7 +44,7 @@ class Swept(NamedTuple):
     """Number of objects that a handle names, that an open writer uses, or that are too young."""
 
 
-class ChangelogStorage:
+class ChangelogStorage(Closing):
     """A folder in an object store for the logs of any number of writers, which share uploads.
 
     Args:
@@ -173,11 +171,3 @@ class ChangelogStorage:
     def close(self) -> None:
         """Ends all writers: what was not persisted is lost, pending futures end with `ClosedError`."""
         self._native.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

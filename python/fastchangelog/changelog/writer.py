@@ -7,24 +7,22 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fastchangelog import _internal
 from fastchangelog.changelog.arrow import groups_of, values_of
 from fastchangelog.changelog.handle import ChangelogHandle
+from fastchangelog.closing import Closing
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.futures import resolve_future, running_future
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from fastchangelog.types import ArrowArrayLike, BinaryArrayLike
 
 __all__ = ["ChangelogWriter"]
 
 
-class ChangelogWriter(_internal.ChangelogWriter):
+class ChangelogWriter(_internal.ChangelogWriter, Closing):
     """One writer of a storage; made by `ChangelogStorage.writer`.
 
     Any thread may use it, calls take effect one after the other. Sequence numbers count change sets: many appends share
@@ -186,11 +184,3 @@ class ChangelogWriter(_internal.ChangelogWriter):
         Example: see `confirm`.
         """
         super().truncate_and_close(from_sequence_number)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

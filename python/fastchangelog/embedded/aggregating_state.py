@@ -15,7 +15,7 @@ import pyarrow as pa
 from fastchangelog import _internal
 from fastchangelog.embedded.arrow import one_of, rows_of
 from fastchangelog.embedded.condition import Condition
-from fastchangelog.embedded.keyed import MappingByKey
+from fastchangelog.embedded.keyed import Clearable, MappingByKey
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
 
@@ -68,7 +68,7 @@ class Rows:
         return pa.StructArray.from_arrays([*columns.values(), *found], fields=list(self.kept_type))
 
 
-class AggregatingState(MappingByKey[_internal.AggregatingState]):
+class AggregatingState(Clearable, MappingByKey[_internal.AggregatingState]):
     """Aggregates for each key; made by `State.aggregating_state`. Rows go in, results come out; rows are not kept.
 
     It is a `Mapping` of results in the order of keys, from which keys can be deleted. The methods that end in ``_many``
@@ -239,11 +239,6 @@ class AggregatingState(MappingByKey[_internal.AggregatingState]):
         if key not in self:
             raise KeyError(key)
         return self._native.get(self._keys.one(key))[0].as_py()
-
-    def __delitem__(self, key: KeyLike) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self.clear(key)
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__

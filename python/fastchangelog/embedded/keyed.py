@@ -18,7 +18,7 @@ from fastchangelog.embedded.arrow import Keys, batch_size_of
 if TYPE_CHECKING:
     from fastchangelog.types import KeyLike, PythonValue
 
-__all__ = ["ByKey", "Keyed", "MappingByKey"]
+__all__ = ["ByKey", "Clearable", "Keyed", "MappingByKey"]
 
 
 class Keyed:
@@ -97,6 +97,19 @@ class Keyed:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, key={self.key_type}, value={self.value_type})"
+
+
+class Clearable(Keyed):
+    """Base of those of which a key is cleared."""
+
+    @abstractmethod
+    def clear(self, key: KeyLike) -> None:
+        """Removes what one key has."""
+
+    def __delitem__(self, key: KeyLike) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self.clear(key)
 
 
 class _Scanned(Protocol):

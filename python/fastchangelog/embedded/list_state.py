@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.embedded.arrow import many_of, one_of
-from fastchangelog.embedded.keyed import ByKey
+from fastchangelog.embedded.keyed import ByKey, Clearable
 from fastchangelog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ListState", "ListView"]
 
 
-class ListState(ByKey[_internal.ListState]):
+class ListState(Clearable, ByKey[_internal.ListState]):
     """A list for each key; made by `State.list_state`.
 
     An append neither reads nor writes the list again, however long it is. A list without elements is no list: a key has
@@ -240,11 +240,6 @@ class ListState(ByKey[_internal.ListState]):
 
     def __setitem__(self, key: KeyLike, elements: ArrowArrayLike) -> None:
         self._native.put(self._keys.one(key), self._list(elements))
-
-    def __delitem__(self, key: KeyLike) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self.clear(key)
 
     def __contains__(self, key: object) -> bool:
         return bool(self._native.lengths(self._keys.one(key))[0].as_py())

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.embedded.arrow import Keys, batch_size_of, many_of, one_of, pairs_of
-from fastchangelog.embedded.keyed import Keyed
+from fastchangelog.embedded.keyed import Clearable
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike, KeyLike, PythonValue, ValueLike
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["MapState", "MapView"]
 
 
-class MapState(Keyed):
+class MapState(Clearable):
     """A map for each key; made by `State.map_state`. Any thread may use it.
 
     ``maps[key]`` is a view of one map, a mutable mapping in the order of its map keys, also of a key without entries.
@@ -184,8 +184,7 @@ class MapState(Keyed):
         return self._native.contains(self._keys.many(keys), self._map_keys.many(map_keys))
 
     def clear(self, key: KeyLike) -> None:
-        """Removes all entries of one key. Each takes the memory of a change until the next checkpoint; what other
-        threads put meanwhile may stay.
+        """Removes all entries of one key, however many: one change, in memory and in the log.
 
         Args:
             key: The key.
@@ -296,11 +295,6 @@ class MapState(Keyed):
         values = many_of("values", list(entries.values()), self.value_type)
         self.clear(key)
         self._native.put(self._keys.one(key), map_keys, values)
-
-    def __delitem__(self, key: KeyLike) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self.clear(key)
 
     def __contains__(self, key: object) -> bool:
         return next(iter(self.scan(key=key, batch_size=1)), None) is not None

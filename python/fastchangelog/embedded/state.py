@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fastchangelog import _internal
+from fastchangelog.closing import Closing
 from fastchangelog.embedded.aggregating_state import AggregatingState, calls_of
 from fastchangelog.embedded.handle import StateHandle
 from fastchangelog.embedded.list_state import ListState
@@ -29,8 +30,6 @@ from fastchangelog.options import gather_options, gather_storage_options, reques
 from fastchangelog.schema import arrow_type
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from fastchangelog.types import DataTypeLike, Options, SavepointFormat, StorageOptions
 
 __all__ = ["State", "open_state"]
@@ -111,7 +110,7 @@ def _savepoint_folder(uri: str, storage_options: StorageOptions | None) -> _inte
     return _internal.SavepointFolder(uri, {}, gather_storage_options(uri, given), asked)
 
 
-class State:
+class State(Closing):
     """An open state; made by `open_state`. Any thread may use it.
 
     Leaving ``with`` takes a checkpoint; leaving it by an exception discards what came after the last one.
@@ -418,9 +417,6 @@ class State:
             if self._materializer is not None and self._materializer.finish():
                 self.checkpoint()
         self._end()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

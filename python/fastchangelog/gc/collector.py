@@ -24,7 +24,6 @@ restarts the waiting.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import secrets
@@ -207,13 +206,8 @@ class Collector:
         return given
 
     def _recorded_locations(self, folder: str) -> list[str]:
-        """The locations in a folder's notes."""
-        meta, state = self._root.read(f"{folder}/{FOLDER_META}"), self._read_state(folder)[0]
-        location = None
-        if meta is not None:
-            with contextlib.suppress(FastChangelogError):  # reported with the folder
-                location = _parse_note(meta)["checkpoint"]
-        return [*([location] if location else []), *state.checkpoints]
+        """The locations that earlier collections were told of."""
+        return list(self._read_state(folder)[0].checkpoints)
 
     def _read_state(self, folder: str) -> tuple[GcState, str | None]:
         """The state of the last collection, and a remark if it cannot be read."""

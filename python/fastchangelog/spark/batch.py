@@ -77,7 +77,6 @@ class BatchOperator(task.VersionChecked):
                 "ephemeral": True,
                 "options": dict(planned.options),
                 "storage_options": {},  # nothing is written
-                "checkpoint": None,
             }
         )
 

@@ -134,7 +134,6 @@ class ShardProcessor(StatefulProcessor):
             "spec": operator.spec,
             "ephemeral": False,
             "options": dict(operator.options),
-            "checkpoint": None,
         }
 
 

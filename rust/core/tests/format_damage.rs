@@ -110,7 +110,7 @@ fn a_manifest() -> Manifest {
 }
 
 fn a_savepoint() -> Savepoint {
-    let ShardHandle { shards, max_parallelism, schema_id, schema, watermark, .. } = a_handle();
+    let ShardHandle { shards, max_parallelism, schema_id, schema, .. } = a_handle();
     Savepoint {
         id: InstanceId(1),
         origin: SavepointOrigin { query_id: "q".into(), name: "n".into(), batch: BatchId(3), taken_millis: 4 },
@@ -119,7 +119,6 @@ fn a_savepoint() -> Savepoint {
         hash_id: HASH_ID,
         schema_id,
         schema,
-        watermark,
         keys: 5,
         bytes: 6,
         content: SavepointContent::Native {

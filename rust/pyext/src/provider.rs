@@ -2,7 +2,7 @@
 //!
 //! Owns: asking the function, its exceptions as errors, and opening stores with it.
 //! Does not own: when it is asked and on which thread (`fastchangelog_core::store::credentials`: never one that others
-//! wait for), nor the check of what it returns (`fastchangelog.config.ask`).
+//! wait for), nor the check of what it returns (`fastchangelog.options.request_credentials`).
 
 use fastchangelog_core::changelog::ChangelogStorage;
 use fastchangelog_core::clock::SharedClock;

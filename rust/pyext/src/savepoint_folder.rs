@@ -271,7 +271,6 @@ fn json(savepoint: &Savepoint) -> String {
         "max_parallelism": savepoint.max_parallelism,
         "schema_id": savepoint.schema_id,
         "schema": savepoint.schema,
-        "watermark": savepoint.watermark,
         "keys": savepoint.keys,
         "bytes": savepoint.bytes,
         "stored_bytes": savepoint.stored_bytes(),

@@ -1,19 +1,19 @@
 //! The shared core of one open state.
 //!
 //! Owns: the steps of a checkpoint, reading through layers and live version, admission, closed or not.
-//! Does not own: the thread that runs checkpoints and its start (`embedded`), types of keys and values (`value`).
+//! Does not own: the thread that runs checkpoints and its start (`embedded`), the change set of a checkpoint (`net`),
+//! types of keys and values (`value`).
 
 use super::catalog::Catalog;
 use super::chain::Chain;
-use super::entries::{Entries, Entry};
-use super::layers::{Layer, Layers};
+use super::layers::Layers;
+use super::net::net;
 use super::{CheckpointCallback, EventCallback, TICK};
 use crate::budget::{MemoryUser, Reservation};
 use crate::clock::Tick;
 use crate::error::{Error, Result};
-use crate::model::{BatchId, Change, ChangeSet, KeyGroup, Op, ShardHandle, StateId};
-use crate::shard::{Net, Shard};
-use crate::state::keyed::{KeyRef, KeyedState};
+use crate::model::{BatchId, KeyGroup, ShardHandle, StateId};
+use crate::shard::Shard;
 use crate::store::Store;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::{Arc, OnceLock};
@@ -27,8 +27,6 @@ pub(super) const GROUP: KeyGroup = KeyGroup(0);
 const MAX_PENDING: usize = 8;
 /// Checkpoints that follow each other faster count as one piece of foreground work.
 const BETWEEN_CHECKPOINTS: Duration = Duration::from_millis(100);
-/// Keys that are compared with the live version at once.
-const COMPARED: usize = 16_384;
 
 /// A requested checkpoint; its changes are the oldest frozen layer when it runs.
 pub(super) struct Job {
@@ -188,14 +186,6 @@ impl Core {
         Ok(())
     }
 
-    /// Fails if so many changes of so many bytes would.
-    pub(super) fn check_space(&self, changes: usize, bytes: usize) -> Result<()> {
-        self.check_writable()?;
-        let (changes, bytes) = (changes as u64, bytes as u64);
-        self.wait_for_space(changes, bytes);
-        self.layers.read().check_space(changes, bytes)
-    }
-
     /// Waits until a durable checkpoint is applied, if these changes do not fit before.
     fn wait_for_space(&self, changes: u64, bytes: u64) {
         let crowded = {
@@ -341,10 +331,11 @@ impl Core {
         self.shard.context().failpoints.hit("local.before-seal")?;
         let newest = self.newest();
         let batch = BatchId(newest.as_ref().map_or(0, |h| h.batch.0 + 1));
-        let next = match self.shard.extend(batch, schema, |keyed| net(&layer, keyed)) {
+        let extend = || self.shard.extend(batch, schema, layer.has_clears(), |keyed| net(&layer, keyed));
+        let next = match extend() {
             Err(error) if error.is_retryable() && self.shard.read(|keyed| Ok(keyed.is_broken())).unwrap_or(true) => {
                 self.restore_live()?;
-                self.shard.extend(batch, schema, |keyed| net(&layer, keyed))?
+                extend()?
             }
             other => other?,
         };
@@ -386,43 +377,4 @@ impl Core {
 
 pub(super) fn closed() -> Error {
     Error::closed("the state is closed; open it again")
-}
-
-/// What of a layer is different from the live version.
-fn net(layer: &Layer, keyed: &KeyedState) -> Result<Net> {
-    let records = layer.states.values().map(Entries::len).sum();
-    let bytes = layer.states.values().map(Entries::held).sum::<u64>();
-    let set = ChangeSet::with_capacity(records, usize::try_from(bytes).unwrap_or_default());
-    let mut net = Net { set, keys: 0, bytes: 0 };
-    let mut keys = Vec::with_capacity(COMPARED.min(records));
-    // Length of the old value, and whether it is the new one.
-    let mut old: Vec<Option<(usize, bool)>> = Vec::new();
-    for (&state, entries) in &layer.states {
-        let mut rest = entries.iter();
-        while rest.len() > 0 {
-            let chunk: Vec<Entry<'_>> = rest.by_ref().take(COMPARED).collect();
-            keys.clear();
-            keys.extend(chunk.iter().map(|entry| KeyRef { hash: entry.hash, key_group: GROUP, key: entry.key }));
-            old.clear();
-            old.resize(chunk.len(), None);
-            keyed.get_many(state, &keys, &mut |i, value| {
-                old[i] = value.map(|value| (value.len(), chunk[i].value == Some(value)));
-            })?;
-            for (&Entry { key, value, .. }, old) in chunk.iter().zip(&old) {
-                if old.is_none() && value.is_none() || old.is_some_and(|(_, same)| same) {
-                    continue;
-                }
-                let op = if value.is_some() { Op::Put } else { Op::Delete };
-                net.set.push(Change { op, state, key_group: GROUP, key, value: value.unwrap_or_default() });
-                net.keys += i64::from(value.is_some()) - i64::from(old.is_some());
-                net.bytes += value.map_or(0, |v| length(key.len() + v.len()));
-                net.bytes -= old.map_or(0, |(n, _)| length(key.len() + n));
-            }
-        }
-    }
-    Ok(net)
-}
-
-fn length(bytes: usize) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

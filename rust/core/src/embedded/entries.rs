@@ -1,16 +1,18 @@
-//! Changes of one state in flat memory: looked up by key, iterated in insertion order or in order of keys.
+//! Changes of one state in flat memory: looked up by key, iterated in no order or in order of keys.
 //!
-//! Owns: the index by hash, the bytes of keys and values, the order of keys on request.
+//! Owns: the index by hash, the bytes of keys and values, the order of keys on request, the cleared prefixes.
 //! Does not own: which layer is newer, limits (`layers`).
 //!
 //! Invariants of [`Entries`]:
 //! 1. a key has one entry, its last change;
-//! 2. replaced values take at most as many bytes as live ones, plus a constant;
-//! 3. the order of keys is computed at the first request, and kept from then on.
+//! 2. replaced and removed bytes are at most as many as live ones, plus a constant;
+//! 3. the order of keys is computed at the first scan or after many clears, and kept from then on;
+//! 4. all clears come before all entries: a clear removes the entries that it covers, and takes the memory of its prefix;
+//! 5. no cleared prefix begins with another, so that the last one at or below a key is the only one that may cover it.
 
 use crate::state::codec::hash_key;
 use hashbrown::HashTable;
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::hint::black_box;
 use std::ops::Bound;
 use std::sync::OnceLock;
@@ -19,6 +21,10 @@ use std::sync::OnceLock;
 const DELETED: u32 = u32::MAX;
 /// Bytes of replaced values that are left where they are.
 const SMALL: usize = 64 << 10;
+/// Slots that are passed one by one in no time, and reserved ones that are not given back.
+const FEW_SLOTS: usize = 1024;
+/// Clears that pass more slots than that one by one, before the order of keys is computed for them.
+const SEARCHES: u32 = 16;
 /// Bytes of an entry in the order of keys beside its key.
 const ORDER_OVERHEAD: u64 = 48;
 /// Keys that are looked for side by side, where one after the other each would wait for memory.
@@ -55,9 +61,14 @@ pub(crate) struct Entries {
     index: HashTable<IndexEntry>,
     slots: Vec<EntrySlot>,
     bytes: Vec<u8>,
-    /// Bytes of replaced values.
+    /// Bytes of replaced values and removed entries.
     dead: usize,
     order: OnceLock<BTreeMap<Box<[u8]>, u32>>,
+    cleared: BTreeSet<Box<[u8]>>,
+    /// Bytes of the cleared prefixes.
+    cleared_bytes: usize,
+    /// Clears that passed many slots.
+    searches: u32,
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a tag is part of a hash")]
@@ -81,11 +92,11 @@ impl Entries {
         self.slots.len()
     }
 
-    /// Bytes of keys and values, replaced ones too, and of the order of keys.
+    /// Bytes of keys and values, replaced ones too, of the order of keys, and of cleared prefixes.
     pub(crate) fn held(&self) -> u64 {
         let ordered = if self.order.get().is_some() { self.bytes.len() + self.slots.len() } else { 0 } as u64;
         let per_key = if ordered > 0 { ORDER_OVERHEAD * self.slots.len() as u64 } else { 0 };
-        self.bytes.len() as u64 + ordered + per_key
+        (self.bytes.len() + self.cleared_bytes) as u64 + ordered + per_key
     }
 
     /// Touches the memory that look-ups need. The answer means nothing, but must be used.
@@ -127,7 +138,103 @@ impl Entries {
     /// The change of a key; none if it was not changed.
     #[expect(clippy::option_option, reason = "not changed, deleted, or set: a change is itself an option")]
     pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<Option<&[u8]>> {
-        self.find(hash, key).map(|i| self.value(&self.slots[i]))
+        match self.find(hash, key) {
+            Some(i) => Some(self.value(&self.slots[i])),
+            None => self.cleared_with(key).map(|_| None),
+        }
+    }
+
+    /// True if the key has an entry of its own.
+    pub(crate) fn contains(&self, hash: u64, key: &[u8]) -> bool {
+        self.find(hash, key).is_some()
+    }
+
+    /// The cleared prefixes, in order.
+    pub(crate) fn clears(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.cleared.iter().map(|prefix| &**prefix)
+    }
+
+    /// The cleared prefix that covers a key.
+    pub(crate) fn cleared_with(&self, key: &[u8]) -> Option<&[u8]> {
+        let below = self.cleared.range::<[u8], _>((Bound::Unbounded, Bound::Included(key)));
+        below.last().map(|prefix| &**prefix).filter(|prefix| key.starts_with(prefix))
+    }
+
+    /// Removes every key that begins with one of `prefixes`, here and below.
+    pub(crate) fn clear<'a>(&mut self, prefixes: impl Iterator<Item = &'a [u8]>) {
+        let mut all: Vec<&[u8]> = prefixes.collect();
+        all.sort_unstable();
+        // None begins with another, as of the cleared ones: what begins with a prefix follows it.
+        all.dedup_by(|next, kept| next.starts_with(kept));
+        let slots = self.slots_of(&all);
+        self.remove(slots);
+        all.into_iter().for_each(|prefix| self.clear_below(prefix));
+    }
+
+    /// Removes every key that begins with `prefix` below these entries.
+    fn clear_below(&mut self, prefix: &[u8]) {
+        if self.cleared_with(prefix).is_some() {
+            return;
+        }
+        let from = (Bound::Included(prefix), Bound::Unbounded);
+        let within = self.cleared.range::<[u8], _>(from).take_while(|inner| inner.starts_with(prefix));
+        for inner in within.cloned().collect::<Vec<_>>() {
+            self.cleared_bytes -= inner.len();
+            self.cleared.remove(&inner);
+        }
+        self.cleared_bytes += prefix.len();
+        self.cleared.insert(prefix.into());
+    }
+
+    /// The slots of keys that begin with one of these prefixes, which are in order. The order of keys takes memory, so
+    /// it is computed for this only where many searches have passed many slots without it.
+    fn slots_of(&mut self, prefixes: &[&[u8]]) -> Vec<u32> {
+        if self.order.get().is_some() || self.searches == SEARCHES {
+            let from = |prefix| self.range(Bound::Included(prefix), Bound::Unbounded).keys;
+            let slots = prefixes.iter().flat_map(|&prefix| {
+                from(prefix).take_while(move |(key, _)| key.starts_with(prefix)).map(|(_, &slot)| slot)
+            });
+            return slots.collect();
+        }
+        self.searches += u32::from(self.slots.len() > FEW_SLOTS);
+        let is_cleared = |key: &[u8]| {
+            let below = prefixes.partition_point(|&prefix| prefix <= key);
+            below > 0 && key.starts_with(prefixes[below - 1])
+        };
+        let slots = self.slots.iter().enumerate();
+        slots.filter(|(_, slot)| is_cleared(self.key(slot))).map(|(i, _)| short(i)).collect()
+    }
+
+    /// Removes slots. The last one takes the place of a removed one.
+    fn remove(&mut self, mut slots: Vec<u32>) {
+        // From the end: a slot that takes a place is none that is to be removed.
+        slots.sort_unstable_by(|a, b| b.cmp(a));
+        for i in slots {
+            let (at, last) = (self.slots[i as usize], short(self.slots.len() - 1));
+            let key = at.key..at.key + at.key_len as usize;
+            if let Ok(place) = self.index.find_entry(spread(tag_of(at.hash)), |place| place.slot == i) {
+                place.remove();
+            }
+            if let Some(order) = self.order.get_mut() {
+                order.remove(&self.bytes[key]);
+            }
+            self.dead += at.key_len as usize + if at.value_len == DELETED { 0 } else { at.value_len as usize };
+            self.slots.swap_remove(i as usize);
+            let Some(&moved) = self.slots.get(i as usize) else { continue };
+            if let Some(place) = self.index.find_mut(spread(tag_of(moved.hash)), |place| place.slot == last) {
+                place.slot = i;
+            }
+            if let Some(order) = self.order.get_mut()
+                && let Some(slot) = order.get_mut(&self.bytes[moved.key..moved.key + moved.key_len as usize])
+            {
+                *slot = i;
+            }
+        }
+        if self.slots.capacity() > FEW_SLOTS.max(4 * self.slots.len()) {
+            self.slots.shrink_to(2 * self.slots.len());
+            self.index.shrink_to(2 * self.slots.len(), |place| spread(place.tag));
+        }
+        self.compact();
     }
 
     /// Changes a key.
@@ -166,7 +273,7 @@ impl Entries {
         self.compact();
     }
 
-    /// Leaves replaced values behind, if they are many.
+    /// Leaves replaced and removed bytes behind, if they are many.
     fn compact(&mut self) {
         if self.dead <= SMALL.max(self.bytes.len() / 2) {
             return;
@@ -184,7 +291,7 @@ impl Entries {
         (self.bytes, self.dead) = (bytes, 0);
     }
 
-    /// All entries, in insertion order of their keys.
+    /// All entries, in no order.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Entry<'_>> {
         self.slots.iter().map(|slot| Entry { hash: slot.hash, key: self.key(slot), value: self.value(slot) })
     }
@@ -201,10 +308,12 @@ impl Entries {
     /// Takes over what is not changed here.
     pub(crate) fn put_under(&mut self, older: &Self) {
         for entry in older.iter() {
-            if self.find(entry.hash, entry.key).is_none() {
+            if self.get(entry.hash, entry.key).is_none() {
                 self.put(entry.hash, entry.key, entry.value);
             }
         }
+        // After the entries: those that were put after these clears stay.
+        older.clears().for_each(|prefix| self.clear_below(prefix));
     }
 }
 
@@ -270,6 +379,100 @@ mod tests {
                 assert_eq!(entries.get(entry.hash, entry.key), Some(entry.value));
             }
             assert_eq!(entries.get(hash_key(b"never"), b"never"), None);
+        }
+    }
+
+    /// What a table holds after some changes.
+    fn applied(entries: &Entries, below: &BTreeMap<Vec<u8>, Vec<u8>>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let mut all: BTreeMap<_, _> =
+            below.clone().into_iter().filter(|(key, _)| entries.cleared_with(key).is_none()).collect();
+        for Entry { key, value, .. } in entries.iter() {
+            all.remove(key);
+            all.extend(value.map(|value| (key.to_vec(), value.to_vec())));
+        }
+        all
+    }
+
+    #[test]
+    fn invariants_4_and_5_clears_remove_what_is_below_and_what_was_here() {
+        let seed: u64 = rand::random_range(0..1_000_000);
+        println!("seed {seed}");
+        let mut rng = StdRng::seed_from_u64(seed);
+        // Few bytes, so that prefixes are prefixes of each other; few slots are searched, many are ordered.
+        let key = |rng: &mut StdRng, most: usize| -> Vec<u8> {
+            (0..rng.random_range(0..most)).map(|_| [0, 1, 255][rng.random_range(0..3)]).collect()
+        };
+        for (puts, length) in [(40, 5), (3 * FEW_SLOTS, 9)] {
+            let below: BTreeMap<_, _> = (0..60).map(|_| (key(&mut rng, length), b"below".to_vec())).collect();
+            let (mut layers, mut model) = (vec![Entries::default()], below.clone());
+            for step in 0..12 * puts {
+                let newest = layers.last_mut().unwrap();
+                if rng.random_range(0..puts) < 4 {
+                    let prefix = key(&mut rng, length - 1);
+                    newest.clear(std::iter::once(&prefix[..]));
+                    model.retain(|key, _| !key.starts_with(&prefix));
+                } else {
+                    let key = key(&mut rng, length);
+                    let value = rng.random_bool(0.8).then(|| vec![rng.random(); rng.random_range(0..40)]);
+                    put(newest, &key, value.as_deref());
+                    model.remove(&key);
+                    model.extend(value.map(|value| (key, value)));
+                }
+                match rng.random_range(0..8 * puts) {
+                    0 => _ = newest.range(Bound::Unbounded, Bound::Unbounded),
+                    1..9 if layers.len() > 1 => {
+                        // A checkpoint failed: one layer is merged under the one above it.
+                        let at = rng.random_range(1..layers.len());
+                        let older = layers.remove(at - 1);
+                        layers[at - 1].put_under(&older);
+                    }
+                    9..17 => layers.push(Entries::default()),
+                    _ => {}
+                }
+                if step % (puts / 8) == 0 {
+                    let found = layers.iter().fold(below.clone(), |all, layer| applied(layer, &all));
+                    assert_eq!(found, model);
+                    for entries in &layers {
+                        let clears: Vec<_> = entries.clears().collect();
+                        assert!(
+                            clears.iter().all(|a| clears.iter().all(|b| a == b || !a.starts_with(b))),
+                            "{clears:?}"
+                        );
+                        assert_eq!(entries.cleared_bytes, clears.iter().map(|prefix| prefix.len()).sum::<usize>());
+                        let ordered: Vec<_> = entries
+                            .clone()
+                            .range(Bound::Unbounded, Bound::Unbounded)
+                            .map(|(k, v)| (k.to_vec(), v.map(<[u8]>::to_vec)))
+                            .collect();
+                        let mut all: Vec<_> =
+                            entries.iter().map(|e| (e.key.to_vec(), e.value.map(<[u8]>::to_vec))).collect();
+                        all.sort();
+                        assert_eq!(ordered, all, "the order of keys follows what is removed");
+                        for entry in entries.iter() {
+                            assert_eq!(entries.get(entry.hash, entry.key), Some(entry.value));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn invariant_4_what_is_cleared_gives_its_memory_back() {
+        for ordered in [false, true] {
+            let mut entries = Entries::default();
+            for round in 0..20 {
+                for i in 0..10_000_u32 {
+                    put(&mut entries, &[&b"key"[..], &i.to_be_bytes()].concat(), Some(&[7; 30]));
+                }
+                if ordered {
+                    _ = entries.range(Bound::Unbounded, Bound::Unbounded);
+                }
+                entries.clear([&b"key"[..], b"key 1"].into_iter());
+                assert_eq!((entries.len(), entries.clears().len()), (0, 1), "round {round}");
+                assert!(entries.held() <= SMALL as u64 + 3, "{}", entries.held());
+                assert!(entries.slots.capacity() <= FEW_SLOTS && entries.index.capacity() <= 2 * FEW_SLOTS);
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 
 use super::tests::{World, keys, lists, world};
 use super::*;
+use crate::shard::savepoint::SavepointForm;
 use crate::state::typed::KeyRange;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
@@ -12,6 +13,8 @@ use arrow_schema::Field;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
+
+const OPTIONS: &[(&str, &str)] = &[("max_handle_segments", "4"), ("max_attempts", "1")];
 
 /// What a plain program would hold.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -127,9 +130,21 @@ impl History {
 
     fn change_maps(&mut self, rng: &mut StdRng) {
         let names = some(rng, 20);
-        if rng.random_bool(0.2) {
+        if rng.random_bool(0.3) {
             self.s().maps.clear(&texts(&names)).unwrap();
             self.model.maps.retain(|(name, _), _| !names.contains(name));
+            return;
+        }
+        if rng.random_bool(0.2) {
+            // More than a clear deletes one by one, and around this number.
+            let most = i64::try_from(super::net::FEW_KEYS).unwrap() + rng.random_range(-3..20);
+            let (name, value) = (&names[..1], Some(key(rng)));
+            let map_keys: Vec<_> = (-3..most).map(Some).collect();
+            let values = vec![value.clone(); map_keys.len()];
+            self.s().maps.put(&texts(name), &longs(&map_keys), &strings(&values)).unwrap();
+            let entries =
+                map_keys.into_iter().flatten().map(|map_key| ((name[0].clone(), map_key), value.clone().unwrap()));
+            self.model.maps.extend(entries);
             return;
         }
         let map_keys: Vec<i64> = names.iter().map(|_| rng.random_range(-3..3)).collect();
@@ -195,7 +210,7 @@ impl History {
     }
 
     fn check(&self, rng: &mut StdRng) {
-        let (s, model, rows) = (self.s(), &self.model, rng.random_range(1..9));
+        let (s, model, rows) = (self.s(), &self.model, [rng.random_range(1..9), 100, 1_000][rng.random_range(0..3)]);
         let names = some(rng, 8);
         let asked = texts(&names);
         let values = s.values.get(&asked).unwrap();
@@ -234,6 +249,13 @@ impl History {
 
     fn checkpoint(&mut self) {
         let handle = self.s().state.checkpoint().unwrap();
+        // An entry for each value, map entry and aggregate; of a list its head and its chunks.
+        let entries = self.model.values.len() + self.model.maps.len() + self.model.totals.len();
+        let keys = usize::try_from(handle.state_keys).unwrap();
+        assert!(keys >= entries + self.model.lists.len(), "{keys} keys, {entries} entries");
+        if self.model.lists.is_empty() {
+            assert_eq!(keys, entries);
+        }
         self.committed = self.model.clone();
         self.checkpoints.push((handle, self.model.clone()));
     }
@@ -264,6 +286,20 @@ impl History {
         }
     }
 
+    /// The newest checkpoint as a savepoint, with which the state of the next world begins.
+    fn move_to_a_savepoint(&mut self, rng: &mut StdRng) {
+        self.checkpoint();
+        let form = [SavepointForm::Native, SavepointForm::Canonical][rng.random_range(0..2)];
+        let scratch = tempfile::tempdir().unwrap();
+        let handle = self.checkpoints.last().unwrap().0.clone();
+        let to = self.world.root().child("savepoint");
+        self.s().state.savepoint(&handle, form, &to, scratch.path(), &|| Ok(())).unwrap();
+        self.opened = None;
+        self.world = world(OPTIONS);
+        self.opened = Some(opened(self.world.open_with(|request| request.savepoint = Some(to)).state));
+        self.checkpoints.clear();
+    }
+
     fn materialize(&self) {
         if let Some(run) = self.s().state.core.shard().begin_materialize().unwrap() {
             run.run().unwrap();
@@ -289,12 +325,12 @@ fn a17_states_of_all_kinds_are_what_plain_ones_would_be() {
     for seed in crate::shard::testing::seeds(4) {
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);
-        let world = world(&[("max_handle_segments", "4"), ("max_attempts", "1")]);
+        let world = world(OPTIONS);
         let first = Some(opened(world.open().state));
         let (model, committed) = (Model::default(), Model::default());
         let mut history = History { world, opened: first, model, committed, checkpoints: Vec::new() };
         for _ in 0..100 {
-            match rng.random_range(0..26) {
+            match rng.random_range(0..27) {
                 0..3 => history.change_values(&mut rng),
                 3..7 => history.change_maps(&mut rng),
                 7..13 => history.change_lists(&mut rng),
@@ -302,6 +338,7 @@ fn a17_states_of_all_kinds_are_what_plain_ones_would_be() {
                 17..21 => history.checkpoint(),
                 21 | 22 => history.failed_checkpoint(&mut rng),
                 23 | 24 => history.reopen(&mut rng),
+                25 => history.move_to_a_savepoint(&mut rng),
                 _ => history.materialize(),
             }
             history.check(&mut rng);

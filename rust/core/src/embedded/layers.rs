@@ -4,7 +4,8 @@
 //! Does not own: what lies under them (the shard's live version), checkpoints.
 //!
 //! Invariants of [`Layers`]:
-//! 1. a key's newest change hides its older ones, and all hide the live version;
+//! 1. a key's newest change hides its older ones, and all hide the live version; a clear is a change of all keys that
+//!    begin with its prefix;
 //! 2. the layer of a failed checkpoint is merged under the later changes: nothing is lost;
 //! 3. bytes held stay below the limit.
 
@@ -28,7 +29,13 @@ pub(crate) struct Layer {
 
 impl Layer {
     fn bytes(&self) -> u64 {
-        self.states.values().map(|entries| entries.held() + ENTRY_OVERHEAD * entries.len() as u64).sum()
+        let overhead = |entries: &Entries| ENTRY_OVERHEAD * (entries.len() + entries.clears().len()) as u64;
+        self.states.values().map(|entries| entries.held() + overhead(entries)).sum()
+    }
+
+    /// True if keys were cleared.
+    pub(crate) fn has_clears(&self) -> bool {
+        self.states.values().any(|entries| entries.clears().len() > 0)
     }
 
     /// Takes over what is not changed here.
@@ -50,8 +57,36 @@ pub(crate) struct Layers {
     limit: u64,
 }
 
-/// Changes of one state within some keys, newest layer first.
-pub(crate) type LayerRanges<'a> = Vec<Peekable<Range<'a>>>;
+/// Changes of one state within some keys, in order of keys.
+pub(crate) struct LayerRanges<'a> {
+    /// Newest layer first.
+    parts: Vec<(Peekable<Range<'a>>, &'a Entries)>,
+}
+
+impl<'a> LayerRanges<'a> {
+    /// The next key that has an entry.
+    pub(crate) fn key(&mut self) -> Option<&'a [u8]> {
+        self.parts.iter_mut().filter_map(|(range, _)| range.peek().map(|(key, _)| &***key)).min()
+    }
+
+    /// Takes the entries of the next key: its value, none if it is deleted.
+    pub(crate) fn take(&mut self, key: &[u8]) -> Option<&'a [u8]> {
+        let mut newest = None;
+        for (range, entries) in &mut self.parts {
+            let change = match range.next_if(|(next, _)| ***next == *key) {
+                Some((_, value)) => Some(value),
+                None => entries.cleared_with(key).map(|_| None),
+            };
+            newest = newest.or(change);
+        }
+        newest.flatten()
+    }
+
+    /// The prefix of a key that was cleared.
+    pub(crate) fn cleared_with(&self, key: &[u8]) -> Option<&'a [u8]> {
+        self.parts.iter().find_map(|(_, entries)| entries.cleared_with(key))
+    }
+}
 
 impl Layers {
     pub(crate) fn new(limit: u64) -> Self {
@@ -112,6 +147,11 @@ impl Layers {
         }
     }
 
+    /// Removes all keys that begin with one of `prefixes`: a change for each prefix, however many keys have it.
+    pub(crate) fn clear<'a>(&mut self, state: StateId, prefixes: impl Iterator<Item = &'a [u8]>) {
+        self.active.states.entry(state).or_default().clear(prefixes);
+    }
+
     /// The newest change of a key with this hash; none if it was not changed.
     #[expect(clippy::option_option, reason = "not changed, deleted, or set: a change is itself an option")]
     pub(crate) fn get(&self, state: StateId, hash: u64, key: &[u8]) -> Option<Option<&[u8]>> {
@@ -130,12 +170,10 @@ impl Layers {
         if let (Bound::Included(from) | Bound::Excluded(from), Some(to)) = (from, to)
             && from >= to
         {
-            return LayerRanges::new();
+            return LayerRanges { parts: Vec::new() };
         }
-        self.newest_first()
-            .filter_map(|layer| layer.states.get(&state))
-            .map(|entries| entries.range(from, ends).peekable())
-            .collect()
+        let changed = self.newest_first().filter_map(|layer| layer.states.get(&state));
+        LayerRanges { parts: changed.map(|entries| (entries.range(from, ends).peekable(), entries)).collect() }
     }
 
     fn newest_first(&self) -> impl Iterator<Item = &Layer> {
@@ -199,6 +237,53 @@ mod tests {
         assert_eq!(get(&layers, b"b"), Some(Some(&b"1"[..])));
         assert_eq!(get(&layers, b"c"), None);
         assert_eq!(layers.get(StateId(4), hash_key(b"a"), b"a"), None);
+    }
+
+    #[test]
+    fn invariant_1_a_clear_is_a_change_of_all_keys_with_its_prefix() {
+        let mut layers = Layers::new(1 << 20);
+        for key in [b"a1", b"a2", b"b1"] {
+            layers.put(S, key, Some(b"1"));
+        }
+        layers.freeze();
+        layers.clear(S, [&b"a"[..]].into_iter());
+        layers.put(S, b"a2", Some(b"2"));
+        layers.put(StateId(4), b"a1", Some(b"3"));
+        assert_eq!(get(&layers, b"a1"), Some(None));
+        assert_eq!(get(&layers, b"a2"), Some(Some(&b"2"[..])));
+        assert_eq!(get(&layers, b"a3"), Some(None), "of the live version, too");
+        assert_eq!((get(&layers, b"b1"), get(&layers, b"b2")), (Some(Some(&b"1"[..])), None));
+        assert_eq!(layers.get(StateId(4), hash_key(b"a1"), b"a1"), Some(Some(&b"3"[..])));
+        let mut changes = layers.range(S, Bound::Unbounded, None);
+        let mut found = Vec::new();
+        while let Some(key) = changes.key() {
+            found.push((key, changes.take(key)));
+        }
+        assert_eq!(found, [(&b"a1"[..], None), (b"a2", Some(&b"2"[..])), (b"b1", Some(b"1"))]);
+        let changes = layers.range(S, Bound::Excluded(b"b"), None);
+        assert_eq!((changes.cleared_with(b"a9"), changes.cleared_with(b"b9")), (Some(&b"a"[..]), None));
+    }
+
+    #[test]
+    fn invariant_2_a_failed_clear_comes_back_under_newer_changes() {
+        for more in [false, true] {
+            let mut layers = Layers::new(1 << 20);
+            layers.clear(S, [&b"a"[..]].into_iter());
+            layers.put(S, b"a1", Some(b"1"));
+            layers.put(S, b"b1", Some(b"1"));
+            layers.freeze();
+            layers.clear(S, [&b"b"[..]].into_iter());
+            layers.put(S, b"a2", Some(b"2"));
+            if more {
+                layers.freeze();
+            }
+            layers.failed();
+            let found = [b"a1", b"a2", b"a3", b"b1", b"c1"].map(|key| get(&layers, key));
+            assert_eq!(found, [Some(Some(&b"1"[..])), Some(Some(b"2")), Some(None), Some(None), None]);
+            let layer = if more { layers.oldest().unwrap() } else { layers.freeze() };
+            assert!(layer.has_clears());
+            assert_eq!((layer.states[&S].len(), layer.states[&S].clears().len()), (2, 2));
+        }
     }
 
     #[test]

@@ -16,10 +16,12 @@
 //! 1. a list without elements does not exist;
 //! 2. an append writes at most the tail and what it brings; it reads no chunk;
 //! 3. a tail has at most [`TAIL`] bytes, a chunk at least one element and, of more than one, at most [`CHUNK`] bytes;
-//! 4. what a read returns of a list is all of it at one moment.
+//! 4. what a read returns of a list is all of it at one moment;
+//! 5. the removal of many chunks is one change.
 
 use super::core::Core;
 use super::look_up::{Values, look_up};
+use super::net::FEW_KEYS;
 use super::scan::{Found, Scan, Walk};
 use crate::error::{Error, Result};
 use crate::format::wire::{Reader, put_bytes, put_varint};
@@ -110,6 +112,12 @@ impl ListUpdate {
     /// Chunks that were there and are not any more.
     fn gone(&self) -> Range<u64> {
         self.chunks.min(self.had_chunks)..self.had_chunks
+    }
+
+    /// True if all chunks are removed by one change. Only a replaced list loses chunks; what it has left is new.
+    fn clears(&self) -> bool {
+        let gone = self.gone();
+        gone.end - gone.start > FEW_KEYS as u64
     }
 
     /// The head's bytes; none for a list without elements.
@@ -324,17 +332,24 @@ impl ListState {
         let heads: Vec<Option<Vec<u8>>> = updates.iter_mut().map(ListUpdate::finish).collect();
         let (mut changes, mut bytes) = (0, 0);
         for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
-            let gone = update.gone();
-            changes += 1 + update.spilled.len() + gone.clone().count();
-            bytes += (1 + key_of(place).len()) * (1 + update.spilled.len() + gone.count())
+            let gone = if update.clears() { 1 } else { update.gone().count() };
+            changes += 1 + update.spilled.len() + gone;
+            bytes += (1 + key_of(place).len()) * (1 + update.spilled.len() + gone)
                 + head.as_ref().map_or(0, Vec::len)
                 + update.spilled.iter().map(|(_, chunk)| chunk.len() + size_of::<u64>()).sum::<usize>();
         }
         self.core.change(changes, bytes, |layers| {
             let mut key = Vec::new();
             for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
+                let gone = if update.clears() {
+                    push_key(&mut key, (CHUNKS, key_of(place), None));
+                    layers.clear(self.id, std::iter::once(&key[..]));
+                    0..0
+                } else {
+                    update.gone()
+                };
                 let chunks = update.spilled.iter().map(|(chunk, bytes)| (*chunk, Some(&bytes[..])));
-                for (chunk, bytes) in chunks.chain(update.gone().map(|chunk| (chunk, None))) {
+                for (chunk, bytes) in chunks.chain(gone.map(|chunk| (chunk, None))) {
                     push_key(&mut key, (CHUNKS, key_of(place), Some(chunk)));
                     layers.put(self.id, &key, bytes);
                 }

@@ -115,6 +115,36 @@ fn invariant_3_chunks_are_neither_small_nor_large() {
 }
 
 #[test]
+fn invariant_5_the_removal_of_many_chunks_is_one_change() {
+    let world = world(&[]);
+    let s = world.open();
+    let l = lists(&s.state);
+    let long = "x".repeat(CHUNK / 2 + 1);
+    let chunks = FEW_KEYS + 10;
+    for key in ["a", "b", "c"] {
+        l.put(&keys(&[key]), &array(&[Some(vec![long.clone(); if key == "c" { 3 } else { chunks }])])).unwrap();
+    }
+    let filled = s.state.checkpoint().unwrap();
+    assert_eq!(filled.state_keys as usize, 2 * (chunks + 1) + 4, "each element is a chunk");
+    l.clear(&keys(&["a"])).unwrap();
+    let replaced = array(&[Some(vec![long.clone(), long, "y".to_owned()]), None]);
+    l.put(&keys(&["b", "c"]), &replaced).unwrap();
+    let check = |l: &ListState| {
+        let lengths = |key: &str| get(l, key).map(|list| list.iter().map(String::len).collect::<Vec<_>>());
+        assert_eq!(["a", "b", "c"].map(lengths), [None, Some(vec![CHUNK / 2 + 1, CHUNK / 2 + 1, 1]), None]);
+    };
+    check(&l);
+    let handle = s.state.checkpoint().unwrap();
+    let mut ops = last_set(&world, &handle).iter().map(|(op, _)| *op).collect::<Vec<_>>();
+    ops.sort_unstable();
+    let expected = [vec![Op::Put; 3], vec![Op::Delete; 5], vec![Op::DeletePrefix; 2]].concat();
+    assert_eq!((handle.state_keys, ops), (3, expected));
+    s.state.core.wait_applied();
+    check(&l);
+    check(&lists(&world.open().state));
+}
+
+#[test]
 fn invariant_4_a_list_is_read_as_it_is_at_one_moment() {
     let world = world(&[]);
     let s = world.open();

@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! 1. a key without entries does not exist;
-//! 2. a clear takes the entries that were there when it began, all or none of them.
+//! 2. a clear is one change of the key, whatever the number of its entries.
 
 use super::core::Core;
 use super::look_up::{Values, look_up};
@@ -131,25 +131,11 @@ impl MapState {
         self.change(&self.entries(keys, map_keys)?, None)
     }
 
-    /// Removes all entries of some keys.
+    /// Removes all entries of some keys, however many: a change for each key. All or nothing.
     pub fn clear(&self, keys: &ArrayRef) -> Result<()> {
         let keys = self.types.keys.encode_keys(keys)?;
-        let mut prefixes: Vec<&[u8]> = (0..keys.len()).map(|i| keys.key(i)).collect();
-        prefixes.sort_unstable();
-        prefixes.dedup();
-        let mut doomed = EntryKeys { bytes: Vec::new(), ends: Vec::new() };
-        for prefix in prefixes {
-            let mut walk = Walk::new(&self.core, self.id, beginning_with(prefix));
-            while let Some(found) = walk.step(STEP)? {
-                for key in found.keys() {
-                    doomed.bytes.extend_from_slice(key);
-                    doomed.ends.push(doomed.bytes.len());
-                }
-                // Changes that do not fit need not be collected.
-                self.core.check_space(doomed.len(), doomed.bytes.len())?;
-            }
-        }
-        self.change(&doomed, None)
+        let bytes = (0..keys.len()).map(|i| keys.key(i).len()).sum();
+        self.core.change(keys.len(), bytes, |layers| layers.clear(self.id, (0..keys.len()).map(|i| keys.key(i))))
     }
 
     /// How many entries each key has.

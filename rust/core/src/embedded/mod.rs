@@ -6,7 +6,7 @@
 //! ```
 //!
 //! layers: changes since the last checkpoint; entries: those of one state; chain: which checkpoint is the newest, and the
-//! fence; core: what one step is; value, map, list, aggregating: the kinds of states; look_up: their values, scan: their
+//! fence; core: what one step is; net: the change set of a checkpoint; value, map, list, aggregating: the kinds of states; look_up: their values, scan: their
 //! keys in order; catalog: the declared states; work_dir: the local folder; materialization: new bases; take_savepoint:
 //! savepoints of a state
 //!
@@ -17,7 +17,8 @@
 //! Invariants of a [`EmbeddedState`]:
 //! 1. a checkpoint whose handle was returned is found by the next open, whatever happens after (P2);
 //! 2. RocksDB holds only what a published head names: closing without a checkpoint, or a crash, discards the rest (P4);
-//! 3. a change set is the net effect since the last checkpoint: one record per state and key, none without effect (P5);
+//! 3. a change set is the net effect since the last checkpoint: one record per state and key, none without effect, and at
+//!    most a bounded number for a clear (P5);
 //! 4. of several writers only the newest is acknowledged;
 //! 5. a base holds only what published heads name (2), and counts when a head that starts from it is published.
 
@@ -31,6 +32,7 @@ mod list;
 mod look_up;
 mod map;
 mod materialization;
+mod net;
 mod scan;
 mod take_savepoint;
 mod value;

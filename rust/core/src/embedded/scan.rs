@@ -92,7 +92,7 @@ impl Walk {
         };
         self.core.read(|layers, shard| {
             shard.read_settled(|keyed| {
-                let mut parts = layers.range(self.id, from, self.to.as_deref());
+                let mut changes = layers.range(self.id, from, self.to.as_deref());
                 let mut disk = keyed.cursor(self.id, GROUP, first, self.to.as_deref())?;
                 if let (Some(after), Some((key, _))) = (after, disk.entry()?)
                     && key == after
@@ -101,15 +101,17 @@ impl Walk {
                 }
                 let mut found = Found::default();
                 while found.ends.len() < rows && found.bytes.len() < BATCH_BYTES {
-                    // The smallest key, of the newest layer that has it.
-                    let changed = parts.iter_mut().filter_map(|part| part.peek().map(|(key, _)| &***key)).min();
                     let stored = disk.entry()?;
-                    match (changed, stored) {
+                    match (changes.key(), stored) {
                         (None, None) => {
                             found.complete = true;
                             break;
                         }
                         (changed, Some((key, value))) if changed.is_none_or(|changed| key < changed) => {
+                            if let Some(prefix) = changes.cleared_with(key) {
+                                disk.skip(prefix);
+                                continue;
+                            }
                             found.push(key, value);
                             disk.advance();
                         }
@@ -117,13 +119,7 @@ impl Walk {
                             if stored.is_some_and(|(key, _)| key == changed) {
                                 disk.advance();
                             }
-                            let mut newest = None;
-                            for part in &mut parts {
-                                if let Some((_, value)) = part.next_if(|(key, _)| ***key == *changed) {
-                                    newest = newest.or(Some(value));
-                                }
-                            }
-                            if let Some(Some(value)) = newest {
+                            if let Some(value) = changes.take(changed) {
                                 found.push(changed, value);
                             }
                         }

@@ -44,7 +44,7 @@ impl World {
         Options::from_map(&self.options).unwrap()
     }
 
-    fn root(&self) -> Store {
+    pub(super) fn root(&self) -> Store {
         let points = Arc::clone(&self.failpoints);
         let bucket = Arc::clone(&self.bucket);
         Store::from_object_store(bucket as _, "root", "test://bucket", &self.options(), Arc::default(), points)

@@ -263,11 +263,6 @@ impl Engine {
         }
     }
 
-    /// Open sessions.
-    pub fn open_sessions(&self) -> u64 {
-        self.shards().iter().map(|s| s.sessions).sum()
-    }
-
     /// Closes shards that no session opened for longer than their option `shard_idle_timeout`, drops folders that no shard
     /// works in any more, and removes downloads that nothing used for `cache_idle_timeout`.
     pub fn close_idle(&self) {

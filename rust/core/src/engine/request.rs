@@ -44,9 +44,6 @@ pub struct OpenRequest {
     /// When the credentials in the storage options end, in milliseconds since the epoch; none = never.
     #[serde(default)]
     pub credentials_expire_at: Option<u64>,
-    /// Spark's checkpoint location of the query, if known.
-    #[serde(default)]
-    pub checkpoint: Option<String>,
 }
 
 impl fmt::Debug for OpenRequest {

@@ -113,7 +113,6 @@ fn first_start(process: &ProcessContext, folder: &Folder, request: &OpenRequest)
     let note = FolderNote {
         query_id: request.query_id.clone(),
         name: request.name.clone(),
-        checkpoint: request.checkpoint.clone(),
         shards: request.shards,
         max_parallelism: groups,
         sweep_grace_seconds: folder.options.sweep_grace.as_secs(),

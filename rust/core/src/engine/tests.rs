@@ -83,7 +83,6 @@ impl World {
             options: self.options.clone(),
             storage_options: self.storage.clone(),
             credentials_expire_at: None,
-            checkpoint: None,
         }
     }
 

@@ -179,7 +179,6 @@ fn savepoint(content: SavepointContent) -> Savepoint {
         hash_id: HASH_ID,
         schema_id: 0xfeed_beef_0123_4567,
         schema: "key: long; count(*) → long".to_owned(),
-        watermark: Some(-5),
         keys: 123_456,
         bytes: 9_876_543,
         content,
@@ -302,7 +301,6 @@ fn golden_notes() {
     let note = FolderNote {
         query_id: "0b1c6d2e-5d0e-4a7e-9a53-2f1f3f0c9e11".to_owned(),
         name: "größte".to_owned(),
-        checkpoint: Some("s3://b/checkpoint".to_owned()),
         shards: 8,
         max_parallelism: 128,
         sweep_grace_seconds: 86_400,

@@ -27,8 +27,6 @@ pub struct FolderNote {
     pub query_id: String,
     /// Name of the operator in the query.
     pub name: String,
-    /// Spark's checkpoint location of the query, if it was known.
-    pub checkpoint: Option<String>,
     /// Number of shards.
     pub shards: u32,
     /// Number of key groups.

@@ -9,7 +9,6 @@ fn note() -> FolderNote {
     FolderNote {
         query_id: "b9ba…".to_owned(),
         name: "default".to_owned(),
-        checkpoint: None,
         shards: 4,
         max_parallelism: 128,
         sweep_grace_seconds: 86_400,
@@ -66,7 +65,7 @@ fn a_note_of_another_format_is_no_damage_and_names_the_remedy() {
 fn p9_what_is_no_note_is_reported_with_its_name() {
     let mut long = encode_note(&note()).unwrap().to_vec();
     long.resize(MAX_NOTE as usize + 1, b' ');
-    let no_checksum: &[u8] = br#"{"format": 2, "query_id": "q", "name": "n", "checkpoint": null, "shards": 1}"#;
+    let no_checksum: &[u8] = br#"{"format": 2, "query_id": "q", "name": "n", "shards": 1}"#;
     let deep = [br#"{"format": "#.to_vec(), vec![b'['; 1 << 16]].concat();
     for bytes in [&b""[..], b"{", b"[]", b"{}", b"\xff", br#"{"format": "2"}"#, no_checksum, &long, &deep] {
         let error = decode_note(NAME, bytes).unwrap_err();

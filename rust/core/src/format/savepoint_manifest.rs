@@ -15,12 +15,11 @@ const SAVEPOINT: Envelope = Envelope { magic: *b"FCLP", version: 1, what: "savep
 
 const CANONICAL: u8 = 1;
 const NATIVE: u8 = 2;
-const HAS_WATERMARK: u8 = 1;
 
 /// The bytes of a savepoint's manifest.
 pub fn encode_savepoint(savepoint: &Savepoint) -> Bytes {
     let mut out = SAVEPOINT.begin(256 + savepoint.schema.len() + 64 * savepoint.objects().len());
-    out.push(u8::from(savepoint.watermark.is_some()) * HAS_WATERMARK);
+    out.push(0);
     out.extend_from_slice(&savepoint.id.0.to_le_bytes());
     put_bytes(&mut out, savepoint.origin.query_id.as_bytes());
     put_bytes(&mut out, savepoint.origin.name.as_bytes());
@@ -31,9 +30,6 @@ pub fn encode_savepoint(savepoint: &Savepoint) -> Bytes {
     put_varint(&mut out, u64::from(savepoint.hash_id));
     out.extend_from_slice(&savepoint.schema_id.to_le_bytes());
     put_bytes(&mut out, savepoint.schema.as_bytes());
-    if let Some(watermark) = savepoint.watermark {
-        put_signed(&mut out, watermark);
-    }
     put_varint(&mut out, savepoint.keys);
     put_varint(&mut out, savepoint.bytes);
     let mut names = NamesOut::default();
@@ -75,7 +71,7 @@ const MIN_HANDLE: usize = 64;
 pub fn decode_savepoint(object: &str, bytes: &[u8]) -> Result<Savepoint> {
     let mut reader = SAVEPOINT.open(object, bytes)?;
     let flags = reader.u8("the flags")?;
-    if flags & !HAS_WATERMARK != 0 {
+    if flags != 0 {
         return Err(reader.corrupt(format_args!("flags {flags:#x} are unknown")));
     }
     let id = InstanceId(reader.u128("the id")?);
@@ -90,7 +86,6 @@ pub fn decode_savepoint(object: &str, bytes: &[u8]) -> Result<Savepoint> {
     let hash_id = reader.varint_as("the hash id")?;
     let schema_id = reader.u64("the schema id")?;
     let schema = reader.text("the schema")?.to_owned();
-    let watermark = if flags & HAS_WATERMARK != 0 { Some(reader.signed("the watermark")?) } else { None };
     let keys = reader.varint("the number of keys")?;
     let state_bytes = reader.varint("the size of the state")?;
     let content = match reader.u8("the form")? {
@@ -99,19 +94,7 @@ pub fn decode_savepoint(object: &str, bytes: &[u8]) -> Result<Savepoint> {
         form => return Err(reader.corrupt(format_args!("form {form} is unknown"))),
     };
     reader.finish("the savepoint manifest")?;
-    Ok(Savepoint {
-        id,
-        origin,
-        shards,
-        max_parallelism,
-        hash_id,
-        schema_id,
-        schema,
-        watermark,
-        keys,
-        bytes: state_bytes,
-        content,
-    })
+    Ok(Savepoint { id, origin, shards, max_parallelism, hash_id, schema_id, schema, keys, bytes: state_bytes, content })
 }
 
 fn parts(reader: &mut Reader<'_>) -> Result<Vec<SavepointPart>> {
@@ -174,7 +157,6 @@ mod tests {
             hash_id: 1,
             schema_id: 0,
             schema: String::new(),
-            watermark: None,
             keys: 0,
             bytes: 0,
             content: SavepointContent::Canonical(ranges.iter().map(part).collect()),

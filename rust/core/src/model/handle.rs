@@ -84,7 +84,9 @@ pub struct ShardHandle {
     pub schema_id: u64,
     /// Readable form of what `schema_id` stands for, so that a mismatch can say what changed.
     pub schema: String,
-    /// The late mark: watermark in milliseconds that the next batch filters by; none without event time.
+    /// Event-time watermark in milliseconds that the batch ran with: what the next batch needs beside its own, because rows
+    /// are late by the former and timers are due by the latter. None without event time. Reserved for states with event
+    /// time; aggregations have none.
     pub watermark: Option<i64>,
     /// Keys in the state.
     pub state_keys: u64,

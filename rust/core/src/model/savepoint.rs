@@ -70,8 +70,6 @@ pub struct Savepoint {
     pub schema_id: u64,
     /// What `schema_id` stands for.
     pub schema: String,
-    /// The late mark: watermark in milliseconds; none without event time.
-    pub watermark: Option<i64>,
     /// Keys in the state.
     pub keys: u64,
     /// Bytes of keys and values.

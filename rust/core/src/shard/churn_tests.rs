@@ -128,7 +128,7 @@ impl Query {
             }
         }
         let bytes = net.bytes;
-        if let Some(handle) = self.shard.extend(BatchId(self.batch), SCHEMA, |_| Ok(net))? {
+        if let Some(handle) = self.shard.extend(BatchId(self.batch), SCHEMA, false, |_| Ok(net))? {
             self.handle = Some(handle);
         }
         self.net = self.net.saturating_add_signed(bytes);

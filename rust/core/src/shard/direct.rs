@@ -32,12 +32,16 @@ impl Shard {
 
     /// Reads the live version when RocksDB holds all of it.
     pub(crate) fn read_settled<T>(&self, read: impl FnOnce(&KeyedState) -> Result<T>) -> Result<T> {
+        self.with_settled(|live| read(&live.keyed))
+    }
+
+    fn with_settled<T>(&self, read: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
         loop {
             {
                 let live = self.live.read();
                 let live = live.as_ref().ok_or_else(not_live)?;
                 if live.keyed.dirty_entries() == 0 {
-                    return read(&live.keyed);
+                    return read(live);
                 }
             }
             let mut live = self.live.write();
@@ -48,15 +52,17 @@ impl Shard {
     }
 
     /// Makes the difference that `net` finds durable, as a version after the live one; none if there is none. The
-    /// version is prepared: to make its handle live promotes it.
+    /// version is prepared: to make its handle live promotes it. If `settled`, RocksDB holds all of the live version
+    /// when `net` reads it.
     pub(crate) fn extend(
         &self,
         batch: BatchId,
         (schema_id, schema): (u64, &str),
+        settled: bool,
         net: impl FnOnce(&KeyedState) -> Result<Net>,
     ) -> Result<Option<ShardHandle>> {
         let context = self.context();
-        let (net, meta, lineage) = self.with_live(|live| {
+        let next = |live: &Live| {
             let net = net(&live.keyed)?;
             let meta = HandleMeta {
                 instance: live.instance,
@@ -68,7 +74,8 @@ impl Shard {
                 state_bytes: live.state_bytes.saturating_add_signed(net.bytes),
             };
             Ok((net, meta, live.lineage.clone()))
-        })?;
+        };
+        let (net, meta, lineage) = if settled { self.with_settled(next)? } else { self.with_live(next)? };
         if net.set.is_empty() {
             return Ok(None);
         }

@@ -86,7 +86,7 @@ impl World {
         }
         set.sort_by_key_group();
         let net = |_: &crate::state::keyed::KeyedState| Ok(Net { set, keys: 0, bytes: 0 });
-        self.shard.extend(batch, SCHEMA, net).unwrap().unwrap()
+        self.shard.extend(batch, SCHEMA, false, net).unwrap().unwrap()
     }
 
     pub(super) fn commit(&mut self, handle: ShardHandle, changes: Model) {

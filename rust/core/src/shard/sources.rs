@@ -127,11 +127,6 @@ impl Sources {
         Ok((0..shards).map(|shard| shard_range(shard, shards, groups)).collect())
     }
 
-    /// The late mark of the newest of the handles.
-    pub fn watermark(&self) -> Option<i64> {
-        self.handles.iter().filter_map(|handle| handle.watermark).max()
-    }
-
     /// What `target` wants, in the order of key groups.
     pub fn wanted(&self, target: KeyGroupRange) -> Result<Vec<SourceRange<'_>>> {
         if target.is_empty() || target.end > self.max_parallelism() {

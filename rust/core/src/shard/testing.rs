@@ -179,7 +179,7 @@ pub(super) fn extend(shard: &Shard, base: Option<&Version>, changes: &[(Vec<u8>,
     set.sort_by_key_group();
     let batch = BatchId(base.map_or(0, |v| v.handle.batch.0 + 1));
     let net = |_: &_| Ok(Net { set, keys: 0, bytes: 0 });
-    let handle = shard.extend(batch, SCHEMA, net).unwrap().expect("there are changes");
+    let handle = shard.extend(batch, SCHEMA, false, net).unwrap().expect("there are changes");
     Version { handle, model }
 }
 

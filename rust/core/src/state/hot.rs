@@ -292,6 +292,14 @@ impl HotTier {
         }
     }
 
+    /// Removes an entry, without telling a sink.
+    pub fn forget(&mut self, key: &HotKey<'_>) {
+        let hash = mix(key.hash, key.state.0);
+        if let Some(loc) = self.locate(hash, key) {
+            self.remove(hash, loc, self.header(loc));
+        }
+    }
+
     /// Removes every entry, tombstones too, for which `gone` says yes, without telling a sink.
     pub fn remove_matching(&mut self, gone: &dyn Fn(&EntryRef<'_>) -> bool) {
         let mut found = Vec::new();

@@ -1,7 +1,8 @@
 //! Keyed state of one shard: the hot tier over RocksDB.
 //!
 //! Owns: reads and writes of promoted state, the flush of dirty entries and checkpoints for materialization, the local
-//! folder; in a file of its own (`warm_up`) the loading of entries from disk into the hot tier.
+//! folder; in files of their own the loading of entries from disk into the hot tier (`warm_up`) and deletes of prefixes
+//! (`delete_prefix`).
 //! Does not own: versions, overlays and what may be promoted when (`shard`); uploads (`snapshot`).
 //!
 //! Invariants of a [`KeyedState`]:
@@ -11,17 +12,19 @@
 //! 4. after a failed write, or a failed read of the local disk, it answers nothing any more: its owner drops it and
 //!    restores (P3).
 
+mod delete_prefix;
 mod read_through;
 mod warm_up;
 
 pub use warm_up::WarmUp;
 
+use self::delete_prefix::delete_earlier;
 use self::read_through::ReadThroughBuffer;
 use super::checkpoint::Checkpointer;
 use super::codec::hash_key;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
-use super::rocks::{DiskSink, KEY_PREFIX, SharedResources, no_wal, push_key, split_key};
+use super::rocks::{DiskSink, SharedResources, no_wal, push_key, split_key};
 use super::scan::Cursor;
 use crate::budget::{MemoryUser, Reservation};
 use crate::error::{Error, Result};
@@ -29,7 +32,7 @@ use crate::failpoint::Failpoints;
 use crate::model::{Change, ChangeSet, KeyGroup, KeyGroupRange, Op, StateId};
 use parking_lot::Mutex;
 use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, IngestExternalFileOptions, ReadOptions, WriteBatch};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -215,8 +218,13 @@ impl KeyedState {
         });
         let prefixes = set.iter().any(|c| c.op == Op::DeletePrefix);
         if prefixes {
-            delete_prefixes(&mut self.hot, set, self.stored, &mut sink);
+            let written = sink.finish();
+            self.wrote(written)?;
+            self.delete_prefixes(set)?;
+            sink = DiskSink::new(&self.db);
         }
+        // Where an earlier change of the set may be one that a prefix delete takes back.
+        let mut put = HashSet::new();
         let hashes: Vec<u64> = set.iter().map(|c| hash_key(c.key)).collect();
         // Records of one key keep their order; only what deletes many keys needs the order of all.
         let parts = if prefixes || set.len() < ORDERED_FROM { 1 } else { PARTS };
@@ -228,9 +236,17 @@ impl KeyedState {
                 let c = set.get(i);
                 let key = HotKey { hash: hashes[i], state: c.state, key_group: c.key_group, key: c.key };
                 match c.op {
-                    Op::Put => self.hot.put(&key, c.value, &mut sink),
+                    Op::Put => {
+                        if prefixes {
+                            put.insert((c.state, c.key_group));
+                        }
+                        self.hot.put(&key, c.value, &mut sink);
+                    }
                     Op::Delete => self.hot.delete(&key, &mut sink),
-                    Op::DeletePrefix => delete_earlier(&mut self.hot, set, i, &mut sink),
+                    Op::DeletePrefix if put.contains(&(c.state, c.key_group)) => {
+                        delete_earlier(&mut self.hot, set, i, &mut sink);
+                    }
+                    Op::DeletePrefix => {}
                 }
             }
         }
@@ -276,11 +292,6 @@ impl KeyedState {
         let written = sink.finish();
         self.wrote(written)?;
         Ok(self.hot.pending() > 0)
-    }
-
-    /// Entries that the flush has still to write.
-    pub fn pending_flush(&self) -> u64 {
-        self.hot.pending()
     }
 
     /// Entries that are not in RocksDB as they are.
@@ -431,44 +442,6 @@ impl KeyedState {
                 Ok(())
             }
             Err(error) => Err(self.failed(error)),
-        }
-    }
-}
-
-/// Removes what all prefix deletes of a set cover and what was there before the set: one walk, however many they are.
-fn delete_prefixes(hot: &mut HotTier, set: &ChangeSet, stored: bool, sink: &mut DiskSink<'_>) {
-    let mut prefixes: HashMap<(StateId, KeyGroup), (Vec<usize>, HashSet<&[u8]>)> = HashMap::new();
-    let mut disk = Vec::with_capacity(KEY_PREFIX);
-    for c in set.iter().filter(|c| c.op == Op::DeletePrefix) {
-        let (lengths, keys) = prefixes.entry((c.state, c.key_group)).or_default();
-        if keys.insert(c.key) {
-            if !lengths.contains(&c.key.len()) {
-                lengths.push(c.key.len());
-            }
-            if stored {
-                disk.clear();
-                push_key(&mut disk, c.key_group, c.state, c.key);
-                sink.delete_prefix(&disk);
-            }
-        }
-    }
-    hot.remove_matching(&|entry| {
-        prefixes.get(&(entry.state, entry.key_group)).is_some_and(|(lengths, keys)| {
-            lengths.iter().any(|&n| entry.key.get(..n).is_some_and(|prefix| keys.contains(prefix)))
-        })
-    });
-}
-
-/// Deletes what the set itself has put before its `i`-th change, a prefix delete. Records are grouped by key group.
-fn delete_earlier(hot: &mut HotTier, set: &ChangeSet, i: usize, sink: &mut DiskSink<'_>) {
-    let prefix = set.get(i);
-    for j in (0..i).rev() {
-        let c = set.get(j);
-        if c.key_group != prefix.key_group {
-            break;
-        }
-        if c.op == Op::Put && c.state == prefix.state && c.key.starts_with(prefix.key) {
-            hot.delete(&HotKey { hash: hash_key(c.key), state: c.state, key_group: c.key_group, key: c.key }, sink);
         }
     }
 }

@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 /// A place in the keys of one state and key group; see [`super::keyed::KeyedState::cursor`].
 pub struct Cursor<'a> {
     iterator: DBRawIterator<'a>,
+    state: StateId,
+    group: KeyGroup,
     /// The first failure of the state.
     broken: &'a OnceLock<Error>,
 }
@@ -40,7 +42,7 @@ impl<'a> Cursor<'a> {
         let mut iterator = db.raw_iterator_opt(options);
         prefix.extend_from_slice(from);
         iterator.seek(&prefix);
-        Self { iterator, broken }
+        Self { iterator, state, group, broken }
     }
 
     /// Key and value at this place; none at the end.
@@ -58,5 +60,12 @@ impl<'a> Cursor<'a> {
     /// Goes to the next key.
     pub fn advance(&mut self) {
         self.iterator.next();
+    }
+
+    /// Goes to the first key after all that begin with `prefix`.
+    pub fn skip(&mut self, prefix: &[u8]) {
+        let mut key = Vec::new();
+        push_key(&mut key, self.group, self.state, prefix);
+        self.iterator.seek(after_prefix(&key));
     }
 }

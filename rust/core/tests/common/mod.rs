@@ -236,7 +236,6 @@ impl World {
             options: self.options.clone(),
             storage_options: BTreeMap::new(),
             credentials_expire_at: None,
-            checkpoint: None,
         }
     }
 

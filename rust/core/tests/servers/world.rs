@@ -205,7 +205,6 @@ impl<'a> World<'a> {
             options: options.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             storage_options: BTreeMap::new(),
             credentials_expire_at: None,
-            checkpoint: None,
         }
     }
 

@@ -123,7 +123,6 @@ impl Rescaler {
             hash_id: first.hash_id,
             schema_id: first.schema_id,
             schema: first.schema.clone(),
-            watermark: sources.watermark(),
             keys,
             bytes,
             content,
