@@ -1,9 +1,10 @@
-"""Writes docs/options.md and docs/metrics.md from the one table of each that the sources hold.
+"""Writes docs/options.md, docs/metrics.md and docs/aggregates.md from the one table of each that the sources hold.
 
     gen_reference.py            write
     gen_reference.py --check    end with 1 if the pages are not what would be written
 
-Owns: the layout of the two pages. Does not own: names, defaults, meanings: rust/core/src/config.rs and metrics.rs.
+Owns: the layout of the pages. Does not own: names, defaults, meanings: rust/core/src/config.rs, metrics.rs and
+state/aggregate/functions/mod.rs.
 """
 
 from __future__ import annotations
@@ -72,6 +73,30 @@ state server.
 |---|---|
 """
 
+_AGGREGATES_HEAD = """# Aggregates
+
+The functions of `grouped(…).agg(…)` and of `aggregating_state`, with Spark's names, types, null rules, overflow and
+rounding. In a query they are PySpark's own expressions, `F.max("price")`, or builders, `fc.max("price")`; on an
+embedded state they are builders. An alias is the same function: a state that was made with one is read with the other.
+
+- Sums, means and moments of floating numbers are equal to Spark's up to the order of additions.
+- With ANSI mode an overflow is an error. Without it, it wraps or gives null, as in Spark.
+- *Number*: an integer, `float`, `double` or `decimal`. *Ordered*: any type but maps and calendar intervals.
+
+| Function | Arguments | Result type | Meaning |
+|---|---|---|---|
+"""
+
+_ARGUMENTS = {
+    "Presence": "any",
+    "Any": "any",
+    "Ordered": "ordered",
+    "Quantity": "number or interval",
+    "Double": "number",
+    "Integer": "integer",
+    "Boolean": "boolean",
+}
+
 
 def options_page() -> str:
     """docs/options.md."""
@@ -105,6 +130,27 @@ def metrics_page() -> str:
     )
 
 
+def aggregates_page() -> str:
+    """docs/aggregates.md."""
+    text = (CORE / "state" / "aggregate" / "functions" / "mod.rs").read_text()
+    table = re.search(r"^functions! \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+    if table is None:
+        raise SystemExit("functions/mod.rs: the table of aggregate functions was not found")
+    row = r'((?:\s*///[^\n]*\n)+)\s*([\w |]+?)\(([^)]*)\)( ignore_nulls)?\s*->\s*"([^"]*)" = [\w:]+;'
+    rows = re.findall(row, table.group(1))
+    if len(rows) != len(re.findall(r'= [\w:]+;$', table.group(1), re.MULTILINE)):
+        raise SystemExit("functions/mod.rs: a row of the table of aggregate functions was not understood")
+    lines = []
+    for doc, names, arguments, ignore_nulls, result in rows:
+        name, *aliases = (f"`{name.strip()}`" for name in names.split("|"))
+        kinds = [_ARGUMENTS[kind.strip(" .")] for kind in arguments.split(",")]
+        shown = "`*`, or any number of any type" if ".." in arguments else ", ".join(kinds)
+        meaning = _doc(doc) + (" Nulls count unless `ignorenulls`." if ignore_nulls else "")
+        also = f" (also {', '.join(aliases)})" if aliases else ""
+        lines.append(f"| {name}{also} | {shown} | {result} | {meaning} |\n")
+    return _AGGREGATES_HEAD + "".join(lines)
+
+
 def _section(text: str, name: str) -> list[tuple[str, str, str, str]]:
     """Name, kind, mark and meaning of each row of one section of the table of metrics."""
     section = re.search(rf"^{name} \{{\n(.*?)^\}}", text, re.MULTILINE | re.DOTALL)
@@ -122,7 +168,8 @@ def _doc(comment: str) -> str:
 def main(argv: list[str]) -> int:
     """Writes or checks."""
     stale = []
-    for name, page in (("options.md", options_page()), ("metrics.md", metrics_page())):
+    pages = {"options.md": options_page(), "metrics.md": metrics_page(), "aggregates.md": aggregates_page()}
+    for name, page in pages.items():
         path = ROOT / "docs" / name
         if argv == ["--check"]:
             if not path.exists() or path.read_text() != page:

@@ -36,6 +36,8 @@ __all__ = [
     "StateScan",
     "ValueState",
     "__version__",
+    "aggregate_functions",
+    "aggregate_results",
     "build_info",
     "default_max_parallelism",
     "failpoint",
@@ -658,6 +660,16 @@ def process_metrics() -> dict[str, int]:
     """The sum of the metrics of this process's embedded states and changelog storages, by name.
 
     Of a histogram, its parts: `<name>_count`, `_min`, `_p50`, `_p99` and `_max`.
+    """
+
+def aggregate_functions() -> list[tuple[str, tuple[str, ...], tuple[str, ...], str | None, bool, str, str]]:
+    """Every aggregate function: name, aliases, kinds of its arguments and of any number of further ones, whether it can
+    leave out nulls, result and meaning for readers."""
+
+def aggregate_results(input: _ArrowSchema, calls: str) -> pa.Schema:
+    """The results of calls over input columns: one field each, named after the call, of the type that Spark gives.
+
+    ``calls`` is the JSON list of a specification's aggregates.
     """
 
 def options_table() -> list[tuple[str, str, str]]:

@@ -17,6 +17,7 @@ from fastchangelog.embedded.arrow import one_of, rows_of
 from fastchangelog.embedded.condition import Condition
 from fastchangelog.embedded.keyed import Clearable, MappingByKey
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.function_table import FUNCTIONS
 from fastchangelog.functions import Aggregate
 
 if TYPE_CHECKING:
@@ -263,13 +264,16 @@ def calls_of(
     calls: list[dict[str, object]] = []
     for name, aggregate in given:
         where = aggregate.where if isinstance(aggregate.where, str) else None
-        identity = repr(Aggregate(aggregate.fn, aggregate.args, where, aggregate.ignore_nulls))
+        # Stored rows know a function by one name; a result has the name that was written.
+        fn = FUNCTIONS[aggregate.fn].name
+        shown = repr(Aggregate(aggregate.fn, aggregate.args, where, aggregate.ignore_nulls))
+        identity = repr(Aggregate(fn, aggregate.args, where, aggregate.ignore_nulls))
         only = len(given) == 1 and name is None and aggregate.name is None
-        described = {"fn": aggregate.fn, "args": aggregate.args, "where": rows.column(where), "identity": identity}
-        result = None if only else name or aggregate.name or identity
+        described = {"fn": fn, "args": aggregate.args, "where": rows.column(where), "identity": identity}
+        result = None if only else name or aggregate.name or shown
         calls.append({**described, "ignore_nulls": aggregate.ignore_nulls, "name": result})
     names = [call["name"] for call in calls]
-    for shown in names:
-        if names.count(shown) > 1:
-            raise InvalidArgumentError(f"two results are named `{shown}`; name them apart: total=fc.sum(…)")
+    for twice in names:
+        if names.count(twice) > 1:
+            raise InvalidArgumentError(f"two results are named `{twice}`; name them apart: total=fc.sum(…)")
     return json.dumps(calls), rows

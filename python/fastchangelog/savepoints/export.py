@@ -81,18 +81,17 @@ def _labelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _spec(described: Mapping[str, Any]) -> tuple[str, pa.Schema]:
     """The part of the described aggregation that is needed to read its rows."""
-    from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+    from fastchangelog.spark.aggregate_spec import AggregateSpec, calls_json, spec_json
 
     fields = [pa.field(f"key_{i + 1}", arrow_type("key", text)) for i, text in enumerate(described["keys"])]
     if len(fields) == 1:
         fields = [fields[0].with_name("key")]
-    columns, results = list(fields), list(fields)
+    columns = list(fields)
     calls = []
     for part in described["aggregates"]:
         types = [arrow_type(part["identity"], text) for text in part["types"]]
         args = tuple(range(len(columns), len(columns) + len(types)))
         columns += [pa.field(f"arg_{len(columns) + i}", dtype) for i, dtype in enumerate(types)]
-        results.append(pa.field(part["identity"], _result(part["fn"], types)))
         ansi = part.get("ansi")
         calls.append(
             AggregateSpec(
@@ -104,24 +103,10 @@ def _spec(described: Mapping[str, Any]) -> tuple[str, pa.Schema]:
                 part["identity"],
             )
         )
-    text = spec_json(len(fields), pa.schema(columns), pa.schema(results), calls)
+    results = pa.schema([*fields, *_internal.aggregate_results(pa.schema(columns), calls_json(calls))])
+    text = spec_json(len(fields), pa.schema(columns), results, calls)
     if _internal.spec_schema(text)[1] != json.dumps(described, separators=(",", ":"), ensure_ascii=False):
         raise SchemaMismatchError(
             "this version of fastchangelog cannot read these rows back; use the one that wrote them"
         )
-    return text, pa.schema(results)
-
-
-def _result(function: str, types: list[pa.DataType]) -> pa.DataType:
-    """The type of a result, as Spark has it."""
-    first = types[0] if types else pa.int64()
-    if function == "count":
-        return pa.int64()
-    if function in ("sum", "avg") and pa.types.is_decimal(first):
-        more, scale = (10, 0) if function == "sum" else (4, 4)
-        return pa.decimal128(min(38, first.precision + more), min(38, first.scale + scale))
-    if function == "sum" and pa.types.is_integer(first):
-        return pa.int64()
-    if function in ("sum", "avg") and (pa.types.is_floating(first) or pa.types.is_integer(first)):
-        return pa.float64()
-    return first
+    return text, results

@@ -11,7 +11,7 @@ import json
 
 import pyarrow as pa
 
-__all__ = ["AggregateSpec", "spec_json"]
+__all__ = ["AggregateSpec", "calls_json", "spec_json"]
 
 VERSION = 1
 
@@ -36,10 +36,19 @@ def spec_json(num_keys: int, input: pa.Schema, output: pa.Schema, aggregates: li
             "num_keys": num_keys,
             "input": _schema_text(input),
             "output": _schema_text(output),
-            "aggs": [{**dataclasses.asdict(a), "args": list(a.args)} for a in aggregates],
+            "aggs": _calls(aggregates),
         },
         separators=(",", ":"),
     )
+
+
+def calls_json(aggregates: list[AggregateSpec]) -> str:
+    """The aggregates alone, as the spec has them."""
+    return json.dumps(_calls(aggregates), separators=(",", ":"))
+
+
+def _calls(aggregates: list[AggregateSpec]) -> list[dict[str, object]]:
+    return [{**dataclasses.asdict(a), "args": list(a.args)} for a in aggregates]
 
 
 def _schema_text(schema: pa.Schema) -> str:

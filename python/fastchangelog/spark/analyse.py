@@ -1,7 +1,8 @@
 """Analysis of keys and aggregates: functions, arguments, names and types, all as Spark itself resolves them.
 
-Owns: the supported functions, the query of Spark's analysed schema, the refusals.
-Does not own: how a `Column` is parsed (`internals`), the wire form of types (`wire_types`), settings (`settings`).
+Owns: the query of Spark's analysed schema, the casts that Spark puts around arguments, the refusals.
+Does not own: the functions (`function_table`), how a `Column` is parsed (`internals`), the wire form of types
+(`wire_types`), settings (`settings`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.function_table import FUNCTIONS, NAMES, Function
 from fastchangelog.functions import Aggregate
 from fastchangelog.spark import internals, wire_types
 from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
@@ -25,34 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Analysed", "analyse", "key_columns"]
 
-#: Spark's name of a function -> ours. Synonyms stand for the same rules.
-FUNCTIONS = {
-    "count": "count",
-    "sum": "sum",
-    "min": "min",
-    "max": "max",
-    "avg": "avg",
-    "mean": "avg",
-    "first": "first",
-    "first_value": "first",
-    "any_value": "first",
-    "last": "last",
-    "last_value": "last",
-    "bool_or": "bool_or",
-    "some": "bool_or",
-    "any": "bool_or",
-    "bool_and": "bool_and",
-    "every": "bool_and",
-    "all": "bool_and",
-    "max_by": "max_by",
-    "min_by": "min_by",
-}
-_ARGUMENTS = {"max_by": 2, "min_by": 2}
-_IGNORE_NULLS = {"first", "first_value", "any_value", "last", "last_value"}
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
 _WINDOWS = {"window", "session_window", "window_time"}
 _WINDOW_MARKS = ("spark.timeWindow", "spark.sessionWindow")
-_SUPPORTED = "count, sum, min, max, avg, first, last, bool_or, bool_and, max_by, min_by"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +54,7 @@ class Analysed:
 class _Bound:
     """One aggregate, bound to columns: `native` is what Spark would be given for the same result."""
 
-    fn: str
+    fn: Function
     args: tuple[Column, ...]
     where: Column | None
     ignore_nulls: bool
@@ -154,16 +131,16 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         for j, arg in enumerate(b.args):
             field, text = schema[arg_at], texts[arg_at]
             _check_argument(b, j, field.dataType)
-            arg, dtype = _as_spark_reads_it(b.fn, arg, field.dataType)
+            arg, dtype = _as_spark_reads_it(b.fn.kind(j), arg, field.dataType)
             if b.where is not None and not internals.is_plain_reference(arg):
                 # As with FILTER, the argument is evaluated only where the condition holds: it may fail elsewhere.
                 arg, text = F.when(b.where, arg), f"{text} WHERE {where_text}"
             args.append(plan.column("a", arg, dtype, text))
             arg_at += 1
         names = ", ".join(plan.texts[i] for i in args) or "*"
-        identity = f"{b.fn}({names})" + (" IGNORE NULLS" if b.ignore_nulls else "")
+        identity = f"{b.fn.name}({names})" + (" IGNORE NULLS" if b.ignore_nulls else "")
         identity += f" WHERE {where_text}" if where_text else ""
-        aggregates.append(AggregateSpec(b.fn, tuple(args), where, b.ignore_nulls, ansi, identity))
+        aggregates.append(AggregateSpec(b.fn.name, tuple(args), where, b.ignore_nulls, ansi, identity))
 
     wire_result = T.StructType(
         [T.StructField(f"__r{i}", wire_types.wire_type(schema[i].dataType, f"key {texts[i]}")) for i in range(k)]
@@ -239,9 +216,10 @@ def _in_spark_order(df: DataFrame, keys: Sequence[Column], given: dict[Any, Any]
 def _from_dict(column: object, fn: object) -> Column:
     name = str(fn).lower()
     known = {"average": "avg", "size": "count"}.get(name, name)
-    if not isinstance(column, str) or known not in FUNCTIONS or known in _ARGUMENTS:
+    if not isinstance(column, str) or known not in FUNCTIONS or not FUNCTIONS[known].takes(1):
+        by_column = ", ".join(dict.fromkeys(f.name for f in FUNCTIONS.values() if f.takes(1)))
         raise InvalidArgumentError(
-            f"{{{column!r}: {fn!r}}} is not understood; as a dict, agg() takes {_SUPPORTED} by column"
+            f"{{{column!r}: {fn!r}}} is not understood; as a dict, agg() takes {by_column} by column"
         )
     if column == "*" and known != "count":
         raise InvalidArgumentError(f"{{'*': {fn!r}}} is not understood; only count goes over all columns")
@@ -266,15 +244,14 @@ def _bind_ours(value: Aggregate, name: str | None) -> _Bound:
     for column in (*args, *([] if where is None else [where])):
         if not isinstance(column, Column):
             raise InvalidArgumentError(f"{column!r} in {value!r} is not a column name and not a Column")
-    if value.fn == "count":
-        native = F.count(args[0]) if args else F.count("*")
-    elif value.fn in ("first", "last"):
-        native = getattr(F, value.fn)(args[0], ignorenulls=value.ignore_nulls)
+    call = getattr(F, value.fn)
+    if not args:
+        native = call("*")
     else:
-        native = getattr(F, value.fn)(*args)
+        native = call(*args, True) if value.ignore_nulls else call(*args)
     alias = name or value.name
     named = native if alias is None else native.alias(alias)
-    return _Bound(value.fn, args, where, value.ignore_nulls, named, alias is not None, repr(value))
+    return _Bound(FUNCTIONS[value.fn], args, where, value.ignore_nulls, named, alias is not None, repr(value))
 
 
 def _bind_column(column: Column, name: str | None) -> _Bound:
@@ -285,18 +262,18 @@ def _bind_column(column: Column, name: str | None) -> _Bound:
     if fn is None or call.distinct:
         raise _refused(column)
     args, ignore_nulls = list(call.args), False
-    if call.function in _IGNORE_NULLS and len(args) == 2:
+    if fn.ignores_nulls and len(args) == 2:
         flag = args.pop()
         if not isinstance(flag, internals.Literal) or not isinstance(flag.value, bool):
             raise _refused(column)
         ignore_nulls = flag.value
     plain: list[Column] = []
-    if not (fn == "count" and len(args) == 1 and _counts_all(args[0])):
+    if not (fn.takes(0) and len(args) == 1 and _counts_all(args[0])):
         for arg in args:
             if isinstance(arg, internals.Star):
                 raise _refused(column)
             plain.append(arg.column if isinstance(arg, internals.Literal) else arg)
-        if len(plain) != _ARGUMENTS.get(fn, 1) and not (fn == "count" and plain):
+        if not plain or not fn.takes(len(plain)):
             raise _refused(column)
     native = column if name is None else column.alias(name)
     return _Bound(fn, tuple(plain), None, ignore_nulls, native, True, _show(column))
@@ -313,7 +290,7 @@ def _show(column: Column) -> str:
 
 def _refused(column: Column) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"`{_show(column)}` is not an aggregate that fastchangelog understands; supported are {_SUPPORTED}, each "
+        f"`{_show(column)}` is not an aggregate that fastchangelog understands; supported are {NAMES}, each "
         "on its own and with alias(): compute on results in a select() after it, and write F.expr texts as functions "
         '(a FILTER becomes fc.sum("x", where="…"))'
     )
@@ -339,24 +316,24 @@ def _check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
         )
 
 
-def _as_spark_reads_it(fn: str, arg: Column, dtype: T.DataType) -> tuple[Column, T.DataType]:
+def _as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Column, T.DataType]:
     """The argument with the cast that Spark's analysis puts around it, and no more of it than is needed."""
-    if fn in ("sum", "avg") and not isinstance(dtype, (T.NumericType, *_INTERVALS)):
+    if kind == "quantity" and not isinstance(dtype, (T.NumericType, *_INTERVALS)):
         return arg.cast("double"), T.DoubleType()
-    if fn in ("bool_or", "bool_and") and not isinstance(dtype, T.BooleanType):
+    if kind == "boolean" and not isinstance(dtype, T.BooleanType):
         return arg.cast("boolean"), T.BooleanType()
-    if fn == "count" and not isinstance(dtype, (T.NumericType, T.BooleanType)):
+    if kind == "presence" and not isinstance(dtype, (T.NumericType, T.BooleanType)):
         return F.when(arg.isNotNull(), F.lit(True)), T.BooleanType()
     return arg, dtype
 
 
 def _check_argument(b: _Bound, position: int, dtype: T.DataType) -> None:
-    if b.fn in ("sum", "avg") and isinstance(dtype, T.YearMonthIntervalType):
+    kind = b.fn.kind(position)
+    if kind == "quantity" and isinstance(dtype, T.YearMonthIntervalType):
         raise InvalidArgumentError(
             f"{b.text} is not supported for {dtype.simpleString()}; add up months as numbers instead"
         )
-    ordered = b.fn in ("min", "max") or (b.fn in ("min_by", "max_by") and position == 1)
-    if ordered and wire_types.is_collated(dtype):
+    if kind == "ordered" and wire_types.is_collated(dtype):
         raise InvalidArgumentError(
             f"{b.text} orders a collated string ({dtype.simpleString()}), whose order fastchangelog does not know; "
             "order by collation_key(…) or by the string's bytes"

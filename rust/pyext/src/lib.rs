@@ -3,6 +3,7 @@
 //! Owns: argument conversion and the module's contents. Does not own: behaviour; if a function here needs an `if` about
 //! business rules, the rule is in the wrong crate. Documentation for readers is in `_internal.pyi`.
 
+mod aggregates;
 mod arrow_interface;
 mod changelog;
 mod detached;
@@ -53,6 +54,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(store::head_json, module)?)?;
     module.add_function(wrap_pyfunction!(metrics::metrics_table, module)?)?;
     module.add_function(wrap_pyfunction!(metrics::process_metrics, module)?)?;
+    module.add_function(wrap_pyfunction!(aggregates::aggregate_functions, module)?)?;
+    module.add_function(wrap_pyfunction!(aggregates::aggregate_results, module)?)?;
     module.add_function(wrap_pyfunction!(options::options_table, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_options, module)?)?;
     module.add_function(wrap_pyfunction!(options::parse_duration, module)?)?;

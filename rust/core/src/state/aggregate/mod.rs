@@ -1,8 +1,11 @@
 //! Aggregates: accumulators in rows of a fixed layout.
 //!
-//! Owns: which functions exist for which types, the layout of an accumulator row, and the three things done with rows:
-//! fold columns into them ([`update`]), join two of them ([`merge`]), turn them into result columns ([`finish`]).
+//! Owns: which functions exist for which types ([`AggregateFunction::ALL`]), the layout of an accumulator row, and the
+//! three things done with rows: fold columns into them, join two of them, turn them into result columns.
 //! Does not own: keys, grouping (`table`), where rows are kept (`rows`, `keyed`).
+//!
+//! A function is a row of the table in `functions/mod.rs`, and an `Accumulator` in a file of its family. Nothing else
+//! names it: texts of errors, Python's table and docs/aggregates.md are made from the row.
 //!
 //! Results, null rules and overflow are Spark's for the function of the same name. Invariants:
 //! 1. the row of no input is all zero bytes;
@@ -10,16 +13,20 @@
 //!    order of float additions;
 //! 3. the layout depends on the *set* of aggregates (sorted by identity), not on their order in the query.
 
-mod decimal;
-mod finish;
-mod merge;
+mod accumulator;
+mod fold;
+mod functions;
+#[cfg(test)]
+mod golden_tests;
+mod overflow;
 mod plan;
 mod prim;
+mod results;
 mod schema;
 mod spec;
-mod update;
 
-pub(in crate::state) use merge::Other;
+pub(in crate::state) use accumulator::Other;
+pub use functions::AggregateFunction;
 pub use plan::AggPlan;
 pub use schema::schema_difference;
 #[cfg(test)]

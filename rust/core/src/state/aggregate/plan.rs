@@ -1,18 +1,26 @@
 //! From a description to accumulators.
 //!
-//! Owns: the check of functions against types, and the place of each accumulator in the row.
-//! Does not own: what is done with rows (`update`, `merge`, `finish`).
+//! Owns: the check of calls against columns, the slots of each accumulator in the row, and going through all calls.
+//! Does not own: the functions and the types that they take (`functions`).
 
-use super::decimal::in_doubles;
+use super::accumulator::{Accumulator, Bound, Call, Other, RowMut, Slots};
+use super::fold::Fold;
+use super::functions::AggregateFunction;
+use super::prim;
+use super::results::RowRange;
 use super::schema::Description;
 use super::spec::{AggCall, AggSpec};
 use crate::error::Subject;
-use crate::state::arrays::{has_map, plain_type, same_values, type_text};
+use crate::state::arrays::{conform, mismatch, plain_type, same_values, type_text};
 use crate::state::codec::KeyCodec;
-use crate::state::rows::Shape;
-use crate::state::strings::{binary_schema, binary_type};
+use crate::state::rows::{Rows, Shape};
+use crate::state::strings::{binary_schema, binary_type, conform_binary};
 use crate::{Error, Result};
-use arrow_schema::{DataType, Fields, IntervalUnit, SchemaRef};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_buffer::{BooleanBuffer, NullBuffer};
+use arrow_schema::{DataType, Fields, Schema, SchemaRef};
+use std::ops::Range;
 
 /// A checked aggregation: knows the key, the row layout, and each accumulator.
 ///
@@ -20,11 +28,11 @@ use arrow_schema::{DataType, Fields, IntervalUnit, SchemaRef};
 #[derive(Debug)]
 pub struct AggPlan {
     /// Types of the input as declared, and with binaries in the place of strings.
-    pub(super) input: Vec<(DataType, DataType)>,
+    input: Vec<(DataType, DataType)>,
     output: SchemaRef,
     /// The output with binaries in the place of strings.
-    pub(super) binary_output: SchemaRef,
-    pub(super) num_keys: usize,
+    binary_output: SchemaRef,
+    num_keys: usize,
     /// In the order of the result columns.
     pub(super) ops: Vec<Op>,
     shape: Shape,
@@ -33,142 +41,15 @@ pub struct AggPlan {
     schema_id: u64,
 }
 
-/// One accumulator.
+/// One call.
 #[derive(Debug)]
 pub(super) struct Op {
-    pub(super) kind: Kind,
-    pub(super) args: Vec<usize>,
-    pub(super) filter: Option<usize>,
-    pub(super) ansi: bool,
-    pub(super) identity: String,
-    /// Number of the first of its bits.
-    pub(super) bit: usize,
-    /// Byte offset of its fixed slot.
-    pub(super) at: usize,
-    /// Number of its first variable slot.
-    pub(super) var: usize,
-}
-
-/// What an accumulator holds and how. Bits: see [`Kind::bits`].
-#[derive(Debug)]
-pub(super) enum Kind {
-    /// i64 number of rows.
-    Count,
-    /// i64 sum; bit 0: not null.
-    SumInt,
-    /// f64 sum; bit 0: not null.
-    SumFloat,
-    /// i128 sum, absolute value below `limit`; bit 0: not null, bit 1: overflowed for good.
-    SumDecimal { limit: i128 },
-    /// i64 sum of an interval's unit; bit 0: not null.
-    SumInterval { months: bool },
-    /// f64 sum, i64 count.
-    AvgFloat,
-    /// i128 sum, i64 count; bit 0: overflowed for good.
-    AvgDecimal { limit: i128, scale: i8, in_doubles: bool },
-    /// i64 sum, i64 count of an interval's unit.
-    AvgInterval { months: bool },
-    /// The least or greatest value; bit 0: not null.
-    Extreme { max: bool, prim: Prim },
-    /// The least or greatest byte string in variable slot 0; bit 0: not null.
-    ExtremeBytes { max: bool },
-    /// Variable slot 0: the encoded ordering, slot 1: the encoded value; bit 0: there is one.
-    By { max: bool, later_wins_ties: bool, order: Box<KeyCodec>, value: Box<KeyCodec> },
-    /// The first or last value; bit 0: there is one, bit 1: it is not null.
-    Edge { last: bool, ignore_nulls: bool, form: Form },
-}
-
-/// How a value of any type is kept.
-#[derive(Debug)]
-pub(super) enum Form {
-    /// In the fixed slot.
-    Prim(Prim),
-    /// Strings and binary, in a variable slot.
-    Bytes,
-    /// Anything else, encoded in a variable slot.
-    Encoded(Box<KeyCodec>),
-}
-
-/// The machine type of values in fixed slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Prim {
-    Bool,
-    I8,
-    I16,
-    I32,
-    I64,
-    F32,
-    F64,
-    I128,
-}
-
-impl Prim {
-    /// The machine type of a column's values, if it is one.
-    fn of(data_type: &DataType) -> Option<Self> {
-        Some(match data_type {
-            DataType::Boolean => Self::Bool,
-            DataType::Int8 => Self::I8,
-            DataType::Int16 => Self::I16,
-            DataType::Int32 | DataType::Date32 | DataType::Time32(_) | DataType::Interval(IntervalUnit::YearMonth) => {
-                Self::I32
-            }
-            DataType::Int64
-            | DataType::Date64
-            | DataType::Timestamp(..)
-            | DataType::Time64(_)
-            | DataType::Duration(_) => Self::I64,
-            DataType::Float32 => Self::F32,
-            DataType::Float64 => Self::F64,
-            DataType::Decimal128(..) => Self::I128,
-            _ => return None,
-        })
-    }
-
-    pub(super) fn width(self) -> usize {
-        match self {
-            Self::Bool | Self::I8 => 1,
-            Self::I16 => 2,
-            Self::I32 | Self::F32 => 4,
-            Self::I64 | Self::F64 => 8,
-            Self::I128 => 16,
-        }
-    }
-}
-
-impl Kind {
-    /// Bits it uses.
-    fn bits(&self) -> usize {
-        match self {
-            Self::Count | Self::AvgFloat | Self::AvgInterval { .. } => 0,
-            Self::SumDecimal { .. } | Self::Edge { .. } => 2,
-            _ => 1,
-        }
-    }
-
-    /// Bytes of its fixed slot.
-    fn width(&self) -> usize {
-        match self {
-            Self::Count | Self::SumInt | Self::SumFloat | Self::SumInterval { .. } => 8,
-            Self::SumDecimal { .. } | Self::AvgFloat | Self::AvgInterval { .. } => 16,
-            Self::AvgDecimal { .. } => 24,
-            Self::Extreme { prim, .. } | Self::Edge { form: Form::Prim(prim), .. } => prim.width(),
-            Self::ExtremeBytes { .. } | Self::By { .. } | Self::Edge { .. } => 0,
-        }
-    }
-
-    /// Variable slots it uses.
-    pub(super) fn vars(&self) -> usize {
-        match self {
-            Self::By { .. } => 2,
-            Self::ExtremeBytes { .. } | Self::Edge { form: Form::Bytes | Form::Encoded(_), .. } => 1,
-            _ => 0,
-        }
-    }
-
-    /// True when ANSI mode changes what it does.
-    fn minds_ansi(&self) -> bool {
-        matches!(self, Self::SumInt | Self::SumDecimal { .. } | Self::AvgDecimal { .. })
-    }
+    accumulator: Box<dyn Accumulator>,
+    /// The function's name in the table.
+    name: &'static str,
+    args: Vec<usize>,
+    filter: Option<usize>,
+    pub(super) slots: Slots,
 }
 
 impl AggPlan {
@@ -214,9 +95,9 @@ impl AggPlan {
             }
             ops.push(op);
         }
-        let shape = place(&mut ops);
-        let minds: Vec<_> = ops.iter().map(|op| op.kind.minds_ansi()).collect();
-        let description = Description::new(&keys, &spec.aggs, &input, &minds);
+        let shape = assign_slots(&mut ops);
+        let depends: Vec<_> = ops.iter().map(|op| (op.name, op.accumulator.depends_on_ansi())).collect();
+        let description = Description::new(&keys, &spec.aggs, &input, &depends);
         Ok(Self {
             schema: description.text(),
             schema_id: description.id(),
@@ -275,27 +156,105 @@ impl AggPlan {
     pub(in crate::state) fn shape(&self) -> Shape {
         self.shape
     }
+
+    /// Fails unless the columns of `schema` are those that the plan declares.
+    pub(in crate::state) fn check_input(&self, schema: &Schema) -> Result<()> {
+        self.check_count(schema.fields().len())?;
+        let wrong = schema.fields().iter().zip(&self.input).find(|(f, (own, _))| !same_values(f.data_type(), own));
+        wrong.map_or(Ok(()), |(field, (declared, _))| Err(mismatch(field.data_type(), declared)))
+    }
+
+    fn check_count(&self, columns: usize) -> Result<()> {
+        if columns == self.input.len() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("a batch of {columns} columns came where {} were declared", self.input.len())))
+    }
+
+    /// The columns of `batch` as the plan declares them, strings in their binary form. They may come in either form.
+    pub(in crate::state) fn columns(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        self.check_count(batch.num_columns())?;
+        let columns = batch.columns().iter().zip(&self.input);
+        columns.map(|(column, (declared, binary))| conform_binary(column, declared, binary)).collect()
+    }
+
+    /// Folds input row `i` into accumulator row `groups[i]`, for all `i`, in order.
+    pub(in crate::state) fn update(&self, columns: &[ArrayRef], groups: &[u32], rows: &mut Rows) -> Result<()> {
+        for op in &self.ops {
+            let arguments: Vec<&ArrayRef> = op.args.iter().map(|i| &columns[*i]).collect();
+            let fold = Fold { groups, mask: op.mask(columns), rows };
+            op.accumulator.update(&op.slots, &arguments, fold)?;
+        }
+        Ok(())
+    }
+
+    /// Joins `other` into row `row`.
+    #[inline]
+    pub(in crate::state) fn merge(&self, rows: &mut Rows, row: usize, other: Other<'_>) -> Result<()> {
+        let (fixed, vars) = rows.row_mut(row);
+        let mut mine = RowMut { fixed, vars, number: row };
+        for op in &self.ops {
+            op.accumulator.merge(&op.slots, &mut mine, other)?;
+        }
+        Ok(())
+    }
+
+    /// The columns of the aggregates, in the order of the output schema, strings in their binary form.
+    pub(in crate::state) fn results(&self, rows: &Rows, range: &Range<usize>) -> Result<Vec<ArrayRef>> {
+        let fields = self.binary_output.fields().iter().skip(self.num_keys);
+        self.ops
+            .iter()
+            .zip(fields)
+            .map(|(op, field)| op.finish(RowRange::new(rows, range), field.data_type()))
+            .collect()
+    }
 }
 
-/// Gives each accumulator its place. Wider slots first would need no padding; slots are read bytewise, so none is
+impl Op {
+    /// Which rows count: those where the filter is true and no argument is null whose nulls are left out. None means all.
+    fn mask(&self, columns: &[ArrayRef]) -> Option<NullBuffer> {
+        let mut mask: Option<NullBuffer> = self.filter.map(|filter| {
+            let filter = columns[filter].as_boolean();
+            let mask: BooleanBuffer = match filter.nulls() {
+                Some(nulls) => filter.values() & nulls.inner(),
+                None => filter.values().clone(),
+            };
+            NullBuffer::new(mask)
+        });
+        for (_, column) in self.args.iter().enumerate().filter(|(i, _)| self.accumulator.skips_null(*i)) {
+            mask = NullBuffer::union(mask.as_ref(), columns[*column].logical_nulls().as_ref());
+        }
+        mask.filter(|mask| mask.null_count() > 0)
+    }
+
+    fn finish(&self, rows: RowRange<'_>, result: &DataType) -> Result<ArrayRef> {
+        let declared = plain_type(result);
+        let array = self.accumulator.finish(&self.slots, rows, &declared)?;
+        let array = if array.data_type().is_primitive() { prim::column(&array, &declared)? } else { array };
+        conform(&array, result)
+    }
+}
+
+/// Gives each accumulator its slots. Wider slots first would need no padding; slots are read bytewise, so none is
 /// needed anyway, and the order of identities makes the layout independent of the order of the query.
-fn place(ops: &mut [Op]) -> Shape {
+fn assign_slots(ops: &mut [Op]) -> Shape {
     let mut order: Vec<usize> = (0..ops.len()).collect();
-    order.sort_by(|a, b| ops[*a].identity.cmp(&ops[*b].identity));
-    let bits: usize = ops.iter().map(|op| op.kind.bits()).sum();
+    order.sort_by(|a, b| ops[*a].slots.identity.cmp(&ops[*b].slots.identity));
+    let bits: usize = ops.iter().map(|op| op.accumulator.layout().bits).sum();
     let (mut bit, mut at, mut var) = (0, bits.div_ceil(8), 0);
     for i in order {
-        let op = &mut ops[i];
-        (op.bit, op.at, op.var) = (bit, at, var);
-        bit += op.kind.bits();
-        at += op.kind.width();
-        var += op.kind.vars();
+        let layout = ops[i].accumulator.layout();
+        let slots = &mut ops[i].slots;
+        (slots.bit, slots.at, slots.var) = (bit, at, var);
+        bit += layout.bits;
+        at += layout.bytes;
+        var += layout.vars;
     }
     Shape { stride: at.max(1), vars: var }
 }
 
-/// The accumulator of a call, and the type of its result; `output` is the wanted one, if it is known.
-fn resolve(call: &AggCall, input: &[DataType], output: Option<&DataType>) -> Result<(Op, DataType)> {
+/// The accumulator of a call, and the type of its result; `declared` is the wanted one, if it is known.
+fn resolve(call: &AggCall, input: &[DataType], declared: Option<&DataType>) -> Result<(Op, DataType)> {
     let identity = &call.identity;
     let outside = |i: &usize| *i >= input.len();
     if let Some(i) = call.args.iter().chain(&call.filter).find(|i| outside(i)) {
@@ -310,123 +269,28 @@ fn resolve(call: &AggCall, input: &[DataType], output: Option<&DataType>) -> Res
         )));
     }
     let types: Vec<&DataType> = call.args.iter().map(|i| &input[*i]).collect();
-    let wanted: Option<&[usize]> = match call.function.as_str() {
-        "count" => None,
-        "max_by" | "min_by" => Some(&[2]),
-        _ => Some(&[1]),
-    };
-    if let Some(wanted) = wanted
-        && wanted[0] != types.len()
-    {
-        return Err(Error::invalid(format!("{identity} takes {} columns, not {}", wanted[0], types.len())));
+    let function = AggregateFunction::named(&call.function).ok_or_else(|| {
+        Error::invalid(format!(
+            "{identity}: the function `{}` is not known; known are {}",
+            call.function,
+            AggregateFunction::names()
+        ))
+    })?;
+    if !function.takes(types.len()) {
+        let wanted = function.arguments.len();
+        return Err(Error::invalid(format!("{identity} takes {wanted} columns, not {}", types.len())));
     }
-    let mut args = call.args.clone();
-    let refuse = || {
+    let seen = Call { types: &types, declared, ignore_nulls: call.ignore_nulls, ansi: call.ansi };
+    let Bound { accumulator, result } = function.bind(&seen).ok_or_else(|| {
         let names: Vec<_> = types.iter().map(|t| type_text(t)).collect();
         Error::invalid(format!(
             "{identity}: {}({}) is not supported; cast the column or use another function",
             call.function,
             names.join(", ")
         ))
-    };
-    let (kind, result) = match call.function.as_str() {
-        "count" => (Kind::Count, DataType::Int64),
-        "sum" => sum(types[0]).ok_or_else(refuse)?,
-        "avg" | "mean" => avg(types[0], output).ok_or_else(refuse)?,
-        "bool_and" | "every" | "bool_or" | "any" | "some" if types[0] != &DataType::Boolean => return Err(refuse()),
-        "min" | "bool_and" | "every" => extreme(false, types[0], &mut args).ok_or_else(refuse)?,
-        "max" | "bool_or" | "any" | "some" => extreme(true, types[0], &mut args).ok_or_else(refuse)?,
-        "min_by" | "max_by" => {
-            let order = ordering(types[1]).ok_or_else(refuse)?;
-            let value = Box::new(KeyCodec::of_value(types[0], false).map_err(|_| refuse())?);
-            args.swap(0, 1);
-            (Kind::By { max: call.function == "max_by", later_wins_ties: true, order, value }, types[0].clone())
-        }
-        "first" | "first_value" | "any_value" | "last" | "last_value" => {
-            let form = match types[0] {
-                DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary => Form::Bytes,
-                other => match Prim::of(other) {
-                    Some(prim) => Form::Prim(prim),
-                    None => Form::Encoded(Box::new(KeyCodec::of_value(other, false).map_err(|_| refuse())?)),
-                },
-            };
-            let last = call.function.starts_with("last");
-            (Kind::Edge { last, ignore_nulls: call.ignore_nulls, form }, types[0].clone())
-        }
-        other => {
-            return Err(Error::invalid(format!(
-                "{identity}: the function `{other}` is not known; known are count, sum, min, max, avg, first, last, bool_and, bool_or, max_by and min_by"
-            )));
-        }
-    };
-    let (filter, ansi, identity) = (call.filter, call.ansi, identity.clone());
-    Ok((Op { kind, args, filter, ansi, identity, bit: 0, at: 0, var: 0 }, result))
-}
-
-fn is_integer(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64)
-}
-
-/// 10 to the number of digits of Spark's buffer for sums of decimals of precision `p`.
-fn decimal_limit(p: u8) -> i128 {
-    10i128.pow(u32::from((p + 10).min(38)))
-}
-
-fn sum(arg: &DataType) -> Option<(Kind, DataType)> {
-    Some(match arg {
-        t if is_integer(t) => (Kind::SumInt, DataType::Int64),
-        DataType::Float32 | DataType::Float64 => (Kind::SumFloat, DataType::Float64),
-        DataType::Decimal128(p, s) => {
-            (Kind::SumDecimal { limit: decimal_limit(*p) }, DataType::Decimal128((p + 10).min(38), *s))
-        }
-        DataType::Duration(_) => (Kind::SumInterval { months: false }, arg.clone()),
-        DataType::Interval(IntervalUnit::YearMonth) => (Kind::SumInterval { months: true }, arg.clone()),
-        _ => return None,
-    })
-}
-
-fn avg(arg: &DataType, output: Option<&DataType>) -> Option<(Kind, DataType)> {
-    Some(match arg {
-        t if is_integer(t) => (Kind::AvgFloat, DataType::Float64),
-        DataType::Float32 | DataType::Float64 => (Kind::AvgFloat, DataType::Float64),
-        // Precision and scale of the result are Spark's own decision, found in the declared result. Where none is declared,
-        // they are as Spark decides by default.
-        DataType::Decimal128(p, s) => {
-            let result = match output {
-                Some(declared @ DataType::Decimal128(..)) => declared.clone(),
-                Some(_) => return None,
-                None => DataType::Decimal128((p + 4).min(38), (s + 4).min(38)),
-            };
-            (Kind::AvgDecimal { limit: decimal_limit(*p), scale: *s, in_doubles: in_doubles(*p) }, result)
-        }
-        DataType::Duration(_) => (Kind::AvgInterval { months: false }, arg.clone()),
-        DataType::Interval(IntervalUnit::YearMonth) => (Kind::AvgInterval { months: true }, arg.clone()),
-        _ => return None,
-    })
-}
-
-fn extreme(max: bool, arg: &DataType, args: &mut Vec<usize>) -> Option<(Kind, DataType)> {
-    let kind = match arg {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary => Kind::ExtremeBytes { max },
-        other => match Prim::of(other) {
-            Some(prim) => Kind::Extreme { max, prim },
-            None => {
-                let order = ordering(other)?;
-                let value = Box::new(KeyCodec::of_value(other, false).ok()?);
-                args.push(args[0]);
-                Kind::By { max, later_wins_ties: false, order, value }
-            }
-        },
-    };
-    Some((kind, arg.clone()))
-}
-
-/// The codec whose bytes compare as values of the type do.
-fn ordering(data_type: &DataType) -> Option<Box<KeyCodec>> {
-    if has_map(data_type) || matches!(data_type, DataType::Interval(IntervalUnit::MonthDayNano)) {
-        return None;
-    }
-    KeyCodec::of_value(data_type, true).ok().map(Box::new)
+    })?;
+    let slots = Slots { identity: identity.clone(), ..Slots::default() };
+    Ok((Op { accumulator, name: function.name, args: call.args.clone(), filter: call.filter, slots }, result))
 }
 
 #[cfg(test)]

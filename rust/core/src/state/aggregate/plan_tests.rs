@@ -1,7 +1,7 @@
 use super::*;
 use crate::ErrorKind;
 use crate::state::aggregate::{schema_difference, schema_of};
-use arrow_schema::{Field, TimeUnit};
+use arrow_schema::{Field, IntervalUnit, TimeUnit};
 
 fn call(function: &str, args: &[usize]) -> AggCall {
     let identity = format!("{function}({args:?})");
@@ -78,7 +78,7 @@ fn schema_id_minds_types_and_identities_not_order_nor_time_zone() {
     let a = plan(zoned("UTC"), &args, vec![sum(), avg()]).unwrap();
     let b = plan(zoned("Asia/Tokyo"), &args, vec![avg(), sum()]).unwrap();
     assert_eq!((a.schema_id(), a.schema(), a.shape()), (b.schema_id(), b.schema(), b.shape()));
-    assert_eq!((a.ops[0].at, a.ops[1].at), (b.ops[1].at, b.ops[0].at));
+    assert_eq!((a.ops[0].slots.at, a.ops[1].slots.at), (b.ops[1].slots.at, b.ops[0].slots.at));
     assert_eq!(schema_difference(a.schema(), b.schema()), None);
 
     let other = plan(DataType::Int64, &args, vec![sum(), avg()]).unwrap();

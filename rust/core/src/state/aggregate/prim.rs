@@ -1,7 +1,7 @@
 //! Machine values in fixed slots.
 //!
-//! Owns: reading and writing them in row bytes, their order, and the typed view of a column.
-//! Does not own: what they mean (`update`, `merge`, `finish`).
+//! Owns: which types they stand for, reading and writing them in row bytes, their order, and the typed view of a column.
+//! Does not own: what they mean (`functions`).
 
 use crate::Result;
 use crate::state::arrays::relabel;
@@ -11,8 +11,54 @@ use arrow_array::types::{
 };
 use arrow_array::{Array, ArrayRef, BooleanArray, PrimitiveArray};
 use arrow_buffer::{ArrowNativeType, NullBuffer, ScalarBuffer};
-use arrow_schema::DataType;
+use arrow_schema::{DataType, IntervalUnit};
 use std::sync::Arc;
+
+/// The machine type of values in fixed slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Prim {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    F32,
+    F64,
+    I128,
+}
+
+impl Prim {
+    /// The machine type of a column's values, if it is one.
+    pub(super) fn of(data_type: &DataType) -> Option<Self> {
+        Some(match data_type {
+            DataType::Boolean => Self::Bool,
+            DataType::Int8 => Self::I8,
+            DataType::Int16 => Self::I16,
+            DataType::Int32 | DataType::Date32 | DataType::Time32(_) | DataType::Interval(IntervalUnit::YearMonth) => {
+                Self::I32
+            }
+            DataType::Int64
+            | DataType::Date64
+            | DataType::Timestamp(..)
+            | DataType::Time64(_)
+            | DataType::Duration(_) => Self::I64,
+            DataType::Float32 => Self::F32,
+            DataType::Float64 => Self::F64,
+            DataType::Decimal128(..) => Self::I128,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn width(self) -> usize {
+        match self {
+            Self::Bool | Self::I8 => 1,
+            Self::I16 => 2,
+            Self::I32 | Self::F32 => 4,
+            Self::I64 | Self::F64 => 8,
+            Self::I128 => 16,
+        }
+    }
+}
 
 /// A machine value that a slot can hold, little endian.
 pub(super) trait Native: ArrowNativeType {
@@ -99,7 +145,7 @@ impl Native for u8 {
 /// Runs `$body` with `$native` bound to the machine type of `$prim`.
 macro_rules! with_native {
     ($prim:expr, $native:ident => $body:expr) => {{
-        use $crate::state::aggregate::plan::Prim;
+        use $crate::state::aggregate::prim::Prim;
         match $prim {
             Prim::Bool => {
                 type $native = u8;
@@ -137,6 +183,11 @@ macro_rules! with_native {
     }};
 }
 pub(super) use with_native;
+
+/// True for the types of integers.
+pub(super) fn is_integer(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64)
+}
 
 /// An integer column (or one of dates, times, intervals) as i64.
 pub(super) fn integers(column: &ArrayRef) -> Result<ScalarBuffer<i64>> {

@@ -32,16 +32,16 @@ struct Part {
 }
 
 impl Description {
-    /// Describes keys and calls; `minds_ansi` says for which calls the mode matters.
-    pub(super) fn new(keys: &Fields, calls: &[AggCall], input: &[DataType], minds_ansi: &[bool]) -> Self {
+    /// Describes keys and calls; `functions` has the name of each call's function, and whether ANSI mode matters to it.
+    pub(super) fn new(keys: &Fields, calls: &[AggCall], input: &[DataType], functions: &[(&str, bool)]) -> Self {
         let mut aggregates: Vec<_> = calls
             .iter()
-            .zip(minds_ansi)
-            .map(|(call, minds)| Part {
+            .zip(functions)
+            .map(|(call, (name, depends_on_ansi))| Part {
                 identity: call.identity.clone(),
-                function: call.function.clone(),
+                function: (*name).to_owned(),
                 types: call.args.iter().map(|i| type_text(&input[*i])).collect(),
-                ansi: minds.then_some(call.ansi),
+                ansi: depends_on_ansi.then_some(call.ansi),
                 ignore_nulls: call.ignore_nulls,
             })
             .collect();

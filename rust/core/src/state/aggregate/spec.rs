@@ -32,7 +32,7 @@ pub struct AggSpec {
 /// One aggregate function applied to columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AggCall {
-    /// `count`, `sum`, `min`, `max`, `avg`, `first`, `last`, `bool_or`, `bool_and`, `max_by` or `min_by`.
+    /// A name or an alias of [`super::AggregateFunction::ALL`].
     #[serde(rename = "fn")]
     pub function: String,
     /// Columns of the input; none for `count(*)`.
@@ -41,7 +41,7 @@ pub struct AggCall {
     /// Boolean column: rows where it is not true are left out.
     #[serde(default, rename = "where")]
     pub filter: Option<usize>,
-    /// For `first` and `last`: nulls are left out.
+    /// Nulls are left out, for functions that can tell them apart.
     #[serde(default)]
     pub ignore_nulls: bool,
     /// An overflow is an error (Spark's ANSI mode), else a wrap-around or null.
@@ -53,6 +53,13 @@ pub struct AggCall {
 
 fn yes() -> bool {
     true
+}
+
+impl AggCall {
+    /// Reads a list of calls, as the text form of a specification has it.
+    pub fn list_from_json(text: &str) -> Result<Vec<Self>> {
+        serde_json::from_str(text).map_err(|e| Error::invalid(format!("the aggregates' description: {e}")))
+    }
 }
 
 #[derive(Serialize, Deserialize)]

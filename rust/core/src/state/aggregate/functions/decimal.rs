@@ -1,13 +1,48 @@
-//! Averages of decimals.
+//! Sums and averages of decimals, which `sum` and `avg` share.
 //!
-//! Owns: the division of an exact sum by a count, rounded as Spark does.
-//! Does not own: the sum (`update`, `merge`).
+//! Owns: adding decimals in an i128, its overflow, and the division of a sum by a count, rounded as Spark does.
+//! Does not own: counts and nulls beside the sum.
 //!
 //! Spark divides into 39 decimals, rounded down, and rounds that half up to the scale of the result, which is at most
 //! 38. The digit that decides about the half is one of the 39, so the two steps are one rounding of the exact quotient.
 //! Decimals of few digits are an exception: Spark's optimizer (`DecimalAggregates`) averages them as doubles.
 
+use crate::state::aggregate::prim::{Native, has_bit, set_bit};
 use arrow_buffer::i256;
+
+/// 10 to the number of digits of Spark's buffer for sums of decimals of precision `p`.
+pub(super) fn sum_limit(p: u8) -> i128 {
+    10i128.pow(u32::from((p + 10).min(38)))
+}
+
+/// Adds to the sum at byte `at`, whose overflow bit is `bit`; true on (an earlier or this) overflow.
+#[inline]
+pub(super) fn add(row: &mut [u8], value: i128, limit: i128, bit: usize, at: usize) -> bool {
+    if has_bit(row, bit) {
+        return true;
+    }
+    match i128::read(row, at).checked_add(value) {
+        Some(sum) if sum < limit && sum > -limit => {
+            sum.write(row, at);
+            false
+        }
+        _ => {
+            set_bit(row, bit);
+            0i128.write(row, at);
+            true
+        }
+    }
+}
+
+/// Adds their sum to mine; true on overflow.
+pub(super) fn join(mine: &mut [u8], theirs: &[u8], limit: i128, bit: usize, at: usize) -> bool {
+    if has_bit(theirs, bit) {
+        set_bit(mine, bit);
+        0i128.write(mine, at);
+        return true;
+    }
+    add(mine, i128::read(theirs, at), limit, bit, at)
+}
 
 /// `sum / count` with `scale` decimals in the sum and `out_scale` in the result; none when the result has more than
 /// `precision` digits or `count` is zero.

@@ -1,0 +1,123 @@
+//! The aggregate functions, one row and one accumulator each.
+//!
+//! Owns: the table: names, aliases, arguments and results. Python's table, the texts of errors and docs/aggregates.md
+//! come from it.
+//! Does not own: what a function computes; its family's file does.
+//!
+//! To add a function: a row here, an accumulator in a family's file, a typed function in `python/fastchangelog/functions`.
+//! Stored states name functions: a name in the table and the layout of its accumulator stay what they are.
+
+mod argument;
+mod avg;
+mod boolean;
+mod by;
+mod count;
+mod decimal;
+mod edge;
+mod extreme;
+mod interval;
+mod sum;
+
+use super::accumulator::{Bound, Call};
+pub use argument::Argument;
+
+/// An aggregate function, as its row in the table says.
+#[derive(Debug)]
+pub struct AggregateFunction {
+    /// Spark's name, which is that in descriptions of stored rows.
+    pub name: &'static str,
+    /// Spark's other names of the same function.
+    pub aliases: &'static [&'static str],
+    /// Its arguments.
+    pub arguments: &'static [Argument],
+    /// What it takes any number of after its arguments, if it does.
+    pub more: Option<Argument>,
+    /// True if it can leave out nulls or keep them.
+    pub ignores_nulls: bool,
+    /// The type of its result, for readers.
+    pub result: &'static str,
+    /// What it gives, for readers.
+    pub doc: &'static str,
+    bind: fn(&Call<'_>) -> Option<Bound>,
+}
+
+/// Makes [`AggregateFunction::ALL`] of its rows:
+/// `name | alias (arguments, ..any number) ignore_nulls -> "result" = bind;`
+macro_rules! functions {
+    (@more) => { None };
+    (@more $more:ident) => { Some(Argument::$more) };
+    (@ignores_nulls) => { false };
+    (@ignores_nulls ignore_nulls) => { true };
+    ($(
+        $(#[doc = $doc:literal])*
+        $name:ident $(| $alias:ident)* ($($argument:ident),* $(..$more:ident)?) $($ignores_nulls:ident)?
+            -> $result:literal = $bind:path;
+    )*) => {
+        impl AggregateFunction {
+            /// Every function, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self {
+                name: stringify!($name),
+                aliases: &[$(stringify!($alias)),*],
+                arguments: &[$(Argument::$argument),*],
+                more: functions!(@more $($more)?),
+                ignores_nulls: functions!(@ignores_nulls $($ignores_nulls)?),
+                result: $result,
+                doc: concat!($($doc),*),
+                bind: $bind,
+            }),*];
+        }
+    };
+}
+
+functions! {
+    /// Number of rows; with arguments, of rows in which none of them is null.
+    count(..Presence) -> "bigint" = count::count;
+    /// Sum of the values that are not null; null if there are none.
+    sum(Quantity) -> "bigint of integers, double of floats, decimal(p+10, s) of decimal(p, s), intervals of their type" = sum::sum;
+    /// Mean of the values that are not null; null if there are none.
+    avg | mean(Quantity) -> "double of integers and floats, decimal(p+4, s+4) of decimal(p, s), intervals of their type" = avg::avg;
+    /// Smallest value that is not null; NaN is the greatest number.
+    min(Ordered) -> "that of the argument" = extreme::min;
+    /// Greatest value that is not null; NaN is the greatest number.
+    max(Ordered) -> "that of the argument" = extreme::max;
+    /// The first value in the order of arrival.
+    first | first_value | any_value(Any) ignore_nulls -> "that of the argument" = edge::first;
+    /// The last value in the order of arrival.
+    last | last_value(Any) ignore_nulls -> "that of the argument" = edge::last;
+    /// The first argument in the row with the greatest second one.
+    max_by(Any, Ordered) -> "that of the first argument" = by::max_by;
+    /// The first argument in the row with the smallest second one.
+    min_by(Any, Ordered) -> "that of the first argument" = by::min_by;
+    /// True if every value that is not null is true.
+    bool_and | every | all(Boolean) -> "boolean" = boolean::bool_and;
+    /// True if any value is true.
+    bool_or | some | any(Boolean) -> "boolean" = boolean::bool_or;
+}
+
+impl AggregateFunction {
+    /// The function of a name or an alias.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        Self::ALL.iter().find(|function| function.name == name || function.aliases.contains(&name))
+    }
+
+    /// All names, in a sentence.
+    pub(super) fn names() -> String {
+        let names: Vec<_> = Self::ALL.iter().map(|function| function.name).collect();
+        match names.split_last() {
+            Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+            _ => names.concat(),
+        }
+    }
+
+    /// True if it takes so many arguments.
+    pub(super) fn takes(&self, arguments: usize) -> bool {
+        arguments == self.arguments.len() || (self.more.is_some() && arguments > self.arguments.len())
+    }
+
+    /// Its accumulator for arguments of some types; none if it does not take them. Their number is one that it takes.
+    pub(super) fn bind(&self, call: &Call<'_>) -> Option<Bound> {
+        let arguments = self.arguments.iter().copied().chain(std::iter::repeat(self.more.unwrap_or(Argument::Any)));
+        let accepted = call.types.iter().zip(arguments).all(|(data_type, argument)| argument.accepts(data_type));
+        if accepted { (self.bind)(call) } else { None }
+    }
+}
