@@ -197,8 +197,8 @@ def _start(paths: ServerPaths, options: Mapping[str, str], remark: str, deadline
         os.close(reader)
     if reply.startswith("error "):
         kind, message, remedy, subject, causes = json.loads(reply.removeprefix("error "))
-        error = error_of_kind(kind, f"the state server could not start: {message}", remedy, subject, causes)
-        raise error from error.__cause__
+        reason = error_of_kind(kind, f"the state server could not start: {message}", remedy, subject, causes)
+        raise reason from reason.__cause__
     if reply not in ("ready", "taken"):
         raise RetryableError(f"the state server ended while it started; the reason is in its log {_log_and_end(paths)}")
 
