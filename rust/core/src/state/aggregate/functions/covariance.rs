@@ -2,7 +2,7 @@
 //!
 //! Owns: the joint moments of two columns of doubles, and the statistics that are made of them.
 //!
-//! As those of `moments`, the formulas and the last join are Spark's, operation by operation.
+//! As those of `moments`, the formulas are Spark's, operation by operation.
 
 use crate::Result;
 use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
@@ -68,22 +68,13 @@ impl<const SLOTS: usize> Accumulator for JointMoments<SLOTS> {
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
         let (ours, theirs) = (Sums::read::<SLOTS>(mine.fixed, slots.at), Sums::read::<SLOTS>(other.fixed, slots.at));
-        // A join with no input would round the means, and so change a row to which nothing came.
-        let joined = match other.earlier {
-            _ if theirs.n == 0.0 => ours,
-            _ if ours.n == 0.0 => theirs,
-            true => theirs.join(ours),
-            false => ours.join(theirs),
-        };
+        let joined = if other.earlier { theirs.join(ours) } else { ours.join(theirs) };
         joined.write::<SLOTS>(mine.fixed, slots.at);
         Ok(())
     }
 
     fn finish(&self, slots: &Slots, rows: RowRange<'_>, _: &DataType) -> Result<ArrayRef> {
-        let result = |row: &[u8]| {
-            let sums = Sums::default().join(Sums::read::<SLOTS>(row, slots.at));
-            self.result(sums, &slots.identity)
-        };
+        let result = |row: &[u8]| self.result(Sums::read::<SLOTS>(row, slots.at), &slots.identity);
         Ok(Arc::new(rows.fixed().map(result).collect::<Result<Float64Array>>()?))
     }
 }
@@ -147,9 +138,16 @@ impl Sums {
     #[inline]
     fn join(self, other: Self) -> Self {
         let (n1, n2) = (self.n, other.n);
+        // A join with no input leaves the other as it is: the formulas would round its means.
+        if n2 == 0.0 {
+            return self;
+        }
+        if n1 == 0.0 {
+            return other;
+        }
         let n = n1 + n2;
         let (dx, dy) = (other.x_mean - self.x_mean, other.y_mean - self.y_mean);
-        let (dx_n, dy_n) = if n == 0.0 { (0.0, 0.0) } else { (dx / n, dy / n) };
+        let (dx_n, dy_n) = (dx / n, dy / n);
         Self {
             n,
             x_mean: self.x_mean + dx_n * n2,

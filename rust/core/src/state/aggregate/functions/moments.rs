@@ -3,8 +3,7 @@
 //! Owns: the central moments of doubles, up to the fourth, and the statistics that are made of them.
 //!
 //! The formulas are those of Spark's buffers, operation by operation, so that rounding, infinities and overflow are
-//! Spark's too. Spark joins the partial buffer of each group to an empty one before it makes the result. That changes
-//! means of 1e154 and more, whose squares are infinite: so does [`Accumulator::finish`] here.
+//! Spark's too.
 
 use crate::Result;
 use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
@@ -80,22 +79,13 @@ impl<const ORDER: usize> Accumulator for CentralMoments<ORDER> {
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
         let (ours, theirs) = (Sums::read::<ORDER>(mine.fixed, slots.at), Sums::read::<ORDER>(other.fixed, slots.at));
-        // A join with no input would round the mean, and so change a row to which nothing came.
-        let joined = match other.earlier {
-            _ if theirs.n == 0.0 => ours,
-            _ if ours.n == 0.0 => theirs,
-            true => theirs.join::<ORDER>(ours),
-            false => ours.join::<ORDER>(theirs),
-        };
+        let joined = if other.earlier { theirs.join::<ORDER>(ours) } else { ours.join::<ORDER>(theirs) };
         joined.write::<ORDER>(mine.fixed, slots.at);
         Ok(())
     }
 
     fn finish(&self, slots: &Slots, rows: RowRange<'_>, _: &DataType) -> Result<ArrayRef> {
-        let result = |row: &[u8]| {
-            let sums = Sums::default().join::<ORDER>(Sums::read::<ORDER>(row, slots.at));
-            self.result(sums, &slots.identity)
-        };
+        let result = |row: &[u8]| self.result(Sums::read::<ORDER>(row, slots.at), &slots.identity);
         Ok(Arc::new(rows.fixed().map(result).collect::<Result<Float64Array>>()?))
     }
 }
@@ -161,9 +151,16 @@ impl Sums {
     #[inline]
     fn join<const ORDER: usize>(self, other: Self) -> Self {
         let (n1, n2) = (self.n, other.n);
+        // A join with no input leaves the other as it is: the formulas would round its mean.
+        if n2 == 0.0 {
+            return self;
+        }
+        if n1 == 0.0 {
+            return other;
+        }
         let n = n1 + n2;
         let delta = other.mean - self.mean;
-        let delta_n = if n == 0.0 { 0.0 } else { delta / n };
+        let delta_n = delta / n;
         let m2 = self.m2 + other.m2 + delta * delta_n * n1 * n2;
         let m3 = if ORDER >= 3 {
             self.m3
