@@ -12,7 +12,7 @@ use super::{CheckpointCallback, EventCallback, TICK};
 use crate::budget::{MemoryUser, Reservation};
 use crate::clock::Tick;
 use crate::error::{Error, Result};
-use crate::model::{BatchId, KeyGroup, ShardHandle, StateId};
+use crate::model::{BatchId, ShardHandle, StateId};
 use crate::shard::Shard;
 use crate::store::Store;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
@@ -21,8 +21,6 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// The one key group: keys of a state are in order.
-pub(super) const GROUP: KeyGroup = KeyGroup(0);
 /// Checkpoints in progress at the same time; more wait.
 const MAX_PENDING: usize = 8;
 /// Checkpoints that follow each other faster count as one piece of foreground work.

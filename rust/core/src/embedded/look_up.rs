@@ -2,7 +2,7 @@
 //!
 //! Owns: the look-up, and the flat memory that found values are in. Does not own: the walk over keys in order (`scan`).
 
-use super::core::GROUP;
+use super::GROUP;
 use super::entries::{LANE, hashes};
 use super::layers::Layers;
 use crate::error::Result;

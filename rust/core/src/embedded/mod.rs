@@ -52,7 +52,7 @@ use crate::config::Options;
 use crate::environment::Environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::SharedMetrics;
-use crate::model::{BatchId, ShardHandle};
+use crate::model::{BatchId, KeyGroup, ShardHandle};
 use crate::read::ObjectCache;
 use crate::shard::{InitialState, Placement, Shard, ShardContext, ShardStatus, measure};
 use crate::state::rocks::SharedResources;
@@ -80,6 +80,8 @@ const HOT_SHARE: u64 = 2;
 const MAX_RETRIES: usize = 64;
 /// How long a close waits for what is in progress.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+/// The one key group: keys of a state are in order.
+const GROUP: KeyGroup = KeyGroup(0);
 /// Interval between two checks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(50);
 

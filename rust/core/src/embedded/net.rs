@@ -8,7 +8,7 @@
 //! 2. the deletes of prefixes come before the other changes of their state;
 //! 3. keys and bytes are counted exactly.
 
-use super::core::GROUP;
+use super::GROUP;
 use super::entries::{Entries, Entry};
 use super::layers::Layer;
 use crate::error::Result;

@@ -5,7 +5,8 @@
 //! A walk holds nothing between two steps, neither a lock nor memory. Its invariants: keys are returned in order, each at most
 //! once; a key that is not changed during the walk is returned exactly once, with its value.
 
-use super::core::{Core, GROUP};
+use super::GROUP;
+use super::core::Core;
 use crate::error::Result;
 use crate::model::StateId;
 use crate::state::typed::KeyRange;

@@ -1,12 +1,12 @@
 //! What an aggregate function provides.
 //!
-//! Owns: the interface between a plan and the functions, and the views of a row that it uses.
-//! Does not own: any function (`functions`), the choice of slots (`plan`), bytes of rows (`rows`).
+//! Owns: the interface between a plan and the functions.
+//! Does not own: any function (`functions`), the choice of slots (`plan`), the views of a row (`row`).
 
 use super::fold::Fold;
 use super::results::RowRange;
+use super::row::{Other, RowMut, Slots};
 use crate::Result;
-use crate::state::rows::Vars;
 use arrow_array::ArrayRef;
 use arrow_schema::DataType;
 use std::fmt::Debug;
@@ -50,19 +50,6 @@ pub(super) struct Layout {
     pub(super) vars: usize,
 }
 
-/// Where the slots of one call are in a row.
-#[derive(Debug, Default)]
-pub(super) struct Slots {
-    /// The call, in errors.
-    pub(super) identity: String,
-    /// Number of the first bit.
-    pub(super) bit: usize,
-    /// Byte offset of the fixed slot.
-    pub(super) at: usize,
-    /// Number of the first variable slot.
-    pub(super) var: usize,
-}
-
 /// A call as its function sees it.
 pub(super) struct Call<'a> {
     /// Types of the arguments.
@@ -86,44 +73,5 @@ pub(super) struct Bound {
 impl Bound {
     pub(super) fn new(accumulator: impl Accumulator + 'static, result: DataType) -> Self {
         Self { accumulator: Box::new(accumulator), result }
-    }
-}
-
-/// A row of a table, for change.
-pub(super) struct RowMut<'a> {
-    /// Its fixed part.
-    pub(super) fixed: &'a mut [u8],
-    /// The variable slots of all rows.
-    pub(super) vars: &'a mut Vars,
-    /// Its number.
-    pub(super) number: usize,
-}
-
-impl RowMut<'_> {
-    #[inline]
-    pub(super) fn var(&self, slot: usize) -> &[u8] {
-        self.vars.get(self.number, slot)
-    }
-
-    #[inline]
-    pub(super) fn set_var(&mut self, slot: usize, value: &[u8]) {
-        self.vars.set(self.number, slot, value);
-    }
-}
-
-/// The row that is joined to a row of a table.
-#[derive(Clone, Copy)]
-pub(in crate::state) struct Other<'a> {
-    /// Its fixed part.
-    pub(in crate::state) fixed: &'a [u8],
-    /// Its variable slots.
-    pub(in crate::state) vars: &'a [&'a [u8]],
-    /// It stands for input that came earlier than that of the table's row.
-    pub(in crate::state) earlier: bool,
-}
-
-impl<'a> Other<'a> {
-    pub(super) fn var(self, slot: usize) -> &'a [u8] {
-        self.vars.get(slot).copied().unwrap_or_default()
     }
 }

@@ -3,7 +3,7 @@
 //! Owns: which input rows go into which accumulator rows, and the view of columns of bytes.
 //! Does not own: what is done with a row (`functions`), which group a row is in (`table`).
 
-use super::accumulator::RowMut;
+use super::row::RowMut;
 use crate::state::codec::{EncodedKeys, KeyCodec};
 use crate::state::rows::Rows;
 use crate::{Error, Result};

@@ -24,12 +24,13 @@ mod golden_tests;
 mod plan;
 mod prim;
 mod results;
+mod row;
 mod schema;
 mod spec;
 
-pub(in crate::state) use accumulator::Other;
 pub use functions::AggregateFunction;
 pub use plan::AggPlan;
+pub(in crate::state) use row::Other;
 pub use schema::schema_difference;
 #[cfg(test)]
 pub(in crate::state) use spec::schema_of;

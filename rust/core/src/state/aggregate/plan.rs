@@ -3,11 +3,12 @@
 //! Owns: the check of calls against columns, the slots of each accumulator in the row, and going through all calls.
 //! Does not own: the functions and the types that they take (`functions`).
 
-use super::accumulator::{Accumulator, Bound, Call, Other, RowMut, Slots};
+use super::accumulator::{Accumulator, Bound, Call};
 use super::fold::Fold;
 use super::functions::AggregateFunction;
 use super::prim;
 use super::results::RowRange;
+use super::row::{Other, RowMut, Slots};
 use super::schema::Description;
 use super::spec::{AggCall, AggSpec};
 use crate::error::Subject;

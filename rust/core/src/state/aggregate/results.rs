@@ -3,8 +3,8 @@
 //! Owns: columns made of fixed slots, of bytes and of encoded values, and their nulls.
 //! Does not own: which slots make a result (`functions`), how many rows make a batch (`table`).
 
-use super::accumulator::Slots;
 use super::prim::{Native, has_bit};
+use super::row::Slots;
 use crate::state::codec::KeyCodec;
 use crate::state::rows::Rows;
 use crate::{Error, Result};

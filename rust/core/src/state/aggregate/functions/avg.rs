@@ -3,11 +3,12 @@
 //! Owns: the averages of numbers and intervals. Does not own: the division of decimals (`decimal`).
 
 use super::{count, decimal, interval};
-use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::state::aggregate::arithmetic::{decimal_overflow, out_of_range};
 use crate::state::aggregate::fold::Fold;
 use crate::state::aggregate::prim::{Native, doubles, has_bit, integers, is_integer};
 use crate::state::aggregate::results::RowRange;
+use crate::state::aggregate::row::{Other, RowMut, Slots};
 use crate::{Error, Result};
 use arrow_array::ArrayRef;
 use arrow_array::cast::AsArray;

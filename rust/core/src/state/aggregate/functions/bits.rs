@@ -3,10 +3,11 @@
 //! Owns: bitwise operations over integers of each width.
 
 use crate::Result;
-use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::state::aggregate::fold::Fold;
 use crate::state::aggregate::prim::{Native, has_bit, set_bit};
 use crate::state::aggregate::results::RowRange;
+use crate::state::aggregate::row::{Other, RowMut, Slots};
 use arrow_array::ArrayRef;
 use arrow_schema::DataType;
 use std::fmt::Debug;

@@ -4,10 +4,11 @@
 //! are no machine type.
 
 use crate::Result;
-use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::state::aggregate::fold::{Fold, encode};
 use crate::state::aggregate::prim::{has_bit, set_bit};
 use crate::state::aggregate::results::RowRange;
+use crate::state::aggregate::row::{Other, RowMut, Slots};
 use crate::state::arrays::has_map;
 use crate::state::codec::KeyCodec;
 use arrow_array::ArrayRef;

@@ -3,10 +3,11 @@
 //! Owns: their accumulators, an i64 each.
 
 use crate::Result;
-use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::state::aggregate::fold::Fold;
 use crate::state::aggregate::prim::Native;
 use crate::state::aggregate::results::RowRange;
+use crate::state::aggregate::row::{Other, RowMut, Slots};
 use arrow_array::ArrayRef;
 use arrow_array::cast::AsArray;
 use arrow_schema::DataType;

@@ -5,11 +5,12 @@
 //! As those of `moments`, the formulas are Spark's, operation by operation.
 
 use crate::Result;
-use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::state::aggregate::arithmetic::quotient;
 use crate::state::aggregate::fold::Fold;
 use crate::state::aggregate::prim::{Native, doubles};
 use crate::state::aggregate::results::RowRange;
+use crate::state::aggregate::row::{Other, RowMut, Slots};
 use arrow_array::{ArrayRef, Float64Array};
 use arrow_schema::DataType;
 use std::sync::Arc;

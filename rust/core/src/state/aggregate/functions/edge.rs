@@ -3,10 +3,11 @@
 //! Owns: the first and last values of any type, in the order of arrival.
 
 use crate::Result;
-use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::state::aggregate::fold::{Bytes, Fold, encode, is_bytes};
 use crate::state::aggregate::prim::{Native, Prim, has_bit, put_bit, set_bit, with_native};
 use crate::state::aggregate::results::RowRange;
+use crate::state::aggregate::row::{Other, RowMut, Slots};
 use crate::state::codec::KeyCodec;
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;

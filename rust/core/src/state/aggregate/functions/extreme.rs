@@ -5,10 +5,11 @@
 
 use super::by;
 use crate::Result;
-use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::state::aggregate::fold::{Bytes, Fold, is_bytes};
 use crate::state::aggregate::prim::{Native, Prim, has_bit, set_bit, with_native};
 use crate::state::aggregate::results::RowRange;
+use crate::state::aggregate::row::{Other, RowMut, Slots};
 use arrow_array::ArrayRef;
 use arrow_schema::DataType;
 

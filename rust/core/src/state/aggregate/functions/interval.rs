@@ -4,10 +4,10 @@
 //! Does not own: counts and nulls beside the sum.
 
 use crate::Result;
-use crate::state::aggregate::accumulator::Slots;
 use crate::state::aggregate::arithmetic::interval_overflow;
 use crate::state::aggregate::fold::Fold;
 use crate::state::aggregate::prim::Native;
+use crate::state::aggregate::row::Slots;
 use arrow_array::ArrayRef;
 use arrow_buffer::NullBuffer;
 

@@ -4,11 +4,12 @@
 
 use super::decimal;
 use crate::Result;
-use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::state::aggregate::arithmetic::{decimal_overflow, long_overflow};
 use crate::state::aggregate::fold::Fold;
 use crate::state::aggregate::prim::{Native, doubles, has_bit, integers, is_integer, set_bit};
 use crate::state::aggregate::results::RowRange;
+use crate::state::aggregate::row::{Other, RowMut, Slots};
 use arrow_array::ArrayRef;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Decimal128Type;
