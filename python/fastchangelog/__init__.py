@@ -30,23 +30,8 @@ from fastchangelog.errors import (
     StateNotFoundError,
     StoreError,
 )
-from fastchangelog.functions import (  # noqa: F401 attributes outside of __all__
-    Aggregate,
-    all,
-    any,
-    avg,
-    bool_and,
-    bool_or,
-    count,
-    first,
-    last,
-    max,
-    max_by,
-    mean,
-    min,
-    min_by,
-    sum,
-)
+from fastchangelog.functions import *  # noqa: F403 attributes outside of __all__
+from fastchangelog.functions import Aggregate
 
 if TYPE_CHECKING:
     from fastchangelog import spark  # noqa: F401 outside of __all__: it needs PySpark

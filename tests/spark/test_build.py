@@ -99,7 +99,7 @@ REFUSED = {
     "distinct count": lambda: F.countDistinct("s"),
     "distinct sum": lambda: F.sum_distinct("qty"),
     "a window": lambda: F.sum("qty").over(Window.partitionBy("k")),
-    "another function": lambda: F.stddev("qty"),
+    "another function": lambda: F.median("qty"),
     "a list": lambda: F.collect_list("s"),
     "no aggregate": lambda: F.col("price"),
     "a constant": lambda: F.lit(1),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Analysed", "analyse", "key_columns"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
+_LEGACY = "spark.sql.legacy.statisticalAggregate"
 _WINDOWS = {"window", "session_window", "window_time"}
 _WINDOW_MARKS = ("spark.timeWindow", "spark.sessionWindow")
 
@@ -108,6 +109,8 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         _check_key(_show(key), field, streaming=bool(df.isStreaming))
     ansi = str(df.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 
+    legacy = str(df.sparkSession.conf.get(_LEGACY, "false")).lower() == "true"
+
     k = len(keys)
     plan = _Projection()
     for i in range(k):
@@ -130,7 +133,7 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         args = []
         for j, arg in enumerate(b.args):
             field, text = schema[arg_at], texts[arg_at]
-            _check_argument(b, j, field.dataType)
+            _check_argument(b, j, field.dataType, legacy=legacy)
             arg, dtype = _as_spark_reads_it(b.fn.kind(j), arg, field.dataType)
             if b.where is not None and not internals.is_plain_reference(arg):
                 # As with FILTER, the argument is evaluated only where the condition holds: it may fail elsewhere.
@@ -318,8 +321,10 @@ def _check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
 
 def _as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Column, T.DataType]:
     """The argument with the cast that Spark's analysis puts around it, and no more of it than is needed."""
-    if kind == "quantity" and not isinstance(dtype, (T.NumericType, *_INTERVALS)):
+    if kind in ("quantity", "double") and not isinstance(dtype, (T.NumericType, *_INTERVALS)):
         return arg.cast("double"), T.DoubleType()
+    if kind == "integer" and isinstance(dtype, T.NullType):
+        return arg.cast("int"), T.IntegerType()
     if kind == "boolean" and not isinstance(dtype, T.BooleanType):
         return arg.cast("boolean"), T.BooleanType()
     if kind == "presence" and not isinstance(dtype, (T.NumericType, T.BooleanType)):
@@ -327,8 +332,12 @@ def _as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Colum
     return arg, dtype
 
 
-def _check_argument(b: _Bound, position: int, dtype: T.DataType) -> None:
+def _check_argument(b: _Bound, position: int, dtype: T.DataType, *, legacy: bool) -> None:
     kind = b.fn.kind(position)
+    if kind == "double" and legacy:
+        raise InvalidArgumentError(
+            f"{b.text} gives NaN in the place of null with {_LEGACY}=true, which is not supported; set it to false"
+        )
     if kind == "quantity" and isinstance(dtype, T.YearMonthIntervalType):
         raise InvalidArgumentError(
             f"{b.text} is not supported for {dtype.simpleString()}; add up months as numbers instead"

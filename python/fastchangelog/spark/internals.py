@@ -186,7 +186,8 @@ def _classic_call(column: Column) -> Call | None:
         if alias is None and len(names) == 1:
             alias = str(names[0])
         node = node.child()
-    if _kind(node) != "UnresolvedFunction" or node.isUserDefinedFunction() or node.isInternal():
+    # Spark has functions without an SQL name, such as product, which are internal: their names mean the same.
+    if _kind(node) != "UnresolvedFunction" or node.isUserDefinedFunction():
         return None
     args: list[Column | Literal | Star] = []
     for arg in _items(node.arguments()):

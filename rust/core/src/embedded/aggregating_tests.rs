@@ -34,7 +34,7 @@ fn row_type() -> DataType {
     )
 }
 
-/// Every function that there is, one with a filter and one without nulls.
+/// Every function whose result does not depend on how rows are split, one with a filter and one without nulls.
 fn calls() -> Vec<AggregateCall> {
     let mut calls = vec![call("count", &[], "rows"), call("count", &["n"], "n")];
     for function in ["sum", "avg", "min", "max"] {
@@ -50,6 +50,10 @@ fn calls() -> Vec<AggregateCall> {
     }
     calls.push(call("bool_or", &["b"], "any"));
     calls.push(call("bool_and", &["b"], "all"));
+    calls.push(call("count_if", &["b"], "true"));
+    for function in ["bit_and", "bit_or", "bit_xor"] {
+        calls.push(call(function, &["n"], function));
+    }
     calls.push(call("max_by", &["s", "n"], "max_by"));
     calls.push(call("min_by", &["n", "s"], "min_by"));
     calls.push(AggregateCall {

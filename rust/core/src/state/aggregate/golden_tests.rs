@@ -93,5 +93,5 @@ fn rows_and_descriptions_have_their_golden_bytes() {
             }
         }
     }
-    assert_eq!(text, include_str!("row_golden.txt"), "stored rows changed; they are:\n{text}");
+    assert!(text == include_str!("row_golden.txt"), "stored rows changed; they are:\n{text}");
 }

@@ -14,11 +14,13 @@
 //! 3. the layout depends on the *set* of aggregates (sorted by identity), not on their order in the query.
 
 mod accumulator;
+mod arithmetic;
 mod fold;
+#[cfg(test)]
+mod function_tests;
 mod functions;
 #[cfg(test)]
 mod golden_tests;
-mod overflow;
 mod plan;
 mod prim;
 mod results;

@@ -205,8 +205,21 @@ pub(super) fn doubles(column: &ArrayRef) -> Result<ScalarBuffer<f64>> {
     Ok(match column.data_type() {
         DataType::Float64 => f64::values(column)?,
         DataType::Float32 => f32::values(column)?.iter().map(|v| f64::from(*v)).collect(),
+        DataType::Decimal128(_, scale) => i128::values(column)?.iter().map(|v| decimal_as_double(*v, *scale)).collect(),
         _ => integers(column)?.iter().map(|v| *v as f64).collect(),
     })
+}
+
+/// The double that is nearest to a decimal.
+#[expect(clippy::cast_precision_loss, reason = "exact below 2^53, and read from a text above")]
+fn decimal_as_double(value: i128, scale: i8) -> f64 {
+    /// Powers of ten up to this one are doubles.
+    const EXACT: i8 = 22;
+    if value.unsigned_abs() < 1 << 53 && (0..=EXACT).contains(&scale) {
+        // One division of two exact doubles rounds once.
+        return value as f64 / 10f64.powi(i32::from(scale));
+    }
+    format!("{value}e{}", -i32::from(scale)).parse().unwrap_or(f64::NAN)
 }
 
 /// An array of the slots' values as a column of `data_type`, which has the same machine type.
@@ -231,4 +244,19 @@ pub(super) fn set_bit(row: &mut [u8], bit: usize) {
 pub(super) fn put_bit(row: &mut [u8], bit: usize, on: bool) {
     let mask = 1 << (bit % 8);
     row[bit / 8] = (row[bit / 8] & !mask) | if on { mask } else { 0 };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_decimal_is_the_nearest_double(digits in 0u32..=38, seed in any::<i128>(), scale in -5i8..=38) {
+            let value = seed % 10i128.pow(digits);
+            let text = format!("{value}e{}", -i32::from(scale));
+            prop_assert_eq!(decimal_as_double(value, scale), text.parse::<f64>().unwrap());
+        }
+    }
 }

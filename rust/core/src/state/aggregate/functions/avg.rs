@@ -4,8 +4,8 @@
 
 use super::{count, decimal, interval};
 use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::arithmetic::{decimal_overflow, out_of_range};
 use crate::state::aggregate::fold::Fold;
-use crate::state::aggregate::overflow::{decimal_overflow, out_of_range};
 use crate::state::aggregate::prim::{Native, doubles, has_bit, integers, is_integer};
 use crate::state::aggregate::results::RowRange;
 use crate::{Error, Result};

@@ -1,6 +1,6 @@
 //! `count`, `count_if`.
 //!
-//! Owns: their accumulator, an i64.
+//! Owns: their accumulators, an i64 each.
 
 use crate::Result;
 use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
@@ -8,6 +8,7 @@ use crate::state::aggregate::fold::Fold;
 use crate::state::aggregate::prim::Native;
 use crate::state::aggregate::results::RowRange;
 use arrow_array::ArrayRef;
+use arrow_array::cast::AsArray;
 use arrow_schema::DataType;
 
 #[expect(clippy::unnecessary_wraps, reason = "as every function of the table")]
@@ -40,7 +41,62 @@ impl Accumulator for Rows {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as every function of the table")]
+pub(super) fn count_if(_: &Call<'_>) -> Option<Bound> {
+    Some(Bound::new(TrueRows, DataType::Int64))
+}
+
+/// i64 number of rows in which the argument is true.
+#[derive(Debug)]
+struct TrueRows;
+
+impl Accumulator for TrueRows {
+    fn layout(&self) -> Layout {
+        Rows.layout()
+    }
+
+    fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let (values, at) = (arguments[0].as_boolean().values(), slots.at);
+        fold.each(|i, row| (i64::read(row, at) + i64::from(values.value(i))).write(row, at));
+        Ok(())
+    }
+
+    fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
+        Rows.merge(slots, mine, other)
+    }
+
+    fn finish(&self, slots: &Slots, rows: RowRange<'_>, declared: &DataType) -> Result<ArrayRef> {
+        Rows.finish(slots, rows, declared)
+    }
+}
+
 /// Adds their number at byte `at` to mine.
 pub(super) fn add(mine: &mut [u8], theirs: &[u8], at: usize) {
     i64::read(mine, at).wrapping_add(i64::read(theirs, at)).write(mine, at);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::aggregate::function_tests::result;
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::Int64Type;
+    use arrow_array::{Array, ArrayRef, BooleanArray};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    proptest! {
+        #[test]
+        fn any_split_gives_the_numbers_of_rows(
+            values in prop::collection::vec(any::<Option<bool>>(), 1..40),
+            cuts in prop::collection::vec(any::<usize>(), 0..6),
+        ) {
+            let column: ArrayRef = Arc::new(BooleanArray::from(values.clone()));
+            for (function, counts) in [("count", [true, false].as_slice()), ("count_if", &[true])] {
+                let found = result(function, std::slice::from_ref(&column), &cuts, true).unwrap();
+                let expected = values.iter().flatten().filter(|v| counts.contains(v)).count();
+                prop_assert_eq!(found.null_count(), 0);
+                prop_assert_eq!(found.as_primitive::<Int64Type>().value(0), i64::try_from(expected).unwrap());
+            }
+        }
+    }
 }

@@ -5,8 +5,8 @@
 
 use crate::Result;
 use crate::state::aggregate::accumulator::Slots;
+use crate::state::aggregate::arithmetic::interval_overflow;
 use crate::state::aggregate::fold::Fold;
-use crate::state::aggregate::overflow::interval_overflow;
 use crate::state::aggregate::prim::Native;
 use arrow_array::ArrayRef;
 use arrow_buffer::NullBuffer;

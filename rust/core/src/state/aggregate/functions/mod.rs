@@ -9,13 +9,17 @@
 
 mod argument;
 mod avg;
+mod bits;
 mod boolean;
 mod by;
 mod count;
+mod covariance;
 mod decimal;
 mod edge;
 mod extreme;
 mod interval;
+mod moments;
+mod product;
 mod sum;
 
 use super::accumulator::{Bound, Call};
@@ -72,6 +76,8 @@ macro_rules! functions {
 functions! {
     /// Number of rows; with arguments, of rows in which none of them is null.
     count(..Presence) -> "bigint" = count::count;
+    /// Number of rows in which the value is true.
+    count_if(Boolean) -> "bigint" = count::count_if;
     /// Sum of the values that are not null; null if there are none.
     sum(Quantity) -> "bigint of integers, double of floats, decimal(p+10, s) of decimal(p, s), intervals of their type" = sum::sum;
     /// Mean of the values that are not null; null if there are none.
@@ -92,6 +98,32 @@ functions! {
     bool_and | every | all(Boolean) -> "boolean" = boolean::bool_and;
     /// True if any value is true.
     bool_or | some | any(Boolean) -> "boolean" = boolean::bool_or;
+    /// Sample variance, with n - 1; null for one value or none.
+    var_samp | variance(Double) -> "double" = moments::var_samp;
+    /// Population variance; null if there are no values.
+    var_pop(Double) -> "double" = moments::var_pop;
+    /// Sample standard deviation, with n - 1; null for one value or none.
+    stddev_samp | stddev | std(Double) -> "double" = moments::stddev_samp;
+    /// Population standard deviation; null if there are no values.
+    stddev_pop(Double) -> "double" = moments::stddev_pop;
+    /// Skewness; null if there are no values or all are equal.
+    skewness(Double) -> "double" = moments::skewness;
+    /// Excess kurtosis; null if there are no values or all are equal.
+    kurtosis(Double) -> "double" = moments::kurtosis;
+    /// Sample covariance of the rows in which neither value is null, with n - 1; null for one such row or none.
+    covar_samp(Double, Double) -> "double" = covariance::covar_samp;
+    /// Population covariance of the rows in which neither value is null; null if there are none.
+    covar_pop(Double, Double) -> "double" = covariance::covar_pop;
+    /// Pearson correlation of the rows in which neither value is null; null if either value is the same in all of them.
+    corr(Double, Double) -> "double" = covariance::corr;
+    /// Bitwise AND of the values that are not null; null if there are none.
+    bit_and(Integer) -> "that of the argument" = bits::bit_and;
+    /// Bitwise OR of the values that are not null; null if there are none.
+    bit_or(Integer) -> "that of the argument" = bits::bit_or;
+    /// Bitwise XOR of the values that are not null; null if there are none.
+    bit_xor(Integer) -> "that of the argument" = bits::bit_xor;
+    /// Product of the values that are not null; null if there are none.
+    product(Double) -> "double" = product::product;
 }
 
 impl AggregateFunction {

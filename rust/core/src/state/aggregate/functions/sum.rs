@@ -5,8 +5,8 @@
 use super::decimal;
 use crate::Result;
 use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::arithmetic::{decimal_overflow, long_overflow};
 use crate::state::aggregate::fold::Fold;
-use crate::state::aggregate::overflow::{decimal_overflow, long_overflow};
 use crate::state::aggregate::prim::{Native, doubles, has_bit, integers, is_integer, set_bit};
 use crate::state::aggregate::results::RowRange;
 use arrow_array::ArrayRef;

@@ -1,11 +1,11 @@
-//! Errors of arithmetic, in Spark's words.
+//! Arithmetic that fails as Spark's does.
 //!
-//! Owns: their texts. Does not own: when a mode makes them errors (`functions`).
+//! Owns: the texts of its errors, and the division of doubles. Does not own: sums (`functions`).
 //!
 //! `identity` names the call.
 
-use crate::Error;
 use crate::state::arrays::type_text;
+use crate::{Error, Result};
 use arrow_schema::DataType;
 
 /// The overflow of a sum of integers.
@@ -37,4 +37,17 @@ pub(super) fn interval_overflow(identity: &str) -> Error {
     Error::invalid(format!(
         "[INTERVAL_ARITHMETIC_OVERFLOW] Interval overflow in {identity}; leave out or cast the values that are too large. SQLSTATE: 22015"
     ))
+}
+
+/// The quotient of doubles; with a divisor of zero an error with ANSI mode, else none.
+pub(super) fn quotient(dividend: f64, divisor: f64, ansi: bool, identity: &str) -> Result<Option<f64>> {
+    if divisor != 0.0 {
+        return Ok(Some(dividend / divisor));
+    }
+    if !ansi {
+        return Ok(None);
+    }
+    Err(Error::invalid(format!(
+        "[DIVIDE_BY_ZERO] Division by zero in {identity}. If necessary set \"spark.sql.ansi.enabled\" to \"false\" to bypass this error. SQLSTATE: 22012"
+    )))
 }

@@ -1,0 +1,98 @@
+//! `bit_and`, `bit_or`, `bit_xor`.
+//!
+//! Owns: bitwise operations over integers of each width.
+
+use crate::Result;
+use crate::state::aggregate::accumulator::{Accumulator, Bound, Call, Layout, Other, RowMut, Slots};
+use crate::state::aggregate::fold::Fold;
+use crate::state::aggregate::prim::{Native, has_bit, set_bit};
+use crate::state::aggregate::results::RowRange;
+use arrow_array::ArrayRef;
+use arrow_schema::DataType;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::ops::{BitAnd, BitOr, BitXor};
+
+/// A bitwise operation. It is a type, so that loops over rows are compiled for it.
+trait Operation: Debug + Send + Sync + 'static {
+    fn of<N: BitAnd<Output = N> + BitOr<Output = N> + BitXor<Output = N>>(a: N, b: N) -> N;
+}
+
+macro_rules! operation {
+    ($function:ident, $name:ident, $operator:tt) => {
+        #[derive(Debug)]
+        struct $name;
+
+        impl Operation for $name {
+            #[inline]
+            fn of<N: BitAnd<Output = N> + BitOr<Output = N> + BitXor<Output = N>>(a: N, b: N) -> N {
+                a $operator b
+            }
+        }
+
+        pub(super) fn $function(call: &Call<'_>) -> Option<Bound> {
+            bind::<$name>(call.types[0])
+        }
+    };
+}
+
+operation!(bit_and, And, &);
+operation!(bit_or, Or, |);
+operation!(bit_xor, Xor, ^);
+
+fn bind<O: Operation>(argument: &DataType) -> Option<Bound> {
+    let result = argument.clone();
+    Some(match argument {
+        DataType::Int8 => Bound::new(Bits::<i8, O>(PhantomData), result),
+        DataType::Int16 => Bound::new(Bits::<i16, O>(PhantomData), result),
+        DataType::Int32 => Bound::new(Bits::<i32, O>(PhantomData), result),
+        DataType::Int64 => Bound::new(Bits::<i64, O>(PhantomData), result),
+        _ => return None,
+    })
+}
+
+/// An integer of the argument's type; bit 0: not null.
+#[derive(Debug)]
+struct Bits<N, O>(PhantomData<(N, O)>);
+
+impl<N, O> Accumulator for Bits<N, O>
+where
+    N: Native + BitAnd<Output = N> + BitOr<Output = N> + BitXor<Output = N>,
+    O: Operation,
+{
+    fn layout(&self) -> Layout {
+        Layout { bits: 1, bytes: size_of::<N>(), vars: 0 }
+    }
+
+    fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let values = N::values(arguments[0])?;
+        fold.each(|i, row| combine::<N, O>(row, values[i], slots));
+        Ok(())
+    }
+
+    fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
+        if has_bit(other.fixed, slots.bit) {
+            combine::<N, O>(mine.fixed, N::read(other.fixed, slots.at), slots);
+        }
+        Ok(())
+    }
+
+    fn finish(&self, slots: &Slots, rows: RowRange<'_>, _: &DataType) -> Result<ArrayRef> {
+        Ok(rows.values::<N>(slots.at, slots.bit))
+    }
+}
+
+#[inline]
+fn combine<N, O>(row: &mut [u8], value: N, slots: &Slots)
+where
+    N: Native + BitAnd<Output = N> + BitOr<Output = N> + BitXor<Output = N>,
+    O: Operation,
+{
+    let combined = if has_bit(row, slots.bit) { O::of(N::read(row, slots.at), value) } else { value };
+    combined.write(row, slots.at);
+    set_bit(row, slots.bit);
+}
+
+#[cfg(test)]
+#[path = "bits_tests.rs"]
+mod tests;
