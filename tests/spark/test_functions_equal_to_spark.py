@@ -130,7 +130,8 @@ def test_numbers_that_are_not_finite_and_powers_that_overflow(
     feed: Any, spark: Any, tmp_path: pathlib.Path, odd: float
 ) -> None:
     rows = [(1, odd, 1.0), (2, 1.0, odd), (2, 2.0, 3.0), (3, odd, odd), (3, odd, 2.0), (4, None, odd)]
-    batches = [rows, [(1, 3.0, 2.0), (2, odd, odd), (4, odd, None)]]
+    # Where both columns overflow, Spark's own covariance depends on how rows are split: it is infinite or NaN.
+    batches = [rows, [(1, 3.0, 2.0), (2, 4.0, odd), (4, odd, None)]]
     aggregates = [f("x") for f in ONE] + [f("x", "y") for f in TWO]
     compare(spark, feed("k int, x double, y double"), batches, tmp_path, aggregates)
 
