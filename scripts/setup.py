@@ -249,7 +249,7 @@ def make_wheel() -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) == 1 and is_fresh("wheel", key):
         return wheels[0]
-    say("wheel (the first time compiles RocksDB: 10 minutes on two cores)")
+    say("wheel (the first time compiles RocksDB: 20 to 25 minutes on two cores)")
     shutil.rmtree(folder, ignore_errors=True)
     touch_changed()
     maturin: list[str | Path] = [VENV_PYTHON, "-m", "maturin", "build", "--release", "--locked"]
