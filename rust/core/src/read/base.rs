@@ -36,7 +36,7 @@ pub async fn fetch_base(
     add_done: &(dyn Fn(u64) + Sync),
 ) -> Result<Manifest> {
     let manifest = fetch_manifest(store, base).await?;
-    std::fs::create_dir(into).map_err(|e| Error::io_at("cannot make the folder", &into, &e))?;
+    std::fs::create_dir(into).map_err(|e| Error::io_at("cannot make the folder", into, &e))?;
     let folder = NewFolder::new(into);
     place_inline(&manifest, into)?;
     add_done(base.manifest.size);

@@ -57,7 +57,7 @@ fn is_incidental(name: &str) -> bool {
 
 /// Lists the checkpoint in `dir` and reads its small files.
 pub fn list(dir: &Path) -> Result<CheckpointFiles> {
-    let failed = |what: &Path, e: &std::io::Error| Error::io_at("cannot read the checkpoint", &what, e);
+    let failed = |what: &Path, e: &std::io::Error| Error::io_at("cannot read the checkpoint", what, e);
     let mut files = CheckpointFiles::default();
     for entry in fs::read_dir(dir).map_err(|e| failed(dir, &e))? {
         let entry = entry.map_err(|e| failed(dir, &e))?;

@@ -43,7 +43,7 @@ impl Checkpointer {
     /// See [`super::keyed::KeyedState::checkpoint`].
     pub fn checkpoint(&self, dir: &Path, failpoints: &Failpoints) -> Result<()> {
         if let Some(parent) = dir.parent() {
-            std::fs::create_dir_all(parent).map_err(|e| Error::io_at("cannot make", &parent, &e))?;
+            std::fs::create_dir_all(parent).map_err(|e| Error::io_at("cannot make", parent, &e))?;
         }
         // What is there is not ours to remove.
         if dir.symlink_metadata().is_ok() {
@@ -57,7 +57,7 @@ impl Checkpointer {
             self.copy(dir, failpoints).map_err(|e| e.context(format!("{refused}; and a copy failed, too")))?;
             self.shared.metrics().checkpoints_copied.add(1);
         }
-        remove_empty_logs(dir).map_err(|e| Error::io_at("cannot tidy", &dir, &e))?;
+        remove_empty_logs(dir).map_err(|e| Error::io_at("cannot tidy", dir, &e))?;
         failpoints.hit("checkpoint.made")?;
         unfinished.whole = true;
         Ok(())
@@ -126,7 +126,7 @@ impl Checkpointer {
 }
 
 fn copy_failed(dir: &Path, error: &io::Error) -> Error {
-    Error::io_at("cannot copy the local state to", &dir, error)
+    Error::io_at("cannot copy the local state to", dir, error)
 }
 
 /// A folder that is removed unless it is complete.

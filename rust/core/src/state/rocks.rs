@@ -183,7 +183,7 @@ impl SharedResources {
         options.create_if_missing(create);
         options.set_error_if_exists(create);
         if create {
-            std::fs::create_dir_all(dir).map_err(|e| Error::io_at("cannot make", &dir, &e))?;
+            std::fs::create_dir_all(dir).map_err(|e| Error::io_at("cannot make", dir, &e))?;
         }
         let families = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
         DB::open_cf_with_opts(&options, dir, families).map_err(|e| open_error(dir, &e))
