@@ -19,8 +19,14 @@ from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import FOLDER_META, GC_STATE
 
 FOLDER = "log/query/default"
-META = folder_note(checkpoint="ckpt", sweep_grace_seconds=0)
+META = folder_note(sweep_grace_seconds=0)
 OBJECTS = [f"{FOLDER}/log/{i:032x}" for i in range(40)] + [f"{FOLDER}/sst/{1:032x}.sst", f"{FOLDER}/base/{2:032x}"]
+
+
+def write_notes(bucket: S3Place) -> None:
+    """The note of the folder, and that of an earlier sweep that was told where the checkpoint is."""
+    bucket.write(f"{FOLDER}/{FOLDER_META}", META)
+    bucket.write(f"{FOLDER}/{GC_STATE}", GcState(checkpoints=("ckpt",)).to_bytes())
 
 
 def sweep(bucket: S3Place, told: Told, grace: float = 0.0) -> FolderReport:
@@ -35,7 +41,7 @@ def test_a_root_in_a_bucket_is_swept_and_names_outside_of_it_stay(bucket: S3Plac
     foreign = [f"{FOLDER}/readme", f"{FOLDER}/log/deep/er"]
     for name in [*OBJECTS, *outside, *foreign]:
         bucket.write(name, b"12345")
-    bucket.write(f"{FOLDER}/{FOLDER_META}", META)
+    write_notes(bucket)
     nothing_yet = Told(ckpt=roots("query", {}))
     first = sweep(bucket, nothing_yet)
     assert first.kept_because is None
@@ -50,7 +56,7 @@ def test_a_root_in_a_bucket_is_swept_and_names_outside_of_it_stay(bucket: S3Plac
 def test_age_is_by_the_stores_clock(bucket: S3Place) -> None:
     """The machine's clock is centuries ahead; the object is a second old."""
     bucket.write(OBJECTS[0], b"")
-    bucket.write(f"{FOLDER}/{FOLDER_META}", META)
+    write_notes(bucket)
     for _ in range(2):
         report = sweep(bucket, Told(ckpt=roots("query", {})), grace=3600.0)
         assert [e.name for e in report.young] == [OBJECTS[0].removeprefix(f"{FOLDER}/")]
@@ -60,7 +66,7 @@ def test_age_is_by_the_stores_clock(bucket: S3Place) -> None:
 def test_a_store_that_refuses_is_said_and_the_next_sweep_goes_on(bucket: S3Place) -> None:
     for name in OBJECTS:
         bucket.write(name, b"")
-    bucket.write(f"{FOLDER}/{FOLDER_META}", META)
+    write_notes(bucket)
     told = Told(ckpt=roots("query", {}))
     bucket.proxy.always(Refuse(403, "AccessDenied"), on=PUT)
     assert "not to the end" in str(sweep(bucket, told).kept_because)
@@ -82,7 +88,7 @@ def test_p6_503_for_longer_than_all_attempts_deletes_nothing_and_the_next_sweep_
 ) -> None:
     for name in OBJECTS:
         bucket.write(name, b"")
-    bucket.write(f"{FOLDER}/{FOLDER_META}", META)
+    write_notes(bucket)
     told = Told(ckpt=roots("query", {}))
     sweep(bucket, told)
     bucket.proxy.always(Refuse(503), on=kind)
