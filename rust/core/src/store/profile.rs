@@ -195,7 +195,7 @@ fn section(path: Option<&Path>, wanted: impl Fn(&str) -> bool) -> Result<Option<
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io_at("cannot read", &path, &error)),
+        Err(error) => return Err(Error::io_at("cannot read", path, &error)),
     };
     // Indented lines belong to the setting above them; values may hold `:`, `#` and `;`.
     let mut grammar = IniDefault::default();
