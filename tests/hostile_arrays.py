@@ -58,20 +58,25 @@ seen: Counter[str] = Counter()
 
 
 @st.composite
-def arrays(draw: Any, dtype: Any, length: int) -> Any:
-    """An array of the type; pyarrow refuses some itself, with an `ArrowInvalid`."""
+def arrays(draw: Any, dtype: Any, length: int, nulls: bool = True) -> Any:
+    """An array of the type; pyarrow refuses some itself, with an `ArrowInvalid`. A null key of a map aborts pyarrow."""
     offset = draw(st.integers(0, 2)) if draw(st.integers(0, 4)) == 0 else 0
     rows = length + offset
     validity = pa.py_buffer(draw(st.binary(min_size=rows // 8 + 1, max_size=rows // 8 + 1)))
     never = pa.types.is_null(dtype) or pa.types.is_union(dtype) or pa.types.is_run_end_encoded(dtype)
-    masked = None if never or draw(st.booleans()) else validity
+    masked = None if never or not nulls or draw(st.booleans()) else validity
     if pa.types.is_dictionary(dtype):
         keys = _raw(draw, dtype.index_type.bit_width // 8, rows)
         indices = pa.Array.from_buffers(dtype.index_type, length, [masked, keys], offset=offset)
         return pa.DictionaryArray.from_arrays(
             indices, draw(arrays(dtype.value_type, draw(st.integers(0, 4)))), safe=False
         )
-    children = [draw(arrays(dtype.field(i).type, rows)) for i in range(dtype.num_fields)]
+    if pa.types.is_map(dtype):
+        fields = [dtype.key_field, dtype.item_field]
+        parts = [draw(arrays(dtype.key_type, rows, nulls=False)), draw(arrays(dtype.item_type, rows))]
+        children = [pa.StructArray.from_arrays(parts, fields=fields)]
+    else:
+        children = [draw(arrays(dtype.field(i).type, rows)) for i in range(dtype.num_fields)]
     buffers = [masked]
     if pa.types.is_string(dtype) or pa.types.is_binary(dtype) or pa.types.is_list(dtype) or pa.types.is_map(dtype):
         buffers.append(_offsets(draw, rows, 4))

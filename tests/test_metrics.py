@@ -103,6 +103,7 @@ def served(job: Callable[..., Job], _: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def embedded(_: Callable[..., Job], folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """An embedded state: checkpoints, and lookups before what they left is in the hot tier."""
+    monkeypatch.setenv("FASTCHANGELOG_FAILPOINTS", "warm.portion=sleep(2000)")
     moved = set()
     options = {"memory_budget": "64MiB", "restore": "lazy", "materialization_log_bytes": "1"}
     for turn in range(3):

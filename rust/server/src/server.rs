@@ -180,7 +180,7 @@ fn serve_metrics(port: u16, shared: &Arc<Shared>) -> Option<MetricsEndpoint> {
 fn bind(path: &Path) -> Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Error::io_at("removing the stale socket", &path, &error));
+            return Err(Error::io_at("removing the stale socket", path, &error));
         }
         _ => {}
     }
