@@ -2,7 +2,7 @@
 
 use crate::detached::detached;
 use arrow_schema::{DataType, Field, Schema};
-use fastchangelog_core::state::aggregate::{AggCall, AggPlan, AggregateFunction};
+use fastchangelog_core::state::aggregate::{AggCall, AggPlan, AggregateFunction, Argument};
 use pyo3::prelude::*;
 use pyo3_arrow::PySchema;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) fn aggregate_functions(py: Python<'_>) -> PyResult<Vec<Row>> {
             function.name,
             tuple(function.aliases.to_vec())?,
             tuple(function.arguments.iter().map(|argument| argument.name()).collect())?,
-            function.more.map(|argument| argument.name()),
+            function.more.map(Argument::name),
             function.ignores_nulls,
             function.result,
             function.doc.trim(),

@@ -28,7 +28,7 @@ mod row;
 mod schema;
 mod spec;
 
-pub use functions::AggregateFunction;
+pub use functions::{AggregateFunction, Argument};
 pub use plan::AggPlan;
 pub(in crate::state) use row::Other;
 pub use schema::schema_difference;
