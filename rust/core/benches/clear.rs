@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const OTHERS: u32 = 200_000;
 const ROUNDS: u32 = 1_000;
-const PREFIX: &[u8] = b"key 100000 ";
+const PREFIX: &[u8] = b"key 100000/";
 
 fn change<'a>(op: Op, key: &'a [u8], value: &'a [u8]) -> Change<'a> {
     Change { op, state: StateId(0), key_group: KeyGroup(0), key, value }
@@ -63,7 +63,7 @@ fn filled(entries_of: u32, round: u32) -> ChangeSet {
 }
 
 fn read_in_order(state: &KeyedState) -> u32 {
-    let mut cursor = state.cursor(StateId(0), KeyGroup(0), PREFIX, Some(b"key 100000!")).unwrap();
+    let mut cursor = state.cursor(StateId(0), KeyGroup(0), PREFIX, Some(b"key 1000000")).unwrap();
     let mut found = 0;
     while let Some((key, _)) = cursor.entry().unwrap() {
         found += u32::from(!black_box(key).is_empty());
@@ -77,7 +77,7 @@ fn clear(c: &mut Criterion) {
     let mut group = c.benchmark_group("clear");
     group.sample_size(10).measurement_time(Duration::from_secs(1)).warm_up_time(Duration::from_millis(200));
     let quick = std::env::args().any(|arg| arg == "--test");
-    for of in [16, 64, 256, 1_024, 4_096] {
+    for of in [16, 64, 256, 1_024] {
         for by_prefix in [false, true] {
             let name = format!("{of} entries/{}", if by_prefix { "prefix" } else { "each" });
             let mut state = others(&root.path().join(name.replace('/', " ")));
@@ -100,7 +100,7 @@ fn clear(c: &mut Criterion) {
             let keys: Vec<_> =
                 keys.iter().map(|key| KeyRef { hash: hash_key(key), key_group: KeyGroup(0), key }).collect();
             group.bench_function(format!("{name}/read 16 by key"), |b| {
-                b.iter(|| state.get_many(StateId(0), &keys[..16], &mut |_, value| drop(black_box(value))).unwrap());
+                b.iter(|| state.get_many(StateId(0), &keys[..16], &mut |_, value| _ = black_box(value)).unwrap());
             });
             state.set_hot_limit(256 << 20).unwrap();
             state.warm_up().unwrap();

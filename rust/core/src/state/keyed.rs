@@ -95,6 +95,8 @@ pub struct KeyedState {
     recent: Mutex<ReadThroughBuffer>,
     /// Something was written to RocksDB since it was empty.
     stored: bool,
+    /// Prefixes deleted on disk since RocksDB was last asked to write its buffer to a table.
+    range_tombstones: usize,
     /// The first failure.
     broken: OnceLock<Error>,
     account: Account,
@@ -128,6 +130,7 @@ impl KeyedState {
             hot,
             recent: Mutex::default(),
             stored: !create,
+            range_tombstones: 0,
             broken: OnceLock::new(),
             account,
         })

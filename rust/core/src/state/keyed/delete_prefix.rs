@@ -12,11 +12,14 @@ use crate::error::Result;
 use crate::model::{ChangeSet, KeyGroup, Op, StateId};
 use crate::state::hot::EntryRef;
 use crate::state::rocks::{DiskSink, KEY_PREFIX, after_prefix, push_key, split_key};
-use rocksdb::ReadOptions;
+use rocksdb::{FlushOptions, ReadOptions};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Entries of the hot tier that a walk passes while RocksDB takes, or gives, one.
 const PASSED: u64 = 32;
+/// Range tombstones in RocksDB's write buffer, at most about. Each read of a range there passes all of them and all
+/// that they hide; in a table they hide it for little.
+const BUFFERED: usize = 32;
 
 /// The prefixes of one state and key group, and their lengths.
 type Prefixes<'a> = HashMap<(StateId, KeyGroup), (Vec<usize>, HashSet<&'a [u8]>)>;
@@ -33,11 +36,23 @@ impl KeyedState {
         if !self.forget_stored(&disk)? {
             forget_by_walk(&mut self.hot, set);
         }
-        let mut sink = DiskSink::new(&self.db);
-        if self.stored {
-            disk.iter().for_each(|prefix| sink.delete_prefix(prefix));
+        if !self.stored {
+            return Ok(());
         }
+        let mut sink = DiskSink::new(&self.db);
+        disk.iter().for_each(|prefix| sink.delete_prefix(prefix));
         let written = sink.finish();
+        self.range_tombstones += disk.len();
+        if self.range_tombstones >= BUFFERED && written.is_ok() {
+            let mut options = FlushOptions::default();
+            options.set_wait(false);
+            match self.db.flush_opt(&options) {
+                Ok(()) => self.range_tombstones = 0,
+                Err(error) => {
+                    tracing::warn!(%error, "RocksDB's write buffer keeps deletes of prefixes: scans are slower")
+                }
+            }
+        }
         self.wrote(written)
     }
 
