@@ -49,7 +49,7 @@ impl KeyedState {
             match self.db.flush_opt(&options) {
                 Ok(()) => self.range_tombstones = 0,
                 Err(error) => {
-                    tracing::warn!(%error, "RocksDB's write buffer keeps deletes of prefixes: scans are slower")
+                    tracing::warn!(%error, "RocksDB's write buffer keeps deletes of prefixes: scans are slower");
                 }
             }
         }
