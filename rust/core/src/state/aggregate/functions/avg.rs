@@ -88,10 +88,11 @@ impl Accumulator for Decimals {
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
         let values = arguments[0].as_primitive::<Decimal128Type>().values();
-        let (mut overflow, at) = (false, slots.at);
+        let (limit, bit, at) = (self.limit, slots.bit, slots.at);
+        let mut overflow = false;
         fold.each(|i, row| {
             (i64::read(row, at + 16) + 1).write(row, at + 16);
-            overflow |= decimal::add(row, values[i], self.limit, slots.bit, at);
+            overflow |= decimal::add(row, values[i], limit, bit, at);
         });
         if overflow && self.ansi { Err(decimal_overflow(&slots.identity)) } else { Ok(()) }
     }

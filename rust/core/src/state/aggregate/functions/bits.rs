@@ -66,14 +66,14 @@ where
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
-        let values = N::values(arguments[0])?;
-        fold.each(|i, row| combine::<N, O>(row, values[i], slots));
+        let (values, bit, at) = (N::values(arguments[0])?, slots.bit, slots.at);
+        fold.each(|i, row| combine::<N, O>(row, values[i], bit, at));
         Ok(())
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
         if has_bit(other.fixed, slots.bit) {
-            combine::<N, O>(mine.fixed, N::read(other.fixed, slots.at), slots);
+            combine::<N, O>(mine.fixed, N::read(other.fixed, slots.at), slots.bit, slots.at);
         }
         Ok(())
     }
@@ -84,14 +84,14 @@ where
 }
 
 #[inline]
-fn combine<N, O>(row: &mut [u8], value: N, slots: &Slots)
+fn combine<N, O>(row: &mut [u8], value: N, bit: usize, at: usize)
 where
     N: Native + BitAnd<Output = N> + BitOr<Output = N> + BitXor<Output = N>,
     O: Operation,
 {
-    let combined = if has_bit(row, slots.bit) { O::of(N::read(row, slots.at), value) } else { value };
-    combined.write(row, slots.at);
-    set_bit(row, slots.bit);
+    let combined = if has_bit(row, bit) { O::of(N::read(row, at), value) } else { value };
+    combined.write(row, at);
+    set_bit(row, bit);
 }
 
 #[cfg(test)]

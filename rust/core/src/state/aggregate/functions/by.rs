@@ -75,16 +75,6 @@ impl By {
     fn order_argument(&self) -> usize {
         usize::from(self.arguments == Arguments::Two)
     }
-
-    /// True when the later ordering `new` replaces `old`.
-    #[inline]
-    fn wins(&self, old: &[u8], new: &[u8], later_wins_ties: bool) -> bool {
-        match new.cmp(old) {
-            Ordering::Equal => later_wins_ties,
-            Ordering::Greater => self.max,
-            Ordering::Less => !self.max,
-        }
-    }
 }
 
 impl Accumulator for By {
@@ -101,9 +91,10 @@ impl Accumulator for By {
         let order = encode(&self.order, arguments[self.order_argument()])?;
         let value = encode(&self.value, arguments[0])?;
         let (bit, var) = (slots.bit, slots.var);
+        let rule = (self.max, self.later_wins_ties);
         fold.each_row(|i, row| {
             let new = order.key(i);
-            if !has_bit(row.fixed, bit) || self.wins(row.var(var), new, self.later_wins_ties) {
+            if !has_bit(row.fixed, bit) || wins(row.var(var), new, rule) {
                 row.set_var(var, new);
                 row.set_var(var + 1, value.key(i));
                 set_bit(row.fixed, bit);
@@ -115,8 +106,8 @@ impl Accumulator for By {
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
         let (bit, var) = (slots.bit, slots.var);
         let new = other.var(var);
-        let theirs_wins_ties = self.later_wins_ties != other.earlier;
-        if has_bit(other.fixed, bit) && (!has_bit(mine.fixed, bit) || self.wins(mine.var(var), new, theirs_wins_ties)) {
+        let rule = (self.max, self.later_wins_ties != other.earlier);
+        if has_bit(other.fixed, bit) && (!has_bit(mine.fixed, bit) || wins(mine.var(var), new, rule)) {
             mine.set_var(var, new);
             mine.set_var(var + 1, other.var(var + 1));
             set_bit(mine.fixed, bit);
@@ -126,5 +117,15 @@ impl Accumulator for By {
 
     fn finish(&self, slots: &Slots, rows: RowRange<'_>, _: &DataType) -> Result<ArrayRef> {
         rows.encoded(&self.value, slots.var + 1, slots.bit)
+    }
+}
+
+/// True when the later ordering `new` replaces `old`; the rule is (greatest wins, the later of equals wins).
+#[inline]
+fn wins(old: &[u8], new: &[u8], (max, later_wins_ties): (bool, bool)) -> bool {
+    match new.cmp(old) {
+        Ordering::Equal => later_wins_ties,
+        Ordering::Greater => max,
+        Ordering::Less => !max,
     }
 }

@@ -98,24 +98,18 @@ struct ByteStrings {
     max: bool,
 }
 
-impl ByteStrings {
-    fn better(&self, old: &[u8], new: &[u8]) -> bool {
-        if self.max { old < new } else { new < old }
-    }
-}
-
 impl Accumulator for ByteStrings {
     fn layout(&self) -> Layout {
         Layout { bits: 1, bytes: 0, vars: 1 }
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
-        let values = Bytes::of(arguments[0])?;
+        let (values, max, bit, var) = (Bytes::of(arguments[0])?, self.max, slots.bit, slots.var);
         fold.each_row(|i, row| {
             let new = values.get(i);
-            if !has_bit(row.fixed, slots.bit) || self.better(row.var(slots.var), new) {
-                row.set_var(slots.var, new);
-                set_bit(row.fixed, slots.bit);
+            if !has_bit(row.fixed, bit) || is_better(row.var(var), new, max) {
+                row.set_var(var, new);
+                set_bit(row.fixed, bit);
             }
         });
         Ok(())
@@ -123,7 +117,8 @@ impl Accumulator for ByteStrings {
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
         let new = other.var(slots.var);
-        if has_bit(other.fixed, slots.bit) && (!has_bit(mine.fixed, slots.bit) || self.better(mine.var(slots.var), new))
+        if has_bit(other.fixed, slots.bit)
+            && (!has_bit(mine.fixed, slots.bit) || is_better(mine.var(slots.var), new, self.max))
         {
             mine.set_var(slots.var, new);
             set_bit(mine.fixed, slots.bit);
@@ -134,4 +129,9 @@ impl Accumulator for ByteStrings {
     fn finish(&self, slots: &Slots, rows: RowRange<'_>, declared: &DataType) -> Result<ArrayRef> {
         rows.bytes(slots, slots.bit, declared)
     }
+}
+
+#[inline]
+fn is_better(old: &[u8], new: &[u8], max: bool) -> bool {
+    if max { old < new } else { new < old }
 }

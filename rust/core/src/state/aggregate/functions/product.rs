@@ -26,14 +26,14 @@ impl Accumulator for Product {
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
-        let values = doubles(arguments[0])?;
-        fold.each(|i, row| multiply(row, values[i], slots));
+        let (values, bit, at) = (doubles(arguments[0])?, slots.bit, slots.at);
+        fold.each(|i, row| multiply(row, values[i], bit, at));
         Ok(())
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
         if has_bit(other.fixed, slots.bit) {
-            multiply(mine.fixed, f64::read(other.fixed, slots.at), slots);
+            multiply(mine.fixed, f64::read(other.fixed, slots.at), slots.bit, slots.at);
         }
         Ok(())
     }
@@ -44,10 +44,10 @@ impl Accumulator for Product {
 }
 
 #[inline]
-fn multiply(row: &mut [u8], value: f64, slots: &Slots) {
-    let product = if has_bit(row, slots.bit) { f64::read(row, slots.at) } else { 1.0 };
-    (product * value).write(row, slots.at);
-    set_bit(row, slots.bit);
+fn multiply(row: &mut [u8], value: f64, bit: usize, at: usize) {
+    let product = if has_bit(row, bit) { f64::read(row, at) } else { 1.0 };
+    (product * value).write(row, at);
+    set_bit(row, bit);
 }
 
 #[cfg(test)]

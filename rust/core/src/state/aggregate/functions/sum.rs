@@ -47,13 +47,13 @@ impl Accumulator for Integers {
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
-        let (values, at) = (integers(arguments[0])?, slots.at);
+        let (values, bit, at) = (integers(arguments[0])?, slots.bit, slots.at);
         let mut overflow = false;
         fold.each(|i, row| {
             let (sum, over) = i64::read(row, at).overflowing_add(values[i]);
             overflow |= over;
             sum.write(row, at);
-            set_bit(row, slots.bit);
+            set_bit(row, bit);
         });
         if overflow && self.ansi { Err(long_overflow(&slots.identity)) } else { Ok(()) }
     }
@@ -85,10 +85,10 @@ impl Accumulator for Floats {
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
-        let (values, at) = (doubles(arguments[0])?, slots.at);
+        let (values, bit, at) = (doubles(arguments[0])?, slots.bit, slots.at);
         fold.each(|i, row| {
             (f64::read(row, at) + values[i]).write(row, at);
-            set_bit(row, slots.bit);
+            set_bit(row, bit);
         });
         Ok(())
     }
@@ -124,10 +124,11 @@ impl Accumulator for Decimals {
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
         let values = arguments[0].as_primitive::<Decimal128Type>().values();
+        let (limit, bit, at) = (self.limit, slots.bit, slots.at);
         let mut overflow = false;
         fold.each(|i, row| {
-            set_bit(row, slots.bit);
-            overflow |= decimal::add(row, values[i], self.limit, slots.bit + 1, slots.at);
+            set_bit(row, bit);
+            overflow |= decimal::add(row, values[i], limit, bit + 1, at);
         });
         if overflow && self.ansi { Err(decimal_overflow(&slots.identity)) } else { Ok(()) }
     }
