@@ -56,8 +56,7 @@ def try_out(wheel: Path) -> None:
         folder = Path(scratch, "venv")
         setup.run(sys.executable, "-m", "venv", folder)
         python = folder / "bin" / "python"
-        quiet = ["--quiet", "--disable-pip-version-check"]
-        setup.run(python, "-m", "pip", "install", *quiet, wheel, PIP_CONSTRAINT=str(setup.CONSTRAINTS))
+        setup.pip("install", "--quiet", wheel, python=python)
         setup.run(python, "-I", "-c", SMOKE, f"file://{scratch}/state")
         setup.run(folder / "bin" / "fastchangelog", "--version")
 

@@ -134,9 +134,9 @@ def check(*, need_java: bool) -> None:
         fail(*lines)
 
 
-def pip(*args: str | Path) -> None:
-    """pip of the virtual environment, bound to the constraints."""
-    run(VENV_PYTHON, "-m", "pip", "--disable-pip-version-check", *args, PIP_CONSTRAINT=str(CONSTRAINTS))
+def pip(*args: str | Path, python: Path = VENV_PYTHON, constraints: Path = CONSTRAINTS) -> None:
+    """pip of a virtual environment, bound to constraints."""
+    run(python, "-m", "pip", "--disable-pip-version-check", *args, PIP_CONSTRAINT=str(constraints))
 
 
 def make_venv() -> subprocess.Popen[bytes] | None:

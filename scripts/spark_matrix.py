@@ -69,17 +69,13 @@ def environment(version: str, wheel: Path) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         setup.run(sys.executable, "-m", "venv", folder)
         constraints.write_text("\n".join([*others, f"pyspark=={version}", ""]))
-        _pip(python, constraints, "install", "--quiet", *setup.requirements())
+        setup.pip("install", "--quiet", *setup.requirements(), python=python, constraints=constraints)
         setup.set_stamp(name, key)
     installed = setup.fingerprint(hashlib.sha256(wheel.read_bytes()).hexdigest(), key)
     if not setup.is_fresh(f"{name}-wheel", installed):
-        _pip(python, constraints, "install", "--quiet", "--no-deps", "--force-reinstall", wheel)
+        setup.pip("install", "--quiet", "--no-deps", "--force-reinstall", wheel, python=python, constraints=constraints)
         setup.set_stamp(f"{name}-wheel", installed)
     return python
-
-
-def _pip(python: Path, constraints: Path, *arguments: str | Path) -> None:
-    setup.run(python, "-m", "pip", "--disable-pip-version-check", *arguments, PIP_CONSTRAINT=str(constraints))
 
 
 def test(python: Path, arguments: list[str], report: Path) -> tuple[list[str], list[str]]:
