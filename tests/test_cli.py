@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastchangelog import cli
+from fastchangelog import _internal, cli
 from fastchangelog.cli import doctor
 from fastchangelog.cli.sweep import SweepRequest, SweepResult
 from fastchangelog.gc.plan import Entry
@@ -20,6 +20,13 @@ from fastchangelog.gc.report import FolderReport
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == cli.COULD_NOT_RUN
     assert "demo" in capsys.readouterr().out
+
+
+def test_the_command_starts_without_the_native_module() -> None:
+    """`doctor` has to run where it cannot be loaded."""
+    program = "import sys; from fastchangelog.cli import command_line; command_line._parser()"
+    program += "; print('fastchangelog._internal' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "False"
 
 
 def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +50,7 @@ def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixt
         (["savepoint", "c", "--state", "./does-not-exist", "--to", "t"], "does-not-exist; check the address"),
         (["ls", ".", "--storage-option", "aws_region"], "NAME=VALUE"),
         (["bench", "--keys", "0"], "--keys"),
+        (["bench", "./does-not-exist"], "does-not-exist; check the address"),
         (["bench", "--storage-option", "aws_region"], "NAME=VALUE"),
         (["sweep", "./does-not-exist"], "not a folder"),
         (["sweep", ".", "--grace", "10"], "--grace"),
@@ -157,7 +165,15 @@ def test_bench_measures_and_removes_what_it_wrote(tmp_path: Path, capsys: pytest
             assert all(result > 0 for result in rows.values())
         else:
             assert printed.splitlines()[0].split() == ["what", "result", "unit"]
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["other"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["other"]
+
+
+def test_bench_removes_the_objects_of_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _internal.ObjectFolder("memory://cli/bench", {}, {})
+    folder.write("other", b"stays")
+    assert cli.main(["bench", "memory://cli/bench", "--keys", "30", "--checkpoints", "2"]) == cli.OK
+    assert "put_many" in capsys.readouterr().out
+    assert [name for name, _, _ in folder.list("")] == ["other"]
 
 
 def test_bench_removes_what_it_wrote_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,4 +182,4 @@ def test_bench_removes_what_it_wrote_when_it_is_interrupted(tmp_path: Path, monk
 
     monkeypatch.setattr("fastchangelog.cli.bench._read", interrupted)
     assert cli.main(["bench", str(tmp_path), "--keys", "30"]) == cli.INTERRUPTED
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not list(tmp_path.rglob("*"))

@@ -17,7 +17,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 from fastchangelog import functions
-from fastchangelog._internal import __version__
 from fastchangelog.errors import (
     ClosedError,
     CorruptDataError,
@@ -36,6 +35,7 @@ from fastchangelog.functions import Aggregate
 
 if TYPE_CHECKING:
     from fastchangelog import spark  # noqa: F401 outside of __all__: it needs PySpark
+    from fastchangelog._internal import __version__
     from fastchangelog.changelog import Change, ChangelogHandle, ChangelogReader, ChangelogStorage, ChangelogWriter
     from fastchangelog.embedded.aggregating_state import AggregatingState
     from fastchangelog.embedded.handle import StateHandle
@@ -91,6 +91,7 @@ _LAZY: dict[str, str | None] = {
     "State": "fastchangelog.embedded.state",
     "StateHandle": "fastchangelog.embedded.handle",
     "ValueState": "fastchangelog.embedded.value_state",
+    "__version__": "fastchangelog._internal",
     "metrics": "fastchangelog.process_metrics",
     "open_state": "fastchangelog.embedded.state",
     "spark": None,

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fastchangelog._internal import __version__
+import fastchangelog
 from fastchangelog.cli import bench, demo, doctor, export, inspect, ls, rescale, savepoint, sweep, verify
 from fastchangelog.cli.output import COULD_NOT_RUN, INTERRUPTED, OK
 from fastchangelog.errors import FastChangelogError
@@ -42,9 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
 
 
+class _Version(argparse.Action):
+    """Loads the native module only when it is asked for: `doctor` must run without it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print("fastchangelog", fastchangelog.__version__)
+        parser.exit(OK)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fastchangelog", description="Durable keyed state for PySpark.")
-    parser.add_argument("--version", action="version", version=f"fastchangelog {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for module in COMMANDS:
         module.add_parser(commands)
