@@ -30,13 +30,21 @@ with fc.open_state(root) as st:
 """
 
 
-def build() -> tuple[Path, Path]:
+def build(scratch: Path) -> tuple[Path, Path]:
     """The sdist, and the wheel that was built from it."""
     shutil.rmtree(DIST, ignore_errors=True)
-    maturin: list[str | Path] = [setup.VENV_PYTHON, "-m", "maturin", "build", "--release", "--locked", "--sdist"]
-    flags = ["--compatibility", "pypi", "--auditwheel", "check"]
-    setup.run(*maturin, *flags, "--interpreter", setup.VENV_PYTHON, "--out", DIST, **setup.build_env())
-    (sdist,), (wheel,) = DIST.glob("*.tar.gz"), DIST.glob("*.whl")
+    maturin: list[str | Path] = [setup.VENV_PYTHON, "-m", "maturin"]
+    setup.run(*maturin, "sdist", "--out", DIST, **setup.build_env())
+    (sdist,) = DIST.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, scratch)
+    for path in scratch.rglob("*"):  # cargo would take old files for those that it has compiled already
+        path.touch()
+    (sources,) = scratch.iterdir()
+    # Without --locked: the sdist leaves out packages of the workspace, and cargo drops those from its Cargo.lock.
+    flags = ["--release", "--compatibility", "pypi", "--auditwheel", "check"]
+    interpreter = ["--interpreter", setup.VENV_PYTHON]
+    setup.run("env", "-C", sources, *maturin, "build", *flags, *interpreter, "--out", DIST, **setup.build_env())
+    (wheel,) = DIST.glob("*.whl")
     return sdist, wheel
 
 
@@ -67,7 +75,8 @@ def main() -> int:
     with setup.locked():
         setup.make(build=True, wheel=False)
         setup.say("sdist, and the wheel from it")
-        sdist, wheel = build()
+        with tempfile.TemporaryDirectory() as scratch:
+            sdist, wheel = build(Path(scratch))
     tag = audit(wheel)
     try_out(wheel)
     for file in (sdist, wheel):

@@ -87,7 +87,8 @@ class CredentialRenewal:
         except Exception as error:
             self._failed = True
             # The provider's text may contain secrets.
-            _log.warning("credentials of an open session could not be renewed: %s", type(error).__name__)
+            name = type(error.__cause__ or error).__name__
+            _log.warning("credentials of an open session could not be renewed: %s", name)
 
     def _run(self) -> None:
         while self._expires is not None and not self._stopped.wait(self.pause()):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
+from fastchangelog.errors import FastChangelogError, InvalidArgumentError, StateNotFoundError, error_of_kind
 from fastchangelog.options import (
     PREFIX,
     PROVIDER_OPTION,
@@ -80,6 +80,7 @@ _ARROW_ROWS_DEFAULT = 10_000
 #: What payload rows of one Arrow batch come to at most where Spark does not end a batch by its bytes: as much as its
 #: own bound allows since 4.1. The JVM holds up to three times that (a vector doubles as it grows), a worker as well.
 _ARROW_BATCH = 64 << 20
+_FIX_PROVIDER = "see why the `credential_provider` failed"
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
 
 _SCHEMES = {"", "file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"}
@@ -271,10 +272,21 @@ def resolve(options: StorageOptions) -> dict[str, str]:
 
 
 def resolve_with_expiry(options: StorageOptions) -> tuple[dict[str, str], float | None]:
-    """The same, and when the provider's credentials expire, in seconds since the epoch; None = never."""
+    """The same, and when the provider's credentials expire, in seconds since the epoch; None = never.
+
+    An exception of the provider is a `PermissionDeniedError` if it is a `PermissionError`, else a `RetryableError`;
+    it is the cause of that error.
+    """
     provider, others = split_provider(options)
     given = {name: str(value) for name, value in others.items()}
     if provider is None:
         return given, None
-    credentials, end = request_credentials(provider)
+    try:
+        credentials, end = request_credentials(provider)
+    except FastChangelogError:
+        raise
+    except Exception as error:
+        kind = "permission_denied" if isinstance(error, PermissionError) else "retryable"
+        text = f"credentials could not be fetched: {type(error).__name__}: {error}; {_FIX_PROVIDER}"
+        raise error_of_kind(kind, text, _FIX_PROVIDER) from error
     return _internal.overlay_storage_options(given, credentials), end
