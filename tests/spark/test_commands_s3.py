@@ -17,7 +17,7 @@ import pyarrow.parquet as parquet
 import pytest
 from notes import changed
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, rows_of, run
+from stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 from fastchangelog import cli
 from fastchangelog.spark import grouped
@@ -29,7 +29,7 @@ from faults import PUT
 from places import S3Place, s3_admin
 from servers import s3_server
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 
 SCHEMA = "k string, v bigint"
 PARTITIONS = "spark.sql.shuffle.partitions"

@@ -34,7 +34,15 @@ def test_our_own_errors_explain_themselves() -> None:
     assert explain_error(StoreError("x")) == "StoreError: x"
 
 
-@pytest.mark.parametrize("text", ["STORE_BACKEND_NOT_SUPPORTED_FOR_TWS", "DUPLICATED_METRICS_NAME"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS",
+        "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED",
+        'Cannot invoke "org.apache.spark.sql.internal.SQLConf.stateStoreCheckpointFormatVersion()"',
+        "DUPLICATED_METRICS_NAME",
+    ],
+)
 def test_sparks_errors_have_a_remedy(text: str) -> None:
     assert "Remedy:" in explain_error(RuntimeError(f"[{text}] bla"))
 

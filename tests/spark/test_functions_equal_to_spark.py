@@ -13,6 +13,7 @@ import pathlib
 import random
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import functions as F
 from stream_harness import Feed, run
@@ -31,6 +32,11 @@ ONE_NAMES = (
 ONE = tuple(getattr(F, name) for name in ONE_NAMES)
 TWO = (F.covar_samp, F.covar_pop, F.corr)
 BITS = (F.bit_and, F.bit_or, F.bit_xor)
+#: Before 4.3, Spark's `corr` of equal values divides by zero under ANSI, and one value that is not finite has no `var_pop`.
+as_spark_4_3 = pytest.mark.skipif(
+    tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 3),
+    reason="statistics of equal values and of values that are not finite follow Spark 4.3",
+)
 
 #: Type -> a random value.
 NUMBERS: dict[str, Any] = {
@@ -125,6 +131,7 @@ def test_any_value_is_the_first(feed: Any, spark: Any, tmp_path: pathlib.Path) -
     assert {n: sorted(rows) for n, rows in found.items()} == {n: sorted(rows) for n, rows in expected.items()}
 
 
+@as_spark_4_3
 @pytest.mark.parametrize("odd", [NAN, INF, -INF, 1e80, 1e160, 1e300])
 def test_numbers_that_are_not_finite_and_powers_that_overflow(
     feed: Any, spark: Any, tmp_path: pathlib.Path, odd: float
@@ -136,6 +143,7 @@ def test_numbers_that_are_not_finite_and_powers_that_overflow(
     compare(spark, feed("k int, x double, y double"), batches, tmp_path, aggregates)
 
 
+@as_spark_4_3
 def test_equal_values_have_no_shape_nor_correlation(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     batches = [[(1, 2.0, 1.0), (1, 2.0, 5.0)], [(1, 2.0, 7.0), (2, 3.0, 3.0)]]
     aggregates = [f("x") for f in ONE] + [f("x", "y") for f in TWO] + [F.corr("y", "x")]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, rows_of, run
+from stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 from fastchangelog import cli
 from fastchangelog.spark import grouped
@@ -119,6 +119,7 @@ def test_values_are_ordered_as_bytes(feed: Any, tmp_path: pathlib.Path, kind: st
     _compare(source, tmp_path, ["k", f"{made} as v", "n"], named, ["k", *seen, "x", "y"])
 
 
+@needs_readable_checkpoints
 def test_they_survive_a_restart_a_savepoint_other_partitions_and_an_export(
     spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path, capsys: Any
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from notes import changed
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, rows_of, run
+from stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 from fastchangelog import _internal, cli
 from fastchangelog.errors import StateNotFoundError, StoreError
@@ -23,7 +23,7 @@ from fastchangelog.gc.report import FolderReport
 from fastchangelog.spark import grouped
 from fastchangelog.spark.checkpoints import SparkCheckpoints
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 
 SCHEMA = "k string, v bigint"
 RETAINED = "spark.sql.streaming.minBatchesToRetain"

@@ -208,6 +208,11 @@ class SparkCheckpoints:
             rows = self._spark.read.format("state-metadata").load(location).collect()
         except Exception as error:
             raise _unreadable(location, error) from None
+        if rows and self._spark.version.startswith("4.0."):
+            raise InvalidArgumentError(
+                f"Spark {self._spark.version} cannot read the state of its own checkpoints, {location} among them; "
+                "savepoints, sweeps and verify need Spark 4.1 or newer, and a checkpoint that it has started"
+            )
         found = set()
         for row in rows:
             if not row["operatorName"].startswith("transformWithState"):

@@ -14,11 +14,19 @@ _OURS = re.compile(r"^(?:.*: )?fastchangelog\.errors\.(?!CauseError)(\w+): (.*)$
 
 #: A text in Spark's message -> what it means here, and what to do.
 _SPARKS = (
-    (
-        "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS",
-        "the query runs with a state store other than RocksDB",
-        "unset spark.sql.streaming.stateStore.providerClass or set it to Spark's RocksDBStateStoreProvider; a "
-        "checkpoint that was started with another one needs a new checkpoint",
+    *(
+        (
+            text,
+            "the query runs with a state store other than RocksDB",
+            "unset spark.sql.streaming.stateStore.providerClass or set it to Spark's RocksDBStateStoreProvider; a "
+            "checkpoint that was started with another one needs a new checkpoint",
+        )
+        for text in (
+            "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS",  # Spark 4.2 and newer
+            "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED",  # Spark 4.1
+            # Spark 4.0 fails with a NullPointerException, and only the call tells which.
+            "SQLConf.stateStoreCheckpointFormatVersion()",
+        )
     ),
     (
         "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
