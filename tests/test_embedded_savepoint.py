@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 from pathlib import Path
@@ -95,6 +96,35 @@ def test_bad_input_is_named_with_its_remedy(tmp_path: Path) -> None:
     manifest.write_bytes(b"x" * 100)
     with pytest.raises(CorruptDataError, match="not a fastchangelog savepoint manifest"):
         fc.open_state(str(tmp_path / "other"), start_from=str(tmp_path / "savepoint"))
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "value"),
+    [
+        ("interval day to second", pa.duration("us"), datetime.timedelta(days=-3, microseconds=5)),
+        ("interval hour to minute", pa.duration("us"), datetime.timedelta(hours=7)),
+        ("time(6)", pa.time64("ns"), datetime.time(1, 2, 3, 4)),
+        ("time(us)", pa.time64("us"), datetime.time(23, 59)),
+    ],
+)
+def test_an_export_has_the_types_that_only_spark_names(
+    tmp_path: Path, text: str, dtype: pa.DataType, value: object
+) -> None:
+    with fc.open_state(str(tmp_path / "state")) as st:
+        kept = st.value_state("kept", key="int", value=text)
+        assert kept.value_type == dtype
+        kept.put_many([1, 2], pa.array([value, value], dtype))
+        st.savepoint(str(tmp_path / "taken"))
+    out = tmp_path / "out.parquet"
+    assert cli.main(["export", str(tmp_path / "taken"), "--to", str(out)]) == cli.OK
+    table = parquet.read_table(out)
+    assert table.schema.field("value").type == dtype
+    assert table["value"].combine_chunks().equals(pa.array([value, value], dtype))
+
+
+def test_an_interval_of_months_is_refused_by_name(tmp_path: Path) -> None:
+    with fc.open_state(str(tmp_path / "state")) as st, pytest.raises(InvalidArgumentError, match="no Arrow type"):
+        st.value_state("kept", key="int", value="interval year to month")
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -42,6 +42,10 @@ _TYPES: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 
+#: The units of Spark's interval types; `interval day to second` and its parts are one Arrow type.
+_DAY_TIME = ("day", "hour", "minute", "second")
+_YEAR_MONTH = ("year", "month")
+
 _TOKEN = re.compile(r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|(?P<mark>[<>(),:]))")
 
 
@@ -102,8 +106,10 @@ class _Parser:
     def parse(self) -> pa.DataType:
         if not self.tokens:
             raise self.wrong("the schema is empty")
-        # One word, or one word with parameters, is a type; everything else is fields.
-        plain = self.tokens[0][0] == "word" and (len(self.tokens) == 1 or self.tokens[1][1] in ("<", "("))
+        # One word, or one word with parameters, or an interval, is a type; everything else is fields.
+        plain = self.tokens[0][0] == "word" and (
+            len(self.tokens) == 1 or self.tokens[1][1] in ("<", "(") or self.is_interval(0)
+        )
         found = self.type() if plain else pa.struct(self.fields(None))
         if self.at < len(self.tokens):
             raise self.wrong(f"`{self.tokens[self.at][1]}` in `{self.text}` is one word too many")
@@ -145,6 +151,10 @@ class _Parser:
         name = word.lower()
         if name in ("decimal", "dec", "numeric"):
             return self.decimal()
+        if name == "time":
+            return self.time()
+        if name == "interval" and self.is_interval(self.at - 1):
+            return self.interval()
         if name == "array":
             self.take("<")
             element = self.type()
@@ -163,6 +173,31 @@ class _Parser:
         if name not in _TYPES:
             raise self.wrong(f"`{word}` in `{self.text}` is no type")
         return _TYPES[name]
+
+    def time(self) -> pa.DataType:
+        """Spark's `time` and `time(6)` are nanoseconds in Arrow; `time(us)` is what has microseconds."""
+        unit = "ns"
+        if self.peek()[1] == "(":
+            self.take()
+            unit = "us" if self.take() == "us" else "ns"
+            self.take(")")
+        return pa.time64(unit)
+
+    def is_interval(self, at: int) -> bool:
+        """True if an interval type stands there: no other type is named after a unit."""
+        words = [token.lower() for _, token in self.tokens[at : at + 2]]
+        return len(words) == 2 and words[0] == "interval" and words[1] in (*_DAY_TIME, *_YEAR_MONTH)
+
+    def interval(self) -> pa.DataType:
+        units = [self.take().lower()]
+        if self.peek()[1].lower() == "to":
+            self.take()
+            units.append(self.take().lower())
+        if all(unit in _DAY_TIME for unit in units):
+            return pa.duration("us")
+        if all(unit in _YEAR_MONTH for unit in units):
+            raise self.wrong(f"`interval {' to '.join(units)}` has no Arrow type in Python; count the months in an int")
+        raise self.wrong(f"`interval {' to '.join(units)}` in `{self.text}` is no type")
 
     def decimal(self) -> pa.DataType:
         precision, scale = 10, 0
