@@ -5,7 +5,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-benches test-matrix campaign fuzz lint format bench bench-rust wheel dist print-python
+.PHONY: help demo test test-rust test-python test-benches test-matrix campaign fuzz mutants lint audit format develop bench bench-rust wheel dist print-python
 
 # Looked for only when a target needs it; one clear line when there is none.
 SETUP = python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" scripts/setup.py
@@ -20,7 +20,10 @@ help:
 	@echo 'make test-matrix    the Spark tests on PySpark 4.0 to 4.3 (ARGS="4.0 tests/spark/test_build.py" for a part)'
 	@echo 'make campaign       kill a Spark job 500 times at random, judge all it leaves (ARGS="--minutes 5" for less)'
 	@echo 'make fuzz           fuzz every decoder for a minute (ARGS="600 manifest": one of them for ten); needs nightly Rust'
-	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts'
+	@echo 'make mutants        change the Rust sources at random, see which tests notice (ARGS="-f rust/format/src/error.rs")'
+	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts, dependencies'
+	@echo 'make audit          known vulnerabilities of the dependencies; needs the network'
+	@echo 'make develop        maturin develop into the active virtual environment'
 	@echo 'make bench          measure, side by side with native Spark (ARGS=--quick for a short round)'
 	@echo 'make wheel          build the wheel and print where it is'
 	@echo 'make dist           build what is uploaded: sdist and manylinux wheel, checked in a new environment'
@@ -55,6 +58,9 @@ test-matrix:
 fuzz:
 	@sh scripts/fuzz.sh $(ARGS)
 
+mutants:
+	@$(SETUP) cargo-tool mutants --output "$${FASTCHANGELOG_CACHE:-$$HOME/.cache/fastchangelog}" $(ARGS)
+
 lint:
 	@echo '[lint] Rust'
 	@$(SETUP) cargo fmt --all --check
@@ -68,7 +74,13 @@ lint:
 	@$(SETUP) tool benches/ratio_plot.py docs/images/ratios.json --check
 	@echo '[lint] words'
 	@$(SETUP) tool scripts/words.py
+	@echo '[lint] dependencies'
+	@$(SETUP) cargo-tool machete --skip-target-dir rust
+	@$(SETUP) cargo-tool deny --log-level error check --hide-inclusion-graph bans licenses sources
 	@echo '[lint] clean'
+
+audit:
+	@$(SETUP) cargo-tool deny check advisories
 
 format:
 	@$(SETUP) cargo fmt --all
@@ -86,6 +98,9 @@ wheel:
 
 dist:
 	@$(SETUP:setup.py=distribution.py)
+
+develop:
+	@$(SETUP) develop $(ARGS)
 
 print-python:
 	@$(SETUP) python

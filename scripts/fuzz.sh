@@ -10,10 +10,9 @@ if ! cargo +nightly --version >/dev/null 2>&1; then
     echo "fuzzing needs a nightly Rust compiler: rustup toolchain install nightly --profile minimal" >&2
     exit 2
 fi
-if ! cargo fuzz --version >/dev/null 2>&1; then
-    echo "fuzzing needs cargo-fuzz: cargo install cargo-fuzz --locked" >&2
-    exit 2
-fi
+python=$(sh ../../scripts/find_python.sh)
+fuzz=$("$python" ../../scripts/setup.py cargo-tool fuzz)
+PATH=$(dirname "$fuzz"):$PATH
 seconds=${1:-60}
 [ $# -eq 0 ] || shift
 home=${FASTCHANGELOG_CACHE:-$HOME/.cache/fastchangelog}/fuzz

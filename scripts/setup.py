@@ -5,12 +5,16 @@
     setup.py cargo ARG…      run cargo with the right environment
     setup.py venv ARG…       run the interpreter of `setup.py python`
     setup.py tool ARG…       run the interpreter with the tools, without building the wheel
+    setup.py cargo-tool NAME [ARG…]  run a tool of cargo from the table CARGO_TOOLS, compiled when it is first needed;
+                             without arguments print where it is
+    setup.py develop ARG…    maturin develop, into the virtual environment that is active
 
 Owns: the folder $FASTCHANGELOG_CACHE (default ~/.cache/fastchangelog), whose parts are:
 
     libclang/       bindgen's parser. Its path must not move: RocksDB is compiled again when it does.
     cxx/            the compiler of RocksDB, unity_cxx.py. The same holds for its path.
     target/         cargo's folder
+    cargo-tools/    cargo-deny and the like, each in a folder of its own
     matrix/         interpreters with older versions of PySpark, made by spark_matrix.py
     azurite/        the Azure server of tests/stores, installed by those tests when there is npm
     venv-X.Y/       the interpreter with all dependencies and the built wheel (never an editable install)
@@ -45,6 +49,8 @@ VENV_PYTHON = VENV / "bin" / "python"
 LIBCLANG = CACHE / "libclang"
 CXX = CACHE / "cxx" / "c++"
 VENV_PARTS = (CONSTRAINTS, ROOT / "pyproject.toml", sys.version, sys.base_prefix)
+#: Tools of cargo that no compiler brings, and their versions.
+CARGO_TOOLS = {"deny": "0.20.2", "fuzz": "0.13.2", "machete": "0.9.2", "mutants": "27.1.0"}
 SOURCES = ("Cargo.toml", "Cargo.lock", "pyproject.toml", "README.md", "LICENSE", "rust", "python")
 
 
@@ -249,7 +255,7 @@ def make_wheel() -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) == 1 and is_fresh("wheel", key):
         return wheels[0]
-    say("wheel (the first time compiles RocksDB: 20 to 25 minutes on two cores)")
+    say("wheel (the first time compiles RocksDB: about 15 minutes on two cores)")
     shutil.rmtree(folder, ignore_errors=True)
     touch_changed()
     maturin: list[str | Path] = [VENV_PYTHON, "-m", "maturin", "build", "--release", "--locked"]
@@ -291,23 +297,59 @@ def install(wheel: Path) -> None:
     set_stamp(name, key)
 
 
+def make_cargo_tool(name: str) -> str:
+    """The program `cargo-NAME`, compiled from the version in CARGO_TOOLS."""
+    folder = CACHE / "cargo-tools" / f"{name}-{CARGO_TOOLS[name]}"
+    program = folder / "bin" / f"cargo-{name}"
+    if not program.exists():
+        say(f"cargo-{name} {CARGO_TOOLS[name]} (compiled once: some minutes)")
+        # Not in cargo's folder of this project: nothing is shared with it.
+        build = {"CARGO_TARGET_DIR": str(folder / "target")}
+        package = f"cargo-{name}@{CARGO_TOOLS[name]}"
+        run(str(prerequisites.cargo()), "install", "--quiet", "--locked", "--root", folder, package, **build)
+        shutil.rmtree(folder / "target", ignore_errors=True)
+    return str(program)
+
+
+def develop(args: list[str]) -> None:
+    """Builds the extension into the active virtual environment, for contributors: Python sources are used in place."""
+    active = os.environ.get("VIRTUAL_ENV")
+    if not active:
+        fail(
+            "make develop installs into a virtual environment, and none is active: "
+            "python3 -m venv .venv && . .venv/bin/activate && make develop"
+        )
+    maturin = [str(VENV_PYTHON), "-m", "maturin", "develop", "--release", "--extras", "spark,dev"]
+    run(*maturin, *args, **build_env(), VIRTUAL_ENV=str(active), PIP_CONSTRAINT=str(CONSTRAINTS))
+
+
 def main(argv: list[str]) -> int:
     """See the text at the top of this file."""
-    if not argv or argv[0] not in ("wheel", "python", "cargo", "venv", "tool"):
+    if not argv or argv[0] not in ("wheel", "python", "cargo", "venv", "tool", "cargo-tool", "develop"):
         fail(__doc__ or "")
     what, args = argv[0], argv[1:]
+    if what == "cargo-tool" and (not args or args[0] not in CARGO_TOOLS):
+        fail(f"setup.py cargo-tool takes one of {', '.join(CARGO_TOOLS)} and its arguments")
     check(need_java=what in ("python", "venv"))
     with locked():
-        wheel = make(build=what != "tool", wheel=what in ("wheel", "python", "venv"))
+        wheel = make(build=what not in ("tool", "cargo-tool"), wheel=what in ("wheel", "python", "venv"))
         if wheel is not None and what != "wheel":
             install(wheel)
         if what == "cargo":
             touch_changed()
+        if what == "develop":
+            develop(args)
+        cargo_tool = make_cargo_tool(args[0]) if what == "cargo-tool" else ""
     if what == "wheel":
         print(wheel)
     elif what == "python":
         print(VENV_PYTHON)
-    else:
+    elif what == "cargo-tool" and len(args) == 1:
+        print(cargo_tool)
+    elif what == "cargo-tool":
+        sys.stdout.flush()
+        os.execve(cargo_tool, [cargo_tool, *args], {**os.environ, **build_env()})
+    elif what != "develop":
         program = str(prerequisites.cargo()) if what == "cargo" else str(VENV_PYTHON)
         path = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", "")])
         python = {"PATH": path, "PYSPARK_PYTHON": program, "PYSPARK_DRIVER_PYTHON": program}

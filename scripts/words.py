@@ -44,6 +44,9 @@ SCOPES = (
     "rust",
     "pyproject.toml",
     "Cargo.toml",
+    "deny.toml",
+    ".cargo",
+    ".pre-commit-config.yaml",
 )
 PENDING: tuple[str, ...] = ()
 ENDINGS = (".md", ".py", ".pyi", ".rs", ".toml", ".txt", ".sh", ".yml", ".yaml", ".svg")

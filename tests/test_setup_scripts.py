@@ -111,3 +111,33 @@ def test_a_python_that_is_too_old_is_named(tmp_path: Path) -> None:
     assert done.stderr.strip().splitlines() == [f"missing: PYTHON={old} is not a Python of 3.10 or newer"]
     env["PYTHON"] = sys.executable
     assert subprocess.run(["sh", script], env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_develop_names_the_environment_that_it_needs(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    with pytest.raises(SystemExit):
+        setup.develop([])
+    assert "make develop installs into a virtual environment, and none is active" in capsys.readouterr().err
+
+
+def test_a_tool_of_cargo_is_compiled_once_with_its_version(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cargo, calls = tmp_path / "cargo", tmp_path / "calls"
+    cargo.write_text(f'#!/bin/sh\necho "$@" >>{calls}\nmkdir -p "$5/bin" "$CARGO_TARGET_DIR"\n: >"$5/bin/cargo-machete"\n')
+    cargo.chmod(0o755)
+    monkeypatch.setattr(setup.prerequisites, "cargo", lambda: cargo)
+    program = Path(setup.make_cargo_tool("machete"))
+    assert program == Path(setup.make_cargo_tool("machete"))
+    assert program.is_file()
+    (line,) = calls.read_text().splitlines()
+    assert line.endswith(f"cargo-machete@{setup.CARGO_TOOLS['machete']}")
+    assert not list(program.parents[1].glob("target")), "its build is removed"
+
+
+def test_a_tool_that_the_table_does_not_name_is_refused(setup: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        setup.main(["cargo-tool", "udeps"])
+    assert "takes one of deny, fuzz, machete, mutants" in capsys.readouterr().err
