@@ -12,6 +12,8 @@ SETUP = python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" sc
 # The extension module links against no libpython, so cargo cannot run tests in it: Python tests it.
 RUST = --locked --release --workspace --exclude fastchangelog-pyext
 PYTEST = -m pytest -p no:cacheprovider
+# A file of tests stays in one process. Files in their order: those that start Spark, the longest, come first.
+PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 ARGS =
 
 help:
@@ -42,7 +44,7 @@ test-rust:
 
 test-python:
 	@echo '[test] Python, with the built wheel'
-	@$(SETUP) venv $(PYTEST) tests $(ARGS)
+	@$(SETUP) venv $(PYTEST) $(PARALLEL) tests $(ARGS)
 
 test-benches:
 	@echo '[test] benchmarks, each once'

@@ -36,11 +36,13 @@ def seed() -> int:
 
 
 @pytest.fixture
-def start(tmp_path: Path, seed: int) -> Iterator[Start]:
+def start(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Start]:
     runs: list[KillRun] = []
+    # A short path: the socket of a state server is put elsewhere, and its log with it, when its path is too long.
+    folder = tmp_path_factory.mktemp("run")
 
     def make(**settings: Any) -> KillRun:
-        runs.append(KillRun(tmp_path / f"r{len(runs)}", seed, **settings))
+        runs.append(KillRun(folder / f"r{len(runs)}", seed, **settings))
         runs[-1].start()
         return runs[-1]
 
