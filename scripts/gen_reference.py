@@ -3,8 +3,8 @@
     gen_reference.py            write
     gen_reference.py --check    end with 1 if the pages are not what would be written
 
-Owns: the layout of the pages. Does not own: names, defaults, meanings: rust/core/src/config.rs, metrics.rs and
-state/aggregate/functions/mod.rs.
+Owns: the layout of the pages. Does not own: names, defaults, meanings: config.rs of rust/format, metrics.rs of
+rust/store and aggregate/functions/mod.rs of rust/columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = ROOT / "rust" / "core" / "src"
+RUST = ROOT / "rust"
 
 _OPTIONS_HEAD = """# Options
 
@@ -100,7 +100,7 @@ _ARGUMENTS = {
 
 def options_page() -> str:
     """docs/options.md."""
-    text = (CORE / "config.rs").read_text()
+    text = (RUST / "format" / "src" / "config.rs").read_text()
     table = re.search(r"^options! \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     if table is None:
         raise SystemExit("config.rs: the table of options was not found")
@@ -117,7 +117,7 @@ def options_page() -> str:
 
 def metrics_page() -> str:
     """docs/metrics.md."""
-    text = (CORE / "metrics.rs").read_text()
+    text = (RUST / "store" / "src" / "metrics.rs").read_text()
     engine, batch, shard = (_section(text, name) for name in ("process", "batch", "shard"))
     reported = [*batch, *(row for row in engine if row[2])]
     return (
@@ -132,7 +132,7 @@ def metrics_page() -> str:
 
 def aggregates_page() -> str:
     """docs/aggregates.md."""
-    text = (CORE / "state" / "aggregate" / "functions" / "mod.rs").read_text()
+    text = (RUST / "columns" / "src" / "aggregate" / "functions" / "mod.rs").read_text()
     table = re.search(r"^functions! \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     if table is None:
         raise SystemExit("functions/mod.rs: the table of aggregate functions was not found")

@@ -42,9 +42,11 @@ import setup
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIABLE = "FASTCHANGELOG_MUTANT"
-CORE = "rust/core"
+#: The crate that all others import: it says which fault was chosen.
+LOWEST = "rust/format"
 FEATURE = "mutants"
-#: What is built of the core: where the tests of the table are.
+#: Where the Rust tests of the table are.
+CRATES = ("format", "columns", "store", "log", "state", "core")
 TARGETS = ("--lib", "--test", "promises")
 #: Seconds after which a test that does not end counts as failed. Tests that wait for something give up after 60.
 PATIENCE = 100
@@ -122,7 +124,7 @@ def condition(mutation: Mutation, file: str) -> str:
     """What MUTANT stands for in a file."""
     if file.endswith(".py"):
         return f'(__import__("os").environ.get("{VARIABLE}") == "{mutation.key}")'
-    crate = "crate" if file.startswith("rust/core/") else "fastchangelog_core"
+    crate = "crate" if file.startswith(f"{LOWEST}/") else "fastchangelog_format"
     return f'{crate}::mutant("{mutation.key}")'
 
 
@@ -143,7 +145,7 @@ def apply(tree: Path, mutations: Sequence[Mutation]) -> list[str]:
             end = at + len(edit.old)
         path.write_text(after + before[end:])
     for file, more in (("src/lib.rs", _SWITCH), ("Cargo.toml", f"\n[features]\n{FEATURE} = []\n")):
-        with (tree / CORE / file).open("a") as out:
+        with (tree / LOWEST / file).open("a") as out:
             out.write(more)
     return sorted(failed)
 
@@ -183,7 +185,7 @@ class Made(NamedTuple):
 def build(tree: Path, cargo: str | None, *arguments: str) -> list[Made]:
     """Runs cargo, or what is given in place of it, in the copy; gives back what it made."""
     command = [cargo] if cargo else [sys.executable, str(tree / "scripts" / "setup.py"), "cargo"]
-    command += [*arguments, "--locked", "--release", "--features", f"fastchangelog-core/{FEATURE}"]
+    command += [*arguments, "--locked", "--release", "--features", f"fastchangelog-format/{FEATURE}"]
     command += ["--message-format", "json-render-diagnostics"]
     done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
@@ -206,22 +208,23 @@ class Runner:
     def __init__(self, tree: Path, names: set[str], cargo: str | None = None) -> None:
         self._tree = tree
         self._cargo = cargo
-        #: Program of each Rust test, by the test's path.
-        self._rust: dict[str, str] = {}
+        #: Path and program of each Rust test. Crates may have tests of the same path.
+        self._rust: list[tuple[str, str]] = []
         if not all(map(is_python, names)):
-            self._build_core()
+            self._build_rust()
         if any(map(is_python, names)):
             self._build_python()
 
-    def _build_core(self) -> None:
-        for made in build(self._tree, self._cargo, "test", "-p", "fastchangelog-core", *TARGETS, "--no-run"):
+    def _build_rust(self) -> None:
+        packages = [word for crate in CRATES for word in ("-p", f"fastchangelog-{crate}")]
+        for made in build(self._tree, self._cargo, "test", *packages, *TARGETS, "--no-run"):
             if program := made.executable:
                 listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout
                 tests = [line.removesuffix(": test") for line in listed.splitlines() if line.endswith(": test")]
-                self._rust |= dict.fromkeys(tests, program)
+                self._rust += [(test, program) for test in tests]
 
     def _build_python(self) -> None:
-        for made in build(self._tree, self._cargo, "build", "-p", "fastchangelog-core", "-p", "fastchangelog-pyext"):
+        for made in build(self._tree, self._cargo, "build", "-p", "fastchangelog-format", "-p", "fastchangelog-pyext"):
             for file in made.filenames:
                 if made.kind == ["cdylib"] and file.suffix == ".so":
                     shutil.copy(file, self._tree / "python" / "fastchangelog" / "_internal.abi3.so")
@@ -235,10 +238,11 @@ class Runner:
         if is_python(name):
             command = [str(setup.VENV_PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
         else:
-            found = [path for path in self._rust if path == name or path.endswith(f"::{name}")]
+            found = [(path, program) for path, program in self._rust if path == name or path.endswith(f"::{name}")]
             if len(found) != 1:
                 setup.fail(f"{len(found)} tests are called {name}, one was looked for")
-            command = [self._rust[found[0]], "--exact", found[0]]
+            [(path, program)] = found
+            command = [program, "--exact", path]
         try:
             done = subprocess.run(command, cwd=self._tree, env=env, capture_output=True, timeout=PATIENCE, check=False)
         except subprocess.TimeoutExpired:

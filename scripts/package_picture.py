@@ -6,7 +6,7 @@
 An arrow is an import. Arrows that follow from others are left out: where a imports b and b imports c, none from a to c.
 
 Owns: reading imports and manifests, and the layout of the picture. Does not own: which imports are allowed
-(pyproject.toml, a test of the Rust core).
+(pyproject.toml; of crates the manifests, which this reads).
 """
 
 from __future__ import annotations

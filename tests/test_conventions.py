@@ -1,7 +1,7 @@
 """Rules about the source tree itself.
 
 Owns: file lengths, file headers, one place for Spark's private parts, pinned tools, and no personal paths.
-Does not own: the order of the layers (rust/core/tests/layers.rs, and the import contracts in pyproject.toml), words
+Does not own: the order of the layers (the crates of `rust`, and the import contracts in pyproject.toml), words
 (scripts/words.py), links and examples (test_documentation).
 """
 

@@ -1,7 +1,7 @@
 """Maps, lists and aggregates by key, as Python programs use them.
 
 Owns: what the Python face adds to the core. Does not own: what a state does with its entries; that is tested in
-`rust/core/src/local`.
+`rust/core/src/embedded`.
 """
 
 from __future__ import annotations

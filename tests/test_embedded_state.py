@@ -1,6 +1,6 @@
 """Embedded state, as Python programs use it: data in and out, checkpoints, fencing.
 
-Owns: what the Python face adds to the core. Does not own: the state's semantics (tested in `rust/core/src/local`),
+Owns: what the Python face adds to the core. Does not own: the state's semantics (tested in `rust/core/src/embedded`),
 processes that fork or die (`test_embedded_process`).
 """
 

@@ -239,31 +239,34 @@ CASES |= dict.fromkeys(
 )
 
 _RUST_TESTS = {
-    ("write/attempt_tests.rs", "m07_sets_that_wait_are_counted"): "upload_queue_size",
-    ("store/background.rs", "invariant_4_background_work_rests_during_foreground_work"): "background_rests_micros",
-    ("store/background.rs", "invariant_3_waits_are_as_long_as_the_bytes_before_take"): "background_waits_micros",
-    ("read/cache_tests.rs", "a15_the_least_recently_used_goes_and_a_leased_file_never"): "cache_bytes",
-    ("read/cache_tests.rs", "l05_l06_copies_survive_a_restart_and_are_verified"): "cache_damaged",
-    ("read/cache_tests.rs", "x19_unused_downloads_are_removed_after_the_idle_timeout"): "cache_evictions",
-    ("read/cache_tests.rs", "a15_x19_sixty_four_threads_one_download"): "cache_hits cache_misses",
-    ("state/checkpoint_tests.rs", "invariant_2_refused_links_make_a_copy_of_the_same_state"): "checkpoints_copied",
-    ("ownership_tests.rs", "a_failed_deletion_is_counted_and_nothing_more"): "discard_failures",
-    ("store/hedge_tests.rs", "a12_x14_a_store_that_turns_slow_is_sent_a_tenth_more_at_most"): "hedge_bytes",
+    ("log/src/write/attempt_tests.rs", "m07_sets_that_wait_are_counted"): "upload_queue_size",
+    ("store/src/background.rs", "invariant_4_background_work_rests_during_foreground_work"): "background_rests_micros",
+    ("store/src/background.rs", "invariant_3_waits_are_as_long_as_the_bytes_before_take"): "background_waits_micros",
+    ("log/src/read/cache_tests.rs", "a15_the_least_recently_used_goes_and_a_leased_file_never"): "cache_bytes",
+    ("log/src/read/cache_tests.rs", "l05_l06_copies_survive_a_restart_and_are_verified"): "cache_damaged",
+    ("log/src/read/cache_tests.rs", "x19_unused_downloads_are_removed_after_the_idle_timeout"): "cache_evictions",
+    ("log/src/read/cache_tests.rs", "a15_x19_sixty_four_threads_one_download"): "cache_hits cache_misses",
+    ("state/src/checkpoint_tests.rs", "invariant_2_refused_links_make_a_copy_of_the_same_state"): "checkpoints_copied",
+    ("log/src/ownership_tests.rs", "a_failed_deletion_is_counted_and_nothing_more"): "discard_failures",
+    ("store/src/hedge_tests.rs", "a12_x14_a_store_that_turns_slow_is_sent_a_tenth_more_at_most"): "hedge_bytes",
     (
-        "write/attempt_tests.rs",
+        "log/src/write/attempt_tests.rs",
         "a12_x14_a_slow_upload_is_doubled_within_the_budget_and_its_sets_name_the_winner",
     ): "hedges_started hedges_won",
-    ("state/keyed_tests.rs", "a_fresh_state_never_asks_the_disk_until_something_is_evicted"): "hot_evictions",
+    ("state/src/keyed_tests.rs", "a_fresh_state_never_asks_the_disk_until_something_is_evicted"): "hot_evictions",
     (
-        "snapshot/push_tests.rs",
+        "log/src/snapshot/push_tests.rs",
         "small_tables_share_an_object_which_the_next_base_takes_over_while_it_pays",
     ): "materialize_packed_files",
-    ("snapshot/push_tests.rs", "only_new_tables_are_uploaded"): "materialize_reused_bytes",
-    ("shard/gauges.rs", "every_part_of_the_budget_has_its_gauge"): "memory_downloads memory_uploads",
-    ("write/write_tests.rs", "b09_p7_bytes_in_flight_are_bounded"): "persist_waits",
-    ("shard/restore_tests.rs", "a_restore_under_way_is_seen_in_the_metrics"): "restore_pending_bytes restores_running",
-    ("store/store_tests.rs", "a_put_that_is_given_up_leaves_nothing"): "store_failures",
-    ("write/attempt_tests.rs", "r02_attempts_end_at_their_limit"): "upload_failures",
+    ("log/src/snapshot/push_tests.rs", "only_new_tables_are_uploaded"): "materialize_reused_bytes",
+    ("core/src/shard/gauges.rs", "every_part_of_the_budget_has_its_gauge"): "memory_downloads memory_uploads",
+    ("log/src/write/write_tests.rs", "b09_p7_bytes_in_flight_are_bounded"): "persist_waits",
+    (
+        "core/src/shard/restore_tests.rs",
+        "a_restore_under_way_is_seen_in_the_metrics",
+    ): "restore_pending_bytes restores_running",
+    ("store/src/store_tests.rs", "a_put_that_is_given_up_leaves_nothing"): "store_failures",
+    ("log/src/write/attempt_tests.rs", "r02_attempts_end_at_their_limit"): "upload_failures",
 }
 #: The file and the Rust test that asserts each of the others.
 ELSEWHERE = {name: where for where, names in _RUST_TESTS.items() for name in names.split()}
@@ -338,7 +341,7 @@ def test_every_metric_has_a_case() -> None:
 def test_the_case_of_a_metric_that_is_elsewhere(name: str) -> None:
     """The test exists and looks at the metric."""
     path, test = ELSEWHERE[name]
-    source = (ROOT / "rust" / "core" / "src" / path).read_text()
+    source = (ROOT / "rust" / path).read_text()
     found = re.search(rf"^( *)(?:async )?fn {test}\(.*?^\1}}$", source, re.DOTALL | re.MULTILINE)
     assert found is not None, f"{path} has no test {test}"
     assert re.search(rf"\bmetrics(?:\(\))?\.{name}\.get\(\)", found[0]), f"{path}::{test} does not look at {name}"

@@ -108,7 +108,7 @@ def test_faults_are_chosen_by_case_or_name(mutations: ModuleType) -> None:
 def test_a_fault_is_off_unless_it_is_named(
     mutations: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for file, text in {"rust/core/src/lib.rs": "a\n", "rust/core/Cargo.toml": "b\n", "m.py": "x = 1\n"}.items():
+    for file, text in {"rust/format/src/lib.rs": "a\n", "rust/format/Cargo.toml": "b\n", "m.py": "x = 1\n"}.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
     good = mutations.Mutation("good", [], edits=[mutations.Edit("m.py", "x = 1", "x = 2 if MUTANT else 1")])
@@ -120,8 +120,9 @@ def test_a_fault_is_off_unless_it_is_named(
         found: dict[str, Any] = {}
         exec((tmp_path / "m.py").read_text(), found)
         assert found["x"] == value
-    assert mutations.condition(good, "rust/core/src/lib.rs") == 'crate::mutant("good")'
-    assert mutations.VARIABLE in (tmp_path / "rust/core/src/lib.rs").read_text()
+    assert mutations.condition(good, "rust/format/src/lib.rs") == 'crate::mutant("good")'
+    assert mutations.condition(good, "rust/log/src/lib.rs") == 'fastchangelog_format::mutant("good")'
+    assert mutations.VARIABLE in (tmp_path / "rust/format/src/lib.rs").read_text()
 
 
 def test_a_tree_with_changes_is_refused_and_a_copy_goes_away(mutations: ModuleType, tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use fastchangelog_core::budget::MemoryBudget;
-use fastchangelog_core::metrics::Metrics;
-use fastchangelog_core::model::{Change, ChangeSet, KeyGroup, Op, StateId, key_group_of};
-use fastchangelog_core::state::codec::hash_key;
-use fastchangelog_core::state::keyed::{KeyRef, KeyedState};
-use fastchangelog_core::state::rocks::SharedResources;
+use fastchangelog_columns::codec::hash_key;
+use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op, StateId, key_group_of};
+use fastchangelog_state::keyed::{KeyRef, KeyedState};
+use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::budget::MemoryBudget;
+use fastchangelog_store::metrics::Metrics;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;

@@ -5,24 +5,24 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use fastchangelog_core::budget::MemoryBudget;
-use fastchangelog_core::clock::SystemClock;
-use fastchangelog_core::config::{Compression, Options};
-use fastchangelog_core::failpoint::Failpoints;
-use fastchangelog_core::format::{FILE_HEADER_LEN, crc32c, encode_set, file_footer, file_header};
-use fastchangelog_core::metrics::Metrics;
-use fastchangelog_core::model::handle::HASH_ID;
-use fastchangelog_core::model::{
+use fastchangelog_columns::codec::hash_key;
+use fastchangelog_core::shard::{Rescaler, Sources};
+use fastchangelog_format::clock::SystemClock;
+use fastchangelog_format::config::{Compression, Options};
+use fastchangelog_format::model::handle::HASH_ID;
+use fastchangelog_format::model::{
     BatchId, Change, ChangeSet, InstanceId, KeyGroupRange, Op, SegmentRef, ShardHandle, StateId, VersionId,
     key_group_of, shard_range,
 };
-use fastchangelog_core::shard::{Rescaler, Sources};
-use fastchangelog_core::snapshot::{Inventory, PushContext, Stamp, push};
-use fastchangelog_core::state::codec::hash_key;
-use fastchangelog_core::state::group_range::export;
-use fastchangelog_core::state::keyed::KeyedState;
-use fastchangelog_core::state::rocks::SharedResources;
-use fastchangelog_core::store::{Background, Store, log_name};
+use fastchangelog_format::{FILE_HEADER_LEN, crc32c, encode_set, file_footer, file_header};
+use fastchangelog_log::snapshot::{Inventory, PushContext, Stamp, push};
+use fastchangelog_state::group_range::export;
+use fastchangelog_state::keyed::KeyedState;
+use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::budget::MemoryBudget;
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::metrics::Metrics;
+use fastchangelog_store::{Background, Store, log_name};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

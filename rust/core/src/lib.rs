@@ -1,41 +1,24 @@
 //! fastchangelog-core: durable keyed state, without Python.
 //!
-//! The modules are layers; a module imports only from lower layers. `tests/layers.rs` reads this list and fails on an
-//! import from the same or a higher layer.
+//! Layer 3: imports all crates below it. The layers are crates, so an import that does not go down does not compile:
 //!
 //! ```text
-//! 0  error clock metrics config budget failpoint sync environment    layer 0: no I/O
-//! 1  model                                           the nouns, plain data
-//! 2  format                                          bytes <-> nouns, pure
-//! 3  store                                           the bucket, behind retry, hedging, limits and fault injection
-//! 4  ownership                                       reference counts of log objects
-//! 5  write  snapshot  read                           three stages that do not see each other
-//! 6  state                                           keys, values, aggregates, hot tier over RocksDB
-//! 7  shard                                           one shard: sessions, versions, promotion, restore
-//! 8  engine  changelog  embedded                     wire the stages together: keyed state, the plain log, embedded
+//! 0  fastchangelog-format     errors, options, nouns and their bytes; pure
+//! 1  fastchangelog-columns    Arrow columns <-> keys, aggregate rows, payloads; no store
+//! 1  fastchangelog-store      the bucket, behind retry, hedging, limits and fault injection; counters, budgets
+//! 2  fastchangelog-log        write, snapshot, read: three stages that do not see each other
+//! 2  fastchangelog-state      a hot tier over RocksDB
+//! 3  fastchangelog-core       this crate
 //! ```
+//!
+//! Owns: a shard with its sessions, versions, promotion and restore ([`shard`]); the wiring of the stages for the server
+//! ([`engine`]), as a plain log ([`changelog`]) and embedded ([`embedded`]). Those three import [`shard`] and not each
+//! other.
+//! Does not own: any stage itself, sockets (`fastchangelog-server`), Python (`fastchangelog-pyext`).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod budget;
 pub mod changelog;
-pub mod clock;
-pub mod config;
 pub mod embedded;
 pub mod engine;
-pub mod environment;
-pub mod error;
-pub mod failpoint;
-pub mod format;
-pub mod metrics;
-pub mod model;
-pub mod ownership;
-pub mod read;
 pub mod shard;
-pub mod snapshot;
-pub mod state;
-pub mod store;
-pub mod sync;
-pub mod write;
-
-pub use error::{Error, ErrorKind, Result};

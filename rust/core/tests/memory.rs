@@ -4,12 +4,12 @@
 //! memory, and a quarter of the budget would be held twice.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-use fastchangelog_core::budget::MemoryBudget;
-use fastchangelog_core::metrics::Metrics;
-use fastchangelog_core::model::{Change, ChangeSet, Op, StateId, key_group_of};
-use fastchangelog_core::state::codec::hash_key;
-use fastchangelog_core::state::keyed::{KeyRef, KeyedState};
-use fastchangelog_core::state::rocks::SharedResources;
+use fastchangelog_columns::codec::hash_key;
+use fastchangelog_format::model::{Change, ChangeSet, Op, StateId, key_group_of};
+use fastchangelog_state::keyed::{KeyRef, KeyedState};
+use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::budget::MemoryBudget;
+use fastchangelog_store::metrics::Metrics;
 use std::sync::Arc;
 
 const BUDGET: u64 = 128 << 20;

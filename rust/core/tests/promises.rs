@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Kept, World, seeds};
-use fastchangelog_core::ErrorKind;
+use fastchangelog_format::ErrorKind;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

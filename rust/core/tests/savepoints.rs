@@ -6,8 +6,8 @@
 mod common;
 
 use common::{Kept, World, seeds};
-use fastchangelog_core::ErrorKind;
 use fastchangelog_core::shard::savepoint::SavepointForm;
+use fastchangelog_format::ErrorKind;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

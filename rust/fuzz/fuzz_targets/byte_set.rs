@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fastchangelog_fuzz::oracles::byte_set(bytes);
+    fastchangelog_oracles::oracles::byte_set(bytes);
 });

@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fastchangelog_fuzz::columns::foreign_columns(bytes);
+    fastchangelog_oracles::columns::foreign_columns(bytes);
 });

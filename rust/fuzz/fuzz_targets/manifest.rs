@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fastchangelog_fuzz::oracles::manifest(bytes);
+    fastchangelog_oracles::oracles::manifest(bytes);
 });

@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fastchangelog_fuzz::oracles::savepoint(bytes);
+    fastchangelog_oracles::oracles::savepoint(bytes);
 });

@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fastchangelog_fuzz::oracles::segment_index(bytes);
+    fastchangelog_oracles::oracles::segment_index(bytes);
 });

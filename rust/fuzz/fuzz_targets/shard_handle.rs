@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    fastchangelog_fuzz::oracles::shard_handle(bytes);
+    fastchangelog_oracles::oracles::shard_handle(bytes);
 });

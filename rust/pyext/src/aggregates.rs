@@ -2,7 +2,7 @@
 
 use crate::detached::detached;
 use arrow_schema::{DataType, Field, Schema};
-use fastchangelog_core::state::aggregate::{AggCall, AggPlan, AggregateFunction, Argument};
+use fastchangelog_columns::aggregate::{AggCall, AggPlan, AggregateFunction, Argument};
 use pyo3::prelude::*;
 use pyo3_arrow::PySchema;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! Owns: importing arrays and batches, and the check that their shape is that of their
 //! type: counts of buffers and children, lengths, alignment of offsets.
-//! Does not own: the check of what is in the buffers (`fastchangelog_core::state::import`), what the values mean.
+//! Does not own: the check of what is in the buffers (`fastchangelog_columns::import`), what the values mean.
 //!
 //! The interface gives no buffer lengths. pyarrow knows them: its own cheap check runs first.
 
@@ -12,8 +12,8 @@ use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Schema};
-use fastchangelog_core::state::import::{DEPTH, import, import_text, import_type};
-use fastchangelog_core::{Error, Result};
+use fastchangelog_columns::import::{DEPTH, import, import_text, import_type};
+use fastchangelog_format::{Error, Result};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;

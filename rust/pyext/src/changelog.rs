@@ -12,14 +12,13 @@ use arrow_array::{Array, BinaryArray, Int32Array, Int64Array, RecordBatch};
 use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, Schema};
 use fastchangelog_core::changelog;
-use fastchangelog_core::clock::SystemClock;
-use fastchangelog_core::environment::Environment;
-use fastchangelog_core::failpoint::Failpoints;
-use fastchangelog_core::format::{decode_changelog_handle, encode_changelog_handle};
-use fastchangelog_core::metrics::SharedMetrics;
-use fastchangelog_core::model::{self, INITIAL_SEQUENCE_NUMBER, KeyGroupRange};
-use fastchangelog_core::read::changes::{ChangeReader, Changes, ReadSet};
-use fastchangelog_core::{Error, Result};
+use fastchangelog_format::clock::SystemClock;
+use fastchangelog_format::model::{self, INITIAL_SEQUENCE_NUMBER, KeyGroupRange};
+use fastchangelog_format::{Error, Result, decode_changelog_handle, encode_changelog_handle};
+use fastchangelog_log::read::changes::{ChangeReader, Changes, ReadSet};
+use fastchangelog_store::environment::Environment;
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::metrics::SharedMetrics;
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -283,7 +282,7 @@ fn append_slices<O: arrow_array::OffsetSizeTrait>(
     writer: &changelog::Writer,
     groups: &[u16],
     values: &arrow_array::GenericBinaryArray<O>,
-    tick: fastchangelog_core::clock::Tick<'_>,
+    tick: fastchangelog_format::clock::Tick<'_>,
 ) -> Result<()> {
     let data = values.value_data();
     let slices = values.value_offsets().windows(2).map(|ends| &data[ends[0].as_usize()..ends[1].as_usize()]);

@@ -5,8 +5,8 @@
 //!
 //! Rule: every call that may block goes through [`detached`]; `Python::detach` appears nowhere else.
 
-use fastchangelog_core::clock::Tick;
-use fastchangelog_core::{Error, Result};
+use fastchangelog_format::clock::Tick;
+use fastchangelog_format::{Error, Result};
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 

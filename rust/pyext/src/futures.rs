@@ -3,7 +3,7 @@
 //! Owns: the thread that resolves them. Does not own: the awaited work.
 
 use crate::detached::{lock, raise};
-use fastchangelog_core::Result;
+use fastchangelog_format::Result;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};

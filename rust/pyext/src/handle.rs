@@ -1,8 +1,8 @@
 //! Handles for people. Owns: nothing; a handle's bytes and meaning are the core's.
 
 use crate::detached::raise;
-use fastchangelog_core::Error;
 use fastchangelog_core::engine::parse_handle;
+use fastchangelog_format::Error;
 use pyo3::prelude::*;
 
 /// A handle, as it is kept in Spark's state, as a JSON object.

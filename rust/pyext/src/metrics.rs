@@ -5,11 +5,11 @@
 
 use crate::detached::detached;
 use fastchangelog_core::changelog::ChangelogStorage;
-use fastchangelog_core::config::Options;
 use fastchangelog_core::embedded::EmbeddedState;
-use fastchangelog_core::metrics::{LabelledShard, Metrics, Process, Registration, ShardGauges, render};
-use fastchangelog_core::{Error, Result};
+use fastchangelog_format::config::Options;
+use fastchangelog_format::{Error, Result};
 use fastchangelog_server::MetricsEndpoint;
+use fastchangelog_store::metrics::{LabelledShard, Metrics, Process, Registration, ShardGauges, render};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -89,7 +89,7 @@ type Rows = Vec<(&'static str, &'static str, bool, &'static str)>;
 /// `(name, kind, in_batch, meaning)` of every metric; `kind` is counter, gauge, histogram, batch or shard.
 #[pyfunction]
 pub(crate) fn metrics_table() -> Rows {
-    use fastchangelog_core::metrics::InBatch;
+    use fastchangelog_store::metrics::InBatch;
     let of_batch = Metrics::OF_BATCH.iter().map(|row| (row.name, "batch", true, row.meaning.trim()));
     let engine = Metrics::TABLE.iter();
     let engine = engine.map(|row| (row.name, row.kind.name(), row.in_batch != InBatch::No, row.meaning.trim()));

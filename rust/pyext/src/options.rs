@@ -1,11 +1,10 @@
 //! Options, failpoints and build facts. Owns: nothing; the tables are the core's.
 
 use crate::detached::{detached, raise};
-use fastchangelog_core::Result;
-use fastchangelog_core::config::{self, Options};
-use fastchangelog_core::failpoint::{Failpoints, SharedFailpoints};
-use fastchangelog_core::model::ids;
-use fastchangelog_core::store;
+use fastchangelog_format::Result;
+use fastchangelog_format::config::{self, Options};
+use fastchangelog_format::model::ids;
+use fastchangelog_store::failpoint::{Failpoints, SharedFailpoints};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -40,13 +39,13 @@ pub(crate) fn overlay_storage_options(
     under: BTreeMap<String, String>,
     over: BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
-    store::overlaid(&under, &over)
+    fastchangelog_store::overlaid(&under, &over)
 }
 
 /// True for the name of a storage option whose value must not be shown.
 #[pyfunction]
 pub(crate) fn is_secret_option(name: &str) -> bool {
-    store::is_secret(name)
+    fastchangelog_store::is_secret(name)
 }
 
 /// Key groups of a state of `shards` shards.

@@ -1,16 +1,16 @@
 //! Credentials of a Python function.
 //!
 //! Owns: asking the function, its exceptions as errors, and opening stores with it.
-//! Does not own: when it is asked and on which thread (`fastchangelog_core::store::credentials`: never one that others
+//! Does not own: when it is asked and on which thread (`fastchangelog_store::credentials`: never one that others
 //! wait for), nor the check of what it returns (`fastchangelog.options.request_credentials`).
 
 use fastchangelog_core::changelog::ChangelogStorage;
-use fastchangelog_core::clock::SharedClock;
-use fastchangelog_core::config::Options;
-use fastchangelog_core::environment::Environment;
-use fastchangelog_core::store::Store;
-use fastchangelog_core::store::credentials::{Granted, Provider};
-use fastchangelog_core::{Error, ErrorKind, Result};
+use fastchangelog_format::clock::SharedClock;
+use fastchangelog_format::config::Options;
+use fastchangelog_format::{Error, ErrorKind, Result};
+use fastchangelog_store::Store;
+use fastchangelog_store::credentials::{Granted, Provider};
+use fastchangelog_store::environment::Environment;
 use pyo3::exceptions::PyPermissionError;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;

@@ -5,23 +5,23 @@ use crate::detached::{Owner, detached, exclusive};
 use crate::provider::provider;
 use crate::state::StateHandle;
 use crate::state_types::types;
-use fastchangelog_core::budget::MemoryBudget;
-use fastchangelog_core::clock::{SharedClock, SystemClock};
-use fastchangelog_core::config::Options;
+use fastchangelog_columns::aggregate::{AggPlan, AggSpec};
+use fastchangelog_columns::typed::TypedEntries;
 use fastchangelog_core::engine::parse_handle;
-use fastchangelog_core::failpoint::Failpoints;
-use fastchangelog_core::metrics::SharedMetrics;
-use fastchangelog_core::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle, StateId};
 use fastchangelog_core::shard::savepoint::{
     Export, ExportColumns, SavepointForm, SavepointProgress, attended, attended_to_the_end, check_objects,
     check_savepoint, read_savepoint,
 };
 use fastchangelog_core::shard::{Rescaler, Sources};
-use fastchangelog_core::state::aggregate::{AggPlan, AggSpec};
-use fastchangelog_core::state::rocks::SharedResources;
-use fastchangelog_core::state::typed::TypedEntries;
-use fastchangelog_core::store::{Store, start_io_threads};
-use fastchangelog_core::{Error, Result};
+use fastchangelog_format::clock::{SharedClock, SystemClock};
+use fastchangelog_format::config::Options;
+use fastchangelog_format::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle, StateId};
+use fastchangelog_format::{Error, Result};
+use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::budget::MemoryBudget;
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::{Store, start_io_threads};
 use pyo3::prelude::*;
 use pyo3_arrow::{PyRecordBatch, PySchema};
 use std::collections::{BTreeMap, VecDeque};
@@ -286,7 +286,7 @@ pub(crate) fn save(
     to: &SavepointFolder,
     format: &str,
     scratch: &std::path::Path,
-    tick: fastchangelog_core::clock::Tick<'_>,
+    tick: fastchangelog_format::clock::Tick<'_>,
 ) -> Result<()> {
     state.savepoint(handle.inner(), form(format)?, &to.at.store, scratch, tick).map(drop)
 }
@@ -308,5 +308,5 @@ pub(crate) fn spec_schema(py: Python<'_>, spec: &str) -> PyResult<(u64, String)>
 /// What changed between two descriptions of rows; none if nothing did.
 #[pyfunction]
 pub(crate) fn schema_difference(old: &str, new: &str) -> Option<String> {
-    fastchangelog_core::state::aggregate::schema_difference(old, new)
+    fastchangelog_columns::aggregate::schema_difference(old, new)
 }

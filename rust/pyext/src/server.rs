@@ -1,7 +1,7 @@
 //! The state server inside its Python process. Owns: signatures; the work is `fastchangelog_server`'s.
 
 use crate::detached::{Owner, detached};
-use fastchangelog_core::{Error, Result};
+use fastchangelog_format::{Error, Result};
 use fastchangelog_server::{MaterializeBackend, process};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;

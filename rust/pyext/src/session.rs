@@ -1,7 +1,7 @@
 //! Sessions at the state server, as Python sees them. Owns: signatures; the work is `fastchangelog_server::client`'s.
 
 use crate::detached::{detached, exclusive, raise};
-use fastchangelog_core::Error;
+use fastchangelog_format::Error;
 use fastchangelog_server::client;
 use fastchangelog_server::protocol::Kind;
 use pyo3::prelude::*;

@@ -1,9 +1,9 @@
-//! The map side as Python sees it. Owns: signatures; the work is `fastchangelog_core::state::split`'s.
+//! The map side as Python sees it. Owns: signatures; the work is `fastchangelog_columns::split`'s.
 
 use crate::arrow_interface::ForeignBatches;
 use crate::detached::{detached, exclusive, raise};
-use fastchangelog_core::state::aggregate::{AggPlan, AggSpec};
-use fastchangelog_core::state::split;
+use fastchangelog_columns::aggregate::{AggPlan, AggSpec};
+use fastchangelog_columns::split;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Mutex;

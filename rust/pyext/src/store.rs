@@ -2,12 +2,11 @@
 //! as JSON; requests are the core's.
 
 use crate::detached::{Owner, detached};
-use fastchangelog_core::config::Options;
-use fastchangelog_core::failpoint::Failpoints;
-use fastchangelog_core::format::{decode_head, decode_manifest, decode_note, decode_segment_index};
-use fastchangelog_core::metrics::SharedMetrics;
-use fastchangelog_core::store::{self, ObjectType, start_io_threads};
-use fastchangelog_core::{Error, Result};
+use fastchangelog_format::config::Options;
+use fastchangelog_format::{Error, Result, decode_head, decode_manifest, decode_note, decode_segment_index};
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::{ObjectType, Store, head_number, start_io_threads};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,13 +17,13 @@ const WHAT: &str = "object folder";
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
 pub(crate) struct ObjectFolder {
-    store: store::Store,
+    store: Store,
     runtime: Arc<Runtime>,
     owner: Owner,
 }
 
 impl ObjectFolder {
-    fn run<T: Send, F>(&self, py: Python<'_>, work: impl FnOnce(store::Store) -> F + Send) -> PyResult<T>
+    fn run<T: Send, F>(&self, py: Python<'_>, work: impl FnOnce(Store) -> F + Send) -> PyResult<T>
     where
         F: Future<Output = Result<T>> + Send,
     {
@@ -47,7 +46,7 @@ impl ObjectFolder {
         detached(py, |_| {
             let points = Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default())?;
             let options = Options::from_map(&options)?;
-            let store = store::Store::open(uri, &storage_options, &options, SharedMetrics::default(), points)?;
+            let store = Store::open(uri, &storage_options, &options, SharedMetrics::default(), points)?;
             Ok(Self { store, runtime: Arc::new(start_io_threads()?), owner: Owner::here() })
         })
     }
@@ -84,10 +83,10 @@ impl ObjectFolder {
 /// What an object is, by its name in a state's folder.
 #[pyfunction]
 pub(crate) fn object_type(name: &str) -> Option<&'static str> {
-    if store::head_number(name).is_some() {
+    if head_number(name).is_some() {
         return Some("head");
     }
-    store::object_type(name).map(|kind| match kind {
+    fastchangelog_store::object_type(name).map(|kind| match kind {
         ObjectType::Log => "log",
         ObjectType::Sst => "sst",
         ObjectType::Manifest => "base",

@@ -5,8 +5,8 @@
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use fastchangelog_core::Result;
-use fastchangelog_core::metrics::{LabelledShard, SharedMetrics};
+use fastchangelog_format::Result;
+use fastchangelog_store::metrics::{LabelledShard, SharedMetrics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

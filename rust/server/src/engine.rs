@@ -4,11 +4,11 @@
 
 use crate::backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
 use arrow_schema::SchemaRef;
-use fastchangelog_core::Result;
 use fastchangelog_core::engine::{
     Engine, MaterializeRun, OpenRequest, Renewal, ResultBatches, Session, ShardStatus, format_handle,
 };
-use fastchangelog_core::metrics::{LabelledShard, SharedMetrics};
+use fastchangelog_format::Result;
+use fastchangelog_store::metrics::{LabelledShard, SharedMetrics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! Owns: appending, rotation (`server.log` → `server.log.1`), and the tracing subscriber that writes to it.
 //! Does not own: what is logged. Nothing here ever fails the caller: a full disk loses lines, not batches.
 
-use fastchangelog_core::clock::SharedClock;
+use fastchangelog_format::clock::SharedClock;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use std::fmt::Debug;
@@ -153,7 +153,7 @@ fn append(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastchangelog_core::clock::ManualClock;
+    use fastchangelog_format::clock::ManualClock;
 
     #[test]
     fn lines_are_json_and_the_size_is_bounded() {

@@ -1,14 +1,14 @@
 //! The text endpoint of metrics: HTTP on the loopback address.
 //!
 //! Owns: the listener, its bounds, the answer to each request.
-//! Does not own: the text (`fastchangelog_core::metrics`), HTTP itself (`hyper`), which port (the option `metrics_port`).
+//! Does not own: the text (`fastchangelog_store::metrics`), HTTP itself (`hyper`), which port (the option `metrics_port`).
 //!
 //! It has one thread for connections and one for texts, both its own: no session waits for a reader. Every connection
 //! answers one request and ends within [`MAX_CONNECTION_TIME`].
 
-use fastchangelog_core::error::Subject;
-use fastchangelog_core::metrics::CONTENT_TYPE;
-use fastchangelog_core::{Error, Result};
+use fastchangelog_format::error::Subject;
+use fastchangelog_format::{Error, Result};
+use fastchangelog_store::metrics::CONTENT_TYPE;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE as CONTENT_TYPE_HEADER, HeaderValue};

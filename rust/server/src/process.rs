@@ -4,12 +4,12 @@
 
 use crate::logfile::{LogFile, MAX_LOG_BYTES};
 use crate::server::{Server, ServerSettings};
-use fastchangelog_core::clock::SystemClock;
-use fastchangelog_core::config::Options;
 use fastchangelog_core::engine::{Engine, EngineConfig};
-use fastchangelog_core::failpoint::Failpoints;
-use fastchangelog_core::metrics::SharedMetrics;
-use fastchangelog_core::{Error, Result};
+use fastchangelog_format::clock::SystemClock;
+use fastchangelog_format::config::Options;
+use fastchangelog_format::{Error, Result};
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::metrics::SharedMetrics;
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::BTreeMap;

@@ -12,8 +12,8 @@
 //! numbers its requests; every reply carries the number of the request it answers. `MERGE` has no reply of its own:
 //! its error, if any, arrives as the reply to what comes next.
 
-use fastchangelog_core::error::{Cause, Subject};
-use fastchangelog_core::{Error, ErrorKind, Result};
+use fastchangelog_format::error::{Cause, Subject};
+use fastchangelog_format::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 

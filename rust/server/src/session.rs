@@ -12,7 +12,7 @@ use crate::backend::{ResultStream, SessionBackend};
 use crate::protocol::{self, HEADER, HandleBody, Header, Kind, write_frame};
 use crate::shared::Shared;
 use arrow_ipc::writer::StreamWriter;
-use fastchangelog_core::{Error, Result};
+use fastchangelog_format::{Error, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

@@ -5,9 +5,9 @@
 
 use crate::backend::Backend;
 use crate::logfile::LogFile;
-use fastchangelog_core::failpoint::SharedFailpoints;
-use fastchangelog_core::metrics::{SharedMetrics, render};
-use fastchangelog_core::{Error, ErrorKind, Result};
+use fastchangelog_format::{Error, ErrorKind, Result};
+use fastchangelog_store::failpoint::SharedFailpoints;
+use fastchangelog_store::metrics::{SharedMetrics, render};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};

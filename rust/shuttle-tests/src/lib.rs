@@ -1,25 +1,23 @@
-//! The concurrent parts of the core, compiled a second time for shuttle's schedulers.
+//! The concurrent files of the log, compiled a second time for shuttle's schedulers.
 //!
-//! Owns: the list of the core's files that are explored, and how ([`explore`]); shuttle's primitives under the names of
-//! the core's `sync`; a store in memory. The tests are in `tests/`.
-//! Does not own: any of those files. They are the core's, unchanged; only `crate::sync` and `crate::store` resolve to
+//! Owns: the list of files of `rust/log` that are explored, and how ([`explore`]); shuttle's primitives under the names of
+//! `fastchangelog_store::sync`; a store in memory. The tests are in `tests/`.
+//! Does not own: any of those files. They are the log's, unchanged; only `crate::sync` and `crate::store` resolve to
 //! other modules here. No compiler flag differs, so RocksDB is not compiled again.
 
-// Their unit tests belong to the core and need the core's store.
+// Their unit tests belong to `rust/log` and need the real store.
 #![cfg(not(test))]
 
-#[path = "../../core/src/read/cache.rs"]
+#[path = "../../log/src/read/cache.rs"]
 pub mod cache;
-#[path = "../../core/src/read/cached_file.rs"]
+#[path = "../../log/src/read/cached_file.rs"]
 mod cached_file;
-#[path = "../../core/src/ownership.rs"]
+#[path = "../../log/src/ownership.rs"]
 pub mod ownership;
 pub mod store;
 pub mod sync;
-#[path = "../../core/src/write/mod.rs"]
+#[path = "../../log/src/write/mod.rs"]
 pub mod write;
-
-pub use fastchangelog_core::{budget, clock, config, error, failpoint, format, metrics, model};
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};

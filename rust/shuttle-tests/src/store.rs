@@ -1,19 +1,19 @@
 //! A store in memory that can be watched and can fail.
 //!
-//! Owns: what the tried-out files call of the core's store, and the checks that only a store can make: what is asked for
+//! Owns: what the tried-out files call of the real store, and the checks that only a store can make: what is asked for
 //! twice, what is deleted too early.
 //! Does not own: retries, limits, the real stores.
 
-use crate::error::{Error, Result};
-use crate::model::ObjectRef;
 use crate::sync::Mutex;
 use bytes::Bytes;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::ObjectRef;
 use shuttle::rand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use fastchangelog_core::store::{ChecksummedBytes, DownloadError, LocalCopies, log_name};
+pub use fastchangelog_store::{ChecksummedBytes, DownloadError, LocalCopies, log_name};
 
 /// A store in memory. Cheap to clone.
 #[derive(Debug, Clone)]

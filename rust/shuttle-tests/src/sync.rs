@@ -1,4 +1,4 @@
-//! Shuttle's primitives under the names of the core's `sync`.
+//! Shuttle's primitives under the names of `fastchangelog_store::sync`.
 //!
 //! Owns: the same interfaces, with a scheduling point at each step. Does not own: what is built with them.
 

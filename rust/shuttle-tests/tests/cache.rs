@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;
-use fastchangelog_core::clock::ManualClock;
-use fastchangelog_core::format::crc32c;
-use fastchangelog_core::metrics::SharedMetrics;
-use fastchangelog_core::model::ObjectRef;
+use fastchangelog_format::clock::ManualClock;
+use fastchangelog_format::crc32c;
+use fastchangelog_format::model::ObjectRef;
 use fastchangelog_shuttle_tests::cache::ObjectCache;
 use fastchangelog_shuttle_tests::explore;
 use fastchangelog_shuttle_tests::store::Store;
 use fastchangelog_shuttle_tests::sync::quiet;
+use fastchangelog_store::metrics::SharedMetrics;
 use shuttle::future::{JoinHandle, block_on, spawn, yield_now};
 use shuttle::rand::{Rng, thread_rng};
 use std::sync::Arc;

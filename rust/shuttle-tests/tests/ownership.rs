@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;
-use fastchangelog_core::metrics::SharedMetrics;
 use fastchangelog_shuttle_tests::explore;
 use fastchangelog_shuttle_tests::ownership::Registry;
 use fastchangelog_shuttle_tests::store::Store;
 use fastchangelog_shuttle_tests::sync::{Handle, quiet};
+use fastchangelog_store::metrics::SharedMetrics;
 use shuttle::future::{block_on, spawn, yield_now};
 
 const SETS: usize = 3;

@@ -3,17 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;
-use fastchangelog_core::ErrorKind;
-use fastchangelog_core::clock::ManualClock;
-use fastchangelog_core::config::Options;
-use fastchangelog_core::failpoint::Failpoints;
-use fastchangelog_core::format::{EncodedSet, crc32c};
-use fastchangelog_core::metrics::SharedMetrics;
-use fastchangelog_core::model::BatchId;
+use fastchangelog_format::clock::ManualClock;
+use fastchangelog_format::config::Options;
+use fastchangelog_format::model::BatchId;
+use fastchangelog_format::{EncodedSet, ErrorKind, crc32c};
 use fastchangelog_shuttle_tests::explore;
 use fastchangelog_shuttle_tests::store::Store;
 use fastchangelog_shuttle_tests::sync::Handle;
 use fastchangelog_shuttle_tests::write::LogWriter;
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::metrics::SharedMetrics;
 use shuttle::future::{block_on, spawn, yield_now};
 use shuttle::rand::{Rng, thread_rng};
 use std::sync::Arc;

@@ -8,11 +8,11 @@
 //! 1. two caches never share a folder, even across processes: a cache takes over all files that it finds;
 //! 2. a folder is free again when the last reader and storage that uses it is dropped, or its process has ended.
 
-use crate::clock::SharedClock;
-use crate::config::Options;
-use crate::error::{Error, Result};
-use crate::metrics::SharedMetrics;
-use crate::read::ObjectCache;
+use fastchangelog_format::clock::SharedClock;
+use fastchangelog_format::config::Options;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_log::read::ObjectCache;
+use fastchangelog_store::metrics::SharedMetrics;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -104,12 +104,12 @@ fn check_all() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::ManualClock;
-    use crate::failpoint::Failpoints;
-    use crate::model::ObjectRef;
-    use crate::read::Lease;
-    use crate::store::Store;
     use bytes::Bytes;
+    use fastchangelog_format::clock::ManualClock;
+    use fastchangelog_format::model::ObjectRef;
+    use fastchangelog_log::read::Lease;
+    use fastchangelog_store::Store;
+    use fastchangelog_store::failpoint::Failpoints;
 
     fn at(dir: &Path) -> Arc<ObjectCache> {
         open(dir, &Options::default(), &SharedMetrics::default(), &(ManualClock::at(0) as _)).unwrap()

@@ -2,9 +2,9 @@
 
 use super::testing::*;
 use super::*;
-use crate::error::ErrorKind;
-use crate::model::ChangelogHandle;
-use crate::store::fault::{Fault, Operation};
+use fastchangelog_format::error::ErrorKind;
+use fastchangelog_format::model::ChangelogHandle;
+use fastchangelog_store::fault::{Fault, Operation};
 
 #[test]
 fn f01_a_closed_writer_refuses() {

@@ -10,9 +10,9 @@
 //! 3. an object's age is measured by the store's clock, not by this machine's.
 
 use super::ChangelogStorage;
-use crate::error::{Error, Result};
-use crate::model::ChangelogHandle;
-use crate::store::{ObjectType, object_type};
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::ChangelogHandle;
+use fastchangelog_store::{ObjectType, object_type};
 use std::collections::HashSet;
 use std::time::Duration;
 

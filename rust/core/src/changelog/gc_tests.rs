@@ -2,7 +2,7 @@
 
 use super::super::testing::*;
 use super::*;
-use crate::store::fault::Fault;
+use fastchangelog_store::fault::Fault;
 use std::collections::BTreeMap;
 
 /// Calls to the store that the work below makes at most.

@@ -3,10 +3,10 @@
 //! The runtime's time is real, so a test waits for events (a future, a count), never for time.
 
 use super::*;
-use crate::clock::ManualClock;
-use crate::failpoint::Failpoints;
-use crate::model::{ChangelogHandle, SequenceNumber};
-use crate::store::fault::{FaultStore, Operation};
+use fastchangelog_format::clock::ManualClock;
+use fastchangelog_format::model::{ChangelogHandle, SequenceNumber};
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::fault::{FaultStore, Operation};
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Instant;

@@ -2,9 +2,9 @@
 
 use super::testing::*;
 use super::*;
-use crate::error::ErrorKind;
-use crate::model::SequenceNumber;
-use crate::store::fault::{Fault, Operation};
+use fastchangelog_format::error::ErrorKind;
+use fastchangelog_format::model::SequenceNumber;
+use fastchangelog_store::fault::{Fault, Operation};
 
 #[test]
 fn w01_appends_below_the_threshold_upload_nothing() {

@@ -7,13 +7,13 @@
 //! `max_in_flight`, and that wait can be interrupted.
 
 use super::Shared;
-use crate::clock::Tick;
-use crate::error::{Error, Result};
-use crate::format::byte_set::MAX_VALUE;
-use crate::model::{ChangelogHandle, KeyGroupRange, SequenceNumber, SetRef};
-use crate::write::buffer::AppendBuffer;
-use crate::write::ledger::{Effects, Ledger, Outcome};
-use crate::write::{InFlightPermit, JoinGuard, PendingSet, PersistCallback, PersistFailure, SetLocation};
+use fastchangelog_format::byte_set::MAX_VALUE;
+use fastchangelog_format::clock::Tick;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{ChangelogHandle, KeyGroupRange, SequenceNumber, SetRef};
+use fastchangelog_log::write::buffer::AppendBuffer;
+use fastchangelog_log::write::ledger::{Effects, Ledger, Outcome};
+use fastchangelog_log::write::{InFlightPermit, JoinGuard, PendingSet, PersistCallback, PersistFailure, SetLocation};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! A state of aggregates by key.
 //!
 //! Owns: rows in, results out, for many keys at once, in Arrow.
-//! Does not own: what an aggregate means and how its row looks (`state::aggregate`), grouping (`state::table`), what is
+//! Does not own: what an aggregate means and how its row looks (`columns::aggregate`), grouping (`columns::table`), what is
 //! durable (`core`).
 //!
 //! Entries are as those of a query's shard: the key's bytes, and an accumulator row. Invariants:
@@ -11,17 +11,17 @@
 use super::core::Core;
 use super::look_up::{Values, look_up};
 use super::scan::{Found, Scan, Walk};
-use crate::error::{Error, Result};
-use crate::model::StateId;
-use crate::state::aggregate::{AggCall, AggPlan, AggSpec};
-use crate::state::codec::EncodedKeys;
-use crate::state::table::GroupTable;
-use crate::state::type_text;
-use crate::state::typed::{KeyRange, TypedEntries, columns_of};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StructArray};
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_schema::{DataType, Field, Fields, Schema};
+use fastchangelog_columns::aggregate::{AggCall, AggPlan, AggSpec};
+use fastchangelog_columns::codec::EncodedKeys;
+use fastchangelog_columns::table::GroupTable;
+use fastchangelog_columns::type_text;
+use fastchangelog_columns::typed::{KeyRange, TypedEntries, columns_of};
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::StateId;
 use serde::Deserialize;
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 use super::*;
-use crate::ErrorKind;
 use crate::embedded::EmbeddedState;
 use crate::embedded::tests::{keys, world};
-use crate::model::Op;
-use crate::state::split::Splitter;
 use arrow_array::types::Int64Type;
 use arrow_array::{BooleanArray, Decimal128Array, Float64Array, Int64Array, StringArray};
+use fastchangelog_columns::split::Splitter;
+use fastchangelog_format::ErrorKind;
+use fastchangelog_format::model::Op;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

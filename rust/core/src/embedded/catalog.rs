@@ -1,14 +1,14 @@
 //! The states that a program has declared.
 //!
 //! Owns: their names, numbers and types, and the text that keeps them in handles.
-//! Does not own: encoding keys and values (`state::typed`).
+//! Does not own: encoding keys and values (`columns::typed`).
 //!
 //! Invariant: a number, once given to a state, is that state's forever, with the same types.
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::model::StateId;
-use crate::state::aggregate::schema_difference;
-use crate::state::codec::hash_key;
+use fastchangelog_columns::aggregate::schema_difference;
+use fastchangelog_columns::codec::hash_key;
+use fastchangelog_format::error::{Error, ErrorKind, Result};
+use fastchangelog_format::model::StateId;
 use serde::{Deserialize, Serialize};
 
 /// Most states of one folder.
@@ -16,7 +16,7 @@ const MAX_STATES: usize = 1024;
 /// Most bytes of a name: names are in each handle.
 const MAX_NAME: usize = 256;
 
-/// How values are encoded now; see `state::typed`.
+/// How values are encoded now; see `columns::typed`.
 const ENCODING: u8 = 1;
 
 /// One declared state.

@@ -16,12 +16,12 @@
 //!    out of the history of a later one;
 //! 3. a writer that finds its next number taken by another, or its last one removed, is fenced for good.
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::failpoint::SharedFailpoints;
-use crate::format::{Head, decode_head, encode_head};
-use crate::model::ShardHandle;
-use crate::store::paths::HEADS;
-use crate::store::{Claim, Store, head_name, head_number};
+use fastchangelog_format::error::{Error, ErrorKind, Result};
+use fastchangelog_format::model::ShardHandle;
+use fastchangelog_format::{Head, decode_head, encode_head};
+use fastchangelog_store::failpoint::SharedFailpoints;
+use fastchangelog_store::paths::HEADS;
+use fastchangelog_store::{Claim, Store, head_name, head_number};
 
 /// Heads kept: each is a checkpoint that can be reopened; garbage collection keeps its objects.
 const KEPT: u64 = 8;

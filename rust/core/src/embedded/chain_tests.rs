@@ -1,8 +1,8 @@
 use super::*;
-use crate::config::Options;
-use crate::failpoint::Failpoints;
-use crate::model::{BatchId, InstanceId, KeyGroupRange, VersionId};
-use crate::store::fault::{Fault, FaultStore, Operation};
+use fastchangelog_format::config::Options;
+use fastchangelog_format::model::{BatchId, InstanceId, KeyGroupRange, VersionId};
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::fault::{Fault, FaultStore, Operation};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -10,7 +10,7 @@
 //! 4. all clears come before all entries: a clear removes the entries that it covers, and takes the memory of its prefix;
 //! 5. no cleared prefix begins with another, so that the last one at or below a key is the only one that may cover it.
 
-use crate::state::codec::hash_key;
+use fastchangelog_columns::codec::hash_key;
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::hint::black_box;

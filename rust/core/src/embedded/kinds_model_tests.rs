@@ -5,11 +5,11 @@
 use super::tests::{World, keys, lists, world};
 use super::*;
 use crate::shard::savepoint::SavepointForm;
-use crate::state::typed::KeyRange;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array};
 use arrow_schema::Field;
+use fastchangelog_columns::typed::KeyRange;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;

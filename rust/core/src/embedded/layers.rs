@@ -10,9 +10,9 @@
 //! 3. bytes held stay below the limit.
 
 use super::entries::{Entries, LANE, Range, hashes};
-use crate::error::{Error, Result};
-use crate::model::StateId;
-use crate::state::codec::hash_key;
+use fastchangelog_columns::codec::hash_key;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::StateId;
 use std::collections::{BTreeMap, VecDeque};
 use std::iter::Peekable;
 use std::ops::Bound;

@@ -1,7 +1,7 @@
 //! A state of lists by key.
 //!
 //! Owns: appends, reads and replacement of many lists at once, in Arrow; how a list lies in entries.
-//! Does not own: what is durable (`core`), how keys and elements are encoded (`state::typed`), the walk (`scan`).
+//! Does not own: what is durable (`core`), how keys and elements are encoded (`columns::typed`), the walk (`scan`).
 //!
 //! ```text
 //! 0 | key            varint elements in all | varint chunks | the newest elements: the tail
@@ -23,16 +23,16 @@ use super::core::Core;
 use super::look_up::{Values, look_up};
 use super::net::FEW_KEYS;
 use super::scan::{Found, Scan, Walk};
-use crate::error::{Error, Result};
-use crate::format::wire::{Reader, put_bytes, put_varint};
-use crate::model::StateId;
-use crate::state::codec::EncodedKeys;
-use crate::state::type_text;
-use crate::state::typed::{KeyRange, TypedEntries};
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, Int64Array, ListArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, FieldRef};
+use fastchangelog_columns::codec::EncodedKeys;
+use fastchangelog_columns::type_text;
+use fastchangelog_columns::typed::{KeyRange, TypedEntries};
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::StateId;
+use fastchangelog_format::wire::{Reader, put_bytes, put_varint};
 use hashbrown::HashTable;
 use std::ops::Range;
 use std::sync::Arc;

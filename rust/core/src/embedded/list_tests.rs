@@ -1,7 +1,7 @@
 use super::*;
 use crate::embedded::EmbeddedState;
 use crate::embedded::tests::{World, keys, lists as array, world};
-use crate::model::{Op, ShardHandle};
+use fastchangelog_format::model::{Op, ShardHandle};
 use std::sync::Barrier;
 
 fn lists(state: &EmbeddedState) -> ListState {
@@ -225,7 +225,7 @@ fn p9_a_damaged_list_is_corrupt() {
     let key = l.types.encode_keys(&keys(&["a"])).unwrap();
     for damaged in [&[2, 0, 1, b'x'][..], &[1, 1, 1, b'x']] {
         l.core.change(1, 9, |layers| layers.put(l.id, &[&[HEAD], key.key(0)].concat(), Some(damaged))).unwrap();
-        assert_eq!(l.get(&keys(&["a"])).unwrap_err().kind(), crate::ErrorKind::Corrupt);
+        assert_eq!(l.get(&keys(&["a"])).unwrap_err().kind(), fastchangelog_format::ErrorKind::Corrupt);
     }
 }
 

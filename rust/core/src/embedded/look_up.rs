@@ -5,10 +5,10 @@
 use super::GROUP;
 use super::entries::{LANE, hashes};
 use super::layers::Layers;
-use crate::error::Result;
-use crate::model::StateId;
 use crate::shard::Shard;
-use crate::state::keyed::KeyRef;
+use fastchangelog_format::error::Result;
+use fastchangelog_format::model::StateId;
+use fastchangelog_state::keyed::KeyRef;
 
 /// Values that were found, in flat memory.
 pub(super) struct Values {

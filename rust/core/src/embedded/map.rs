@@ -1,7 +1,7 @@
 //! A state of maps: entries by key and map key.
 //!
 //! Owns: reads and changes of many entries at once, in Arrow; the entries of a key, in the order of map keys.
-//! Does not own: what is durable (`core`), how keys and values are encoded (`state::typed`), the walk (`scan`).
+//! Does not own: what is durable (`core`), how keys and values are encoded (`columns::typed`), the walk (`scan`).
 //!
 //! An entry of the state is an entry of a map: its key is the key's bytes, then the map key's. No key's bytes begin with
 //! another key's, so the entries of a key are those that begin with its bytes, in the order of map keys.
@@ -13,14 +13,14 @@
 use super::core::Core;
 use super::look_up::{Values, look_up};
 use super::scan::{Found, Scan, Walk};
-use crate::error::{Error, Result};
-use crate::model::StateId;
-use crate::state::codec::EncodedKeys;
-use crate::state::type_text;
-use crate::state::typed::{EncodedValues, KeyRange, TypedEntries, columns_of, joined, successor};
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, BooleanArray, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Fields};
+use fastchangelog_columns::codec::EncodedKeys;
+use fastchangelog_columns::type_text;
+use fastchangelog_columns::typed::{EncodedValues, KeyRange, TypedEntries, columns_of, joined, successor};
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::StateId;
 use std::sync::Arc;
 
 /// Entries that a walk for its own sake takes at once.

@@ -1,10 +1,10 @@
 use super::*;
-use crate::ErrorKind;
 use crate::embedded::EmbeddedState;
 use crate::embedded::tests::{keys, world};
-use crate::model::Op;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, Int64Array};
+use fastchangelog_format::ErrorKind;
+use fastchangelog_format::model::Op;
 
 fn maps(state: &EmbeddedState) -> MapState {
     state.map_state("m", &DataType::Utf8, &DataType::Utf8, &DataType::Int64).unwrap()

@@ -7,8 +7,8 @@
 //! 1. only the close of its state waits for a run: a cancelled run ends by itself;
 //! 2. a run that ends after its cancellation has no effect.
 
-use crate::error::{Error, Result};
 use crate::shard::MaterializeRun;
+use fastchangelog_format::error::{Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::embedded::tests::{Opened, World, rows, world};
-use crate::error::ErrorKind;
-use crate::model::ShardHandle;
-use crate::store::fault::{Fault, Operation};
+use fastchangelog_format::error::ErrorKind;
+use fastchangelog_format::model::ShardHandle;
+use fastchangelog_store::fault::{Fault, Operation};
 use std::sync::mpsc;
 
 /// The long part on its thread; its outcome comes when it is over.

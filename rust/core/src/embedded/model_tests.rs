@@ -4,8 +4,8 @@
 
 use super::tests::{Opened, World, keys, world};
 use super::*;
-use crate::state::typed::KeyRange;
 use arrow_array::{ArrayRef, Int64Array};
+use fastchangelog_columns::typed::KeyRange;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;

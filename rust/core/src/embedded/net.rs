@@ -11,12 +11,12 @@
 use super::GROUP;
 use super::entries::{Entries, Entry};
 use super::layers::Layer;
-use crate::error::Result;
-use crate::model::{Change, ChangeSet, Op, StateId};
 use crate::shard::Net;
-use crate::state::codec::hash_key;
-use crate::state::keyed::{KeyRef, KeyedState};
-use crate::state::typed::successor;
+use fastchangelog_columns::codec::hash_key;
+use fastchangelog_columns::typed::successor;
+use fastchangelog_format::error::Result;
+use fastchangelog_format::model::{Change, ChangeSet, Op, StateId};
+use fastchangelog_state::keyed::{KeyRef, KeyedState};
 use std::collections::BTreeSet;
 
 /// Keys that are compared with the live version at once.

@@ -7,11 +7,11 @@
 
 use super::GROUP;
 use super::core::Core;
-use crate::error::Result;
-use crate::model::StateId;
-use crate::state::typed::KeyRange;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use fastchangelog_columns::typed::KeyRange;
+use fastchangelog_format::error::Result;
+use fastchangelog_format::model::StateId;
 use std::ops::Bound;
 use std::sync::Arc;
 

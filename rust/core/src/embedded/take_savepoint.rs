@@ -4,12 +4,12 @@
 //! Does not own: the making and reading of savepoints (`shard::savepoint`), opening a state.
 
 use super::EmbeddedState;
-use crate::clock::Tick;
-use crate::error::{Error, Result};
-use crate::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle};
 use crate::shard::savepoint::{SavepointForm, SavepointProgress, attended_to_the_end};
 use crate::shard::{InitialState, Rescaler, Shard, Sources};
-use crate::store::Store;
+use fastchangelog_format::clock::Tick;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle};
+use fastchangelog_store::Store;
 use std::path::Path;
 use std::sync::Arc;
 

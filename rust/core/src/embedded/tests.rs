@@ -1,15 +1,15 @@
 //! Embedded states: restore, fencing, failures at each step. A random history is in `model_tests`.
 
 use super::*;
-use crate::clock::SystemClock;
-use crate::failpoint::{Failpoints, SharedFailpoints};
-use crate::read::read_segments;
-use crate::state::typed::KeyRange;
-use crate::store::fault::{Fault, FaultStore, Operation};
 use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array, StringArray};
+use fastchangelog_columns::typed::KeyRange;
+use fastchangelog_format::clock::SystemClock;
+use fastchangelog_log::read::read_segments;
+use fastchangelog_store::failpoint::{Failpoints, SharedFailpoints};
+use fastchangelog_store::fault::{Fault, FaultStore, Operation};
 use futures::TryStreamExt;
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-use crate::model::Op;
+use fastchangelog_format::model::Op;
 
 pub(super) fn keys(keys: &[&str]) -> ArrayRef {
     Arc::new(StringArray::from(keys.to_vec()))

@@ -1,18 +1,18 @@
 //! A state of single values by key.
 //!
 //! Owns: reads and changes of many keys at once, in Arrow.
-//! Does not own: what is durable (`core`), how keys and values are encoded (`state::typed`), the order of keys (`scan`).
+//! Does not own: what is durable (`core`), how keys and values are encoded (`columns::typed`), the order of keys (`scan`).
 
 use super::core::Core;
 use super::look_up::{Values, look_up};
 use super::scan::{Scan, Walk};
-use crate::error::Result;
-use crate::model::StateId;
-use crate::state::codec::EncodedKeys;
-use crate::state::type_text;
-use crate::state::typed::{KeyRange, TypedEntries};
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::DataType;
+use fastchangelog_columns::codec::EncodedKeys;
+use fastchangelog_columns::type_text;
+use fastchangelog_columns::typed::{KeyRange, TypedEntries};
+use fastchangelog_format::error::Result;
+use fastchangelog_format::model::StateId;
 use std::sync::Arc;
 
 /// A declared state of single values by key. Cheap to clone; any thread may use it.

@@ -5,7 +5,7 @@
 //!
 //! A folder lives as long as its owner holds the lock beside it. The system releases the lock however a process ends.
 
-use crate::error::{Error, Result};
+use fastchangelog_format::error::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -12,17 +12,17 @@
 //! 3. a folder that no shard and no request holds is dropped by [`Folders::prune`].
 
 use super::request::{Access, OpenRequest, Renewal};
-use crate::budget::MemoryBudget;
-use crate::clock::SharedClock;
-use crate::config::Options;
-use crate::error::Result;
-use crate::failpoint::SharedFailpoints;
-use crate::metrics::SharedMetrics;
-use crate::read::ObjectCache;
 use crate::shard::InitialState;
-use crate::store::credentials::{Provider, SuppliedCredentials};
-use crate::store::{Store, state_folder};
-use crate::write::LogWriter;
+use fastchangelog_format::clock::SharedClock;
+use fastchangelog_format::config::Options;
+use fastchangelog_format::error::Result;
+use fastchangelog_log::read::ObjectCache;
+use fastchangelog_log::write::LogWriter;
+use fastchangelog_store::budget::MemoryBudget;
+use fastchangelog_store::credentials::{Provider, SuppliedCredentials};
+use fastchangelog_store::failpoint::SharedFailpoints;
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::{Store, state_folder};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};

@@ -15,22 +15,22 @@ mod folder;
 mod request;
 mod start;
 
-use crate::budget::{Demand, MemoryBudget, MemoryUser, allocate};
-use crate::clock::SharedClock;
-use crate::config::Options;
-use crate::error::{Error, Result};
-use crate::failpoint::SharedFailpoints;
-use crate::format::handle::{decode_handle, encode_handle};
-use crate::metrics::SharedMetrics;
-use crate::model::{BatchId, ShardHandle};
-use crate::read::ObjectCache;
 use crate::shard::{Placement, SessionEnvironment, Shard, ShardContext, measure};
-use crate::state::aggregate::{AggPlan, AggSpec};
-use crate::state::rocks::SharedResources;
-use crate::store::Background;
-use crate::store::transfer::start_io_threads;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use fastchangelog_columns::aggregate::{AggPlan, AggSpec};
+use fastchangelog_format::clock::SharedClock;
+use fastchangelog_format::config::Options;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::handle::{decode_handle, encode_handle};
+use fastchangelog_format::model::{BatchId, ShardHandle};
+use fastchangelog_log::read::ObjectCache;
+use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::Background;
+use fastchangelog_store::budget::{Demand, MemoryBudget, MemoryUser, allocate};
+use fastchangelog_store::failpoint::SharedFailpoints;
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::transfer::start_io_threads;
 use folder::{Folder, Folders, ProcessContext};
 use parking_lot::Mutex;
 use start::{check_groups, raise_noted_grace, start_of};
@@ -210,7 +210,7 @@ impl Engine {
             clock: Arc::clone(&process.clock),
             metrics: Arc::clone(&process.metrics),
             failpoints: Arc::clone(&process.failpoints),
-            dir: self.local_dir.join("shards").join(crate::model::VersionId::random().to_string()),
+            dir: self.local_dir.join("shards").join(fastchangelog_format::model::VersionId::random().to_string()),
         };
         let shard = Shard::new(id.clone(), placement, context);
         let entry = Entry { shard: Arc::clone(&shard), folder: Arc::clone(folder) };

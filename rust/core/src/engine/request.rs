@@ -3,10 +3,10 @@
 //! Owns: the request's fields and their form as JSON, and which of them are credentials.
 //! Does not own: their origin (Python), their effect (`engine`).
 
-use crate::clock::SharedClock;
-use crate::error::{Error, Result};
-use crate::store::credentials::{Granted, SuppliedCredentials};
-use crate::store::split_credentials;
+use fastchangelog_format::clock::SharedClock;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_store::credentials::{Granted, SuppliedCredentials};
+use fastchangelog_store::split_credentials;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

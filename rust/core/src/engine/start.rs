@@ -11,11 +11,11 @@
 
 use super::folder::{Folder, ProcessContext, Start};
 use super::request::OpenRequest;
-use crate::error::{Error, Result, Subject};
-use crate::format::{FolderNote, decode_note, encode_note};
-use crate::model::ids::default_max_parallelism;
 use crate::shard::InitialState;
-use crate::store::FOLDER_META;
+use fastchangelog_format::error::{Error, Result, Subject};
+use fastchangelog_format::model::ids::default_max_parallelism;
+use fastchangelog_format::{FolderNote, decode_note, encode_note};
+use fastchangelog_store::FOLDER_META;
 use std::sync::Arc;
 
 /// How the state of `request` starts: as its folder's note says, which is written if there is none.

@@ -1,17 +1,17 @@
 //! The engine's list of shards and folders: what waits for what, what is closed, and what holds for a state forever.
 
 use super::*;
-use crate::clock::ManualClock;
-use crate::error::ErrorKind;
-use crate::failpoint::Failpoints;
-use crate::format::{FolderNote, decode_note};
-use crate::metrics::SharedMetrics;
-use crate::state::split::Splitter;
-use crate::store::fault::FaultStore;
-use crate::store::{FOLDER_META, Store};
 use arrow_array::{Array as _, ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
+use fastchangelog_columns::split::Splitter;
+use fastchangelog_format::clock::ManualClock;
+use fastchangelog_format::error::ErrorKind;
+use fastchangelog_format::{FolderNote, decode_note};
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::fault::FaultStore;
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::{FOLDER_META, Store};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -116,7 +116,7 @@ impl World {
     fn folder(&self, query: &str) -> Store {
         let options = Options::default();
         let store = Store::open(&self.root, &BTreeMap::new(), &options, SharedMetrics::default(), Failpoints::none());
-        store.unwrap().child(&crate::store::state_folder(query, "default"))
+        store.unwrap().child(&fastchangelog_store::state_folder(query, "default"))
     }
 
     fn note(&self, query: &str) -> Bytes {

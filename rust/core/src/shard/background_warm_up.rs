@@ -13,7 +13,7 @@
 //! 3. it does not keep a shard alive.
 
 use super::Shard;
-use crate::error::Result;
+use fastchangelog_format::error::Result;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 

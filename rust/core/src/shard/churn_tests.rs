@@ -4,12 +4,12 @@
 //! `FASTCHANGELOG_CHURN=<events a second>` makes the windows larger.
 
 use super::*;
-use crate::clock::{Clock, ManualClock};
-use crate::failpoint::Failpoints;
-use crate::metrics::Metrics;
-use crate::model::{Change, KeyGroup, Op, StateId};
-use crate::store::fault::{Fault, FaultStore, Operation};
-use crate::store::{Background, start_io_threads};
+use fastchangelog_format::clock::{Clock, ManualClock};
+use fastchangelog_format::model::{Change, KeyGroup, Op, StateId};
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::fault::{Fault, FaultStore, Operation};
+use fastchangelog_store::metrics::Metrics;
+use fastchangelog_store::{Background, start_io_threads};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -187,7 +187,7 @@ impl Query {
     fn check_content(&self) {
         self.shard.make_live(self.handle.as_ref(), BatchId(self.batch), SCHEMA).unwrap();
         let mut found = Entries::new();
-        let collect = &mut |entry: crate::state::hot::EntryRef<'_>| {
+        let collect = &mut |entry: fastchangelog_state::hot::EntryRef<'_>| {
             found.insert(entry.key.to_vec(), entry.value.unwrap_or_default().to_vec());
             Ok(())
         };

@@ -5,10 +5,10 @@
 
 use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
 use super::{Live, Shard};
-use crate::error::{Error, Result};
-use crate::format::segment::encode_set;
-use crate::model::{BatchId, ChangeSet, ShardHandle, VersionId};
-use crate::state::keyed::KeyedState;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{BatchId, ChangeSet, ShardHandle, VersionId};
+use fastchangelog_format::segment::encode_set;
+use fastchangelog_state::keyed::KeyedState;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -3,9 +3,9 @@
 //! Owns: which part of the process each gauge is read from. Does not own: the gauges (`metrics`), the budget (`budget`).
 
 use super::{Shard, ShardStatus};
-use crate::budget::{MemoryBudget, MemoryUser};
-use crate::metrics::{LabelledShard, Metrics, ShardGauges};
-use crate::state::rocks::SharedResources;
+use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::budget::{MemoryBudget, MemoryUser};
+use fastchangelog_store::metrics::{LabelledShard, Metrics, ShardGauges};
 use std::sync::Arc;
 
 /// Sets the gauges of state and memory. Waits for no shard.
@@ -45,7 +45,7 @@ impl ShardStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::SharedMetrics;
+    use fastchangelog_store::metrics::SharedMetrics;
 
     #[test]
     fn every_part_of_the_budget_has_its_gauge() {

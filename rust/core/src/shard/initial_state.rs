@@ -16,12 +16,12 @@ use super::rescale::{RangeState, Rescaler};
 use super::savepoint::read_savepoint;
 use super::seal::HandleMeta;
 use super::{Shard, destroy};
-use crate::error::{Error, Result};
-use crate::model::{InstanceId, Savepoint, ShardHandle, VersionId};
-use crate::snapshot::{Inventory, Stamp, push};
-use crate::state::aggregate::schema_difference;
-use crate::state::group_range::count;
-use crate::store::Store;
+use fastchangelog_columns::aggregate::schema_difference;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{InstanceId, Savepoint, ShardHandle, VersionId};
+use fastchangelog_log::snapshot::{Inventory, Stamp, push};
+use fastchangelog_state::group_range::count;
+use fastchangelog_store::Store;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -10,8 +10,8 @@
 //! 3. after taking a base over, exactly the segments after its `replay_after` remain;
 //! 4. the segments of one version are contiguous: it may have several, with no key in common, and is complete with the last.
 
-use crate::error::{Error, Result};
-use crate::model::{BaseRef, ObjectRef, SegmentRef, ShardHandle, VersionId};
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{BaseRef, ObjectRef, SegmentRef, ShardHandle, VersionId};
 
 /// What leads to a version: a base and the segments after it.
 #[derive(Debug, Clone, Default)]
@@ -107,7 +107,7 @@ impl Lineage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::BatchId;
+    use fastchangelog_format::model::BatchId;
 
     fn object(name: &str) -> ObjectRef {
         ObjectRef { name: name.to_owned(), size: 1, crc: 0 }

@@ -21,12 +21,12 @@
 
 use super::lineage::Lineage;
 use super::{Live, Shard};
-use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Result};
-use crate::metrics::Metrics;
-use crate::model::{BaseRef, InstanceId, VersionId};
-use crate::read::fetch_manifest;
-use crate::snapshot::{Inventory, Stamp, push};
+use fastchangelog_format::clock::Moment;
+use fastchangelog_format::error::{Error, ErrorKind, Result};
+use fastchangelog_format::model::{BaseRef, InstanceId, VersionId};
+use fastchangelog_log::read::fetch_manifest;
+use fastchangelog_log::snapshot::{Inventory, Stamp, push};
+use fastchangelog_store::metrics::Metrics;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! What a base may count on while sweeps run: servers that others have overtaken, that were idle, whose uploads take long.
 
 use super::super::testing::{Version, World, assert_is, changes, extend, grown_on, materialize, open};
-use crate::error::ErrorKind;
-use crate::format::decode_manifest;
-use crate::model::ShardHandle;
 use crate::shard::Shard;
+use fastchangelog_format::decode_manifest;
+use fastchangelog_format::error::ErrorKind;
+use fastchangelog_format::model::ShardHandle;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::collections::BTreeSet;

@@ -3,8 +3,8 @@
 
 use super::super::testing::{Version, World, assert_is, changes, extend, materialize, open};
 use super::*;
-use crate::format::decode_manifest;
-use crate::model::ShardHandle;
+use fastchangelog_format::decode_manifest;
+use fastchangelog_format::model::ShardHandle;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::collections::BTreeSet;

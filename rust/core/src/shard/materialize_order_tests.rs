@@ -5,7 +5,7 @@
 
 use super::tests::{Model, World};
 use super::*;
-use crate::model::ShardHandle;
+use fastchangelog_format::model::ShardHandle;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,21 +2,20 @@
 //! ends at every step. In every order: `materialize_orders`.
 
 use super::*;
-use crate::budget::MemoryBudget;
-use crate::clock::SystemClock;
-use crate::config::Options;
-use crate::failpoint::Failpoints;
-use crate::format::handle::decode_segment_index;
-use crate::format::{Manifest, decode_manifest};
-use crate::metrics::{Counter, SharedMetrics};
-use crate::model::{BatchId, Change, ChangeSet, KeyGroup, Op, ShardHandle, StateId};
-use crate::read::ObjectCache;
 use crate::shard::{Net, Placement, ShardContext};
-use crate::state::rocks::SharedResources;
-use crate::store::fault::{Fault, FaultStore, Operation};
-use crate::store::transfer::start_io_threads;
-use crate::store::{Background, Store};
-use crate::write::LogWriter;
+use fastchangelog_format::clock::SystemClock;
+use fastchangelog_format::config::Options;
+use fastchangelog_format::handle::decode_segment_index;
+use fastchangelog_format::model::{BatchId, Change, ChangeSet, KeyGroup, Op, ShardHandle, StateId};
+use fastchangelog_format::{Manifest, decode_manifest};
+use fastchangelog_log::read::ObjectCache;
+use fastchangelog_log::write::LogWriter;
+use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::budget::MemoryBudget;
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::fault::{Fault, FaultStore, Operation};
+use fastchangelog_store::metrics::{Counter, SharedMetrics};
+use fastchangelog_store::{Background, Store, start_io_threads};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) type Model = BTreeMap<u32, Vec<u8>>;
@@ -26,7 +25,7 @@ pub(super) struct World {
     pub(super) runtime: tokio::runtime::Runtime,
     disk: tempfile::TempDir,
     pub(super) metrics: SharedMetrics,
-    pub(super) failpoints: crate::failpoint::SharedFailpoints,
+    pub(super) failpoints: fastchangelog_store::failpoint::SharedFailpoints,
     options: BTreeMap<String, String>,
     pub(super) shard: Arc<Shard>,
     /// Handles that Spark kept, with what the state must be; the last is the newest.
@@ -85,7 +84,7 @@ impl World {
             set.push(Change { op, state: StateId(0), key_group, key: &key_bytes, value });
         }
         set.sort_by_key_group();
-        let net = |_: &crate::state::keyed::KeyedState| Ok(Net { set, keys: 0, bytes: 0 });
+        let net = |_: &fastchangelog_state::keyed::KeyedState| Ok(Net { set, keys: 0, bytes: 0 });
         self.shard.extend(batch, SCHEMA, false, net).unwrap().unwrap()
     }
 
@@ -127,7 +126,8 @@ impl World {
 
     /// Every object that a handle leads to, read and verified.
     pub(super) fn objects(&self, handle: &ShardHandle) -> BTreeSet<String> {
-        let read = |object: &crate::model::ObjectRef| self.runtime.block_on(self.store().get(object)).unwrap();
+        let read =
+            |object: &fastchangelog_format::model::ObjectRef| self.runtime.block_on(self.store().get(object)).unwrap();
         let mut found = BTreeSet::new();
         let mut segments = handle.segments.clone();
         if let Some(index) = &handle.indexed {
@@ -186,7 +186,7 @@ fn shard(
     disk: &std::path::Path,
     start: usize,
     map: &BTreeMap<String, String>,
-    (metrics, failpoints): (&SharedMetrics, &crate::failpoint::SharedFailpoints),
+    (metrics, failpoints): (&SharedMetrics, &fastchangelog_store::failpoint::SharedFailpoints),
 ) -> Arc<Shard> {
     let options = options(map);
     let clock = SystemClock::shared();

@@ -37,21 +37,23 @@ pub use rescale::{RangeState, Rescaler};
 pub use session::{Committed, ResultBatches, Session, SessionEnvironment};
 pub use sources::Sources;
 
-use crate::budget::{Demand, MemoryBudget, Reservation};
-use crate::clock::{Moment, SharedClock};
-use crate::config::{Compression, Options};
-use crate::error::{Error, Result};
-use crate::failpoint::SharedFailpoints;
-use crate::metrics::SharedMetrics;
-use crate::model::ids::default_max_parallelism;
-use crate::model::{BaseRef, BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
-use crate::read::ObjectCache;
-use crate::snapshot::{Inventory, PushContext};
-use crate::state::keyed::{KeyedState, WarmUp};
-use crate::state::rocks::SharedResources;
-use crate::store::{Background, Store};
-use crate::sync::FairRwLock;
-use crate::write::LogWriter;
+use fastchangelog_format::clock::{Moment, SharedClock};
+use fastchangelog_format::config::{Compression, Options};
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::ids::default_max_parallelism;
+use fastchangelog_format::model::{
+    BaseRef, BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range,
+};
+use fastchangelog_log::read::ObjectCache;
+use fastchangelog_log::snapshot::{Inventory, PushContext};
+use fastchangelog_log::write::LogWriter;
+use fastchangelog_state::keyed::{KeyedState, WarmUp};
+use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::budget::{Demand, MemoryBudget, Reservation};
+use fastchangelog_store::failpoint::SharedFailpoints;
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::sync::FairRwLock;
+use fastchangelog_store::{Background, Store};
 use lineage::Lineage;
 use parking_lot::Mutex;
 use std::collections::HashMap;

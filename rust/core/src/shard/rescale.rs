@@ -23,17 +23,17 @@
 
 use super::lineage::Lineage;
 use super::sources::{SourceRange, Sources, choose_base};
-use crate::error::{Error, Result};
-use crate::failpoint::SharedFailpoints;
-use crate::format::handle::decode_segment_index;
-use crate::metrics::SharedMetrics;
-use crate::model::{BaseRef, ChangeSet, KeyGroupRange};
-use crate::read::{ObjectCache, fetch_base_slice, read_segments, read_slices, remove_folder};
-use crate::state::group_range::{clip, export, tables_of};
-use crate::state::keyed::KeyedState;
-use crate::state::rocks::SharedResources;
-use crate::store::Store;
-use crate::store::transfer::blocking;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::handle::decode_segment_index;
+use fastchangelog_format::model::{BaseRef, ChangeSet, KeyGroupRange};
+use fastchangelog_log::read::{ObjectCache, fetch_base_slice, read_segments, read_slices, remove_folder};
+use fastchangelog_state::group_range::{clip, export, tables_of};
+use fastchangelog_state::keyed::KeyedState;
+use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::Store;
+use fastchangelog_store::failpoint::SharedFailpoints;
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::transfer::blocking;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use std::path::{Path, PathBuf};

@@ -2,22 +2,22 @@
 //! or an end at every step; and how much is fetched.
 
 use super::*;
-use crate::budget::MemoryBudget;
-use crate::clock::SystemClock;
-use crate::config::{Compression, Options};
-use crate::error::ErrorKind;
-use crate::failpoint::Failpoints;
-use crate::format::{Crc, encode_segment_index, encode_set, file_footer, file_header};
-use crate::model::handle::HASH_ID;
-use crate::model::ids::shard_of;
-use crate::model::{
+use crate::shard::testing::seeds;
+use fastchangelog_format::clock::SystemClock;
+use fastchangelog_format::config::{Compression, Options};
+use fastchangelog_format::error::ErrorKind;
+use fastchangelog_format::model::handle::HASH_ID;
+use fastchangelog_format::model::ids::shard_of;
+use fastchangelog_format::model::{
     BatchId, Change, InstanceId, KeyGroup, Op, SegmentRef, ShardHandle, StateId, VersionId, shard_range,
 };
-use crate::shard::testing::seeds;
-use crate::snapshot::{Inventory, PushContext, Stamp, push};
-use crate::state::group_range::count;
-use crate::store::fault::{Fault, FaultStore, Operation};
-use crate::store::{Background, index_name, log_name};
+use fastchangelog_format::{Crc, encode_segment_index, encode_set, file_footer, file_header};
+use fastchangelog_log::snapshot::{Inventory, PushContext, Stamp, push};
+use fastchangelog_state::group_range::count;
+use fastchangelog_store::budget::MemoryBudget;
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::fault::{Fault, FaultStore, Operation};
+use fastchangelog_store::{Background, index_name, log_name};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use std::future::poll_fn;

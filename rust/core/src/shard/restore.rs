@@ -19,13 +19,13 @@
 
 use super::lineage::Lineage;
 use super::{Shard, destroy};
-use crate::config::Restoring;
-use crate::error::{Error, ErrorKind, Result};
-use crate::model::{BaseRef, SegmentRef, ShardHandle};
-use crate::read::{RestoreProgress, SetsAhead, fetch_base};
-use crate::snapshot::Inventory;
-use crate::state::keyed::KeyedState;
-use crate::state::rocks::is_of_rocksdb;
+use fastchangelog_format::config::Restoring;
+use fastchangelog_format::error::{Error, ErrorKind, Result};
+use fastchangelog_format::model::{BaseRef, SegmentRef, ShardHandle};
+use fastchangelog_log::read::{RestoreProgress, SetsAhead, fetch_base};
+use fastchangelog_log::snapshot::Inventory;
+use fastchangelog_state::keyed::KeyedState;
+use fastchangelog_state::rocks::is_of_rocksdb;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -1,10 +1,10 @@
 //! Restores: what they bring and in which order, what people see of them, and what bad input leads to.
 
 use super::super::testing::{World, assert_is, changes, extend, folders, grown, grown_on, materialize, open};
-use crate::error::ErrorKind;
-use crate::format::decode_manifest;
-use crate::model::ShardHandle;
-use crate::store::fault::{Fault, Operation};
+use fastchangelog_format::decode_manifest;
+use fastchangelog_format::error::ErrorKind;
+use fastchangelog_format::model::ShardHandle;
+use fastchangelog_store::fault::{Fault, Operation};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::collections::HashSet;
@@ -65,8 +65,8 @@ fn step_4_the_newest_changes_are_in_memory_and_the_rest_if_it_fits() {
             let segment = &version.handle.segments.last().unwrap();
             let store = world.store();
             let bytes = store.get_range(&segment.object, segment.offset, segment.length);
-            let set =
-                crate::format::decode_set("log", segment.offset, &world.runtime.block_on(bytes).unwrap()).unwrap();
+            let set = fastchangelog_format::decode_set("log", segment.offset, &world.runtime.block_on(bytes).unwrap())
+                .unwrap();
             set.iter().map(|change| change.key.to_vec()).collect()
         };
         super::super::testing::look_up(&shard, &newest).unwrap();

@@ -7,13 +7,13 @@
 
 use super::lineage::Lineage;
 use super::{Prepared, Shard};
-use crate::budget::MemoryUser;
-use crate::error::Result;
-use crate::format::handle::encode_segment_index;
-use crate::model::handle::HASH_ID;
-use crate::model::{BatchId, ChangeSet, InstanceId, SegmentRef, ShardHandle, VersionId};
-use crate::store::index_name;
-use crate::write::{PersistFuture, SetLocation};
+use fastchangelog_format::error::Result;
+use fastchangelog_format::handle::encode_segment_index;
+use fastchangelog_format::model::handle::HASH_ID;
+use fastchangelog_format::model::{BatchId, ChangeSet, InstanceId, SegmentRef, ShardHandle, VersionId};
+use fastchangelog_log::write::{PersistFuture, SetLocation};
+use fastchangelog_store::budget::MemoryUser;
+use fastchangelog_store::index_name;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -10,10 +10,10 @@
 //! That they are of one checkpoint cannot be seen from them: a batch without rows may leave the handles of some shards as
 //! they were. The caller must take them from one version of Spark's state.
 
-use crate::error::{Error, Result};
-use crate::model::handle::HASH_ID;
-use crate::model::{InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
-use crate::state::aggregate::schema_difference;
+use fastchangelog_columns::aggregate::schema_difference;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::handle::HASH_ID;
+use fastchangelog_format::model::{InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
 
 /// A base is taken over as it is when the range wants at least one in so many of its key groups. Below, the entries
 /// wanted are rewritten: tables that mostly hold entries of others would be kept, uploaded and compacted for nothing.

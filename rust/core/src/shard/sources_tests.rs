@@ -1,8 +1,8 @@
 //! What is no set of handles of one state is refused, and whose base is taken over.
 
 use super::*;
-use crate::error::ErrorKind;
-use crate::model::{BaseRef, BatchId, InstanceId, ObjectRef, VersionId};
+use fastchangelog_format::error::ErrorKind;
+use fastchangelog_format::model::{BaseRef, BatchId, InstanceId, ObjectRef, VersionId};
 
 fn handle(shard: u32, shards: u32, groups: u16) -> ShardHandle {
     ShardHandle {

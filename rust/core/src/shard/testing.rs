@@ -1,20 +1,20 @@
 //! Tests only: a shard on a store that fails as told, and a plain map beside it.
 
 use super::{Net, Placement, Shard, ShardContext};
-use crate::budget::MemoryBudget;
-use crate::clock::ManualClock;
-use crate::config::Options;
-use crate::error::Result;
-use crate::failpoint::{Failpoints, SharedFailpoints};
-use crate::metrics::SharedMetrics;
-use crate::model::{BatchId, Change, ChangeSet, Op, ShardHandle, StateId, key_group_of};
-use crate::read::ObjectCache;
-use crate::state::codec::hash_key;
-use crate::state::keyed::KeyRef;
-use crate::state::rocks::SharedResources;
-use crate::store::fault::FaultStore;
-use crate::store::{Background, Store};
-use crate::write::LogWriter;
+use fastchangelog_columns::codec::hash_key;
+use fastchangelog_format::clock::ManualClock;
+use fastchangelog_format::config::Options;
+use fastchangelog_format::error::Result;
+use fastchangelog_format::model::{BatchId, Change, ChangeSet, Op, ShardHandle, StateId, key_group_of};
+use fastchangelog_log::read::ObjectCache;
+use fastchangelog_log::write::LogWriter;
+use fastchangelog_state::keyed::KeyRef;
+use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::budget::MemoryBudget;
+use fastchangelog_store::failpoint::{Failpoints, SharedFailpoints};
+use fastchangelog_store::fault::FaultStore;
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::{Background, Store};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
@@ -237,7 +237,7 @@ pub(super) fn assert_is(shard: &Shard, model: &Model, keys: u32, when: &str) {
     let expected: Vec<Option<Vec<u8>>> = all.iter().map(|key| model.get(key).cloned()).collect();
     assert_eq!(look_up(shard, &all).unwrap(), expected, "{when}");
     let mut walked = Model::new();
-    let walk = |entry: crate::state::hot::EntryRef<'_>| {
+    let walk = |entry: fastchangelog_state::hot::EntryRef<'_>| {
         assert_eq!(entry.key_group, key_group_of(hash_key(entry.key), GROUPS), "{when}");
         walked.insert(entry.key.to_vec(), entry.value.unwrap_or_default().to_vec());
         Ok(())

@@ -5,16 +5,16 @@
 
 use super::lineage::Lineage;
 use super::{Live, Prepared, Shard};
-use crate::clock::Moment;
-use crate::config::Restoring;
-use crate::error::{Error, Result};
-use crate::format::handle::decode_segment_index;
-use crate::model::handle::HASH_ID;
-use crate::model::{BatchId, InstanceId, SegmentRef, ShardHandle, VersionId};
-use crate::read::{RestoreProgress, SetsAhead};
-use crate::snapshot::Inventory;
-use crate::state::aggregate::schema_difference;
-use crate::state::keyed::KeyedState;
+use fastchangelog_columns::aggregate::schema_difference;
+use fastchangelog_format::clock::Moment;
+use fastchangelog_format::config::Restoring;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::handle::decode_segment_index;
+use fastchangelog_format::model::handle::HASH_ID;
+use fastchangelog_format::model::{BatchId, InstanceId, SegmentRef, ShardHandle, VersionId};
+use fastchangelog_log::read::{RestoreProgress, SetsAhead};
+use fastchangelog_log::snapshot::Inventory;
+use fastchangelog_state::keyed::KeyedState;
 use std::path::PathBuf;
 use std::time::Instant;
 

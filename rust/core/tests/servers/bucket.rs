@@ -7,13 +7,12 @@
 //! over; so is what is younger than the grace period. Anything else is deleted when sweeps have found it unreachable for
 //! the grace period.
 
-use fastchangelog_core::Result;
-use fastchangelog_core::clock::{Clock, ManualClock};
-use fastchangelog_core::config::Options;
-use fastchangelog_core::failpoint::Failpoints;
-use fastchangelog_core::format::{Manifest, decode_manifest, decode_segment_index};
-use fastchangelog_core::model::{ObjectRef, SegmentRef, ShardHandle, VersionId};
-use fastchangelog_core::store::{ObjectType, Store, object_type};
+use fastchangelog_format::clock::{Clock, ManualClock};
+use fastchangelog_format::config::Options;
+use fastchangelog_format::model::{ObjectRef, SegmentRef, ShardHandle, VersionId};
+use fastchangelog_format::{Manifest, Result, decode_manifest, decode_segment_index};
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::{ObjectType, Store, object_type};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -10,14 +10,14 @@
 use crate::bucket::{Bucket, GRACE};
 use crate::common::{Key, Model, Row, collect, spec, split};
 use crate::story::{Attempt, Fate, KEYS, Step, Story};
-use fastchangelog_core::clock::{Clock, ManualClock};
-use fastchangelog_core::config::Options;
 use fastchangelog_core::engine::{
     Engine, EngineConfig, MaterializeRun, OpenRequest, Session, format_handle, parse_handle,
 };
-use fastchangelog_core::failpoint::Failpoints;
-use fastchangelog_core::model::ShardHandle;
-use fastchangelog_core::{Error, ErrorKind};
+use fastchangelog_format::clock::{Clock, ManualClock};
+use fastchangelog_format::config::Options;
+use fastchangelog_format::model::ShardHandle;
+use fastchangelog_format::{Error, ErrorKind};
+use fastchangelog_store::failpoint::Failpoints;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -213,7 +213,7 @@ impl<'a> World<'a> {
         &self,
         server: usize,
         what: &str,
-        mut attempt: impl FnMut() -> fastchangelog_core::Result<T>,
+        mut attempt: impl FnMut() -> fastchangelog_format::Result<T>,
     ) -> Played<T> {
         for _ in 0..EXCUSES {
             match attempt() {
@@ -226,7 +226,7 @@ impl<'a> World<'a> {
     }
 
     /// A session of a shard on top of the newest batch, with its payloads merged.
-    fn open(&self, server: usize, shard: u32, payloads: &[(u32, Vec<u8>)]) -> fastchangelog_core::Result<Session> {
+    fn open(&self, server: usize, shard: u32, payloads: &[(u32, Vec<u8>)]) -> fastchangelog_format::Result<Session> {
         let handle = self.newest().handles[shard as usize].as_ref();
         let mut session = self.servers[server].engine.open(&self.request(shard, handle, self.batch))?;
         payloads.iter().filter(|(s, _)| *s == shard).try_for_each(|(_, payload)| session.merge(payload))?;

@@ -4,17 +4,17 @@
 //! Does not own: the types of its columns (the caller says them), the file that batches go to.
 
 use super::load::{read_savepoint, said};
-use crate::error::{Error, Result};
-use crate::format::{decode_file, decode_set};
-use crate::model::{Change, ChangeSet, Op, Savepoint, SavepointContent, StateId};
 use crate::shard::rescale::{RangeState, Rescaler};
-use crate::state::aggregate::AggPlan;
-use crate::state::keyed::KeyedState;
-use crate::state::table::GroupTable;
-use crate::state::typed::TypedEntries;
-use crate::store::transfer::blocking;
 use arrow_array::RecordBatch;
 use arrow_schema::{Field, Schema};
+use fastchangelog_columns::aggregate::AggPlan;
+use fastchangelog_columns::table::GroupTable;
+use fastchangelog_columns::typed::TypedEntries;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{Change, ChangeSet, Op, Savepoint, SavepointContent, StateId};
+use fastchangelog_format::{decode_file, decode_set};
+use fastchangelog_state::keyed::KeyedState;
+use fastchangelog_store::transfer::blocking;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::mpsc;

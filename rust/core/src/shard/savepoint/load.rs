@@ -8,16 +8,16 @@
 //! 2. of the parts of a canonical savepoint only those are fetched that may hold wanted entries;
 //! 3. what is out of order, is in two parts, or is not counted as the manifest says, is damage (P9).
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::format::{decode_file, decode_savepoint, decode_set_range};
-use crate::model::handle::HASH_ID;
-use crate::model::{KeyGroupRange, Op, Savepoint, SavepointContent, SavepointPart};
 use crate::shard::rescale::{RangeState, Rescaler, ScratchFolder};
 use crate::shard::sources::Sources;
-use crate::state::group_range::{IngestTable, write_table};
-use crate::state::keyed::KeyedState;
-use crate::store::transfer::blocking;
-use crate::store::{SAVEPOINT, Store};
+use fastchangelog_format::error::{Error, ErrorKind, Result};
+use fastchangelog_format::model::handle::HASH_ID;
+use fastchangelog_format::model::{KeyGroupRange, Op, Savepoint, SavepointContent, SavepointPart};
+use fastchangelog_format::{decode_file, decode_savepoint, decode_set_range};
+use fastchangelog_state::group_range::{IngestTable, write_table};
+use fastchangelog_state::keyed::KeyedState;
+use fastchangelog_store::transfer::blocking;
+use fastchangelog_store::{SAVEPOINT, Store};
 use futures::{StreamExt, TryStreamExt, stream};
 use std::path::Path;
 use std::sync::Arc;

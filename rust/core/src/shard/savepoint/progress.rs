@@ -4,7 +4,7 @@
 //! it shall not.
 //! Does not own: showing them.
 
-use crate::error::Result;
+use fastchangelog_format::error::Result;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

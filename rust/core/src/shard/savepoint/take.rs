@@ -18,21 +18,21 @@
 
 use super::progress::SavepointProgress;
 use super::target::Target;
-use crate::config::Compression;
-use crate::error::{Error, Result};
-use crate::format::handle::decode_segment_index;
-use crate::format::{Crc, FILE_HEADER_LEN, encode_savepoint, encode_set, file_footer, file_header};
-use crate::model::{
+use crate::shard::rescale::Rescaler;
+use crate::shard::sources::Sources;
+use bytes::Bytes;
+use fastchangelog_format::config::Compression;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::handle::decode_segment_index;
+use fastchangelog_format::model::{
     Change, ChangeSet, InstanceId, KeyGroupRange, ObjectRef, Op, Savepoint, SavepointContent, SavepointOrigin,
     SavepointPart, ShardHandle,
 };
-use crate::read::fetch_manifest;
-use crate::shard::rescale::Rescaler;
-use crate::shard::sources::Sources;
-use crate::state::keyed::KeyedState;
-use crate::store::transfer::blocking;
-use crate::store::{SAVEPOINT, Store, part_name};
-use bytes::Bytes;
+use fastchangelog_format::{Crc, FILE_HEADER_LEN, encode_savepoint, encode_set, file_footer, file_header};
+use fastchangelog_log::read::fetch_manifest;
+use fastchangelog_state::keyed::KeyedState;
+use fastchangelog_store::transfer::blocking;
+use fastchangelog_store::{SAVEPOINT, Store, part_name};
 use futures::{StreamExt, stream};
 use std::collections::BTreeMap;
 use std::path::Path;

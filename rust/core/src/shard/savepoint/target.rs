@@ -9,10 +9,10 @@
 //! 3. after a failure, or when the savepoint is abandoned, no write begins.
 
 use super::progress::SavepointProgress;
-use crate::error::{Error, Result};
-use crate::model::{InstanceId, ObjectRef};
-use crate::store::{SAVEPOINT, SAVEPOINT_CLAIM, Store};
 use bytes::Bytes;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{InstanceId, ObjectRef};
+use fastchangelog_store::{SAVEPOINT, SAVEPOINT_CLAIM, Store};
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,18 +2,20 @@
 //! damaged, interrupted.
 
 use super::*;
-use crate::config::Options;
-use crate::error::{Error, ErrorKind, Result};
-use crate::failpoint::Failpoints;
-use crate::format::encode_savepoint;
-use crate::metrics::SharedMetrics;
-use crate::model::{BatchId, KeyGroupRange, Op, Savepoint, SavepointContent, SavepointOrigin, shard_range};
 use crate::shard::rescale::Rescaler;
 use crate::shard::rescale::tests::{World, mixed};
 use crate::shard::sources::Sources;
 use crate::shard::testing::seeds;
-use crate::store::fault::{Fault, FaultStore, Operation};
-use crate::store::{SAVEPOINT, SAVEPOINT_CLAIM, Store};
+use fastchangelog_format::config::Options;
+use fastchangelog_format::encode_savepoint;
+use fastchangelog_format::error::{Error, ErrorKind, Result};
+use fastchangelog_format::model::{
+    BatchId, KeyGroupRange, Op, Savepoint, SavepointContent, SavepointOrigin, shard_range,
+};
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::fault::{Fault, FaultStore, Operation};
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::{SAVEPOINT, SAVEPOINT_CLAIM, Store};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
@@ -209,7 +211,7 @@ async fn p9_parts_that_lie_are_damage_not_data() {
     let disk = tempfile::tempdir().unwrap();
     let store = folder(disk.path());
     let taken = take(world, &sources, SavepointForm::Canonical, &store).await.unwrap();
-    let lies: [fn(&mut Vec<crate::model::SavepointPart>); 3] = [
+    let lies: [fn(&mut Vec<fastchangelog_format::model::SavepointPart>); 3] = [
         |parts| parts[0].entries += 1,
         |parts| parts[0] = parts[1].clone(),
         |parts| parts[1].object = parts[0].object.clone(),

@@ -7,12 +7,12 @@
 
 use super::load::{read_savepoint, said};
 use super::progress::SavepointProgress;
-use crate::error::{Error, ErrorKind, Result};
-use crate::format::Crc;
-use crate::model::{KeyGroupRange, ObjectRef, Savepoint, SavepointContent};
 use crate::shard::rescale::Rescaler;
 use crate::shard::sources::Sources;
-use crate::store::Store;
+use fastchangelog_format::Crc;
+use fastchangelog_format::error::{Error, ErrorKind, Result};
+use fastchangelog_format::model::{KeyGroupRange, ObjectRef, Savepoint, SavepointContent};
+use fastchangelog_store::Store;
 use futures::{StreamExt, stream};
 use std::path::Path;
 
@@ -87,7 +87,7 @@ pub async fn check_savepoint(
     let mut damages = check_objects(&rescaler.store, &objects, progress).await?;
     if damages.is_empty() {
         let content = check_content(rescaler, &savepoint, scratch).await.map_err(|e| said(e, rescaler.store.uri()));
-        damages.extend(damage(crate::store::SAVEPOINT, content)?);
+        damages.extend(damage(fastchangelog_store::SAVEPOINT, content)?);
     }
     Ok((savepoint, damages))
 }

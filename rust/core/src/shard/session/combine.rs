@@ -4,14 +4,14 @@
 //! Does not own: the source of the table, the upload of the change set.
 
 use super::counters::SessionCounters;
-use crate::error::{Error, Result};
-use crate::format::EncodedSet;
-use crate::format::segment::encode_set;
-use crate::model::{Change, ChangeSet, InstanceId, Op, StateId, VersionId, key_group_of};
 use crate::shard::lineage::Lineage;
 use crate::shard::{Shard, ShardContext};
-use crate::state::keyed::{KeyRef, KeyedState};
-use crate::state::table::GroupTable;
+use fastchangelog_columns::table::GroupTable;
+use fastchangelog_format::EncodedSet;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{Change, ChangeSet, InstanceId, Op, StateId, VersionId, key_group_of};
+use fastchangelog_format::segment::encode_set;
+use fastchangelog_state::keyed::{KeyRef, KeyedState};
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: merging payloads into one table, and spilling the table to the local disk before it outgrows the session's
 //! memory.
-//! Does not own: the form of spilled rows (`state::spilled_groups`), the processing of the groups (`ranges`, `session`).
+//! Does not own: the form of spilled rows (`columns::spilled_groups`), the processing of the groups (`ranges`, `session`).
 //!
 //! Invariant: the table, its copy while it grows and what its end takes beside it stay within [`SessionMemory::limit`], as long as
 //! a single row does.
@@ -10,12 +10,12 @@
 use super::SessionEnvironment;
 use super::counters::SessionCounters;
 use super::memory::SessionMemory;
-use crate::error::Result;
-use crate::state::aggregate::AggPlan;
-use crate::state::memory_estimate::IncomingGroups;
-use crate::state::payload::Payload;
-use crate::state::spilled_groups::SpilledGroups;
-use crate::state::table::{GroupTable, Merged};
+use fastchangelog_columns::aggregate::AggPlan;
+use fastchangelog_columns::memory_estimate::IncomingGroups;
+use fastchangelog_columns::payload::Payload;
+use fastchangelog_columns::spilled_groups::SpilledGroups;
+use fastchangelog_columns::table::{GroupTable, Merged};
+use fastchangelog_format::error::Result;
 use std::sync::Arc;
 
 /// Near the limit rows are merged in steps of this size: many may be of keys that are there.

@@ -3,7 +3,7 @@
 //! Owns: how much a session may use now, and its reservation in the budget of the process.
 //! Does not own: the reaction to a lack of memory (`groups`, `ranges`), the budget itself.
 
-use crate::budget::{Member, MemoryBudget, MemoryUser, Reservation};
+use fastchangelog_store::budget::{Member, MemoryBudget, MemoryUser, Reservation};
 use std::sync::Arc;
 
 /// Of the budget, what all sessions may use together (1/n), unless option `session_memory` says something else.

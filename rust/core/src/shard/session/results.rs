@@ -1,16 +1,16 @@
 //! The results of a session.
 //!
 //! Owns: cutting them into batches, by rows and by bytes.
-//! Does not own: how finished groups become columns (`state::table`), the source of the groups (`ranges`).
+//! Does not own: how finished groups become columns (`columns::table`), the source of the groups (`ranges`).
 
 use super::ranges::Ranges;
-use crate::budget::Reservation;
-use crate::error::Result;
-use crate::metrics::SharedMetrics;
-use crate::state::aggregate::AggPlan;
-use crate::state::table::GroupTable;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
+use fastchangelog_columns::aggregate::AggPlan;
+use fastchangelog_columns::table::GroupTable;
+use fastchangelog_format::error::Result;
+use fastchangelog_store::budget::Reservation;
+use fastchangelog_store::metrics::SharedMetrics;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;

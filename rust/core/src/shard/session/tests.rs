@@ -2,15 +2,15 @@
 
 use super::super::testing::{GROUPS, World, folders, seeds};
 use super::*;
-use crate::ErrorKind;
-use crate::budget::MemoryUser;
-use crate::state::aggregate::{AggCall, AggSpec};
-use crate::state::split::Splitter;
-use crate::store::fault::{Fault, Operation};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use fastchangelog_columns::aggregate::{AggCall, AggSpec};
+use fastchangelog_columns::split::Splitter;
+use fastchangelog_format::ErrorKind;
+use fastchangelog_store::budget::MemoryUser;
+use fastchangelog_store::fault::{Fault, Operation};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::path::Path;

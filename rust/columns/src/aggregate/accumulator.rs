@@ -1,0 +1,77 @@
+//! What an aggregate function provides.
+//!
+//! Owns: the interface between a plan and the functions.
+//! Does not own: any function (`functions`), the choice of slots (`plan`), the views of a row (`row`).
+
+use super::fold::Fold;
+use super::results::RowRange;
+use super::row::{Other, RowMut, Slots};
+use arrow_array::ArrayRef;
+use arrow_schema::DataType;
+use fastchangelog_format::Result;
+use std::fmt::Debug;
+
+/// An aggregate function over arguments of known types.
+///
+/// Calls are by column and batch, but for [`Accumulator::merge`], which joins one row; loops over rows are the
+/// function's own, so that they are compiled for its types.
+pub(super) trait Accumulator: Debug + Send + Sync {
+    /// The slots that it needs. All bytes zero is the accumulator of no input.
+    fn layout(&self) -> Layout;
+
+    /// True if a row is left out when this argument is null.
+    fn skips_null(&self, _argument: usize) -> bool {
+        true
+    }
+
+    /// True when ANSI mode changes what it does.
+    fn depends_on_ansi(&self) -> bool {
+        false
+    }
+
+    /// Folds the rows of columns, one for each argument, into accumulators.
+    fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()>;
+
+    /// Joins two accumulators of one key.
+    fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()>;
+
+    /// The results of rows. Numbers may be of any type with the machine type of `declared`.
+    fn finish(&self, slots: &Slots, rows: RowRange<'_>, declared: &DataType) -> Result<ArrayRef>;
+}
+
+/// The slots of an accumulator.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Bits in front of all fixed slots.
+    pub(super) bits: usize,
+    /// Bytes of the fixed slot.
+    pub(super) bytes: usize,
+    /// Variable slots.
+    pub(super) vars: usize,
+}
+
+/// A call as its function sees it.
+pub(super) struct Call<'a> {
+    /// Types of the arguments.
+    pub(super) types: &'a [&'a DataType],
+    /// The declared type of the result, if there is one.
+    pub(super) declared: Option<&'a DataType>,
+    /// Nulls are left out, for a function that can tell them apart.
+    pub(super) ignore_nulls: bool,
+    /// An overflow is an error.
+    pub(super) ansi: bool,
+}
+
+/// What a function makes of a call.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) accumulator: Box<dyn Accumulator>,
+    /// The type of the result.
+    pub(super) result: DataType,
+}
+
+impl Bound {
+    pub(super) fn new(accumulator: impl Accumulator + 'static, result: DataType) -> Self {
+        Self { accumulator: Box::new(accumulator), result }
+    }
+}

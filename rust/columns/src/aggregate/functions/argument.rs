@@ -1,0 +1,57 @@
+//! What a function takes as an argument.
+//!
+//! Owns: the kinds of arguments, and which types belong to them. Does not own: which function takes which (`functions`).
+
+use crate::aggregate::prim::is_integer;
+use arrow_schema::{DataType, IntervalUnit};
+
+/// A kind of arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Argument {
+    /// Any type; only whether it is null counts.
+    Presence,
+    /// Any type.
+    Any,
+    /// A type whose values have an order.
+    Ordered,
+    /// A number or an interval.
+    Quantity,
+    /// A number, taken as a double.
+    Double,
+    /// An integer.
+    Integer,
+    /// A boolean.
+    Boolean,
+}
+
+impl Argument {
+    /// Its name in Python's table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Presence => "presence",
+            Self::Any => "any",
+            Self::Ordered => "ordered",
+            Self::Quantity => "quantity",
+            Self::Double => "double",
+            Self::Integer => "integer",
+            Self::Boolean => "boolean",
+        }
+    }
+
+    /// False for a type that is not of this kind. A function may refuse more: a type without a binary form.
+    pub(super) fn accepts(self, data_type: &DataType) -> bool {
+        let number = || {
+            is_integer(data_type)
+                || matches!(data_type, DataType::Float32 | DataType::Float64 | DataType::Decimal128(..))
+        };
+        match self {
+            Self::Presence | Self::Any | Self::Ordered => true,
+            Self::Quantity => {
+                number() || matches!(data_type, DataType::Duration(_) | DataType::Interval(IntervalUnit::YearMonth))
+            }
+            Self::Double => number(),
+            Self::Integer => is_integer(data_type),
+            Self::Boolean => *data_type == DataType::Boolean,
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! From a description to accumulators.
+//!
+//! Owns: the check of calls against columns, the slots of each accumulator in the row, and going through all calls.
+//! Does not own: the functions and the types that they take (`functions`).
+
+use super::accumulator::{Accumulator, Bound, Call};
+use super::fold::Fold;
+use super::functions::AggregateFunction;
+use super::prim;
+use super::results::RowRange;
+use super::row::{Other, RowMut, Slots};
+use super::schema::Description;
+use super::spec::{AggCall, AggSpec};
+use crate::arrays::{conform, mismatch, plain_type, same_values, type_text};
+use crate::codec::KeyCodec;
+use crate::rows::{Rows, Shape};
+use crate::strings::{binary_schema, binary_type, conform_binary};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_buffer::{BooleanBuffer, NullBuffer};
+use arrow_schema::{DataType, Fields, Schema, SchemaRef};
+use fastchangelog_format::error::Subject;
+use fastchangelog_format::{Error, Result};
+use std::ops::Range;
+
+/// A checked aggregation: knows the key, the row layout, and each accumulator.
+///
+/// Made from an [`AggSpec`] with [`AggPlan::new`]; immutable, so that one `Arc` serves any number of tables.
+#[derive(Debug)]
+pub struct AggPlan {
+    /// Types of the input as declared, and with binaries in the place of strings.
+    input: Vec<(DataType, DataType)>,
+    output: SchemaRef,
+    /// The output with binaries in the place of strings.
+    binary_output: SchemaRef,
+    num_keys: usize,
+    /// In the order of the result columns.
+    pub(super) ops: Vec<Op>,
+    shape: Shape,
+    codec: KeyCodec,
+    schema: String,
+    schema_id: u64,
+}
+
+/// One call.
+#[derive(Debug)]
+pub(super) struct Op {
+    accumulator: Box<dyn Accumulator>,
+    /// The function's name in the table.
+    name: &'static str,
+    args: Vec<usize>,
+    filter: Option<usize>,
+    pub(super) slots: Slots,
+}
+
+impl AggPlan {
+    /// Checks the description. An unknown function or one that cannot take the type of its argument is an
+    /// `InvalidArgument` that names the aggregate and the type.
+    pub fn new(spec: &AggSpec) -> Result<Self> {
+        let columns = spec.input.fields().len();
+        if spec.num_keys > columns || spec.output.fields().len() != spec.num_keys + spec.aggs.len() {
+            return Err(Error::invalid(format!(
+                "the aggregation has {} keys and {} calls, but {columns} input and {} result columns",
+                spec.num_keys,
+                spec.aggs.len(),
+                spec.output.fields().len()
+            )));
+        }
+        let input: Vec<DataType> = spec.input.fields().iter().map(|f| plain_type(f.data_type())).collect();
+        let keys: Fields = spec.output.fields().iter().take(spec.num_keys).cloned().collect();
+        for (i, key) in keys.iter().enumerate() {
+            if !same_values(&input[i], key.data_type()) {
+                return Err(Error::invalid(format!(
+                    "key column `{}` is {} in the input, but {} in the result",
+                    key.name(),
+                    type_text(&input[i]),
+                    type_text(key.data_type())
+                ))
+                .with_subject(Subject::Column(key.name().clone())));
+            }
+        }
+        let codec = KeyCodec::new(&keys)?;
+        let mut ops = Vec::with_capacity(spec.aggs.len());
+        for (i, call) in spec.aggs.iter().enumerate() {
+            let output = spec.output.field(spec.num_keys + i);
+            let (op, result) = resolve(call, &input, Some(output.data_type()))?;
+            if !same_values(&result, output.data_type()) {
+                return Err(Error::invalid(format!(
+                    "{} gives {}, but the result column `{}` is declared {}",
+                    call.identity,
+                    type_text(&result),
+                    output.name(),
+                    type_text(output.data_type())
+                ))
+                .with_subject(Subject::Column(output.name().clone())));
+            }
+            ops.push(op);
+        }
+        let shape = assign_slots(&mut ops);
+        let depends: Vec<_> = ops.iter().map(|op| (op.name, op.accumulator.depends_on_ansi())).collect();
+        let description = Description::new(&keys, &spec.aggs, &input, &depends);
+        Ok(Self {
+            schema: description.text(),
+            schema_id: description.id(),
+            binary_output: binary_schema(&spec.output),
+            output: SchemaRef::clone(&spec.output),
+            num_keys: spec.num_keys,
+            input: input.into_iter().map(|declared| (declared.clone(), binary_type(&declared))).collect(),
+            ops,
+            shape,
+            codec,
+        })
+    }
+
+    /// The types of the results of `calls` over columns of the types `input`, as Spark has them.
+    pub fn result_types(input: &[DataType], calls: &[AggCall]) -> Result<Vec<DataType>> {
+        let input: Vec<DataType> = input.iter().map(plain_type).collect();
+        calls.iter().map(|call| resolve(call, &input, None).map(|(_, result)| result)).collect()
+    }
+
+    /// The codec of the key columns.
+    pub fn codec(&self) -> &KeyCodec {
+        &self.codec
+    }
+
+    /// Schema of the result: keys, then one column per aggregate.
+    pub fn output(&self) -> &SchemaRef {
+        &self.output
+    }
+
+    /// The same with binaries in the place of strings, which need not be UTF-8.
+    pub fn binary_output(&self) -> &SchemaRef {
+        &self.binary_output
+    }
+
+    /// Number of key columns.
+    pub fn num_keys(&self) -> usize {
+        self.num_keys
+    }
+
+    /// Length of every encoded row, if all have the same.
+    pub fn row_width(&self) -> Option<usize> {
+        (self.shape.vars == 0).then_some(self.shape.stride)
+    }
+
+    /// Fingerprint of [`AggPlan::schema`]: rows of plans with equal ids are exchangeable.
+    pub fn schema_id(&self) -> u64 {
+        self.schema_id
+    }
+
+    /// Readable form of what rows depend on: key types, and identity, argument types and mode of each aggregate. Not
+    /// names of columns, nor the order of aggregates. See [`super::schema_difference`].
+    pub fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Fails unless the columns of `schema` are those that the plan declares.
+    pub(crate) fn check_input(&self, schema: &Schema) -> Result<()> {
+        self.check_count(schema.fields().len())?;
+        let wrong = schema.fields().iter().zip(&self.input).find(|(f, (own, _))| !same_values(f.data_type(), own));
+        wrong.map_or(Ok(()), |(field, (declared, _))| Err(mismatch(field.data_type(), declared)))
+    }
+
+    fn check_count(&self, columns: usize) -> Result<()> {
+        if columns == self.input.len() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("a batch of {columns} columns came where {} were declared", self.input.len())))
+    }
+
+    /// The columns of `batch` as the plan declares them, strings in their binary form. They may come in either form.
+    pub(crate) fn columns(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        self.check_count(batch.num_columns())?;
+        let columns = batch.columns().iter().zip(&self.input);
+        columns.map(|(column, (declared, binary))| conform_binary(column, declared, binary)).collect()
+    }
+
+    /// Folds input row `i` into accumulator row `groups[i]`, for all `i`, in order.
+    pub(crate) fn update(&self, columns: &[ArrayRef], groups: &[u32], rows: &mut Rows) -> Result<()> {
+        for op in &self.ops {
+            let arguments: Vec<&ArrayRef> = op.args.iter().map(|i| &columns[*i]).collect();
+            let fold = Fold { groups, mask: op.mask(columns), rows };
+            op.accumulator.update(&op.slots, &arguments, fold)?;
+        }
+        Ok(())
+    }
+
+    /// Joins `other` into row `row`.
+    #[inline]
+    pub(crate) fn merge(&self, rows: &mut Rows, row: usize, other: Other<'_>) -> Result<()> {
+        let (fixed, vars) = rows.row_mut(row);
+        let mut mine = RowMut { fixed, vars, number: row };
+        for op in &self.ops {
+            op.accumulator.merge(&op.slots, &mut mine, other)?;
+        }
+        Ok(())
+    }
+
+    /// The columns of the aggregates, in the order of the output schema, strings in their binary form.
+    pub(crate) fn results(&self, rows: &Rows, range: &Range<usize>) -> Result<Vec<ArrayRef>> {
+        let fields = self.binary_output.fields().iter().skip(self.num_keys);
+        self.ops
+            .iter()
+            .zip(fields)
+            .map(|(op, field)| op.finish(RowRange::new(rows, range), field.data_type()))
+            .collect()
+    }
+}
+
+impl Op {
+    /// Which rows count: those where the filter is true and no argument is null whose nulls are left out. None means all.
+    fn mask(&self, columns: &[ArrayRef]) -> Option<NullBuffer> {
+        let mut mask: Option<NullBuffer> = self.filter.map(|filter| {
+            let filter = columns[filter].as_boolean();
+            let mask: BooleanBuffer = match filter.nulls() {
+                Some(nulls) => filter.values() & nulls.inner(),
+                None => filter.values().clone(),
+            };
+            NullBuffer::new(mask)
+        });
+        for (_, column) in self.args.iter().enumerate().filter(|(i, _)| self.accumulator.skips_null(*i)) {
+            mask = NullBuffer::union(mask.as_ref(), columns[*column].logical_nulls().as_ref());
+        }
+        mask.filter(|mask| mask.null_count() > 0)
+    }
+
+    fn finish(&self, rows: RowRange<'_>, result: &DataType) -> Result<ArrayRef> {
+        let declared = plain_type(result);
+        let array = self.accumulator.finish(&self.slots, rows, &declared)?;
+        let array = if array.data_type().is_primitive() { prim::column(&array, &declared)? } else { array };
+        conform(&array, result)
+    }
+}
+
+/// Gives each accumulator its slots. Wider slots first would need no padding; slots are read bytewise, so none is
+/// needed anyway, and the order of identities makes the layout independent of the order of the query.
+fn assign_slots(ops: &mut [Op]) -> Shape {
+    let mut order: Vec<usize> = (0..ops.len()).collect();
+    order.sort_by(|a, b| ops[*a].slots.identity.cmp(&ops[*b].slots.identity));
+    let bits: usize = ops.iter().map(|op| op.accumulator.layout().bits).sum();
+    let (mut bit, mut at, mut var) = (0, bits.div_ceil(8), 0);
+    for i in order {
+        let layout = ops[i].accumulator.layout();
+        let slots = &mut ops[i].slots;
+        (slots.bit, slots.at, slots.var) = (bit, at, var);
+        bit += layout.bits;
+        at += layout.bytes;
+        var += layout.vars;
+    }
+    Shape { stride: at.max(1), vars: var }
+}
+
+/// The accumulator of a call, and the type of its result; `declared` is the wanted one, if it is known.
+fn resolve(call: &AggCall, input: &[DataType], declared: Option<&DataType>) -> Result<(Op, DataType)> {
+    let identity = &call.identity;
+    let outside = |i: &usize| *i >= input.len();
+    if let Some(i) = call.args.iter().chain(&call.filter).find(|i| outside(i)) {
+        return Err(Error::invalid(format!("{identity} uses column {i}, but the input has {}", input.len())));
+    }
+    if let Some(filter) = call.filter
+        && input[filter] != DataType::Boolean
+    {
+        return Err(Error::invalid(format!(
+            "the filter of {identity} is of type {}; it must be boolean",
+            type_text(&input[filter])
+        )));
+    }
+    let types: Vec<&DataType> = call.args.iter().map(|i| &input[*i]).collect();
+    let function = AggregateFunction::named(&call.function).ok_or_else(|| {
+        Error::invalid(format!(
+            "{identity}: the function `{}` is not known; known are {}",
+            call.function,
+            AggregateFunction::names()
+        ))
+    })?;
+    if !function.takes(types.len()) {
+        let wanted = function.arguments.len();
+        return Err(Error::invalid(format!("{identity} takes {wanted} columns, not {}", types.len())));
+    }
+    let seen = Call { types: &types, declared, ignore_nulls: call.ignore_nulls, ansi: call.ansi };
+    let Bound { accumulator, result } = function.bind(&seen).ok_or_else(|| {
+        let names: Vec<_> = types.iter().map(|t| type_text(t)).collect();
+        Error::invalid(format!(
+            "{identity}: {}({}) is not supported; cast the column or use another function",
+            call.function,
+            names.join(", ")
+        ))
+    })?;
+    let slots = Slots { identity: identity.clone(), ..Slots::default() };
+    Ok((Op { accumulator, name: function.name, args: call.args.clone(), filter: call.filter, slots }, result))
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,170 @@
+//! What to aggregate, as the driver says it.
+//!
+//! Owns: the text form of an aggregation (JSON made in Python, shipped to map tasks and inside open requests).
+//! Does not own: whether it can be done (`plan`).
+
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{Schema, SchemaRef};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fastchangelog_format::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::io::Cursor;
+
+/// Version of the text form.
+const VERSION: u32 = 1;
+
+/// An aggregation: key columns, argument columns, result columns, and one call per result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Text", into = "Text")]
+pub struct AggSpec {
+    /// The first `num_keys` columns of `input` are the key.
+    pub num_keys: usize,
+    /// Columns of the rows to aggregate: keys first, then arguments and filters.
+    pub input: SchemaRef,
+    /// Columns of the result: keys first, then one per call, of exactly the wanted types.
+    pub output: SchemaRef,
+    /// The calls, in the order of the result columns.
+    pub aggs: Vec<AggCall>,
+}
+
+/// One aggregate function applied to columns.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AggCall {
+    /// A name or an alias of [`super::AggregateFunction::ALL`].
+    #[serde(rename = "fn")]
+    pub function: String,
+    /// Columns of the input; none for `count(*)`.
+    #[serde(default)]
+    pub args: Vec<usize>,
+    /// Boolean column: rows where it is not true are left out.
+    #[serde(default, rename = "where")]
+    pub filter: Option<usize>,
+    /// Nulls are left out, for functions that can tell them apart.
+    #[serde(default)]
+    pub ignore_nulls: bool,
+    /// An overflow is an error (Spark's ANSI mode), else a wrap-around or null.
+    #[serde(default = "yes")]
+    pub ansi: bool,
+    /// Readable name, equal for equal calls: `sum(price) WHERE (price > 0)`. Aliases are no part of it.
+    pub identity: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl AggCall {
+    /// Reads a list of calls, as the text form of a specification has it.
+    pub fn list_from_json(text: &str) -> Result<Vec<Self>> {
+        serde_json::from_str(text).map_err(|e| Error::invalid(format!("the aggregates' description: {e}")))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Text {
+    version: u32,
+    num_keys: usize,
+    input: String,
+    output: String,
+    aggs: Vec<AggCall>,
+}
+
+impl AggSpec {
+    /// Reads the text form.
+    pub fn from_json(text: &str) -> Result<Self> {
+        serde_json::from_str(text).map_err(|e| Error::invalid(format!("the aggregation's description: {e}")))
+    }
+
+    /// Writes the text form.
+    pub fn to_json(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|e| Error::internal(format_args!("an aggregation's description: {e}")))
+    }
+}
+
+impl TryFrom<Text> for AggSpec {
+    type Error = Error;
+
+    fn try_from(text: Text) -> Result<Self> {
+        if text.version != VERSION {
+            return Err(Error::invalid(format!(
+                "version {} of an aggregation's description is not known (known: {VERSION}); use the same fastchangelog version on the driver and on all executors",
+                text.version
+            )));
+        }
+        let (input, output) = (read_schema(&text.input)?, read_schema(&text.output)?);
+        Ok(Self { num_keys: text.num_keys, input, output, aggs: text.aggs })
+    }
+}
+
+impl From<AggSpec> for Text {
+    fn from(spec: AggSpec) -> Self {
+        Self {
+            version: VERSION,
+            num_keys: spec.num_keys,
+            input: write_schema(&spec.input),
+            output: write_schema(&spec.output),
+            aggs: spec.aggs,
+        }
+    }
+}
+
+fn read_schema(text: &str) -> Result<SchemaRef> {
+    let bytes = STANDARD.decode(text).map_err(|e| Error::invalid(format!("a schema that is not base64: {e}")))?;
+    let reader = StreamReader::try_new(Cursor::new(bytes), None)
+        .map_err(|e| Error::invalid(format!("a schema that is not an Arrow IPC stream: {e}")))?;
+    Ok(reader.schema())
+}
+
+fn write_schema(schema: &Schema) -> String {
+    let mut bytes = Vec::new();
+    // Writing into memory fails only for a schema that has no IPC form; it then reads back as an error.
+    if let Ok(mut writer) = StreamWriter::try_new(&mut bytes, schema) {
+        let _ = writer.finish();
+    }
+    STANDARD.encode(bytes)
+}
+
+/// A schema of these fields.
+#[cfg(test)]
+pub(crate) fn schema_of(fields: Vec<arrow_schema::Field>) -> SchemaRef {
+    std::sync::Arc::new(Schema::new(fields))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_schema::{DataType, Field};
+
+    fn spec() -> AggSpec {
+        AggSpec {
+            num_keys: 1,
+            input: schema_of(vec![Field::new("k", DataType::Utf8, true), Field::new("v", DataType::Int64, true)]),
+            output: schema_of(vec![Field::new("k", DataType::Utf8, true), Field::new("n", DataType::Int64, false)]),
+            aggs: vec![AggCall {
+                function: "count".into(),
+                args: vec![],
+                filter: None,
+                ignore_nulls: false,
+                ansi: true,
+                identity: "count(1)".into(),
+            }],
+        }
+    }
+
+    #[test]
+    fn text_form_reads_back() {
+        let text = spec().to_json().unwrap();
+        assert!(text.contains("\"fn\":\"count\"") && text.contains("\"where\":null"));
+        assert_eq!(AggSpec::from_json(&text).unwrap(), spec());
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let text = spec().to_json().unwrap().replace("\"version\":1", "\"version\":9");
+        assert!(AggSpec::from_json(&text).unwrap_err().message().contains("version 9"));
+        assert!(AggSpec::from_json("{}").is_err());
+        assert!(AggSpec::from_json(&spec().to_json().unwrap().replace("\"input\":\"", "\"input\":\"A")).is_err());
+    }
+}

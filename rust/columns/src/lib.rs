@@ -1,0 +1,33 @@
+//! fastchangelog-columns: from Arrow columns to keys, aggregate rows and payloads, and back.
+//!
+//! Layer 1: imports `fastchangelog-format` only. Needs no store and no RocksDB; spilled groups are files of this machine.
+//!
+//! Owns: the canonical key encoding and its hash, accumulator rows and the tables that hold them, the split of input
+//! rows into shards, types of keys and values of embedded states ([`typed`]).
+//! Does not own: where rows are kept (`fastchangelog-state`), which version a shard is at (`fastchangelog-core`).
+//!
+//! The path of a row: [`split`] encodes its key ([`codec`]), folds it into an accumulator row ([`aggregate`]) and emits it
+//! in a payload; [`table`] groups the payloads of a shard and joins them with the rows kept so far. Groups that exceed
+//! the memory are spilled to the local disk ([`spilled_groups`]).
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod aggregate;
+mod arrays;
+pub mod codec;
+pub mod import;
+pub mod memory_estimate;
+pub mod order;
+pub mod payload;
+mod rows;
+pub mod spill_file;
+pub mod spilled_groups;
+pub mod split;
+pub mod strings;
+pub mod table;
+pub mod typed;
+
+pub use arrays::type_text;
+
+#[cfg(test)]
+mod model_tests;

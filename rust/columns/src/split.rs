@@ -1,0 +1,201 @@
+//! The map side: input rows to payloads per shard.
+//!
+//! Owns: grouping and partial aggregation in a map task, and how much of it is worth while; when payloads are emitted.
+//! Does not own: their bytes (`payload`), the shuffle.
+//!
+//! Invariants:
+//! 1. every input row is in exactly one partial row of exactly one payload, of the shard that owns its key group;
+//! 2. of one key, partial rows leave in the order of their input; large payloads are ordered by a part of the hash;
+//! 3. what is held is bounded (see [`Splitter::new`]).
+
+use super::aggregate::{AggPlan, AggSpec};
+use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
+use super::payload::PayloadBuilder;
+use super::table::GroupTable;
+use arrow_array::RecordBatch;
+use arrow_schema::Schema;
+use fastchangelog_format::model::ids::{MAX_KEY_GROUPS, key_group_of, shard_of};
+use fastchangelog_format::{Error, Result};
+use std::sync::Arc;
+
+/// Rows that are folded at a time.
+const CHUNK: usize = 8_192;
+/// Rows after which grouping is judged …
+const WINDOW: usize = 20_000;
+/// … once there are so many groups: while the table is small, looking up is cheap and most keys have yet to come back.
+const FULL: usize = 128 << 10;
+/// Rows that go ungrouped until grouping is tried again.
+const PAUSE: usize = 200_000;
+/// Grouping pauses when more than this part of the rows of a window had new keys.
+const WORTH: (usize, usize) = (8, 10);
+/// A task holds at most this, or one payload if that is more.
+const HOLD: usize = 64 << 20;
+/// Shard and payload, for the shuffle.
+pub type Emitted = Vec<(u32, Vec<u8>)>;
+
+/// Splits the rows of one map task.
+#[derive(Debug)]
+pub struct Splitter {
+    plan: Arc<AggPlan>,
+    table: GroupTable,
+    shards: u32,
+    max_parallelism: u16,
+    payload_bytes: usize,
+    hold: usize,
+    effort: Effort,
+    /// Input rows held, by shard.
+    input_rows: Vec<u64>,
+}
+
+impl Splitter {
+    /// A splitter into `shards` shards. Payloads are about `payload_bytes` at most (one row may be larger). All shards
+    /// together are flushed when `shards * payload_bytes`, but at most 64 MiB (at least one payload), are held.
+    pub fn new(spec: &AggSpec, shards: u32, max_parallelism: u16, payload_bytes: usize) -> Result<Self> {
+        if shards == 0
+            || u64::from(shards) > u64::from(max_parallelism)
+            || usize::from(max_parallelism) > MAX_KEY_GROUPS
+        {
+            return Err(Error::invalid(format!(
+                "{shards} shards need between {} and {MAX_KEY_GROUPS} key groups, not {max_parallelism}",
+                shards.max(1)
+            ))
+            .with_remedy("set the option `max_parallelism`"));
+        }
+        if payload_bytes == 0 || payload_bytes > 1 << 30 {
+            return Err(Error::invalid(format!("payloads of {payload_bytes} bytes")).with_remedy("use 1 byte to 1 GiB"));
+        }
+        let plan = Arc::new(AggPlan::new(spec)?);
+        Ok(Self {
+            table: GroupTable::new(Arc::clone(&plan)),
+            plan,
+            shards,
+            max_parallelism,
+            payload_bytes,
+            hold: payload_bytes.saturating_mul(shards as usize).min(HOLD).max(payload_bytes),
+            effort: Effort::default(),
+            input_rows: vec![0; shards as usize],
+        })
+    }
+
+    /// The same splitter with payloads of at most `bytes` each; what it holds and groups before it flushes stays.
+    #[must_use]
+    pub fn with_payloads_of(mut self, bytes: usize) -> Self {
+        self.payload_bytes = self.payload_bytes.min(bytes.max(1));
+        self
+    }
+
+    /// Fails unless batches of this schema are of the spec's input schema.
+    pub fn check(&self, schema: &Schema) -> Result<()> {
+        self.plan.check_input(schema)
+    }
+
+    /// Takes a batch of the spec's input schema, with strings as text or in their binary form; returns the payloads that
+    /// had to leave.
+    pub fn push(&mut self, batch: &RecordBatch) -> Result<Emitted> {
+        let columns = self.plan.columns(batch)?;
+        let mut emitted = Vec::new();
+        for start in (0..batch.num_rows()).step_by(CHUNK) {
+            let rows = CHUNK.min(batch.num_rows() - start);
+            let chunk: Vec<_> = columns.iter().map(|column| column.slice(start, rows)).collect();
+            let keys = self.plan.codec().encode(&chunk[..self.plan.num_keys()], rows)?;
+            let hashes = keys.hashes();
+            for hash in &hashes {
+                let shard = self.shard(*hash);
+                self.input_rows[shard as usize] += 1;
+            }
+            let new = self.table.fold(&chunk, &keys, &hashes, self.effort.grouping)?;
+            if self.effort.resumes(rows, new, self.table.len()) {
+                self.table.seal_groups();
+            }
+            if self.table.used_bytes() >= self.hold {
+                emitted.append(&mut self.flush()?);
+            }
+        }
+        Ok(emitted)
+    }
+
+    /// Returns what is left. Shards without rows get nothing.
+    pub fn finish(&mut self) -> Result<Emitted> {
+        self.flush()
+    }
+
+    fn shard(&self, hash: u64) -> u32 {
+        shard_of(key_group_of(hash, self.max_parallelism), self.shards, self.max_parallelism)
+    }
+
+    fn flush(&mut self) -> Result<Emitted> {
+        let (order, ends) = self.by_shard();
+        let mut emitted = Vec::new();
+        let mut start = 0;
+        for (shard, end) in (0u32..).zip(ends) {
+            let groups = &order[start..end];
+            start = end;
+            self.emit(shard, groups, &mut emitted)?;
+        }
+        self.table.clear();
+        Ok(emitted)
+    }
+
+    /// Groups sorted by shard, and within a shard by part; and the end of each shard's.
+    fn by_shard(&self) -> (Vec<u32>, Vec<usize>) {
+        let parts = if self.table.len() < ORDERED_FROM { 1 } else { PARTS };
+        let (order, ends) = sorted(self.table.len(), self.shards as usize * parts, |group| {
+            let hash = self.table.hash(group);
+            self.shard(hash) as usize * parts + part_of(hash) % parts
+        });
+        (order, ends.into_iter().skip(parts - 1).step_by(parts).collect())
+    }
+
+    fn emit(&mut self, shard: u32, groups: &[u32], emitted: &mut Emitted) -> Result<()> {
+        let mut input_rows = std::mem::take(&mut self.input_rows[shard as usize]);
+        let mut builder = PayloadBuilder::default();
+        let cap = self.payload_bytes;
+        for group in groups {
+            let more = self.table.drafted_bytes(*group as usize);
+            if !builder.is_empty() && builder.bytes() + more > cap {
+                // The input rows of a shard are told with the first of its payloads.
+                emitted.push((shard, builder.seal(&self.plan, std::mem::take(&mut input_rows))?));
+            }
+            if builder.is_empty() {
+                builder.reserve(groups.len().min(cap / more + 1));
+            }
+            self.table.builder(*group as usize, &mut builder)?;
+        }
+        if !builder.is_empty() {
+            emitted.push((shard, builder.seal(&self.plan, input_rows)?));
+        }
+        Ok(())
+    }
+}
+
+/// Decides whether to look up groups. Where nearly every key is new it saves nothing, so it pauses.
+#[derive(Debug)]
+struct Effort {
+    grouping: bool,
+    rows: usize,
+    new: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { grouping: true, rows: 0, new: 0 }
+    }
+}
+
+impl Effort {
+    /// Counts `rows` rows of which `new` had a new key, of now `groups`; true when grouping is taken up again.
+    fn resumes(&mut self, rows: usize, new: usize, groups: usize) -> bool {
+        let paused = !self.grouping;
+        self.rows += rows;
+        self.new += new;
+        if self.rows >= if self.grouping { WINDOW } else { PAUSE } {
+            let idle = groups >= FULL && self.new * WORTH.1 > self.rows * WORTH.0;
+            *self = Self { grouping: paused || !idle, rows: 0, new: 0 };
+        }
+        paused && self.grouping
+    }
+}
+
+#[cfg(test)]
+#[path = "split_tests.rs"]
+mod tests;

@@ -1,0 +1,261 @@
+//! Keys and values of a declared state, between Arrow and bytes.
+//!
+//! Owns: the encoding of keys (canonical, in order) and of values (exact), bounds and prefixes of keys.
+//! Does not own: the row encoding (`codec`), where the bytes are kept.
+//!
+//! A type is one Arrow type; named columns are a struct. A struct key is encoded field by field, so that the leading
+//! fields are a prefix of its bytes. Values have no order to keep: a string or binary is its own bytes, where the row
+//! encoding would add a third; all others are encoded as rows. Invariants:
+//! 1. keys compare as their bytes do; equal keys have equal bytes, as in `codec`;
+//! 2. a value read back is the value written, bit by bit; a null is never encoded: it deletes.
+
+use super::arrays::{conform, plain_type, type_text};
+use super::codec::{EncodedKeys, KeyCodec};
+use arrow_array::builder::GenericBinaryBuilder;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BinaryArray, LargeBinaryArray, OffsetSizeTrait, StructArray};
+use arrow_cast::CastOptions;
+use arrow_schema::{DataType, Field, Fields};
+use fastchangelog_format::{Error, Result};
+use std::sync::Arc;
+
+/// The types of one declared state.
+#[derive(Debug)]
+pub struct TypedEntries {
+    key: DataType,
+    value: DataType,
+    keys: KeyCodec,
+    values: Values,
+}
+
+/// How values become bytes.
+#[derive(Debug)]
+enum Values {
+    /// Strings or binaries of this plain type: as they are.
+    Exact(DataType),
+    /// As rows of one column; with the row of a null.
+    Rows(KeyCodec, Vec<u8>),
+}
+
+/// Encoded values, in the order of their rows.
+#[derive(Debug)]
+pub enum EncodedValues {
+    /// Unchanged.
+    Exact(LargeBinaryArray),
+    /// As rows, and which of them are null.
+    Rows(EncodedKeys, ArrayRef),
+}
+
+impl EncodedValues {
+    /// The value of row `i`; none for a null.
+    #[inline]
+    pub fn value(&self, i: usize) -> Option<&[u8]> {
+        match self {
+            Self::Exact(values) => values.is_valid(i).then(|| values.value(i)),
+            Self::Rows(rows, values) => values.is_valid(i).then(|| rows.key(i)),
+        }
+    }
+}
+
+/// A part of the keys, in their order: from the first bound, before the second.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The first key's bytes, or a prefix of them.
+    pub from: Vec<u8>,
+    /// What all keys are below; none = no end.
+    pub to: Option<Vec<u8>>,
+}
+
+/// The columns that keys of a type are encoded as.
+pub fn columns_of(data_type: &DataType) -> Fields {
+    match data_type {
+        DataType::Struct(fields) => fields.clone(),
+        other => vec![Field::new("key", other.clone(), true)].into(),
+    }
+}
+
+/// Keys of a type from their columns.
+pub fn joined(data_type: &DataType, mut columns: Vec<ArrayRef>) -> Result<ArrayRef> {
+    match data_type {
+        DataType::Struct(fields) => Ok(Arc::new(StructArray::try_new(fields.clone(), columns, None)?)),
+        _ => columns.pop().ok_or_else(|| Error::internal("a key has a column")),
+    }
+}
+
+impl Values {
+    fn of(value: &DataType) -> Result<Self> {
+        let plain = plain_type(value);
+        if matches!(plain, DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary | DataType::LargeBinary) {
+            return Ok(Self::Exact(plain));
+        }
+        let codec = KeyCodec::of_value(value, false)
+            .map_err(|_| Error::invalid(format!("a value of type {} is not supported", type_text(value))))?;
+        let null = codec.null()?.key(0).to_vec();
+        Ok(Self::Rows(codec, null))
+    }
+}
+
+fn binaries<O: OffsetSizeTrait>(values: &[Option<&[u8]>], bytes: usize) -> ArrayRef {
+    let mut builder = GenericBinaryBuilder::<O>::with_capacity(values.len(), bytes);
+    values.iter().for_each(|value| builder.append_option(*value));
+    Arc::new(builder.finish())
+}
+
+/// The same bytes under another type. Bytes that are no text, where text is wanted, are damage.
+fn exactly(array: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    arrow_cast::cast_with_options(array, target, &options).map_err(|e| Error::corrupt("an encoded value", 0, e))
+}
+
+impl TypedEntries {
+    /// The types of a state. Fails for types that cannot be kept.
+    pub fn new(key: &DataType, value: &DataType) -> Result<Self> {
+        if columns_of(key).is_empty() {
+            return Err(
+                Error::invalid("a key without fields is the same for all rows").with_remedy("name at least one")
+            );
+        }
+        let keys = KeyCodec::new(&columns_of(key))?;
+        Ok(Self { key: key.clone(), value: value.clone(), keys, values: Values::of(value)? })
+    }
+
+    /// The type of keys.
+    pub fn key_type(&self) -> &DataType {
+        &self.key
+    }
+
+    /// The type of values.
+    pub fn value_type(&self) -> &DataType {
+        &self.value
+    }
+
+    /// Encodes keys, of which none may be null.
+    pub fn encode_keys(&self, keys: &ArrayRef) -> Result<EncodedKeys> {
+        if keys.null_count() > 0 {
+            return Err(Error::invalid("a key is null").with_remedy("leave such rows out"));
+        }
+        self.keys.encode(&self.split(keys)?, keys.len())
+    }
+
+    /// Encodes values; those of `keys` keys.
+    pub fn encode_values(&self, values: &ArrayRef, keys: usize) -> Result<EncodedValues> {
+        if values.len() != keys {
+            return Err(Error::invalid(format!("{keys} keys and {} values: a batch needs one of each", values.len())));
+        }
+        match &self.values {
+            Values::Exact(plain) => {
+                let bytes = exactly(&conform(values, plain)?, &DataType::LargeBinary)?;
+                Ok(EncodedValues::Exact(bytes.as_binary().clone()))
+            }
+            Values::Rows(codec, _) => {
+                let rows = codec.encode(std::slice::from_ref(values), values.len())?;
+                Ok(EncodedValues::Rows(rows, Arc::clone(values)))
+            }
+        }
+    }
+
+    /// The keys of some bytes.
+    pub fn decode_keys<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<ArrayRef> {
+        joined(&self.key, self.keys.decode(keys)?)
+    }
+
+    /// The values of some bytes; a null where there are none.
+    pub fn decode_values<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<ArrayRef> {
+        match &self.values {
+            Values::Exact(plain) => {
+                let values: Vec<_> = values.collect();
+                let bytes = values.iter().flatten().map(|value| value.len()).sum();
+                let array = match i32::try_from(bytes) {
+                    Ok(_) => binaries::<i32>(&values, bytes),
+                    Err(_) => binaries::<i64>(&values, bytes),
+                };
+                conform(&exactly(&array, plain)?, &self.value)
+            }
+            Values::Rows(codec, null) => {
+                let rows = values.map(|value| value.unwrap_or(null));
+                codec.decode(rows)?.pop().ok_or_else(|| Error::internal("a value has a column"))
+            }
+        }
+    }
+
+    /// The bytes of one key, or of the leading fields of one.
+    pub fn bound(&self, key: &ArrayRef) -> Result<Vec<u8>> {
+        if key.len() != 1 || key.null_count() > 0 {
+            return Err(Error::invalid("a bound of a scan is one key, not null"));
+        }
+        let columns = self.leading(key)?;
+        let fields: Fields = self.fields()[..columns.len()].to_vec().into();
+        Ok(KeyCodec::new(&fields)?.encode(&columns, 1)?.key(0).to_vec())
+    }
+
+    /// The keys that begin with `prefix`: with these bytes, for strings and binaries; with these leading fields, for
+    /// structs.
+    pub fn beginning_with(&self, prefix: &ArrayRef) -> Result<KeyRange> {
+        match &self.key {
+            DataType::Struct(_) => {
+                let from = self.bound(prefix)?;
+                let to = successor(&from);
+                Ok(KeyRange { from, to })
+            }
+            DataType::Utf8 | DataType::Binary => {
+                let from = self.bound(prefix)?;
+                let plain = arrow_cast::cast(prefix, &DataType::Binary)?;
+                // The encoding cuts strings into blocks: a prefix of a string is none of its bytes. Strings are encoded as
+                // their bytes are, so the end is the next string of bytes, whether it is text or not.
+                let to = successor(plain.as_binary::<i32>().value(0)).map(|end| {
+                    let end: ArrayRef = Arc::new(BinaryArray::from(vec![&end[..]]));
+                    let codec = KeyCodec::of_value(&DataType::Binary, false)?;
+                    Ok::<_, Error>(codec.encode(&[end], 1)?.key(0).to_vec())
+                });
+                Ok(KeyRange { from, to: to.transpose()? })
+            }
+            other => Err(Error::invalid(format!("keys of type {} have no prefixes", type_text(other)))
+                .with_remedy("give `start` and `end`")),
+        }
+    }
+
+    fn fields(&self) -> Fields {
+        columns_of(&self.key)
+    }
+
+    /// The columns of keys.
+    pub fn split(&self, keys: &ArrayRef) -> Result<Vec<ArrayRef>> {
+        match (&self.key, keys.as_struct_opt()) {
+            (DataType::Struct(fields), Some(found)) if found.num_columns() == fields.len() => {
+                Ok(found.columns().to_vec())
+            }
+            (DataType::Struct(_), _) => Err(self.wrong_key(keys)),
+            _ => Ok(vec![Arc::clone(keys)]),
+        }
+    }
+
+    fn leading(&self, key: &ArrayRef) -> Result<Vec<ArrayRef>> {
+        match (&self.key, key.as_struct_opt()) {
+            (DataType::Struct(fields), Some(found)) if (1..=fields.len()).contains(&found.num_columns()) => {
+                Ok(found.columns().to_vec())
+            }
+            (DataType::Struct(_), _) => Err(self.wrong_key(key)),
+            _ => Ok(vec![Arc::clone(key)]),
+        }
+    }
+
+    fn wrong_key(&self, keys: &ArrayRef) -> Error {
+        Error::invalid(format!(
+            "a key of type {} came where {} was declared",
+            type_text(keys.data_type()),
+            type_text(&self.key)
+        ))
+    }
+}
+
+/// The first bytes after all that begin with `prefix`; none if there are none.
+pub fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let end = prefix.iter().rposition(|&b| b != u8::MAX)? + 1;
+    let mut next = prefix[..end].to_vec();
+    next[end - 1] += 1;
+    Some(next)
+}
+
+#[cfg(test)]
+#[path = "typed_tests.rs"]
+mod tests;

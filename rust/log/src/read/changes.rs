@@ -1,0 +1,340 @@
+//! Reading a plain changelog: the changes of a handle, in order, fetched ahead.
+//!
+//! Owns: which bytes are fetched for a handle or a part of its key groups, how many at a time, and their decoding.
+//! Does not own: local copies (`cache`), what the changes mean.
+//!
+//! Invariants:
+//! 1. sets are returned in the order of the handle; inside a set metadata comes first, then ascending key groups, each in the
+//!    order of its appends;
+//! 2. every byte handed out was verified against the checksum that was written with it (P9, P10);
+//! 3. of an object that is not in the cache, a reader of some key groups fetches the sets' heads and the blocks of those
+//!    groups only (X-29);
+//! 4. a local copy is a convenience: damaged, deleted or impossible to write, it costs a request and nothing else (P3).
+
+use super::cache::ObjectCache;
+use crate::store::transfer::blocking;
+use crate::store::{DownloadError, Store};
+use bytes::Bytes;
+use fastchangelog_format::byte_set::{ByteRecords, SetBytes, Wanted, decode_byte_blocks, decode_columns};
+use fastchangelog_format::error::{Error, ErrorKind, Result};
+use fastchangelog_format::model::{ChangelogHandle, KeyGroupRange, Lane, ObjectRef, SequenceNumber, SetRef};
+use fastchangelog_format::set::{SetIndex, decode_set_index};
+use fastchangelog_store::metrics::SharedMetrics;
+use futures::stream::{self, BoxStream, StreamExt};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::runtime::Handle;
+
+/// Sets that follow each other in an object are fetched together up to so many bytes.
+const RUN_BYTES: u64 = 8 << 20;
+/// Gap between two wanted ranges that is cheaper to fetch than to skip.
+const GAP_BYTES: u64 = 64 << 10;
+/// Most runs in progress at a time.
+const MAX_RUNS: u64 = 16;
+/// Values of one batch of decoded records.
+const BATCH_BYTES: u64 = 1 << 30;
+
+/// The changes of one set, or of a part of it.
+#[derive(Debug)]
+pub struct ReadSet {
+    /// The set's number.
+    pub sequence_number: SequenceNumber,
+    /// The changes.
+    pub records: ByteRecords,
+}
+
+/// Reads handles of one storage.
+#[derive(Clone)]
+pub struct ChangeReader {
+    store: Store,
+    cache: Option<Arc<ObjectCache>>,
+    runtime: Handle,
+    metrics: SharedMetrics,
+    read_ahead: u64,
+}
+
+/// Decoded sets, in order; dropping it ends what is in progress.
+pub struct Changes {
+    runs: BoxStream<'static, Result<Vec<ReadSet>>>,
+    ready: VecDeque<ReadSet>,
+}
+
+/// Sets that are fetched together: their object and the bytes to fetch.
+struct Run {
+    object: ObjectRef,
+    bytes: Range<u64>,
+    sets: Vec<SetRef>,
+}
+
+impl ChangeReader {
+    /// A reader of `store`, the storage's folder. With a cache, whole objects are kept on the local disk.
+    pub fn new(
+        store: Store,
+        cache: Option<Arc<ObjectCache>>,
+        runtime: Handle,
+        metrics: SharedMetrics,
+        read_ahead: u64,
+    ) -> Self {
+        // Objects that are files already need no copy.
+        let cache = cache.filter(|_| !store.is_local_file());
+        Self { store, cache, runtime, metrics, read_ahead }
+    }
+
+    /// The changes of `handle`; with `groups`, only those of these key groups, and metadata.
+    pub fn read(&self, handle: &ChangelogHandle, groups: Option<KeyGroupRange>) -> Result<Changes> {
+        if handle.storage != self.store.uri() {
+            return Err(Error::invalid(format!(
+                "this handle is of the storage {}, not of {}: open that one, or move the handle with \
+                 `handle.moved_to(uri)` if its objects were copied",
+                handle.storage,
+                self.store.uri()
+            )));
+        }
+        let part = groups.filter(|g| g.start > handle.key_groups.start || g.end < handle.key_groups.end);
+        let limit = if part.is_some() { 0 } else { RUN_BYTES };
+        let runs = runs_of(&handle.sets, limit);
+        let largest = runs.iter().map(|run| run.bytes.end - run.bytes.start).max().unwrap_or(1).max(1);
+        let ahead = usize::try_from((self.read_ahead / largest).clamp(1, MAX_RUNS)).unwrap_or(1);
+        let this = self.clone();
+        // Each run is a task of its own: it goes on while the caller works on an earlier one.
+        let runs = stream::iter(runs).map(move |run| {
+            let reader = this.clone();
+            let task = this.runtime.spawn(async move { reader.fetch(run, part).await });
+            let task = AbortOnDrop(task);
+            async move { task.join().await }
+        });
+        Ok(Changes { runs: runs.buffered(ahead).boxed(), ready: VecDeque::new() })
+    }
+
+    /// Damage can stem from the transfer or from an old local copy: only the second mismatch counts as corruption.
+    async fn fetch(&self, run: Run, part: Option<KeyGroupRange>) -> Result<Vec<ReadSet>> {
+        let run = Arc::new(run);
+        match self.fetch_once(&run, part).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                self.metrics.store_retries.add(1);
+                if let Some(cache) = &self.cache
+                    && cache.contains(&self.store, &run.object)
+                    && let Ok(lease) = cache.lease(&self.store, &run.object).await
+                {
+                    lease.invalidate();
+                }
+                self.fetch_once(&run, part).await
+            }
+            result => result,
+        }
+    }
+
+    async fn fetch_once(&self, run: &Arc<Run>, part: Option<KeyGroupRange>) -> Result<Vec<ReadSet>> {
+        let start = Instant::now();
+        let run = Arc::clone(run);
+        let name = format!("{}/{}", self.store.uri(), run.object.name);
+        let wanted = part.map_or(Wanted::ALL, wanted_of);
+        let here = self.cache.as_ref().is_some_and(|cache| cache.contains(&self.store, &run.object));
+        let sets = if part.is_none() || here {
+            let bytes = self.bytes(&run.object, run.bytes.clone()).await?;
+            blocking(move || decode_run(&name, &run, &bytes, &wanted)).await?
+        } else {
+            let mut sets = Vec::new();
+            for set in &run.sets {
+                sets.extend(self.part_of(&name, set, &wanted).await?);
+            }
+            sets
+        };
+        let changes: u64 = sets.iter().map(|set| set.records.len() as u64).sum();
+        self.metrics.sets_read.add(sets.len() as u64);
+        self.metrics.changes_read.add(changes);
+        self.metrics.read_micros.add_elapsed(start);
+        Ok(sets)
+    }
+
+    async fn bytes(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
+        let length = range.end - range.start;
+        if let Some(cache) = &self.cache {
+            match cache.try_lease(&self.store, object).await {
+                Ok(lease) => {
+                    let start = range.start;
+                    let (bytes, lease) = blocking(move || (lease.read_at(start, length), lease)).await;
+                    match bytes {
+                        Ok(bytes) => return Ok(bytes),
+                        // The handle names a range that the object does not have.
+                        Err(error) if error.kind() == ErrorKind::Corrupt => return Err(error),
+                        Err(error) => {
+                            tracing::warn!(%error, "a local copy of a log object is gone");
+                            lease.invalidate();
+                        }
+                    }
+                }
+                Err(DownloadError::Store(error)) => return Err(error),
+                // Full or broken local disk: the store has it all the same.
+                Err(DownloadError::Local(error)) => {
+                    tracing::warn!(%error, "a log object is read without a local copy");
+                }
+            }
+        }
+        self.store.get_range(object, range.start, length).await
+    }
+
+    /// The wanted records of a set whose object is not here.
+    async fn part_of(&self, name: &str, set: &SetRef, wanted: &Wanted) -> Result<Vec<ReadSet>> {
+        if set.length <= GAP_BYTES {
+            let bytes = self.store.get_range(&set.object, set.offset, set.length).await?;
+            return decode_set(name, set, &bytes, wanted);
+        }
+        let head = self.store.get_range(&set.object, set.offset, set.head).await?;
+        let index = index_of(name, set, &head)?;
+        let from = SetBytes { object: name, offset_in_object: set.offset, start: 0, bytes: &head };
+        let columns = decode_columns(&index, from)?;
+        let mut sets = Vec::new();
+        for blocks in chosen(&index, wanted) {
+            let bytes = index.bytes_of(blocks.clone());
+            let values = self.store.get_range(&set.object, set.offset + bytes.start, bytes.end - bytes.start).await?;
+            let from = SetBytes { object: name, offset_in_object: set.offset, start: bytes.start, bytes: &values };
+            let records = decode_byte_blocks(&index, &columns, from, blocks, wanted)?;
+            if !records.is_empty() {
+                sets.push(ReadSet { sequence_number: set.sequence_number, records });
+            }
+        }
+        Ok(sets)
+    }
+}
+
+fn wanted_of(groups: KeyGroupRange) -> Wanted {
+    Wanted { meta: true, lanes: groups.start + 1..groups.end + 1 }
+}
+
+/// The ranges of blocks that hold what is wanted; those with little between them are one.
+fn chosen(index: &SetIndex, wanted: &Wanted) -> Vec<Range<usize>> {
+    let lanes = index.blocks_of(wanted.lanes.clone());
+    let meta = index.blocks_of(Lane::META.0..Lane::META.0 + 1);
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for range in [meta, lanes].into_iter().filter(|range| !range.is_empty()) {
+        match ranges.last_mut() {
+            Some(last) if near(index, last, &range) => last.end = last.end.max(range.end),
+            _ => ranges.push(range),
+        }
+    }
+    ranges.into_iter().flat_map(|range| pieces(index, range)).collect()
+}
+
+fn near(index: &SetIndex, one: &Range<usize>, next: &Range<usize>) -> bool {
+    next.start <= one.end || index.bytes_of(one.end..next.start).end - index.bytes_of(one.clone()).end <= GAP_BYTES
+}
+
+/// Cuts a range of blocks where a batch would become too large for 32-bit offsets.
+fn pieces(index: &SetIndex, range: Range<usize>) -> Vec<Range<usize>> {
+    let mut pieces = Vec::new();
+    let (mut start, mut bytes) = (range.start, 0);
+    for i in range.clone() {
+        let next = u64::from(index.blocks[i].raw_length);
+        if i > start && bytes + next > BATCH_BYTES {
+            pieces.push(start..i);
+            (start, bytes) = (i, 0);
+        }
+        bytes += next;
+    }
+    if start < range.end {
+        pieces.push(start..range.end);
+    }
+    pieces
+}
+
+fn runs_of(sets: &[SetRef], limit: u64) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for set in sets {
+        let bytes = set.offset..set.offset + set.length;
+        match runs.last_mut() {
+            Some(run)
+                if run.object == set.object
+                    && set.offset >= run.bytes.end
+                    && set.offset - run.bytes.end <= GAP_BYTES
+                    && bytes.end - run.bytes.start <= limit =>
+            {
+                run.bytes.end = bytes.end;
+                run.sets.push(set.clone());
+            }
+            _ => runs.push(Run { object: set.object.clone(), bytes, sets: vec![set.clone()] }),
+        }
+    }
+    runs
+}
+
+/// The wanted records of sets that were fetched together.
+fn decode_run(name: &str, run: &Run, bytes: &Bytes, wanted: &Wanted) -> Result<Vec<ReadSet>> {
+    let mut sets = Vec::with_capacity(run.sets.len());
+    for set in &run.sets {
+        let at = usize::try_from(set.offset - run.bytes.start).map_err(Error::internal)?;
+        let length = usize::try_from(set.length).map_err(Error::internal)?;
+        sets.extend(decode_set(name, set, &bytes.slice(at..at + length), wanted)?);
+    }
+    Ok(sets)
+}
+
+/// The index of a set, of which the head at least is here; checks that it is the set that the handle names.
+fn index_of(name: &str, set: &SetRef, bytes: &[u8]) -> Result<SetIndex> {
+    let index = decode_set_index(name, set.offset, bytes)?;
+    let header = &index.header;
+    if (header.mark, header.length, header.records) != (set.mark, set.length, set.records) {
+        let what = format!(
+            "another change set is here, of {} changes in {} bytes; the handle names one of {} in {}",
+            header.records, header.length, set.records, set.length
+        );
+        return Err(Error::corrupt(name, set.offset, what));
+    }
+    Ok(index)
+}
+
+/// The wanted records of a set that is here as a whole.
+fn decode_set(name: &str, set: &SetRef, bytes: &Bytes, wanted: &Wanted) -> Result<Vec<ReadSet>> {
+    let index = index_of(name, set, bytes)?;
+    let from = SetBytes { object: name, offset_in_object: set.offset, start: 0, bytes };
+    let columns = decode_columns(&index, from)?;
+    let ranges = if *wanted == Wanted::ALL { pieces(&index, 0..index.blocks.len()) } else { chosen(&index, wanted) };
+    let mut sets = Vec::with_capacity(ranges.len());
+    for blocks in ranges {
+        let records = decode_byte_blocks(&index, &columns, from, blocks, wanted)?;
+        if !records.is_empty() {
+            sets.push(ReadSet { sequence_number: set.sequence_number, records });
+        }
+    }
+    Ok(sets)
+}
+
+impl Changes {
+    /// The next set; none at the end. After an error there is nothing more.
+    pub async fn next(&mut self) -> Result<Option<ReadSet>> {
+        loop {
+            if let Some(set) = self.ready.pop_front() {
+                return Ok(Some(set));
+            }
+            match self.runs.next().await {
+                Some(Ok(sets)) => self.ready.extend(sets),
+                Some(Err(error)) => {
+                    self.runs = stream::empty().boxed();
+                    return Err(error);
+                }
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// A task that is aborted when its handle is dropped.
+struct AbortOnDrop(tokio::task::JoinHandle<Result<Vec<ReadSet>>>);
+
+impl AbortOnDrop {
+    async fn join(mut self) -> Result<Vec<ReadSet>> {
+        (&mut self.0).await.unwrap_or_else(|e| Err(Error::internal(format!("a read ended without an answer: {e}"))))
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+#[path = "changes_tests.rs"]
+mod tests;

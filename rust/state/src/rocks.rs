@@ -1,0 +1,355 @@
+//! RocksDB under the hot tier: what all shards share, how a database is opened, and the form of its keys.
+//!
+//! Owns: block cache, write buffers and background threads of the process; the options; the key layout; writing.
+//! Does not own: what is read or written when (`keyed`).
+//!
+//! A key on disk is key group (2 bytes, big endian) | state (2 bytes, big endian) | canonical key, so that a range of
+//! key groups is a range of keys.
+
+use super::hot::{EntryRef, EntrySink};
+use fastchangelog_format::error::{Error, ErrorKind, Result, Subject};
+use fastchangelog_format::model::{KeyGroup, StateId};
+use fastchangelog_store::budget::{MemoryBudget, MemoryUser, Reservation};
+use fastchangelog_store::diagnose::says_no_such_file;
+use fastchangelog_store::metrics::SharedMetrics;
+use rocksdb::{
+    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME,
+    DataBlockIndexType, Env, LogLevel, Options, WriteBatch, WriteBufferManager, WriteOptions,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// RocksDB's part of the memory budget.
+const CACHE_SHARE: u64 = 8;
+const MIN_CACHE: u64 = 8 << 20;
+const MAX_CACHE: u64 = 4 << 30;
+/// Threads that compact, and the one that flushes, for all shards together.
+const COMPACTION_THREADS: i32 = 2;
+const FLUSH_THREADS: i32 = 1;
+/// What a background thread holds while it works (blocks read ahead, the block and filter being built, the
+/// compressor's window), and the most of the budget that all of them may be counted with.
+const THREAD_BYTES: u64 = 4 << 20;
+const THREADS_SHARE: u64 = 16;
+/// Open files of one shard.
+const MAX_OPEN_FILES: i32 = 64;
+/// A write batch is written when it has reached this size.
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes before the canonical key.
+pub(super) const KEY_PREFIX: usize = 4;
+
+/// What all shards of a process share, so that many shards cost no more memory and threads than one.
+#[derive(Clone)]
+pub struct SharedResources {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    env: Env,
+    cache: Cache,
+    write_buffers: WriteBufferManager,
+    write_buffer_size: usize,
+    budget: Arc<MemoryBudget>,
+    metrics: SharedMetrics,
+    /// Threads of [`SharedResources::threads`] at work.
+    helpers: AtomicUsize,
+    _reservation: Reservation,
+}
+
+/// So many threads may be used until this is dropped.
+pub(super) struct Threads<'a> {
+    /// How many, this one included.
+    pub(super) count: usize,
+    helpers: &'a AtomicUsize,
+}
+
+impl Drop for Threads<'_> {
+    fn drop(&mut self) {
+        self.helpers.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for SharedResources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedResources").field("cache_bytes", &self.cache_bytes()).finish_non_exhaustive()
+    }
+}
+
+impl SharedResources {
+    /// Takes RocksDB's part out of `budget`: one block cache, to which all write buffers are charged, and what its
+    /// background threads work with.
+    pub fn new(budget: &Arc<MemoryBudget>, metrics: SharedMetrics) -> Result<Self> {
+        let cache_bytes = (budget.limit() / CACHE_SHARE).clamp(MIN_CACHE, MAX_CACHE);
+        let bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
+        let cache = Cache::new_lru_cache(bytes);
+        let threads = u64::from((COMPACTION_THREADS + FLUSH_THREADS).unsigned_abs()) * THREAD_BYTES;
+        let work_bytes = threads.min(budget.limit() / THREADS_SHARE);
+        let mut env = Env::new().map_err(rocks_error)?;
+        env.set_background_threads(COMPACTION_THREADS);
+        env.set_high_priority_background_threads(FLUSH_THREADS);
+        env.lower_thread_pool_cpu_priority();
+        Ok(Self {
+            inner: Arc::new(Inner {
+                env,
+                // Without stalling: a shard that waits for the flush of another, idle one would wait forever.
+                write_buffers: WriteBufferManager::new_write_buffer_manager_with_cache(bytes / 2, false, cache.clone()),
+                cache,
+                write_buffer_size: (bytes / 8).clamp(1 << 20, 32 << 20),
+                budget: Arc::clone(budget),
+                metrics,
+                helpers: AtomicUsize::new(0),
+                _reservation: budget.reserve(MemoryUser::RocksDb, cache_bytes + work_bytes),
+            }),
+        })
+    }
+
+    /// The process's memory budget.
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.inner.budget
+    }
+
+    /// The process's metrics.
+    pub fn metrics(&self) -> &SharedMetrics {
+        &self.inner.metrics
+    }
+
+    /// Bytes of all write buffers now.
+    pub fn write_buffer_bytes(&self) -> u64 {
+        self.inner.write_buffers.get_usage() as u64
+    }
+
+    /// Bytes that RocksDB holds in the cache now, write buffers included.
+    pub fn cache_bytes(&self) -> u64 {
+        self.inner.cache.get_usage() as u64
+    }
+
+    /// Threads for a work that more of them make faster, `wanted` at most: one, and others as long as the works of all
+    /// shards together have no more than the machine has processors.
+    pub(super) fn threads(&self, wanted: usize) -> Threads<'_> {
+        let (all, helpers) = (std::thread::available_parallelism().map_or(1, usize::from), &self.inner.helpers);
+        let count = |busy: usize| all.saturating_sub(busy).clamp(1, wanted.max(1));
+        let busy = helpers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |busy| Some(busy + count(busy)));
+        let (Ok(busy) | Err(busy)) = busy;
+        Threads { count: count(busy), helpers }
+    }
+
+    /// The options of every database and every table of the process.
+    pub(super) fn options(&self) -> Options {
+        let shared = &*self.inner;
+        let mut table = BlockBasedOptions::default();
+        table.set_block_cache(&shared.cache);
+        table.set_block_size(8 << 10);
+        // Partitioned, and in the cache: filters of a big state must not pin memory.
+        table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+        table.set_partition_filters(true);
+        table.set_metadata_block_size(8 << 10);
+        table.set_cache_index_and_filter_blocks(true);
+        table.set_cache_index_and_filter_blocks_with_high_priority(true);
+        table.set_pin_top_level_index_and_filter(true);
+        table.set_bloom_filter(10.0, false);
+        table.set_optimize_filters_for_memory(true);
+        table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+
+        let mut options = Options::default();
+        options.set_block_based_table_factory(&table);
+        options.set_env(&shared.env);
+        options.set_write_buffer_manager(&shared.write_buffers);
+        options.set_write_buffer_size(shared.write_buffer_size);
+        options.set_arena_block_size((shared.write_buffer_size / 16).min(256 << 10));
+        options.set_max_write_buffer_number(3);
+        options.set_max_background_jobs(COMPACTION_THREADS + FLUSH_THREADS);
+        options.set_max_open_files(MAX_OPEN_FILES);
+        options.set_compaction_readahead_size(1 << 20);
+        options.set_compression_type(DBCompressionType::Lz4);
+        options.set_bottommost_compression_type(DBCompressionType::Zstd);
+        options.set_level_compaction_dynamic_level_bytes(true);
+        // The unit of upload of a base.
+        options.set_target_file_size_base(32 << 20);
+        options.set_max_bytes_for_level_base(128 << 20);
+        options.set_paranoid_checks(true);
+        // A base carries the manifest: it must stay small.
+        options.set_max_manifest_file_size(1 << 20);
+        options.set_keep_log_file_num(1);
+        options.set_max_log_file_size(1 << 20);
+        options.set_log_level(LogLevel::Warn);
+        options.set_stats_dump_period_sec(0);
+        options.set_stats_persist_period_sec(0);
+        options
+    }
+
+    /// Opens the database of one shard: a new one if `create`, else one whose files are there.
+    pub(super) fn open(&self, dir: &Path, create: bool) -> Result<DB> {
+        let mut options = self.options();
+        options.create_if_missing(create);
+        options.set_error_if_exists(create);
+        if create {
+            std::fs::create_dir_all(dir).map_err(|e| Error::io_at("cannot make", dir, &e))?;
+        }
+        let families = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
+        DB::open_cf_with_opts(&options, dir, families).map_err(|e| open_error(dir, &e))
+    }
+
+    /// Opens files of which tables may be absent: nothing is compacted, and an absent table is an error only when it is
+    /// read.
+    pub(super) fn open_sparse(&self, dir: &Path, read_only: bool) -> Result<DB> {
+        let mut options = self.options();
+        // With them RocksDB refuses to open without all tables. Checksums are verified all the same.
+        options.set_paranoid_checks(false);
+        options.set_skip_stats_update_on_db_open(true);
+        options.set_disable_auto_compactions(true);
+        let families = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
+        let db = if read_only {
+            DB::open_cf_with_opts_for_read_only(&options, dir, families, false)
+        } else {
+            DB::open_cf_with_opts(&options, dir, families)
+        };
+        db.map_err(|e| open_error(dir, &e))
+    }
+}
+
+/// An error of RocksDB as one of ours.
+pub(super) fn rocks_error(error: rocksdb::Error) -> Error {
+    let kind = match error.kind() {
+        rocksdb::ErrorKind::Corruption => ErrorKind::Corrupt,
+        _ => ErrorKind::Retryable,
+    };
+    Error::new(kind, format!("RocksDB (the local cache): {error}"))
+        .with_remedy("check the disk of the executor's local folder")
+        .with_source(error)
+}
+
+/// True for an error that RocksDB caused: one of the local disk.
+pub fn is_of_rocksdb(error: &Error) -> bool {
+    error.source_as::<rocksdb::Error>().is_some()
+}
+
+/// An error at open is about the files: the caller deletes them and restores (P3).
+fn open_error(dir: &Path, error: &rocksdb::Error) -> Error {
+    let kind = match error.kind() {
+        rocksdb::ErrorKind::Corruption | rocksdb::ErrorKind::InvalidArgument | rocksdb::ErrorKind::NotFound => {
+            ErrorKind::Corrupt
+        }
+        _ if says_no_such_file(error) => ErrorKind::Corrupt,
+        _ => ErrorKind::Retryable,
+    };
+    let advice = if kind == ErrorKind::Corrupt {
+        "delete this local folder: the state is restored from the store"
+    } else {
+        "check the disk and the owner of this local folder, then try again"
+    };
+    Error::new(kind, format!("cannot open the local RocksDB files in {}: {error}", dir.display()))
+        .with_remedy(advice)
+        .with_subject(Subject::Path(dir.to_owned()))
+        .with_source(error.clone())
+}
+
+/// Adds the form of a key on disk to `out`.
+pub(super) fn push_key(out: &mut Vec<u8>, key_group: KeyGroup, state: StateId, key: &[u8]) {
+    out.extend_from_slice(&key_group.0.to_be_bytes());
+    out.extend_from_slice(&state.0.to_be_bytes());
+    out.extend_from_slice(key);
+}
+
+/// The parts of a key on disk.
+pub(super) fn split_key(bytes: &[u8]) -> Result<(KeyGroup, StateId, &[u8])> {
+    match bytes {
+        [g0, g1, s0, s1, key @ ..] => {
+            Ok((KeyGroup(u16::from_be_bytes([*g0, *g1])), StateId(u16::from_be_bytes([*s0, *s1])), key))
+        }
+        _ => Err(Error::new(
+            ErrorKind::Corrupt,
+            "a key of the local RocksDB files is too short: they are not ours; delete the local folder of this shard",
+        )),
+    }
+}
+
+/// The first key after all that start with `prefix`; `prefix` starts with a key group, so there is one.
+pub(super) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+    let end = prefix.iter().rposition(|&b| b != u8::MAX).map_or(0, |i| i + 1);
+    let mut next = prefix[..end].to_vec();
+    if let Some(last) = next.last_mut() {
+        *last += 1;
+    }
+    next
+}
+
+/// Write options: no write-ahead log, the changelog is that.
+pub(super) fn no_wal() -> WriteOptions {
+    let mut options = WriteOptions::default();
+    options.disable_wal(true);
+    options
+}
+
+/// Writes entries to RocksDB in batches, in order. After an error it writes nothing more.
+pub(super) struct DiskSink<'a> {
+    db: &'a DB,
+    batch: WriteBatch,
+    bytes: usize,
+    key: Vec<u8>,
+    writes: u64,
+    error: Option<Error>,
+}
+
+impl<'a> DiskSink<'a> {
+    pub fn new(db: &'a DB) -> Self {
+        Self { db, batch: WriteBatch::default(), bytes: 0, key: Vec::new(), writes: 0, error: None }
+    }
+
+    /// Deletes every key that starts with `prefix` (in the form on disk).
+    pub fn delete_prefix(&mut self, prefix: &[u8]) {
+        self.batch.delete_range(prefix, &after_prefix(prefix));
+        self.wrote(2 * prefix.len());
+    }
+
+    /// Writes what is left. The number of writes, or the first error.
+    pub fn finish(mut self) -> Result<u64> {
+        self.write_batch();
+        self.error.map_or(Ok(self.writes), Err)
+    }
+
+    fn wrote(&mut self, bytes: usize) {
+        self.writes += 1;
+        self.bytes += bytes;
+        if self.bytes >= BATCH_BYTES {
+            self.write_batch();
+        }
+    }
+
+    fn write_batch(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        self.bytes = 0;
+        if self.error.is_none() && !batch.is_empty() {
+            self.error = self.db.write_opt(batch, &no_wal()).err().map(rocks_error);
+        }
+    }
+}
+
+impl EntrySink for DiskSink<'_> {
+    fn write(&mut self, entry: EntryRef<'_>) {
+        self.key.clear();
+        push_key(&mut self.key, entry.key_group, entry.state, entry.key);
+        match entry.value {
+            Some(value) => self.batch.put(&self.key, value),
+            None => self.batch.delete(&self.key),
+        }
+        self.wrote(self.key.len() + entry.value.map_or(0, <[u8]>::len) + 16);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastchangelog_store::metrics::Metrics;
+
+    #[test]
+    fn p7_threads_of_all_works_together_are_bounded() {
+        let shared = SharedResources::new(&MemoryBudget::new(64 << 20), Arc::new(Metrics::default())).unwrap();
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        assert_eq!(shared.threads(0).count, 1);
+        let most = shared.threads(usize::MAX);
+        assert_eq!(most.count, all);
+        assert_eq!(shared.threads(4).count, 1, "every shard makes progress");
+        drop(most);
+        assert_eq!(shared.threads(4).count, all.min(4), "what was given back is there again");
+    }
+}

@@ -1,0 +1,71 @@
+//! Reading the keys of one state in their order.
+//!
+//! Owns: the walk over RocksDB between two keys. Does not own: what is only in the hot tier; the caller has it flushed
+//! first (`keyed`).
+
+use super::rocks::{after_prefix, push_key, rocks_error, split_key};
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{KeyGroup, StateId};
+use rocksdb::{DB, DBRawIterator, ReadOptions};
+use std::sync::OnceLock;
+
+/// A place in the keys of one state and key group; see [`super::keyed::KeyedState::cursor`].
+pub struct Cursor<'a> {
+    iterator: DBRawIterator<'a>,
+    state: StateId,
+    group: KeyGroup,
+    /// The first failure of the state.
+    broken: &'a OnceLock<Error>,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(
+        (db, broken): (&'a DB, &'a OnceLock<Error>),
+        state: StateId,
+        group: KeyGroup,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Self {
+        let mut prefix = Vec::new();
+        push_key(&mut prefix, group, state, &[]);
+        let end = match to {
+            None => after_prefix(&prefix),
+            Some(to) => {
+                let mut end = prefix.clone();
+                end.extend_from_slice(to);
+                end
+            }
+        };
+        let mut options = ReadOptions::default();
+        options.set_iterate_upper_bound(end);
+        options.set_total_order_seek(true);
+        let mut iterator = db.raw_iterator_opt(options);
+        prefix.extend_from_slice(from);
+        iterator.seek(&prefix);
+        Self { iterator, state, group, broken }
+    }
+
+    /// Key and value at this place; none at the end.
+    pub fn entry(&self) -> Result<Option<(&[u8], &[u8])>> {
+        match self.iterator.item() {
+            Some((key, value)) => Ok(Some((split_key(key)?.2, value))),
+            None => self.iterator.status().map(|()| None).map_err(|error| {
+                let error = rocks_error(error);
+                let _ = self.broken.set(error.clone());
+                error
+            }),
+        }
+    }
+
+    /// Goes to the next key.
+    pub fn advance(&mut self) {
+        self.iterator.next();
+    }
+
+    /// Goes to the first key after all that begin with `prefix`.
+    pub fn skip(&mut self, prefix: &[u8]) {
+        let mut key = Vec::new();
+        push_key(&mut key, self.group, self.state, prefix);
+        self.iterator.seek(after_prefix(&key));
+    }
+}

@@ -1,0 +1,327 @@
+//! What an error of the store means: worth another attempt or not, and in which words.
+//!
+//! Owns: the classification of `object_store` errors; and every decision by the text of an error, where a library gives
+//! nothing else (`tests/test_error_texts.py` refuses one elsewhere).
+//! Does not own: the attempts (`retry`), the removal of credentials (`redact`).
+//!
+//! Invariants:
+//! 1. an error of unknown origin is worth another attempt; only what is known to be permanent is permanent;
+//! 2. types decide, where there are some. What `object_store` says about HTTP is in private types: their text is read only
+//!    where such an error stands in the chain of sources, from its start, so that no name and no body is taken for it.
+
+use super::redact::xml_field;
+use fastchangelog_format::error::{Error, ErrorKind, links};
+use rustix::io::Errno;
+use std::error::Error as StdError;
+use std::io;
+
+/// What to do about a failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Diagnosis {
+    /// The kind, if further attempts are useless; none = try again.
+    pub(super) permanent: Option<ErrorKind>,
+    /// What happened; may hold credentials until a [`Redactor`] has cleaned it.
+    pub(super) cause: String,
+    /// What the reader can do.
+    pub(super) advice: &'static str,
+}
+
+impl Diagnosis {
+    fn again(cause: impl Into<String>) -> Self {
+        Self {
+            permanent: None,
+            cause: cause.into(),
+            advice: "check that the store can be reached; the options `max_attempts`, `retry_delay` and \
+                     `request_timeout` govern the attempts",
+        }
+    }
+
+    fn never(kind: ErrorKind, cause: impl Into<String>, advice: &'static str) -> Self {
+        Self { permanent: Some(kind), cause: cause.into(), advice }
+    }
+}
+
+/// The source that failed to provide credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CredentialSource {
+    /// The caller's function, which said what kind of error it is.
+    Function(ErrorKind),
+    /// Supplied by the caller; the kind of error.
+    Supplied(ErrorKind),
+    /// The machine's metadata service, which need not exist.
+    Machine,
+    /// A service that the options or the environment name.
+    Service,
+}
+
+/// Credentials could not be fetched.
+#[derive(Debug)]
+pub(super) struct CredentialsError {
+    pub(super) origin: CredentialSource,
+    pub(super) text: String,
+    /// What the library that fetches them said.
+    pub(super) said: Option<object_store::Error>,
+}
+
+impl CredentialsError {
+    /// Of a source of ours, whose error is `text`.
+    pub(super) fn new(origin: CredentialSource, text: impl Into<String>) -> Self {
+        Self { origin, text: text.into(), said: None }
+    }
+
+    /// Of a source that `object_store` asks.
+    pub(super) fn fetching(origin: CredentialSource, error: object_store::Error) -> Self {
+        Self { origin, text: source_text(&error), said: Some(error) }
+    }
+}
+
+impl std::fmt::Display for CredentialsError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl StdError for CredentialsError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.said.as_ref().map(|said| said as _)
+    }
+}
+
+impl From<CredentialsError> for object_store::Error {
+    fn from(error: CredentialsError) -> Self {
+        Self::Generic { store: "credentials", source: Box::new(error) }
+    }
+}
+
+/// The name of files in errors of `object_store`.
+const LOCAL: &str = "LocalFileSystem";
+
+const FIX_RIGHTS: &str = "check the credentials and that they may read, write, list and delete in this folder";
+const FIX_NO_CREDENTIALS: &str = "set credentials in `storage_options` or in the environment of the executors";
+const FIX_SOURCE: &str = "correct the source of the credentials that the storage options or the environment name";
+const FIX_PROVIDER: &str = "see why the `credential_provider` failed";
+const FIX_SUPPLIED: &str = "let the `credential_provider` say in `expires_at` when its credentials end, and give ones that \
+                          last longer than the time between two batches";
+const FIX_FOLDER_RIGHTS: &str =
+    "give the user that runs the executors the right to write there, or choose another folder";
+const FIX_SPACE: &str = "free space there or choose another location for the state";
+const FIX_READ_ONLY: &str = "the file system is mounted read-only: choose another location for the state";
+const FIX_BUCKET: &str = "create the bucket (container) or correct its name in the URI";
+const FIX_MISSING: &str = "it was deleted, or the URI points to another folder than the one it was written to";
+const FIX_REGION: &str =
+    "set the storage option `region` to the bucket's region, and `endpoint` for other stores than AWS";
+const FIX_OPTIONS: &str = "correct the storage options or the URI";
+const FIX_PATH: &str = "correct the path in the URI";
+
+/// Diagnoses an error of `object_store`.
+pub(super) fn diagnose(error: &object_store::Error) -> Diagnosis {
+    use object_store::Error as E;
+    let text = error.to_string();
+    if let Some(failed) = credentials_error(error) {
+        return diagnose_credentials(failed);
+    }
+    match error {
+        E::NotFound { .. } if HttpAnswer::of(error).is_some_and(|answer| answer.says(BUCKET_MISSING)) => {
+            Diagnosis::never(ErrorKind::Store, "the bucket does not exist", FIX_BUCKET)
+        }
+        E::NotFound { .. } => Diagnosis::never(ErrorKind::NotFound, "it does not exist", FIX_MISSING),
+        E::PermissionDenied { .. } | E::Unauthenticated { .. } => Diagnosis::never(
+            ErrorKind::PermissionDenied,
+            format!("permission denied: {}", source_text(error)),
+            FIX_RIGHTS,
+        ),
+        E::NotSupported { .. } | E::NotImplemented { .. } | E::UnknownConfigurationKey { .. } => {
+            Diagnosis::never(ErrorKind::Store, text, FIX_OPTIONS)
+        }
+        E::InvalidPath { .. } => Diagnosis::never(ErrorKind::InvalidArgument, text, FIX_PATH),
+        // For a create-only put the caller looks at the object itself; elsewhere this is a passing conflict.
+        E::AlreadyExists { .. } | E::Precondition { .. } | E::NotModified { .. } | E::JoinError { .. } => {
+            Diagnosis::again(text)
+        }
+        // Generic, and whatever a later version adds.
+        _ => match file_error(error) {
+            Some(io) => diagnose_io(io),
+            None => diagnose_http(error),
+        },
+    }
+}
+
+/// True if the store itself refused the credentials, or what they may do; other credentials may help.
+pub(super) fn is_refusal(error: &object_store::Error, diagnosis: &Diagnosis) -> bool {
+    diagnosis.permanent == Some(ErrorKind::PermissionDenied) && credentials_error(error).is_none()
+}
+
+/// True for a store that does not know the condition "only if it does not exist", and for a file system without hard links.
+pub(super) fn cannot_create_only(error: &object_store::Error) -> bool {
+    use object_store::Error as E;
+    match error {
+        E::NotImplemented { .. } | E::NotSupported { .. } => true,
+        E::Generic { .. } => match file_error(error) {
+            Some(io) => {
+                let number = io.raw_os_error().map(Errno::from_raw_os_error);
+                io.kind() == io::ErrorKind::Unsupported
+                    || matches!(number, Some(Errno::PERM | Errno::NOTSUP | Errno::NOSYS))
+            }
+            None => HttpAnswer::of(error).is_some_and(|answer| answer.status == 501),
+        },
+        _ => false,
+    }
+}
+
+/// True for a range that may start after the object's end: an HTTP store says so, files and memory refuse ranges for no
+/// other reason than their bounds. The caller asks for the object's size.
+pub(super) fn is_beyond_the_end(error: &object_store::Error) -> bool {
+    match error {
+        object_store::Error::Generic { store: LOCAL | "InMemory", .. } => file_error(error).is_none(),
+        object_store::Error::Generic { .. } => HttpAnswer::of(error).is_some_and(|answer| answer.status == 416),
+        _ => false,
+    }
+}
+
+/// True for an error of RocksDB about a file that does not exist. Its Rust API gives the kind `IOError` for all errors of
+/// files, and a text.
+pub fn says_no_such_file(error: &dyn std::fmt::Display) -> bool {
+    error.to_string().contains("No such file")
+}
+
+/// Diagnoses an error of a file system.
+pub(super) fn diagnose_io(error: &io::Error) -> Diagnosis {
+    use io::ErrorKind as K;
+    let text = error.to_string();
+    match error.kind() {
+        K::PermissionDenied => Diagnosis::never(ErrorKind::PermissionDenied, text, FIX_FOLDER_RIGHTS),
+        K::NotFound => Diagnosis::never(ErrorKind::NotFound, text, FIX_MISSING),
+        K::StorageFull | K::QuotaExceeded => {
+            Diagnosis::never(ErrorKind::Store, format!("the disk is full: {text}"), FIX_SPACE)
+        }
+        K::ReadOnlyFilesystem => Diagnosis::never(ErrorKind::PermissionDenied, text, FIX_READ_ONLY),
+        K::NotADirectory | K::IsADirectory | K::InvalidFilename => {
+            Diagnosis::never(ErrorKind::InvalidArgument, text, FIX_PATH)
+        }
+        K::FileTooLarge => Diagnosis::never(ErrorKind::Store, text, FIX_SPACE),
+        _ => Diagnosis::again(text),
+    }
+}
+
+/// The error of a file, with its remedy: `what` could not be done. Errors that may pass have the kind `else_kind`.
+pub(super) fn disk_error(what: impl std::fmt::Display, error: &io::Error, else_kind: ErrorKind) -> Error {
+    let diagnosis = diagnose_io(error);
+    Error::new(diagnosis.permanent.unwrap_or(else_kind), format!("{what}: {}", diagnosis.cause))
+        .with_remedy(diagnosis.advice)
+        .with_io_source(error)
+}
+
+fn diagnose_http(error: &object_store::Error) -> Diagnosis {
+    let cause = source_text(error);
+    if links(Some(error)).any(|link| link.to_string().starts_with("Received redirect without LOCATION")) {
+        return Diagnosis::never(ErrorKind::Store, "the bucket is in another region", FIX_REGION);
+    }
+    // Without an answer the connection failed or broke.
+    let Some(answer) = HttpAnswer::of(error) else { return Diagnosis::again(cause) };
+    match answer.status {
+        400 if answer.says(&["ExpiredToken", "InvalidToken", "InvalidAccessKeyId"]) => {
+            Diagnosis::never(ErrorKind::PermissionDenied, cause, FIX_RIGHTS)
+        }
+        // Broken on the way, not refused.
+        400 if answer.says(&["RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContent", "Md5Mismatch"]) => {
+            Diagnosis::again(cause)
+        }
+        408 | 425 | 429 | 500.. => Diagnosis::again(cause),
+        301 | 307 | 308 => Diagnosis::never(ErrorKind::Store, cause, FIX_REGION),
+        300..500 => Diagnosis::never(ErrorKind::Store, cause, FIX_OPTIONS),
+        _ => Diagnosis::again(cause),
+    }
+}
+
+/// Codes of stores for a bucket that does not exist.
+const BUCKET_MISSING: &[&str] =
+    &["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist", "FilesystemNotFound"];
+
+/// What an HTTP store answered.
+#[derive(Debug, PartialEq, Eq)]
+struct HttpAnswer {
+    status: u16,
+    body: String,
+}
+
+impl HttpAnswer {
+    /// The answer in the chain of `error`: the type that has it is private in `object_store`, its text has a fixed start.
+    fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
+        links(Some(error)).find_map(|link| {
+            let text = link.to_string();
+            let rest = text.strip_prefix("Server returned non-2xx status code: ")?;
+            let status = rest.get(..3)?.parse().ok()?;
+            let body = rest.split_once(": ").map_or("", |(_, body)| body);
+            Some(Self { status, body: body.to_owned() })
+        })
+    }
+
+    /// True if the store gave one of `codes`: in the field of an XML body, else anywhere in the body (JSON, plain text).
+    fn says(&self, codes: &[&str]) -> bool {
+        let code = xml_field(&self.body, "Code").unwrap_or(&self.body);
+        codes.iter().any(|known| code.contains(known))
+    }
+}
+
+fn credentials_error(error: &object_store::Error) -> Option<&CredentialsError> {
+    links(Some(error)).find_map(|link| link.downcast_ref())
+}
+
+fn diagnose_credentials(failed: &CredentialsError) -> Diagnosis {
+    let text = failed.text.as_str();
+    let answer = HttpAnswer::of(failed);
+    let status = answer.as_ref().map(|answer| answer.status);
+    let cause = format!("credentials could not be fetched: {text}");
+    match failed.origin {
+        CredentialSource::Function(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_PROVIDER },
+        CredentialSource::Function(kind) => Diagnosis::never(kind, cause, FIX_PROVIDER),
+        CredentialSource::Supplied(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_SUPPLIED },
+        CredentialSource::Supplied(kind) => Diagnosis::never(kind, cause, FIX_OPTIONS),
+        // Busy, as the services of Amazon, Azure and Google say it.
+        _ if matches!(status, Some(408 | 425 | 429 | 500..))
+            || answer.is_some_and(|answer| answer.says(&["Throttl", "IDPCommunicationError"])) =>
+        {
+            Diagnosis::again(cause)
+        }
+        CredentialSource::Machine => Diagnosis::never(
+            ErrorKind::PermissionDenied,
+            "no credentials were found (not in the storage options, not in the environment, in no profile, and no \
+             metadata service gives some)",
+            FIX_NO_CREDENTIALS,
+        ),
+        CredentialSource::Service if status.is_some() => {
+            Diagnosis::never(ErrorKind::PermissionDenied, format!("permission denied: {cause}"), FIX_SOURCE)
+        }
+        // The source of AWS makes a text of the file's error.
+        CredentialSource::Service if text.contains("token file") || text.contains("No such file") => {
+            Diagnosis::never(ErrorKind::PermissionDenied, cause, FIX_SOURCE)
+        }
+        CredentialSource::Service => Diagnosis::again(cause),
+    }
+}
+
+/// The error of a file. Errors of sockets are I/O errors too, far down: those do not count.
+fn file_error(error: &object_store::Error) -> Option<&io::Error> {
+    match error {
+        object_store::Error::Generic { store: LOCAL, .. } => links(Some(error)).find_map(|link| link.downcast_ref()),
+        _ => None,
+    }
+}
+
+/// The text of the innermost errors that add something, outermost first.
+pub(super) fn source_text(error: &object_store::Error) -> String {
+    let mut text = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    let mut current = error.source().and_then(StdError::source);
+    while let Some(next) = current {
+        let more = next.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        current = next.source();
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "diagnose_tests.rs"]
+mod tests;

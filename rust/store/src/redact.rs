@@ -1,0 +1,129 @@
+//! Texts without credentials.
+//!
+//! Owns: what is known to be secret, and its removal from texts and causes.
+//! Does not own: which texts leave the store, what an error means (`diagnose`).
+//!
+//! Invariant: no text that leaves here holds a credential: known secrets, queries of URLs and passwords in URLs are
+//! removed.
+
+use fastchangelog_format::error::Cause;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Longest cause that is put into a message.
+const MAX_CAUSE: usize = 500;
+/// Fetched secrets that are remembered: those of the last ten credentials or so; older ones have ended.
+const MAX_LEARNED: usize = 32;
+
+/// Takes credentials out of texts. Clones share what they know.
+#[derive(Default, Clone)]
+pub(super) struct Redactor {
+    /// ProviderKind at the start, the longest first.
+    secrets: Arc<[String]>,
+    /// Fetched meanwhile, the newest last.
+    learned: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl std::fmt::Debug for Redactor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Redactor({} secrets)", self.secrets.len() + self.learned.lock().len())
+    }
+}
+
+/// Shorter values than any credential, such as `true`, would only garble texts.
+fn is_long_enough(secret: &str) -> bool {
+    secret.len() >= 6
+}
+
+impl Redactor {
+    /// Removes `secrets` wherever they occur.
+    pub(super) fn new(secrets: impl IntoIterator<Item = String>) -> Self {
+        let mut secrets: Vec<String> = secrets.into_iter().filter(|secret| is_long_enough(secret)).collect();
+        secrets.sort_by_key(|s| std::cmp::Reverse(s.len()));
+        Self { secrets: secrets.into(), learned: Arc::default() }
+    }
+
+    /// Removes `secrets` from now on, too.
+    pub(super) fn learn(&self, secrets: impl IntoIterator<Item = String>) {
+        let mut learned = self.learned.lock();
+        for secret in secrets.into_iter().filter(|secret| is_long_enough(secret)) {
+            if self.secrets.contains(&secret) || learned.contains(&secret) {
+                continue;
+            }
+            if learned.len() == MAX_LEARNED {
+                learned.pop_front();
+            }
+            learned.push_back(secret);
+        }
+    }
+
+    /// The causes with clean texts.
+    pub(super) fn clean_causes(&self, causes: Vec<Cause>) -> Vec<Cause> {
+        causes.into_iter().map(|cause| Cause { text: self.clean(&cause.text), ..cause }).collect()
+    }
+
+    /// `text` on one line, short, and without credentials.
+    pub(super) fn clean(&self, text: &str) -> String {
+        let mut text = summarize_xml(text);
+        for secret in self.secrets.iter().chain(self.learned.lock().iter()) {
+            if text.contains(secret.as_str()) {
+                text = text.replace(secret.as_str(), "***");
+            }
+        }
+        let mut out = String::with_capacity(text.len());
+        for word in text.split_whitespace() {
+            if !out.is_empty() {
+                out.push(' ');
+            }
+            out.push_str(&clean_url(word));
+        }
+        if out.len() > MAX_CAUSE {
+            let cut = (0..=MAX_CAUSE).rev().find(|i| out.is_char_boundary(*i)).unwrap_or(0);
+            out.truncate(cut);
+            out.push('…');
+        }
+        out
+    }
+}
+
+/// The word with the query and the password of a URL in it removed.
+pub(super) fn clean_url(word: &str) -> String {
+    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
+    let (rest, query) = match rest.split_once('?') {
+        Some((rest, query)) => {
+            let tail: String = query.chars().rev().take_while(|c| !c.is_alphanumeric()).collect();
+            (rest, format!("?***{}", tail.chars().rev().collect::<String>()))
+        }
+        None => (rest, String::new()),
+    };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = match host.rsplit_once('@') {
+        Some((user, host)) if user.contains(':') => format!("***@{host}"),
+        _ => host.to_owned(),
+    };
+    format!("{scheme}://{host}{path}{query}")
+}
+
+/// An XML error body shortened to its code and message: the rest may repeat parts of the signed request.
+fn summarize_xml(text: &str) -> String {
+    let Some(start) = text.find("<?xml").or_else(|| text.find("<Error")) else { return text.to_owned() };
+    let mut out = text[..start].to_owned();
+    for name in ["Code", "Message"] {
+        if let Some(value) = xml_field(text, name) {
+            out.push_str(value);
+            out.push(' ');
+        }
+    }
+    out
+}
+
+/// The text of the first element `name`.
+pub(super) fn xml_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let after = text.split_once(&format!("<{name}>"))?.1;
+    Some(after.split_once(&format!("</{name}>"))?.0)
+}
+
+#[cfg(test)]
+#[path = "redact_tests.rs"]
+mod tests;
