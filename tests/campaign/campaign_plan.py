@@ -16,18 +16,18 @@ from kill_points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, SINK_P
 T = TypeVar("T")
 
 #: Points of a restore beside those of the kill tests; a server is killed and its disk wiped so that there is one.
-ALL_RESTORE_POINTS = [*RESTORE_POINTS, "restore.replayed", "restore.warm", "warm.portion"]
+ALL_RESTORE_POINTS = [*RESTORE_POINTS, "rebuild.fetched", "rebuild.replayed", "restore.replayed", "restore.warm", "warm.portion"]
 ALL_BACKGROUND_POINTS = [*BACKGROUND_POINTS, "checkpoint.link", "checkpoint.made", "materialize.offer"]
 #: Points of the first batch after a savepoint; those of `rescale` in a native one only.
 MOVE_POINTS = [
     "beginning.load",
     "rescale.before",
     "rescale.lineages",
-    "rescale.fetched",
-    "rescale.exported",
-    "rescale.ingested",
-    "rescale.taken-over",
-    "rescale.replayed",
+    "rebuild.fetched",
+    "rebuild.exported",
+    "rebuild.ingested",
+    "rebuild.taken-over",
+    "rebuild.replayed",
     "rescale.done",
     "beginning.push",
 ]
@@ -64,13 +64,13 @@ FAULTS = [
     ("materialize.push", "store-error"),
     ("checkpoint.link", "error"),
     ("transfer.disk-full", "error"),
-    ("restore.base-done", "error"),
+    ("rebuild.taken-over", "error"),
     ("session.before-persist", "error"),
     ("promote.applied", "error"),
     ("operator.committed", "error"),
 ]  # fmt: skip
 #: Faults that only a restore meets.
-_READING = {"store.before-get", "transfer.disk-full", "restore.base-done"}
+_READING = {"store.before-get", "transfer.disk-full", "rebuild.taken-over"}
 
 #: Victims without a JVM among them, and how often each is chosen.
 VICTIMS: list[tuple[tuple[str, ...], int]] = [

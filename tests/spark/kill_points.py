@@ -40,5 +40,5 @@ BACKGROUND_POINTS = [  # 10
     "snapshot.before-manifest",
     "snapshot.after-manifest",
 ]
-RESTORE_POINTS = ["restore.before", "store.before-get", "restore.base-done"]  # 4, when nothing is live
+RESTORE_POINTS = ["restore.before", "store.before-get", "rebuild.taken-over"]  # 4, when nothing is live
 SINK_POINTS = ["sink.before", "sink.after"]  # around the state's commit, before the batch's

@@ -6,7 +6,7 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use fastchangelog_columns::codec::hash_key;
-use fastchangelog_core::shard::{Rescaler, Sources};
+use fastchangelog_core::shard::{Rebuilder, Sources};
 use fastchangelog_format::clock::SystemClock;
 use fastchangelog_format::config::{Compression, Options};
 use fastchangelog_format::model::handle::HASH_ID;
@@ -64,7 +64,7 @@ fn change_set(keys: u64, range: KeyGroupRange, round: u64, length: usize) -> Cha
 struct World {
     root: tempfile::TempDir,
     runtime: Runtime,
-    rescaler: Rescaler,
+    rebuilder: Rebuilder,
     folders: u32,
 }
 
@@ -77,8 +77,8 @@ impl World {
         let store =
             Store::open(&uri, &BTreeMap::new(), &options, Arc::clone(&metrics), Arc::clone(&failpoints)).unwrap();
         let resources = SharedResources::new(&MemoryBudget::new(1 << 30), Arc::clone(&metrics)).unwrap();
-        let rescaler = Rescaler { store, cache: None, resources, metrics, failpoints };
-        Self { root, runtime: Runtime::new().unwrap(), rescaler, folders: 0 }
+        let rebuilder = Rebuilder { store, cache: None, resources, clock: SystemClock::shared(), metrics, failpoints };
+        Self { root, runtime: Runtime::new().unwrap(), rebuilder, folders: 0 }
     }
 
     fn fresh(&mut self) -> PathBuf {
@@ -89,7 +89,7 @@ impl World {
     /// The checkpoint of a state of all keys in `range`.
     fn checkpoint(&mut self, range: KeyGroupRange, length: usize) -> PathBuf {
         let dir = self.fresh();
-        let mut keyed = KeyedState::create(&dir, &self.rescaler.resources).unwrap();
+        let mut keyed = KeyedState::create(&dir, &self.rebuilder.resources).unwrap();
         keyed.apply(&change_set(KEYS, range, 0, length)).unwrap();
         self.checkpoint_of(keyed)
     }
@@ -107,7 +107,7 @@ impl World {
     /// The handle of shard `shard` of `shards`, with the base in `checkpoint`.
     fn handle(&self, shard: u32, shards: u32, checkpoint: &Path) -> ShardHandle {
         let (instance, version) = (InstanceId::random(), VersionId::random());
-        let (none, r) = (Inventory::default(), &self.rescaler);
+        let (none, r) = (Inventory::default(), &self.rebuilder);
         let background = Background::new(&Options::default(), SystemClock::shared(), Arc::clone(&r.metrics));
         let how = PushContext {
             store: &r.store,
@@ -146,7 +146,7 @@ impl World {
             let key_groups = shard_range(shard, shards, GROUPS);
             let checkpoint = self.checkpoint(key_groups, VALUE);
             let handle = self.handle(shard, shards, &checkpoint);
-            let r = &self.rescaler;
+            let r = &self.rebuilder;
             let set = change_set(CHANGED, key_groups, 1, VALUE);
             let bytes = encode_set(&set, Compression::Zstd).unwrap().to_bytes();
             let (offset, length) = (FILE_HEADER_LEN as u64, bytes.len() as u64);
@@ -170,7 +170,7 @@ impl World {
 
     fn restore(&mut self, sources: &Sources, range: KeyGroupRange) -> KeyedState {
         let dir = self.fresh();
-        self.runtime.block_on(self.rescaler.restore_range(range, sources, &dir)).unwrap().keyed
+        self.runtime.block_on(self.rebuilder.restore_range(range, sources, &dir)).unwrap().keyed
     }
 
     /// The time of restores, without that of the states' ends.
@@ -189,8 +189,8 @@ impl World {
     fn move_tables(&mut self, from: &Path, half: KeyGroupRange) -> KeyedState {
         let (dir, into) = (self.fresh(), self.fresh());
         std::fs::create_dir(&into).unwrap();
-        let mut keyed = KeyedState::create(&dir, &self.rescaler.resources).unwrap();
-        keyed.ingest(export(from, half, &into, &self.rescaler.resources).unwrap()).unwrap();
+        let mut keyed = KeyedState::create(&dir, &self.rebuilder.resources).unwrap();
+        keyed.ingest(export(from, half, &into, &self.rebuilder.resources).unwrap()).unwrap();
         keyed
     }
 
@@ -202,8 +202,8 @@ impl World {
             let name = entry.unwrap().file_name();
             std::fs::copy(from.join(&name), copy.join(&name)).unwrap();
         }
-        let source = KeyedState::open(&copy, &self.rescaler.resources).unwrap();
-        let mut keyed = KeyedState::create(&dir, &self.rescaler.resources).unwrap();
+        let source = KeyedState::open(&copy, &self.rebuilder.resources).unwrap();
+        let mut keyed = KeyedState::create(&dir, &self.rebuilder.resources).unwrap();
         let mut set = ChangeSet::default();
         source
             .for_each(&mut |e| {

@@ -87,7 +87,7 @@ fn p2_every_store_call_may_fail() {
             "promote.before",
             "promote.applied",
             "restore.before",
-            "restore.base-done",
+            "rebuild.taken-over",
             "restore.replayed",
             "restore.warm",
             "materialize.flush",

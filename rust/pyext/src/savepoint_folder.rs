@@ -12,7 +12,7 @@ use fastchangelog_core::shard::savepoint::{
     Export, ExportColumns, SavepointForm, SavepointProgress, attended, attended_to_the_end, check_objects,
     check_savepoint, read_savepoint,
 };
-use fastchangelog_core::shard::{Rescaler, Sources};
+use fastchangelog_core::shard::{Rebuilder, Sources};
 use fastchangelog_format::clock::{SharedClock, SystemClock};
 use fastchangelog_format::config::Options;
 use fastchangelog_format::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle, StateId};
@@ -46,7 +46,7 @@ pub(crate) fn form(name: &str) -> Result<SavepointForm> {
 /// The folder of a savepoint, or of the state that one is taken of.
 #[pyclass(frozen, module = "fastchangelog._internal")]
 pub(crate) struct SavepointFolder {
-    at: Rescaler,
+    at: Rebuilder,
     clock: SharedClock,
     runtime: Arc<Runtime>,
     owner: Owner,
@@ -120,7 +120,8 @@ impl SavepointFolder {
             let store =
                 Store::open_with(uri, &storage_options, ask, &options, Arc::clone(&metrics), Arc::clone(&failpoints))?;
             let resources = SharedResources::new(&MemoryBudget::new(options.memory_budget), Arc::clone(&metrics))?;
-            let at = Rescaler { store, cache: None, resources, metrics, failpoints };
+            let at =
+                Rebuilder { store, cache: None, resources, clock: SharedClock::clone(&clock), metrics, failpoints };
             Ok(Self { at, clock, runtime: Arc::new(start_io_threads()?), owner: Owner::here() })
         })
     }

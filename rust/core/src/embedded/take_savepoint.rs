@@ -5,7 +5,7 @@
 
 use super::EmbeddedState;
 use crate::shard::savepoint::{SavepointForm, SavepointProgress, attended_to_the_end};
-use crate::shard::{InitialState, Rescaler, Shard, Sources};
+use crate::shard::{InitialState, Shard, Sources};
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, Savepoint, SavepointOrigin, ShardHandle};
@@ -25,13 +25,7 @@ impl EmbeddedState {
         tick: Tick<'_>,
     ) -> Result<Savepoint> {
         let context = self.core.shard().context();
-        let from = Rescaler {
-            store: context.store.clone(),
-            cache: context.cache.clone(),
-            resources: context.resources.clone(),
-            metrics: Arc::clone(&context.metrics),
-            failpoints: Arc::clone(&context.failpoints),
-        };
+        let from = context.rebuilder();
         let sources = Sources::of(vec![handle.clone()])?;
         let taken_millis = context.clock.now_millis();
         let origin =

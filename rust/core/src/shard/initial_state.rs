@@ -12,7 +12,8 @@
 //!    from the same base.
 
 use super::lineage::Lineage;
-use super::rescale::{RangeState, Rescaler};
+use super::rebuild::Rebuilder;
+use super::rescale::RangeState;
 use super::savepoint::read_savepoint;
 use super::seal::HandleMeta;
 use super::{Shard, destroy};
@@ -64,13 +65,7 @@ impl Shard {
         self.check_initial_state(initial_state, schema)?;
         let context = &self.context;
         context.failpoints.hit("beginning.load")?;
-        let from = Rescaler {
-            store: initial_state.store.clone(),
-            cache: None,
-            resources: context.resources.clone(),
-            metrics: Arc::clone(&context.metrics),
-            failpoints: Arc::clone(&context.failpoints),
-        };
+        let from = Rebuilder { store: initial_state.store.clone(), cache: None, ..context.rebuilder() };
         let dir = self.fresh_dir()?;
         let groups = self.placement.key_groups();
         let state = context.runtime.block_on(from.load_savepoint(&initial_state.savepoint, groups, &dir))?;

@@ -19,9 +19,12 @@ mod gauges;
 mod initial_state;
 pub mod lineage;
 mod materialize;
+mod rebuild;
+mod replay;
 pub mod rescale;
 mod restore;
 pub mod savepoint;
+mod scratch_folder;
 mod seal;
 pub mod session;
 pub mod sources;
@@ -33,7 +36,8 @@ pub(crate) use direct::Net;
 pub use gauges::measure;
 pub use initial_state::InitialState;
 pub use materialize::MaterializeRun;
-pub use rescale::{RangeState, Rescaler};
+pub use rebuild::Rebuilder;
+pub use rescale::RangeState;
 pub use session::{Committed, ResultBatches, Session, SessionEnvironment};
 pub use sources::Sources;
 
@@ -115,6 +119,18 @@ impl ShardContext {
             failpoints: Arc::clone(&self.failpoints),
             session_memory: self.options.session_memory,
             result_batch_rows: self.options.result_batch_rows,
+        }
+    }
+
+    /// What a rebuild from the objects of its folder needs.
+    pub(crate) fn rebuilder(&self) -> Rebuilder {
+        Rebuilder {
+            store: self.store.clone(),
+            cache: self.cache.clone(),
+            resources: self.resources.clone(),
+            clock: SharedClock::clone(&self.clock),
+            metrics: Arc::clone(&self.metrics),
+            failpoints: Arc::clone(&self.failpoints),
         }
     }
 

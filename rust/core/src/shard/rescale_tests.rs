@@ -9,18 +9,22 @@ use fastchangelog_format::error::ErrorKind;
 use fastchangelog_format::model::handle::HASH_ID;
 use fastchangelog_format::model::ids::shard_of;
 use fastchangelog_format::model::{
-    BatchId, Change, InstanceId, KeyGroup, Op, SegmentRef, ShardHandle, StateId, VersionId, shard_range,
+    BatchId, Change, ChangeSet, InstanceId, KeyGroup, Op, SegmentRef, ShardHandle, StateId, VersionId, shard_range,
 };
 use fastchangelog_format::{Crc, encode_segment_index, encode_set, file_footer, file_header};
+use fastchangelog_log::read::ObjectCache;
 use fastchangelog_log::snapshot::{Inventory, PushContext, Stamp, push};
 use fastchangelog_state::group_range::count;
+use fastchangelog_state::rocks::SharedResources;
 use fastchangelog_store::budget::MemoryBudget;
-use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::failpoint::{Failpoints, SharedFailpoints};
 use fastchangelog_store::fault::{Fault, FaultStore, Operation};
-use fastchangelog_store::{Background, index_name, log_name};
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::{Background, Store, index_name, log_name};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::path::PathBuf;
 use std::task::Poll;
 
 pub(in crate::shard) type Model = BTreeMap<(u16, u16, Vec<u8>), Vec<u8>>;
@@ -34,7 +38,7 @@ pub(in crate::shard) struct Writer {
 
 pub(in crate::shard) struct World {
     pub(in crate::shard) faults: Arc<FaultStore>,
-    pub(in crate::shard) rescaler: Rescaler,
+    pub(in crate::shard) rebuilder: Rebuilder,
     pub(in crate::shard) disk: tempfile::TempDir,
     pub(in crate::shard) groups: u16,
     pub(in crate::shard) model: Model,
@@ -56,12 +60,12 @@ impl World {
             SharedFailpoints::clone(&failpoints),
         );
         let resources = SharedResources::new(&MemoryBudget::new(64 << 20), SharedMetrics::clone(&metrics)).unwrap();
-        let rescaler = Rescaler { store, cache: None, resources, metrics, failpoints };
+        let rebuilder = Rebuilder { store, cache: None, resources, clock: SystemClock::shared(), metrics, failpoints };
         let disk = tempfile::tempdir().unwrap();
-        let mut world = Self { faults, rescaler, disk, groups, model: Model::new(), shards: Vec::new(), made: 0 };
+        let mut world = Self { faults, rebuilder, disk, groups, model: Model::new(), shards: Vec::new(), made: 0 };
         for shard in 0..shards {
             let dir = world.fresh();
-            let keyed = KeyedState::create(&dir, &world.rescaler.resources).unwrap();
+            let keyed = KeyedState::create(&dir, &world.rebuilder.resources).unwrap();
             world.shards.push(Writer { keyed, handle: blank(shard, shards, groups), segments: Vec::new() });
         }
         world
@@ -122,7 +126,7 @@ impl World {
         let mut crc = Crc::new();
         parts.iter().for_each(|part| crc.update(part));
         parts.push(file_footer(&places.iter().flatten().copied().collect::<Vec<_>>(), crc.value()));
-        let object = self.rescaler.store.put_new(&log_name(), parts).await.unwrap();
+        let object = self.rebuilder.store.put_new(&log_name(), parts).await.unwrap();
         for ((writer, set), place) in self.shards.iter_mut().zip(&sets).zip(places) {
             let Some((offset, length)) = place else { continue };
             writer.keyed.apply(set).unwrap();
@@ -143,7 +147,7 @@ impl World {
         writer.keyed.begin_flush();
         while writer.keyed.flush_dirty(1000).unwrap() {}
         writer.keyed.checkpoint(&dir).unwrap();
-        let (r, h) = (&self.rescaler, &writer.handle);
+        let (r, h) = (&self.rebuilder, &writer.handle);
         let background = Background::new(&Options::default(), SystemClock::shared(), SharedMetrics::clone(&r.metrics));
         let how = PushContext {
             store: &r.store,
@@ -169,7 +173,7 @@ impl World {
             if handle.segments.len() > 3 {
                 let rest = handle.segments.split_off(2);
                 let index = encode_segment_index(&handle.segments);
-                handle.indexed = Some(self.rescaler.store.put_new(&index_name(), vec![index]).await.unwrap());
+                handle.indexed = Some(self.rebuilder.store.put_new(&index_name(), vec![index]).await.unwrap());
                 handle.segments = rest;
             }
             handles.push(handle);
@@ -206,7 +210,7 @@ impl World {
         let mut writers = Vec::new();
         for (shard, range) in (0..).zip(sources.targets(shards).unwrap()) {
             let dir = self.fresh();
-            let state = self.rescaler.restore_range(range, &sources, &dir).await.unwrap();
+            let state = self.rebuilder.restore_range(range, &sources, &dir).await.unwrap();
             self.check(&state, range, what);
             let handle = blank(shard, shards, self.groups);
             writers.push(Writer { keyed: state.keyed, handle, segments: Vec::new() });
@@ -221,7 +225,7 @@ impl World {
     }
 
     async fn base_of_all(&mut self, shard: usize) {
-        let end = self.rescaler.store.put_new(&log_name(), vec![file_header()]).await.unwrap();
+        let end = self.rebuilder.store.put_new(&log_name(), vec![file_header()]).await.unwrap();
         let version = self.shards[shard].handle.version;
         let segment = SegmentRef { version, batch: BatchId(0), object: end, offset: 0, length: 0, records: 0 };
         self.shards[shard].segments.push(segment);
@@ -320,7 +324,7 @@ async fn y04_a_fault_of_any_store_call_leaves_nothing_and_touches_no_source() {
             let first = world.faults.calls();
             world.faults.at(first + call, fault);
             let dir = world.fresh();
-            match world.rescaler.restore_range(range, &sources, &dir).await {
+            match world.rebuilder.restore_range(range, &sources, &dir).await {
                 // Most passing faults are healed by another attempt; what comes out is right in any case.
                 Ok(state) => {
                     world.check(&state, range, "with a fault");
@@ -354,32 +358,32 @@ async fn a_failure_between_any_two_steps_leaves_nothing() {
     let (sources, range) = (world.handles().await, KeyGroupRange { start: 3, end: 30 });
     let before = world.files();
     for point in [
-        "before",
-        "lineages",
-        "fetched",
-        "fetched@2",
-        "fetched@3",
-        "taken-over",
-        "exported",
-        "exported@2",
-        "ingested",
-        "ingested@2",
-        "replayed",
-        "replayed@5",
-        "done",
+        "rescale.before",
+        "rescale.lineages",
+        "rebuild.fetched",
+        "rebuild.fetched@2",
+        "rebuild.fetched@3",
+        "rebuild.taken-over",
+        "rebuild.exported",
+        "rebuild.exported@2",
+        "rebuild.ingested",
+        "rebuild.ingested@2",
+        "rebuild.replayed",
+        "rebuild.replayed@5",
+        "rescale.done",
     ] {
         let (name, nth) = point.split_once('@').unwrap_or((point, "1"));
-        world.rescaler.failpoints.set(&format!("rescale.{name}=error@{nth}")).unwrap();
+        world.rebuilder.failpoints.set(&format!("{name}=error@{nth}")).unwrap();
         let dir = world.fresh();
-        let error = world.rescaler.restore_range(range, &sources, &dir).await.map(|_| ()).expect_err(point);
-        assert!(error.to_string().contains(&format!("rescale.{name}")), "{error}");
+        let error = world.rebuilder.restore_range(range, &sources, &dir).await.map(|_| ()).expect_err(point);
+        assert!(error.to_string().contains(name), "{error}");
         assert_eq!(world.files(), before, "{point}");
-        world.rescaler.failpoints.clear();
+        world.rebuilder.failpoints.clear();
     }
     let dir = world.fresh();
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("mine"), "").unwrap();
-    world.rescaler.restore_range(range, &sources, &dir).await.map(|_| ()).expect_err("a folder in use");
+    world.rebuilder.restore_range(range, &sources, &dir).await.map(|_| ()).expect_err("a folder in use");
     assert!(dir.join("mine").exists(), "a folder that was there is not touched");
 }
 
@@ -396,7 +400,7 @@ fn y01_dropped_at_any_point_it_leaves_nothing() {
         let own = runtime();
         let ended = own.block_on(async {
             let mut left = polls;
-            let mut restore = Box::pin(world.rescaler.restore_range(range, &sources, &dir));
+            let mut restore = Box::pin(world.rebuilder.restore_range(range, &sources, &dir));
             poll_fn(|cx| {
                 if left == 0 {
                     return Poll::Ready(None);
@@ -444,11 +448,11 @@ async fn p2_a_small_part_fetches_few_bytes() {
     let mut sum = 0;
     for (i, range) in sources.targets(8).unwrap().into_iter().enumerate() {
         let dir = world.fresh();
-        let read = world.rescaler.metrics.store_bytes_read.get();
-        let state = world.rescaler.restore_range(range, &sources, &dir).await.unwrap();
+        let read = world.rebuilder.metrics.store_bytes_read.get();
+        let state = world.rebuilder.restore_range(range, &sources, &dir).await.unwrap();
         world.check(&state, range, "a part");
         // Beside those bytes, the base's manifest.
-        let read = world.rescaler.metrics.store_bytes_read.get() - read;
+        let read = world.rebuilder.metrics.store_bytes_read.get() - read;
         assert_eq!(read, state.fetched + sources.handles()[0].base.as_ref().unwrap().manifest.size);
         // An eighth of the base, another eighth that is in level 0 and comes to all, and the blocks of an eighth.
         assert!(read < all * 2 / 5, "shard {i} read {read} of {all} bytes");
@@ -463,14 +467,14 @@ async fn local_copies_serve_all_new_shards() {
     let mut world = mixed(&mut StdRng::seed_from_u64(5)).await;
     let dir = world.disk.path().join("cache");
     let metrics = SharedMetrics::default();
-    world.rescaler.cache = Some(ObjectCache::new(&dir, 64 << 20, metrics).unwrap());
+    world.rebuilder.cache = Some(ObjectCache::new(&dir, 64 << 20, metrics).unwrap());
     let sources = world.handles().await;
     let mut gets = Vec::new();
     for _ in 0..2 {
         let first = world.faults.calls_of(Operation::Get);
         for range in sources.targets(3).unwrap() {
             let dir = world.fresh();
-            let state = world.rescaler.restore_range(range, &sources, &dir).await.unwrap();
+            let state = world.rebuilder.restore_range(range, &sources, &dir).await.unwrap();
             world.check(&state, range, "with copies");
         }
         gets.push(world.faults.calls_of(Operation::Get) - first);
@@ -486,7 +490,7 @@ async fn p9_a_base_of_another_state_is_refused() {
     let sources = Sources::of(handles).unwrap();
     let (dir, before) = (world.fresh(), world.files());
     let range = KeyGroupRange { start: 0, end: 2 };
-    let error = world.rescaler.restore_range(range, &sources, &dir).await.map(|_| ()).unwrap_err();
+    let error = world.rebuilder.restore_range(range, &sources, &dir).await.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("another state"), "{error}");
     assert_eq!(world.files(), before);

@@ -82,7 +82,7 @@ fn a_restore_under_way_is_seen_in_the_metrics() {
     let base = version.handle.base.clone().unwrap().total_bytes;
     let log: u64 = version.handle.segments.iter().map(|s| s.length).sum();
     let (shard, before) = (world.shard(None), world.metrics.restore_bytes.get());
-    world.failpoints.set("restore.base-done=error@1").unwrap();
+    world.failpoints.set("rebuild.taken-over=error@1").unwrap();
     world.faults.hold();
     let handle = version.handle.clone();
     let (other, metrics) = (Arc::clone(&shard), Arc::clone(&world.metrics));
@@ -104,7 +104,7 @@ fn a_restore_under_way_is_seen_in_the_metrics() {
 fn invariant_2_y04_a_failure_at_any_step_leaves_no_folder_and_the_next_attempt_is_whole() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let version = grown(&mut world, &mut rng, KEYS, 3);
-    for point in ["restore.before", "restore.base-done", "restore.replayed", "restore.warm"] {
+    for point in ["restore.before", "rebuild.taken-over", "restore.replayed", "restore.warm"] {
         let dir = world.next_dir();
         let shard = world.shard(None);
         world.failpoints.set(&format!("{point}=error@1")).unwrap();

@@ -4,6 +4,7 @@
 //! Does not own: how a state is built from a handle alone (`restore`), sessions, materialization.
 
 use super::lineage::Lineage;
+use super::replay::Replay;
 use super::{Live, Prepared, Shard};
 use fastchangelog_columns::aggregate::schema_difference;
 use fastchangelog_format::clock::Moment;
@@ -16,6 +17,7 @@ use fastchangelog_log::read::{RestoreProgress, SetsAhead};
 use fastchangelog_log::snapshot::Inventory;
 use fastchangelog_state::keyed::KeyedState;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 impl Shard {
@@ -214,25 +216,34 @@ impl Shard {
         tracing::info!(shard = %self.id, segments = missing.len(), "replay");
         let start = Instant::now();
         let context = &self.context;
-        let progress = RestoreProgress::start(&self.id, &context.clock, &context.metrics);
-        let mut sets = SetsAhead::start(&context.runtime, &context.store, context.cache.as_ref(), &missing);
+        let progress = Arc::new(RestoreProgress::start(&self.id, &context.clock, &context.metrics));
+        let sets = SetsAhead::start(&context.runtime, &context.store, context.cache.as_ref(), &missing);
+        let bytes = missing.iter().map(|s| s.length).sum();
+        let mut replay = Replay::of(sets, Some(bytes), &progress, &context.metrics);
         let mut failed = None;
         self.change_live(|live| {
-            let applied = self.apply_segments(&mut live.keyed, &missing, &mut sets, &progress)?;
-            failed = applied.failed;
+            // A change set that is applied in part is an error.
+            failed = loop {
+                match context.runtime.block_on(replay.next()) {
+                    Ok(Some(set)) => live.keyed.apply(&set)?,
+                    Ok(None) => break None,
+                    Err(error) => break Some(error),
+                }
+            };
+            let applied = replay.applied();
             if failed.is_none() {
                 live.version = Some(handle.version);
                 live.lineage = lineage;
                 live.state_keys = handle.state_keys;
                 live.state_bytes = handle.state_bytes;
                 self.resolve_waiting_base(live);
-            } else if Lineage::whole_versions(&missing, applied.sets) < applied.sets {
+            } else if Lineage::whole_versions(&missing, applied) < applied {
                 // A version of which only some segments are there is none: the next attempt restores.
                 return failed.take().map_or(Ok(()), Err);
-            } else if let Some(last) = missing[..applied.sets].last() {
+            } else if let Some(last) = missing[..applied].last() {
                 // The handle's own lineage may have a base that is newer than this set.
                 live.version = Some(last.version);
-                live.lineage.segments.extend_from_slice(&missing[..applied.sets]);
+                live.lineage.segments.extend_from_slice(&missing[..applied]);
             }
             Ok(())
         })?;

@@ -11,7 +11,7 @@ use fastchangelog_columns::aggregate::AggSpec;
 use fastchangelog_columns::split::Splitter;
 use fastchangelog_core::engine::{Engine, EngineConfig, OpenRequest, Session, format_handle};
 use fastchangelog_core::shard::savepoint::{SavepointForm, SavepointProgress};
-use fastchangelog_core::shard::{Rescaler, Sources};
+use fastchangelog_core::shard::{Rebuilder, Sources};
 use fastchangelog_format::clock::SystemClock;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::model::{BatchId, SavepointOrigin, ShardHandle};
@@ -173,7 +173,14 @@ impl World {
         let metrics: Arc<Metrics> = Arc::default();
         let resources = SharedResources::new(&MemoryBudget::new(64 << 20), Arc::clone(&metrics)).unwrap();
         let store = open(&self.bucket.path().join("query/default"));
-        let rescaler = Rescaler { store, cache: None, resources, metrics, failpoints: Failpoints::none() };
+        let rebuilder = Rebuilder {
+            store,
+            cache: None,
+            resources,
+            clock: SystemClock::shared(),
+            metrics,
+            failpoints: Failpoints::none(),
+        };
         let handles = self.history.last().unwrap().handles.iter().flatten();
         let handles = handles.map(|text| fastchangelog_core::engine::parse_handle(text).unwrap()).collect();
         let sources = Sources::of(handles).unwrap();
@@ -183,7 +190,7 @@ impl World {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let progress = SavepointProgress::default();
         let target = open(to);
-        runtime.block_on(rescaler.take_savepoint(&sources, form, origin, &target, scratch.path(), &progress)).unwrap();
+        runtime.block_on(rebuilder.take_savepoint(&sources, form, origin, &target, scratch.path(), &progress)).unwrap();
     }
 
     /// True when the shard has a handle.

@@ -96,7 +96,7 @@ const POINTS: [&str; 10] = [
     "session.before-persist",
     "session.durable",
     "promote.applied",
-    "restore.base-done",
+    "rebuild.taken-over",
     "restore.replayed",
     "restore.warm",
     "materialize.flush",

@@ -3,11 +3,9 @@
 //! Owns: downloading or linking every file that a manifest names, verified.
 //! Does not own: opening RocksDB, checking that the base belongs to the handle's ancestry (`shard` does both).
 //!
-//! Invariant: when [`fetch_base`] returns, the folder holds exactly the files of the manifest; when it fails, it does
-//! not exist.
+//! Invariant: when [`fetch_base`] returns, the folder holds exactly the files of the manifest.
 
 use super::cache::ObjectCache;
-use super::new_folder::NewFolder;
 use super::packed::fetch_packed;
 use crate::store::transfer::blocking;
 use crate::store::{DownloadError, Store};
@@ -24,7 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Files fetched at the same time.
 const PARALLEL_FILES: usize = 4;
 
-/// Fetches all files of `base` into the folder `into`, which must not exist yet. Returns the manifest.
+/// Fetches all files of `base` into the folder `into`, which is there and empty. Returns the manifest. What a failure
+/// leaves in the folder is the caller's to remove.
 ///
 /// With a cache, cached files are linked, and fetched files are kept in it. `add_done` is called with the bytes of
 /// each file that has arrived.
@@ -36,12 +35,9 @@ pub async fn fetch_base(
     add_done: &(dyn Fn(u64) + Sync),
 ) -> Result<Manifest> {
     let manifest = fetch_manifest(store, base).await?;
-    std::fs::create_dir(into).map_err(|e| Error::io_at("cannot make the folder", into, &e))?;
-    let folder = NewFolder::new(into);
     place_inline(&manifest, into)?;
     add_done(base.manifest.size);
     fetch_files(store, cache, &manifest, into, |_| true, add_done).await?;
-    folder.keep();
     Ok(manifest)
 }
 

@@ -15,7 +15,6 @@ pub mod base;
 pub mod cache;
 mod cached_file;
 pub mod changes;
-mod new_folder;
 mod packed;
 pub mod replay;
 pub mod restore_progress;
@@ -23,7 +22,6 @@ pub mod slice;
 
 pub use base::{fetch_base, fetch_manifest};
 pub use cache::{Lease, ObjectCache};
-pub use new_folder::remove_folder;
 pub use replay::{SetsAhead, read_segments};
 pub use restore_progress::RestoreProgress;
-pub use slice::{BaseSlice, fetch_base_slice, read_slices};
+pub use slice::{BaseSlice, SetSlice, fetch_base_slice, read_slices};

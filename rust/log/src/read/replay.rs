@@ -4,11 +4,12 @@
 //! Does not own: which segments, and what is done with the changes.
 
 use super::cache::{Lease, ObjectCache};
+use super::slice::{SetSlice, read_slices};
 use crate::store::transfer::blocking;
 use crate::store::{DownloadError, Store};
 use fastchangelog_format::decode_set;
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{ChangeSet, SegmentRef};
+use fastchangelog_format::model::{ChangeSet, KeyGroupRange, SegmentRef};
 use futures::{Stream, StreamExt, stream};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -23,6 +24,8 @@ const MOST_AHEAD: u64 = 32;
 const LARGE_BYTES: u64 = 16 << 20;
 /// What a decoded record takes about, however well it was compressed.
 const RECORD_BYTES: u64 = 64;
+/// Slices of change sets fetched ahead.
+const SLICES_AHEAD: usize = 4;
 
 /// How many of `segments` to fetch ahead.
 pub fn prefetch_of(segments: &[SegmentRef]) -> usize {
@@ -36,7 +39,7 @@ pub fn prefetch_of(segments: &[SegmentRef]) -> usize {
 ///
 /// Invariant: the stream ends after the last set, and never before it.
 pub struct SetsAhead {
-    sets: mpsc::Receiver<Result<ChangeSet>>,
+    sets: mpsc::Receiver<Result<SetSlice>>,
     left: usize,
     task: AbortHandle,
 }
@@ -44,7 +47,23 @@ pub struct SetsAhead {
 impl SetsAhead {
     /// Starts to fetch `segments` on `runtime`, as [`read_segments`] does.
     pub fn start(runtime: &Handle, store: &Store, cache: Option<&Arc<ObjectCache>>, segments: &[SegmentRef]) -> Self {
-        let found = read_segments(store, cache, segments, prefetch_of(segments));
+        let lengths = stream::iter(segments.iter().map(|s| s.length).collect::<Vec<_>>());
+        let sets = read_segments(store, cache, segments, prefetch_of(segments)).zip(lengths);
+        Self::of(runtime, segments.len(), sets.map(|(set, fetched)| Ok(SetSlice { set: set?, fetched })))
+    }
+
+    /// Starts to fetch what `segments` have of `groups` on `runtime`, as [`read_slices`] does.
+    pub fn slices(
+        runtime: &Handle,
+        store: &Store,
+        cache: Option<&Arc<ObjectCache>>,
+        segments: &[SegmentRef],
+        groups: KeyGroupRange,
+    ) -> Self {
+        Self::of(runtime, segments.len(), read_slices(store, cache, segments, groups, SLICES_AHEAD))
+    }
+
+    fn of(runtime: &Handle, left: usize, found: impl Stream<Item = Result<SetSlice>> + Send + 'static) -> Self {
         // One more than in flight: a set that has arrived does not delay the others.
         let (sender, sets) = mpsc::channel(1);
         let task = runtime.spawn(async move {
@@ -56,11 +75,11 @@ impl SetsAhead {
                 }
             }
         });
-        Self { sets, left: segments.len(), task: task.abort_handle() }
+        Self { sets, left, task: task.abort_handle() }
     }
 
     /// The next change set; none after the last one.
-    pub async fn next(&mut self) -> Option<Result<ChangeSet>> {
+    pub async fn next(&mut self) -> Option<Result<SetSlice>> {
         if self.left == 0 {
             return None;
         }

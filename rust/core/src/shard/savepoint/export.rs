@@ -4,7 +4,8 @@
 //! Does not own: the types of its columns (the caller says them), the file that batches go to.
 
 use super::load::{read_savepoint, said};
-use crate::shard::rescale::{RangeState, Rescaler};
+use crate::shard::Rebuilder;
+use crate::shard::rescale::RangeState;
 use arrow_array::RecordBatch;
 use arrow_schema::{Field, Schema};
 use fastchangelog_columns::aggregate::AggPlan;
@@ -62,7 +63,7 @@ impl ExportColumns {
 
 /// A savepoint that is being walked.
 pub struct Export {
-    from: Rescaler,
+    from: Rebuilder,
     scratch: PathBuf,
     columns: Arc<ExportColumns>,
     /// Remaining parts, or shards; the last one is next.
@@ -101,7 +102,7 @@ impl Walk {
 
 impl Export {
     /// Reads the manifest in the folder of `from`. `scratch` is an empty local folder.
-    pub async fn begin(from: Rescaler, columns: ExportColumns, scratch: &Path) -> Result<Self> {
+    pub async fn begin(from: Rebuilder, columns: ExportColumns, scratch: &Path) -> Result<Self> {
         let savepoint = read_savepoint(&from.store).await?;
         let pieces = match &savepoint.content {
             SavepointContent::Canonical(parts) => parts.len(),

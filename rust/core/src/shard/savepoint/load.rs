@@ -8,7 +8,9 @@
 //! 2. of the parts of a canonical savepoint only those are fetched that may hold wanted entries;
 //! 3. what is out of order, is in two parts, or is not counted as the manifest says, is damage (P9).
 
-use crate::shard::rescale::{RangeState, Rescaler, ScratchFolder};
+use crate::shard::rebuild::Rebuilder;
+use crate::shard::rescale::RangeState;
+use crate::shard::scratch_folder::ScratchFolder;
 use crate::shard::sources::Sources;
 use fastchangelog_format::error::{Error, ErrorKind, Result};
 use fastchangelog_format::model::handle::HASH_ID;
@@ -51,8 +53,8 @@ pub async fn read_savepoint(store: &Store) -> Result<Savepoint> {
     Ok(savepoint)
 }
 
-impl Rescaler {
-    /// The state of the key groups `target` of `savepoint`, which is in this rescaler's store, in the new folder `dir`.
+impl Rebuilder {
+    /// The state of the key groups `target` of `savepoint`, which is in this rebuilder's store, in the new folder `dir`.
     pub async fn load_savepoint(&self, savepoint: &Savepoint, target: KeyGroupRange, dir: &Path) -> Result<RangeState> {
         let loaded = match &savepoint.content {
             SavepointContent::Canonical(parts) => {
@@ -77,10 +79,8 @@ impl Rescaler {
         user: mpsc::Sender<()>,
     ) -> Result<RangeState> {
         let start = Instant::now();
-        let folder = ScratchFolder::create(dir.to_owned(), None, user.clone())?;
-        let mut beside = dir.as_os_str().to_owned();
-        beside.push(".parts");
-        let beside = ScratchFolder::create(beside.into(), None, user)?;
+        let folder = ScratchFolder::create(dir.to_owned(), user.clone())?;
+        let beside = ScratchFolder::beside(dir, user)?;
         let touches = |p: &&SavepointPart| p.key_groups.start < target.end && target.start < p.key_groups.end;
         let wanted: Vec<_> = parts.iter().filter(touches).collect();
         let fetched: u64 = wanted.iter().map(|part| part.object.size).sum();

@@ -18,7 +18,7 @@
 
 use super::progress::SavepointProgress;
 use super::target::Target;
-use crate::shard::rescale::Rescaler;
+use crate::shard::rebuild::Rebuilder;
 use crate::shard::sources::Sources;
 use bytes::Bytes;
 use fastchangelog_format::config::Compression;
@@ -59,8 +59,8 @@ pub enum SavepointForm {
     Native,
 }
 
-impl Rescaler {
-    /// Writes the state of `sources`, whose objects are in this rescaler's store, as a savepoint to the empty folder
+impl Rebuilder {
+    /// Writes the state of `sources`, whose objects are in this rebuilder's store, as a savepoint to the empty folder
     /// `target`. `scratch` is an empty local folder. See the module documentation.
     pub async fn take_savepoint(
         &self,

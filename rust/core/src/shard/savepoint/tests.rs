@@ -2,7 +2,7 @@
 //! damaged, interrupted.
 
 use super::*;
-use crate::shard::rescale::Rescaler;
+use crate::shard::rebuild::Rebuilder;
 use crate::shard::rescale::tests::{World, mixed};
 use crate::shard::sources::Sources;
 use crate::shard::testing::seeds;
@@ -41,15 +41,15 @@ async fn take(world: &mut World, sources: &Sources, form: SavepointForm, to: &St
     let scratch = world.fresh();
     std::fs::create_dir(&scratch).unwrap();
     let taken =
-        world.rescaler.take_savepoint(sources, form, origin(), to, &scratch, &SavepointProgress::default()).await;
+        world.rebuilder.take_savepoint(sources, form, origin(), to, &scratch, &SavepointProgress::default()).await;
     let left: Vec<_> = std::fs::read_dir(&scratch).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
     std::fs::remove_dir(&scratch).unwrap();
     taken
 }
 
-fn at(world: &World, store: &Store) -> Rescaler {
-    Rescaler { store: store.clone(), ..world.rescaler.clone() }
+fn at(world: &World, store: &Store) -> Rebuilder {
+    Rebuilder { store: store.clone(), ..world.rebuilder.clone() }
 }
 
 /// Loads every shard of `shards`, and checks it.
@@ -277,7 +277,7 @@ async fn y01_y04_one_that_is_given_up_takes_back_what_it_wrote_and_the_next_one_
                 tick if tick >= ticks => Err(Error::closed("Ctrl-C")),
                 _ => Ok(()),
             };
-            let taking = world.rescaler.take_savepoint(&sources, form, origin(), &target, &scratch, &progress);
+            let taking = world.rebuilder.take_savepoint(&sources, form, origin(), &target, &scratch, &progress);
             let taken = Box::pin(attended_to_the_end(taking, &progress, tick)).await;
             faults.heal();
             let left = target.list("").await.unwrap();
@@ -311,7 +311,7 @@ async fn a_folder_is_one_savepoints_alone() {
         let progress = [SavepointProgress::default(), SavepointProgress::default()];
         scratch.iter().for_each(|scratch| std::fs::create_dir(scratch).unwrap());
         let taking =
-            |i: usize| world.rescaler.take_savepoint(&sources, form, origin(), &target, &scratch[i], &progress[i]);
+            |i: usize| world.rebuilder.take_savepoint(&sources, form, origin(), &target, &scratch[i], &progress[i]);
         let (first, second) = tokio::join!(taking(0), taking(1));
         let error = match (first, second) {
             (Ok(_), Err(error)) | (Err(error), Ok(_)) => error,
@@ -346,7 +346,7 @@ async fn a_native_savepoint_in_the_store_of_the_state_moves_no_bytes() {
     let written = metrics.store_bytes_written.get();
     assert!(written < manifest + 100, "{written} bytes: the manifest of {manifest}, a probe, a claim");
     for object in taken.objects() {
-        world.rescaler.store.delete(&object.name).await.unwrap();
+        world.rebuilder.store.delete(&object.name).await.unwrap();
     }
     load_all(world, &target, 3, "copied").await;
 }
@@ -364,8 +364,8 @@ async fn a_savepoint_has_a_folder_of_its_own_and_its_sources_are_whole() {
     }
     assert_eq!(std::fs::read(disk.path().join("mine")).unwrap(), b"x");
     // An object that a handle names is deleted.
-    let lost = world.rescaler.objects_of(sources.handles()).await.unwrap().swap_remove(0);
-    world.rescaler.store.delete(&lost.name).await.unwrap();
+    let lost = world.rebuilder.objects_of(sources.handles()).await.unwrap().swap_remove(0);
+    world.rebuilder.store.delete(&lost.name).await.unwrap();
     for form in FORMS {
         let target = folder(&disk.path().join(format!("{form:?}")));
         let error: Error = take(world, &sources, form, &target).await.unwrap_err();

@@ -7,7 +7,7 @@
 
 use super::load::{read_savepoint, said};
 use super::progress::SavepointProgress;
-use crate::shard::rescale::Rescaler;
+use crate::shard::rebuild::Rebuilder;
 use crate::shard::sources::Sources;
 use fastchangelog_format::Crc;
 use fastchangelog_format::error::{Error, ErrorKind, Result};
@@ -76,40 +76,40 @@ async fn read_all(store: &Store, object: &ObjectRef, progress: &SavepointProgres
     Err(Error::corrupt(format!("{}/{}", store.uri(), object.name), 0, what))
 }
 
-/// Checks the savepoint in the folder of `rescaler`, with an empty local folder for what is made on the way.
+/// Checks the savepoint in the folder of `rebuilder`, with an empty local folder for what is made on the way.
 pub async fn check_savepoint(
-    rescaler: &Rescaler,
+    rebuilder: &Rebuilder,
     scratch: &Path,
     progress: &SavepointProgress,
 ) -> Result<(Savepoint, Vec<Damage>)> {
-    let savepoint = read_savepoint(&rescaler.store).await?;
+    let savepoint = read_savepoint(&rebuilder.store).await?;
     let objects: Vec<ObjectRef> = savepoint.objects().into_iter().cloned().collect();
-    let mut damages = check_objects(&rescaler.store, &objects, progress).await?;
+    let mut damages = check_objects(&rebuilder.store, &objects, progress).await?;
     if damages.is_empty() {
-        let content = check_content(rescaler, &savepoint, scratch).await.map_err(|e| said(e, rescaler.store.uri()));
+        let content = check_content(rebuilder, &savepoint, scratch).await.map_err(|e| said(e, rebuilder.store.uri()));
         damages.extend(damage(fastchangelog_store::SAVEPOINT, content)?);
     }
     Ok((savepoint, damages))
 }
 
-async fn check_content(rescaler: &Rescaler, savepoint: &Savepoint, scratch: &Path) -> Result<()> {
+async fn check_content(rebuilder: &Rebuilder, savepoint: &Savepoint, scratch: &Path) -> Result<()> {
     match &savepoint.content {
         SavepointContent::Canonical(_) => {
             let all = KeyGroupRange { start: 0, end: savepoint.max_parallelism };
-            let state = rescaler.load_savepoint(savepoint, all, &scratch.join("all")).await?;
+            let state = rebuilder.load_savepoint(savepoint, all, &scratch.join("all")).await?;
             let found = (state.keys, state.bytes);
             state.keyed.destroy()?;
             if found != (savepoint.keys, savepoint.bytes) {
                 let what = format!("it says {} keys, its parts hold {}", savepoint.keys, found.0);
-                return Err(Error::corrupt(rescaler.store.uri(), 0, what));
+                return Err(Error::corrupt(rebuilder.store.uri(), 0, what));
             }
         }
         SavepointContent::Native { handles, objects } => {
             let sources = Sources::of(handles.clone())?;
             let mut listed = objects.clone();
             listed.sort_by(|a, b| a.name.cmp(&b.name));
-            if rescaler.objects_of(sources.handles()).await? != listed {
-                return Err(Error::corrupt(rescaler.store.uri(), 0, "its handles name other files than it lists"));
+            if rebuilder.objects_of(sources.handles()).await? != listed {
+                return Err(Error::corrupt(rebuilder.store.uri(), 0, "its handles name other files than it lists"));
             }
         }
     }
