@@ -3,7 +3,7 @@
     rescale_compare.py [--rounds N] [--out FILE] [--flink-harness DIR --flink-dist DIR]
     rescale_compare.py --quick          our side alone, one round
 
-Ours is the group `bases` of the benchmark rust/core/benches/rescale.rs, Flink's the end of its case F: keys and values
+Ours is the group `snapshots` of the benchmark rust/core/benches/rescale.rs, Flink's the end of its case F: keys and values
 of 8 bytes, and values of 100; snapshots without a log, on a local disk. The second case starts from the result of the
 first.
 Each number is the median of a run; shown are medians of the rounds, with the lowest and the highest.
@@ -39,14 +39,14 @@ PAIRS = {
     "2 to 1": ("rescale_2to1_wall_ms", 3),
 }
 TYPES = {"Long": "8 B", "Bytes100": "100 B"}
-_TIME = re.compile(r"^bases/(?P<name>[^\n]+?)\s+time:\s+\[\S+ \S+ (?P<time>\S+) (?P<unit>\S+)", re.MULTILINE)
+_TIME = re.compile(r"^snapshots/(?P<name>[^\n]+?)\s+time:\s+\[\S+ \S+ (?P<time>\S+) (?P<unit>\S+)", re.MULTILINE)
 _MILLIS = {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 
 
 def ours() -> dict[str, float]:
     """Milliseconds by name."""
     command = [sys.executable, str(ROOT / "scripts" / "setup.py"), "cargo", "bench", "--locked"]
-    command += ["-p", "fastchangelog-core", "--bench", "rescale", "--", "--noplot", "bases"]
+    command += ["-p", "fastchangelog-core", "--bench", "rescale", "--", "--noplot", "snapshots"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     found = {m["name"]: float(m["time"]) * _MILLIS[m["unit"]] for m in _TIME.finditer(done.stdout)}
     missing = {f"{name} {size}" for name in PAIRS for size in TYPES.values()} - found.keys()

@@ -105,17 +105,17 @@ fn busy(start: Instant) -> Duration {
 
 fn load(c: &mut Criterion) {
     const MANY: u64 = 4_000_000;
-    /// Rows of one batch: the levels of a base that came about in some time.
+    /// Rows of one batch: the levels of a snapshot that came about in some time.
     const BATCH: u64 = 250_000;
     let root = tempfile::tempdir().unwrap();
-    let base = root.path().join("base");
+    let snapshot = root.path().join("base");
     let mut filled = state(&root.path().join("filled"), 16 << 20);
     for first in (0..MANY).step_by(BATCH as usize) {
         filled.apply(&change_set(&keys(first..first + BATCH), 0)).unwrap();
     }
     filled.begin_flush();
     while filled.flush_dirty(usize::MAX).unwrap() {}
-    filled.checkpoint(&base).unwrap();
+    filled.checkpoint(&snapshot).unwrap();
     filled.destroy().unwrap();
 
     let shared = SharedResources::new(&MemoryBudget::new(2 << 30), Arc::new(Metrics::default())).unwrap();
@@ -126,7 +126,7 @@ fn load(c: &mut Criterion) {
             b.iter_custom(|times| {
                 let mut took = Duration::ZERO;
                 for _ in 0..times {
-                    let mut state = KeyedState::open(&base, &shared).unwrap();
+                    let mut state = KeyedState::open(&snapshot, &shared).unwrap();
                     state.set_hot_limit(1 << 30).unwrap();
                     let start = Instant::now();
                     let before = busy(start);

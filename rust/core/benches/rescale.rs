@@ -1,6 +1,6 @@
 //! Rescaling a million keys from one shard to two and back, and two ways of moving half of them between states.
 //!
-//! `rescale` is with a log after the bases. `bases` is what others measure, too: bases alone, each new shard by itself, the
+//! `rescale` is with a log after the snapshots. `snapshots` is what others measure, too: snapshots alone, each new shard by itself, the
 //! way back from what the way there made (`benches/rescale_compare.py` puts it beside Flink's).
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 const KEYS: u64 = 1_000_000;
-/// Keys that the segment after each base changes.
+/// Keys that the segment after each snapshot changes.
 const CHANGED: u64 = 100_000;
 const GROUPS: u16 = 128;
 
@@ -104,7 +104,7 @@ impl World {
         checkpoint
     }
 
-    /// The handle of shard `shard` of `shards`, with the base in `checkpoint`.
+    /// The handle of shard `shard` of `shards`, with the snapshot in `checkpoint`.
     fn handle(&self, shard: u32, shards: u32, checkpoint: &Path) -> ShardHandle {
         let (instance, version) = (InstanceId::random(), VersionId::random());
         let (none, r) = (Inventory::default(), &self.rebuilder);
@@ -118,7 +118,7 @@ impl World {
             metrics: &r.metrics,
         };
         let stamp = Stamp { instance, version, replay_after: version };
-        let (base, _) = self.runtime.block_on(push(&how, checkpoint, &none, stamp)).unwrap();
+        let (snapshot, _) = self.runtime.block_on(push(&how, checkpoint, &none, stamp)).unwrap();
         ShardHandle {
             instance,
             version,
@@ -134,13 +134,13 @@ impl World {
             watermark: None,
             state_keys: 0,
             state_bytes: 0,
-            base: Some(base),
+            snapshot: Some(snapshot),
             indexed: None,
             segments: Vec::new(),
         }
     }
 
-    /// Handles of `shards` shards: a base of all keys and a segment that changes some.
+    /// Handles of `shards` shards: a snapshot of all keys and a segment that changes some.
     fn sources(&mut self, shards: u32) -> Sources {
         let handles = (0..shards).map(|shard| {
             let key_groups = shard_range(shard, shards, GROUPS);
@@ -185,7 +185,7 @@ impl World {
         (0..rounds).map(one).sum()
     }
 
-    /// Half of the key groups of a base into an empty state, as tables.
+    /// Half of the key groups of a snapshot into an empty state, as tables.
     fn move_tables(&mut self, from: &Path, half: KeyGroupRange) -> KeyedState {
         let (dir, into) = (self.fresh(), self.fresh());
         std::fs::create_dir(&into).unwrap();
@@ -235,20 +235,20 @@ fn rescale(c: &mut Criterion) {
         group.bench_function(format!("{from} to {to}"), |b| b.iter(|| world.rescale(&sources, to)));
     }
     let half = shard_range(0, 2, GROUPS);
-    let base = world.checkpoint(shard_range(0, 1, GROUPS), VALUE);
+    let snapshot = world.checkpoint(shard_range(0, 1, GROUPS), VALUE);
     group.throughput(Throughput::Elements(KEYS / 2));
     group.bench_function("move half/tables", |b| {
-        b.iter_batched(|| (), |()| world.move_tables(&base, half), BatchSize::PerIteration);
+        b.iter_batched(|| (), |()| world.move_tables(&snapshot, half), BatchSize::PerIteration);
     });
     group.bench_function("move half/changes", |b| {
-        b.iter_batched(|| (), |()| world.move_changes(&base, half), BatchSize::PerIteration);
+        b.iter_batched(|| (), |()| world.move_changes(&snapshot, half), BatchSize::PerIteration);
     });
     group.finish();
 }
 
-fn bases(c: &mut Criterion) {
+fn snapshots(c: &mut Criterion) {
     let mut world = World::new();
-    let mut group = c.benchmark_group("bases");
+    let mut group = c.benchmark_group("snapshots");
     group.sample_size(10);
     let halves = [0, 1].map(|shard| shard_range(shard, 2, GROUPS));
     for length in [8, 100] {
@@ -272,5 +272,5 @@ fn bases(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, rescale, bases);
+criterion_group!(benches, rescale, snapshots);
 criterion_main!(benches);

@@ -122,7 +122,7 @@ fn p2_every_store_call_may_fail() {
 }
 
 #[test]
-fn p8_a_zombie_on_an_old_base_never_reads_another_version() {
+fn p8_a_zombie_on_an_old_snapshot_never_reads_another_version() {
     let mut rng = StdRng::seed_from_u64(1);
     let mut world = World::new(1, &[]);
     let rows = world.random_rows(&mut rng);
@@ -133,7 +133,7 @@ fn p8_a_zombie_on_an_old_base_never_reads_another_version() {
     world.batch(&rows, 1, Kept::Last);
     let more = world.random_rows(&mut rng);
     world.batch(&more, 1, Kept::Last); // promotes the zombie's sibling
-    let error = zombie.finish().err().expect("the zombie's base is gone");
+    let error = zombie.finish().err().expect("the zombie's snapshot is gone");
     assert_eq!(error.kind(), ErrorKind::Retryable);
     world.check_all();
 }
@@ -223,11 +223,11 @@ fn m08_materializations_are_counted_and_measured() {
     let (first, bytes, micros) = counts(&world);
     assert!(first[0] > 0 && first == [first[0], first[0], 0], "{first:?}");
     assert!(bytes > 0 && micros > 0, "{bytes} bytes, {micros} µs");
-    // The second carries the base, the third hands it back.
+    // The second carries the snapshot, the third hands it back.
     for _ in 0..3 {
         world.batch(&[(Some("a".into()), 1)], 1, Kept::Last);
     }
-    assert_eq!(counts(&world), (first, bytes, micros), "a batch is no base");
+    assert_eq!(counts(&world), (first, bytes, micros), "a batch is no snapshot");
     world.failpoints("materialize.push=error@1");
     world.materialize();
     let (second, ..) = counts(&world);
@@ -266,7 +266,7 @@ fn of_every_shard() -> Vec<(Option<String>, i64)> {
     (0..50).map(|i| (Some(format!("x{i}")), 1)).collect()
 }
 
-/// Materializes; the second batch after it carries the base, in every shard that it changes.
+/// Materializes; the second batch after it carries the snapshot, in every shard that it changes.
 fn assert_durable_is_near_net(world: &mut World, when: &str) {
     world.materialize();
     world.batch(&of_every_shard(), 1, Kept::Last);
@@ -305,7 +305,7 @@ fn open_and_close() {
             world.batch(&rows, 1, Kept::Last);
         }
         if round % 40 == 0 {
-            // The second batch after it carries the base: nothing of it is lost with the process.
+            // The second batch after it carries the snapshot: nothing of it is lost with the process.
             world.materialize();
             world.batch(&rows, 1, Kept::Last);
             world.batch(&rows, 1, Kept::Last);

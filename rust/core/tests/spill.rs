@@ -1,5 +1,5 @@
 //! Versions of several segments through the whole engine: random histories of batches larger than their session's memory,
-//! with restores, bases, savepoints and other numbers of shards; and what a killed server leaves behind.
+//! with restores, snapshots, savepoints and other numbers of shards; and what a killed server leaves behind.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 const TINY: (&str, &str) = ("session_memory", "4KiB");
 
 #[test]
-fn p5_p7_p8_batches_larger_than_memory_through_faults_restores_and_bases() {
+fn p5_p7_p8_batches_larger_than_memory_through_faults_restores_and_snapshots() {
     for seed in seeds(4) {
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);

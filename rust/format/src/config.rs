@@ -111,25 +111,25 @@ options! {
     max_handle_segments: count = "32",
     /// Time between materializations of a shard.
     materialization_interval: duration = "10m",
-    /// Materialize when the log since the base exceeds this many bytes.
+    /// Materialize when the log since the snapshot exceeds this many bytes.
     materialization_log_bytes: size = "256MiB",
-    /// Materialize when the log since the base exceeds this multiple of the state's size.
+    /// Materialize when the log since the snapshot exceeds this multiple of the state's size.
     materialization_log_ratio: ratio = "4.0",
-    /// Materialize when the log since the base has this many change sets: each is a request of a restore, and a handle names them all; 0 = no bound.
+    /// Materialize when the log since the snapshot has this many change sets: each is a request of a restore, and a handle names them all; 0 = no bound.
     materialization_segments: count = "1000",
-    /// Materialize when replaying the log since the base would take about this long, at the speed that this server last replayed with.
+    /// Materialize when replaying the log since the snapshot would take about this long, at the speed that this server last replayed with.
     materialization_replay_time: duration = "30s",
     /// Failures in a row that a materialization may have before the job fails.
     materialization_max_failures: count = "3",
-    /// Bases share what earlier ones have uploaded; false = each base uploads every file again and shares none. May change at any restart.
+    /// Snapshots share what earlier ones have uploaded; false = each snapshot uploads every file again and shares none. May change at any restart.
     incremental: flag = "true",
-    /// The shortest grace period of a sweep of this state. A server counts on no object in the bucket that it last knew to be needed longer ago than half of this, and abandons a base whose upload takes longer. The state's folder keeps the longest value that was ever set, and a sweep obeys it; at least 1m.
+    /// The shortest grace period of a sweep of this state. A server counts on no object in the bucket that it last knew to be needed longer ago than half of this, and abandons a snapshot whose upload takes longer. The state's folder keeps the longest value that was ever set, and a sweep obeys it; at least 1m.
     sweep_grace: duration = "1d",
-    /// RocksDB files of a base smaller than this share an object, up to 16MiB together; 0 = none does.
+    /// RocksDB files of a snapshot smaller than this share an object, up to 16MiB together; 0 = none does.
     snapshot_pack_below: size = "1MiB",
-    /// Bytes per second that uploads of bases may take in one state server; 0 = no bound. Log objects and all reads are never held back.
+    /// Bytes per second that uploads of snapshots may take in one state server; 0 = no bound. Log objects and all reads are never held back.
     background_bandwidth: size = "0",
-    /// Files of bases that one state server uploads at the same time, of all shards together; always fewer than `store_concurrency`.
+    /// Files of snapshots that one state server uploads at the same time, of all shards together; always fewer than `store_concurrency`.
     background_transfers: count = "4",
     /// Number of key groups; 0 = from the number of partitions, as Flink does. Fixed at the first start of a state.
     max_parallelism: count = "0",

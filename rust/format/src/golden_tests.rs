@@ -9,8 +9,8 @@ use crate::byte_set::*;
 use crate::config::Compression;
 use crate::model::handle::HASH_ID;
 use crate::model::{
-    BaseRef, BatchId, Change, ChangeSet, ChangelogHandle, InstanceId, KeyGroup, KeyGroupRange, ObjectRef, Op,
-    Savepoint, SavepointContent, SavepointOrigin, SavepointPart, SegmentRef, SetRef, ShardHandle, StateId, VersionId,
+    BatchId, Change, ChangeSet, ChangelogHandle, InstanceId, KeyGroup, KeyGroupRange, ObjectRef, Op, Savepoint,
+    SavepointContent, SavepointOrigin, SavepointPart, SegmentRef, SetRef, ShardHandle, SnapshotRef, StateId, VersionId,
 };
 use bytes::Bytes;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ fn handle() -> ShardHandle {
         watermark: Some(-5),
         state_keys: 123_456,
         state_bytes: 9_876_543,
-        base: Some(BaseRef {
+        snapshot: Some(SnapshotRef {
             version: VersionId(id(99)),
             replay_after: VersionId(id(98)),
             manifest: object("base", 300, ""),

@@ -6,7 +6,7 @@
 
 use super::wire::{Envelope, Reader, put_bytes, put_signed, put_varint};
 use crate::error::Result;
-use crate::model::{BaseRef, BatchId, InstanceId, KeyGroupRange, ObjectRef, SegmentRef, ShardHandle, VersionId};
+use crate::model::{BatchId, InstanceId, KeyGroupRange, ObjectRef, SegmentRef, ShardHandle, SnapshotRef, VersionId};
 use bytes::Bytes;
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ const HANDLE_NAME: &str = "the shard handle in Spark's state";
 
 const HAS_PARENT: u8 = 1;
 const HAS_WATERMARK: u8 = 2;
-const HAS_BASE: u8 = 4;
+const HAS_SNAPSHOT: u8 = 4;
 const HAS_INDEXED: u8 = 8;
 
 /// The bytes of a handle.
@@ -26,7 +26,7 @@ pub fn encode_handle(handle: &ShardHandle) -> Vec<u8> {
     let mut out = HANDLE.begin(192 + handle.schema.len() + handle.segments.len() * 56);
     let flags = (u8::from(handle.parent.is_some()) * HAS_PARENT)
         | (u8::from(handle.watermark.is_some()) * HAS_WATERMARK)
-        | (u8::from(handle.base.is_some()) * HAS_BASE)
+        | (u8::from(handle.snapshot.is_some()) * HAS_SNAPSHOT)
         | (u8::from(handle.indexed.is_some()) * HAS_INDEXED);
     out.push(flags);
     out.extend_from_slice(&handle.instance.0.to_le_bytes());
@@ -50,15 +50,15 @@ pub fn encode_handle(handle: &ShardHandle) -> Vec<u8> {
     put_varint(&mut out, handle.state_bytes);
 
     let mut objects = ObjectsOut::default();
-    let base = handle.base.as_ref().map(|b| (b, objects.add(&b.manifest)));
+    let snapshot = handle.snapshot.as_ref().map(|b| (b, objects.add(&b.manifest)));
     let indexed = handle.indexed.as_ref().map(|o| objects.add(o));
     let segments: Vec<usize> = handle.segments.iter().map(|s| objects.add(&s.object)).collect();
     objects.write(&mut out);
-    if let Some((base, manifest)) = base {
-        out.extend_from_slice(&base.version.0.to_le_bytes());
-        out.extend_from_slice(&base.replay_after.0.to_le_bytes());
+    if let Some((snapshot, manifest)) = snapshot {
+        out.extend_from_slice(&snapshot.version.0.to_le_bytes());
+        out.extend_from_slice(&snapshot.replay_after.0.to_le_bytes());
         put_varint(&mut out, manifest as u64);
-        put_varint(&mut out, base.total_bytes);
+        put_varint(&mut out, snapshot.total_bytes);
     }
     if let Some(indexed) = indexed {
         put_varint(&mut out, indexed as u64);
@@ -71,7 +71,7 @@ pub fn encode_handle(handle: &ShardHandle) -> Vec<u8> {
 pub fn decode_handle(bytes: &[u8]) -> Result<ShardHandle> {
     let mut reader = HANDLE.open(HANDLE_NAME, bytes)?;
     let flags = reader.u8("the flags")?;
-    if flags & !(HAS_PARENT | HAS_WATERMARK | HAS_BASE | HAS_INDEXED) != 0 {
+    if flags & !(HAS_PARENT | HAS_WATERMARK | HAS_SNAPSHOT | HAS_INDEXED) != 0 {
         return Err(reader.corrupt(format_args!("flags {flags:#x} are unknown")));
     }
     let has = |flag| flags & flag != 0;
@@ -91,12 +91,12 @@ pub fn decode_handle(bytes: &[u8]) -> Result<ShardHandle> {
     let state_keys = reader.varint("the number of keys")?;
     let state_bytes = reader.varint("the size of the state")?;
     let objects = read_objects(&mut reader)?;
-    let base = if has(HAS_BASE) {
-        Some(BaseRef {
-            version: VersionId(reader.u128("the base's version")?),
-            replay_after: VersionId(reader.u128("the base's replay mark")?),
+    let snapshot = if has(HAS_SNAPSHOT) {
+        Some(SnapshotRef {
+            version: VersionId(reader.u128("the snapshot's version")?),
+            replay_after: VersionId(reader.u128("the snapshot's replay mark")?),
             manifest: pick(&objects, &mut reader)?,
-            total_bytes: reader.varint("the base's size")?,
+            total_bytes: reader.varint("the snapshot's size")?,
         })
     } else {
         None
@@ -119,7 +119,7 @@ pub fn decode_handle(bytes: &[u8]) -> Result<ShardHandle> {
         watermark,
         state_keys,
         state_bytes,
-        base,
+        snapshot,
         indexed,
         segments,
     })

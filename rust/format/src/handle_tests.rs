@@ -35,13 +35,14 @@ fn any_segment() -> impl Strategy<Value = SegmentRef> {
 }
 
 fn any_handle() -> impl Strategy<Value = ShardHandle> {
-    let base = (any::<u128>(), any::<u128>(), any_object(), any::<u64>()).prop_map(|(v, r, manifest, total_bytes)| {
-        BaseRef { version: VersionId(v), replay_after: VersionId(r), manifest, total_bytes }
-    });
+    let snapshot =
+        (any::<u128>(), any::<u128>(), any_object(), any::<u64>()).prop_map(|(v, r, manifest, total_bytes)| {
+            SnapshotRef { version: VersionId(v), replay_after: VersionId(r), manifest, total_bytes }
+        });
     let ids = (any::<u128>(), any::<u128>(), option::of(any::<u128>()), any::<i64>());
     let place = (any::<u32>(), any::<u32>(), any::<u16>(), any::<u16>(), any::<u16>(), any::<u16>());
     let schema = (any::<u64>(), "\\PC{0,40}", option::of(any::<i64>()), any::<u64>(), any::<u64>());
-    let objects = (option::of(base), option::of(any_object()), vec(any_segment(), 0..8));
+    let objects = (option::of(snapshot), option::of(any_object()), vec(any_segment(), 0..8));
     (ids, place, schema, objects).prop_map(|(ids, place, schema, objects)| ShardHandle {
         instance: InstanceId(ids.0),
         version: VersionId(ids.1),
@@ -57,13 +58,13 @@ fn any_handle() -> impl Strategy<Value = ShardHandle> {
         watermark: schema.2,
         state_keys: schema.3,
         state_bytes: schema.4,
-        base: objects.0,
+        snapshot: objects.0,
         indexed: objects.1,
         segments: objects.2,
     })
 }
 
-/// What a long-running job has: a base, an index, and as many segments as the cap allows.
+/// What a long-running job has: a snapshot, an index, and as many segments as the cap allows.
 fn typical_handle(segments: u64) -> ShardHandle {
     let object =
         |folder: &str, size| ObjectRef { name: format!("{folder}/{}", VersionId::random()), size, crc: rand::random() };
@@ -82,7 +83,7 @@ fn typical_handle(segments: u64) -> ShardHandle {
         watermark: Some(1_700_000_000_000),
         state_keys: 1_234_567,
         state_bytes: 123_456_789,
-        base: Some(BaseRef {
+        snapshot: Some(SnapshotRef {
             version: VersionId::random(),
             replay_after: VersionId::random(),
             manifest: object("base", 30_000),

@@ -28,7 +28,7 @@
 //! compress  none, lz4, zstd with contexts kept per thread
 //! handle    shard handles and segment indexes
 //! changelog_handle  handles of plain changelogs
-//! manifest  a materialized base
+//! manifest  a materialized snapshot
 //! head      the newest checkpoint of an embedded state
 //! savepoint_manifest  what a savepoint consists of
 //! note      what is fixed when a state starts, as JSON

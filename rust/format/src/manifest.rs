@@ -1,4 +1,4 @@
-//! Manifests: what a materialized base consists of.
+//! Manifests: what a materialized snapshot consists of.
 //!
 //! Owns: the layout of a manifest, and the checks that the file names in it are plain names (they become files on disk)
 //! and that packed files lie in their objects.
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::model::{InstanceId, ObjectRef, VersionId};
 use bytes::Bytes;
 
-const MANIFEST: Envelope = Envelope { magic: *b"FCLM", version: 2, what: "base manifest" };
+const MANIFEST: Envelope = Envelope { magic: *b"FCLM", version: 2, what: "snapshot manifest" };
 
 /// A RocksDB file in the bucket: an object of its own, or a part of one that holds several small files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl ManifestFile {
 /// All files of a RocksDB checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
-    /// The state it is a base of.
+    /// The state it is a snapshot of.
     pub instance: InstanceId,
     /// Newest version whose changes may be in it.
     pub version: VersionId,

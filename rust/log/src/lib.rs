@@ -9,7 +9,7 @@
 //! read       both back
 //! ```
 //!
-//! Owns: log objects and bases, from their bytes in memory to the bucket and back.
+//! Owns: log objects and snapshots, from their bytes in memory to the bucket and back.
 //! Does not own: what is written and when (`fastchangelog-core`), the state (`fastchangelog-state`), the bucket itself
 //! (`fastchangelog-store`).
 //!

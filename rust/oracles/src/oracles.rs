@@ -285,7 +285,7 @@ pub fn note(bytes: &[u8]) -> bool {
     })
 }
 
-/// A manifest of a base.
+/// A manifest of a snapshot.
 pub fn manifest(bytes: &[u8]) -> bool {
     round_trip(bytes, |bytes| decode_manifest(NAME, bytes), encode_manifest, |_| ())
 }

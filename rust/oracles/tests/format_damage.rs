@@ -74,7 +74,7 @@ fn a_handle() -> ShardHandle {
         watermark: Some(1),
         state_keys: 2,
         state_bytes: 3,
-        base: Some(BaseRef {
+        snapshot: Some(SnapshotRef {
             version: VersionId(4),
             replay_after: VersionId(5),
             manifest: object("base", 6),
@@ -90,7 +90,7 @@ fn a_head() -> Head {
 }
 
 /// Every third one is an object of its own, the others are packed.
-fn a_file_of_a_base(i: u64) -> ManifestFile {
+fn a_file_of_a_snapshot(i: u64) -> ManifestFile {
     let part = (!i.is_multiple_of(3)).then_some(PackedPart { offset: i, length: 1, crc: 77 });
     let object = ObjectRef { size: 100, ..object("sst", if part.is_some() { 100 } else { i.into() }) };
     ManifestFile { name: format!("00000{i}.sst"), object, part }
@@ -101,7 +101,7 @@ fn a_manifest() -> Manifest {
         instance: InstanceId(1),
         version: VersionId(2),
         replay_after: VersionId(3),
-        files: (0..9).map(a_file_of_a_base).collect(),
+        files: (0..9).map(a_file_of_a_snapshot).collect(),
         inline: vec![("CURRENT".to_owned(), vec![9; 40].into()), ("MANIFEST-000001".to_owned(), vec![8; 100].into())],
     }
 }

@@ -96,7 +96,7 @@ pub(crate) fn object_type(name: &str) -> Option<&'static str> {
     })
 }
 
-/// A base's manifest as JSON: its ids, and the objects that it names.
+/// A snapshot's manifest as JSON: its ids, and the objects that it names.
 #[pyfunction]
 pub(crate) fn manifest_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
     detached(py, |_| {

@@ -55,7 +55,7 @@ pub trait ResultStream: Iterator<Item = Result<RecordBatch>> + Send {
 pub trait MaterializeBackend: Send + Sync {
     /// Uploads; blocks until done.
     fn run(&self) -> Result<()>;
-    /// Lets the next handles start from the new base.
+    /// Lets the next handles start from the new snapshot.
     fn complete(self: Box<Self>) -> Result<()>;
     /// Gives up; what was uploaded is removed later.
     fn abort(self: Box<Self>, message: &str);

@@ -6,7 +6,7 @@
 //!
 //! Invariants of [`Checkpointer::checkpoint`]:
 //! 1. the folder appears whole, or nothing is left of it;
-//! 2. a file system that refuses hard links costs time and disk, but never prevents a base. RocksDB itself copies across devices
+//! 2. a file system that refuses hard links costs time and disk, but never prevents a snapshot. RocksDB itself copies across devices
 //!    (EXDEV) and where links are "not supported" (ENOTSUP), but not where they are "not permitted" (EPERM, as network
 //!    and FAT file systems say) or used up (EMLINK): then this module copies.
 
@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files may hold so many times the bytes of keys and values before [`Checkpointer::compact_if_bloated`] rewrites them. A base is
+/// Files may hold so many times the bytes of keys and values before [`Checkpointer::compact_if_bloated`] rewrites them. A snapshot is
 /// uploaded, kept and read at each restore; RocksDB by itself lets four overlapping files of updates pile up.
 const MAX_AMPLIFICATION: f64 = 1.2;
 /// Below this nothing is worth a rewrite: a file has an index, a filter and a footer.

@@ -167,12 +167,12 @@ fn y13_what_was_ingested_is_compacted_by_itself() {
     let world = World::new();
     let mut source = world.state();
     write(&mut source, 0, 0..100);
-    let base = world.disk.path().join("base");
-    source.checkpoint(&base).unwrap();
+    let snapshot = world.disk.path().join("base");
+    source.checkpoint(&snapshot).unwrap();
     let into = world.disk.path().join("tables");
     std::fs::create_dir(&into).unwrap();
     let groups = fastchangelog_format::model::KeyGroupRange { start: 0, end: 1 };
-    let tables = crate::group_range::export(&base, groups, &into, &world.shared).unwrap();
+    let tables = crate::group_range::export(&snapshot, groups, &into, &world.shared).unwrap();
     let mut target = KeyedState::create(&world.disk.path().join("target"), &world.shared).unwrap();
     target.ingest(tables).unwrap();
     let db = target.checkpointer().db;

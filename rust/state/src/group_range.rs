@@ -1,10 +1,10 @@
-//! Ranges of key groups: the entries of a range out of the RocksDB files of a base.
+//! Ranges of key groups: the entries of a range out of the RocksDB files of a snapshot.
 //!
-//! Owns: which tables of a base a range needs, clipping a base to a range, and moving a range from one base into another
+//! Owns: which tables of a snapshot a range needs, clipping a snapshot to a range, and moving a range from one snapshot into another
 //! state.
-//! Does not own: fetching the files (`read`), which bases and in which order (`shard`).
+//! Does not own: fetching the files (`read`), which snapshots and in which order (`shard`).
 //!
-//! RocksDB's own manifest lists the first and the last key of each table, so not all tables of a base must be local: it is
+//! RocksDB's own manifest lists the first and the last key of each table, so not all tables of a snapshot must be local: it is
 //! opened without reading its tables, and the tables outside of the range are dropped from the manifest first. An error in
 //! that choice cannot lose an entry, only fail: every table left in the manifest must be local.
 //!
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 /// Size of an exported table; the same as of those that RocksDB writes.
 const TABLE_BYTES: u64 = 32 << 20;
-/// Threads that export one base, at most.
+/// Threads that export one snapshot, at most.
 const EXPORT_THREADS: usize = 4;
 /// After every key of a state: key groups end at 32,768.
 const AFTER_ALL: &[u8] = &[u8::MAX];
@@ -41,14 +41,14 @@ struct TableMeta {
     last: Vec<u8>,
 }
 
-/// Names of the tables that `groups` need, of the base whose other files are in `dir`. No table has to be there.
+/// Names of the tables that `groups` need, of the snapshot whose other files are in `dir`. No table has to be there.
 pub fn tables_of(dir: &Path, groups: KeyGroupRange, shared: &SharedResources) -> Result<BTreeSet<String>> {
     let tables = tables(&shared.open_sparse(dir, true)?)?;
     let needed = needed(&tables, groups);
     Ok(tables.into_iter().zip(needed).filter(|(_, needed)| *needed).map(|(table, _)| table.name).collect())
 }
 
-/// Opens the base in `dir`, which holds the entries of `have`, as the state of the entries of `want`. Tables that `want`
+/// Opens the snapshot in `dir`, which holds the entries of `have`, as the state of the entries of `want`. Tables that `want`
 /// does not need may be absent.
 pub fn clip(dir: &Path, have: KeyGroupRange, want: KeyGroupRange, shared: &SharedResources) -> Result<KeyedState> {
     drop_absent(dir, want, shared)?;
@@ -58,8 +58,8 @@ pub fn clip(dir: &Path, have: KeyGroupRange, want: KeyGroupRange, shared: &Share
     Ok(keyed)
 }
 
-/// Writes the entries of `groups` of the base in `from` into new tables in the folder `into`, in order of their keys, for
-/// [`KeyedState::ingest`]. Tables that `groups` do not need may be absent. Of the base, nothing can be used afterwards.
+/// Writes the entries of `groups` of the snapshot in `from` into new tables in the folder `into`, in order of their keys, for
+/// [`KeyedState::ingest`]. Tables that `groups` do not need may be absent. Of the snapshot, nothing can be used afterwards.
 pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedResources) -> Result<Vec<PathBuf>> {
     drop_absent(from, groups, shared)?;
     let db = &shared.open_sparse(from, true)?;
@@ -69,7 +69,7 @@ pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedRe
         let begin = |part: KeyGroupRange| {
             let work = move || export_part(db, part, into, shared);
             let thread = std::thread::Builder::new().name("fcl-export".to_owned()).spawn_scoped(scope, work);
-            thread.map_err(|e| Error::io("cannot start a thread that exports a part of a base", &e))
+            thread.map_err(|e| Error::io("cannot start a thread that exports a part of a snapshot", &e))
         };
         let runs = parts.into_iter().map(begin).collect::<Result<Vec<_>>>()?;
         let mut tables = Vec::new();
@@ -173,7 +173,7 @@ pub fn count(keyed: &KeyedState) -> Result<(u64, u64)> {
     Ok((keys, bytes))
 }
 
-/// Makes the base in `dir` forget the absent tables, all of which are beside `want`.
+/// Makes the snapshot in `dir` forget the absent tables, all of which are beside `want`.
 fn drop_absent(dir: &Path, want: KeyGroupRange, shared: &SharedResources) -> Result<()> {
     let absent = |db: &DB| Ok::<_, Error>(tables(db)?.into_iter().find(|table| !dir.join(&table.name).exists()));
     if absent(&shared.open_sparse(dir, true)?)?.is_none() {
@@ -187,7 +187,7 @@ fn drop_absent(dir: &Path, want: KeyGroupRange, shared: &SharedResources) -> Res
     db.delete_file_in_range_cf(family, &want.end.to_be_bytes()[..], AFTER_ALL).map_err(rocks_error)?;
     match absent(&db)? {
         None => Ok(()),
-        Some(table) => Err(Error::internal(format!("RocksDB still wants {table:?}, which was left out of a base"))),
+        Some(table) => Err(Error::internal(format!("RocksDB still wants {table:?}, which was left out of a snapshot"))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Ranges of bases against the whole: exactly the entries of the range, whatever tables they are in.
+//! Ranges of snapshots against the whole: exactly the entries of the range, whatever tables they are in.
 
 use super::*;
 use fastchangelog_format::error::ErrorKind;
@@ -52,15 +52,15 @@ fn checkpoint(state: &mut KeyedState, dir: &Path) {
     state.checkpoint(dir).unwrap();
 }
 
-/// A base of `groups` whose newest entries are in level 0, and all others below it in a table for eight key groups or fewer.
-fn base(disk: &TempDir, groups: KeyGroupRange, shared: &SharedResources) -> (PathBuf, Content) {
+/// A snapshot of `groups` whose newest entries are in level 0, and all others below it in a table for eight key groups or fewer.
+fn snapshot(disk: &TempDir, groups: KeyGroupRange, shared: &SharedResources) -> (PathBuf, Content) {
     let path = |name: String| disk.path().join(name);
     let mut state = KeyedState::create(&path("all".into()), shared).unwrap();
     let mut tables = Vec::new();
     for start in (groups.start..groups.end).step_by(8) {
         let mut part = KeyedState::create(&path(format!("{start}")), shared).unwrap();
         fill(&mut part, range(start, groups.end.min(start + 8)), 1);
-        let (from, into) = (path(format!("{start}-base")), path(format!("{start}-tables")));
+        let (from, into) = (path(format!("{start}-snapshot")), path(format!("{start}-tables")));
         checkpoint(&mut part, &from);
         std::fs::create_dir(&into).unwrap();
         tables.extend(export(&from, groups, &into, shared).unwrap());
@@ -79,7 +79,7 @@ fn base(disk: &TempDir, groups: KeyGroupRange, shared: &SharedResources) -> (Pat
     (dir, all)
 }
 
-/// A copy of a base with those of its tables that `keep` names.
+/// A copy of a snapshot with those of its tables that `keep` names.
 fn copy(disk: &TempDir, from: &Path, keep: &BTreeSet<String>) -> PathBuf {
     let to = tempfile::tempdir_in(disk.path()).unwrap().keep();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -102,7 +102,7 @@ fn y08_exactly_the_range_is_left() {
         ),
     ] {
         let (disk, shared) = (tempfile::tempdir().unwrap(), shared());
-        let (dir, all) = base(&disk, have, &shared);
+        let (dir, all) = snapshot(&disk, have, &shared);
         for want in wants {
             let mut expected = all.clone();
             expected.retain(|(group, _), _| want.contains(KeyGroup(*group)));
@@ -157,7 +157,7 @@ fn a_range_is_split_without_gap_or_overlap() {
 #[test]
 fn p9_an_absent_table_is_an_error() {
     let (disk, shared) = (tempfile::tempdir().unwrap(), shared());
-    let (dir, _) = base(&disk, range(0, 40), &shared);
+    let (dir, _) = snapshot(&disk, range(0, 40), &shared);
     let want = range(10, 30);
     let tables = tables_of(&dir, want, &shared).unwrap();
     assert!(tables.len() >= 4, "{tables:?}");
@@ -175,7 +175,7 @@ fn p9_an_absent_table_is_an_error() {
 #[test]
 fn p9_a_damaged_manifest_is_an_error() {
     let (disk, shared) = (tempfile::tempdir().unwrap(), shared());
-    let (dir, _) = base(&disk, range(0, 20), &shared);
+    let (dir, _) = snapshot(&disk, range(0, 20), &shared);
     let manifest = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path());
     let manifest =
         manifest.into_iter().find(|p| p.file_name().unwrap().to_str().unwrap().starts_with("MANIFEST")).unwrap();
@@ -218,7 +218,7 @@ fn invariant_1_bounds_are_inclusive_and_neighbours_come_along() {
 #[test]
 fn a_range_between_two_tables_is_empty() {
     let (disk, shared) = (tempfile::tempdir().unwrap(), shared());
-    let (dir, _) = base(&disk, range(0, 8), &shared);
+    let (dir, _) = snapshot(&disk, range(0, 8), &shared);
     let mut state = KeyedState::open(&dir, &shared).unwrap();
     let (other, into) = (disk.path().join("other"), disk.path().join("into"));
     let mut beyond = KeyedState::create(&disk.path().join("beyond"), &shared).unwrap();

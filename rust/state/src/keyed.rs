@@ -108,7 +108,7 @@ impl KeyedState {
         Self::new(dir, shared, true)
     }
 
-    /// The state of a folder that holds the RocksDB files of a base. Damaged or foreign files are
+    /// The state of a folder that holds the RocksDB files of a snapshot. Damaged or foreign files are
     /// [`fastchangelog_format::ErrorKind::Corrupt`]: delete the folder and restore.
     pub fn open(dir: &Path, shared: &SharedResources) -> Result<Self> {
         Self::new(dir, shared, false)

@@ -90,7 +90,7 @@ enum Step {
     Limit(u64),
     BeginFlush,
     Flush(usize),
-    FuzzyBase,
+    FuzzySnapshot,
     Reopen,
     /// So many entries of a loading that goes on with the next such step.
     WarmUp(usize),
@@ -118,7 +118,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => prop_oneof![Just(0u64), 10_000..30_000u64, Just(4 << 20)].prop_map(Step::Limit),
         2 => Just(Step::BeginFlush),
         4 => (1..40usize).prop_map(Step::Flush),
-        1 => Just(Step::FuzzyBase),
+        1 => Just(Step::FuzzySnapshot),
         1 => Just(Step::Reopen),
         1 => Just(Step::WarmUp(usize::MAX)),
         3 => (1..100usize).prop_map(Step::WarmUp),
@@ -136,7 +136,7 @@ fn run(limit: u64, steps: Vec<Step>) {
     let mut state = KeyedState::create(&folder(), &shared).unwrap();
     state.set_hot_limit(limit).unwrap();
     let mut model = Model::new();
-    // The change sets since the last `begin_flush`: what a fuzzy base is completed with.
+    // The change sets since the last `begin_flush`: what a fuzzy snapshot is completed with.
     let mut since: Option<Vec<ChangeSet>> = None;
     let mut warm: Option<WarmUp> = None;
     for step in steps {
@@ -154,16 +154,16 @@ fn run(limit: u64, steps: Vec<Step>) {
                 since = Some(Vec::new());
             }
             Step::Flush(n) => drop(state.flush_dirty(n).unwrap()),
-            Step::FuzzyBase => {
+            Step::FuzzySnapshot => {
                 let Some(since) = since.take() else { continue };
                 while state.flush_dirty(7).unwrap() {}
                 let dir = folder();
                 state.checkpoint(&dir).unwrap();
-                let mut base = KeyedState::open(&dir, &shared).unwrap();
+                let mut snapshot = KeyedState::open(&dir, &shared).unwrap();
                 for set in &since {
-                    base.apply(set).unwrap();
+                    snapshot.apply(set).unwrap();
                 }
-                assert_eq!(content(&base), model, "a fuzzy base and the sets since begin_flush are the state");
+                assert_eq!(content(&snapshot), model, "a fuzzy snapshot and the sets since begin_flush are the state");
             }
             Step::Reopen => {
                 flush_all(&mut state);

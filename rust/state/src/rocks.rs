@@ -163,11 +163,11 @@ impl SharedResources {
         options.set_compression_type(DBCompressionType::Lz4);
         options.set_bottommost_compression_type(DBCompressionType::Zstd);
         options.set_level_compaction_dynamic_level_bytes(true);
-        // The unit of upload of a base.
+        // The unit of upload of a snapshot.
         options.set_target_file_size_base(32 << 20);
         options.set_max_bytes_for_level_base(128 << 20);
         options.set_paranoid_checks(true);
-        // A base carries the manifest: it must stay small.
+        // A snapshot carries the manifest: it must stay small.
         options.set_max_manifest_file_size(1 << 20);
         options.set_keep_log_file_num(1);
         options.set_max_log_file_size(1 << 20);

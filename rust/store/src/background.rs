@@ -2,11 +2,11 @@
 //!
 //! Owns: the slots of background transfers of a process, the rate of their bytes, the count of foreground work, and how
 //! long background work rests meanwhile.
-//! Does not own: which transfers are in the background (bases are; log objects and all reads are not), the bound on
+//! Does not own: which transfers are in the background (snapshots are; log objects and all reads are not), the bound on
 //! requests of a store (`retry`).
 //!
 //! Invariants:
-//! 1. at most `background_transfers` files of bases are in flight at once, and fewer than `store_concurrency`: a log
+//! 1. at most `background_transfers` files of snapshots are in flight at once, and fewer than `store_concurrency`: a log
 //!    object's upload never waits for one of them to end;
 //! 2. in any interval the bytes let through exceed rate × time by one part at most; first come, first served;
 //! 3. a wait has an end: it is the time that the bytes before it take at the rate;

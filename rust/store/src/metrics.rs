@@ -266,7 +266,7 @@ process {
     restores: counter batch,
     /// Microseconds spent restoring.
     restore_micros: counter batch,
-    /// Bytes of bases and segments read by restores, counted as they come.
+    /// Bytes of snapshots and segments read by restores, counted as they come.
     restore_bytes: counter,
     /// Restores that are in progress.
     restores_running: gauge,
@@ -280,7 +280,7 @@ process {
     persist_micros: counter,
     /// Microseconds spent merging partial rows into overlays.
     merge_micros: counter,
-    /// Microseconds spent reading base state and combining.
+    /// Microseconds spent reading the stored state and combining.
     combine_micros: counter,
     /// Microseconds spent encoding change sets.
     encode_micros: counter,
@@ -306,11 +306,11 @@ process {
     materialize_micros: counter,
     /// Bytes uploaded by materializations.
     materialize_bytes: counter,
-    /// Bytes of materialized bases that earlier bases had uploaded already.
+    /// Bytes of materialized snapshots that earlier snapshots had uploaded already.
     materialize_reused_bytes: counter,
-    /// Small files of bases that were uploaded packed into shared objects.
+    /// Small files of snapshots that were uploaded packed into shared objects.
     materialize_packed_files: counter,
-    /// Microseconds that bytes of bases were held back by `background_bandwidth`, summed over transfers.
+    /// Microseconds that bytes of snapshots were held back by `background_bandwidth`, summed over transfers.
     background_waits_micros: counter,
     /// Microseconds that materializations rested because batches run, summed.
     background_rests_micros: counter,
@@ -342,7 +342,7 @@ process {
     memory_prepared: gauge,
     /// Bytes of change sets waiting for upload or uploading.
     memory_log: gauge,
-    /// Bytes of buffers of uploads of bases.
+    /// Bytes of buffers of uploads of snapshots.
     memory_uploads: gauge,
     /// Bytes of buffers of downloads.
     memory_downloads: gauge,

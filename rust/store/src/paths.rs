@@ -5,9 +5,9 @@
 //!
 //! ```text
 //! <root>/<query id>/<name>/log/<32 hex>        change sets of one or more shards
-//! <root>/<query id>/<name>/sst/<32 hex>.sst    RocksDB files of bases
+//! <root>/<query id>/<name>/sst/<32 hex>.sst    RocksDB files of snapshots
 //! <root>/<query id>/<name>/sst/<32 hex>.pack   several small ones in a row
-//! <root>/<query id>/<name>/base/<32 hex>       manifests of bases
+//! <root>/<query id>/<name>/base/<32 hex>       manifests of snapshots
 //! <root>/<query id>/<name>/index/<32 hex>      lists of older segments
 //! <root>/.../probe/<32 hex>                    written and removed by a store check
 //! <root>/<query id>/<name>/_fastchangelog*.json   notes: the folder's owner, and what the last sweep saw
@@ -27,9 +27,9 @@
 pub enum ObjectType {
     /// Change sets.
     Log,
-    /// A RocksDB file of a base, or several.
+    /// A RocksDB file of a snapshot, or several.
     Sst,
-    /// A base's manifest.
+    /// A snapshot's manifest.
     Manifest,
     /// A list of older segments.
     Index,
@@ -63,7 +63,7 @@ pub fn pack_name() -> String {
     format!("sst/{}.pack", random_hex())
 }
 
-/// A new name of a base's manifest.
+/// A new name of a snapshot's manifest.
 pub fn manifest_name() -> String {
     format!("base/{}", random_hex())
 }

@@ -176,7 +176,7 @@ fn d01_d03_uploads_go_when_materialized_and_subsumed_both() {
         if subsumed {
             writer.subsume(1).unwrap();
             w.settled();
-            assert_eq!(w.objects(), 3, "not in a base yet");
+            assert_eq!(w.objects(), 3, "not in a snapshot yet");
         }
         writer.truncate(handle.to).unwrap();
         w.settled();

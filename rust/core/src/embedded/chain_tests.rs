@@ -56,7 +56,7 @@ fn handle(version: u128) -> ShardHandle {
         watermark: None,
         state_keys: 0,
         state_bytes: 0,
-        base: None,
+        snapshot: None,
         indexed: None,
         segments: Vec::new(),
     }

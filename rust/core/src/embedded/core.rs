@@ -58,7 +58,7 @@ pub(super) struct Core {
     pending: Mutex<usize>,
     pending_reduced: Condvar,
     closed: watch::Sender<bool>,
-    /// The reason to refuse changes until there is a new base.
+    /// The reason to refuse changes until there is a new snapshot.
     refusal: Mutex<Option<Error>>,
     event: OnceLock<EventCallback>,
 }
@@ -316,7 +316,7 @@ impl Core {
 
     /// Applies a durable checkpoint to the live version; a failure of the local disk is only logged.
     fn apply_checkpoint(&self, handle: &ShardHandle) {
-        if let Err(error) = self.make_live(Some(handle)).inspect(|()| self.shard.adopt_base(handle)) {
+        if let Err(error) = self.make_live(Some(handle)).inspect(|()| self.shard.adopt_snapshot(handle)) {
             tracing::warn!(state = self.uri(), %error, "a checkpoint could not be applied: the next read restores it");
             // What is live may be the version before, which must not be taken for this one.
             self.shard.evict();

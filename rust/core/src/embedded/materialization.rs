@@ -1,7 +1,7 @@
 //! Background materialization of an embedded state, on a thread of its own.
 //!
 //! Owns: the thread of a run, and the end of a run that is cancelled while it works.
-//! Does not own: when to run (the policy, in Python), what a run does (`shard`), which checkpoint carries its base (`core`).
+//! Does not own: when to run (the policy, in Python), what a run does (`shard`), which checkpoint carries its snapshot (`core`).
 //!
 //! Invariants of a [`Materialization`]:
 //! 1. only the close of its state waits for a run: a cancelled run ends by itself;
@@ -85,7 +85,7 @@ impl Materialization {
         Ok(())
     }
 
-    /// Offers the new base to the next checkpoint.
+    /// Offers the new snapshot to the next checkpoint.
     pub fn complete(&self) -> Result<()> {
         match self.shared.end() {
             Stage::Ran(run) => run.complete(),

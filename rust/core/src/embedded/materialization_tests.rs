@@ -1,4 +1,4 @@
-//! New bases of embedded states: what carries them, and what becomes of those that fail or come too late.
+//! New snapshots of embedded states: what carries them, and what becomes of those that fail or come too late.
 
 use super::*;
 use crate::embedded::tests::{Opened, World, rows, world};
@@ -32,12 +32,12 @@ fn reopened(world: &World) -> Vec<(String, i64)> {
     world.open_with(|request| request.read_only = true).contents()
 }
 
-fn base(handle: &ShardHandle) -> Option<String> {
-    handle.base.as_ref().map(|base| base.manifest.name.clone())
+fn snapshot(handle: &ShardHandle) -> Option<String> {
+    handle.snapshot.as_ref().map(|snapshot| snapshot.manifest.name.clone())
 }
 
 #[test]
-fn v02_a_state_is_restored_from_its_newest_base_and_the_log_after_it() {
+fn v02_a_state_is_restored_from_its_newest_snapshot_and_the_log_after_it() {
     let world = world(&[]);
     let s = world.open();
     s.put("a", Some(1));
@@ -47,19 +47,19 @@ fn v02_a_state_is_restored_from_its_newest_base_and_the_log_after_it() {
     s.put("a", Some(2));
     s.put("gone", None);
     let first = s.state.checkpoint().unwrap();
-    assert_eq!((first.base.is_some(), first.segments.len()), (true, 1), "the log before the base is cut off");
+    assert_eq!((first.snapshot.is_some(), first.segments.len()), (true, 1), "the log before the snapshot is cut off");
     materialize(&s);
     s.put("b", Some(3));
     let second = s.state.checkpoint().unwrap();
     assert_eq!(second.segments.len(), 1);
-    assert_ne!(base(&first), base(&second));
+    assert_ne!(snapshot(&first), snapshot(&second));
     assert_eq!(s.state.replay_debt().segments, 1);
     s.put("b", Some(4));
     let third = s.state.checkpoint().unwrap();
-    assert_eq!((base(&third), third.segments.len()), (base(&second), 2));
+    assert_eq!((snapshot(&third), third.segments.len()), (snapshot(&second), 2));
     drop(s);
     assert_eq!(reopened(&world), rows(&[("a", 2), ("b", 4)]));
-    // A state that was opened again goes on where the other ended: its first base reuses the files of the last.
+    // A state that was opened again goes on where the other ended: its first snapshot reuses the files of the last.
     let s = world.open();
     s.put("c", Some(5));
     s.state.checkpoint().unwrap();
@@ -71,7 +71,7 @@ fn v02_a_state_is_restored_from_its_newest_base_and_the_log_after_it() {
 }
 
 #[test]
-fn k02_one_run_at_a_time_and_none_before_the_last_base_is_carried() {
+fn k02_one_run_at_a_time_and_none_before_the_last_snapshot_is_carried() {
     let world = world(&[]);
     let s = world.open();
     assert!(s.state.begin_materialize().unwrap().is_none(), "nothing is there");
@@ -85,14 +85,14 @@ fn k02_one_run_at_a_time_and_none_before_the_last_base_is_carried() {
     assert!(s.state.begin_materialize().unwrap().is_none());
     ran(&run).unwrap();
     run.complete().unwrap();
-    assert!(s.state.begin_materialize().unwrap().is_none(), "its base waits for a checkpoint");
+    assert!(s.state.begin_materialize().unwrap().is_none(), "its snapshot waits for a checkpoint");
     s.put("a", Some(2));
     s.state.checkpoint().unwrap();
     begin(&s).abort("done");
 }
 
 #[test]
-fn k01_a_checkpoint_without_changes_carries_a_new_base() {
+fn k01_a_checkpoint_without_changes_carries_a_new_snapshot() {
     let world = world(&[]);
     let s = world.open();
     s.put("a", Some(1));
@@ -101,7 +101,7 @@ fn k01_a_checkpoint_without_changes_carries_a_new_base() {
     materialize(&s);
     let after = s.state.checkpoint().unwrap();
     assert_eq!((after.version, after.segments.len(), after.state_keys), (before.version, 0, 1));
-    assert!(after.base.is_some() && before.base.is_none());
+    assert!(after.snapshot.is_some() && before.snapshot.is_none());
     assert_eq!(s.state.checkpoint().unwrap(), after, "and then nothing is new any more");
     assert!(s.state.begin_materialize().unwrap().is_none());
     s.put("a", Some(2));
@@ -124,9 +124,9 @@ fn k03_changes_after_a_run_that_was_given_up_are_materialized() {
     assert_eq!(run.complete().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(run.start(Box::new(|_| ())).unwrap_err().kind(), ErrorKind::Closed);
     s.put("a", Some(2));
-    assert!(s.state.checkpoint().unwrap().base.is_none());
+    assert!(s.state.checkpoint().unwrap().snapshot.is_none());
     materialize(&s);
-    assert!(s.state.checkpoint().unwrap().base.is_some());
+    assert!(s.state.checkpoint().unwrap().snapshot.is_some());
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn a_run_that_fails_at_any_step_leaves_the_state_as_it_was() {
         let run = begin(&s);
         world.failpoints.set(&format!("{point}=error")).unwrap();
         ran(&run).unwrap_err();
-        assert!(run.complete().is_err(), "{point}: there is no base");
+        assert!(run.complete().is_err(), "{point}: there is no snapshot");
         world.failpoints.clear();
         s.put("b", Some(2));
-        assert!(s.state.checkpoint().unwrap().base.is_none(), "{point}");
+        assert!(s.state.checkpoint().unwrap().snapshot.is_none(), "{point}");
         assert_eq!(reopened(&world), rows(&[("a", 1), ("b", 2)]), "{point}");
         materialize(&s);
         assert_eq!(s.state.checkpoint().unwrap().segments.len(), 0, "{point}");
@@ -151,7 +151,7 @@ fn a_run_that_fails_at_any_step_leaves_the_state_as_it_was() {
 }
 
 #[test]
-fn invariant_5_of_states_a_base_whose_checkpoint_fails_is_carried_by_the_next() {
+fn invariant_5_of_states_a_snapshot_whose_checkpoint_fails_is_carried_by_the_next() {
     for point in ["session.durable", "local.before-head", "local.after-head"] {
         for changed in [true, false] {
             let world = world(&[("max_attempts", "1")]);
@@ -169,7 +169,7 @@ fn invariant_5_of_states_a_base_whose_checkpoint_fails_is_carried_by_the_next() 
             world.failpoints.clear();
             let last = if changed { 2 } else { 1 };
             let handle = s.state.checkpoint().unwrap();
-            assert_eq!((handle.base.is_some(), handle.segments.len()), (true, usize::from(changed)), "{point}");
+            assert_eq!((handle.snapshot.is_some(), handle.segments.len()), (true, usize::from(changed)), "{point}");
             assert_eq!(reopened(&world), rows(&[("a", last)]), "{point}");
         }
     }
@@ -191,12 +191,12 @@ fn a_run_whose_state_has_to_be_restored_meanwhile_has_no_effect() {
     assert!(ran(&run).is_err());
     run.abort("replaced");
     materialize(&s);
-    assert!(s.state.checkpoint().unwrap().base.is_some());
+    assert!(s.state.checkpoint().unwrap().snapshot.is_some());
     assert_eq!(reopened(&world), rows(&[("a", 2)]));
 }
 
 #[test]
-fn checkpoints_go_on_while_a_base_is_made() {
+fn checkpoints_go_on_while_a_snapshot_is_made() {
     let world = world(&[]);
     let s = world.open();
     for i in 0..200 {
@@ -215,9 +215,9 @@ fn checkpoints_go_on_while_a_base_is_made() {
             run.complete().unwrap();
         }
         last = s.state.checkpoint().unwrap();
-        assert_eq!(last.base.is_some(), i >= 25, "{i}");
+        assert_eq!(last.snapshot.is_some(), i >= 25, "{i}");
     }
-    // Fuzzy: what came between its begin and its end may be in the base already, and is replayed all the same.
+    // Fuzzy: what came between its begin and its end may be in the snapshot already, and is replayed all the same.
     let segments = s.state.replay_debt().segments;
     assert!((25..=51).contains(&segments) && last.segments.len() <= segments, "{segments}");
     let all = s.contents();
@@ -271,7 +271,7 @@ fn invariant_1_cancelling_a_run_does_not_wait_for_it() {
     assert_eq!(run.complete().unwrap_err().kind(), ErrorKind::Closed);
     world.bucket.heal();
     materialize(&s);
-    assert!(s.state.checkpoint().unwrap().base.is_some());
+    assert!(s.state.checkpoint().unwrap().snapshot.is_some());
 }
 
 #[test]
@@ -283,10 +283,10 @@ fn a16_refused_changes_are_told_of_and_checkpoints_go_on() {
         let _ = sender.send(());
     }));
     s.put("a", Some(1));
-    s.state.refuse_changes(Some(Error::store("no base")));
+    s.state.refuse_changes(Some(Error::store("no snapshot")));
     let one = crate::embedded::tests::keys(&["a"]);
     for _ in 0..2 {
-        assert_eq!(s.table.delete(&one).unwrap_err().message(), "no base");
+        assert_eq!(s.table.delete(&one).unwrap_err().message(), "no snapshot");
         receiver.recv().unwrap();
     }
     s.state.checkpoint().unwrap();

@@ -7,7 +7,7 @@
 //!
 //! layers: changes since the last checkpoint; entries: those of one state; chain: which checkpoint is the newest, and the
 //! fence; core: what one step is; net: the change set of a checkpoint; value, map, list, aggregating: the kinds of states; look_up: their values, scan: their
-//! keys in order; catalog: the declared states; work_dir: the local folder; materialization: new bases; take_savepoint:
+//! keys in order; catalog: the declared states; work_dir: the local folder; materialization: new snapshots; take_savepoint:
 //! savepoints of a state
 //!
 //! Owns: opening a state, the order of its checkpoints, its close.
@@ -20,7 +20,7 @@
 //! 3. a change set is the net effect since the last checkpoint: one record per state and key, none without effect, and at
 //!    most a bounded number for a clear (P5);
 //! 4. of several writers only the newest is acknowledged;
-//! 5. a base holds only what published heads name (2), and counts when a head that starts from it is published.
+//! 5. a snapshot holds only what published heads name (2), and counts when a head that starts from it is published.
 
 mod aggregating;
 mod catalog;
@@ -110,7 +110,7 @@ pub struct OpenEmbedded {
     pub local_dir: Option<PathBuf>,
 }
 
-/// The log since the newest base, also one that no checkpoint carries yet: what a restore would replay.
+/// The log since the newest snapshot, also one that no checkpoint carries yet: what a restore would replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayDebt {
     /// Bytes of log.
@@ -332,11 +332,11 @@ impl EmbeddedState {
     /// What a materialization would make unnecessary to replay.
     pub fn replay_debt(&self) -> ReplayDebt {
         self.core.wait_applied();
-        let (log_bytes, segments) = self.core.shard().since_base();
+        let (log_bytes, segments) = self.core.shard().since_snapshot();
         ReplayDebt { log_bytes, segments, state_bytes: self.newest().map_or(0, |handle| handle.state_bytes) }
     }
 
-    /// Begins a materialization of the newest checkpoint; none if that has a base of its own, or if a base still waits
+    /// Begins a materialization of the newest checkpoint; none if that has a snapshot of its own, or if a snapshot still waits
     /// for a checkpoint that starts from it.
     pub fn begin_materialize(&self) -> Result<Option<Materialization>> {
         if self.is_closed() {

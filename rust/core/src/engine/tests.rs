@@ -173,7 +173,7 @@ fn close_idle_removes_unused_downloads() {
 // Closing what is idle.
 
 #[test]
-fn an_idle_shard_whose_finished_base_waits_is_closed_and_comes_back() {
+fn an_idle_shard_whose_finished_snapshot_waits_is_closed_and_comes_back() {
     let world = World::new();
     let (first, _) = world.batch("q", 0, 0, None);
     let (second, _) = world.batch("q", 0, 1, Some(&first));
@@ -182,7 +182,7 @@ fn an_idle_shard_whose_finished_base_waits_is_closed_and_comes_back() {
     let run = world.engine.begin_materialize(&id).unwrap().unwrap();
     run.run().unwrap();
     run.complete().unwrap();
-    assert!(world.engine.shards()[0].materializing, "the base waits for a handle");
+    assert!(world.engine.shards()[0].materializing, "the snapshot waits for a handle");
     world.engine.close_idle();
     assert_eq!(world.engine.shards().len(), 1, "it was used lately");
     world.clock.advance(HOUR);

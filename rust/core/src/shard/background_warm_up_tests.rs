@@ -92,7 +92,7 @@ fn a17_the_state_is_the_same_at_every_moment_of_the_loading() {
         }
         while shard.warm_up_portion().unwrap() {}
         assert_is(&shard, &at.model, KEYS, &format!("seed {seed}, in the end"));
-        // What a base of a state that was being loaded holds.
+        // What a snapshot of a state that was being loaded holds.
         at = extend(&shard, Some(&at), &changes(&mut rng, 10, KEYS));
         open(&shard, Some(&at.handle)).unwrap();
         shard.evict();
@@ -102,7 +102,7 @@ fn a17_the_state_is_the_same_at_every_moment_of_the_loading() {
         at = extend(&shard, Some(&at), &changes(&mut rng, 10, KEYS));
         let other = world.shard(None);
         open(&other, Some(&at.handle)).unwrap();
-        assert_is(&other, &at.model, KEYS, &format!("seed {seed}, from a base of it"));
+        assert_is(&other, &at.model, KEYS, &format!("seed {seed}, from a snapshot of it"));
     }
 }
 

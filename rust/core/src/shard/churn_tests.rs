@@ -34,9 +34,9 @@ struct Query {
     batch: i64,
     state: Entries,
     net: u64,
-    /// Milliseconds of the clock at the last base.
+    /// Milliseconds of the clock at the last snapshot.
     materialized: u64,
-    bases: u64,
+    snapshots: u64,
     // Last: what works on it ends first.
     _runtime: tokio::runtime::Runtime,
     _disk: tempfile::TempDir,
@@ -101,7 +101,7 @@ impl Query {
             state,
             net: 0,
             materialized: 0,
-            bases: 0,
+            snapshots: 0,
             _runtime: runtime,
             _disk: disk,
         }
@@ -143,17 +143,17 @@ impl Query {
     /// What the policy of Python's `materialize` decides.
     fn policy(&mut self) {
         let status = self.shard.status();
-        let (log, options) = (status.log_bytes_since_base, &self.options);
+        let (log, options) = (status.log_bytes_since_snapshot, &self.options);
         let idle = self.clock.now_millis() - self.materialized;
         let due = log >= options.materialization_log_bytes
-            || status.segments_since_base >= options.materialization_segments
+            || status.segments_since_snapshot >= options.materialization_segments
             || (log >= RATIO_FLOOR && log as f64 >= options.materialization_log_ratio * status.state_bytes as f64)
             || u128::from(idle) >= options.materialization_interval.as_millis();
         if due && let Some(run) = self.shard.begin_materialize().unwrap() {
             match run.run() {
                 Ok(()) => {
                     run.complete().unwrap();
-                    self.bases += 1;
+                    self.snapshots += 1;
                 }
                 Err(error) => run.abort(error.message()),
             }
@@ -164,8 +164,8 @@ impl Query {
     /// Bytes that the newest handle names.
     fn durable(&self) -> u64 {
         let handle = self.handle.as_ref().unwrap();
-        let base = handle.base.as_ref().map_or(0, |base| base.total_bytes);
-        base + handle.segments.iter().map(|segment| segment.object.size).sum::<u64>()
+        let snapshot = handle.snapshot.as_ref().map_or(0, |snapshot| snapshot.total_bytes);
+        snapshot + handle.segments.iter().map(|segment| segment.object.size).sum::<u64>()
     }
 
     /// Bytes of log that the policy lets gather.
@@ -178,7 +178,7 @@ impl Query {
     fn objects(&self) -> (BTreeSet<String>, BTreeSet<String>) {
         let handle = self.handle.as_ref().unwrap();
         let mut named: BTreeSet<String> = handle.segments.iter().map(|segment| segment.object.name.clone()).collect();
-        named.extend(handle.base.iter().map(|base| base.manifest.name.clone()));
+        named.extend(handle.snapshot.iter().map(|snapshot| snapshot.manifest.name.clone()));
         let store = &self.shard.context().store;
         let listed = self.shard.context().runtime.block_on(store.list("")).unwrap();
         (named, listed.into_iter().map(|object| object.name).collect())
@@ -244,7 +244,7 @@ fn churn(seed: u64, events: u32) -> (f64, u64) {
         );
     }
     query.check_content();
-    (worst, query.bases)
+    (worst, query.snapshots)
 }
 
 #[test]
@@ -252,9 +252,9 @@ fn space_stays_near_the_state_and_its_log_while_windows_come_and_go() {
     let seed = seed();
     println!("seed {seed}");
     let events = std::env::var("FASTCHANGELOG_CHURN").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
-    let (worst, bases) = churn(seed, events);
-    println!("at most {worst:.2} of what is allowed, {bases} bases");
-    assert!(bases >= 6, "the policy made {bases} bases in an hour");
+    let (worst, snapshots) = churn(seed, events);
+    println!("at most {worst:.2} of what is allowed, {snapshots} snapshots");
+    assert!(snapshots >= 6, "the policy made {snapshots} snapshots in an hour");
 }
 
 #[test]
@@ -278,20 +278,20 @@ fn a10_an_hour_without_a_store_costs_time_and_every_change_counts_once() {
         query.policy();
     }
     assert_eq!(query.handle, before, "nothing counts that was not acknowledged");
-    assert_eq!(query.bases, 0);
+    assert_eq!(query.snapshots, 0);
     let tried = query.faults.calls() - calls;
-    // Two attempts and the removal of what they may have left: of each batch, and of a base every ten minutes.
+    // Two attempts and the removal of what they may have left: of each batch, and of a snapshot every ten minutes.
     assert!(tried <= 3 * (360 + 6), "{tried} requests in an hour");
     query.faults.heal();
     query.run(&waiting, &[]).unwrap();
     query.check_content();
     query.clock.advance(Duration::from_mins(10));
     query.policy();
-    assert_eq!(query.bases, 1);
+    assert_eq!(query.snapshots, 1);
     for second in 11..13 {
         query.run(&puts(second), &[]).unwrap();
     }
-    assert!(query.handle.as_ref().unwrap().base.is_some());
+    assert!(query.handle.as_ref().unwrap().snapshot.is_some());
     query.shard.evict();
     query.check_content();
     let (named, listed) = query.objects();

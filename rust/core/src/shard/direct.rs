@@ -99,36 +99,36 @@ impl Shard {
         self.initial_handle(&meta)
     }
 
-    /// The live version from the finished base that waits, if `handle` is of that version and may have it.
+    /// The live version from the finished snapshot that waits, if `handle` is of that version and may have it.
     pub(crate) fn rebased(&self, handle: &ShardHandle) -> Option<ShardHandle> {
-        let base = self.control.lock().waiting.as_ref().map(|waiting| waiting.base.clone())?;
+        let snapshot = self.control.lock().waiting.as_ref().map(|waiting| waiting.snapshot.clone())?;
         let live = self.live.read();
         let live = live.as_ref().filter(|live| live.version == Some(handle.version))?;
         let mut lineage = live.lineage.clone();
-        lineage.rebase(&base).then(|| {
+        lineage.rebase(&snapshot).then(|| {
             let (indexed, segments) = lineage.handle_parts();
-            ShardHandle { base: lineage.base, indexed, segments, ..handle.clone() }
+            ShardHandle { snapshot: lineage.snapshot, indexed, segments, ..handle.clone() }
         })
     }
 
-    /// Bytes and number of the log's change sets after the newest base, also one that still waits.
-    pub(crate) fn since_base(&self) -> (u64, usize) {
-        let base = self.control.lock().waiting.as_ref().map(|waiting| waiting.base.clone());
+    /// Bytes and number of the log's change sets after the newest snapshot, also one that still waits.
+    pub(crate) fn since_snapshot(&self) -> (u64, usize) {
+        let snapshot = self.control.lock().waiting.as_ref().map(|waiting| waiting.snapshot.clone());
         let live = self.live.read();
         let Some(live) = live.as_ref() else { return (0, 0) };
-        let Some(base) = base else { return (live.lineage.log_bytes(), live.lineage.segments.len()) };
+        let Some(snapshot) = snapshot else { return (live.lineage.log_bytes(), live.lineage.segments.len()) };
         let mut lineage = live.lineage.clone();
-        lineage.rebase(&base);
+        lineage.rebase(&snapshot);
         (lineage.log_bytes(), lineage.segments.len())
     }
 
-    /// Takes over the base of a handle that [`Self::rebased`] gave, now that the handle counts.
-    pub(crate) fn adopt_base(&self, handle: &ShardHandle) {
+    /// Takes over the snapshot of a handle that [`Self::rebased`] gave, now that the handle counts.
+    pub(crate) fn adopt_snapshot(&self, handle: &ShardHandle) {
         if let Some(live) = self.live.write().as_mut().filter(|live| live.version == Some(handle.version))
-            && let Some(base) = &handle.base
+            && let Some(snapshot) = &handle.snapshot
         {
-            live.lineage.rebase(base);
-            self.resolve_waiting_base(live);
+            live.lineage.rebase(snapshot);
+            self.resolve_waiting_snapshot(live);
         }
     }
 

@@ -34,8 +34,8 @@ impl ShardStatus {
             shard_keys: self.state_keys,
             shard_bytes: self.state_bytes,
             shard_hot_bytes: self.hot_bytes,
-            shard_log_bytes: self.log_bytes_since_base,
-            shard_segments: self.segments_since_base as u64,
+            shard_log_bytes: self.log_bytes_since_snapshot,
+            shard_segments: self.segments_since_snapshot as u64,
             shard_sessions: self.sessions,
         };
         LabelledShard { query: self.query_id.clone(), operator: self.name.clone(), shard: self.shard, gauges }

@@ -1,15 +1,15 @@
 //! The initial state of a shard, loaded from a savepoint.
 //!
-//! Owns: the checks that the savepoint is of this state's kind, and the base that makes its first handle self-contained.
+//! Owns: the checks that the savepoint is of this state's kind, and the snapshot that makes its first handle self-contained.
 //! Does not own: reading the savepoint (`savepoint`), its folder and when a shard may start from it (`engine`,
 //! `embedded`).
 //!
 //! Invariants:
-//! 1. no handle names anything of the savepoint: all that was loaded is in the bucket, as a base of this state's own,
+//! 1. no handle names anything of the savepoint: all that was loaded is in the bucket, as a snapshot of this state's own,
 //!    before a session sees it (P2). The savepoint may be deleted once every shard has a handle;
 //! 2. the number of shards need not be the one the savepoint was taken of; the number of key groups must;
 //! 3. a shard with an initial state keeps it until Spark hands back a version made from it: repeated first batches start
-//!    from the same base.
+//!    from the same snapshot.
 
 use super::lineage::Lineage;
 use super::rebuild::Rebuilder;
@@ -60,7 +60,7 @@ impl Shard {
         let _ = self.initial_state.set(initial_state);
     }
 
-    /// Fetches this shard's part of the savepoint and gives it a base of its own.
+    /// Fetches this shard's part of the savepoint and gives it a snapshot of its own.
     pub(super) fn load(&self, initial_state: &InitialState, schema: (u64, &str)) -> Result<InstanceId> {
         self.check_initial_state(initial_state, schema)?;
         let context = &self.context;
@@ -70,7 +70,7 @@ impl Shard {
         let groups = self.placement.key_groups();
         let state = context.runtime.block_on(from.load_savepoint(&initial_state.savepoint, groups, &dir))?;
         let checkpoint = context.dir.join(format!("checkpoint-{}", VersionId::random()));
-        let based = self.give_base(state, &checkpoint);
+        let based = self.give_snapshot(state, &checkpoint);
         let _ = std::fs::remove_dir_all(&checkpoint);
         let (state, instance, lineage, inventory) = based?;
         tracing::info!(shard = %self.id, savepoint = initial_state.uri(), keys = state.keys, "started from a savepoint");
@@ -100,13 +100,13 @@ impl Shard {
         Ok(())
     }
 
-    fn give_base(
+    fn give_snapshot(
         &self,
         mut state: RangeState,
         checkpoint: &std::path::Path,
     ) -> Result<(RangeState, InstanceId, Lineage, Inventory)> {
         let instance = InstanceId::random();
-        match self.base_of(&mut state, instance, checkpoint) {
+        match self.snapshot_of(&mut state, instance, checkpoint) {
             Ok((lineage, inventory)) => Ok((state, instance, lineage, inventory)),
             Err(error) => {
                 destroy(state.keyed);
@@ -115,7 +115,7 @@ impl Shard {
         }
     }
 
-    fn base_of(
+    fn snapshot_of(
         &self,
         state: &mut RangeState,
         instance: InstanceId,
@@ -142,14 +142,14 @@ impl Shard {
             let pushed = context.runtime.block_on(push_context);
             (pushed, counting.map(|thread| thread.join().unwrap_or_else(|_| Err(Error::internal("a count panicked")))))
         });
-        let (base, inventory) = pushed?;
+        let (snapshot, inventory) = pushed?;
         if let Some(counts) = counts {
             (state.keys, state.bytes) = counts?;
             state.counted = true;
         }
         state.keyed.set_hot_limit(self.hot_limit.load(Ordering::Relaxed))?;
         state.keyed.warm_up()?;
-        Ok((Lineage { base: Some(base), ..Lineage::default() }, inventory))
+        Ok((Lineage { snapshot: Some(snapshot), ..Lineage::default() }, inventory))
     }
 
     /// The handle of the live state before its first version: empty, or the initial state.
@@ -160,7 +160,7 @@ impl Shard {
             Error::retryable(format!("shard {} moved on while this task was running", self.id))
                 .with_remedy("Spark will retry or drop it")
         })?;
-        let version = live.lineage.base.as_ref().map_or_else(VersionId::random, |base| base.version);
+        let version = live.lineage.snapshot.as_ref().map_or_else(VersionId::random, |snapshot| snapshot.version);
         let meta = HandleMeta { state_keys: live.state_keys, state_bytes: live.state_bytes, ..meta.clone() };
         Ok(self.handle(&meta, version, &live.lineage))
     }

@@ -1,26 +1,26 @@
-//! Lineage: base and segments of one version, complete.
+//! Lineage: snapshot and segments of one version, complete.
 //!
-//! Owns: how a handle is derived from its parent, when it may name a materialized base, and how it stays small.
+//! Owns: how a handle is derived from its parent, when it may name a materialized snapshot, and how it stays small.
 //! Does not own: reading or writing any object (the caller passes the expanded index), the state itself.
 //!
 //! Invariants:
-//! 1. `segments` holds every change set after `base`, oldest first; `indexed` names an object that lists the first
+//! 1. `segments` holds every change set after `snapshot`, oldest first; `indexed` names an object that lists the first
 //!    `indexed.1` of them;
-//! 2. a base is taken over only if its version is the live version or one of its ancestors since the last base;
-//! 3. after taking a base over, exactly the segments after its `replay_after` remain;
+//! 2. a snapshot is taken over only if its version is the live version or one of its ancestors since the last snapshot;
+//! 3. after taking a snapshot over, exactly the segments after its `replay_after` remain;
 //! 4. the segments of one version are contiguous: it may have several, with no key in common, and is complete with the last.
 
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{BaseRef, ObjectRef, SegmentRef, ShardHandle, VersionId};
+use fastchangelog_format::model::{ObjectRef, SegmentRef, ShardHandle, SnapshotRef, VersionId};
 
-/// What leads to a version: a base and the segments after it.
+/// What leads to a version: a snapshot and the segments after it.
 #[derive(Debug, Clone, Default)]
 pub struct Lineage {
-    /// The materialized base, if any.
-    pub base: Option<BaseRef>,
+    /// The materialized snapshot, if any.
+    pub snapshot: Option<SnapshotRef>,
     /// The object that lists the first `n` of `segments`.
     pub indexed: Option<(ObjectRef, usize)>,
-    /// All segments after the base, oldest first.
+    /// All segments after the snapshot, oldest first.
     pub segments: Vec<SegmentRef>,
 }
 
@@ -33,36 +33,36 @@ impl Lineage {
         let indexed = handle.indexed.clone().map(|object| (object, index.len()));
         let mut segments = index;
         segments.extend(handle.segments.iter().cloned());
-        Ok(Self { base: handle.base.clone(), indexed, segments })
+        Ok(Self { snapshot: handle.snapshot.clone(), indexed, segments })
     }
 
-    /// Position after the segment of `version`: the number of segments that lead to it. Zero for the base's version.
+    /// Position after the segment of `version`: the number of segments that lead to it. Zero for the snapshot's version.
     pub fn position(&self, version: VersionId) -> Option<usize> {
         if let Some(i) = self.segments.iter().rposition(|s| s.version == version) {
             return Some(i + 1);
         }
-        self.base.as_ref().filter(|b| b.version == version && b.replay_after == version).map(|_| 0)
+        self.snapshot.as_ref().filter(|b| b.version == version && b.replay_after == version).map(|_| 0)
     }
 
-    /// True if invariant 2 allows to take `base` over.
-    pub fn can_take(&self, base: &BaseRef) -> bool {
-        self.cut(base).is_some()
+    /// True if invariant 2 allows to take `snapshot` over.
+    pub fn can_take(&self, snapshot: &SnapshotRef) -> bool {
+        self.cut(snapshot).is_some()
     }
 
-    /// The number of segments that `base` makes superfluous; none if it cannot be taken over.
-    fn cut(&self, base: &BaseRef) -> Option<usize> {
-        if self.base.as_ref() == Some(base) {
+    /// The number of segments that `snapshot` makes superfluous; none if it cannot be taken over.
+    fn cut(&self, snapshot: &SnapshotRef) -> Option<usize> {
+        if self.snapshot.as_ref() == Some(snapshot) {
             return None;
         }
-        self.position(base.version)?;
-        self.position(base.replay_after)
+        self.position(snapshot.version)?;
+        self.position(snapshot.replay_after)
     }
 
-    /// Takes `base` over if invariant 2 allows it; true if it did.
-    pub fn rebase(&mut self, base: &BaseRef) -> bool {
-        let Some(cut) = self.cut(base) else { return false };
+    /// Takes `snapshot` over if invariant 2 allows it; true if it did.
+    pub fn rebase(&mut self, snapshot: &SnapshotRef) -> bool {
+        let Some(cut) = self.cut(snapshot) else { return false };
         self.segments.drain(..cut);
-        self.base = Some(base.clone());
+        self.snapshot = Some(snapshot.clone());
         self.indexed = None;
         true
     }
@@ -98,7 +98,7 @@ impl Lineage {
         }
     }
 
-    /// Bytes of log after the base.
+    /// Bytes of log after the snapshot.
     pub fn log_bytes(&self) -> u64 {
         self.segments.iter().map(|s| s.length).sum()
     }
@@ -124,8 +124,8 @@ mod tests {
         }
     }
 
-    fn base(version: u128, replay_after: u128) -> BaseRef {
-        BaseRef {
+    fn snapshot(version: u128, replay_after: u128) -> SnapshotRef {
+        SnapshotRef {
             version: VersionId(version),
             replay_after: VersionId(replay_after),
             manifest: object("base"),
@@ -138,17 +138,17 @@ mod tests {
     }
 
     #[test]
-    fn invariant_3_a_fuzzy_base_keeps_the_segments_after_its_cut() {
+    fn invariant_3_a_fuzzy_snapshot_keeps_the_segments_after_its_cut() {
         let mut lineage = Lineage { segments: (1..=5).map(segment).collect(), ..Lineage::default() };
-        assert!(lineage.rebase(&base(4, 2)));
+        assert!(lineage.rebase(&snapshot(4, 2)));
         assert_eq!(versions(&lineage), [3, 4, 5]);
     }
 
     #[test]
-    fn invariant_2_a_base_of_another_timeline_is_refused() {
+    fn invariant_2_a_snapshot_of_another_timeline_is_refused() {
         let mut lineage = Lineage { segments: (1..=5).map(segment).collect(), ..Lineage::default() };
-        assert!(!lineage.rebase(&base(9, 2)));
-        assert!(!lineage.rebase(&base(4, 9)));
+        assert!(!lineage.rebase(&snapshot(9, 2)));
+        assert!(!lineage.rebase(&snapshot(4, 9)));
         assert_eq!(versions(&lineage).len(), 5);
     }
 
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(whole, [0, 1, 1, 1, 4, 5]);
         let mut lineage = Lineage { segments, ..Lineage::default() };
         assert_eq!([1, 2, 3].map(|n| lineage.position(VersionId(n))), [Some(1), Some(4), Some(5)]);
-        assert!(lineage.rebase(&base(3, 2)));
+        assert!(lineage.rebase(&snapshot(3, 2)));
         assert_eq!(versions(&lineage), [3]);
     }
 

@@ -1,17 +1,17 @@
-//! Materialization of one shard: RocksDB checkpoint, upload of what is new, a base for the next handles.
+//! Materialization of one shard: RocksDB checkpoint, upload of what is new, a snapshot for the next handles.
 //!
-//! Owns: the run from the mark to the finished base, and when the base may be taken over.
+//! Owns: the run from the mark to the finished snapshot, and when the snapshot may be taken over.
 //! Does not own: when to run (policy), how files are uploaded (`snapshot`).
 //!
 //! Invariants:
-//! 1. the base holds every change up to `replay_after`, and no change of a version after `version`;
-//! 2. one run at a time; with `incremental`, no new run before the last base is carried by a promoted handle or abandoned,
-//!    so that the files a run counts as "already uploaded" are named by a handle Spark retains. Bases that share nothing
+//! 1. the snapshot holds every change up to `replay_after`, and no change of a version after `version`;
+//! 2. one run at a time; with `incremental`, no new run before the last snapshot is carried by a promoted handle or abandoned,
+//!    so that the files a run counts as "already uploaded" are named by a handle Spark retains. Snapshots that share nothing
 //!    need not wait;
-//! 3. a run of a state that was replaced meanwhile ends without effect. So does a run that shares files with a base from
+//! 3. a run of a state that was replaced meanwhile ends without effect. So does a run that shares files with a snapshot from
 //!    which the state no longer starts: garbage collection may have removed them;
 //! 4. a run counts on no object that was last known to be needed longer ago than half of `sweep_grace`: what a sweep deletes
-//!    has been unreachable for a whole one. A base that waits may be of any age: a sweep keeps it for as long as a handle
+//!    has been unreachable for a whole one. A snapshot that waits may be of any age: a sweep keeps it for as long as a handle
 //!    that may take it over is retained;
 //! 5. sessions wait for a run only while it marks what to flush (microseconds) and for each step of the flush, one at a
 //!    time: RocksDB's own flush, the compaction, the checkpoint and the upload are beside them. While the
@@ -23,7 +23,7 @@ use super::lineage::Lineage;
 use super::{Live, Shard};
 use fastchangelog_format::clock::Moment;
 use fastchangelog_format::error::{Error, ErrorKind, Result};
-use fastchangelog_format::model::{BaseRef, InstanceId, VersionId};
+use fastchangelog_format::model::{InstanceId, SnapshotRef, VersionId};
 use fastchangelog_log::read::fetch_manifest;
 use fastchangelog_log::snapshot::{Inventory, Stamp, push};
 use fastchangelog_store::metrics::Metrics;
@@ -37,18 +37,18 @@ use tokio::sync::watch;
 /// is made. A checkpoint of an embedded state takes the lock four times.
 const FLUSH_CHUNK: usize = 256;
 
-/// A base whose files are all in the bucket.
-pub(crate) struct FinishedBase {
-    pub(crate) base: BaseRef,
+/// A snapshot whose files are all in the bucket.
+pub(crate) struct FinishedSnapshot {
+    pub(crate) snapshot: SnapshotRef,
     pub(crate) inventory: Inventory,
-    /// The older base whose files it may share; none = it shares none.
-    shares_with: Option<BaseRef>,
+    /// The older snapshot whose files it may share; none = it shares none.
+    shares_with: Option<SnapshotRef>,
 }
 
-impl FinishedBase {
+impl FinishedSnapshot {
     /// True if a version of this lineage may start from it. If not, no descendant of the version may either.
-    pub(super) fn is_base_for(&self, lineage: &Lineage) -> bool {
-        lineage.can_take(&self.base) && (self.shares_with.is_none() || self.shares_with == lineage.base)
+    pub(super) fn is_snapshot_for(&self, lineage: &Lineage) -> bool {
+        lineage.can_take(&self.snapshot) && (self.shares_with.is_none() || self.shares_with == lineage.snapshot)
     }
 }
 
@@ -58,20 +58,20 @@ pub struct MaterializeRun {
     epoch: u64,
     instance: InstanceId,
     replay_after: VersionId,
-    /// The base from which the state starts.
-    base: Option<BaseRef>,
-    /// Files of the base `known_base`, which is an older one after a replay onto the base of another server.
+    /// The snapshot from which the state starts.
+    snapshot: Option<SnapshotRef>,
+    /// Files of the snapshot `known_snapshot`, which is an older one after a replay onto the snapshot of another server.
     known: Inventory,
-    known_base: Option<BaseRef>,
-    /// Since then, at least, sweeps have kept all that the base will name.
+    known_snapshot: Option<SnapshotRef>,
+    /// Since then, at least, sweeps have kept all that the snapshot will name.
     retained_since: Moment,
     dir: PathBuf,
-    finished: Mutex<Option<FinishedBase>>,
+    finished: Mutex<Option<FinishedSnapshot>>,
     ended: bool,
 }
 
 impl Shard {
-    /// Starts a run, or `None` if there is nothing to do or the last base still waits to be taken over.
+    /// Starts a run, or `None` if there is nothing to do or the last snapshot still waits to be taken over.
     pub fn begin_materialize(self: &Arc<Self>) -> Result<Option<MaterializeRun>> {
         self.context().failpoints.hit("materialize.begin")?;
         {
@@ -96,9 +96,13 @@ impl Shard {
                     epoch: live.epoch,
                     instance: live.instance,
                     replay_after,
-                    base: live.lineage.base.clone(),
+                    snapshot: live.lineage.snapshot.clone(),
                     known: if shares { live.inventory.clone() } else { Inventory::default() },
-                    known_base: if shares { live.inventory_base.clone() } else { live.lineage.base.clone() },
+                    known_snapshot: if shares {
+                        live.inventory_snapshot.clone()
+                    } else {
+                        live.lineage.snapshot.clone()
+                    },
                     retained_since,
                     dir: self.context().dir.join(format!("checkpoint-{}", VersionId::random())),
                     finished: Mutex::new(None),
@@ -126,7 +130,7 @@ impl Shard {
         }
         tracing::info!(
             shard = %self.id(), idle_seconds = idle.as_secs(), grace_seconds = options.sweep_grace.as_secs(),
-            "the base is uploaded as a whole: the shard is idle for more than a quarter of `sweep_grace`"
+            "the snapshot is uploaded as a whole: the shard is idle for more than a quarter of `sweep_grace`"
         );
         (false, Moment::now(clock))
     }
@@ -200,9 +204,9 @@ impl MaterializeRun {
         let how = context.push_context();
         let stamp = Stamp { instance: self.instance, version, replay_after: self.replay_after };
         let known = self.known()?;
-        let shares_with = self.base.clone().filter(|_| !known.is_empty());
+        let shares_with = self.snapshot.clone().filter(|_| !known.is_empty());
         let upload = push(&how, &self.dir, &known, stamp);
-        let (base, inventory) = context.runtime.block_on(async {
+        let (snapshot, inventory) = context.runtime.block_on(async {
             tokio::select! {
                 biased;
                 Ok(_) = stop.wait_for(|stop| *stop) => stopped(true).and(Err(Self::replaced())),
@@ -212,25 +216,25 @@ impl MaterializeRun {
         self.check_retention()?;
         context.metrics.materialize_micros.add_elapsed(start);
         tracing::info!(
-            shard = %self.shard.id(), bytes = base.total_bytes, millis = start.elapsed().as_millis(), "materialized"
+            shard = %self.shard.id(), bytes = snapshot.total_bytes, millis = start.elapsed().as_millis(), "materialized"
         );
-        *self.finished.lock() = Some(FinishedBase { base, inventory, shares_with });
+        *self.finished.lock() = Some(FinishedSnapshot { snapshot, inventory, shares_with });
         Ok(())
     }
 
-    /// The files of the base from which the state starts. After a replay onto the base of another server they are read
+    /// The files of the snapshot from which the state starts. After a replay onto the snapshot of another server they are read
     /// from its manifest.
     fn known(&self) -> Result<Inventory> {
-        if self.known_base == self.base {
+        if self.known_snapshot == self.snapshot {
             return Ok(self.known.clone());
         }
-        let Some(base) = &self.base else { return Ok(Inventory::default()) };
+        let Some(snapshot) = &self.snapshot else { return Ok(Inventory::default()) };
         let context = self.shard.context();
-        match context.runtime.block_on(fetch_manifest(&context.store, base)) {
+        match context.runtime.block_on(fetch_manifest(&context.store, snapshot)) {
             Ok(manifest) => Ok(Inventory::from_manifest(&manifest).with_identities_of(&self.known)),
-            // A base that shares nothing with it makes the state whole again.
+            // A snapshot that shares nothing with it makes the state whole again.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {
-                tracing::warn!(shard = %self.shard.id(), %error, "the next base shares no files with the last one");
+                tracing::warn!(shard = %self.shard.id(), %error, "the next snapshot shares no files with the last one");
                 Ok(Inventory::default())
             }
             Err(error) => Err(error),
@@ -265,7 +269,7 @@ impl MaterializeRun {
             return Ok(());
         }
         Err(Error::retryable(format!(
-            "the base of shard {} was finished {} seconds after the state of its files was known, \
+            "the snapshot of shard {} was finished {} seconds after the state of its files was known, \
              longer than half of the option `sweep_grace` = {} seconds, so a sweep may delete some of \
              them",
             self.shard.id(),
@@ -278,20 +282,20 @@ impl MaterializeRun {
         ))
     }
 
-    /// Offers the base to the next handles.
+    /// Offers the snapshot to the next handles.
     pub fn complete(mut self) -> Result<()> {
         let finished = self.finished.lock().take().ok_or_else(|| Error::closed("complete before a successful run"))?;
         let context = self.shard.context();
         {
-            // Held until the base is offered: no other state takes this one's place in between.
+            // Held until the snapshot is offered: no other state takes this one's place in between.
             let live = self.shard.live.read();
             context.failpoints.hit("materialize.offer")?;
-            let is_base_for = |live: &Live| live.epoch == self.epoch && finished.is_base_for(&live.lineage);
+            let is_snapshot_for = |live: &Live| live.epoch == self.epoch && finished.is_snapshot_for(&live.lineage);
             let mut control = self.shard.control.lock();
-            if live.as_ref().is_some_and(is_base_for) {
+            if live.as_ref().is_some_and(is_snapshot_for) {
                 control.waiting = Some(finished);
             } else {
-                tracing::info!(shard = %self.shard.id(), "a finished base is dropped: the state starts from another one");
+                tracing::info!(shard = %self.shard.id(), "a finished snapshot is dropped: the state starts from another one");
             }
             control.last_materialized_millis = context.clock.now_millis();
         }

@@ -53,7 +53,7 @@ fn invariant_5_y02_a_disk_that_fails_twice_costs_a_restore_not_the_job() {
     assert_is(&shard, &version.model, KEYS, "restored");
     materialize(&shard);
     let next = extend(&shard, Some(&version), &changes(&mut rng, 10, KEYS));
-    assert!(next.handle.base.is_some());
+    assert!(next.handle.snapshot.is_some());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a base may count on while sweeps run: servers that others have overtaken, that were idle, whose uploads take long.
+//! What a snapshot may count on while sweeps run: servers that others have overtaken, that were idle, whose uploads take long.
 
 use super::super::testing::{Version, World, assert_is, changes, extend, grown_on, materialize, open};
 use crate::shard::Shard;
@@ -18,10 +18,11 @@ const GRACE: Duration = Duration::from_hours(24);
 fn named(world: &World, handle: &ShardHandle) -> BTreeSet<String> {
     assert!(handle.indexed.is_none(), "a short line");
     let mut names: BTreeSet<String> = handle.segments.iter().map(|s| s.object.name.clone()).collect();
-    if let Some(base) = &handle.base {
-        let bytes = world.runtime.block_on(world.store().get(&base.manifest)).unwrap();
-        names.extend(decode_manifest(&base.manifest.name, &bytes).unwrap().files.into_iter().map(|f| f.object.name));
-        names.insert(base.manifest.name.clone());
+    if let Some(snapshot) = &handle.snapshot {
+        let bytes = world.runtime.block_on(world.store().get(&snapshot.manifest)).unwrap();
+        names
+            .extend(decode_manifest(&snapshot.manifest.name, &bytes).unwrap().files.into_iter().map(|f| f.object.name));
+        names.insert(snapshot.manifest.name.clone());
     }
     names
 }
@@ -38,7 +39,7 @@ fn sweep(world: &World, handle: &ShardHandle) {
     }
 }
 
-/// One server is at the version `behind`; another has gone on to `ahead`, with a base that `behind` is in the line after.
+/// One server is at the version `behind`; another has gone on to `ahead`, with a snapshot that `behind` is in the line after.
 struct Overtaken {
     world: World,
     rng: StdRng,
@@ -59,7 +60,7 @@ fn overtaken() -> Overtaken {
     open(&server, Some(&behind.handle)).unwrap();
     let before_ahead = extend(&other, Some(&behind), &changes(&mut rng, 20, KEYS));
     let ahead = extend(&other, Some(&before_ahead), &changes(&mut rng, 20, KEYS));
-    assert_ne!(ahead.handle.base, behind.handle.base);
+    assert_ne!(ahead.handle.snapshot, behind.handle.snapshot);
     assert!(ahead.handle.segments.iter().any(|s| s.version == behind.handle.version));
     Overtaken { world, rng, server, behind, before_ahead, ahead }
 }
@@ -78,14 +79,14 @@ impl Overtaken {
 }
 
 #[test]
-fn p6_a_base_after_that_of_another_server_names_no_file_of_the_one_before() {
+fn p6_a_snapshot_after_that_of_another_server_names_no_file_of_the_one_before() {
     let mut story = overtaken();
     let ahead = story.ahead.clone();
     sweep(&story.world, &ahead.handle);
     open(&story.server, Some(&ahead.handle)).unwrap();
     materialize(&story.server);
     let next = story.go_on(&ahead);
-    assert_ne!(next.handle.base, ahead.handle.base, "the new base was taken over");
+    assert_ne!(next.handle.snapshot, ahead.handle.snapshot, "the new snapshot was taken over");
 }
 
 #[test]
@@ -98,7 +99,11 @@ fn p6_an_idle_server_counts_on_nothing_that_a_sweep_may_have_taken() {
     materialize(&story.server);
     assert_eq!(story.world.metrics.materialize_reused_bytes.get(), reused);
     let next = story.go_on(&ahead);
-    assert_eq!(next.handle.base.unwrap().version, story.behind.handle.version, "the idle server's base was taken over");
+    assert_eq!(
+        next.handle.snapshot.unwrap().version,
+        story.behind.handle.version,
+        "the idle server's snapshot was taken over"
+    );
 }
 
 #[test]
@@ -120,20 +125,20 @@ fn p6_what_a_cut_off_replay_came_from_is_named_by_no_later_handle() {
     // The query is started again from the batch before.
     open(&story.server, Some(&before.handle)).unwrap();
     let next = story.go_on(&before);
-    assert_eq!(next.handle.base, before.handle.base);
+    assert_eq!(next.handle.snapshot, before.handle.snapshot);
     open(&story.server, Some(&next.handle)).unwrap();
     materialize(&story.server);
     story.go_on(&next);
 }
 
 #[test]
-fn a_base_whose_upload_takes_half_of_the_grace_is_given_up_with_the_option_named() {
+fn a_snapshot_whose_upload_takes_half_of_the_grace_is_given_up_with_the_option_named() {
     let mut world = World::new(&[]);
     let mut rng = StdRng::seed_from_u64(2);
     let shard = world.shard(None);
     let first = extend(&shard, None, &changes(&mut rng, 100, KEYS));
     open(&shard, Some(&first.handle)).unwrap();
-    for (took, is_base_for) in [(GRACE / 2 + Duration::from_millis(1), false), (GRACE / 2, true)] {
+    for (took, is_snapshot_for) in [(GRACE / 2 + Duration::from_millis(1), false), (GRACE / 2, true)] {
         open(&shard, Some(&first.handle)).unwrap();
         let run = shard.begin_materialize().unwrap().expect("a run");
         world.clock.advance(took);
@@ -144,13 +149,13 @@ fn a_base_whose_upload_takes_half_of_the_grace_is_given_up_with_the_option_named
                 assert!(run.complete().is_err());
             }
         }
-        assert_eq!(shard.control.lock().waiting.is_some(), is_base_for, "{took:?}");
+        assert_eq!(shard.control.lock().waiting.is_some(), is_snapshot_for, "{took:?}");
     }
 }
 
-/// A shard that gets rows once a day has a base after each of them: a base that waits has no age.
+/// A shard that gets rows once a day has a snapshot after each of them: a snapshot that waits has no age.
 #[test]
-fn a_base_may_wait_for_its_next_version_for_longer_than_the_grace() {
+fn a_snapshot_may_wait_for_its_next_version_for_longer_than_the_grace() {
     let mut world = World::new(&[]);
     let mut rng = StdRng::seed_from_u64(3);
     let shard = world.shard(None);
@@ -159,5 +164,5 @@ fn a_base_may_wait_for_its_next_version_for_longer_than_the_grace() {
     materialize(&shard);
     world.clock.advance(10 * GRACE);
     let next = extend(&shard, Some(&first), &changes(&mut rng, 100, KEYS));
-    assert_eq!(next.handle.base.unwrap().version, first.handle.version);
+    assert_eq!(next.handle.snapshot.unwrap().version, first.handle.version);
 }

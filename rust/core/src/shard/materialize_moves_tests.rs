@@ -1,5 +1,5 @@
-//! Materializations of a shard that moves between servers: bases that another server's base overtakes, and files that
-//! only an older base names.
+//! Materializations of a shard that moves between servers: snapshots that another server's snapshot overtakes, and files that
+//! only an older snapshot names.
 
 use super::super::testing::{Version, World, assert_is, changes, extend, materialize, open};
 use super::*;
@@ -18,17 +18,17 @@ fn world() -> (StdRng, World) {
     (StdRng::seed_from_u64(seed), World::new(&[("snapshot_pack_below", "0")]))
 }
 
-fn next(shard: &Shard, rng: &mut StdRng, base: Option<&Version>) -> Version {
-    extend(shard, base, &changes(rng, 60, KEYS))
+fn next(shard: &Shard, rng: &mut StdRng, snapshot: Option<&Version>) -> Version {
+    extend(shard, snapshot, &changes(rng, 60, KEYS))
 }
 
 /// Objects that a handle leads to.
 fn objects(world: &World, handle: &ShardHandle) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = handle.segments.iter().map(|segment| segment.object.name.clone()).collect();
-    if let Some(base) = &handle.base {
-        let bytes = world.runtime.block_on(world.store().get(&base.manifest)).unwrap();
+    if let Some(snapshot) = &handle.snapshot {
+        let bytes = world.runtime.block_on(world.store().get(&snapshot.manifest)).unwrap();
         names.extend(decode_manifest("base", &bytes).unwrap().files.into_iter().map(|file| file.object.name));
-        names.insert(base.manifest.name.clone());
+        names.insert(snapshot.manifest.name.clone());
     }
     names
 }
@@ -50,33 +50,33 @@ fn assert_restores(world: &mut World, version: &Version) {
     assert_is(&elsewhere, &version.model, KEYS, "restored");
 }
 
-/// A shard that went from server `a` to `b` at the second version, and whose base of the third version `b` made. `a` is at
-/// the third version, which starts from a base of its own.
+/// A shard that went from server `a` to `b` at the second version, and whose snapshot of the third version `b` made. `a` is at
+/// the third version, which starts from a snapshot of its own.
 fn moved(rng: &mut StdRng, world: &mut World) -> (Arc<Shard>, Arc<Shard>, Version) {
     let (a, b) = (world.shard(None), world.shard(None));
     let first = next(&a, rng, None);
     let second = next(&a, rng, Some(&first));
     open(&a, Some(&second.handle)).unwrap();
     materialize(&a);
-    // Before the base of `a` counts: the tables of `b` are its own.
+    // Before the snapshot of `a` counts: the tables of `b` are its own.
     open(&b, Some(&second.handle)).unwrap();
     let third = next(&a, rng, Some(&second));
     open(&a, Some(&third.handle)).unwrap();
     open(&b, Some(&third.handle)).unwrap();
     materialize(&b);
-    assert_eq!(third.handle.base.as_ref().map(|base| base.version), Some(second.handle.version));
+    assert_eq!(third.handle.snapshot.as_ref().map(|snapshot| snapshot.version), Some(second.handle.version));
     (a, b, third)
 }
 
 #[test]
-fn a_base_that_the_base_of_another_server_overtook_does_not_stand_in_the_way() {
+fn a_snapshot_that_the_snapshot_of_another_server_overtook_does_not_stand_in_the_way() {
     let (mut rng, mut world) = world();
     let (a, b) = (world.shard(None), world.shard(None));
     let first = next(&a, &mut rng, None);
     let second = next(&a, &mut rng, Some(&first));
     open(&a, Some(&second.handle)).unwrap();
     materialize(&a);
-    assert!(a.status().materializing, "its base waits");
+    assert!(a.status().materializing, "its snapshot waits");
     let mut version = second;
     for _ in 0..2 {
         version = next(&b, &mut rng, Some(&version));
@@ -84,21 +84,21 @@ fn a_base_that_the_base_of_another_server_overtook_does_not_stand_in_the_way() {
     }
     materialize(&b);
     version = next(&b, &mut rng, Some(&version));
-    assert!(version.handle.base.is_some());
+    assert!(version.handle.snapshot.is_some());
     for round in 0..3 {
         open(&a, Some(&version.handle)).unwrap();
         assert!(!a.status().materializing, "round {round}: nothing waits that cannot be taken over");
         materialize(&a);
-        let base = version.handle.base.clone();
+        let snapshot = version.handle.snapshot.clone();
         version = next(&a, &mut rng, Some(&version));
-        assert_ne!(version.handle.base, base, "round {round}: the log is cut off again");
+        assert_ne!(version.handle.snapshot, snapshot, "round {round}: the log is cut off again");
         assert_eq!(version.handle.segments.len(), 1);
     }
     assert_restores(&mut world, &version);
 }
 
 #[test]
-fn inventory_3_files_of_a_base_that_was_replaced_elsewhere_are_not_taken_for_uploaded() {
+fn inventory_3_files_of_a_snapshot_that_was_replaced_elsewhere_are_not_taken_for_uploaded() {
     let (mut rng, mut world) = world();
     let (a, b, third) = moved(&mut rng, &mut world);
     let fourth = next(&b, &mut rng, Some(&third));
@@ -109,19 +109,19 @@ fn inventory_3_files_of_a_base_that_was_replaced_elsewhere_are_not_taken_for_upl
     open(&a, Some(&fifth.handle)).unwrap();
     materialize(&a);
     let sixth = next(&a, &mut rng, Some(&fifth));
-    assert_eq!(sixth.handle.base.as_ref().map(|base| base.version), Some(fifth.handle.version));
+    assert_eq!(sixth.handle.snapshot.as_ref().map(|snapshot| snapshot.version), Some(fifth.handle.version));
     assert_restores(&mut world, &sixth);
 }
 
 #[test]
-fn a_base_after_one_of_another_server_shares_the_files_that_both_have() {
+fn a_snapshot_after_one_of_another_server_shares_the_files_that_both_have() {
     let (mut rng, mut world) = world();
     let (a, b) = (world.shard(None), world.shard(None));
     let first = extend(&a, None, &changes(&mut rng, 4_000, KEYS));
     open(&a, Some(&first.handle)).unwrap();
     materialize(&a);
     let second = next(&a, &mut rng, Some(&first));
-    // `b` has the tables of the base that `a` made.
+    // `b` has the tables of the snapshot that `a` made.
     open(&b, Some(&second.handle)).unwrap();
     open(&a, Some(&second.handle)).unwrap();
     materialize(&b);
@@ -129,22 +129,22 @@ fn a_base_after_one_of_another_server_shares_the_files_that_both_have() {
     open(&a, Some(&third.handle)).unwrap();
     let reused = world.metrics.materialize_reused_bytes.get();
     materialize(&a);
-    assert!(world.metrics.materialize_reused_bytes.get() > reused, "the tables of the first base are there");
+    assert!(world.metrics.materialize_reused_bytes.get() > reused, "the tables of the first snapshot are there");
     let fourth = next(&a, &mut rng, Some(&third));
-    let shared = objects(&world, &first_base(&second)).intersection(&objects(&world, &fourth.handle)).count();
-    assert!(shared > 0 && fourth.handle.base != third.handle.base);
+    let shared = objects(&world, &first_snapshot(&second)).intersection(&objects(&world, &fourth.handle)).count();
+    assert!(shared > 0 && fourth.handle.snapshot != third.handle.snapshot);
     sweep(&world, &[&fourth]);
     assert_restores(&mut world, &fourth);
 }
 
-/// A handle that names the base only.
-fn first_base(version: &Version) -> ShardHandle {
+/// A handle that names the snapshot only.
+fn first_snapshot(version: &Version) -> ShardHandle {
     ShardHandle { segments: Vec::new(), ..version.handle.clone() }
 }
 
-/// Of two bases of one version that share files with one that both replace, one is retained, the other is not.
+/// Of two snapshots of one version that share files with one that both replace, one is retained, the other is not.
 #[test]
-fn a_base_that_was_begun_before_a_replay_onto_another_base_ends_without_effect() {
+fn a_snapshot_that_was_begun_before_a_replay_onto_another_snapshot_ends_without_effect() {
     for completed_before in [true, false] {
         let (mut rng, mut world) = world();
         let (a, b, third) = moved(&mut rng, &mut world);
@@ -158,7 +158,10 @@ fn a_base_that_was_begun_before_a_replay_onto_another_base_ends_without_effect()
             open(&a, Some(&fourth.handle)).unwrap();
             run.complete().unwrap();
         }
-        assert!(a.control.lock().waiting.is_none(), "its files may be swept with the base that it shares them with");
+        assert!(
+            a.control.lock().waiting.is_none(),
+            "its files may be swept with the snapshot that it shares them with"
+        );
         sweep(&world, &[&fourth]);
         let mut version = fourth;
         for _ in 0..2 {
@@ -169,7 +172,7 @@ fn a_base_that_was_begun_before_a_replay_onto_another_base_ends_without_effect()
 }
 
 #[test]
-fn a_replay_that_was_cut_off_follows_the_base_of_the_handle_that_comes_next() {
+fn a_replay_that_was_cut_off_follows_the_snapshot_of_the_handle_that_comes_next() {
     let (mut rng, mut world) = world();
     let (a, b) = (world.shard(None), world.shard(None));
     let first = next(&a, &mut rng, None);
@@ -189,17 +192,17 @@ fn a_replay_that_was_cut_off_follows_the_base_of_the_handle_that_comes_next() {
     open(&a, Some(&third.handle)).unwrap();
     sweep(&world, &[&third]);
     let other = next(&a, &mut rng, Some(&third));
-    assert_eq!(other.handle.base, third.handle.base);
+    assert_eq!(other.handle.snapshot, third.handle.snapshot);
     assert_restores(&mut world, &other);
     open(&a, Some(&other.handle)).unwrap();
     materialize(&a);
     let last = next(&a, &mut rng, Some(&other));
-    assert_ne!(last.handle.base, other.handle.base);
+    assert_ne!(last.handle.snapshot, other.handle.snapshot);
     assert_restores(&mut world, &last);
 }
 
 #[test]
-fn invariant_3_no_other_state_takes_the_place_of_the_one_whose_base_is_offered() {
+fn invariant_3_no_other_state_takes_the_place_of_the_one_whose_snapshot_is_offered() {
     let (mut rng, mut world) = world();
     let a = world.shard(None);
     let first = next(&a, &mut rng, None);
@@ -215,7 +218,7 @@ fn invariant_3_no_other_state_takes_the_place_of_the_one_whose_base_is_offered()
         while !meeting.join("materialize.offer.reached").exists() {
             std::thread::yield_now();
         }
-        // Its epoch was looked at, and the base is not offered yet.
+        // Its epoch was looked at, and the snapshot is not offered yet.
         let replaced = a.live.try_write().map(|mut live| live.take());
         std::fs::write(meeting.join("materialize.offer.go"), "").unwrap();
         offering.join().unwrap().unwrap();

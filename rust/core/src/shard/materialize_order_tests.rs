@@ -99,7 +99,7 @@ fn history(seed: u64) {
         assert_eq!(&world.restored(handle.as_ref()), model);
     }
     let files = world.runtime.block_on(world.store().list("base")).unwrap().len();
-    println!("seed {seed}: {files} bases, {} reused bytes", world.metrics.materialize_reused_bytes.get());
+    println!("seed {seed}: {files} snapshots, {} reused bytes", world.metrics.materialize_reused_bytes.get());
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a04_s03_s05_x06_every_file_of_a_retained_handle_is_readable_in_any_order() {
 }
 
 #[test]
-fn xs12_small_files_of_a_base_are_half_as_many_objects_at_most() {
+fn xs12_small_files_of_a_snapshot_are_half_as_many_objects_at_most() {
     let objects = |below: &str| {
         let mut world = World::new(&[("snapshot_pack_below", below)]);
         for round in 0..2 {
@@ -128,7 +128,7 @@ fn xs12_small_files_of_a_base_are_half_as_many_objects_at_most() {
         world.write(91..92, 1);
         let handle = world.newest().0.as_ref().unwrap();
         assert_eq!(world.restored(Some(handle)), world.newest().1);
-        (world.manifest(handle).files.len(), world.base_files(handle).len())
+        (world.manifest(handle).files.len(), world.snapshot_files(handle).len())
     };
     let (files, alone) = objects("0");
     assert!(files >= 2 && files == alone, "{files} files, {alone} objects");

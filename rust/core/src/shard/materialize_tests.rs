@@ -1,4 +1,4 @@
-//! Materializations of one shard: when one may begin and counts; full and incremental bases; recovery from local copies;
+//! Materializations of one shard: when one may begin and counts; full and incremental snapshots; recovery from local copies;
 //! ends at every step. In every order: `materialize_orders`.
 
 use super::*;
@@ -74,8 +74,8 @@ impl World {
 
     /// One execution of the next batch.
     pub(super) fn execute(&self, changes: &Model) -> ShardHandle {
-        let (base, batch) = (self.newest().0.clone(), BatchId(self.batch));
-        self.shard.make_live(base.as_ref(), batch, SCHEMA).unwrap();
+        let (snapshot, batch) = (self.newest().0.clone(), BatchId(self.batch));
+        self.shard.make_live(snapshot.as_ref(), batch, SCHEMA).unwrap();
         let mut set = ChangeSet::default();
         for (key, value) in changes {
             let key_bytes = key.to_be_bytes();
@@ -119,7 +119,7 @@ impl World {
     }
 
     pub(super) fn manifest(&self, handle: &ShardHandle) -> Manifest {
-        let object = &handle.base.as_ref().expect("a base").manifest;
+        let object = &handle.snapshot.as_ref().expect("a snapshot").manifest;
         let bytes = self.runtime.block_on(self.store().get(object)).unwrap();
         decode_manifest(&object.name, &bytes).unwrap()
     }
@@ -138,8 +138,8 @@ impl World {
             read(&segment.object);
             found.insert(segment.object.name);
         }
-        if let Some(base) = &handle.base {
-            found.insert(base.manifest.name.clone());
+        if let Some(snapshot) = &handle.snapshot {
+            found.insert(snapshot.manifest.name.clone());
             for file in self.manifest(handle).files {
                 read(&file.object);
                 found.insert(file.object.name);
@@ -157,7 +157,7 @@ impl World {
         content(&shard)
     }
 
-    pub(super) fn base_files(&self, handle: &ShardHandle) -> BTreeSet<String> {
+    pub(super) fn snapshot_files(&self, handle: &ShardHandle) -> BTreeSet<String> {
         self.manifest(handle).files.into_iter().map(|file| file.object.name).collect()
     }
 
@@ -224,27 +224,27 @@ fn shard(
     Shard::new("shard".to_owned(), Placement::new(0, 1, 4).unwrap(), context)
 }
 
-/// The base is told from others by what it is, not by a number that two might share.
+/// The snapshot is told from others by what it is, not by a number that two might share.
 #[test]
-fn k01_only_the_handle_that_names_the_base_confirms_it() {
+fn k01_only_the_handle_that_names_the_snapshot_confirms_it() {
     let mut world = World::new(&[]);
     world.write(0..100, 1);
     world.promote();
     world.materialize();
     let before = world.execute(&Model::from([(1, vec![9; 9])]));
-    assert!(before.base.is_some());
-    // Another execution of the same batch, which did not see the base: a server elsewhere made it.
+    assert!(before.snapshot.is_some());
+    // Another execution of the same batch, which did not see the snapshot: a server elsewhere made it.
     let mut foreign = before.clone();
-    foreign.base = None;
+    foreign.snapshot = None;
     foreign.segments = world.newest().0.as_ref().unwrap().segments.clone();
     foreign.segments.extend(before.segments.iter().cloned());
     world.commit(foreign, Model::from([(1, vec![9; 9])]));
     world.shard.control.lock().prepared.clear();
     world.promote();
-    assert!(world.shard.begin_materialize().unwrap().is_none(), "the base is not confirmed by that handle");
+    assert!(world.shard.begin_materialize().unwrap().is_none(), "the snapshot is not confirmed by that handle");
     world.write(5..6, 2);
     world.promote();
-    assert_eq!(world.newest().0.as_ref().unwrap().base, before.base);
+    assert_eq!(world.newest().0.as_ref().unwrap().snapshot, before.snapshot);
     assert!(world.shard.begin_materialize().unwrap().is_some(), "now it is");
     assert_eq!(world.restored(world.newest().0.as_ref()), world.newest().1);
 }
@@ -263,7 +263,7 @@ fn k02_a_run_begins_when_the_last_one_has_failed_or_is_confirmed() {
     assert!(world.shard.begin_materialize().unwrap().is_none());
     run.run().unwrap();
     run.complete().unwrap();
-    assert!(world.shard.begin_materialize().unwrap().is_none(), "its base waits");
+    assert!(world.shard.begin_materialize().unwrap().is_none(), "its snapshot waits");
     world.write(3..4, 2);
     assert!(world.shard.begin_materialize().unwrap().is_none(), "prepared is not confirmed");
     world.promote();
@@ -288,7 +288,7 @@ fn k03_xs04_x11_a_run_that_was_given_up_never_stands_in_the_way() {
         }
         assert_eq!(world.local_folders(), 1, "RocksDB's folder only");
         world.write(20..21, step);
-        assert_eq!(world.newest().0.as_ref().unwrap().base, None);
+        assert_eq!(world.newest().0.as_ref().unwrap().snapshot, None);
         world.promote();
     }
     world.materialize();
@@ -305,17 +305,17 @@ fn v02_y15_written_materialized_overwritten_and_so_on_the_newest_values_come_bac
             world.write(10..20, 100 + round);
             world.promote();
             let handle = world.newest().0.as_ref().unwrap();
-            assert_eq!(handle.segments.len(), 1, "the log before the base is cut off");
+            assert_eq!(handle.segments.len(), 1, "the log before the snapshot is cut off");
         }
         assert_eq!(world.restored(world.newest().0.as_ref()), world.newest().1);
     }
 }
 
-/// X-S01 too: a base stays incremental whatever was abandoned before it.
+/// X-S01 too: a snapshot stays incremental whatever was abandoned before it.
 #[test]
-fn xs01_xs09_full_and_incremental_bases_may_alternate() {
+fn xs01_xs09_full_and_incremental_snapshots_may_alternate() {
     let mut world = World::new(&[("snapshot_pack_below", "0")]);
-    let mut bases: Vec<BTreeSet<String>> = Vec::new();
+    let mut snapshots: Vec<BTreeSet<String>> = Vec::new();
     // Three tables: at four, RocksDB would begin to compact.
     let turns = [("true", false), ("false", false), ("true", true)];
     for (round, (incremental, shares)) in (0..).zip(turns) {
@@ -326,11 +326,11 @@ fn xs01_xs09_full_and_incremental_bases_may_alternate() {
         world.materialize();
         world.write(0..1, 2);
         world.promote();
-        let files = world.base_files(world.newest().0.as_ref().unwrap());
-        if let Some(last) = bases.last() {
+        let files = world.snapshot_files(world.newest().0.as_ref().unwrap());
+        if let Some(last) = snapshots.last() {
             assert_eq!(!last.is_disjoint(&files), shares, "round {round}, incremental = {incremental}");
         }
-        bases.push(files);
+        snapshots.push(files);
     }
     for (handle, model) in &world.history {
         assert_eq!(&world.restored(handle.as_ref()), model);
@@ -338,7 +338,7 @@ fn xs01_xs09_full_and_incremental_bases_may_alternate() {
 }
 
 #[test]
-fn full_bases_need_not_wait_for_each_other() {
+fn full_snapshots_need_not_wait_for_each_other() {
     let mut world = World::new(&[("incremental", "false")]);
     world.write(0..100, 1);
     world.promote();
@@ -352,13 +352,13 @@ fn full_bases_need_not_wait_for_each_other() {
     world.write(0..5, 3);
     world.promote();
     let last = world.newest().0.clone().unwrap();
-    assert!(first.base.is_some() && last.base != first.base);
-    assert!(world.base_files(&first).is_disjoint(&world.base_files(&last)));
+    assert!(first.snapshot.is_some() && last.snapshot != first.snapshot);
+    assert!(world.snapshot_files(&first).is_disjoint(&world.snapshot_files(&last)));
     assert_eq!(world.restored(Some(&last)), world.newest().1);
 }
 
 #[test]
-fn e07_a_restart_on_the_same_machine_reads_bases_from_local_copies() {
+fn e07_a_restart_on_the_same_machine_reads_snapshots_from_local_copies() {
     for (incremental, below) in [("true", "0"), ("true", "1MiB"), ("false", "0"), ("false", "1MiB")] {
         for recovery in [true, false] {
             let given = [("incremental", incremental), ("snapshot_pack_below", below)];
@@ -409,7 +409,7 @@ fn xs07_xs08_xs16_a_run_ends_at_any_step_and_leaves_nothing() {
     }
     world.materialize();
     world.write(0..1, 2);
-    assert!(world.newest().0.as_ref().unwrap().base.is_some());
+    assert!(world.newest().0.as_ref().unwrap().snapshot.is_some());
     let disk = world.disk.path().to_owned();
     drop(std::mem::replace(&mut world.shard, World::new(&[]).shard));
     let left: Vec<_> = std::fs::read_dir(disk).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -429,7 +429,7 @@ fn xs13_a_restore_is_counted() {
     let before = counts();
     world.restored(Some(&handle));
     let after = counts();
-    let bytes = handle.base.as_ref().unwrap().total_bytes + handle.segments.iter().map(|s| s.length).sum::<u64>();
+    let bytes = handle.snapshot.as_ref().unwrap().total_bytes + handle.segments.iter().map(|s| s.length).sum::<u64>();
     assert_eq!((after[0] - before[0], after[1] - before[1]), (1, bytes));
     assert!(after[2] > before[2]);
 }
@@ -470,14 +470,14 @@ fn xs03_a_late_completion_is_ignored() {
             run.abort("replaced");
         }
         world.write(0..10, 3);
-        assert_eq!(world.newest().0.as_ref().unwrap().base, None);
+        assert_eq!(world.newest().0.as_ref().unwrap().snapshot, None);
         world.promote();
         world.materialize();
     }
 }
 
 #[test]
-fn xs06_xs14_the_state_may_change_while_a_base_is_made() {
+fn xs06_xs14_the_state_may_change_while_a_snapshot_is_made() {
     let mut world = World::new(&[]);
     world.write(0..1000, 1);
     world.promote();
@@ -493,7 +493,7 @@ fn xs06_xs14_the_state_may_change_while_a_base_is_made() {
     });
     run.complete().unwrap();
     world.write(0..1, 99);
-    assert!(world.newest().0.as_ref().unwrap().base.is_some());
+    assert!(world.newest().0.as_ref().unwrap().snapshot.is_some());
     assert_eq!(world.restored(world.newest().0.as_ref()), world.newest().1);
     let pauses = world.metrics.materialize_pause_micros.get();
     assert!(pauses.count >= 2, "the mark, and a step of the flush at least: {pauses:?}");

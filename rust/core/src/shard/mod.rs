@@ -7,7 +7,7 @@
 //! 1. The live state changes only by promoting, replaying or restoring a version whose handle the caller handed in, and
 //!    which an earlier batch made [P1, P4].
 //! 2. Any number of sessions may prepare versions from the live one; none of them is visible to another [P8].
-//! 3. A session whose base is no longer live fails with a retryable error; it never reads another version [P8].
+//! 3. A session whose snapshot is no longer live fails with a retryable error; it never reads another version [P8].
 //! 4. Whatever is lost locally is rebuilt from the handle alone [P2, P3].
 //!
 //! Beside that stand [`rescale`]: a state of other key groups, made from the handles of all shards ([`sources`]); and
@@ -46,7 +46,7 @@ use fastchangelog_format::config::{Compression, Options};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::ids::default_max_parallelism;
 use fastchangelog_format::model::{
-    BaseRef, BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range,
+    BatchId, ChangeSet, InstanceId, KeyGroupRange, ShardHandle, SnapshotRef, VersionId, shard_range,
 };
 use fastchangelog_log::read::ObjectCache;
 use fastchangelog_log::snapshot::{Inventory, PushContext};
@@ -82,7 +82,7 @@ pub struct ShardContext {
     pub store: Store,
     /// The log of this folder.
     pub log: LogWriter,
-    /// What uploads of bases may take.
+    /// What uploads of snapshots may take.
     pub background: Arc<Background>,
     /// Local copies and downloads; none when the bucket is a local folder.
     pub cache: Option<Arc<ObjectCache>>,
@@ -134,7 +134,7 @@ impl ShardContext {
         }
     }
 
-    /// What uploads of its shards' bases need.
+    /// What uploads of its shards' snapshots need.
     fn push_context(&self) -> PushContext<'_> {
         PushContext {
             store: &self.store,
@@ -193,13 +193,13 @@ impl Placement {
 pub(crate) struct Live {
     keyed: KeyedState,
     instance: InstanceId,
-    /// None = the state before the first batch: empty, or the initial state in the lineage's base.
+    /// None = the state before the first batch: empty, or the initial state in the lineage's snapshot.
     version: Option<VersionId>,
     lineage: Lineage,
-    /// Files of the base `inventory_base`. Another server's base in `lineage` makes it out of date: the next
+    /// Files of the snapshot `inventory_snapshot`. Another server's snapshot in `lineage` makes it out of date: the next
     /// materialization follows.
     inventory: Inventory,
-    inventory_base: Option<BaseRef>,
+    inventory_snapshot: Option<SnapshotRef>,
     state_keys: u64,
     state_bytes: u64,
     /// Grows with every state that replaces this one; a materialization of an older epoch is dropped.
@@ -227,12 +227,12 @@ struct Control {
     next_order: u64,
     next_epoch: u64,
     materializing: bool,
-    /// A finished base that no promoted handle carries yet.
-    waiting: Option<materialize::FinishedBase>,
+    /// A finished snapshot that no promoted handle carries yet.
+    waiting: Option<materialize::FinishedSnapshot>,
     /// The epoch of the state whose last materialization failed at the local disk.
     disk_failure_epoch: Option<u64>,
     last_materialized_millis: u64,
-    /// When a handle of the live version was last handed in: until then, at least, a retained batch named its base.
+    /// When a handle of the live version was last handed in: until then, at least, a retained batch named its snapshot.
     last_confirmed: Option<Moment>,
     /// Bytes of files per net byte, as the last compaction left them; 0 before the first.
     space_amplification: f64,
@@ -293,10 +293,10 @@ pub struct ShardStatus {
     pub name: String,
     /// Number of the shard.
     pub shard: u32,
-    /// Log bytes after the newest base.
-    pub log_bytes_since_base: u64,
-    /// Segments after the newest base.
-    pub segments_since_base: usize,
+    /// Log bytes after the newest snapshot.
+    pub log_bytes_since_snapshot: u64,
+    /// Segments after the newest snapshot.
+    pub segments_since_snapshot: usize,
     /// Bytes of keys and values.
     pub state_bytes: u64,
     /// Keys.
@@ -420,8 +420,8 @@ impl Shard {
             query_id: self.context.query_id.clone(),
             name: self.context.name.clone(),
             shard: self.placement.shard,
-            log_bytes_since_base: seen.log_bytes,
-            segments_since_base: seen.segments,
+            log_bytes_since_snapshot: seen.log_bytes,
+            segments_since_snapshot: seen.segments,
             state_bytes: seen.state_bytes,
             state_keys: seen.state_keys,
             hot_bytes: seen.hot_bytes,

@@ -7,27 +7,27 @@
 //!
 //! Steps:
 //! 1. begin to fetch the log of the first source;
-//! 2. take one base over: all of it, or the tables that may hold wanted keys, clipped;
-//! 3. of the other bases, beside that, [`PARALLEL_SOURCES`] at a time: fetch such tables, write the wanted entries into new
+//! 2. take one snapshot over: all of it, or the tables that may hold wanted keys, clipped;
+//! 3. of the other snapshots, beside that, [`PARALLEL_SOURCES`] at a time: fetch such tables, write the wanted entries into new
 //!    tables; ingest these;
 //! 4. replay all segments, of each only the wanted key groups.
 //!
 //! Invariants:
-//! 1. the result holds exactly the entries of the range, as base and segments of their sources have them (P5);
+//! 1. the result holds exactly the entries of the range, as snapshot and segments of their sources have them (P5);
 //! 2. nothing is written to the store, and sources are only read;
 //! 3. after a failure its folders are removed; when it is dropped at any point, they are removed when its threads have
 //!    ended;
-//! 4. of a base only those tables are fetched that may hold a wanted key, of a large segment only such blocks.
+//! 4. of a snapshot only those tables are fetched that may hold a wanted key, of a large segment only such blocks.
 
 use super::lineage::Lineage;
 use super::replay::Replay;
 use super::scratch_folder::ScratchFolder;
-use super::sources::{SourceRange, choose_base};
+use super::sources::{SourceRange, choose_snapshot};
 use fastchangelog_format::Manifest;
 use fastchangelog_format::clock::SharedClock;
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{BaseRef, InstanceId};
-use fastchangelog_log::read::{ObjectCache, RestoreProgress, SetsAhead, fetch_base, fetch_base_slice};
+use fastchangelog_format::model::{InstanceId, SnapshotRef};
+use fastchangelog_log::read::{ObjectCache, RestoreProgress, SetsAhead, fetch_snapshot, fetch_snapshot_slice};
 use fastchangelog_log::snapshot::Inventory;
 use fastchangelog_state::group_range::{clip, export, tables_of};
 use fastchangelog_state::keyed::KeyedState;
@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Bases that are on the disk beside the new state at the same time.
+/// Snapshots that are on the disk beside the new state at the same time.
 const PARALLEL_SOURCES: usize = 2;
 
 /// What a rebuild needs from its process, and the folder of the sources' objects.
@@ -73,12 +73,12 @@ pub(super) struct Rebuilt {
     /// Its entries. Before the folder: it is closed first.
     keyed: KeyedState,
     folder: Arc<ScratchFolder>,
-    /// The files of the only source's base, if all of it was taken over.
+    /// The files of the only source's snapshot, if all of it was taken over.
     pub(super) inventory: Inventory,
     /// Bytes fetched for it.
     pub(super) fetched: u64,
-    /// When the bases were there, since the rebuild began.
-    pub(super) bases_after: Duration,
+    /// When the snapshots were there, since the rebuild began.
+    pub(super) snapshots_after: Duration,
 }
 
 impl Rebuilt {
@@ -134,13 +134,13 @@ impl Rebuilder {
         // 1. the log of the first source
         let mut first = sources.first().map(|source| self.changes(source));
 
-        // 2. one base as it is, and meanwhile 3. the entries of the others
+        // 2. one snapshot as it is, and meanwhile 3. the entries of the others
         let wanted: Vec<SourceRange<'_>> = sources.iter().map(|source| source.wanted).collect();
-        let chosen = choose_base(&wanted);
+        let chosen = choose_snapshot(&wanted);
         let others: Vec<_> = sources
             .iter()
             .enumerate()
-            .filter(|(i, source)| Some(*i) != chosen && source.lineage.base.is_some())
+            .filter(|(i, source)| Some(*i) != chosen && source.lineage.snapshot.is_some())
             .map(|(_, source)| source)
             .collect();
         let parts = if others.is_empty() { None } else { Some(ScratchFolder::beside(dir, user)?) };
@@ -170,7 +170,7 @@ impl Rebuilder {
         if sources.len() > 1 {
             building.inventory = Inventory::default();
         }
-        building.bases_after = self.clock.monotonic().saturating_sub(start);
+        building.snapshots_after = self.clock.monotonic().saturating_sub(start);
 
         // 4. the changes of all
         if let Some(limit) = hot_limit {
@@ -189,7 +189,7 @@ impl Rebuilder {
         Ok(building)
     }
 
-    /// The base of `source`, all of it or clipped to what is wanted, or nothing yet.
+    /// The snapshot of `source`, all of it or clipped to what is wanted, or nothing yet.
     async fn begin(
         &self,
         source: Option<&SourceVersion<'_>>,
@@ -202,9 +202,10 @@ impl Rebuilder {
             folder,
             inventory,
             fetched,
-            bases_after: Duration::ZERO,
+            snapshots_after: Duration::ZERO,
         };
-        let Some((source, base)) = source.and_then(|source| Some((source, source.lineage.base.as_ref()?))) else {
+        let Some((source, snapshot)) = source.and_then(|source| Some((source, source.lineage.snapshot.as_ref()?)))
+        else {
             let created = blocking(move || {
                 let keyed = KeyedState::create(&folder.path, &shared)?;
                 Ok::<_, Error>(begun(keyed, folder, Inventory::default(), 0))
@@ -213,19 +214,19 @@ impl Rebuilder {
         };
         let (have, want) = (source.wanted.handle.key_groups, source.wanted.groups);
         if source.wanted.is_whole() {
-            progress.expect(base.total_bytes);
+            progress.expect(snapshot.total_bytes);
             let (add_done, cache) = (|bytes| progress.add_done(bytes), self.cache.as_ref());
-            let manifest = fetch_base(&self.store, cache, base, &folder.path, &add_done).await?;
-            self.check_instance(&manifest, base, source.wanted.handle.instance)?;
+            let manifest = fetch_snapshot(&self.store, cache, snapshot, &folder.path, &add_done).await?;
+            self.check_instance(&manifest, snapshot, source.wanted.handle.instance)?;
             self.failpoints.hit("rebuild.fetched")?;
-            let bytes = base.total_bytes;
+            let bytes = snapshot.total_bytes;
             let opened = blocking(move || {
                 let keyed = KeyedState::open(&folder.path, &shared)?;
                 Ok::<_, Error>(begun(keyed, folder, Inventory::from_manifest(&manifest), bytes))
             });
             return opened.await;
         }
-        let bytes = self.fetch(source, base, &folder, progress).await?;
+        let bytes = self.fetch(source, snapshot, &folder, progress).await?;
         self.failpoints.hit("rebuild.fetched")?;
         let clipped = blocking(move || {
             let keyed = clip(&folder.path, have, want, &shared)?;
@@ -234,18 +235,18 @@ impl Rebuilder {
         clipped.await
     }
 
-    /// The wanted entries of the base of `source` in new tables in the folder `parts`, and the bytes fetched for them.
+    /// The wanted entries of the snapshot of `source` in new tables in the folder `parts`, and the bytes fetched for them.
     async fn export(
         &self,
         source: &SourceVersion<'_>,
         parts: &Arc<ScratchFolder>,
         progress: &RestoreProgress,
     ) -> Result<(Vec<PathBuf>, u64)> {
-        let Some(base) = &source.lineage.base else { return Ok((Vec::new(), 0)) };
+        let Some(snapshot) = &source.lineage.snapshot else { return Ok((Vec::new(), 0)) };
         let shard = source.wanted.handle.shard;
         // Removed as soon as the entries are out of it; the tables are beside it.
-        let from = parts.inside(&format!("base-{shard}"))?;
-        let bytes = self.fetch(source, base, &from, progress).await?;
+        let from = parts.inside(&format!("snapshot-{shard}"))?;
+        let bytes = self.fetch(source, snapshot, &from, progress).await?;
         self.failpoints.hit("rebuild.fetched")?;
         let (groups, shared) = (source.wanted.groups, self.resources.clone());
         let into = parts.path.join(format!("tables-{shard}"));
@@ -258,28 +259,28 @@ impl Rebuilder {
         Ok((tables.await?, bytes))
     }
 
-    /// Brings of `base` what is wanted to the folder; gives the bytes.
+    /// Brings of `snapshot` what is wanted to the folder; gives the bytes.
     async fn fetch(
         &self,
         source: &SourceVersion<'_>,
-        base: &BaseRef,
+        snapshot: &SnapshotRef,
         folder: &Arc<ScratchFolder>,
         progress: &RestoreProgress,
     ) -> Result<u64> {
         let (groups, shared, chosen_in) = (source.wanted.groups, self.resources.clone(), Arc::clone(folder));
         let choose = move || tables_of(&chosen_in.path, groups, &shared);
-        let part = fetch_base_slice(&self.store, self.cache.as_ref(), base, &folder.path, choose).await?;
-        self.check_instance(&part.manifest, base, source.wanted.handle.instance)?;
+        let part = fetch_snapshot_slice(&self.store, self.cache.as_ref(), snapshot, &folder.path, choose).await?;
+        self.check_instance(&part.manifest, snapshot, source.wanted.handle.instance)?;
         progress.add_done(part.bytes);
         Ok(part.bytes)
     }
 
-    fn check_instance(&self, manifest: &Manifest, base: &BaseRef, instance: InstanceId) -> Result<()> {
+    fn check_instance(&self, manifest: &Manifest, snapshot: &SnapshotRef, instance: InstanceId) -> Result<()> {
         if manifest.instance == instance {
             return Ok(());
         }
-        let name = format!("{}/{}", self.store.uri(), base.manifest.name);
-        Err(Error::corrupt(name, 0, "the base belongs to another state"))
+        let name = format!("{}/{}", self.store.uri(), snapshot.manifest.name);
+        Err(Error::corrupt(name, 0, "the snapshot belongs to another state"))
     }
 
     /// The wanted changes of a source, fetched from now on.

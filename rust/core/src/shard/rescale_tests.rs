@@ -1,4 +1,4 @@
-//! Rescaling against a plain map: random states cut into shards, bases and segments at random, there and back; a failure
+//! Rescaling against a plain map: random states cut into shards, snapshots and segments at random, there and back; a failure
 //! or an end at every step; and how much is fetched.
 
 use super::*;
@@ -138,8 +138,8 @@ impl World {
         }
     }
 
-    /// Gives a shard a base that holds all it has; its handle still replays the last `fuzzy` segments over it.
-    pub(in crate::shard) async fn base(&mut self, shard: usize, fuzzy: usize) {
+    /// Gives a shard a snapshot that holds all it has; its handle still replays the last `fuzzy` segments over it.
+    pub(in crate::shard) async fn snapshot(&mut self, shard: usize, fuzzy: usize) {
         let dir = self.fresh();
         let writer = &mut self.shards[shard];
         let cut = writer.segments.len().saturating_sub(fuzzy);
@@ -151,7 +151,7 @@ impl World {
         let background = Background::new(&Options::default(), SystemClock::shared(), SharedMetrics::clone(&r.metrics));
         let how = PushContext {
             store: &r.store,
-            // Packed or not, a base is a base.
+            // Packed or not, a snapshot is a snapshot.
             pack_below: (self.made as u64 % 2) << 20,
             background: &background,
             local_copies: None,
@@ -159,9 +159,9 @@ impl World {
             metrics: &r.metrics,
         };
         let stamp = Stamp { instance: h.instance, version: h.version, replay_after };
-        let (base, _) = push(&how, &dir, &Inventory::default(), stamp).await.unwrap();
+        let (snapshot, _) = push(&how, &dir, &Inventory::default(), stamp).await.unwrap();
         writer.segments.drain(..cut);
-        writer.handle.base = Some(base);
+        writer.handle.snapshot = Some(snapshot);
     }
 
     pub(in crate::shard) async fn handles(&mut self) -> Sources {
@@ -219,17 +219,17 @@ impl World {
             old.keyed.destroy().unwrap();
         }
         for shard in 0..self.shards.len() {
-            // Segments of the old shards are none of the new ones': they begin with a base of all they have.
-            self.base_of_all(shard).await;
+            // Segments of the old shards are none of the new ones': they begin with a snapshot of all they have.
+            self.snapshot_of_all(shard).await;
         }
     }
 
-    async fn base_of_all(&mut self, shard: usize) {
+    async fn snapshot_of_all(&mut self, shard: usize) {
         let end = self.rebuilder.store.put_new(&log_name(), vec![file_header()]).await.unwrap();
         let version = self.shards[shard].handle.version;
         let segment = SegmentRef { version, batch: BatchId(0), object: end, offset: 0, length: 0, records: 0 };
         self.shards[shard].segments.push(segment);
-        self.base(shard, 0).await;
+        self.snapshot(shard, 0).await;
     }
 
     pub(in crate::shard) fn files(&self) -> Vec<String> {
@@ -256,21 +256,21 @@ fn blank(shard: u32, shards: u32, groups: u16) -> ShardHandle {
         watermark: None,
         state_keys: 0,
         state_bytes: 0,
-        base: None,
+        snapshot: None,
         indexed: None,
         segments: Vec::new(),
     }
 }
 
-/// Four shards: a base with segments, a fuzzy base, a base alone, segments alone.
+/// Four shards: a snapshot with segments, a fuzzy snapshot, a snapshot alone, segments alone.
 pub(in crate::shard) async fn mixed(rng: &mut StdRng) -> World {
     let mut world = World::new(32, 4);
     for round in 0..6 {
         world.batch(rng, 300, 60).await;
         match round {
-            2 => world.base(0, 0).await,
-            4 => world.base(1, 2).await,
-            5 => world.base(2, 0).await,
+            2 => world.snapshot(0, 0).await,
+            4 => world.snapshot(1, 2).await,
+            5 => world.snapshot(2, 0).await,
             _ => {}
         }
     }
@@ -293,7 +293,7 @@ async fn y10_to_y12_p5_there_and_back_gives_equal_state() {
                 world.batch(rng, changes, 50).await;
                 for shard in 0..world.shards.len() {
                     if rng.random_bool(0.3) {
-                        world.base(shard, rng.random_range(0..3)).await;
+                        world.snapshot(shard, rng.random_range(0..3)).await;
                     }
                 }
             }
@@ -437,24 +437,24 @@ async fn p2_a_small_part_fetches_few_bytes() {
         .collect();
     world.write(&records).await;
     for shard in 0..8 {
-        world.base(shard, 0).await;
+        world.snapshot(shard, 0).await;
     }
     world.rescale(1, "to one").await;
-    // A set of several blocks beside the base.
+    // A set of several blocks beside the snapshot.
     let changes: Vec<_> = records.iter().step_by(2).cloned().collect();
     world.write(&changes).await;
     let sources = world.handles().await;
-    let all = sources.handles()[0].base.as_ref().unwrap().total_bytes + sources.handles()[0].segments[0].length;
+    let all = sources.handles()[0].snapshot.as_ref().unwrap().total_bytes + sources.handles()[0].segments[0].length;
     let mut sum = 0;
     for (i, range) in sources.targets(8).unwrap().into_iter().enumerate() {
         let dir = world.fresh();
         let read = world.rebuilder.metrics.store_bytes_read.get();
         let state = world.rebuilder.restore_range(range, &sources, &dir).await.unwrap();
         world.check(&state, range, "a part");
-        // Beside those bytes, the base's manifest.
+        // Beside those bytes, the snapshot's manifest.
         let read = world.rebuilder.metrics.store_bytes_read.get() - read;
-        assert_eq!(read, state.fetched + sources.handles()[0].base.as_ref().unwrap().manifest.size);
-        // An eighth of the base, another eighth that is in level 0 and comes to all, and the blocks of an eighth.
+        assert_eq!(read, state.fetched + sources.handles()[0].snapshot.as_ref().unwrap().manifest.size);
+        // An eighth of the snapshot, another eighth that is in level 0 and comes to all, and the blocks of an eighth.
         assert!(read < all * 2 / 5, "shard {i} read {read} of {all} bytes");
         sum += state.fetched;
     }
@@ -483,7 +483,7 @@ async fn local_copies_serve_all_new_shards() {
 }
 
 #[tokio::test]
-async fn p9_a_base_of_another_state_is_refused() {
+async fn p9_a_snapshot_of_another_state_is_refused() {
     let mut world = mixed(&mut StdRng::seed_from_u64(6)).await;
     let mut handles = world.handles().await.handles().to_vec();
     handles[0].instance = InstanceId::random();

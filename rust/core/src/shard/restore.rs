@@ -4,12 +4,12 @@
 //! Does not own: when it is needed (`transition`), the way to the state (`rebuild`).
 //!
 //! Steps:
-//! 1. rebuild the state of base and segments in a new folder: recent changes are in the hot tier then;
-//! 2. drop the previous live state, and load the rest of the base into the hot tier, if it fits; a lazy restore leaves
+//! 1. rebuild the state of snapshot and segments in a new folder: recent changes are in the hot tier then;
+//! 2. drop the previous live state, and load the rest of the snapshot into the hot tier, if it fits; a lazy restore leaves
 //!    that to `background_warm_up`.
 //!
 //! Invariants:
-//! 1. the state is live only when all of base and log is in it (P5);
+//! 1. the state is live only when all of snapshot and log is in it (P5);
 //! 2. after a failure its folder is removed, and the next attempt starts from the beginning;
 //! 3. a handle whose objects are missing or damaged leaves the live state unchanged; any other failure drops it, so that
 //!    the next attempt has its disk and memory.
@@ -45,7 +45,7 @@ impl Shard {
         let progress = Arc::new(RestoreProgress::start(&self.id, &context.clock, &context.metrics));
         tracing::info!(
             shard = %self.id, version = %handle.version, batch = handle.batch.0,
-            base_bytes = lineage.base.as_ref().map_or(0, |base| base.total_bytes),
+            snapshot_bytes = lineage.snapshot.as_ref().map_or(0, |snapshot| snapshot.total_bytes),
             segments = lineage.segments.len(), log_bytes = lineage.log_bytes(), "restore begins"
         );
 
@@ -66,14 +66,14 @@ impl Shard {
         }
         context.failpoints.hit("restore.warm")?;
         let counts = (handle.state_keys, handle.state_bytes);
-        let (bytes, fetched) = (rebuilt.fetched, rebuilt.bases_after);
+        let (bytes, fetched) = (rebuilt.fetched, rebuilt.snapshots_after);
         let inventory = std::mem::take(&mut rebuilt.inventory);
         self.install(rebuilt.keep(), handle.instance, Some(handle.version), lineage, inventory, counts)?;
         context.metrics.restores.add(1);
         context.metrics.restore_micros.add_elapsed(start);
         tracing::info!(
             shard = %self.id, version = %handle.version, keys = handle.state_keys, bytes,
-            base_millis = fetched.as_millis(), log_millis = rebuilt_after.saturating_sub(fetched).as_millis(),
+            snapshot_millis = fetched.as_millis(), log_millis = rebuilt_after.saturating_sub(fetched).as_millis(),
             millis = start.elapsed().as_millis(), "restored"
         );
         Ok(())

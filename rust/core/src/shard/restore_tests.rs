@@ -20,18 +20,18 @@ fn rng() -> StdRng {
 }
 
 #[test]
-fn a17_base_then_log_is_the_state() {
+fn a17_snapshot_then_log_is_the_state() {
     let (mut rng, mut world) = (rng(), World::new(&[("max_handle_segments", "4")]));
     for after in [1, 3, 40] {
         let version = grown(&mut world, &mut rng, KEYS, after);
         let shard = world.shard(None);
         open(&shard, Some(&version.handle)).unwrap();
-        assert_is(&shard, &version.model, KEYS, &format!("{after} sets after the base"));
+        assert_is(&shard, &version.model, KEYS, &format!("{after} sets after the snapshot"));
     }
 }
 
 #[test]
-fn step_1_the_log_comes_while_the_base_does() {
+fn step_1_the_log_comes_while_the_snapshot_does() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let version = grown(&mut world, &mut rng, KEYS, 3);
     let shard = world.shard(None);
@@ -79,7 +79,7 @@ fn step_4_the_newest_changes_are_in_memory_and_the_rest_if_it_fits() {
 fn a_restore_under_way_is_seen_in_the_metrics() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let version = grown(&mut world, &mut rng, KEYS, 2);
-    let base = version.handle.base.clone().unwrap().total_bytes;
+    let snapshot = version.handle.snapshot.clone().unwrap().total_bytes;
     let log: u64 = version.handle.segments.iter().map(|s| s.length).sum();
     let (shard, before) = (world.shard(None), world.metrics.restore_bytes.get());
     world.failpoints.set("rebuild.taken-over=error@1").unwrap();
@@ -87,17 +87,17 @@ fn a_restore_under_way_is_seen_in_the_metrics() {
     let handle = version.handle.clone();
     let (other, metrics) = (Arc::clone(&shard), Arc::clone(&world.metrics));
     let restore = std::thread::spawn(move || open(&other, Some(&handle)));
-    while metrics.restore_pending_bytes.get() != base {
+    while metrics.restore_pending_bytes.get() != snapshot {
         std::thread::yield_now();
     }
     assert_eq!(metrics.restores_running.get(), 1);
     world.faults.release();
-    assert!(restore.join().unwrap().is_err(), "given up after the base");
+    assert!(restore.join().unwrap().is_err(), "given up after the snapshot");
     assert_eq!((metrics.restores_running.get(), metrics.restore_pending_bytes.get()), (0, 0));
-    assert_eq!(metrics.restore_bytes.get() - before, base);
+    assert_eq!(metrics.restore_bytes.get() - before, snapshot);
     open(&shard, Some(&version.handle)).unwrap();
     assert_eq!((metrics.restores_running.get(), metrics.restore_pending_bytes.get()), (0, 0));
-    assert_eq!(metrics.restore_bytes.get() - before, 2 * base + log);
+    assert_eq!(metrics.restore_bytes.get() - before, 2 * snapshot + log);
 }
 
 #[test]
@@ -136,8 +136,8 @@ fn invariant_3_p9_y05_an_object_that_was_deleted_is_named_and_what_is_live_stays
     let (mut rng, mut world) = (rng(), World::new(&[("max_handle_segments", "4")]));
     let version = grown(&mut world, &mut rng, KEYS, 12);
     let store = world.store();
-    let base = version.handle.base.clone().unwrap();
-    let manifest = world.runtime.block_on(store.get(&base.manifest)).unwrap();
+    let snapshot = version.handle.snapshot.clone().unwrap();
+    let manifest = world.runtime.block_on(store.get(&snapshot.manifest)).unwrap();
     let table = decode_manifest("manifest", &manifest).unwrap().files[0].object.clone();
     let index = version.handle.indexed.clone().expect("older segments are in an index");
     let log = version.handle.segments.last().unwrap().object.clone();
@@ -145,7 +145,7 @@ fn invariant_3_p9_y05_an_object_that_was_deleted_is_named_and_what_is_live_stays
     let shard = world.shard(None);
     let running = extend(&shard, None, &changes(&mut rng, 100, KEYS));
     open(&shard, Some(&running.handle)).unwrap();
-    for object in [base.manifest, table, index, log] {
+    for object in [snapshot.manifest, table, index, log] {
         let bytes = world.runtime.block_on(store.get(&object)).unwrap();
         world.runtime.block_on(store.delete(&object.name)).unwrap();
         for shard in [&world.shard(None), &shard] {
@@ -171,7 +171,7 @@ fn invariant_3_p9_y05_an_object_that_was_deleted_is_named_and_what_is_live_stays
 }
 
 #[test]
-fn p9_a_handle_with_the_base_of_another_state_is_refused() {
+fn p9_a_handle_with_the_snapshot_of_another_state_is_refused() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let (one, other) = (grown(&mut world, &mut rng, KEYS, 1), grown(&mut world, &mut rng, KEYS, 1));
     let mixed = ShardHandle { instance: one.handle.instance, ..other.handle };
@@ -179,7 +179,7 @@ fn p9_a_handle_with_the_base_of_another_state_is_refused() {
     let shard = world.shard(None);
     let error = open(&shard, Some(&mixed)).unwrap_err();
     assert_eq!((error.kind(), folders(&dir)), (ErrorKind::Corrupt, Vec::new()), "{error}");
-    assert!(error.message().contains(&mixed.base.unwrap().manifest.name), "{error}");
+    assert!(error.message().contains(&mixed.snapshot.unwrap().manifest.name), "{error}");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn p3_p9_a_replay_without_one_of_its_objects_keeps_what_is_live_and_goes_on_when
     for n in 0..6 {
         if n == 3 {
             open(&ahead, Some(&versions[n].handle)).unwrap();
-            materialize(&ahead); // a later handle names a base that is newer than what is live elsewhere
+            materialize(&ahead); // a later handle names a snapshot that is newer than what is live elsewhere
         }
         versions.push(extend(&ahead, Some(&versions[n]), &changes(&mut rng, 50, KEYS)));
     }
@@ -217,7 +217,7 @@ fn p3_p9_a_replay_without_one_of_its_objects_keeps_what_is_live_and_goes_on_when
             // What is live is a version like any other: it is opened, and extended.
             open(&shard, Some(&versions[gone - 1].handle)).unwrap();
             let other = extend(&shard, Some(&versions[gone - 1]), &changes(&mut rng, 10, KEYS));
-            assert_eq!(other.handle.base, versions[gone - 1].handle.base);
+            assert_eq!(other.handle.snapshot, versions[gone - 1].handle.snapshot);
             assert_eq!(
                 (other.handle.state_keys, other.handle.state_bytes),
                 (versions[gone - 1].handle.state_keys, versions[gone - 1].handle.state_bytes)
@@ -225,13 +225,13 @@ fn p3_p9_a_replay_without_one_of_its_objects_keeps_what_is_live_and_goes_on_when
             world.runtime.block_on(store.put_overwrite(&object.name, bytes)).unwrap();
             open(&shard, Some(&versions[3].handle)).unwrap();
             assert_is(&shard, &versions[3].model, KEYS, "once all is there again");
-            assert_eq!(world.metrics.restores.get(), restores, "nothing was restored from its base");
+            assert_eq!(world.metrics.restores.get(), restores, "nothing was restored from its snapshot");
             let elsewhere = world.shard(None);
             open(&elsewhere, Some(&other.handle)).unwrap();
             assert_is(&elsewhere, &other.model, KEYS, "what was made of it");
         }
     }
-    // Through a handle whose base is newer than what is live.
+    // Through a handle whose snapshot is newer than what is live.
     let shard = world.shard(None);
     open(&shard, Some(&versions[4].handle)).unwrap();
     open(&shard, Some(&versions[6].handle)).unwrap();
@@ -239,7 +239,7 @@ fn p3_p9_a_replay_without_one_of_its_objects_keeps_what_is_live_and_goes_on_when
 }
 
 #[test]
-fn y03_the_tables_of_a_base_that_was_made_here_are_linked_not_downloaded() {
+fn y03_the_tables_of_a_snapshot_that_was_made_here_are_linked_not_downloaded() {
     for (local_recovery, downloads) in [("true", false), ("false", true)] {
         let (mut rng, mut world) = (rng(), World::new(&[("local_recovery", local_recovery)]));
         let cache = world.cache("copies");

@@ -86,7 +86,7 @@ pub(super) struct PendingVersion {
 /// A durable version, prepared.
 pub(super) struct SealedVersion {
     pub(super) handle: ShardHandle,
-    /// True if it is the first to start from a new base.
+    /// True if it is the first to start from a new snapshot.
     pub(super) rebased: bool,
 }
 
@@ -95,8 +95,8 @@ impl Shard {
     pub(super) fn seal(&self, meta: &HandleMeta, pending: PendingVersion) -> Result<SealedVersion> {
         let context = self.context();
         let PendingVersion { version, set, parts, mut lineage } = pending;
-        let waiting = self.control.lock().waiting.as_ref().map(|w| w.base.clone());
-        let rebased = waiting.is_some_and(|base| lineage.rebase(&base));
+        let waiting = self.control.lock().waiting.as_ref().map(|w| w.snapshot.clone());
+        let rebased = waiting.is_some_and(|snapshot| lineage.rebase(&snapshot));
         // Older segments are durable already: their index is written while the new one is in progress.
         self.index_older(&mut lineage)?;
         for SetLocation { object, offset, length, records, .. } in parts.wait()? {
@@ -155,7 +155,7 @@ impl Shard {
             watermark: None,
             state_keys: meta.state_keys,
             state_bytes: meta.state_bytes,
-            base: lineage.base.clone(),
+            snapshot: lineage.snapshot.clone(),
             indexed,
             segments,
         }

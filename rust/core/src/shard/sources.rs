@@ -15,7 +15,7 @@ use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::handle::HASH_ID;
 use fastchangelog_format::model::{InstanceId, KeyGroupRange, ShardHandle, VersionId, shard_range};
 
-/// A base is taken over as it is when the range wants at least one in so many of its key groups. Below, the entries
+/// A snapshot is taken over as it is when the range wants at least one in so many of its key groups. Below, the entries
 /// wanted are rewritten: tables that mostly hold entries of others would be kept, uploaded and compacted for nothing.
 const WANTED_SHARE: usize = 4;
 
@@ -96,7 +96,7 @@ impl Sources {
                 key_groups: shard_range(shard, shards, like.max_parallelism),
                 state_keys: 0,
                 state_bytes: 0,
-                base: None,
+                snapshot: None,
                 indexed: None,
                 segments: Vec::new(),
                 ..like.clone()
@@ -145,10 +145,10 @@ impl Sources {
     }
 }
 
-/// The position of the source whose base is taken over: it has most of the wanted key groups, and least else.
-pub(super) fn choose_base(wanted: &[SourceRange<'_>]) -> Option<usize> {
+/// The position of the source whose snapshot is taken over: it has most of the wanted key groups, and least else.
+pub(super) fn choose_snapshot(wanted: &[SourceRange<'_>]) -> Option<usize> {
     let fit =
-        |w: &SourceRange<'_>| w.handle.base.is_some() && w.groups.len() * WANTED_SHARE >= w.handle.key_groups.len();
+        |w: &SourceRange<'_>| w.handle.snapshot.is_some() && w.groups.len() * WANTED_SHARE >= w.handle.key_groups.len();
     let value = |w: &SourceRange<'_>| (w.groups.len(), usize::MAX - w.handle.key_groups.len());
     wanted.iter().enumerate().filter(|(_, w)| fit(w)).max_by_key(|(_, w)| value(w)).map(|(i, _)| i)
 }

@@ -1,8 +1,8 @@
-//! What is no set of handles of one state is refused, and whose base is taken over.
+//! What is no set of handles of one state is refused, and whose snapshot is taken over.
 
 use super::*;
 use fastchangelog_format::error::ErrorKind;
-use fastchangelog_format::model::{BaseRef, BatchId, InstanceId, ObjectRef, VersionId};
+use fastchangelog_format::model::{BatchId, InstanceId, ObjectRef, SnapshotRef, VersionId};
 
 fn handle(shard: u32, shards: u32, groups: u16) -> ShardHandle {
     ShardHandle {
@@ -20,7 +20,7 @@ fn handle(shard: u32, shards: u32, groups: u16) -> ShardHandle {
         watermark: None,
         state_keys: 0,
         state_bytes: 0,
-        base: None,
+        snapshot: None,
         indexed: None,
         segments: Vec::new(),
     }
@@ -107,16 +107,16 @@ fn a_target_wants_the_sources_it_meets() {
 }
 
 #[test]
-fn y09_the_base_with_most_wanted_and_least_else_is_taken_over() {
+fn y09_the_snapshot_with_most_wanted_and_least_else_is_taken_over() {
     let object = ObjectRef { name: "base/1".into(), size: 1, crc: 0 };
-    let base = BaseRef { version: VersionId(1), replay_after: VersionId(1), manifest: object, total_bytes: 1 };
+    let snapshot = SnapshotRef { version: VersionId(1), replay_after: VersionId(1), manifest: object, total_bytes: 1 };
     let ranges = [(0, 4), (4, 8), (8, 13)];
     let mut handles: Vec<_> = (0..3).map(|shard| handle(shard, 3, 13)).collect();
     for (handle, (start, end)) in handles.iter_mut().zip(ranges) {
-        (handle.key_groups, handle.base) = (KeyGroupRange { start, end }, Some(base.clone()));
+        (handle.key_groups, handle.snapshot) = (KeyGroupRange { start, end }, Some(snapshot.clone()));
     }
     let choose = |handles: &[ShardHandle], start, end| {
-        choose_base(&Sources { handles: handles.to_vec() }.wanted(KeyGroupRange { start, end }).unwrap())
+        choose_snapshot(&Sources { handles: handles.to_vec() }.wanted(KeyGroupRange { start, end }).unwrap())
     };
     // The position is among those that the target meets.
     assert_eq!(choose(&handles, 3, 7), Some(1), "3 of 4 instead of 1 of 4");
@@ -124,6 +124,6 @@ fn y09_the_base_with_most_wanted_and_least_else_is_taken_over() {
     assert_eq!(choose(&handles, 4, 12), Some(0), "4 of 4 instead of 4 of 5");
     assert_eq!(choose(&handles, 3, 13), Some(2), "all 5 of the third");
     assert_eq!(choose(&handles, 12, 13), None, "1 of 5 is not worth the rest");
-    handles[1].base = None;
-    assert_eq!(choose(&handles, 4, 8), None, "no base to take over");
+    handles[1].snapshot = None;
+    assert_eq!(choose(&handles, 4, 8), None, "no snapshot to take over");
 }

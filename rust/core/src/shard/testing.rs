@@ -216,7 +216,7 @@ pub(super) fn grown_on(shard: &Arc<Shard>, rng: &mut StdRng, keys: u32, after: u
     for _ in 0..after.max(1) {
         version = extend(shard, Some(&version), &changes(rng, 50, keys));
     }
-    assert!(version.handle.base.is_some());
+    assert!(version.handle.snapshot.is_some());
     version
 }
 

@@ -100,8 +100,9 @@ impl Shard {
 
     fn make_version(&self, handle: &ShardHandle) -> Result<InstanceId> {
         let at = self.live.read().as_ref().map(|l| (l.instance, l.version));
-        // The initial state is a version, too: that of its base, whose handle a batch without rows returns.
-        let begun = |l: &Live| l.lineage.base.as_ref().filter(|_| l.version.is_none()).map(|base| base.version);
+        // The initial state is a version, too: that of its snapshot, whose handle a batch without rows returns.
+        let begun =
+            |l: &Live| l.lineage.snapshot.as_ref().filter(|_| l.version.is_none()).map(|snapshot| snapshot.version);
         let begun = self.live.read().as_ref().and_then(begun);
         if let Some((instance, version)) = at.filter(|(i, _)| *i == handle.instance) {
             if version == Some(handle.version) {
@@ -136,13 +137,14 @@ impl Shard {
         Ok(handle.instance)
     }
 
-    /// Takes counts and base from `handle`, whose version is live. After an interrupted replay both are unknown: the base is
+    /// Takes counts and snapshot from `handle`, whose version is live. After an interrupted replay both are unknown: the snapshot is
     /// that of an older handle, whose files may have been collected.
     fn reconcile(&self, handle: &ShardHandle) -> Result<()> {
         let counts = (handle.state_keys, handle.state_bytes);
         let (counted, based) = {
             let live = self.live.read();
-            let same = |live: &Live| ((live.state_keys, live.state_bytes) == counts, live.lineage.base == handle.base);
+            let same =
+                |live: &Live| ((live.state_keys, live.state_bytes) == counts, live.lineage.snapshot == handle.snapshot);
             live.as_ref().map_or((true, true), same)
         };
         if counted && based {
@@ -153,7 +155,7 @@ impl Shard {
             (live.state_keys, live.state_bytes) = counts;
             if let Some(lineage) = lineage {
                 live.lineage = lineage;
-                self.resolve_waiting_base(live);
+                self.resolve_waiting_snapshot(live);
             }
         }
         Ok(())
@@ -170,7 +172,7 @@ impl Shard {
             live.lineage = prepared.lineage;
             live.state_keys = prepared.state_keys;
             live.state_bytes = prepared.state_bytes;
-            self.resolve_waiting_base(live);
+            self.resolve_waiting_snapshot(live);
             Ok(())
         })?;
         self.control.lock().prepared.clear();
@@ -189,20 +191,20 @@ impl Shard {
         changed.inspect_err(|_| self.drop_live())
     }
 
-    /// Decides about the waiting base after a change of the live lineage. If the lineage carries it, its files are now
+    /// Decides about the waiting snapshot after a change of the live lineage. If the lineage carries it, its files are now
     /// shared by a retained handle. If the lineage can never carry it, it is dropped, so that another one can be made.
-    pub(super) fn resolve_waiting_base(&self, live: &mut Live) {
+    pub(super) fn resolve_waiting_snapshot(&self, live: &mut Live) {
         let mut control = self.control.lock();
         let Some(waiting) = control.waiting.take() else { return };
-        if live.lineage.base.as_ref() == Some(&waiting.base) {
+        if live.lineage.snapshot.as_ref() == Some(&waiting.snapshot) {
             live.inventory = waiting.inventory;
-            live.inventory_base = Some(waiting.base);
-        } else if waiting.is_base_for(&live.lineage) {
+            live.inventory_snapshot = Some(waiting.snapshot);
+        } else if waiting.is_snapshot_for(&live.lineage) {
             control.waiting = Some(waiting);
         } else {
             tracing::info!(
-                shard = %self.id, base = waiting.base.manifest.name,
-                "a finished base is dropped: the state continues from the base of another server"
+                shard = %self.id, snapshot = waiting.snapshot.manifest.name,
+                "a finished snapshot is dropped: the state continues from the snapshot of another server"
             );
         }
     }
@@ -236,12 +238,12 @@ impl Shard {
                 live.lineage = lineage;
                 live.state_keys = handle.state_keys;
                 live.state_bytes = handle.state_bytes;
-                self.resolve_waiting_base(live);
+                self.resolve_waiting_snapshot(live);
             } else if Lineage::whole_versions(&missing, applied) < applied {
                 // A version of which only some segments are there is none: the next attempt restores.
                 return failed.take().map_or(Ok(()), Err);
             } else if let Some(last) = missing[..applied].last() {
-                // The handle's own lineage may have a base that is newer than this set.
+                // The handle's own lineage may have a snapshot that is newer than this set.
                 live.version = Some(last.version);
                 live.lineage.segments.extend_from_slice(&missing[..applied]);
             }
@@ -280,14 +282,14 @@ impl Shard {
             control.next_epoch += 1;
             control.next_epoch
         };
-        let inventory_base = lineage.base.clone();
+        let inventory_snapshot = lineage.snapshot.clone();
         let mut live = Live {
             keyed,
             instance,
             version,
             lineage,
             inventory,
-            inventory_base,
+            inventory_snapshot,
             state_keys,
             state_bytes,
             epoch,

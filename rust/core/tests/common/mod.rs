@@ -205,12 +205,12 @@ impl World {
 
     /// Runs a batch on one shard only, as Spark does when the others get no rows.
     pub fn batch_of_one_shard(&mut self, shard: u32) {
-        let base = self.history.last().unwrap().clone();
-        let (handle, results) = self.execute(shard, base.handles[shard as usize].clone(), &[]).unwrap();
+        let snapshot = self.history.last().unwrap().clone();
+        let (handle, results) = self.execute(shard, snapshot.handles[shard as usize].clone(), &[]).unwrap();
         assert!(results.is_empty());
-        let mut handles = base.handles;
+        let mut handles = snapshot.handles;
         handles[shard as usize] = Some(format_handle(&handle));
-        self.history.push(Committed { handles, model: base.model });
+        self.history.push(Committed { handles, model: snapshot.model });
         self.batch += 1;
     }
 
@@ -274,8 +274,13 @@ impl World {
         }
     }
 
-    fn execute(&self, shard: u32, base: Option<String>, payloads: &[(u32, Vec<u8>)]) -> Result<(ShardHandle, Model)> {
-        let mut session = self.engine.open(&self.request(shard, base, self.batch))?;
+    fn execute(
+        &self,
+        shard: u32,
+        snapshot: Option<String>,
+        payloads: &[(u32, Vec<u8>)],
+    ) -> Result<(ShardHandle, Model)> {
+        let mut session = self.engine.open(&self.request(shard, snapshot, self.batch))?;
         for (_, payload) in payloads.iter().filter(|(s, _)| *s == shard) {
             session.merge(payload)?;
         }
@@ -287,10 +292,10 @@ impl World {
         Ok((handle, results))
     }
 
-    /// Runs one micro-batch on every shard, each `executions` times from the same base, with retries.
+    /// Runs one micro-batch on every shard, each `executions` times from the same snapshot, with retries.
     pub fn batch(&mut self, rows: &[Row], executions: usize, kept: Kept) {
-        let base = self.history.last().unwrap().clone();
-        let mut model = base.model.clone();
+        let snapshot = self.history.last().unwrap().clone();
+        let mut model = snapshot.model.clone();
         let mut changed = Model::new();
         for (key, amount) in rows {
             let entry = model.entry(key.clone()).or_insert((0, 0, i64::MIN));
@@ -304,7 +309,7 @@ impl World {
             let mut done = Vec::new();
             let mut failures = 0;
             while done.len() < executions {
-                match self.execute(shard, base.handles[shard as usize].clone(), &payloads) {
+                match self.execute(shard, snapshot.handles[shard as usize].clone(), &payloads) {
                     Ok(outcome) => done.push(outcome),
                     Err(error) => {
                         failures += 1;
@@ -407,8 +412,8 @@ impl World {
                 let segments = decode_segment_index(&index.name, &std::fs::read(folder.join(&index.name)).unwrap());
                 reachable.extend(segments.unwrap().into_iter().map(|segment| segment.object.name));
             }
-            if let Some(base) = &handle.base {
-                let name = base.manifest.name.clone();
+            if let Some(snapshot) = &handle.snapshot {
+                let name = snapshot.manifest.name.clone();
                 let manifest = decode_manifest(&name, &std::fs::read(folder.join(&name)).unwrap()).unwrap();
                 reachable.extend(manifest.files.into_iter().map(|file| file.object.name));
                 reachable.insert(name);
@@ -425,7 +430,7 @@ impl World {
         for handle in self.history.last().unwrap().handles.iter().flatten() {
             let handle = fastchangelog_core::engine::parse_handle(handle).unwrap();
             net += handle.state_bytes;
-            durable += handle.base.as_ref().map_or(0, |b| b.total_bytes);
+            durable += handle.snapshot.as_ref().map_or(0, |b| b.total_bytes);
             for segment in &handle.segments {
                 if logs.insert(segment.object.name.clone()) {
                     durable += segment.object.size;

@@ -3,7 +3,7 @@
 //! Owns: reachability by way of handles, manifests and indexes; a sweep by the rules of the product's one.
 //! Does not own: which handles are retained (`world`).
 //!
-//! The rules: what a retained handle names is kept, with all that it names; so is a base that a retained version may take
+//! The rules: what a retained handle names is kept, with all that it names; so is a snapshot that a retained version may take
 //! over; so is what is younger than the grace period. Anything else is deleted when sweeps have found it unreachable for
 //! the grace period.
 
@@ -99,18 +99,22 @@ impl Bucket {
     pub fn closure(&self, handle: &ShardHandle) -> Vec<ObjectRef> {
         let mut found: Vec<ObjectRef> = self.segments(handle).into_iter().map(|segment| segment.object).collect();
         found.extend(handle.indexed.clone());
-        if let Some(base) = &handle.base {
-            found.push(base.manifest.clone());
-            let files = self.manifest(&base.manifest.name).map(|manifest| manifest.files).unwrap_or_default();
+        if let Some(snapshot) = &handle.snapshot {
+            found.push(snapshot.manifest.clone());
+            let files = self.manifest(&snapshot.manifest.name).map(|manifest| manifest.files).unwrap_or_default();
             found.extend(files.into_iter().map(|file| file.object));
         }
         found
     }
 
-    /// Versions by which a base may be taken over.
+    /// Versions by which a snapshot may be taken over.
     fn line(&self, handle: &ShardHandle) -> BTreeSet<VersionId> {
-        let base = handle.base.iter().filter(|base| base.version == base.replay_after).map(|base| base.version);
-        self.segments(handle).into_iter().map(|segment| segment.version).chain(base).collect()
+        let snapshot = handle
+            .snapshot
+            .iter()
+            .filter(|snapshot| snapshot.version == snapshot.replay_after)
+            .map(|snapshot| snapshot.version);
+        self.segments(handle).into_iter().map(|segment| segment.version).chain(snapshot).collect()
     }
 
     /// One sweep; `since`: when the batch in progress began.

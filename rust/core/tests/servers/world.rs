@@ -4,7 +4,7 @@
 //! Does not own: which steps there are (`story`), what handles reach (`bucket`).
 //!
 //! After each step: every object that a retained handle leads to is there. After each batch: its results are those of the
-//! map. At the end: every retained version is restored where nothing is; and at each server bases come again that cut the
+//! map. At the end: every retained version is restored where nothing is; and at each server snapshots come again that cut the
 //! log off.
 
 use crate::bucket::{Bucket, GRACE};
@@ -421,7 +421,7 @@ impl<'a> World<'a> {
         for server in 0..self.servers.len() {
             let rounds = if self.servers[server].shaky { ROUNDS_AFTER_FAILURES } else { ROUNDS };
             for _ in 0..rounds {
-                // The others follow, by a replay where they can, and go on from bases that are not theirs.
+                // The others follow, by a replay where they can, and go on from snapshots that are not theirs.
                 let lost = (0..self.servers.len()).filter(|other| *other != server);
                 let lost = lost.map(|server| Attempt { server, fate: Fate::Opened });
                 let attempts: Vec<Attempt> = lost.chain([Attempt { server, fate: Fate::Committed }]).collect();
@@ -436,7 +436,7 @@ impl<'a> World<'a> {
                 let behind = handle.segments.len() + usize::from(handle.indexed.is_some()) * rounds;
                 if behind >= rounds {
                     return Err(format!(
-                        "server {server} made {rounds} batches and materialized after each, but shard {} has {behind} change sets after its base",
+                        "server {server} made {rounds} batches and materialized after each, but shard {} has {behind} change sets after its snapshot",
                         handle.shard
                     ));
                 }

@@ -6,7 +6,7 @@
 //! Invariants of a [`ChangeSet`]:
 //! 1. at most one put or delete per (state, key) (P5);
 //! 2. applied to any state between "just before" and "just after" itself, it gives the same result (puts and deletes
-//!    are absolute), so replay may overlap a base;
+//!    are absolute), so replay may overlap a snapshot;
 //! 3. records are grouped by key group in ascending order; within a key group, order is the order of application.
 
 use super::ids::{KeyGroup, StateId};

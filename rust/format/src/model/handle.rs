@@ -5,10 +5,10 @@
 //!
 //! Invariants of a [`ShardHandle`] (P2):
 //! 1. every object it names was acknowledged by the store, with its size, before the handle existed;
-//! 2. state = base, then `indexed` segments (if any), then `segments`, in order; the last segment's version is
+//! 2. state = snapshot, then `indexed` segments (if any), then `segments`, in order; the last segment's version is
 //!    `version` unless the batch changed nothing. A version may have several segments: they stand together, have no key in
 //!    common, and it is complete with the last of them;
-//! 3. a base may stand in a handle only if the base's version is the handle's version or one of its ancestors;
+//! 3. a snapshot may stand in a handle only if the snapshot's version is the handle's version or one of its ancestors;
 //! 4. it stays small: beyond a cap older segments move to an index object.
 
 use super::ids::{BatchId, InstanceId, KeyGroupRange, VersionId};
@@ -42,16 +42,16 @@ pub struct SegmentRef {
     pub records: u64,
 }
 
-/// A materialized base: the manifest of a RocksDB checkpoint.
+/// A materialized snapshot: the manifest of a RocksDB checkpoint.
 ///
 /// The checkpoint is fuzzy: it holds everything up to `replay_after` and possibly changes of versions up to
 /// `version`. So a handle may use it only if `version` is its ancestor or itself, and it replays every segment after
 /// `replay_after` (change sets are absolute, replaying them over themselves is harmless).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BaseRef {
-    /// Newest version whose changes may be in the base.
+pub struct SnapshotRef {
+    /// Newest version whose changes may be in the snapshot.
     pub version: VersionId,
-    /// Newest version whose changes are all in the base.
+    /// Newest version whose changes are all in the snapshot.
     pub replay_after: VersionId,
     /// The manifest object.
     pub manifest: ObjectRef,
@@ -92,11 +92,12 @@ pub struct ShardHandle {
     pub state_keys: u64,
     /// Bytes of keys and values in the state.
     pub state_bytes: u64,
-    /// The materialized base, if there is one.
-    pub base: Option<BaseRef>,
+    /// The materialized snapshot, if there is one.
+    #[serde(rename = "base")]
+    pub snapshot: Option<SnapshotRef>,
     /// An object that lists older segments, if they were too many.
     pub indexed: Option<ObjectRef>,
-    /// Segments after base and index, in order.
+    /// Segments after snapshot and index, in order.
     pub segments: Vec<SegmentRef>,
 }
 

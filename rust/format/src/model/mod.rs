@@ -11,6 +11,6 @@ pub mod savepoint;
 
 pub use change::{Change, ChangeSet, Op};
 pub use changelog::{ChangelogHandle, INITIAL_SEQUENCE_NUMBER, Lane, SequenceNumber, SetRef};
-pub use handle::{BaseRef, ObjectRef, SegmentRef, ShardHandle};
+pub use handle::{ObjectRef, SegmentRef, ShardHandle, SnapshotRef};
 pub use ids::{BatchId, InstanceId, KeyGroup, KeyGroupRange, StateId, VersionId, key_group_of, shard_range};
 pub use savepoint::{Savepoint, SavepointContent, SavepointOrigin, SavepointPart};

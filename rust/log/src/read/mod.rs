@@ -2,16 +2,15 @@
 //!
 //! ```text
 //! replay  segments ──► change sets, in order, prefetched     cache  objects on local disk: one download, many readers
-//! base    manifest ──► a folder of RocksDB files
+//! snapshot_files  manifest ──► a folder of RocksDB files
 //! restore_progress  the bytes of both, for metrics and the log
-//! packed  small files of a base out of the object they share
+//! packed  small files of a snapshot out of the object they share
 //! slice   the same two for a range of key groups: only the tables and blocks that may hold its keys
 //! ```
 //!
 //! Owns: which bytes are fetched for a restore, from where, and the local copies.
 //! Does not own: applying changes (`state`), choosing what to restore (`shard`), the format of objects (`format`).
 
-pub mod base;
 pub mod cache;
 mod cached_file;
 pub mod changes;
@@ -19,9 +18,10 @@ mod packed;
 pub mod replay;
 pub mod restore_progress;
 pub mod slice;
+pub mod snapshot_files;
 
-pub use base::{fetch_base, fetch_manifest};
 pub use cache::{Lease, ObjectCache};
 pub use replay::{SetsAhead, read_segments};
 pub use restore_progress::RestoreProgress;
-pub use slice::{BaseSlice, SetSlice, fetch_base_slice, read_slices};
+pub use slice::{SetSlice, SnapshotSlice, fetch_snapshot_slice, read_slices};
+pub use snapshot_files::{fetch_manifest, fetch_snapshot};

@@ -1,7 +1,7 @@
-//! Files of a base that share an object.
+//! Files of a snapshot that share an object.
 //!
 //! Owns: whether a packed object is fetched whole or in parts, and cutting files out of it, verified.
-//! Does not own: which files are wanted (`base`, `slice`), packing them (`snapshot`).
+//! Does not own: which files are wanted (`snapshot`, `slice`), packing them (`snapshot`).
 //!
 //! Invariants:
 //! 1. an object of which half or more is wanted, or a copy is here, is fetched once, through the cache if there is one;

@@ -1,7 +1,7 @@
 //! Progress of a restore, for metrics and the log.
 //!
 //! Owns: the pending and the fetched bytes of a restore, their metrics, and when a line of the log is due.
-//! Does not own: what is fetched, and from where (`base`, `replay`).
+//! Does not own: what is fetched, and from where (`snapshot`, `replay`).
 //!
 //! Invariants of a [`RestoreProgress`]:
 //! 1. `restore_pending_bytes` holds its missing bytes as long as it exists, and nothing of it afterwards, however the

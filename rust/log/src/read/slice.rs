@@ -1,21 +1,21 @@
-//! A slice of a version: what a range of key groups needs of a base and of the segments after it.
+//! A slice of a version: what a range of key groups needs of a snapshot and of the segments after it.
 //!
-//! Owns: fetching no more of a base than the caller chose, and no more of a segment than the blocks of the range.
+//! Owns: fetching no more of a snapshot than the caller chose, and no more of a segment than the blocks of the range.
 //! Does not own: which tables a range needs (`state` reads that from RocksDB's manifest), applying changes (`shard`).
 //!
 //! Invariants:
-//! 1. the folder of a slice holds the base's manifest and other small files, and of the tables exactly the chosen ones;
+//! 1. the folder of a slice holds the snapshot's manifest and other small files, and of the tables exactly the chosen ones;
 //! 2. of a segment whose object is not in the cache, header, index and the blocks that may hold the range are fetched, or
 //!    the whole segment if it is small;
 //! 3. every byte used was verified against the checksum that was written with it (P9, P10).
 
-use super::base::{fetch_files, fetch_manifest, place_inline};
 use super::cache::ObjectCache;
+use super::snapshot_files::{fetch_files, fetch_manifest, place_inline};
 use crate::store::transfer::blocking;
 use crate::store::{DownloadError, Store};
 use bytes::Bytes;
 use fastchangelog_format::error::{Error, ErrorKind, Result};
-use fastchangelog_format::model::{BaseRef, ChangeSet, KeyGroupRange, SegmentRef};
+use fastchangelog_format::model::{ChangeSet, KeyGroupRange, SegmentRef, SnapshotRef};
 use fastchangelog_format::segment::{bytes_of_groups, decode_blocks};
 use fastchangelog_format::{Manifest, SetIndex, decode_set_header, decode_set_index, decode_set_range};
 use futures::{Stream, StreamExt, stream};
@@ -28,39 +28,39 @@ const SMALL_SEGMENT: u64 = 64 << 10;
 /// First bytes of a larger one: header and index of some two hundred blocks, 50 MB of changes.
 const HEAD_GUESS: u64 = 4 << 10;
 
-/// A slice of a base on the local disk.
+/// A slice of a snapshot on the local disk.
 #[derive(Debug)]
-pub struct BaseSlice {
-    /// The manifest of the whole base.
+pub struct SnapshotSlice {
+    /// The manifest of the whole snapshot.
     pub manifest: Manifest,
     /// Bytes of the fetched files.
     pub bytes: u64,
 }
 
-/// Brings to the folder `into`, which is there and empty, the small files of `base` and those of its tables that
+/// Brings to the folder `into`, which is there and empty, the small files of `snapshot` and those of its tables that
 /// `choose` names. `choose` runs where it may block, and finds the small files in the folder.
 ///
 /// What a failure leaves in the folder is the caller's to remove.
-pub async fn fetch_base_slice(
+pub async fn fetch_snapshot_slice(
     store: &Store,
     cache: Option<&Arc<ObjectCache>>,
-    base: &BaseRef,
+    snapshot: &SnapshotRef,
     into: &Path,
     choose: impl FnOnce() -> Result<BTreeSet<String>> + Send + 'static,
-) -> Result<BaseSlice> {
-    let manifest = fetch_manifest(store, base).await?;
+) -> Result<SnapshotSlice> {
+    let manifest = fetch_manifest(store, snapshot).await?;
     place_inline(&manifest, into)?;
     let is_table = |name: &str| Path::new(name).extension().is_some_and(|e| e == "sst");
     let small = fetch_files(store, cache, &manifest, into, |name| !is_table(name), &|_| ()).await?;
     let chosen = blocking(choose).await?;
-    // RocksDB names a table that the base does not have: half a base must not pass for a whole one.
+    // RocksDB names a table that the snapshot does not have: half a snapshot must not pass for a whole one.
     if let Some(name) = chosen.iter().find(|name| !manifest.files.iter().any(|file| file.name == **name)) {
-        let what = format!("RocksDB's manifest in it names `{name}`, the base has no such table");
-        return Err(Error::corrupt(format!("{}/{}", store.uri(), base.manifest.name), 0, what));
+        let what = format!("RocksDB's manifest in it names `{name}`, the snapshot has no such table");
+        return Err(Error::corrupt(format!("{}/{}", store.uri(), snapshot.manifest.name), 0, what));
     }
     let wanted = |name: &str| is_table(name) && chosen.contains(name);
     let tables = fetch_files(store, cache, &manifest, into, wanted, &|_| ()).await?;
-    Ok(BaseSlice { manifest, bytes: small + tables })
+    Ok(SnapshotSlice { manifest, bytes: small + tables })
 }
 
 /// Some changes, and how many bytes had to be fetched for them.

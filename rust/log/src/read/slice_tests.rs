@@ -1,4 +1,4 @@
-//! Parts of bases and segments: what is asked for, no more bytes than that takes, and never wrong data.
+//! Parts of snapshots and segments: what is asked for, no more bytes than that takes, and never wrong data.
 
 use super::*;
 use crate::store::fault::{Fault, FaultStore, Operation};
@@ -156,7 +156,7 @@ async fn invariant_1_the_folder_holds_small_files_and_chosen_tables() {
         manifest.files.push(ManifestFile::whole(name.into(), object));
     }
     let object = store.put_new(&manifest_name(), vec![encode_manifest(&manifest)]).await.unwrap();
-    let base = BaseRef { version, replay_after: version, manifest: object, total_bytes: 0 };
+    let snapshot = SnapshotRef { version, replay_after: version, manifest: object, total_bytes: 0 };
     let dir = tempfile::tempdir().unwrap();
     let into = dir.path().to_owned();
     let seen = into.clone();
@@ -164,14 +164,14 @@ async fn invariant_1_the_folder_holds_small_files_and_chosen_tables() {
         assert!(seen.join("CURRENT").exists() && seen.join("MANIFEST-000004").exists(), "there before the choice");
         Ok(BTreeSet::from(["000002.sst".to_owned()]))
     };
-    let part = fetch_base_slice(&store, None, &base, &into, choose).await.unwrap();
+    let part = fetch_snapshot_slice(&store, None, &snapshot, &into, choose).await.unwrap();
     assert_eq!((part.manifest, part.bytes), (manifest, 200));
     let mut names: Vec<_> = std::fs::read_dir(&into).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["000002.sst", "CURRENT", "MANIFEST-000004"]);
 
     let (unknown, calls) = (|| Ok(BTreeSet::from(["000009.sst".to_owned()])), inner.calls());
-    let error = fetch_base_slice(&store, None, &base, &into, unknown).await.unwrap_err();
+    let error = fetch_snapshot_slice(&store, None, &snapshot, &into, unknown).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("000009.sst"), "{error}");
     assert_eq!(inner.calls(), calls + 2, "no table was fetched");

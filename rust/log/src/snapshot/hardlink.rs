@@ -88,7 +88,7 @@ fn unexpected(dir: &Path, name: &str) -> Error {
     Error::internal(format!("`{name}` in {} is no file of a RocksDB checkpoint", dir.display()))
 }
 
-/// A base without these could never be opened again: better no base than such a one.
+/// A snapshot without these could never be opened again: better no snapshot than such a one.
 fn check_complete(dir: &Path, files: &CheckpointFiles) -> Result<()> {
     let current = files.small.iter().find(|(name, _)| name == "CURRENT").map(|(_, bytes)| bytes.trim_ascii());
     let present = |name: &[u8]| {

@@ -1,6 +1,6 @@
 //! Which files of a shard's RocksDB are in the bucket already.
 //!
-//! Owns: the answer to "is this local file what the last base names, and where is that?".
+//! Owns: the answer to "is this local file what the last snapshot names, and where is that?".
 //! Does not own: whether that object may still be deleted, uploading.
 //!
 //! Invariants of an [`Inventory`]:
@@ -8,9 +8,9 @@
 //! 2. a name alone proves nothing: RocksDB counts file numbers on from wherever it was restored, so two lines of one
 //!    shard may give one name to two files. A file counts as known if name and size match and it is the same inode, or
 //!    else if its bytes have the checksum of what is there;
-//! 3. it must describe a base that is still retained. The caller adopts the inventory of a new base only when a handle
-//!    naming this base came back from Spark: objects of a base that no retained handle names are swept, and a later
-//!    base must not count on them. When the handle names a base of another server, the inventory of that base takes
+//! 3. it must describe a snapshot that is still retained. The caller adopts the inventory of a new snapshot only when a handle
+//!    naming this snapshot came back from Spark: objects of a snapshot that no retained handle names are swept, and a later
+//!    snapshot must not count on them. When the handle names a snapshot of another server, the inventory of that snapshot takes
 //!    the place of this one ([`Inventory::with_identities_of`]).
 
 use super::hardlink::LargeFile;
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 
-/// The files of one base, by RocksDB name.
+/// The files of one snapshot, by RocksDB name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     files: BTreeMap<String, Known>,
@@ -34,7 +34,7 @@ struct Known {
 }
 
 impl Inventory {
-    /// The files of a base that was restored.
+    /// The files of a snapshot that was restored.
     pub fn from_manifest(manifest: &Manifest) -> Self {
         let tables = manifest.files.iter().filter(|f| super::hardlink::is_table(&f.name));
         Self { files: tables.map(|f| (f.name.clone(), Known { file: f.clone(), identity: None })).collect() }
@@ -57,7 +57,7 @@ impl Inventory {
         self.files.len()
     }
 
-    /// True when nothing is known: the next base uploads everything.
+    /// True when nothing is known: the next snapshot uploads everything.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }

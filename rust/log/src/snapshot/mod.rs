@@ -1,14 +1,14 @@
-//! Materialized bases: a RocksDB checkpoint becomes objects in the bucket.
+//! Materialized snapshots: a RocksDB checkpoint becomes objects in the bucket.
 //!
 //! ```text
 //! hardlink    a checkpoint's folder of hard links  -> which files, of which kind
-//! inventory   which of them the last base already has in the bucket
+//! inventory   which of them the last snapshot already has in the bucket
 //! pack        which of the others are small enough to share an object
 //! push        uploads the new ones, then the manifest
 //! ```
 //!
 //! Owns: incremental upload of a checkpoint that the caller has made. Does not own: making checkpoints (`state`), when
-//! to materialize, which handle may use a base, restoring (`read`), deleting objects.
+//! to materialize, which handle may use a snapshot, restoring (`read`), deleting objects.
 
 mod hardlink;
 mod inventory;

@@ -1,4 +1,4 @@
-//! Small tables together in one object: a base of a small state is one request, not ten.
+//! Small tables together in one object: a snapshot of a small state is one request, not ten.
 //!
 //! Owns: which files of a checkpoint keep the place they have in the bucket, which go up alone and which together.
 //! Does not own: finding their places (`inventory`), uploading (`push`), the manifest's form (`format`).
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 /// A pack is held in memory while it is uploaded; the same as what other files up to there take.
 pub(super) const PACK_BYTES: u64 = 16 << 20;
 
-/// What is to be done for a base. Files are named by their position in the checkpoint.
+/// What is to be done for a snapshot. Files are named by their position in the checkpoint.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Files that are in the bucket already.

@@ -1,14 +1,14 @@
-//! Uploading a base: new files first, the manifest last.
+//! Uploading a snapshot: new files first, the manifest last.
 //!
 //! Owns: the order and the concurrency of the uploads of one materialization, and the local copies of uploaded files.
-//! Does not own: retries and time limits (`store`), which version the base belongs to, clearing the local folder.
+//! Does not own: retries and time limits (`store`), which version the snapshot belongs to, clearing the local folder.
 //!
-//! Steps, each of which may fail and then leaves no base, only unnamed objects (garbage collection finds them):
+//! Steps, each of which may fail and then leaves no snapshot, only unnamed objects (garbage collection finds them):
 //! 1. list the checkpoint, read its small files;
 //! 2. upload each large file that the inventory does not know, small ones packed, [`CONCURRENT_FILES`] at a time and
 //!    within the process's budget for the background;
 //! 3. upload the manifest, which names the files of both kinds;
-//! 4. only then there is a [`BaseRef`].
+//! 4. only then there is a [`SnapshotRef`].
 
 use super::hardlink::{self, LargeFile};
 use super::inventory::Inventory;
@@ -17,7 +17,7 @@ use crate::store::transfer::blocking;
 use crate::store::{Background, LocalCopies, Store, manifest_name, pack_name, sst_name};
 use bytes::Bytes;
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{BaseRef, InstanceId, VersionId};
+use fastchangelog_format::model::{InstanceId, SnapshotRef, VersionId};
 use fastchangelog_format::{Manifest, ManifestFile, PackedPart, crc32c, encode_manifest};
 use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::metrics::Metrics;
@@ -26,18 +26,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Files of one base uploaded at the same time: enough to hide the store's latency, few enough that the parts in memory
+/// Files of one snapshot uploaded at the same time: enough to hide the store's latency, few enough that the parts in memory
 /// stay below what the store's own bounds give per transfer, times this.
 pub(super) const CONCURRENT_FILES: usize = 4;
 
-/// How bases are uploaded.
+/// How snapshots are uploaded.
 #[derive(Clone)]
 pub struct PushContext<'a> {
     /// Where to.
     pub store: &'a Store,
     /// Tables smaller than this share objects.
     pub pack_below: u64,
-    /// What uploads of bases may take.
+    /// What uploads of snapshots may take.
     pub background: &'a Background,
     /// Keeps copies of what goes up, for recovery on this machine.
     pub local_copies: Option<Arc<dyn LocalCopies>>,
@@ -47,7 +47,7 @@ pub struct PushContext<'a> {
     pub metrics: &'a Metrics,
 }
 
-/// What a base is a base of.
+/// What a snapshot is a snapshot of.
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp {
     /// The state.
@@ -58,12 +58,17 @@ pub struct Stamp {
     pub replay_after: VersionId,
 }
 
-/// Uploads the checkpoint in `dir` as a base; returns it with the inventory for the next one (see
-/// [`Inventory`], invariant 3, for when to adopt that). With an empty inventory the base shares nothing with others.
+/// Uploads the checkpoint in `dir` as a snapshot; returns it with the inventory for the next one (see
+/// [`Inventory`], invariant 3, for when to adopt that). With an empty inventory the snapshot shares nothing with others.
 ///
 /// When one upload fails, those in progress are completed (a cancelled upload would leave parts that no listing
 /// shows), no further one starts, and the first error is returned. A later push is independent of this one.
-pub async fn push(how: &PushContext<'_>, dir: &Path, known: &Inventory, stamp: Stamp) -> Result<(BaseRef, Inventory)> {
+pub async fn push(
+    how: &PushContext<'_>,
+    dir: &Path,
+    known: &Inventory,
+    stamp: Stamp,
+) -> Result<(SnapshotRef, Inventory)> {
     // 1. what is there, and what of it is known
     let (files, Plan { known, uploads }) = survey(dir, known, how.pack_below).await?;
 
@@ -92,7 +97,7 @@ pub async fn push(how: &PushContext<'_>, dir: &Path, known: &Inventory, stamp: S
     let mut manifest =
         Manifest { instance, version, replay_after, files: Vec::with_capacity(files.large.len()), inline: files.small };
     for (file, place) in files.large.iter().zip(places) {
-        let place = place.ok_or_else(|| Error::internal("a file of a base was skipped without an error"))?;
+        let place = place.ok_or_else(|| Error::internal("a file of a snapshot was skipped without an error"))?;
         inventory.insert(file, place.clone());
         manifest.files.push(place);
     }
@@ -104,9 +109,9 @@ pub async fn push(how: &PushContext<'_>, dir: &Path, known: &Inventory, stamp: S
     how.metrics.materialize_bytes.add(object.size);
     how.failpoints.hit("snapshot.after-manifest")?;
 
-    // 4. a base
+    // 4. a snapshot
     let total_bytes = files_bytes + object.size;
-    Ok((BaseRef { version, replay_after, manifest: object, total_bytes }, inventory))
+    Ok((SnapshotRef { version, replay_after, manifest: object, total_bytes }, inventory))
 }
 
 /// The checkpoint's files, and what to do about the large ones. Reads the disk: off the runtime.

@@ -1,4 +1,4 @@
-//! Bases: complete or not at all (P2), incremental, and good enough for RocksDB to open.
+//! Snapshots: complete or not at all (P2), incremental, and good enough for RocksDB to open.
 
 use super::*;
 use crate::snapshot::list;
@@ -58,7 +58,7 @@ impl World {
         dir
     }
 
-    async fn push(&self, dir: &Path, known: &Inventory) -> Result<(BaseRef, Inventory)> {
+    async fn push(&self, dir: &Path, known: &Inventory) -> Result<(SnapshotRef, Inventory)> {
         let stamp = Stamp { instance: InstanceId(1), version: VersionId(20), replay_after: VersionId(10) };
         push(&self.how(), dir, known, stamp).await
     }
@@ -74,15 +74,15 @@ impl World {
         }
     }
 
-    async fn manifest(&self, base: &BaseRef) -> Manifest {
-        decode_manifest(&base.manifest.name, &self.store.get(&base.manifest).await.unwrap()).unwrap()
+    async fn manifest(&self, snapshot: &SnapshotRef) -> Manifest {
+        decode_manifest(&snapshot.manifest.name, &self.store.get(&snapshot.manifest).await.unwrap()).unwrap()
     }
 
-    /// P2: everything the base names is there, whole; returns its tables.
-    async fn check(&self, base: &BaseRef, dir: &Path) -> BTreeMap<String, ManifestFile> {
-        let manifest = self.manifest(base).await;
-        assert_eq!((manifest.version, manifest.replay_after), (base.version, base.replay_after));
-        let mut bytes = base.manifest.size;
+    /// P2: everything the snapshot names is there, whole; returns its tables.
+    async fn check(&self, snapshot: &SnapshotRef, dir: &Path) -> BTreeMap<String, ManifestFile> {
+        let manifest = self.manifest(snapshot).await;
+        assert_eq!((manifest.version, manifest.replay_after), (snapshot.version, snapshot.replay_after));
+        let mut bytes = snapshot.manifest.size;
         for file in &manifest.files {
             let mut content = self.store.get(&file.object).await.unwrap();
             if let Some(PackedPart { offset, length, .. }) = file.part {
@@ -94,7 +94,7 @@ impl World {
         for (name, content) in &manifest.inline {
             assert_eq!(content, &fs::read(dir.join(name)).unwrap());
         }
-        assert_eq!(bytes, base.total_bytes, "total_bytes is the manifest and all files it names");
+        assert_eq!(bytes, snapshot.total_bytes, "total_bytes is the manifest and all files it names");
         assert_eq!(manifest.files.len() + manifest.inline.len(), fs::read_dir(dir).unwrap().count());
         manifest.files.into_iter().map(|f| (f.name.clone(), f)).collect()
     }
@@ -112,18 +112,18 @@ fn link(from: &Path, to: &Path, name: &str) {
 async fn only_new_tables_are_uploaded() {
     let world = World::new();
     let first = world.checkpoint("1", &[("000001.sst", b"one"), ("000002.sst", b"two"), ("000003.blob", b"three")]);
-    let (base, known) = world.push(&first, &Inventory::default()).await.unwrap();
-    let tables = world.check(&base, &first).await;
+    let (snapshot, known) = world.push(&first, &Inventory::default()).await.unwrap();
+    let tables = world.check(&snapshot, &first).await;
     assert_eq!((known.len(), world.faults.calls_of(Operation::Put)), (3, 4));
 
     let second = world.checkpoint("2", &[("000006.sst", b"six")]);
     link(&first, &second, "000002.sst");
     let puts = world.faults.calls_of(Operation::Put);
-    let (base, known) = world.push(&second, &known).await.unwrap();
-    let now = world.check(&base, &second).await;
+    let (snapshot, known) = world.push(&second, &known).await.unwrap();
+    let now = world.check(&snapshot, &second).await;
     assert_eq!(world.faults.calls_of(Operation::Put) - puts, 2, "one table and the manifest");
     assert_eq!(now["000002.sst"], tables["000002.sst"]);
-    assert_eq!(now.len(), 2, "a table that RocksDB dropped is not in the base");
+    assert_eq!(now.len(), 2, "a table that RocksDB dropped is not in the snapshot");
     assert_eq!((known.len(), known.get("000001.sst")), (2, None));
     assert_eq!(world.metrics.materialize_reused_bytes.get(), 3);
     let uploaded: u64 = world.store.list("").await.unwrap().iter().map(|l| l.size).sum();
@@ -134,33 +134,33 @@ async fn only_new_tables_are_uploaded() {
 async fn a_name_alone_proves_nothing() {
     let world = World::new();
     let first = world.checkpoint("1", &[("000001.sst", b"one"), ("000002.sst", b"two"), ("000003.sst", b"333")]);
-    let (base, known) = world.push(&first, &Inventory::default()).await.unwrap();
-    let before = world.check(&base, &first).await;
+    let (snapshot, known) = world.push(&first, &Inventory::default()).await.unwrap();
+    let before = world.check(&snapshot, &first).await;
     // The same number and size from another line of the shard; another size; a copy with equal bytes.
     let second = world.checkpoint("2", &[("000001.sst", b"ONE"), ("000002.sst", b"twooo"), ("000003.sst", b"333")]);
-    let (base, _) = world.push(&second, &known).await.unwrap();
-    let now = world.check(&base, &second).await;
+    let (snapshot, _) = world.push(&second, &known).await.unwrap();
+    let now = world.check(&snapshot, &second).await;
     assert_ne!(now["000001.sst"], before["000001.sst"]);
     assert_ne!(now["000002.sst"], before["000002.sst"]);
     assert_eq!(now["000003.sst"], before["000003.sst"], "equal bytes are not uploaded again");
 }
 
 #[tokio::test]
-async fn y16_a_restored_base_is_known() {
+async fn y16_a_restored_snapshot_is_known() {
     let world = World::new();
     let first = world.checkpoint("1", &[("000001.sst", b"one"), ("000002.sst", b"two")]);
-    let (base, _) = world.push(&first, &Inventory::default()).await.unwrap();
-    let restored = Inventory::from_manifest(&world.manifest(&base).await);
+    let (snapshot, _) = world.push(&first, &Inventory::default()).await.unwrap();
+    let restored = Inventory::from_manifest(&world.manifest(&snapshot).await);
     assert_eq!(restored.len(), 2);
     let second = world.checkpoint("2", &[("000001.sst", b"one"), ("000002.sst", b"two"), ("000007.sst", b"7")]);
     let puts = world.faults.calls_of(Operation::Put);
-    let (base, _) = world.push(&second, &restored).await.unwrap();
-    world.check(&base, &second).await;
+    let (snapshot, _) = world.push(&second, &restored).await.unwrap();
+    world.check(&snapshot, &second).await;
     assert_eq!(world.faults.calls_of(Operation::Put) - puts, 2);
 }
 
 #[tokio::test]
-async fn xs19_a_failure_at_any_step_leaves_no_base_and_the_next_push_works() {
+async fn xs19_a_failure_at_any_step_leaves_no_snapshot_and_the_next_push_works() {
     for (point, manifests) in [
         ("snapshot.before-sst=error@3", 0),
         ("snapshot.before-manifest=error", 0),
@@ -172,14 +172,14 @@ async fn xs19_a_failure_at_any_step_leaves_no_base_and_the_next_push_works() {
         world.push(&dir, &Inventory::default()).await.expect_err(point);
         assert_eq!(world.objects("base").await, manifests, "{point}: the manifest comes last");
         world.failpoints.clear();
-        let (base, known) = world.push(&dir, &Inventory::default()).await.unwrap();
-        world.check(&base, &dir).await;
+        let (snapshot, known) = world.push(&dir, &Inventory::default()).await.unwrap();
+        world.check(&snapshot, &dir).await;
         assert_eq!(known.len(), 4);
     }
 }
 
 #[tokio::test]
-async fn xs18_a_store_that_refuses_any_one_request_leaves_no_base() {
+async fn xs18_a_store_that_refuses_any_one_request_leaves_no_snapshot() {
     let tables: &[(&str, &[u8])] = &[("1.sst", b"1"), ("2.sst", b"2"), ("3.sst", b"3")];
     let calls = {
         let world = World::new();
@@ -194,8 +194,8 @@ async fn xs18_a_store_that_refuses_any_one_request_leaves_no_base() {
         let error = world.push(&dir, &Inventory::default()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "call {call}: {error}");
         assert_eq!(world.objects("base").await, 0);
-        let (base, _) = world.push(&dir, &Inventory::default()).await.unwrap();
-        world.check(&base, &dir).await;
+        let (snapshot, _) = world.push(&dir, &Inventory::default()).await.unwrap();
+        world.check(&snapshot, &dir).await;
     }
 }
 
@@ -206,9 +206,9 @@ async fn passing_faults_are_retried() {
             let world = World::new();
             let dir = world.checkpoint("1", &[("1.sst", b"1"), ("2.sst", b"2"), ("3.sst", b"3")]);
             world.faults.at(call, fault);
-            let (base, _) =
+            let (snapshot, _) =
                 world.push(&dir, &Inventory::default()).await.unwrap_or_else(|e| panic!("{fault:?}@{call}: {e}"));
-            world.check(&base, &dir).await;
+            world.check(&snapshot, &dir).await;
             assert_eq!((world.objects("sst").await, world.objects("base").await), (3, 1), "{fault:?}@{call}");
         }
     }
@@ -233,8 +233,8 @@ async fn xs20_p7_uploads_at_the_same_time_are_bounded() {
     }
     assert_eq!(world.faults.calls(), CONCURRENT_FILES as u64);
     world.faults.release();
-    let (base, _) = push.await.unwrap().unwrap();
-    assert_eq!(world.check(&base, &dir).await.len(), 20);
+    let (snapshot, _) = push.await.unwrap().unwrap();
+    assert_eq!(world.check(&snapshot, &dir).await.len(), 20);
 }
 
 #[tokio::test]
@@ -266,11 +266,11 @@ async fn a_grown_manifest_is_an_object_but_never_reused() {
     fs::write(dir.join("LOCK"), "").unwrap();
     assert_eq!(list(&dir).unwrap().large.len(), 2);
     fs::remove_file(dir.join("LOCK")).unwrap();
-    let (base, known) = world.push(&dir, &Inventory::default()).await.unwrap();
-    let files = world.check(&base, &dir).await;
+    let (snapshot, known) = world.push(&dir, &Inventory::default()).await.unwrap();
+    let files = world.check(&snapshot, &dir).await;
     assert_eq!(files["MANIFEST-000004"].crc(), crc32c(&vec![7; 3 << 20]));
-    assert!(base.manifest.size < 1000 && known.len() == 1);
-    assert_eq!(Inventory::from_manifest(&world.manifest(&base).await).len(), 1);
+    assert!(snapshot.manifest.size < 1000 && known.len() == 1);
+    assert_eq!(Inventory::from_manifest(&world.manifest(&snapshot).await).len(), 1);
 }
 
 fn packs(files: &BTreeMap<String, ManifestFile>) -> usize {
@@ -278,24 +278,24 @@ fn packs(files: &BTreeMap<String, ManifestFile>) -> usize {
 }
 
 #[tokio::test]
-async fn small_tables_share_an_object_which_the_next_base_takes_over_while_it_pays() {
+async fn small_tables_share_an_object_which_the_next_snapshot_takes_over_while_it_pays() {
     let world = World { pack_below: 100, ..World::new() };
     let names = ["1.sst", "2.sst", "3.sst", "4.sst"];
     let contents: Vec<Vec<u8>> = (1..5).map(|i| vec![i; 90]).collect();
     let tables: Vec<(&str, &[u8])> = names.iter().zip(&contents).map(|(n, c)| (*n, &c[..])).collect();
     let first = world.checkpoint("1", &[&tables[..], &[("5.sst", &[5; 100])]].concat());
-    let (base, known) = world.push(&first, &Inventory::default()).await.unwrap();
-    let files = world.check(&base, &first).await;
+    let (snapshot, known) = world.push(&first, &Inventory::default()).await.unwrap();
+    let files = world.check(&snapshot, &first).await;
     assert_eq!((world.faults.calls_of(Operation::Put), packs(&files)), (3, 1), "a pack, a table, the manifest");
     assert_eq!((known.len(), world.metrics.materialize_packed_files.get()), (5, 4));
 
     // Half of the pack lives on: it is taken over. The inventory of a restore knows as much.
     let second = world.checkpoint("2", &[("6.sst", &[6; 90]), ("7.sst", &[7; 90])]);
     names[..2].iter().for_each(|name| link(&first, &second, name));
-    for known in [&known, &Inventory::from_manifest(&world.manifest(&base).await)] {
+    for known in [&known, &Inventory::from_manifest(&world.manifest(&snapshot).await)] {
         let puts = world.faults.calls_of(Operation::Put);
-        let (base, _) = world.push(&second, known).await.unwrap();
-        let now = world.check(&base, &second).await;
+        let (snapshot, _) = world.push(&second, known).await.unwrap();
+        let now = world.check(&snapshot, &second).await;
         assert_eq!((world.faults.calls_of(Operation::Put) - puts, packs(&now)), (2, 2));
         assert_eq!(now["1.sst"], files["1.sst"]);
     }
@@ -303,15 +303,15 @@ async fn small_tables_share_an_object_which_the_next_base_takes_over_while_it_pa
     // A quarter does not: what lives is written again, with what is new.
     let third = world.checkpoint("3", &[("8.sst", &[8; 90])]);
     link(&first, &third, "1.sst");
-    let (base, _) = world.push(&third, &known).await.unwrap();
-    let now = world.check(&base, &third).await;
+    let (snapshot, _) = world.push(&third, &known).await.unwrap();
+    let now = world.check(&snapshot, &third).await;
     assert_eq!((packs(&now), now["1.sst"].object.size), (1, 180));
     assert_ne!(now["1.sst"].object, files["1.sst"].object);
 }
 
-/// Many bases, each of which drops and adds tables: what a base names is never more than twice what it holds.
+/// Many snapshots, each of which drops and adds tables: what a snapshot names is never more than twice what it holds.
 #[tokio::test]
-async fn packs_that_a_base_names_are_half_alive() {
+async fn packs_that_a_snapshot_names_are_half_alive() {
     let seed = rand::random::<u64>();
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);
@@ -325,8 +325,8 @@ async fn packs_that_a_base_names_are_half_alive() {
         }
         let tables: Vec<(&str, &[u8])> = alive.iter().map(|(n, c)| (n.as_str(), &c[..])).collect();
         let dir = world.checkpoint(&format!("r{round}"), &tables);
-        let (base, now) = world.push(&dir, &known).await.unwrap();
-        let files = world.check(&base, &dir).await;
+        let (snapshot, now) = world.push(&dir, &known).await.unwrap();
+        let files = world.check(&snapshot, &dir).await;
         let objects: BTreeSet<(&str, u64)> = files.values().map(|f| (f.object.name.as_str(), f.object.size)).collect();
         let (held, named): (u64, u64) =
             (files.values().map(ManifestFile::size).sum(), objects.iter().map(|o| o.1).sum());
@@ -336,9 +336,9 @@ async fn packs_that_a_base_names_are_half_alive() {
     assert!(world.metrics.materialize_reused_bytes.get() > 0, "seed {seed}");
 }
 
-/// An upload of a log object goes on while bases hold all they may.
+/// An upload of a log object goes on while snapshots hold all they may.
 #[tokio::test]
-async fn p7_a_log_object_never_waits_for_bases() {
+async fn p7_a_log_object_never_waits_for_snapshots() {
     let world = World::new();
     let mut options = Options { store_concurrency: 3, ..Options::default() };
     options.background_transfers = 9;
@@ -371,19 +371,19 @@ async fn p7_a_log_object_never_waits_for_bases() {
         tokio::task::yield_now().await;
     }
     let calls = world.faults.log();
-    assert_eq!(calls.len(), 3, "two files of bases, and the log object beside them: {calls:?}");
+    assert_eq!(calls.len(), 3, "two files of snapshots, and the log object beside them: {calls:?}");
     assert!(calls[2].1.ends_with("log/x"), "{calls:?}");
     world.faults.release();
     log.await.unwrap().unwrap();
     for (dir, push) in pushes {
-        let (base, _) = push.await.unwrap().unwrap();
-        world.check(&base, &dir).await;
+        let (snapshot, _) = push.await.unwrap().unwrap();
+        world.check(&snapshot, &dir).await;
     }
 }
 
-/// P10: a real RocksDB, pushed twice, opens from nothing but the objects of the second base.
+/// P10: a real RocksDB, pushed twice, opens from nothing but the objects of the second snapshot.
 #[tokio::test]
-async fn p10_rocksdb_opens_from_a_base() {
+async fn p10_rocksdb_opens_from_a_snapshot() {
     let world = World::new();
     let mut options = rocksdb::Options::default();
     options.create_if_missing(true);
@@ -399,11 +399,11 @@ async fn p10_rocksdb_opens_from_a_base() {
         let dir = world.disk.path().join(format!("checkpoint-{round}"));
         rocksdb::checkpoint::Checkpoint::new(&db).unwrap().create_checkpoint(&dir).unwrap();
         let before = world.objects("sst").await;
-        let (base, now) = world.push(&dir, &known).await.unwrap();
+        let (snapshot, now) = world.push(&dir, &known).await.unwrap();
         assert_eq!(world.objects("sst").await, before + 1, "round {round} uploads its own table only");
         fs::remove_dir_all(&dir).unwrap();
         known = now;
-        last = Some(base);
+        last = Some(snapshot);
     }
     drop(db);
     let restored = world.disk.path().join("restored");

@@ -343,7 +343,7 @@ impl<D> Ledger<D> {
         effects
     }
 
-    /// Sets below `to` are in a base: they go when no checkpoint needs them. Never moves back.
+    /// Sets below `to` are in a snapshot: they go when no checkpoint needs them. Never moves back.
     pub fn truncate(&mut self, to: SequenceNumber) -> Result<Effects<D>> {
         if to > self.active {
             return Err(Error::invalid(format!(

@@ -23,7 +23,7 @@ fn x06_a_late_confirm_keeps_what_the_checkpoint_names() {
     assert_eq!(effects.submit, [(0, ())]);
     let effects = ledger.on_persisted(0, Ok(set(0)));
     assert_eq!(effects.finish.len(), 1);
-    // Checkpoint 2 starts before 1 is confirmed, and the base moves on.
+    // Checkpoint 2 starts before 1 is confirmed, and the snapshot moves on.
     ledger.roll(()).unwrap();
     drop(ledger.persist(1, 2).unwrap());
     assert!(ledger.truncate(2).unwrap().release.is_empty(), "both checkpoints are open");

@@ -55,7 +55,7 @@ const FLUSH_CHUNK: usize = 100_000;
 pub enum SavepointForm {
     /// Sorted entries: for any later version, and other readers.
     Canonical,
-    /// Copies of bases and segments: the fastest.
+    /// Copies of snapshots and segments: the fastest.
     Native,
 }
 
@@ -179,9 +179,9 @@ impl Rebuilder {
                 let listed = decode_segment_index(&index.name, &self.store.get(index).await?)?;
                 listed.iter().for_each(|segment| note(&segment.object));
             }
-            if let Some(base) = &handle.base {
-                note(&base.manifest);
-                let manifest = fetch_manifest(&self.store, base).await?;
+            if let Some(snapshot) = &handle.snapshot {
+                note(&snapshot.manifest);
+                let manifest = fetch_manifest(&self.store, snapshot).await?;
                 manifest.files.iter().for_each(|file| note(&file.object));
             }
         }

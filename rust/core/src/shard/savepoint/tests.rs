@@ -90,7 +90,7 @@ async fn e05_e09_y15_both_forms_moved_give_the_state_back_at_any_number_of_shard
             let changes = rng.random_range(0..250);
             world.batch(rng, changes, 50).await;
             let shard = rng.random_range(0..n) as usize;
-            world.base(shard, rng.random_range(0..3)).await;
+            world.snapshot(shard, rng.random_range(0..3)).await;
         }
         let sources = world.handles().await;
         for form in FORMS {

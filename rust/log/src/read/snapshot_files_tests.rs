@@ -1,4 +1,4 @@
-//! Tests of fetching a base: the folder is complete, or the failure is told.
+//! Tests of fetching a snapshot: the folder is complete, or the failure is told.
 
 use super::*;
 use crate::store::fault::{Fault, FaultStore, Operation};
@@ -16,7 +16,7 @@ struct Fixture {
     dir: tempfile::TempDir,
     inner: Arc<FaultStore>,
     store: Store,
-    base: BaseRef,
+    snapshot: SnapshotRef,
     files: BTreeMap<String, Vec<u8>>,
 }
 
@@ -42,9 +42,13 @@ async fn fixture() -> Fixture {
         files.insert(name, content);
     }
     let object = store.put_new(&manifest_name(), vec![encode_manifest(&manifest)]).await.unwrap();
-    let base =
-        BaseRef { version: manifest.version, replay_after: manifest.replay_after, manifest: object, total_bytes: 0 };
-    Fixture { dir: tempfile::tempdir().unwrap(), inner, store, base, files }
+    let snapshot = SnapshotRef {
+        version: manifest.version,
+        replay_after: manifest.replay_after,
+        manifest: object,
+        total_bytes: 0,
+    };
+    Fixture { dir: tempfile::tempdir().unwrap(), inner, store, snapshot, files }
 }
 
 impl Fixture {
@@ -59,16 +63,16 @@ impl Fixture {
 }
 
 /// Fetches into the folder `into`, which is made when it is not there.
-async fn fetch(f: &Fixture, cache: Option<&Arc<ObjectCache>>, base: &BaseRef, into: &Path) -> Result<Manifest> {
+async fn fetch(f: &Fixture, cache: Option<&Arc<ObjectCache>>, snapshot: &SnapshotRef, into: &Path) -> Result<Manifest> {
     std::fs::create_dir_all(into).unwrap();
-    fetch_base(&f.store, cache, base, into, &|_| ()).await
+    fetch_snapshot(&f.store, cache, snapshot, into, &|_| ()).await
 }
 
 #[tokio::test]
 async fn the_folder_holds_exactly_the_files() {
     let f = fixture().await;
     let into = f.dir.path().join("plain");
-    let manifest = fetch(&f, None, &f.base, &into).await.unwrap();
+    let manifest = fetch(&f, None, &f.snapshot, &into).await.unwrap();
     assert_eq!(manifest.files.len(), 6);
     assert_eq!(Fixture::content(&into), f.files);
 }
@@ -77,16 +81,16 @@ async fn the_folder_holds_exactly_the_files() {
 async fn the_cache_serves_the_second_time_and_damage_in_it_is_healed() {
     let f = fixture().await;
     let cache = f.cache();
-    fetch(&f, Some(&cache), &f.base, &f.dir.path().join("one")).await.unwrap();
+    fetch(&f, Some(&cache), &f.snapshot, &f.dir.path().join("one")).await.unwrap();
     let gets = f.inner.calls_of(Operation::Get);
-    fetch(&f, Some(&cache), &f.base, &f.dir.path().join("two")).await.unwrap();
+    fetch(&f, Some(&cache), &f.snapshot, &f.dir.path().join("two")).await.unwrap();
     assert_eq!(f.inner.calls_of(Operation::Get), gets + 1, "only the manifest");
     // Damage by replacement, so that the linked files of the first two stay as they are.
     let copy = std::fs::read_dir(f.dir.path().join("cache")).unwrap().next().unwrap().unwrap().path();
     let size = usize::try_from(std::fs::metadata(&copy).unwrap().len()).unwrap();
     std::fs::remove_file(&copy).unwrap();
     std::fs::write(&copy, vec![99; size]).unwrap();
-    fetch(&f, Some(&cache), &f.base, &f.dir.path().join("three")).await.unwrap();
+    fetch(&f, Some(&cache), &f.snapshot, &f.dir.path().join("three")).await.unwrap();
     assert_eq!(f.inner.calls_of(Operation::Get), gets + 3, "the manifest and the damaged file");
     for folder in ["one", "two", "three"] {
         assert_eq!(Fixture::content(&f.dir.path().join(folder)), f.files, "{folder}");
@@ -99,7 +103,7 @@ async fn a_broken_cache_folder_is_gone_around() {
     let cache = f.cache();
     std::fs::remove_dir_all(f.dir.path().join("cache")).unwrap();
     let into = f.dir.path().join("into");
-    fetch(&f, Some(&cache), &f.base, &into).await.unwrap();
+    fetch(&f, Some(&cache), &f.snapshot, &into).await.unwrap();
     assert_eq!(Fixture::content(&into), f.files);
 }
 
@@ -112,12 +116,12 @@ async fn a_failure_keeps_its_kind() {
         let calls = f.inner.calls();
         f.inner.at(calls + 3, Fault::Denied);
         let cache = use_cache.then_some(&cache);
-        let error = fetch(&f, cache, &f.base, &into).await.unwrap_err();
+        let error = fetch(&f, cache, &f.snapshot, &into).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
         std::fs::remove_dir_all(&into).unwrap();
         f.inner.heal();
     }
-    let mut other = f.base.clone();
+    let mut other = f.snapshot.clone();
     other.version = VersionId::random();
     let error = fetch(&f, None, &other, &f.dir.path().join("into")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
@@ -126,22 +130,22 @@ async fn a_failure_keeps_its_kind() {
 #[tokio::test]
 async fn y02_what_failed_is_what_is_told() {
     let f = fixture().await;
-    let manifest = fetch_manifest(&f.store, &f.base).await.unwrap();
+    let manifest = fetch_manifest(&f.store, &f.snapshot).await.unwrap();
     let gone = &manifest.files[3].object.name;
     f.store.delete(gone).await.unwrap();
     for cache in [None, Some(&f.cache())] {
-        let error = fetch(&f, cache, &f.base, &f.dir.path().join("into")).await.unwrap_err();
+        let error = fetch(&f, cache, &f.snapshot, &f.dir.path().join("into")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.message().contains(gone.as_str()), "{error}");
     }
 }
 
 #[tokio::test]
-async fn y03_many_files_of_many_bases_come_at_once() {
+async fn y03_many_files_of_many_snapshots_come_at_once() {
     let fixtures = [fixture().await, fixture().await, fixture().await];
     let cache = fixtures[0].cache();
     let fetches = fixtures.iter().map(|f| async {
-        fetch(f, Some(&cache), &f.base, &f.dir.path().join("into")).await.unwrap();
+        fetch(f, Some(&cache), &f.snapshot, &f.dir.path().join("into")).await.unwrap();
         assert_eq!(Fixture::content(&f.dir.path().join("into")), f.files);
     });
     futures::future::join_all(fetches).await;
@@ -163,7 +167,7 @@ async fn y05_y06_one_failure_is_told_alone_though_it_ends_the_others() {
                 let fault = if call == first.start + bad { Some(Fault::Denied) } else { others };
                 fault.into_iter().for_each(|fault| f.inner.at(call, fault));
             }
-            let error = fetch(&f, None, &f.base, &f.dir.path().join("into")).await.unwrap_err();
+            let error = fetch(&f, None, &f.snapshot, &f.dir.path().join("into")).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             assert_eq!(error.message().matches("cannot read").count(), 1, "{error}");
             assert!(others.is_none() || f.inner.calls() <= first.end, "nothing more is begun");
@@ -174,12 +178,12 @@ async fn y05_y06_one_failure_is_told_alone_though_it_ends_the_others() {
 #[tokio::test(start_paused = true)]
 async fn y07_failures_at_the_same_time_are_told_together() {
     let f = fixture().await;
-    let manifest = fetch_manifest(&f.store, &f.base).await.unwrap();
+    let manifest = fetch_manifest(&f.store, &f.snapshot).await.unwrap();
     for file in &manifest.files[..3] {
         f.store.delete(&file.object.name).await.unwrap();
     }
     first_files(&f).for_each(|call| f.inner.at(call, Fault::Delay(std::time::Duration::from_secs(1))));
-    let error = fetch(&f, None, &f.base, &f.dir.path().join("into")).await.unwrap_err();
+    let error = fetch(&f, None, &f.snapshot, &f.dir.path().join("into")).await.unwrap_err();
     for file in &manifest.files[..3] {
         assert!(error.message().contains(&file.object.name), "{} in {error}", file.object.name);
     }

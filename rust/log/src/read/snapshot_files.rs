@@ -1,16 +1,16 @@
-//! Bases: the files of a materialized RocksDB checkpoint, fetched into a new folder.
+//! Snapshots: the files of a materialized RocksDB checkpoint, fetched into a new folder.
 //!
 //! Owns: downloading or linking every file that a manifest names, verified.
-//! Does not own: opening RocksDB, checking that the base belongs to the handle's ancestry (`shard` does both).
+//! Does not own: opening RocksDB, checking that the snapshot belongs to the handle's ancestry (`shard` does both).
 //!
-//! Invariant: when [`fetch_base`] returns, the folder holds exactly the files of the manifest.
+//! Invariant: when [`fetch_snapshot`] returns, the folder holds exactly the files of the manifest.
 
 use super::cache::ObjectCache;
 use super::packed::fetch_packed;
 use crate::store::transfer::blocking;
 use crate::store::{DownloadError, Store};
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::BaseRef;
+use fastchangelog_format::model::SnapshotRef;
 use fastchangelog_format::{Manifest, ManifestFile, decode_manifest};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
@@ -22,35 +22,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Files fetched at the same time.
 const PARALLEL_FILES: usize = 4;
 
-/// Fetches all files of `base` into the folder `into`, which is there and empty. Returns the manifest. What a failure
+/// Fetches all files of `snapshot` into the folder `into`, which is there and empty. Returns the manifest. What a failure
 /// leaves in the folder is the caller's to remove.
 ///
 /// With a cache, cached files are linked, and fetched files are kept in it. `add_done` is called with the bytes of
 /// each file that has arrived.
-pub async fn fetch_base(
+pub async fn fetch_snapshot(
     store: &Store,
     cache: Option<&Arc<ObjectCache>>,
-    base: &BaseRef,
+    snapshot: &SnapshotRef,
     into: &Path,
     add_done: &(dyn Fn(u64) + Sync),
 ) -> Result<Manifest> {
-    let manifest = fetch_manifest(store, base).await?;
+    let manifest = fetch_manifest(store, snapshot).await?;
     place_inline(&manifest, into)?;
-    add_done(base.manifest.size);
+    add_done(snapshot.manifest.size);
     fetch_files(store, cache, &manifest, into, |_| true, add_done).await?;
     Ok(manifest)
 }
 
-/// The manifest of `base`, checked to be its.
-pub async fn fetch_manifest(store: &Store, base: &BaseRef) -> Result<Manifest> {
-    let bytes = store.get(&base.manifest).await?;
-    let name = format!("{}/{}", store.uri(), base.manifest.name);
+/// The manifest of `snapshot`, checked to be its.
+pub async fn fetch_manifest(store: &Store, snapshot: &SnapshotRef) -> Result<Manifest> {
+    let bytes = store.get(&snapshot.manifest).await?;
+    let name = format!("{}/{}", store.uri(), snapshot.manifest.name);
     let manifest = decode_manifest(&name, &bytes)?;
-    if manifest.version != base.version || manifest.replay_after != base.replay_after {
+    if manifest.version != snapshot.version || manifest.replay_after != snapshot.replay_after {
         return Err(Error::corrupt(
             name,
             0,
-            format!("it is the manifest of version {}, the handle names {}", manifest.version, base.version),
+            format!("it is the manifest of version {}, the handle names {}", manifest.version, snapshot.version),
         ));
     }
     Ok(manifest)
@@ -171,5 +171,5 @@ async fn fetch_file(
 }
 
 #[cfg(test)]
-#[path = "base_tests.rs"]
+#[path = "snapshot_files_tests.rs"]
 mod tests;
