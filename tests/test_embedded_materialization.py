@@ -50,7 +50,7 @@ def base_of(handle: fc.StateHandle | None) -> Any:
     return handle.to_dict()["base"]
 
 
-def test_v02_the_log_asks_for_a_base_and_the_next_checkpoint_starts_from_it(root: str) -> None:
+def test_v02_the_log_asks_for_a_snapshot_and_the_next_checkpoint_starts_from_it(root: str) -> None:
     with fc.open_state(root, options=EAGER) as st:
         table = st.value_state("t", key="string", value="long")
         for i in range(1, 4):
@@ -65,7 +65,7 @@ def test_v02_the_log_asks_for_a_base_and_the_next_checkpoint_starts_from_it(root
         assert st.metrics()["replay_bytes"] == 0
 
 
-def test_the_number_of_change_sets_asks_for_a_base(root: str) -> None:
+def test_the_number_of_change_sets_asks_for_a_snapshot(root: str) -> None:
     options = {**FAST, "materialization_segments": 10, "max_handle_segments": 4}
     longest = 0
     with fc.open_state(root, options=options) as st:
@@ -79,7 +79,7 @@ def test_the_number_of_change_sets_asks_for_a_base(root: str) -> None:
     assert longest <= 20, "a base comes after ten, and is carried by the next"
 
 
-def test_a_close_waits_for_a_base_that_the_log_asks_for(root: str) -> None:
+def test_a_close_waits_for_a_snapshot_that_the_log_asks_for(root: str) -> None:
     """Programs that run for a moment only, again and again."""
     for i in range(4):
         with fc.open_state(root, options={**FAST, "materialization_segments": 3}) as st:
@@ -88,7 +88,7 @@ def test_a_close_waits_for_a_base_that_the_log_asks_for(root: str) -> None:
             assert st._native.progress()[1] == (i + 1) % 3
 
 
-def test_z01_a_close_does_not_wait_for_a_base_that_only_time_asks_for(root: str) -> None:
+def test_z01_a_close_does_not_wait_for_a_snapshot_that_only_time_asks_for(root: str) -> None:
     st = fc.open_state(root, options={**FAST, "materialization_interval": "1h"})
     st.value_state("t", key="int", value="int")[1] = 1
     bases = st._materializer
@@ -134,7 +134,7 @@ def test_a16_after_too_many_failures_nothing_more_is_changed_and_nothing_is_lost
 
 @pytest.mark.parametrize("point", ["materialize.flush", "materialize.checkpoint", "materialize.push"])
 @pytest.mark.parametrize("hit", [1, 3])
-def test_killed_while_a_base_is_made(root: str, point: str, hit: int) -> None:
+def test_killed_while_a_snapshot_is_made(root: str, point: str, hit: int) -> None:
     script = """
         import sys, fastchangelog as fc
         st = fc.open_state(sys.argv[1], options={"file_sync": False, "materialization_log_bytes": 1})
@@ -160,7 +160,7 @@ def test_killed_while_a_base_is_made(root: str, point: str, hit: int) -> None:
         assert list(st.value_state("t", key="long", value="long")) == list(range(-1, newest + 1))
 
 
-def test_a_state_that_nobody_holds_is_closed_while_a_base_is_made(root: str) -> None:
+def test_a_state_that_nothing_holds_is_closed_while_a_snapshot_is_made(root: str) -> None:
     st = fc.open_state(root, options=EAGER)
     st.value_state("t", key="int", value="int")[1] = 1
     st.checkpoint()
@@ -173,7 +173,7 @@ def test_a_state_that_nobody_holds_is_closed_while_a_base_is_made(root: str) -> 
         assert dict(st.value_state("t", key="int", value="int").items()) == {1: 1}
 
 
-def test_readers_make_no_bases(root: str) -> None:
+def test_readers_make_no_snapshots(root: str) -> None:
     with fc.open_state(root, options=EAGER) as st:
         st.value_state("t", key="int", value="int")[1] = 1
         st.checkpoint()

@@ -178,7 +178,7 @@ def test_a06_a_sweep_that_dies_at_any_call_is_repaired_by_the_next(history: Hist
                     assert world.names() == done.names(), f"call {call}: {world.log[-1]}"
 
 
-def test_a_base_that_an_idle_shard_waits_to_use_is_kept_however_long(history: History, tmp_path: Path) -> None:
+def test_a_snapshot_that_an_idle_shard_waits_to_use_is_kept_however_long(history: History, tmp_path: Path) -> None:
     world = at_ckpt(history.idle)
     for _ in range(10):
         world.now += DAY
@@ -345,7 +345,7 @@ def no_handles(_: World, checkpoints: Told) -> None:
     ("damage", "why"),
     [
         (damage_handle, "cannot be read"),
-        (damage_manifest, "base manifest"),
+        (damage_manifest, "snapshot manifest"),
         (lose_a_log, "which is not there"),
         (lose_everything, "which is not there"),
         (lose_the_note, "it has no _fastchangelog.json"),

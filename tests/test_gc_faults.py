@@ -247,7 +247,7 @@ def test_p6_a_state_in_process_whose_newest_heads_are_not_listed_yet_loses_nothi
 # --- two clusters under one root
 
 
-def test_p6_a_cluster_whose_checkpoint_nobody_named_is_left_alone(place: Callable[..., Place]) -> None:
+def test_p6_a_cluster_whose_checkpoint_nothing_named_is_left_alone(place: Callable[..., Place]) -> None:
     found = grown(place, "one", "two")
     ours, other = found.clusters
     before = found.world.names("two/")
@@ -280,7 +280,7 @@ def test_p6_an_unreachable_cluster_is_no_orphan(place: Callable[..., Place]) -> 
     assert found.world.names("two/") == before
 
 
-def test_p6_an_idle_clusters_waiting_base_survives_the_sweeps_of_the_other(place: Callable[..., Place]) -> None:
+def test_p6_an_idle_clusters_waiting_snapshot_survives_the_sweeps_of_the_other(place: Callable[..., Place]) -> None:
     found = grown(place, "one", "two")
     one, two = found.clusters
     two.materialize()

@@ -150,7 +150,7 @@ def test_a_server_that_answers_is_used_again(world: ServerWorld) -> None:
     assert metrics()["server_connections"] == 1
 
 
-def test_the_server_belongs_to_nobody(world: ServerWorld, tmp_path: Path) -> None:
+def test_the_server_belongs_to_nothing(world: ServerWorld, tmp_path: Path) -> None:
     inherited = (tmp_path / "inherited").open("w")
     os.set_inheritable(inherited.fileno(), True)
     pid = world.start()
@@ -212,7 +212,7 @@ def test_a_killed_server_is_followed_by_another(world: ServerWorld) -> None:
     assert len(world.pids()) == 2
 
 
-def test_without_spark_it_ends_when_nobody_needs_it(lonely: ServerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_it_ends_when_nothing_needs_it(lonely: ServerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTCHANGELOG_SERVER_IDLE", "10ms")
     pid = lonely.start()
     assert ended(pid)

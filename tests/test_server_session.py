@@ -190,7 +190,7 @@ def test_n08_materialization_follows_the_policy_of_the_query(job: Callable[..., 
     assert one.metrics()["restores"] >= 1
 
 
-def test_e04_a_failure_of_materialization_within_the_allowed_number_harms_nobody(job: Callable[..., Job]) -> None:
+def test_e04_a_failure_of_materialization_within_the_allowed_number_harms_nothing(job: Callable[..., Job]) -> None:
     one = job(materialization_log_bytes="1", materialization_max_failures="1", materialization_interval="1s")
     one.run(rows(0))
     client = _internal.ServerClient(str(one.place.socket))

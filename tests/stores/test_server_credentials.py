@@ -146,7 +146,7 @@ def test_credentials_that_are_refused_and_have_no_successor_end_the_batch_only(j
     job.run(1)
 
 
-def test_a_base_is_not_made_while_all_credentials_have_ended(job: Job) -> None:
+def test_a_snapshot_is_not_made_while_all_credentials_have_ended(job: Job) -> None:
     job.run(0)
     with job.open(0, ends=1) as session:
         client = _internal.ServerClient(str(ServerPaths.here().socket))

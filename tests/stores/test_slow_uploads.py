@@ -37,7 +37,7 @@ def _trained(storage: Any) -> list[Any]:
     return handles
 
 
-def test_one_hanging_request_among_many_delays_nobody(bucket: S3Place) -> None:
+def test_one_hanging_request_among_many_delays_nothing(bucket: S3Place) -> None:
     with open_log(bucket, options=PATIENT) as storage:
         _trained(storage)
         before = set(bucket.names())

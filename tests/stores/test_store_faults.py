@@ -141,7 +141,7 @@ def test_a_store_that_never_answers_is_given_up_after_all_attempts(bucket: S3Pla
     held.gate.set()
 
 
-def test_an_endpoint_that_nobody_listens_at_is_named() -> None:
+def test_an_endpoint_that_nothing_listens_at_is_named() -> None:
     with refusing_port() as port:
         url = f"http://127.0.0.1:{port}"
         start = time.monotonic()

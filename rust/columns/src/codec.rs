@@ -97,7 +97,8 @@ impl KeyCodec {
             let fields = plain.iter().map(|t| SortField::new(t.clone())).collect();
             Some(RowConverter::new(fields).map_err(|_| {
                 let names: Vec<_> = types.iter().map(type_text).collect();
-                Error::invalid(format!("a key of type ({}) is not supported; group by other columns", names.join(", ")))
+                Error::invalid(format!("a key of type ({}) is not supported", names.join(", ")))
+                    .with_remedy("group by other columns")
             })?)
         };
         let normal = plain.iter().map(|t| normal && has_normal_form(t)).collect();

@@ -214,7 +214,9 @@ pub fn start_io_threads() -> Result<tokio::runtime::Runtime> {
         .thread_name("fastchangelog-io")
         .enable_all()
         .build()
-        .map_err(|e| Error::io("cannot start the I/O threads; raise the limit of processes (ulimit -u)", &e))
+        .map_err(|e| {
+            Error::io("cannot start the I/O threads", &e).with_remedy("raise the limit of processes (ulimit -u)")
+        })
 }
 
 /// Runs `work` where it may block; a panic in it is passed on.

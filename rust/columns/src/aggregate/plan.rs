@@ -284,11 +284,8 @@ fn resolve(call: &AggCall, input: &[DataType], declared: Option<&DataType>) -> R
     let seen = Call { types: &types, declared, ignore_nulls: call.ignore_nulls, ansi: call.ansi };
     let Bound { accumulator, result } = function.bind(&seen).ok_or_else(|| {
         let names: Vec<_> = types.iter().map(|t| type_text(t)).collect();
-        Error::invalid(format!(
-            "{identity}: {}({}) is not supported; cast the column or use another function",
-            call.function,
-            names.join(", ")
-        ))
+        Error::invalid(format!("{identity}: {}({}) is not supported", call.function, names.join(", ")))
+            .with_remedy("cast the column or use another function")
     })?;
     let slots = Slots { identity: identity.clone(), ..Slots::default() };
     Ok((Op { accumulator, name: function.name, args: call.args.clone(), filter: call.filter, slots }, result))

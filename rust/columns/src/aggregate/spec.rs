@@ -89,9 +89,10 @@ impl TryFrom<Text> for AggSpec {
     fn try_from(text: Text) -> Result<Self> {
         if text.version != VERSION {
             return Err(Error::invalid(format!(
-                "version {} of an aggregation's description is not known (known: {VERSION}); use the same fastchangelog version on the driver and on all executors",
+                "version {} of an aggregation's description is not known (known: {VERSION})",
                 text.version
-            )));
+            ))
+            .with_remedy("use the same fastchangelog version on the driver and on all executors"));
         }
         let (input, output) = (read_schema(&text.input)?, read_schema(&text.output)?);
         Ok(Self { num_keys: text.num_keys, input, output, aggs: text.aggs })

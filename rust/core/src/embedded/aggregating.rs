@@ -212,7 +212,7 @@ impl Types {
 
     fn batch(&self, keys: &ArrayRef, rows: Option<&ArrayRef>) -> Result<RecordBatch> {
         if keys.null_count() > 0 {
-            return Err(Error::invalid("a key is null; leave such rows out"));
+            return Err(Error::invalid("a key is null").with_remedy("leave such rows out"));
         }
         let mut columns = self.keys.split(keys)?;
         match (&self.rows, rows) {
@@ -227,7 +227,11 @@ impl Types {
             }
             (DataType::Struct(_), Some(rows)) => match rows.as_struct_opt() {
                 Some(rows) if rows.null_count() == 0 => columns.extend(rows.columns().iter().cloned()),
-                _ => return Err(Error::invalid("a row is null, or rows are no structs; leave such rows out")),
+                _ => {
+                    return Err(
+                        Error::invalid("a row is null, or rows are no structs").with_remedy("leave such rows out")
+                    );
+                }
             },
             (_, Some(rows)) => columns.push(Arc::clone(rows)),
         }

@@ -98,7 +98,8 @@ impl Catalog {
             ));
         }
         let id = u16::try_from(self.0.len()).ok().filter(|_| self.0.len() < MAX_STATES).ok_or_else(|| {
-            Error::invalid(format!("{MAX_STATES} states are declared; put what belongs together under one key"))
+            Error::invalid(format!("{MAX_STATES} states are declared"))
+                .with_remedy("put what belongs together under one key")
         })?;
         let texts = [name, kind, key, value].map(str::to_owned);
         let [name, kind, key, value] = texts;

@@ -52,7 +52,8 @@ pub(crate) async fn find(store: &Store) -> Result<Found> {
             return Ok(Found { newest: Some(head), lowest });
         }
     }
-    Err(Error::retryable(format!("the state in {} changes faster than it can be read; try again", store.uri())))
+    Err(Error::retryable(format!("the state in {} changes faster than it can be read", store.uri()))
+        .with_remedy("try again"))
 }
 
 async fn read(store: &Store, number: u64) -> Result<Option<Head>> {

@@ -150,10 +150,8 @@ impl Core {
     fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         if self.is_read_only() {
-            return Err(Error::invalid(format!(
-                "the state in {} was opened read-only; open it without read_only to change it",
-                self.uri()
-            )));
+            return Err(Error::invalid(format!("the state in {} was opened read-only", self.uri()))
+                .with_remedy("open it without read_only to change it"));
         }
         Ok(())
     }
@@ -374,5 +372,5 @@ impl Core {
 }
 
 pub(super) fn closed() -> Error {
-    Error::closed("the state is closed; open it again")
+    Error::closed("the state is closed").with_remedy("open it again")
 }

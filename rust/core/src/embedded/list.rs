@@ -274,7 +274,9 @@ impl ListState {
             lengths.push(elements.len() - before);
         }
         if i32::try_from(elements.len()).is_err() {
-            return Err(Error::invalid("the lists have more than 2 billion elements; read fewer keys at once"));
+            return Err(
+                Error::invalid("the lists have more than 2 billion elements").with_remedy("read fewer keys at once")
+            );
         }
         let there = NullBuffer::new(lengths.iter().map(|length| *length > 0).collect::<BooleanBuffer>());
         let values = self.types.decode_values(elements.into_iter().map(Some))?;
@@ -326,7 +328,7 @@ impl ListState {
             }
             for i in of_row(row).unwrap_or_default() {
                 let element = elements.as_ref().and_then(|elements| elements.value(i));
-                update.push(element.ok_or_else(|| Error::invalid("an element is null; leave it out"))?);
+                update.push(element.ok_or_else(|| Error::invalid("an element is null").with_remedy("leave it out"))?);
             }
         }
         let heads: Vec<Option<Vec<u8>>> = updates.iter_mut().map(ListUpdate::finish).collect();

@@ -224,7 +224,7 @@ impl EmbeddedState {
             let core = Core::new(shard, store, runtime.handle().clone(), catalog, chain, handle.cloned(), limit);
             return Self::start(Arc::new(core), runtime, place);
         }
-        Err(Error::retryable(format!("others keep opening the state in {}; try again", store.uri())))
+        Err(Error::retryable(format!("others keep opening the state in {}", store.uri())).with_remedy("try again"))
     }
 
     fn start(core: Arc<Core>, runtime: Runtime, place: WorkDir) -> Result<Self> {
@@ -390,15 +390,12 @@ fn check(request: &OpenEmbedded) -> Result<()> {
         return Err(Error::invalid(format!("`{name}` is no name of a state: give 1 to 256 bytes without a slash")));
     }
     if request.options.max_parallelism > 1 {
-        return Err(Error::invalid(
-            "an embedded state has one key group, so that its keys are in order; leave the option `max_parallelism` out",
-        ));
+        return Err(Error::invalid("an embedded state has one key group, so that its keys are in order")
+            .with_remedy("leave the option `max_parallelism` out"));
     }
     if request.handle.as_ref().is_some_and(|handle| handle.max_parallelism != 1) {
-        return Err(Error::new(
-            ErrorKind::InvalidArgument,
-            "the handle is of a query's state, which its query opens; open_state takes handles of its own checkpoints",
-        ));
+        return Err(Error::new(ErrorKind::InvalidArgument, "the handle is of a query's state, which its query opens")
+            .with_remedy("open_state takes handles of its own checkpoints"));
     }
     Ok(())
 }

@@ -31,10 +31,8 @@ impl WorkDir {
         DirBuilder::new().recursive(true).mode(0o700).create(&root).map_err(|e| failed(&root, &e))?;
         let owner = std::fs::symlink_metadata(&root).map_err(|e| failed(&root, &e))?;
         if !owner.is_dir() || owner.uid() != rustix::process::geteuid().as_raw() {
-            return Err(Error::invalid(format!(
-                "the local folder {} belongs to another user; remove it, or set TMPDIR",
-                root.display()
-            )));
+            return Err(Error::invalid(format!("the local folder {} belongs to another user", root.display()))
+                .with_remedy("remove it, or set TMPDIR"));
         }
         remove_dead(&root);
         let name = format!("{:016x}", rand::random::<u64>());
@@ -74,7 +72,7 @@ fn remove_dead(root: &Path) {
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {
-    Error::io(format!("cannot make {}; free disk space or set TMPDIR", path.display()), error)
+    Error::io(format!("cannot make {}", path.display()), error).with_remedy("free disk space or set TMPDIR")
 }
 
 #[cfg(test)]

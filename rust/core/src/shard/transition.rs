@@ -58,9 +58,10 @@ impl Shard {
         }
         if (handle.shard, handle.shards) != (place.shard, place.shards) {
             return Err(Error::invalid(format!(
-                "the handle is of shard {} of {}, but this task is shard {} of {}; the number of shuffle partitions is fixed per checkpoint",
+                "the handle is of shard {} of {}, but this task is shard {} of {}",
                 handle.shard, handle.shards, place.shard, place.shards
-            )));
+            ))
+            .with_remedy("the number of shuffle partitions is fixed per checkpoint"));
         }
         if handle.max_parallelism != place.max_parallelism {
             return Err(Error::invalid(format!(
@@ -307,10 +308,8 @@ impl Shard {
     pub(super) fn fresh_dir(&self) -> Result<PathBuf> {
         let parent = &self.context.dir;
         std::fs::create_dir_all(parent).map_err(|e| {
-            Error::io(
-                format!("cannot create the local folder {}; free disk space or set spark.local.dir", parent.display()),
-                &e,
-            )
+            Error::io(format_args!("cannot create the local folder {}", parent.display()), &e)
+                .with_remedy("free disk space or set spark.local.dir")
         })?;
         Ok(parent.join(format!("db-{}", VersionId::random())))
     }

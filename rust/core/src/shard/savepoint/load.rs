@@ -157,11 +157,11 @@ fn slice(offset: u64, length: u64) -> Result<std::ops::Range<usize>> {
 /// Says which savepoint it is about, and what can be done.
 pub(super) fn said(error: Error, uri: &str) -> Error {
     match error.kind() {
-        ErrorKind::NotFound => error.context(format!(
-            "the savepoint {uri} lacks one of its files; copy it again, with all files, or use another one"
-        )),
+        ErrorKind::NotFound => error
+            .context(format!("the savepoint {uri} lacks one of its files"))
+            .with_remedy("copy it again, with all files, or use another one"),
         ErrorKind::Corrupt => {
-            error.context(format!("the savepoint {uri} is damaged; copy it again, or use another one"))
+            error.context(format!("the savepoint {uri} is damaged")).with_remedy("copy it again, or use another one")
         }
         _ => error.context(format!("the savepoint {uri}")),
     }
