@@ -77,7 +77,7 @@ lint:
 	@echo '[lint] words'
 	@$(SETUP) tool scripts/words.py
 	@echo '[lint] dependencies'
-	@$(SETUP) cargo-tool machete --skip-target-dir rust
+	@$(SETUP) cargo-tool machete rust
 	@$(SETUP) cargo-tool deny --log-level error check --hide-inclusion-graph bans licenses sources
 	@echo '[lint] clean'
 

@@ -348,7 +348,10 @@ def main(argv: list[str]) -> int:
         print(cargo_tool)
     elif what == "cargo-tool":
         sys.stdout.flush()
-        os.execve(cargo_tool, [cargo_tool, *args], {**os.environ, **build_env()})
+        env = {**os.environ, **build_env()}
+        env["PATH"] = os.pathsep.join([str(Path(cargo_tool).parent), env["PATH"]])
+        cargo = str(prerequisites.cargo())
+        os.execve(cargo, [cargo, *args], env)
     elif what != "develop":
         program = str(prerequisites.cargo()) if what == "cargo" else str(VENV_PYTHON)
         path = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", "")])
