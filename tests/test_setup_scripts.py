@@ -126,7 +126,8 @@ def test_a_tool_of_cargo_is_compiled_once_with_its_version(
     setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cargo, calls = tmp_path / "cargo", tmp_path / "calls"
-    cargo.write_text(f'#!/bin/sh\necho "$@" >>{calls}\nmkdir -p "$5/bin" "$CARGO_TARGET_DIR"\n: >"$5/bin/cargo-machete"\n')
+    made = f'echo "$@" >>{calls}; mkdir -p "$5/bin" "$CARGO_TARGET_DIR"; : >"$5/bin/cargo-machete"'
+    cargo.write_text(f"#!/bin/sh\n{made}\n")
     cargo.chmod(0o755)
     monkeypatch.setattr(setup.prerequisites, "cargo", lambda: cargo)
     program = Path(setup.make_cargo_tool("machete"))

@@ -16,7 +16,14 @@ from kill_points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, SINK_P
 T = TypeVar("T")
 
 #: Points of a restore beside those of the kill tests; a server is killed and its disk wiped so that there is one.
-ALL_RESTORE_POINTS = [*RESTORE_POINTS, "rebuild.fetched", "rebuild.replayed", "restore.replayed", "restore.warm", "warm.portion"]
+ALL_RESTORE_POINTS = [
+    *RESTORE_POINTS,
+    "rebuild.fetched",
+    "rebuild.replayed",
+    "restore.replayed",
+    "restore.warm",
+    "warm.portion",
+]
 ALL_BACKGROUND_POINTS = [*BACKGROUND_POINTS, "checkpoint.link", "checkpoint.made", "materialize.offer"]
 #: Points of the first batch after a savepoint; those of `rescale` in a native one only.
 MOVE_POINTS = [
