@@ -4,8 +4,8 @@
     rescale_compare.py --quick          our side alone, one round
 
 Ours is the group `snapshots` of the benchmark rust/core/benches/rescale.rs, Flink's the end of its case F: keys and
-values of 8 bytes, and values of 100; snapshots without a log, on a local disk. The second case starts from the result of the
-first.
+values of 8 bytes, and values of 100; snapshots without a log, on a local disk. The second case starts from the result
+of the first.
 Each number is the median of a run; shown are medians of the rounds, with the lowest and the highest.
 
 Owns: the turns, the table. Does not own: what is done on either side, how Flink's figures are obtained

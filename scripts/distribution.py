@@ -41,7 +41,8 @@ def build(scratch: Path) -> tuple[Path, Path]:
         path.touch()
     (sources,) = scratch.iterdir()
     # Without --locked: the sdist leaves out packages of the workspace, and cargo drops those from its Cargo.lock.
-    flags: list[str | Path] = ["--release", "--compatibility", "pypi", "--auditwheel", "check", "--interpreter", setup.VENV_PYTHON]
+    flags: list[str | Path] = ["--release", "--compatibility", "pypi", "--auditwheel", "check"]
+    flags += ["--interpreter", setup.VENV_PYTHON]
     setup.run("env", "-C", sources, *maturin, "build", *flags, "--out", DIST, **setup.build_env())
     (wheel,) = DIST.glob("*.whl")
     return sdist, wheel
