@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Owns: a shard with its sessions, versions, promotion and restore ([`shard`]); the wiring of the stages for the server
-//! ([`engine`]), as a plain log ([`changelog`]) and embedded ([`embedded`]). Those three import [`shard`] and not each
-//! other.
+//! ([`engine`]), as a plain log ([`changelog`]) and embedded ([`embedded`]). [`shard`] imports none of those three, and
+//! they do not import each other.
 //! Does not own: any stage itself, sockets (`fastchangelog-server`), Python (`fastchangelog-pyext`).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -19,7 +19,7 @@
 //! error     what went wrong, of which kind, with causes
 //! config    the table of options
 //! clock     time as a parameter
-//! model     ids, changes, handles: plain data
+//! model     ids, changes, handles: plain data; the files below import it, never the reverse
 //! object    log object: file header, change sets, footer
 //! set       what all change sets have in common: header and index of blocks
 //! segment   change sets of keyed state
