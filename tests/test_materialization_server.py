@@ -19,8 +19,8 @@ class Server:
         self.begun: list[str] = []
 
     def shards(self) -> str:
-        status = {"id": "shard", "log_bytes_since_base": 5 << 20, "state_bytes": 100 << 20, "policy": self.policy}
-        return json.dumps([status])
+        status = {"id": "shard", "policy": self.policy, "state_bytes": 100 << 20}
+        return json.dumps([status | {"log_bytes_since_snapshot": 5 << 20, "segments_since_snapshot": 0}])
 
     def metrics(self) -> dict[str, int]:
         return {}

@@ -1,6 +1,6 @@
 """The aggregate functions, as the core's table has them.
 
-Owns: the look-up by name or alias. Does not own: the table (`rust/core/src/state/aggregate/functions`), the builders
+Owns: the look-up by name or alias. Does not own: the table (`rust/columns/src/aggregate/functions`), the builders
 (`functions`).
 """
 

@@ -43,11 +43,11 @@ class ShardTarget:
 
     def update(self, status: Mapping[str, Any], speed: float = REPLAY_BYTES_PER_SECOND) -> None:
         """Stores a new status of the shard; `speed`: bytes per second of a replay."""
-        log_bytes = int(status.get("log_bytes_since_base", 0))
+        log_bytes = int(status["log_bytes_since_snapshot"])
         self._progress = Progress(
             log_bytes=log_bytes,
-            state_bytes=int(status.get("state_bytes", 0)),
-            segments=int(status.get("segments_since_base", 0)),
+            state_bytes=int(status["state_bytes"]),
+            segments=int(status["segments_since_snapshot"]),
             replay_seconds=log_bytes / speed,
         )
 

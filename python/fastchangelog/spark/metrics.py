@@ -24,7 +24,7 @@ COLUMN = "__m"
 #: Of the name under which the metrics of an operator appear.
 PREFIX = "fastchangelog."
 
-#: In the order of the table of metrics (rust/core/src/metrics.rs). Both ends of the wire are the same version.
+#: In the order of the table of metrics (rust/store/src/metrics.rs). Both ends of the wire are the same version.
 NAMES = tuple(name for name, _, in_batch, _ in _internal.metrics_table() if in_batch)
 
 
