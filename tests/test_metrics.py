@@ -256,7 +256,7 @@ _RUST_TESTS = {
     ("state/src/keyed_tests.rs", "a_fresh_state_never_asks_the_disk_until_something_is_evicted"): "hot_evictions",
     (
         "log/src/snapshot/push_tests.rs",
-        "small_tables_share_an_object_which_the_next_base_takes_over_while_it_pays",
+        "small_tables_share_an_object_which_the_next_snapshot_takes_over_while_it_pays",
     ): "materialize_packed_files",
     ("log/src/snapshot/push_tests.rs", "only_new_tables_are_uploaded"): "materialize_reused_bytes",
     ("core/src/shard/gauges.rs", "every_part_of_the_budget_has_its_gauge"): "memory_downloads memory_uploads",
