@@ -63,3 +63,10 @@ def test_a_worker_with_another_version_says_so(shipped: object, monkeypatch: pyt
     monkeypatch.setattr(_internal, "__version__", "0.0.9")
     with pytest.raises(InvalidArgumentError, match=r"two fastchangelog versions.*has 0\.1\.0, this worker has 0\.0\.9"):
         pickle.loads(data)
+
+
+def test_a_task_of_no_query_is_refused_by_name() -> None:
+    """Spark Connect runs the writes of foreachBatch outside of the query: such tasks have none of its properties."""
+    config = OperatorConfig("{}", "file:///state", "default", pa.schema([]), {}, {}, 2)
+    with pytest.raises(InvalidArgumentError, match="foreachBatch"):
+        ShardProcessor(config)._request(0, None)

@@ -25,7 +25,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog import _internal
-from fastchangelog.errors import InternalError, raise_one_line
+from fastchangelog.errors import InternalError, InvalidArgumentError, raise_one_line
 from fastchangelog.server import open_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
@@ -122,7 +122,11 @@ class ShardProcessor(StatefulProcessor):
         shards = settings.partitions_of_task(task.local_property, operator.partitions)
         query = task.local_property(task.QUERY_ID)
         if query is None:
-            raise InternalError(f"Spark gave this task no {task.QUERY_ID}; please report it with the Spark version")
+            raise InvalidArgumentError(
+                "this task belongs to no streaming query, so its state has no place: Spark Connect runs what "
+                "foreachBatch does with a batch outside of the query; write the result of grouped() to a sink that "
+                "Spark itself fills, such as Kafka, or run the query in a classic session"
+            )
         return {
             "root": operator.root,
             "query_id": query,

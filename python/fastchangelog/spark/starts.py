@@ -35,7 +35,8 @@ def watch(spark: SparkSession) -> None:
     if not internals.watch_starts(spark, refusal_reason, REFUSAL):
         _log.warning(
             "Spark Connect does not show the output mode of a query: write the result of grouped() with "
-            'outputMode("update"); append, the default, would write a key again each time that it changes'
+            'outputMode("update"); append, the default, would write a key again each time that it changes. '
+            "foreachBatch fails there: Connect runs what it does with a batch outside of the query"
         )
 
 
