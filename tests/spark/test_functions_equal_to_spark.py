@@ -32,11 +32,11 @@ ONE_NAMES = (
 ONE = tuple(getattr(F, name) for name in ONE_NAMES)
 TWO = (F.covar_samp, F.covar_pop, F.corr)
 BITS = (F.bit_and, F.bit_or, F.bit_xor)
-#: Before 4.3, Spark's `corr` of equal values divides by zero under ANSI, and one value that is not finite has no
-#: `var_pop`.
+#: Before 4.3, Spark's `corr` of equal values divides by zero under ANSI, and variances of a single value whose square
+#: overflows are NaN.
 as_spark_4_3 = pytest.mark.skipif(
     tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 3),
-    reason="statistics of equal values and of values that are not finite follow Spark 4.3",
+    reason="statistics of equal values and of powers that overflow follow Spark 4.3",
 )
 
 #: Type -> a random value.
