@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,14 +26,17 @@ Each option can be given three ways; the first that names it wins:
 3. the default
 
 Sizes are numbers of bytes, or texts such as `"5MiB"`. Durations are `timedelta`, `"10s"`, `"5m"`, or Spark's
-`"10 minutes"`; never bare numbers. An unknown name is an error that gives the nearest known one. Options of the state
-server itself hold for the whole server: those of the query that started it. A later query that asks for other values
-gets a warning in its log. They are:
-{of_process}.
+`"10 minutes"`; never bare numbers. An unknown name is an error that gives the nearest known one. An option has an
+effect on what is named in the column *Of*; given to an embedded state or a plain changelog that it is not of, it is an error.
+Options of a *server* hold for the whole state server: those of the query that started it. A later query that asks for
+other values gets a warning in its log.
 
-| Option | Default | Kind | Meaning |
-|---|---|---|---|
+| Option | Default | Kind | Of | Meaning |
+|---|---|---|---|---|
 """
+
+#: Scopes of an option in the sources, and on the page.
+_SCOPES = {"process": "server", "query": "query", "embedded": "embedded state", "changelog": "changelog"}
 
 _METRICS_HEAD = """# Metrics
 
@@ -104,15 +106,24 @@ def options_page() -> str:
     table = re.search(r"^options! \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     if table is None:
         raise SystemExit("config.rs: the table of options was not found")
-    rows = re.findall(r'((?:\s*///[^\n]*\n)+)\s*(\w+): (\w+) = "([^"]*)"', table.group(1))
+    row = r'((?:\s*///[^\n]*\n)+)\s*(\w+): (\w+) = "([^"]*)" in \[([^\]]*)\]'
+    rows = re.findall(row, table.group(1))
     kinds = {"count": "number", "ratio": "number", "flag": "true or false", "compression": "name", "restoring": "name"}
-    lines = [f"| `{name}` | `{value}` | {kinds.get(kind, kind)} | {_doc(doc)} |" for doc, name, kind, value in rows]
-    process = re.search(r"const OF_PROCESS: [^=]*= &\[(.*?)\];", text, re.DOTALL)
-    if process is None:
-        raise SystemExit("config.rs: the options of the process were not found")
-    of_process = ", ".join(f"`{name}`" for name in re.findall(r'"(\w+)"', process.group(1)))
-    head = _OPTIONS_HEAD.replace("{of_process}", textwrap.fill(of_process, 120))
-    return head + "\n".join(lines) + "\n"
+    lines = [
+        f"| `{name}` | `{value}` | {kinds.get(kind, kind)} | {_scopes(scopes)} | {_doc(doc)} |"
+        for doc, name, kind, value, scopes in rows
+    ]
+    return _OPTIONS_HEAD + "\n".join(lines) + "\n"
+
+
+def _scopes(text: str) -> str:
+    """The scopes of a row, with their own defaults.
+
+    >>> _scopes('query, changelog = "10ms"')
+    'query, changelog (`10ms`)'
+    """
+    found = re.findall(r'(\w+)(?: = "([^"]*)")?', text)
+    return ", ".join(_SCOPES[scope] + (f" (`{own}`)" if own else "") for scope, own in found)
 
 
 def metrics_page() -> str:

@@ -27,8 +27,42 @@ pub enum Restoring {
     Lazy,
 }
 
+/// What an option has an effect on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The state server as a whole: the first query that starts one chooses the value.
+    Process,
+    /// The state of a query.
+    Query,
+    /// An embedded state.
+    Embedded,
+    /// A plain changelog.
+    Changelog,
+}
+
+/// One option.
+#[derive(Debug, Clone, Copy)]
+pub struct OptionRow {
+    /// The name that users write.
+    pub name: &'static str,
+    /// The default, as a text.
+    pub default: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+    /// What it has an effect on, with a default of its own where that differs.
+    pub scopes: &'static [(Scope, Option<&'static str>)],
+}
+
+impl OptionRow {
+    /// The default in this scope; none if the option has no effect on it.
+    fn default_in(&self, scope: Scope) -> Option<&'static str> {
+        self.scopes.iter().find(|(of, _)| *of == scope).map(|(_, own)| own.unwrap_or(self.default))
+    }
+}
+
 macro_rules! options {
-    ($($(#[doc = $doc:literal])* $name:ident: $type:ident = $default:literal),* $(,)?) => {
+    ($($(#[doc = $doc:literal])* $name:ident: $type:ident = $default:literal
+        in [$($scope:ident $(= $own:literal)?),+]),* $(,)?) => {
         /// Everything a user can set. `options=` and `spark.fastchangelog.<name>` use these names.
         #[derive(Debug, Clone, PartialEq)]
         pub struct Options { $($(#[doc = $doc])* pub $name: options!(@type $type),)* }
@@ -40,9 +74,13 @@ macro_rules! options {
         }
 
         impl Options {
-            /// `(name, default, meaning)` of every option, in order of declaration.
-            pub const TABLE: &'static [(&'static str, &'static str, &'static str)] =
-                &[$((stringify!($name), $default, concat!($($doc),*)),)*];
+            /// Every option, in order of declaration.
+            pub const TABLE: &'static [OptionRow] = &[$(OptionRow {
+                name: stringify!($name),
+                default: $default,
+                meaning: concat!($($doc),*),
+                scopes: &[$((options!(@scope $scope), options!(@own $($own)?)),)+],
+            },)*];
 
             fn set(&mut self, name: &str, value: &str) -> Result<bool> {
                 match name {
@@ -60,123 +98,122 @@ macro_rules! options {
     (@type text) => { String };
     (@type compression) => { Option<Compression> };
     (@type restoring) => { Restoring };
+    (@scope process) => { Scope::Process };
+    (@scope query) => { Scope::Query };
+    (@scope embedded) => { Scope::Embedded };
+    (@scope changelog) => { Scope::Changelog };
+    (@own) => { None };
+    (@own $own:literal) => { Some($own) };
 }
 
 options! {
     /// Memory of one state server for hot tier, overlays, RocksDB and buffers together. In Spark, if not set, it follows from the executor's memory overhead, its container or its machine.
-    memory_budget: size = "1GiB",
+    memory_budget: size = "1GiB" in [process, query, embedded],
     /// Compression of change sets: zstd, lz4 or none. auto: lz4 on a local disk, zstd in a remote store, where bytes cost more.
-    compression: compression = "auto",
+    compression: compression = "auto" in [query, embedded, changelog],
     /// How long a commit waits for other open sessions to share its log object.
-    persist_delay: duration = "500ms",
+    persist_delay: duration = "500ms" in [query, changelog = "10ms"],
     /// A batch of change sets is uploaded at once when it reaches this size.
-    persist_size_threshold: size = "16MiB",
+    persist_size_threshold: size = "16MiB" in [query, embedded, changelog = "10MiB"],
     /// A writer of a plain changelog uploads its active change set when it has reached this size, without a checkpoint.
-    preemptive_persist_threshold: size = "5MiB",
+    preemptive_persist_threshold: size = "5MiB" in [changelog],
     /// Log objects uploaded at the same time.
-    upload_threads: count = "4",
+    upload_threads: count = "4" in [query, embedded, changelog = "5"],
     /// Objects larger than twice this are uploaded in parts of this size, four at the same time; 5MiB to 1GiB.
-    upload_part_size: size = "8MiB",
+    upload_part_size: size = "8MiB" in [query, embedded, changelog],
     /// A log object's upload that takes more than twice as long as this percentile of the latest ones of its size gets a second attempt beside it, under another name; 0 = never. Never for `file://`.
-    hedge_percentile: count = "95",
+    hedge_percentile: count = "95" in [query, embedded, changelog],
     /// No upload gets a second attempt beside it before this time has passed.
-    hedge_delay: duration = "200ms",
+    hedge_delay: duration = "200ms" in [query, embedded, changelog],
     /// Bytes of second attempts per byte of log objects, at most.
-    hedge_ratio: ratio = "0.1",
+    hedge_ratio: ratio = "0.1" in [query, embedded, changelog],
     /// Bytes of change sets that may wait for upload before commits block.
-    max_in_flight: size = "256MiB",
+    max_in_flight: size = "256MiB" in [query, embedded, changelog = "100MiB"],
     /// Log objects deleted at the same time.
-    discard_threads: count = "1",
+    discard_threads: count = "1" in [changelog],
     /// Bytes of log objects that a reader of a plain changelog fetches ahead.
-    read_ahead: size = "32MiB",
+    read_ahead: size = "32MiB" in [changelog],
     /// Requests to the store at the same time.
-    store_concurrency: count = "32",
+    store_concurrency: count = "32" in [query, embedded, changelog],
     /// A single request to the store is abandoned after this time and tried again.
-    request_timeout: duration = "30s",
+    request_timeout: duration = "30s" in [query, embedded, changelog],
     /// Attempts of one request to the store.
-    max_attempts: count = "6",
+    max_attempts: count = "6" in [query, embedded, changelog],
     /// First pause between attempts; doubles each time, with jitter.
-    retry_delay: duration = "100ms",
+    retry_delay: duration = "100ms" in [query, embedded, changelog],
     /// Sync `file://` objects to disk before they count as durable.
-    file_sync: flag = "true",
+    file_sync: flag = "true" in [query, embedded, changelog],
     /// Keep a local copy of uploaded objects for recovery on the same machine (never for `file://`).
-    local_recovery: flag = "true",
+    local_recovery: flag = "true" in [query, embedded, changelog],
     /// Bytes of local copies and downloads kept on the executor's disk.
-    cache_size: size = "10GiB",
+    cache_size: size = "10GiB" in [process, query, embedded, changelog],
     /// Downloaded local copies that were not used for this long are removed; those kept for recovery stay.
-    cache_idle_timeout: duration = "10m",
+    cache_idle_timeout: duration = "10m" in [process, query, embedded, changelog],
     /// When a restored shard serves its first batch. eager: when its state is in the hot tier, if it fits there. lazy: when its files are on the local disk; the hot tier is loaded after the batch, in the background.
-    restore: restoring = "eager",
+    restore: restoring = "eager" in [query, embedded],
     /// Segments named in a handle before older ones move to an index object.
-    max_handle_segments: count = "32",
+    max_handle_segments: count = "32" in [query, embedded],
     /// Time between materializations of a shard.
-    materialization_interval: duration = "10m",
+    materialization_interval: duration = "10m" in [query, embedded],
     /// Materialize when the log since the snapshot exceeds this many bytes.
-    materialization_log_bytes: size = "256MiB",
+    materialization_log_bytes: size = "256MiB" in [query, embedded],
     /// Materialize when the log since the snapshot exceeds this multiple of the state's size.
-    materialization_log_ratio: ratio = "4.0",
+    materialization_log_ratio: ratio = "4.0" in [query, embedded],
     /// Materialize when the log since the snapshot has this many change sets: each is a request of a restore, and a handle names them all; 0 = no bound.
-    materialization_segments: count = "1000",
+    materialization_segments: count = "1000" in [query, embedded],
     /// Materialize when replaying the log since the snapshot would take about this long, at the speed that this server last replayed with.
-    materialization_replay_time: duration = "30s",
+    materialization_replay_time: duration = "30s" in [query, embedded],
     /// Failures in a row that a materialization may have before the job fails.
-    materialization_max_failures: count = "3",
+    materialization_max_failures: count = "3" in [query, embedded],
     /// Snapshots share what earlier ones have uploaded; false = each snapshot uploads every file again and shares none. May change at any restart.
-    incremental: flag = "true",
+    incremental: flag = "true" in [query, embedded],
     /// The shortest grace period of a sweep of this state. A server counts on no object in the bucket that it last knew to be needed longer ago than half of this, and abandons a snapshot whose upload takes longer. The state's folder keeps the longest value that was ever set, and a sweep obeys it; at least 1m.
-    sweep_grace: duration = "1d",
+    sweep_grace: duration = "1d" in [query],
     /// RocksDB files of a snapshot smaller than this share an object, up to 16MiB together; 0 = none does.
-    snapshot_pack_below: size = "1MiB",
+    snapshot_pack_below: size = "1MiB" in [query, embedded],
     /// Bytes per second that uploads of snapshots may take in one state server; 0 = no bound. Log objects and all reads are never held back.
-    background_bandwidth: size = "0",
+    background_bandwidth: size = "0" in [process, query, embedded],
     /// Files of snapshots that one state server uploads at the same time, of all shards together; always fewer than `store_concurrency`.
-    background_transfers: count = "4",
+    background_transfers: count = "4" in [process, query, embedded],
     /// Number of key groups; 0 = from the number of partitions, as Flink does. Fixed at the first start of a state.
-    max_parallelism: count = "0",
+    max_parallelism: count = "0" in [query],
     /// The savepoint whose state a query with a new checkpoint begins with; empty = with nothing. Shards that have a state already don't read it.
-    start_from: text = "",
+    start_from: text = "" in [query],
     /// Shards that were not opened for this long are closed.
-    shard_idle_timeout: duration = "10m",
+    shard_idle_timeout: duration = "10m" in [query],
     /// Prepared versions kept in memory per shard.
-    max_prepared_versions: count = "8",
+    max_prepared_versions: count = "8" in [query],
     /// Memory of one session for the keys of its batch; what is more is spilled to the executor's local disk. 0 = a share of half of `memory_budget`, which all open sessions divide.
-    session_memory: size = "0",
+    session_memory: size = "0" in [query, embedded],
     /// Bytes of a payload row that split sends through the shuffle.
-    payload_size: size = "4MiB",
+    payload_size: size = "4MiB" in [query],
     /// Rows of one result batch, which ends at 32 MiB in any case.
-    result_batch_rows: count = "65536",
+    result_batch_rows: count = "65536" in [query],
     /// Bytes of one message between a Python worker and its state server; a payload must fit.
-    max_message_size: size = "256MiB",
+    max_message_size: size = "256MiB" in [process, query],
     /// Sessions that one state server holds open at the same time.
-    max_sessions: count = "512",
+    max_sessions: count = "512" in [process, query],
     /// How long a task waits without any sign of its state server before it fails.
-    session_timeout: duration = "30m",
+    session_timeout: duration = "30m" in [query],
     /// Port of 127.0.0.1 at which the state server, or the process of an embedded state or a plain changelog, answers `GET /metrics` in Prometheus' text format; 0 = none.
-    metrics_port: count = "0",
+    metrics_port: count = "0" in [process, query, embedded, changelog],
 }
 
 impl Options {
-    /// Options of the process rather than of a state: the first query that starts a server chooses them.
-    pub const OF_PROCESS: &'static [&'static str] = &[
-        "memory_budget",
-        "cache_size",
-        "cache_idle_timeout",
-        "max_message_size",
-        "max_sessions",
-        "background_bandwidth",
-        "background_transfers",
-        "metrics_port",
-    ];
+    /// The options with an effect on `scope`.
+    fn of(scope: Scope) -> impl Iterator<Item = &'static OptionRow> {
+        Self::TABLE.iter().filter(move |row| row.default_in(scope).is_some())
+    }
 
-    /// The names in [`Self::OF_PROCESS`] that `asked` sets to something else than these options, which are in force.
+    /// The options of the process that `asked` sets to something else than these options, which are in force.
     pub fn overruled(&self, asked: &BTreeMap<String, String>) -> Result<Vec<&'static str>> {
         let mut names = Vec::new();
-        for name in Self::OF_PROCESS {
-            if let Some(value) = asked.get(*name) {
+        for row in Self::of(Scope::Process) {
+            if let Some(value) = asked.get(row.name) {
                 let mut wanted = self.clone();
-                wanted.set(name, value)?;
+                wanted.set(row.name, value)?;
                 if wanted != *self {
-                    names.push(*name);
+                    names.push(row.name);
                 }
             }
         }
@@ -282,86 +319,44 @@ impl Options {
         self.compression.unwrap_or(if remote { Compression::Zstd } else { Compression::Lz4 })
     }
 
-    /// What a plain changelog understands, with its defaults where they differ: a checkpoint there waits for its tail
-    /// alone, not for a wave of tasks. The figures are Flink's.
-    const CHANGELOG: &'static [(&'static str, Option<&'static str>)] = &[
-        ("compression", None),
-        ("preemptive_persist_threshold", None),
-        ("persist_delay", Some("10ms")),
-        ("persist_size_threshold", Some("10MiB")),
-        ("max_in_flight", Some("100MiB")),
-        ("upload_threads", Some("5")),
-        ("upload_part_size", None),
-        ("hedge_percentile", None),
-        ("hedge_delay", None),
-        ("hedge_ratio", None),
-        ("discard_threads", None),
-        ("read_ahead", None),
-        ("store_concurrency", None),
-        ("request_timeout", None),
-        ("max_attempts", None),
-        ("retry_delay", None),
-        ("file_sync", None),
-        ("local_recovery", None),
-        ("cache_size", None),
-        ("cache_idle_timeout", None),
-        ("metrics_port", None),
-    ];
-
     /// The options of a map of texts. Unknown names are errors that give the nearest known one.
     pub fn from_map(map: &BTreeMap<String, String>) -> Result<Self> {
         let mut this = Self::default();
         for (name, value) in map {
             if !this.set(name, value)? {
-                return Err(unknown(name, Self::TABLE.iter().map(|(n, _, _)| *n)));
+                return Err(unknown(name, Self::TABLE.iter()));
             }
         }
         this.validated()
     }
 
-    /// The options of a plain changelog from a map of texts.
+    /// The options of a plain changelog from a map of texts. A checkpoint there waits for its tail alone, not for a wave of
+    /// tasks, so some defaults differ: their figures are Flink's.
     pub fn for_changelog(map: &BTreeMap<String, String>) -> Result<Self> {
         let mut this = Self::default();
-        for (name, default) in Self::CHANGELOG {
-            if let Some(default) = default {
-                this.set(name, default)?;
+        for row in Self::TABLE {
+            if let Some(default) = row.default_in(Scope::Changelog) {
+                this.set(row.name, default)?;
             }
         }
         for (name, value) in map {
-            if Self::CHANGELOG.iter().any(|(known, _)| known == name) {
-                this.set(name, value)?;
-            } else if Self::TABLE.iter().any(|(known, _, _)| known == name) {
-                let what = format!("option `{name}` is of keyed state and has no effect on a changelog storage");
-                return Err(refused(name, what).with_remedy("leave it out"));
-            } else {
-                return Err(unknown(name, Self::CHANGELOG.iter().map(|(n, _)| *n)));
+            match Self::TABLE.iter().find(|row| row.name == name) {
+                Some(row) if row.default_in(Scope::Changelog).is_some() => drop(this.set(name, value)?),
+                Some(_) => {
+                    let what = format!("option `{name}` is of keyed state and has no effect on a changelog storage");
+                    return Err(refused(name, what).with_remedy("leave it out"));
+                }
+                None => return Err(unknown(name, Self::of(Scope::Changelog))),
             }
         }
         this.validated()
     }
 
-    /// What is of queries, and of no effect on an embedded state.
-    const OF_QUERIES: &'static [&'static str] = &[
-        "persist_delay",
-        "preemptive_persist_threshold",
-        "read_ahead",
-        "discard_threads",
-        "max_parallelism",
-        "start_from",
-        "shard_idle_timeout",
-        "sweep_grace",
-        "max_prepared_versions",
-        "payload_size",
-        "result_batch_rows",
-        "max_message_size",
-        "max_sessions",
-        "session_timeout",
-    ];
-
     /// The options of an embedded state from a map of texts.
     pub fn for_local(map: &BTreeMap<String, String>) -> Result<Self> {
-        match map.keys().find(|name| Self::OF_QUERIES.contains(&name.as_str())) {
-            Some(name) => {
+        let foreign = |row: &&OptionRow| row.default_in(Scope::Embedded).is_none() && map.contains_key(row.name);
+        match Self::TABLE.iter().find(foreign) {
+            Some(OptionRow { name, .. }) => {
                 let of = "of a query's state or of a plain changelog, and has no effect on an embedded state";
                 Err(refused(name, format!("option `{name}` is {of}")).with_remedy("leave it out"))
             }
@@ -398,8 +393,8 @@ impl Options {
     }
 }
 
-fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Error {
-    let hint = nearest(name, known).map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
+fn unknown(name: &str, known: impl Iterator<Item = &'static OptionRow>) -> Error {
+    let hint = nearest(name, known.map(|row| row.name)).map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
     refused(name, format!("unknown option `{name}`{hint}"))
 }
 

@@ -26,16 +26,30 @@ fn p06_overruled_are_options_of_the_process_with_another_value() {
     assert_eq!(asked(&[]), [""; 0], "what is not asked for is not overruled");
     assert_eq!(asked(&[("memory_budget", "268435456"), ("compression", "lz4")]), [""; 0]);
     assert_eq!(asked(&[("memory_budget", "1GiB"), ("max_sessions", "9")]), ["memory_budget", "max_sessions"]);
-    for name in Options::OF_PROCESS {
-        assert!(Options::TABLE.iter().any(|(known, _, _)| known == name), "{name}");
+}
+
+#[test]
+fn each_option_has_an_effect_somewhere_and_its_own_defaults_parse() {
+    for row in Options::TABLE {
+        assert!(row.scopes.iter().any(|(scope, _)| *scope != Scope::Process), "{}", row.name);
+        for (scope, own) in row.scopes {
+            let default = own.unwrap_or(row.default);
+            assert_eq!(row.default_in(*scope), Some(default));
+            assert!(one(row.name, default).is_ok(), "{}", row.name);
+        }
     }
+    let changelog = Options::for_changelog(&BTreeMap::new()).unwrap();
+    assert_eq!(changelog.persist_delay, Duration::from_millis(10));
+    assert_eq!(changelog.upload_part_size, Options::default().upload_part_size);
 }
 
 #[test]
 fn a_state_in_process_refuses_what_has_no_effect_on_it() {
     let ask = |name: &str, value: &str| Options::for_local(&BTreeMap::from([(name.to_owned(), value.to_owned())]));
-    for name in Options::OF_QUERIES {
-        assert!(Options::TABLE.iter().any(|(known, _, _)| known == name), "{name}");
+    let foreign = Options::TABLE.iter().filter(|row| row.default_in(Scope::Embedded).is_none());
+    let names: Vec<_> = foreign.map(|row| row.name).collect();
+    assert!(names.contains(&"start_from") && names.contains(&"read_ahead"), "{names:?}");
+    for name in names {
         assert!(ask(name, "1").unwrap_err().message().contains(name));
     }
     assert_eq!(ask("memory_budget", "2MiB").unwrap().memory_budget, 2 << 20);

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 /// `(name, default, meaning)` of every option.
 #[pyfunction]
 pub(crate) fn options_table() -> Vec<(&'static str, &'static str, &'static str)> {
-    Options::TABLE.iter().map(|(name, default, meaning)| (*name, *default, meaning.trim())).collect()
+    Options::TABLE.iter().map(|row| (row.name, row.default, row.meaning.trim())).collect()
 }
 
 /// Checks names and values of options.
