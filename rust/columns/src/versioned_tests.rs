@@ -97,7 +97,7 @@ fn invariant_2_keys_have_the_bytes_of_their_columns() {
         let keys = codec.encode_keys(&rows).unwrap();
         assert!((0..4).all(|i| keys.value(i) == own.key(i)));
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), 3, "a null is a key");
-        assert_eq!(codec.decode_keys(&keys).unwrap(), as_binary(&rows).unwrap());
+        assert_eq!(&codec.decode_keys(&keys).unwrap(), &as_binary(&rows).unwrap());
     }
     let wrong = codec.decode_keys(&BinaryArray::from(vec![None, Some(&b"x"[..])])).unwrap_err();
     assert!(wrong.message().contains("null"), "{wrong}");
