@@ -78,6 +78,7 @@ impl World {
             shards: 2,
             batch,
             handle: handle.map(str::to_owned),
+            operator: Operator::Aggregate,
             spec: self.spec.clone(),
             ephemeral: false,
             options: self.options.clone(),
