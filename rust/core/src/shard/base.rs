@@ -37,8 +37,13 @@ impl Base {
         }
     }
 
+    /// True if that is the version.
+    pub(super) fn is(&self, live: &Live) -> bool {
+        live.instance == self.instance && live.version == self.version
+    }
+
     fn of<'l>(&self, live: Option<&'l Live>) -> Result<&'l Live> {
-        live.filter(|live| live.instance == self.instance && live.version == self.version).ok_or_else(|| {
+        live.filter(|live| self.is(live)).ok_or_else(|| {
             Error::retryable(format!(
                 "shard {} moved on to another version while this task was running (a zombie or speculative attempt)",
                 self.shard.id()

@@ -42,13 +42,13 @@ fn chunks_of_a_replaced_list_go_except_those_that_are_written_again() {
     let head = ListHeader { elements: 9, first: 3, chunks: 8, tail: &[] };
     let gone = |chunks: usize| {
         let mut update = ListUpdate::new(head, true);
-        (0..chunks).for_each(|_| update.push(&[], &[7; CHUNK]));
+        (0..chunks).for_each(|_| update.push(&[], &vec![7; CHUNK]));
         update.finish(ListLayout::Ending).map(|_| update.gone())
     };
     assert_eq!(ListUpdate::new(head, true).gone(), 3..8, "those before the first are gone already");
     assert_eq!([1, 3, 5, 8].map(|chunks| gone(chunks).unwrap()), [3..8, 3..8, 5..8, 8..8]);
     let mut appended = ListUpdate::new(head, false);
-    (0..3).for_each(|_| appended.push(&[], &[7; CHUNK]));
+    (0..3).for_each(|_| appended.push(&[], &vec![7; CHUNK]));
     let bytes = appended.finish(ListLayout::Ending).unwrap();
     assert_eq!(appended.gone().count(), 0);
     let head = ListHeader::read(Some(&bytes), ListLayout::Ending).unwrap();

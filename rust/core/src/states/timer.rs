@@ -69,6 +69,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_golden_timer_is_laid_out_as_ever() {
+        let mut entry = vec![9];
+        push_by_key(&mut entry, b"k", 258);
+        assert_eq!(entry, [0, b'k', 0x80, 0, 0, 0, 0, 0, 1, 2]);
+        push_by_time(&mut entry, -1, b"k");
+        assert_eq!(entry, [1, 0x7f, 255, 255, 255, 255, 255, 255, 255, b'k']);
+    }
+
+    #[test]
     fn both_entries_say_all_and_have_the_order_of_times() {
         let times = [i64::MIN, -1, 0, 1, 255, 256, i64::MAX];
         let mut entries = Vec::new();

@@ -42,6 +42,7 @@ mod tests {
             assert_eq!(alive(&stored, ends).unwrap(), None);
             assert_eq!(alive(&stored, ends.saturating_sub(1)).unwrap(), (ends > i64::MIN).then_some(&b"value"[..]));
         }
+        assert_eq!(prefix(258), [0x80, 0, 0, 0, 0, 0, 1, 2], "as ever");
         assert!(prefix(-1) < prefix(0) && prefix(0) < prefix(1), "they have the order of times");
         assert!(alive(b"1234567", 0).is_err());
     }

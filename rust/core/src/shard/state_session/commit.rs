@@ -187,10 +187,21 @@ impl StateSession {
         let handle = self.attached.as_ref().and_then(|attached| attached.handle.as_ref());
         match handle {
             Some(base) => {
+                self.leave_hints();
                 let HandleMeta { batch, schema_id, schema, watermark, .. } = meta;
                 Ok(ShardHandle { batch, schema_id, schema, watermark, ..base.clone() })
             }
             None => shard.initial_handle(&meta),
+        }
+    }
+
+    /// What was learned is true of the version itself. Waits for no lock: hints are not needed.
+    fn leave_hints(&self) {
+        if let Some(Attached { base, .. }) = &self.attached
+            && let Some(mut live) = base.shard.live.try_write()
+            && let Some(live) = live.as_mut().filter(|live| base.is(live))
+        {
+            live.hints = Some(self.hints.clone());
         }
     }
 

@@ -147,7 +147,7 @@ impl Model {
 }
 
 fn optional(rows: impl Iterator<Item = Option<Bytes>>) -> BinaryArray {
-    BinaryArray::from_iter(rows)
+    rows.collect()
 }
 
 pub(super) fn binary<'a>(rows: impl IntoIterator<Item = &'a Bytes>) -> BinaryArray {

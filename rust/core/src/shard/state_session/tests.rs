@@ -4,11 +4,12 @@
 
 use super::testing::*;
 use super::*;
-use crate::shard::Committed;
+use crate::shard::savepoint::{SavepointForm, SavepointProgress};
 use crate::shard::testing::{World, folders, materialize, seeds};
+use crate::shard::{Committed, InitialState, Sources};
 use arrow_array::{Array, ArrayRef, BinaryArray, UInt8Array};
 use fastchangelog_format::ErrorKind;
-use fastchangelog_format::model::Op;
+use fastchangelog_format::model::{Op, SavepointOrigin};
 use fastchangelog_store::budget::MemoryUser;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -444,4 +445,38 @@ fn snapshots_hold_all_states() {
     assert!(handle.snapshot.is_some() && handle.segments.len() == 1);
     let mut session = open(&world.shard(None), Some(&handle), 0).unwrap();
     assert_is(&mut session, &model, 0, &names, &mut rng, "from the snapshot");
+}
+
+#[test]
+fn a_savepoint_carries_all_states_to_another_query() {
+    let mut world = World::new(&[]);
+    let shard = world.shard(None);
+    let mut rng = StdRng::seed_from_u64(4);
+    let (names, mut model) = (names(0..9), Model::default());
+    let mut session = open(&shard, None, 0).unwrap();
+    for _ in 0..40 {
+        let made = random_write(&mut rng, &names, 100, 200);
+        write(&mut session, &made).unwrap();
+        model.apply(&made);
+    }
+    let handle = session.commit(Some(5)).unwrap().handle.unwrap();
+    let sources = Sources::of(vec![handle]).unwrap();
+    for form in [SavepointForm::Canonical, SavepointForm::Native] {
+        let to = world.store().child(&format!("savepoint-{form:?}"));
+        let scratch = tempfile::tempdir().unwrap();
+        let origin = SavepointOrigin { query_id: "q".into(), name: "s".into(), batch: BatchId(0), taken_millis: 1 };
+        let (from, progress) = (shard.context().rebuilder(), SavepointProgress::default());
+        let taking = from.take_savepoint(&sources, form, origin, &to, scratch.path(), &progress);
+        world.runtime.block_on(taking).unwrap();
+        let initial_state = world.runtime.block_on(InitialState::read(to)).unwrap();
+        let other = world.shard(None);
+        other.set_initial_state(Arc::new(initial_state));
+        let mut session = StateSession::open(&other, None, BatchId(0)).unwrap();
+        assert_eq!((session.catalog(), session.watermark()), (CATALOG, None));
+        session.declare(CATALOG, 0).unwrap();
+        assert_is(&mut session, &model, 0, &names, &mut rng, "from a savepoint");
+        let first = session.commit(None).unwrap().handle.unwrap();
+        let mut session = open(&world.shard(None), Some(&first), 0).unwrap();
+        assert_is(&mut session, &model, 0, &names, &mut rng, "from its own snapshot");
+    }
 }
