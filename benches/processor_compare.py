@@ -7,8 +7,8 @@ Each round runs every processor once on each operator over the same files, the o
 figure of a run is the median over its batches after the warm-up; the table shows the median over rounds and the spread.
 `--latency` measures batches of 1,000 rows over 10,000 keys, and shows median and p99 of a trigger.
 
-Owns: the command line, the runs, the table and the JSON file. Does not own: the processors (bench_processors), the data
-(compare_data), the session and the digest of a batch (compare_run).
+Owns: the command line, the runs, the table and the JSON file.
+Does not own: the processors (compare_processors), the data (compare_data), the session and the digest of a batch (compare_run).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import bench_processors
 import compare_data
+import compare_processors
 import compare_run
 
 from fastchangelog.spark import grouped
@@ -40,7 +40,7 @@ def triggers(spark: Any, operator: str, processor: str, glob: str, work: Path, w
     shutil.rmtree(work, ignore_errors=True)
     stream = compare_run.source(spark, glob)
     group = stream.groupBy("key") if operator == "sparks" else grouped(stream, "key", state=str(work / "state"))
-    result = bench_processors.build(group, processor)
+    result = compare_processors.build(group, processor)
     writer = result.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(work / "ckpt"))
     query = writer.trigger(availableNow=True).start()
     try:
@@ -83,9 +83,12 @@ def measure(spark: Any, args: argparse.Namespace, keys: int) -> list[dict[str, A
 
 def show(row: dict[str, Any]) -> None:
     """One line of the table."""
-    ours, sparks = row["ours"], row["sparks"]
-    each = [f"{o['median_ms']:8.0f} ms ({o['least_ms']:.0f}-{o['most_ms']:.0f}, p99 {o['p99_ms']})" for o in (sparks, ours)]
-    print(f"  {row['processor']:<11}{row['keys']:>9,} keys  Spark {each[0]:<36} ours {each[1]:<36} {row['times_faster']:>6.2f}x")
+    cells = [f"  {row['processor']:<11}{row['keys']:>9,} keys"]
+    for operator in _OPERATORS:
+        found = row[operator]
+        spread = f"({found['least_ms']:.0f}-{found['most_ms']:.0f}, p99 {found['p99_ms']})"
+        cells.append(f"{operator:>7} {found['median_ms']:7.0f} ms {spread:<28}")
+    print(*cells, f"{row['times_faster']:6.2f}x")
 
 
 def main() -> int:
@@ -115,7 +118,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    names = list(bench_processors.PROCESSORS)
+    names = list(compare_processors.PROCESSORS)
     parser.add_argument("--processors", nargs="+", choices=names, default=names)
     parser.add_argument("--keys", type=int, nargs="+")
     parser.add_argument("--rows", type=int)

@@ -33,7 +33,7 @@ class Calls(StatefulProcessor):
 
     def init(self, handle: Any) -> None:
         self.lock = threading.Lock()
-        self.file = open("/dev/null")  # noqa: SIM115: it stays open
+        self.file = open("/dev/null")  # noqa: SIM115
         self.function = lambda x: x + 1
         self.rows = 0
         self.total = handle.getValueState("total", "n long")

@@ -85,13 +85,17 @@ def test_the_watermark_goes_on(feed: Any, spark: Any, tmp_path: pathlib.Path) ->
 
 
 def test_sparks_window_aggregate_behind_it(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
-    after = lambda df: df.groupBy(F.window("t", "10 seconds"), "k").agg(F.count("*").alias("c"), F.sum("n").alias("s"))
+    def after(df: Any) -> Any:
+        return df.groupBy(F.window("t", "10 seconds"), "k").agg(F.count("*").alias("c"), F.sum("n").alias("s"))
+
     answered = compare(feed, spark, tmp_path, job(after=after), SCHEMA, BATCHES)
     assert sum(map(len, answered.rows.values())) >= 3, "windows close when the watermark has passed them"
 
 
 def test_a_part_of_the_columns_behind_it(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
-    after = lambda df: df.groupBy(F.window("t", "10 seconds")).count()
+    def after(df: Any) -> Any:
+        return df.groupBy(F.window("t", "10 seconds")).count()
+
     compare(feed, spark, tmp_path, job(after=after), SCHEMA, BATCHES)
 
 

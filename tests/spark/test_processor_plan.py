@@ -193,12 +193,12 @@ def test_columns_that_hold_no_null(feed: Any, spark: Any, tmp_path: pathlib.Path
 
 @pytest.mark.parametrize("mode", ["Update", "Append"])
 @pytest.mark.parametrize("sink", ["update", "append"])
-def test_sinks_of_any_mode_as_with_spark(
-    feed: Any, spark: Any, tmp_path: pathlib.Path, mode: str, sink: str
-) -> None:
+def test_sinks_of_any_mode_as_with_spark(feed: Any, spark: Any, tmp_path: pathlib.Path, mode: str, sink: str) -> None:
     for side in sides(spark, tmp_path):
         job = Job(Total, OUTPUT, output_mode=mode, sink_mode=sink)
-        assert {n: rows_of(r) for n, r in side.run(job, feed(SCHEMA, *BATCHES, name=side.name).stream()).rows.items()} == TOTALS
+        assert {
+            n: rows_of(r) for n, r in side.run(job, feed(SCHEMA, *BATCHES, name=side.name).stream()).rows.items()
+        } == TOTALS
 
 
 def test_the_default_sink_mode_and_files(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from processor_harness import NO_DATA_BATCHES, Job, by_value, compare
-from pyspark.sql import functions as F
 from pyspark.sql import Row
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -133,7 +133,9 @@ class Alarms(StatefulProcessor):
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         time = expiredTimerInfo.getExpiryTimeInMs()
         times = [t[0] for t in self.fired.get()]
-        said = f"{time} after {times}, has {sorted(self.handle.listTimers())}, is {timerValues.getCurrentWatermarkInMs()}"
+        said = (
+            f"{time} after {times}, has {sorted(self.handle.listTimers())}, is {timerValues.getCurrentWatermarkInMs()}"
+        )
         yield Row(k=key["k"], said=said)
         self.fired.appendValue((time,))
         self.handle.deleteTimer(time + 45_000)  # due or not: it was listed before, and fires if it was due

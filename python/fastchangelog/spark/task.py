@@ -12,7 +12,15 @@ from typing import Any
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 
-__all__ = ["BATCH_ID", "QUERY_ID", "VersionChecked", "is_first", "is_first_partition", "local_property", "freeze_modules"]
+__all__ = [
+    "BATCH_ID",
+    "QUERY_ID",
+    "VersionChecked",
+    "is_first",
+    "is_first_partition",
+    "local_property",
+    "freeze_modules",
+]
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"

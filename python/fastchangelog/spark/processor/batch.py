@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
+from fastchangelog.spark.processor.run import run_batch
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
@@ -25,7 +26,6 @@ from fastchangelog.server import open_state_session
 from fastchangelog.spark import settings, task
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
-from fastchangelog.spark.processor.run import run_batch
 from fastchangelog.spark.shard_ids import shard_of_id
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ __all__ = ["BatchProcessor", "in_batch"]
 _Row: TypeAlias = tuple[int, bool, bytes, int]
 
 
-def in_batch(payloads: DataFrame, initial: DataFrame | None, config: ProcessorConfig, output: T.StructType) -> DataFrame:
+def in_batch(
+    payloads: DataFrame, initial: DataFrame | None, config: ProcessorConfig, output: T.StructType
+) -> DataFrame:
     """The result of a batch DataFrame: all payloads of a shard reach one task, one shard after the other."""
     rows = payloads.select("shard", F.lit(False).alias("initial"), "payload")
     if initial is not None:
@@ -77,8 +79,9 @@ class BatchProcessor(task.VersionChecked):
         keys = len(spec.key.fields)
         initial, data = Payloads(keys, memory // 2), Payloads(keys, memory // 2)
         now = 0
-        for _, is_initial, payload, now in rows:  # noqa: B007: all rows have the same time
+        for _, is_initial, payload, time in rows:
             (initial if is_initial else data).push(payload)
+            now = time  # the same in all rows
         times = TimerValues(-1, -1) if spec.time_mode == "none" else TimerValues(now, -1)
         session = open_state_session(self._request(shard_id), planned.options, planned.confs)
         try:

@@ -27,6 +27,9 @@ from typing import Any, NoReturn
 
 import pandas as pd
 import pyarrow as pa
+from fastchangelog.spark.processor.run import run_batch
+from fastchangelog.spark.processor.spec import ProcessorSpec
+from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
@@ -38,9 +41,6 @@ from fastchangelog.spark.frames import frame
 from fastchangelog.spark.operator import METRICS_TYPE, OperatorConfig, Stopwatch, open_request
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.placeholders import placeholder
-from fastchangelog.spark.processor.run import run_batch
-from fastchangelog.spark.processor.spec import ProcessorSpec
-from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from fastchangelog.spark.renewal import CredentialRenewal, credentials
 
 __all__ = ["ProcessorConfig", "ProcessorOperator", "at_runtime", "raise_from_task", "spark_settings"]
@@ -265,11 +265,7 @@ def spark_settings(property_of: Callable[[str], str | None]) -> dict[str, Any]:
     """The fields of a spec that Spark's settings determine, as far as they are set."""
     texts = {field: property_of(name) for field, name in _SETTINGS.items()}
     read: dict[str, Callable[[str], Any]] = {"timezone": str, "max_records": int}
-    return {
-        field: read.get(field, _is_true)(text)
-        for field, text in texts.items()
-        if text is not None
-    }
+    return {field: read.get(field, _is_true)(text) for field, text in texts.items() if text is not None}
 
 
 def at_runtime(spec: ProcessorSpec) -> ProcessorSpec:

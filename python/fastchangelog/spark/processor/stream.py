@@ -15,20 +15,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyspark
+from fastchangelog.spark.processor.output_rows import output_schema
+from fastchangelog.spark.processor.run import state_declarations
+from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import internals, metrics, settings, wire_types
 from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor.batch import in_batch
 from fastchangelog.spark.processor.call import Grouping, ProcessorCall
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator, spark_settings
-from fastchangelog.spark.processor.output_rows import output_schema
 from fastchangelog.spark.processor.row_split import RowSplit
-from fastchangelog.spark.processor.run import state_declarations
-from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
 from fastchangelog.spark.split import WATERMARK_DELAY, payload_type, watermark_of
 
 if TYPE_CHECKING:
@@ -81,7 +80,9 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
     )
     streaming = bool(grouping.df.isStreaming)
     payloads = _payloads(grouping, grouping.df, rows, heartbeats=streaming and time_mode == "eventtime", spec=spec)
-    first = None if initial is None else _payloads(grouping, initial.frame, initial.columns, heartbeats=False, spec=None)
+    first = (
+        None if initial is None else _payloads(grouping, initial.frame, initial.columns, heartbeats=False, spec=None)
+    )
     if not streaming:
         return in_batch(payloads, first, config, output)
     answered = payloads.groupBy("shard").transformWithStateInPandas(
@@ -92,9 +93,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         None if first is None else first.groupBy("shard"),
         call.event_time_column,
     )
-    answered = answered.observe(
-        metrics.observed_name(grouping.name), *metrics.observed(metrics.PROCESSOR_COLUMN)
-    )
+    answered = answered.observe(metrics.observed_name(grouping.name), *metrics.observed(metrics.PROCESSOR_COLUMN))
     kept = answered.where(F.col(metrics.PROCESSOR_COLUMN).isNull())
     return kept.drop(metrics.PROCESSOR_COLUMN)
 
@@ -132,8 +131,8 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType) -> _Colum
     marked = [j for j, field in enumerate(df.schema.fields) if WATERMARK_DELAY in field.metadata]
     if len(marked) > 1 and df.isStreaming:
         raise InvalidArgumentError(
-            f"the columns {', '.join(names[j] for j in marked)} carry a watermark each, and a stateful operator knows one "
-            "event time: keep one of them, with a select() before"
+            f"the columns {', '.join(names[j] for j in marked)} carry a watermark each, and a stateful operator knows "
+            "one event time: keep one of them, with a select() before"
         )
     if marked and df.isStreaming:
         event_time = positions[marked[0]]
@@ -215,8 +214,8 @@ def _modes(grouping: Grouping, call: ProcessorCall) -> tuple[str, TimeMode]:
     if output_mode not in _OUTPUT_MODES or time_mode not in _TIME_MODES:
         _let_spark_refuse(grouping, call)
         raise InvalidArgumentError(
-            f"outputMode={call.output_mode!r}, timeMode={call.time_mode!r} of {call.method}(): an output mode is one of "
-            f"{', '.join(_OUTPUT_MODES)}, a time mode one of None, ProcessingTime, EventTime"
+            f"outputMode={call.output_mode!r}, timeMode={call.time_mode!r} of {call.method}(): an output mode is "
+            f"one of {', '.join(_OUTPUT_MODES)}, a time mode one of None, ProcessingTime, EventTime"
         )
     return output_mode, cast("TimeMode", time_mode)
 
@@ -231,7 +230,8 @@ def _output(call: ProcessorCall) -> T.StructType:
     output = T.DataType.fromDDL(call.output) if isinstance(call.output, str) else call.output
     if not isinstance(output, T.StructType):
         raise InvalidArgumentError(
-            f"outputStructType of {call.method}() is a StructType or a text such as 'key string, n long', not {output!r}"
+            f"outputStructType of {call.method}() is a StructType or a text such as 'key string, n long', not "
+            f"{output!r}"
         )
     return output
 
@@ -244,8 +244,8 @@ def _checked(processor: Any) -> StatefulProcessor:
     for method in ("init", "handleInputRows", "handleExpiredTimer", "close"):
         if not callable(getattr(processor, method, None)):
             raise InvalidArgumentError(
-                f"statefulProcessor has no method {method}(): {type(processor).__name__} must be a StatefulProcessor of "
-                "pyspark.sql.streaming"
+                f"statefulProcessor has no method {method}(): {type(processor).__name__} must be a StatefulProcessor "
+                "of pyspark.sql.streaming"
             )
     return cast("StatefulProcessor", processor)
 
@@ -253,8 +253,8 @@ def _checked(processor: Any) -> StatefulProcessor:
 def _check_key(field: T.StructField) -> None:
     if wire_types.is_collated(field.dataType):
         raise InvalidArgumentError(
-            f"the key {field.name} is a collated string ({field.dataType.simpleString()}), whose equality fastchangelog "
-            "does not know; group by collation_key(…), or by lower(…) cast to string"
+            f"the key {field.name} is a collated string ({field.dataType.simpleString()}), whose equality "
+            "fastchangelog does not know; group by collation_key(…), or by lower(…) cast to string"
         )
 
 
