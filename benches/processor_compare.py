@@ -8,7 +8,7 @@ figure of a run is the median over its batches after the warm-up; the table show
 `--latency` measures batches of 1,000 rows over 10,000 keys, and shows median and p99 of a trigger.
 
 Owns: the command line, the runs, the table and the JSON file.
-Does not own: the processors (compare_processors), the data (compare_data), the session and the digest of a batch (compare_run).
+Does not own: the processors (compare_processors), the data (compare_data), the session (compare_run).
 """
 
 from __future__ import annotations

@@ -289,8 +289,8 @@ def _counts_all(arg: object) -> bool:
 def _refused(column: Column) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"`{internals.text_of(column)}` is not an aggregate that fastchangelog understands; supported are {NAMES}, "
-        "each on its own and with alias(): compute on results in a select() after it, and write F.expr texts as functions "
-        '(a FILTER becomes fc.sum("x", where="…"))'
+        "each on its own and with alias(): compute on results in a select() after it, and write F.expr texts as "
+        'functions (a FILTER becomes fc.sum("x", where="…"))'
     )
 
 
