@@ -220,19 +220,21 @@ Decode = Callable[[pa.BinaryArray, pa.BinaryArray], "list[Any]"]
 
 
 class OpenPages:
-    """The entries of one large list or map, page by page, as they were when this was made."""
+    """The entries of one large list or map, page by page, as they were when this was made.
+
+    The `first` ones are there already; the others follow after `cursor`.
+    """
 
     __slots__ = ("__weakref__", "_cursor", "_decode", "_ended", "_pages", "_ready", "_state", "key")
 
-    def __init__(self, state: CachedState, decode: Decode, key: bytes) -> None:
+    def __init__(self, state: CachedState, decode: Decode, key: bytes, first: Sequence[Any], cursor: bytes | None) -> None:
         self.key = key
         self._state = state
         self._decode = decode
-        self._cursor: bytes | None = None
+        self._cursor = cursor
         self._ended = False
         self._pages: list[pa.StructArray] = []
-        self._ready: Iterator[Any] = iter(())
-        self._fetch()
+        self._ready: Iterator[Any] = iter(first)
 
     def __iter__(self) -> OpenPages:
         return self
@@ -280,6 +282,7 @@ class EntryPages:
         self._entries: list[Any] = []
         self._slices: list[tuple[int, int]] = []
         self._more: list[bool] = []
+        self._subs: pa.BinaryArray | None = None
 
     def first(self, at: int) -> tuple[list[Any], bool]:
         """The first entries of a key, and whether they are all."""
@@ -292,9 +295,19 @@ class EntryPages:
     def all(self, at: int) -> OpenPages:
         """All entries of a key, page by page."""
         state = self._state
-        pages = OpenPages(state, self._decode, state._scope.key_bytes(at))
+        first, _ = self.first(at)
+        pages = OpenPages(state, self._decode, state._scope.key_bytes(at), first, self._cursor(at))
         state._iterated.add(pages)
         return pages
+
+    def _cursor(self, at: int) -> bytes | None:
+        """What follows the first entries of a key."""
+        start, end = self._slices[at - self._first]
+        if start == end:
+            return None
+        assert self._subs is not None
+        sub: bytes | None = self._subs[end - 1].as_py()
+        return (end - start).to_bytes(8, "big") if sub is None else sub
 
     def _read(self, at: int) -> None:
         had = self._end - self._first
@@ -308,6 +321,7 @@ class EntryPages:
         self._end = min(at + self._width, state._scope.count)
         keys = state._scope.keys.slice(at, self._end - at)
         lists, more = state.session.read_entries(state._id, keys, _BYTES_AHEAD)
-        self._entries = self._decode(*lists.flatten().flatten())
+        self._subs, values = lists.flatten().flatten()
+        self._entries = self._decode(self._subs, values)
         self._slices = list_slices(lists)
         self._more = more.to_pylist()

@@ -7,7 +7,8 @@ Does not own: reading old values as new ones (the codec), what the server checks
 A catalog is a JSON list; an entry is `{"id", "name", "kind", "key", "map_key", "value", "encoding", "ttl", "versions",
 "deleted"}`, its types as DDL texts (`ddl`). `versions` are all types that values were ever written in, `value` is the
 last. A state that is not declared any more keeps its values. `deleteIfExists` removes them; the entry stays, marked,
-since a number is never given twice.
+since the server keeps what it knows of a number for ever. One that is declared anew in another way gets another number,
+a name of its own in the catalog, and the user's name as `"variable"`.
 
 A new version of a value's type may add fields that can be null, leave fields out, order them otherwise and widen them,
 at any depth. It is compared with every older version, since values of any of them may still be there.
@@ -65,7 +66,7 @@ def evolve(
     """The catalog that follows `stored` (empty for the first), or a `SchemaMismatchError`."""
     catalog: list[dict[str, Any]] = json.loads(stored) if stored else []
     removed = set(deleted)
-    emptied = [entry for entry in catalog if entry["name"] in removed and not entry.get("deleted")]
+    emptied = [entry for entry in catalog if _variable(entry) in removed and not entry.get("deleted")]
     for entry in emptied:
         entry["deleted"] = True
     key_text = ddl_text(key)
@@ -82,7 +83,7 @@ def evolve(
             known = _revived(catalog, declaration) or _add(catalog, declaration.name, declaration.kind, key_text, "")
         known["value"] = versions[-1]
         known["versions"] = versions
-        known["ttl"] = declaration.ttl_millis is not None
+        known["ttl"] = _has_ttl(declaration)
         if declaration.map_key is not None:
             known["map_key"] = ddl_text(declaration.map_key)
         states[declaration.name] = EvolvedState(known["id"], tuple(map(parse_ddl, versions)))
@@ -91,13 +92,23 @@ def evolve(
 
 
 def _live(catalog: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    return next((entry for entry in catalog if entry["name"] == name and not entry.get("deleted")), None)
+    return next((entry for entry in catalog if _variable(entry) == name and not entry.get("deleted")), None)
+
+
+def _variable(entry: dict[str, Any]) -> str:
+    """The user's name of a state."""
+    name: str = entry.get("variable", entry["name"])
+    return name
+
+
+def _has_ttl(declaration: Declaration) -> bool:
+    return declaration.ttl_millis is not None
 
 
 def _revived(catalog: list[dict[str, Any]], declaration: Declaration) -> dict[str, Any] | None:
-    """The entry of a deleted state of this name and kind, as that of a new one."""
-    wanted = declaration.name, declaration.kind
-    entry = next((entry for entry in catalog if (entry["name"], entry["kind"]) == wanted), None)
+    """The entry of a deleted state of this name that was laid out as the declared one will be."""
+    wanted = declaration.name, declaration.kind, _has_ttl(declaration)
+    entry = next((entry for entry in catalog if (_variable(entry), entry["kind"], entry["ttl"]) == wanted), None)
     if entry is not None:
         del entry["deleted"]
     return entry
@@ -109,7 +120,9 @@ def _add(catalog: list[dict[str, Any]], name: str, kind: str, key: str, value: s
     number = max((entry["id"] for entry in catalog), default=-1) + 1
     if number >= _MOST_STATES:
         raise InvalidArgumentError(f"{_MOST_STATES} states were declared; put what belongs together into one state")
-    entry: dict[str, Any] = {"id": number, "name": name, "kind": kind, "key": key, "value": value}
+    is_taken = any(entry["name"] == name for entry in catalog)
+    names = {"name": f"${number}", "variable": name} if is_taken else {"name": name}
+    entry: dict[str, Any] = {"id": number, **names, "kind": kind, "key": key, "value": value}
     entry |= {"encoding": _ENCODING, "ttl": False}
     catalog.append(entry)
     return entry
@@ -158,8 +171,8 @@ def _versions(known: dict[str, Any] | None, declaration: Declaration) -> list[st
             "directory."
         )
     changes = []
-    if bool(known.get("ttl")) != (declaration.ttl_millis is not None):
-        had, has = ("a TTL", "none") if known.get("ttl") else ("no TTL", "one")
+    if known["ttl"] != _has_ttl(declaration):
+        had, has = ("a TTL", "none") if known["ttl"] else ("no TTL", "one")
         changes.append(f"it had {had} and now has {has}")
     if declaration.map_key is not None and known["map_key"] != ddl_text(declaration.map_key):
         changes.append(f"its keys were ({known['map_key']}) and now are ({ddl_text(declaration.map_key)})")

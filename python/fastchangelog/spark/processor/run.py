@@ -4,7 +4,7 @@ Owns: the order of calls of user code: `init`, rows of all keys, due timers, `cl
 Does not own: the session's life and its commit (the caller), states (`cache`), which rows belong to a call (`feed`).
 
 >>> from fastchangelog.spark.processor.run import ProcessorSpec, run_batch
->>> batches = run_batch(spec, session, chunks, batch_time_millis=now, watermark_millis=None)  # doctest: +SKIP
+>>> batches = run_batch(spec, session, grouper, TimerValues(now, watermark))  # doctest: +SKIP
 
 Output may leave before the batch is done: what was written counts only if the caller commits.
 """
@@ -22,7 +22,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.cache import CLEAR, Scope
+from fastchangelog.spark.processor.cache import Scope
 from fastchangelog.spark.processor.column_values import has_floats
 from fastchangelog.spark.processor.evolution import evolve
 from fastchangelog.spark.processor.feed import ChunkFeed, FrameParts, MergedFeed, Parts, RowParts
@@ -42,6 +42,7 @@ from fastchangelog.spark.processor.spark_errors import (
 )
 from fastchangelog.spark.processor.spec import (
     CodecMaker,
+    GroupedRows,
     ProcessorSpec,
     QueryInfo,
     RowChunkLike,
@@ -53,7 +54,10 @@ from fastchangelog.spark.processor.timers import TIMERS, DueTimers
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 
 __all__ = [
+    "CHUNK_BYTES",
+    "CHUNK_ROWS",
     "Declaration",
+    "NO_QUERY",
     "ProcessorSpec",
     "QueryInfo",
     "TimeMode",
@@ -63,22 +67,24 @@ __all__ = [
     "state_declarations",
 ]
 
+#: Rows and bytes of a chunk: as Python's objects they take some ten times as much, with the states of their keys.
+CHUNK_ROWS = 16_384
+CHUNK_BYTES = 8 * 1024 * 1024
 #: Due timers that are listed in one call; their keys are one scope.
 _TIMERS_PAGE = 4096
-_PURGE_BYTES = 1024 * 1024
 
-_NO_QUERY = QueryInfo("00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000000", 0)
+#: Of a batch DataFrame.
+NO_QUERY = QueryInfo("00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000000", 0)
 
 
 def run_batch(
     spec: ProcessorSpec,
     session: SessionLike,
-    chunks: Iterable[RowChunkLike],
+    rows: GroupedRows | None,
+    times: TimerValues,
+    initial: GroupedRows | None = None,
     *,
-    batch_time_millis: int,
-    watermark_millis: int | None = None,
-    initial: Iterable[RowChunkLike] | None = None,
-    query_info: QueryInfo | None = None,
+    query_info: QueryInfo = NO_QUERY,
     make_codec: CodecMaker | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Runs the processor of `spec` and yields its output, in the output's wire form; the caller commits.
@@ -86,21 +92,25 @@ def run_batch(
     Args:
         spec: The processor and its types.
         session: A session in which nothing was declared yet.
-        chunks: The batch's rows, sorted by key.
-        batch_time_millis: The batch's timestamp: the processing time, from which TTLs count.
-        watermark_millis: The watermark that decides which timers of event time are due; None before there is one.
-        initial: In the first batch, rows of the initial state, sorted by key; None in all others.
+        rows: The batch's rows; None if there are none.
+        times: What user code is told: the batch's timestamp, from which TTLs count, and the watermark that decides which
+            timers of event time are due; -1 and -1 without a time mode.
+        initial: In the first batch, rows of the initial state; None in all others.
         query_info: What `getQueryInfo` answers.
         make_codec: For tests.
     """
     codec = make_codec if make_codec is not None else _internal.StateCodec
-    run = _Run(spec, session, batch_time_millis, watermark_millis, query_info or _NO_QUERY, codec)
+    run = _Run(spec, session, times, query_info, codec)
     try:
-        yield from run.batches(chunks, initial)
+        yield from run.batches(_chunks(rows), None if initial is None else _chunks(initial))
     except Exception as error:
         raise_from_user_code(error)
     finally:
         run.abandon()
+
+
+def _chunks(rows: GroupedRows | None) -> Iterable[RowChunkLike]:
+    return () if rows is None else rows.finish(CHUNK_ROWS, CHUNK_BYTES)
 
 
 def state_declarations(spec: ProcessorSpec) -> list[Declaration]:
@@ -112,7 +122,7 @@ def state_declarations(spec: ProcessorSpec) -> list[Declaration]:
     pickler = CloudPickleSerializer()
     processor = pickler.loads(pickler.dumps(spec.processor))
     scope = Scope(PRE_INIT)
-    handle = ProcessorHandle(scope, spec.time_mode, _NO_QUERY)
+    handle = ProcessorHandle(scope, spec.time_mode, NO_QUERY)
     try:
         processor.init(handle)
         processor.close()
@@ -128,19 +138,17 @@ class _Run:
         self,
         spec: ProcessorSpec,
         session: SessionLike,
-        now: int,
-        watermark: int | None,
+        times: TimerValues,
         query_info: QueryInfo,
         make_codec: CodecMaker,
     ) -> None:
         self._spec = spec
         self._session = session
-        self._now = now
-        self._watermark = watermark or 0
+        self._times = times
+        self._now = times.getCurrentProcessingTimeInMs()
         self._make_codec = make_codec
         self._scope = Scope(CREATED)
         self._handle = ProcessorHandle(self._scope, spec.time_mode, query_info)
-        self._times = TimerValues() if spec.time_mode == "none" else TimerValues(now, self._watermark)
         #: The grouping key as a state's key: what handlers of timers see.
         self._key_type = StateType(spec.key, "the grouping key")
         self._key_codec = make_codec(self._key_type.arrow, pa.binary(), [pa.binary()])
@@ -203,7 +211,7 @@ class _Run:
         evolved = evolve(session.catalog, spec.key, spec.time_mode, declarations, handle.deleted)
         session.declare(evolved.text, self._now)
         for number in evolved.purged:
-            self._purge(number)
+            session.clear_all(number)
         scope = self._scope
         scope.session = session
         for name, (declaration, state) in handle.declared.items():
@@ -218,20 +226,6 @@ class _Run:
         if TIMERS in evolved.states:
             handle.timers.bind(evolved.states[TIMERS].id, self._key_codec, None)
             scope.states.append(handle.timers)
-
-    def _purge(self, state: int) -> None:
-        """Removes everything from a state."""
-        after: bytes | None = None
-        last: bytes | None = None
-        while True:
-            batch, after = self._session.scan(state, after, _PURGE_BYTES)
-            keys = [key for key in dict.fromkeys(batch.column(0).to_pylist()) if key != last]
-            if keys:
-                last = keys[-1]
-                ops = pa.array([CLEAR] * len(keys), pa.uint8())
-                self._session.write(state, ops, pa.array(keys, pa.binary()), None, None)
-            if after is None:
-                return
 
     def _row_keys(self, keys: pa.BinaryArray) -> list[tuple[Any, ...]]:
         return self._keys.keys(self._key_codec.decode_keys(keys))
@@ -348,7 +342,7 @@ class _Run:
     def _timers(self) -> Iterator[pa.RecordBatch]:
         """Calls `handleExpiredTimer` for all timers that are due."""
         spec, scope, times = self._spec, self._scope, self._times
-        until = self._now if spec.time_mode == "processingtime" else self._watermark
+        until = self._now if spec.time_mode == "processingtime" else times.getCurrentWatermarkInMs()
         handle_timer = spec.processor.handleExpiredTimer
         timers = self._handle.timers
         due = DueTimers(self._session, until, _TIMERS_PAGE)

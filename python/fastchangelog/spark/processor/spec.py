@@ -7,14 +7,23 @@ Does not own: who makes them (Spark's operator, a batch DataFrame, a test), how 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
 import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-__all__ = ["Codec", "CodecMaker", "ProcessorSpec", "QueryInfo", "RowChunkLike", "SessionLike", "TimeMode"]
+__all__ = [
+    "Codec",
+    "CodecMaker",
+    "GroupedRows",
+    "ProcessorSpec",
+    "QueryInfo",
+    "RowChunkLike",
+    "SessionLike",
+    "TimeMode",
+]
 
 TimeMode = Literal["none", "processingtime", "eventtime"]
 
@@ -23,8 +32,9 @@ TimeMode = Literal["none", "processingtime", "eventtime"]
 class ProcessorSpec:
     """A user's processor and its types.
 
-    Chunks have the key's columns first, in their wire form (`wire_types.to_wire` with `key=True`). Where a row's own
-    column has the same form, it need not be there twice: `columns` says where each field of `input` is.
+    Chunks have the key's columns first, in their wire form (`wire_types.to_wire` with `key=True`), then the columns of
+    rows as Spark writes them to Arrow. Where both have the same form, the column need not be there twice: `columns` says
+    where each field of `input` is.
     """
 
     processor: StatefulProcessor
@@ -114,7 +124,11 @@ class SessionLike(Protocol):
     def read_entries(
         self, state: int, keys: pa.BinaryArray, max_bytes_per_key: int
     ) -> tuple[pa.ListArray, pa.BooleanArray]:
-        """For each key its first entries (`sub`, `value`), and whether there are more."""
+        """For each key its first entries (`sub`, `value`), and whether there are more.
+
+        They begin after the last `sub` of a map, after the number of elements of a list as eight bytes, big endian, or
+        at the start for a key without entries here.
+        """
 
     def read_page(
         self, state: int, key: bytes, after: bytes | None, max_bytes: int
@@ -143,8 +157,15 @@ class SessionLike(Protocol):
     def timers_of(self, keys: pa.BinaryArray) -> pa.ListArray:
         """The times of each key's timers, ascending."""
 
-    def scan(self, state: int, after: bytes | None, max_bytes: int) -> tuple[pa.RecordBatch, bytes | None]:
-        """Entries (`key`, `sub`, `value`) of the whole shard after a cursor, and the cursor of the next ones."""
+    def clear_all(self, state: int) -> None:
+        """Removes everything from a state."""
+
+
+class GroupedRows(Protocol):
+    """All rows of a batch, sorted by key; `_internal.RowGrouper` is one."""
+
+    def finish(self, chunk_rows: int, chunk_bytes: int) -> Iterable[RowChunkLike]:
+        """The rows in chunks of about so many rows and bytes at most."""
 
 
 class Codec(Protocol):
