@@ -51,7 +51,7 @@ def test_states_without_time(feed: Any, spark: Any, tmp_path: pathlib.Path, api:
 def test_states_and_timers_by_event_time(
     feed: Any, spark: Any, tmp_path: pathlib.Path, api: str, restarts: bool
 ) -> None:
-    batches = script(SEED + 1, 5, 60, (*VALUE, "append", "read", "now", *TIMERS, "at", "at"), BASE)
+    batches = script(SEED + 1, 5, 60, (*VALUE, "append", "read", "watermark", *TIMERS, "at", "at"), BASE)
     by_event_time = job(api, time_mode="EventTime", watermark=("ts", "10 seconds"))
     answered = compare(feed, spark, tmp_path, by_event_time, SCRIPT_SCHEMA, batches, restarts=restarts)
     assert any("fired" in row.said for rows in answered.rows.values() for row in rows)

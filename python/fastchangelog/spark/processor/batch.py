@@ -24,6 +24,7 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 from fastchangelog.errors import InternalError
 from fastchangelog.server import open_state_session
 from fastchangelog.spark import settings, task
+from fastchangelog.spark.processor.exact_output import exact_columns
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.shard_ids import shard_of_id
@@ -85,7 +86,9 @@ class BatchProcessor(task.VersionChecked):
         times = TimerValues(-1, -1) if spec.time_mode == "none" else TimerValues(now, -1)
         session = open_state_session(self._request(shard_id), planned.options, planned.confs)
         try:
-            yield from run_batch(spec, session, data.grouped(), times, initial.grouped())
+            schema = planned.output
+            for batch in run_batch(spec, session, data.grouped(), times, initial.grouped()):
+                yield pa.RecordBatch.from_arrays(exact_columns(batch, spec.output), schema=schema)
         finally:
             session.close()
 

@@ -27,8 +27,8 @@ from typing import Any, NoReturn
 
 import pandas as pd
 import pyarrow as pa
-from fastchangelog.spark.processor.run import run_batch
-from fastchangelog.spark.processor.spec import ProcessorSpec
+from fastchangelog.spark.processor.run import NO_QUERY, run_batch
+from fastchangelog.spark.processor.spec import ProcessorSpec, QueryInfo
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
@@ -39,6 +39,7 @@ from fastchangelog.server import open_state_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
 from fastchangelog.spark.operator import METRICS_TYPE, OperatorConfig, Stopwatch, open_request
+from fastchangelog.spark.processor.exact_output import exact_columns
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.placeholders import placeholder
 from fastchangelog.spark.renewal import CredentialRenewal, credentials
@@ -62,6 +63,8 @@ _SETTINGS = {
     "columns_by_name": "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName",
     "safe_casts": "spark.sql.execution.pandas.convertToArrowArraySafely",
 }
+#: The local property with the id of a query's run, which Spark takes for the name of its jobs.
+_RUN_ID = "spark.jobGroup.id"
 #: With "false" Spark takes the current watermark for the mark of late rows, and not the one of the batch before.
 _SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
 
@@ -195,8 +198,9 @@ class ProcessorOperator(StatefulProcessor):
             clock.lap("open_micros")
             _internal.failpoint("operator.opened")
             first = None if initial is None else initial.grouped()
-            for batch in run_batch(spec, session, rows.grouped(), times, first):
-                yield frame([*batch.columns, pa.nulls(batch.num_rows, METRICS_TYPE)], names)
+            for batch in run_batch(spec, session, rows.grouped(), times, first, query_info=query_info()):
+                columns = exact_columns(batch, spec.output)
+                yield frame([*columns, pa.nulls(batch.num_rows, METRICS_TYPE)], names)
             clock.lap("finish_micros")
             _internal.failpoint("operator.rows-yielded")
             timer = session.next_timer() if spec.time_mode != "none" else None
@@ -275,6 +279,12 @@ def at_runtime(spec: ProcessorSpec) -> ProcessorSpec:
 
 def _is_true(text: str) -> bool:
     return text.strip().lower() == "true"
+
+
+def query_info() -> QueryInfo:
+    """What the user's code may ask about the query of this task."""
+    query, run = task.local_property(task.QUERY_ID), task.local_property(_RUN_ID)
+    return QueryInfo(query or NO_QUERY.query_id, run or NO_QUERY.run_id, int(task.local_property(task.BATCH_ID) or 0))
 
 
 def raise_from_task(error: Exception) -> NoReturn:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyspark
-from fastchangelog.spark.processor.output_rows import output_schema
+from fastchangelog.spark.processor.exact_output import exact_schema
 from fastchangelog.spark.processor.run import state_declarations
 from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
 from pyspark.sql import functions as F
@@ -68,7 +68,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
             "",
             grouping.root,
             grouping.name,
-            output_schema(output),
+            exact_schema(output),
             grouping.options,
             grouping.storage_options,
             grouping.partitions,
