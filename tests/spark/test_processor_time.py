@@ -72,9 +72,9 @@ def test_late_rows(feed: Any, spark: Any, tmp_path: pathlib.Path, time_mode: str
 def test_late_rows_are_not_dropped_by_processing_time(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any) -> None:
     conf(NO_DATA_BATCHES, "false")
     for watermark in (TEN_SECONDS, None):
-        folder = tmp_path / str(watermark)
+        folder = tmp_path / ("with" if watermark else "without")
         job = Job(Seen, OUTPUT, time_mode="ProcessingTime", watermark=watermark)
-        compare(lambda *a, f=folder.name: feed(*a, name=f), spark, folder, job, SCHEMA, LATE)
+        compare(lambda *a, f=folder.name: feed(*a, name=f"in-{f}"), spark, folder, job, SCHEMA, LATE)
 
 
 def test_event_time_without_a_watermark(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
