@@ -2,7 +2,8 @@
 
 Owns: which keys are in work and which one user code runs for (`Scope`), reading entries of many keys in one call,
 pages of large ones, and sending changes.
-Does not own: what a kind of state keeps of them (`value_state`, `list_state`, `map_state`, `timers`), the bytes (the core).
+Does not own: what a kind of state keeps of them (`value_state`, `list_state`, `map_state`, `timers`), the bytes (the
+core).
 
 Invariants:
 1. a state is read only for keys of the scope, and what was read or changed is dropped when the scope moves on;
@@ -227,7 +228,9 @@ class OpenPages:
 
     __slots__ = ("__weakref__", "_cursor", "_decode", "_ended", "_pages", "_ready", "_state", "key")
 
-    def __init__(self, state: CachedState, decode: Decode, key: bytes, first: Sequence[Any], cursor: bytes | None) -> None:
+    def __init__(
+        self, state: CachedState, decode: Decode, key: bytes, first: Sequence[Any], cursor: bytes | None
+    ) -> None:
         self.key = key
         self._state = state
         self._decode = decode

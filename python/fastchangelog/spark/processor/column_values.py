@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-__all__ = ["NAN", "Values", "exact_values", "has_floats", "list_slices", "lists_of", "row_values", "structs_of"]
+__all__ = ["NAN", "Values", "exact_values", "has_floats", "list_slices", "lists_of", "maps_of", "row_values", "structs_of"]
 
 #: The values of a column, in order, None for null.
 Values = Callable[[pa.Array], list[Any]]
@@ -55,7 +55,7 @@ def _floats(array: pa.Array) -> list[Any]:
     values = numbers.tolist()
     for i in np.flatnonzero(np.isnan(numbers)).tolist():
         values[i] = NAN
-    return _with_nulls(values, array) if array.null_count else values  # type: ignore[no-any-return]
+    return _with_nulls(values, array) if array.null_count else values
 
 
 def _integers(array: pa.Array) -> list[Any]:
@@ -74,20 +74,20 @@ def _python(array: pa.Array) -> list[Any]:
 def _dates(array: pa.Array) -> list[Any]:
     days = array.fill_null(pa.scalar(datetime.date(1970, 1, 1))) if array.null_count else array
     numbers = days.view(pa.int32()).to_numpy(zero_copy_only=False)
-    if len(numbers) and not (-719_162 <= numbers.min() and numbers.max() <= 2_932_896):
+    if len(numbers) and not (numbers.min() >= -719_162 and numbers.max() <= 2_932_896):
         return _python(array)  # raises Arrow's error for dates that Python has not
     values = numbers.astype("datetime64[D]").tolist()
-    return _with_nulls(values, array) if array.null_count else values  # type: ignore[no-any-return]
+    return _with_nulls(values, array) if array.null_count else values
 
 
 def _naive(array: pa.Array) -> list[Any]:
     """Timestamps of microseconds as naive `datetime`s of UTC."""
     numbers = array.view(pa.int64())
     numbers = (numbers.fill_null(0) if array.null_count else numbers).to_numpy(zero_copy_only=False)
-    if len(numbers) and not (_FIRST <= numbers.min() and numbers.max() <= _LAST):
+    if len(numbers) and not (numbers.min() >= _FIRST and numbers.max() <= _LAST):
         return _python(array)  # raises Arrow's error for times that Python has not
     values = numbers.view("datetime64[us]").tolist()
-    return _with_nulls(values, array) if array.null_count else values  # type: ignore[no-any-return]
+    return _with_nulls(values, array) if array.null_count else values
 
 
 def _aware(timezone: str) -> Values:
@@ -116,6 +116,22 @@ def lists_of(element: Values, sequence: Callable[[Any], Any]) -> Values:
     def values(array: pa.Array) -> list[Any]:
         flat = element(array.flatten())
         found = [sequence(flat[start:end]) for start, end in list_slices(array)]
+        return _with_nulls(found, array) if array.null_count else found
+
+    return values
+
+
+def maps_of(key: Values, value: Values, make: Callable[[Any], Any]) -> Values:
+    """Values of a map column, or of a map's wire form, a list of structs: `make` of the list of each one's pairs."""
+    as_lists = lists_of(structs_of([key, value], tuple), make)
+
+    def values(array: pa.Array) -> list[Any]:
+        if not isinstance(array, pa.MapArray):
+            return as_lists(array)
+        offsets = array.offsets.to_pylist()
+        start, length = offsets[0], offsets[-1] - offsets[0]
+        pairs = list(zip(key(array.keys.slice(start, length)), value(array.items.slice(start, length))))
+        found = [make(pairs[a - start : b - start]) for a, b in zip(offsets, offsets[1:])]
         return _with_nulls(found, array) if array.null_count else found
 
     return values
@@ -164,8 +180,7 @@ def row_values(dtype: T.DataType, timezone: str) -> Values:
     if isinstance(dtype, T.ArrayType):
         return lists_of(row_values(dtype.elementType, timezone), list)
     if isinstance(dtype, T.MapType):
-        pair = structs_of([row_values(dtype.keyType, timezone), row_values(dtype.valueType, timezone)], tuple)
-        return lists_of(pair, list)
+        return maps_of(row_values(dtype.keyType, timezone), row_values(dtype.valueType, timezone), list)
     if isinstance(dtype, T.StructType):
         names = dtype.names
         return structs_of([row_values(f.dataType, timezone) for f in dtype.fields], lambda row: dict(zip(names, row)))
@@ -179,7 +194,7 @@ def exact_values(dtype: T.DataType) -> Values:
     if isinstance(dtype, T.ArrayType):
         return lists_of(exact_values(dtype.elementType), tuple)
     if isinstance(dtype, T.MapType):
-        return lists_of(structs_of([exact_values(dtype.keyType), exact_values(dtype.valueType)], tuple), tuple)
+        return maps_of(exact_values(dtype.keyType), exact_values(dtype.valueType), tuple)
     if isinstance(dtype, T.StructType):
         return structs_of([exact_values(f.dataType) for f in dtype.fields], tuple)
     return _EXACT_SCALARS.get(type(dtype)) or _SCALARS.get(type(dtype), _python)

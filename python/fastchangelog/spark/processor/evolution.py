@@ -166,9 +166,9 @@ def _versions(known: dict[str, Any] | None, declaration: Declaration) -> list[st
         return [text]
     if known["kind"] != declaration.kind:
         raise SchemaMismatchError(
-            f"[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change {name} to {_spark_kind(declaration.kind)} between "
-            f"query restarts. Please set {name} to {_spark_kind(known['kind'])}, or restart with a new checkpoint "
-            "directory."
+            f"[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change {name} to {_spark_kind(declaration.kind)} "
+            f"between query restarts. Please set {name} to {_spark_kind(known['kind'])}, or restart with a new "
+            "checkpoint directory."
         )
     changes = []
     if known["ttl"] != _has_ttl(declaration):
@@ -234,7 +234,7 @@ _TEXTS = (T.StringType, T.CharType, T.VarcharType)
 
 
 def _is_widened(old: T.DataType, new: T.DataType) -> bool:
-    """True if each value of `old` is one of `new`: the promotions of Avro, which Spark's own evolution has, and more."""
+    """True for the promotions of Avro, which Spark's own evolution has, and those of decimals."""
     if type(old) is type(new) and not isinstance(old, T.DecimalType):
         return old == new or isinstance(old, (T.DayTimeIntervalType, T.YearMonthIntervalType, *_TEXTS))
     if isinstance(old, _WHOLE):

@@ -140,7 +140,10 @@ class ProcessorHandle(StatefulProcessorHandle):
             raise InvalidArgumentError(f"the name of a state is a str, not {name!r}")
         if not name or name != name.strip() or name == "default":
             raise spark_error(
-                doing, "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME", operation="create_col_family", name=name
+                doing,
+                "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME",
+                operation="create_col_family",
+                name=name,
             )
         if name.startswith("$"):
             raise spark_error(doing, "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS", name=name)
@@ -153,7 +156,7 @@ class ProcessorHandle(StatefulProcessorHandle):
         if isinstance(schema, str):
             return parse_ddl(schema)
         raise InvalidArgumentError(
-            f"{kind} state `{name}`: {schema!r} is no schema; give a StructType, or columns as in 'n long, last timestamp'"
+            f"{kind} state `{name}`: {schema!r} is no schema; give a StructType, or columns such as 'n long'"
         )
 
     def _ttl(self, kind: Kind, name: str, millis: int | None) -> int | None:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyspark
 from pyspark.sql import types as T
 
-from fastchangelog.spark.processor.column_values import Values, lists_of, row_values, structs_of
+from fastchangelog.spark.processor.column_values import Values, lists_of, maps_of, row_values, structs_of
 
 __all__ = ["FrameMaker", "Frames", "FrameKeyMaker"]
 
@@ -161,6 +161,10 @@ def _naive(array: pa.Array, timezone: str) -> pa.Array:
     return array.cast(pa.timestamp("ns"))
 
 
+def _times(array: pa.Array) -> list[Any]:
+    return [None if time is pd.NaT else time for time in pd.Series(array.to_numpy(zero_copy_only=False))]
+
+
 def _has_objects(dtype: T.DataType) -> bool:
     """True if arrays of the type need more than Arrow's own conversion."""
     if isinstance(dtype, T.ArrayType):
@@ -172,18 +176,15 @@ def _objects(dtype: T.DataType, timezone: str) -> Values:
     """Values of a column of objects."""
     if isinstance(dtype, T.ArrayType):
         if not _has_objects(dtype):
-            return lambda array: array.to_pandas(**_TO_PANDAS).tolist()  # type: ignore[no-any-return]
+            return lambda array: array.to_pandas(**_TO_PANDAS).tolist()
         element = _objects(dtype.elementType, timezone)
         return lists_of(element, np.array)
     if isinstance(dtype, T.MapType):
-        pair = structs_of([_objects(dtype.keyType, timezone), _objects(dtype.valueType, timezone)], tuple)
-        return lists_of(pair, dict)
+        return maps_of(_objects(dtype.keyType, timezone), _objects(dtype.valueType, timezone), dict)
     if isinstance(dtype, T.StructType):
         names = dtype.names
         fields = [_objects(f.dataType, timezone) for f in dtype.fields]
         return structs_of(fields, lambda row: dict(zip(names, row)))
     if isinstance(dtype, (T.TimestampType, T.TimestampNTZType)):
-        return lambda array: [
-            None if time is pd.NaT else time for time in pd.Series(_naive(array, timezone).to_numpy(zero_copy_only=False))
-        ]
+        return lambda array: _times(_naive(array, timezone))
     return row_values(dtype, timezone)

@@ -188,7 +188,7 @@ class ProcessorMapState(CachedState, MapState):
             row = self._key_type.admit(key)
         except Refused as refused:
             raise self._refused(refused, self._key_type) from None
-        return _normal(row) if self._has_floats else row  # type: ignore[no-any-return]
+        return _normal(row) if self._has_floats else row
 
     def _look_up(self, found: _Map, at: int, entry: Fields) -> Fields | None:
         """The stored value of an entry."""
@@ -216,7 +216,9 @@ class ProcessorMapState(CachedState, MapState):
         stored: Iterable[tuple[Fields, Any]] = known.items() if found.is_complete else self._pages.all(at)
         return self._merged(stored, dict(found.changed)) if found.changed else iter(stored)
 
-    def _merged(self, stored: Iterable[tuple[Fields, Any]], changed: dict[Fields, Fields | None]) -> Iterator[tuple[Fields, Fields]]:
+    def _merged(
+        self, stored: Iterable[tuple[Fields, Any]], changed: dict[Fields, Fields | None]
+    ) -> Iterator[tuple[Fields, Fields]]:
         shown = self._type.shown
         for key, value in stored:
             if key in changed:
@@ -240,7 +242,7 @@ class ProcessorMapState(CachedState, MapState):
 
 
 def _normal(value: Any) -> Any:
-    """The value with 0.0 in the place of −0.0: they are one key."""
+    """The value with 0.0 in the place of -0.0: they are one key."""
     if type(value) is tuple:
         return tuple([_normal(part) for part in value])
     return 0.0 if type(value) is float and value == 0 else value

@@ -3,9 +3,9 @@
 Owns: the conversion of pandas frames by column, by name or by place; what it refuses, with the column and the row.
 Does not own: Rows (`output_rows`), when frames are yielded (`run`).
 
-As in PySpark: columns are taken by name if a label is a string, else by place; columns that the schema does not have are
-dropped; NaN and NaT are null; naive timestamps are in the session's zone; a value of another type is cast if the cast
-is safe. Frames are collected, and columns of many frames converted at once where their dtypes agree.
+As in PySpark: columns are taken by name if a label is a string, else by place; columns that the schema does not have
+are dropped; NaN and NaT are null; naive timestamps are in the session's zone; a value of another type is cast if the
+cast is safe. Frames are collected, and columns of many frames converted at once where their dtypes agree.
 """
 
 from __future__ import annotations

@@ -91,7 +91,12 @@ class OutputRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _refused(
-        self, field: pa.Field, convert: Callable[[Any], Any] | None, rows: Sequence[Row], values: Sequence[Any], error: Exception
+        self,
+        field: pa.Field,
+        convert: Callable[[Any], Any] | None,
+        rows: Sequence[Row],
+        values: Sequence[Any],
+        error: Exception,
     ) -> InvalidArgumentError:
         """The error that names the first row whose value is refused."""
         for row, value in zip(rows, values):
@@ -103,7 +108,9 @@ class OutputRows:
                     f"output column `{field.name}` of type {field.type}: {_cut(repr(value))} of {_cut(repr(row))} does "
                     f"not fit: {why}"
                 )
-        return InvalidArgumentError(f"output column `{field.name}` of type {field.type}: {' '.join(str(error).split())}")
+        return InvalidArgumentError(
+            f"output column `{field.name}` of type {field.type}: {' '.join(str(error).split())}"
+        )
 
 
 def _cut(text: str) -> str:

@@ -12,7 +12,16 @@ from pyspark.errors import PySparkRuntimeError
 
 from fastchangelog.spark.processor.spec import TimeMode
 
-__all__ = ["CREATED", "INITIALIZED", "PRE_INIT", "TIMER_PROCESSED", "DATA_PROCESSED", "CLOSED", "spark_error", "time_mode_name"]
+__all__ = [
+    "CREATED",
+    "INITIALIZED",
+    "PRE_INIT",
+    "TIMER_PROCESSED",
+    "DATA_PROCESSED",
+    "CLOSED",
+    "spark_error",
+    "time_mode_name",
+]
 
 # The states of a handle, as Spark names them.
 PRE_INIT = "PRE_INIT"

@@ -40,7 +40,7 @@ Timer = tuple[int, bytes]
 
 def encoded_times(times: list[int]) -> pa.BinaryArray:
     """Times as the session takes them: eight bytes each, big endian."""
-    offsets = np.arange(0, 8 * len(times) + 1, 8, np.int32)
+    offsets = np.arange(0, 8 * len(times) + 1, 8, dtype=np.int32)
     data = np.array(times, ">i8").tobytes()
     return pa.Array.from_buffers(pa.binary(), len(times), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
@@ -95,9 +95,7 @@ class TimerCache(CachedState):
 
     def write_back(self) -> None:
         """See `CachedState`."""
-        changes = [
-            (at, time, is_there) for at, times in self._changed.items() for time, is_there in times.items()
-        ]
+        changes = [(at, time, is_there) for at, times in self._changed.items() for time, is_there in times.items()]
         self.open(0)
         if not changes:
             return

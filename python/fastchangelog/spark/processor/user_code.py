@@ -9,6 +9,7 @@ user's, and those of a state that refused a value, are left out.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from types import TracebackType
 from typing import NoReturn
@@ -52,8 +53,6 @@ def raise_from_user_code(error: BaseException) -> NoReturn:
     kept = None if ours else _users(error.__traceback__)
     if kept is None:
         raise error
-    try:
+    with contextlib.suppress(AttributeError):  # one with slots takes no mark: it is shown as one of this package
         setattr(error, _MARK, True)
-    except AttributeError:
-        pass  # An exception with slots takes no mark; it is then shown as one of this package.
     raise error.with_traceback(kept)
