@@ -118,6 +118,9 @@ class Lazy(Calls):
             self.list.appendValue((v,))
             self.map.updateValue((v * 2,), (v,))
 
+    def close(self) -> None:
+        """Nothing to end."""
+
 
 def test_iterators_are_opened_late_and_keep_what_they_saw(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     batches = [[("a", v) for v in range(300)], [("a", v) for v in range(3)], [("b", 1)]]
