@@ -183,6 +183,19 @@ def _split(dtype: Any, batch: Any, rows: int) -> None:
     assert sum(counted) == rows, "each row is in one payload"
 
 
+def _codec(dtype: Any, array: Any) -> None:
+    codec = _attempt("codec", lambda: _internal.StateCodec(pa.schema([("k", dtype)]), dtype))
+    if codec is None:
+        return
+    keys = pa.StructArray.from_arrays([array], names=["k"])
+    encoded = _attempt("encode", lambda: (codec.encode_keys(keys), codec.encode_values(array)))
+    if encoded is None:
+        return
+    for found in (codec.decode_keys(encoded[0]), codec.decode_values(encoded[1])):
+        assert len(found) == len(array)
+        found.validate()
+
+
 def main(folder: str, number: int, examples: int) -> None:
     states = fc.open_state(folder, options={"file_sync": False})
 
@@ -205,6 +218,7 @@ def main(folder: str, number: int, examples: int) -> None:
         batch = pa.RecordBatch.from_arrays([array], names=["k"])
         _split(dtype, batch, length)
         _split(dtype, pa.Table.from_batches([batch]), length)
+        _codec(dtype, array)
         name = data.draw(st.sampled_from(["length", "offset", "n_buffers", "n_children", "null_count"]))
         value = {"n_buffers": 0, "n_children": 0, "null_count": data.draw(st.integers(-1, 20))}
         patched = Patched(batch, name, value.get(name, data.draw(st.sampled_from([-1, -(2**63), 2**62]))))

@@ -31,9 +31,11 @@ __all__ = [
     "ServerClient",
     "SessionClient",
     "Splitter",
+    "StateCodec",
     "StateHandle",
     "StateMaterialization",
     "StateScan",
+    "StateSession",
     "ValueState",
     "__version__",
     "aggregate_functions",
@@ -443,6 +445,126 @@ class ResultBatches:
 
     def __iter__(self) -> ResultBatches: ...
     def __next__(self) -> pa.RecordBatch: ...
+
+@final
+class StateSession:
+    """A session of a stateful processor at the state server: `declare`, any reads and writes, `commit`.
+
+    States are named by their numbers in the catalog; keys, map keys (`sub`) and values are bytes of a `StateCodec`. The
+    time of a timer is a `sub` of 8 bytes, big endian. Closing the session before `commit` has returned aborts it:
+    nothing of it is kept. It belongs to one thread at a time.
+    """
+
+    def __new__(
+        cls,
+        socket_path: str,
+        request_json: str,
+        *,
+        log: str = "",
+        timeout_seconds: float = 1800.0,
+        max_message: int = 268435456,
+    ) -> StateSession:
+        """As `SessionClient`; the request's `operator` is `processor`."""
+
+    @property
+    def catalog(self) -> str:
+        """The stored catalog, JSON."""
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark of the version that the session starts from; None without one."""
+
+    def declare(self, catalog: str, now_millis: int) -> None:
+        """Declares the states, once, before all else, and the time by which entries have ended."""
+
+    def get(self, state: int, keys: pa.BinaryArray) -> pa.BinaryArray:
+        """Values of keys; null where there is none."""
+
+    def read_entries(
+        self, state: int, keys: pa.BinaryArray, max_bytes_per_key: int
+    ) -> tuple[pa.ListArray, pa.BooleanArray]:
+        """The first entries of each key, structs of `sub` (null in lists) and `value`; True where there are more.
+
+        `read_page` has the rest. Its `after` is the last `sub` of a map, the number of elements of a list as 8 bytes,
+        big endian, or None for a key without entries here.
+        """
+
+    def read_page(
+        self, state: int, key: bytes, after: bytes | None, max_bytes: int
+    ) -> tuple[pa.StructArray, bytes | None]:
+        """Entries of one key, and where the next page begins; None at the end."""
+
+    def get_entries(self, state: int, keys: pa.BinaryArray, subs: pa.BinaryArray) -> pa.BinaryArray:
+        """Values of entries of maps; null where there is none. One key may stand for all `subs`."""
+
+    def write(
+        self,
+        state: int,
+        ops: pa.UInt8Array,
+        keys: pa.BinaryArray,
+        subs: pa.BinaryArray | None,
+        values: pa.BinaryArray | None,
+        expires_at: int | None = None,
+    ) -> None:
+        """Changes in their order: 0 clears, 1 puts, 2 deletes, 3 appends. Does not wait for the server.
+
+        An error that they cause is raised by a later call, by `commit` at the latest.
+        """
+
+    def clear_all(self, state: int) -> None:
+        """Removes all entries of a state. Does not wait for the server, as `write`."""
+
+    def due_timers(
+        self, until: int, after: tuple[int, bytes] | None, limit: int
+    ) -> tuple[pa.Int64Array, pa.BinaryArray]:
+        """Timers up to the time `until`, in the order of time and key, after the given one: times and keys."""
+
+    def timers_of(self, keys: pa.BinaryArray) -> pa.ListArray:
+        """Times of the timers of each key, ascending."""
+
+    def next_timer(self) -> int | None:
+        """The earliest timer's time."""
+
+    def scan(self, state: int, after: bytes | None, max_bytes: int) -> tuple[pa.RecordBatch, bytes | None]:
+        """A page of all entries of a state, columns `key`, `sub`, `value`, and where the next page begins.
+
+        A page may be empty although another follows. The key of a map's entry is that of the state, then the map key.
+        """
+
+    def commit(self, watermark: int | None = None) -> tuple[str, dict[str, int]]:
+        """Waits until the new version is durable: its handle, and what the session did."""
+
+    def close(self) -> None:
+        """Ends the session; an abort unless it was committed. May be called again."""
+
+    def __enter__(self) -> StateSession: ...
+    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None: ...
+
+@final
+class StateCodec:
+    """Keys and values of a state, between Arrow and bytes.
+
+    Values are written in the newest type, and read in any they were ever written in: `versions`, the newest last, which
+    is `value`. A `SchemaMismatchError` names the fields of a type that cannot become `value`. Strings may be any bytes;
+    decoded ones are not checked to be UTF-8.
+    """
+
+    def __new__(
+        cls, key: pa.DataType | pa.Schema, value: pa.DataType | pa.Schema, versions: Sequence[pa.DataType] = ...
+    ) -> StateCodec:
+        """A schema stands for the struct of its fields."""
+
+    def encode_keys(self, keys: pa.Array | pa.RecordBatch) -> pa.BinaryArray:
+        """Canonical bytes: equal for equal keys, in the order of the keys."""
+
+    def decode_keys(self, keys: pa.BinaryArray) -> pa.Array:
+        """The keys of some bytes."""
+
+    def encode_values(self, values: pa.Array) -> pa.BinaryArray:
+        """Bytes that begin with the version of the type; null for null."""
+
+    def decode_values(self, values: pa.BinaryArray) -> pa.Array:
+        """The values of some bytes, converted to the newest type."""
 
 @final
 class ServerClient:

@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ from fastchangelog.server.paths import ServerPaths
 
 __all__ = ["ensure_server", "is_answering", "open_session", "open_state_session"]
 
-_Session = TypeVar("_Session")
+_Session = TypeVar("_Session", _internal.SessionClient, _internal.StateSession)
 
 START_TIMEOUT = 60.0
 """Seconds until a server must have started: an interpreter, an import and a socket, on a busy machine."""
@@ -51,35 +51,34 @@ def open_session(
     `confs` are Spark's settings of memory (`memory.CONFS`).
     What to do about errors: `RetryableError` = fail the task, Spark starts another attempt; others need a change.
     """
-    return _open(_internal.SessionClient, request_json, options or {}, confs)
+    return _opened(_internal.SessionClient, request_json, options, confs)
 
 
 def open_state_session(
     request_json: str, options: Mapping[str, str] | None = None, confs: Mapping[str, str] | None = None
 ) -> _internal.StateSession:
-    """Opens a session of a stateful processor; the same arguments and errors as `open_session`."""
-    return _open(_internal.StateSession, request_json, options or {}, confs)
+    """As `open_session`, for a request whose `operator` is `processor`."""
+    return _opened(_internal.StateSession, request_json, options, confs)
 
 
-def _open(
-    session: Callable[..., _Session], request_json: str, options: Mapping[str, str], confs: Mapping[str, str] | None
+def _opened(
+    kind: type[_Session], request_json: str, options: Mapping[str, str] | None, confs: Mapping[str, str] | None
 ) -> _Session:
+    options = options or {}
     paths = ServerPaths.here()
     for _ in range(2):
         if paths.socket.exists():
             try:
-                return _connect(session, paths, request_json, options)
+                return _connect(kind, paths, request_json, options)
             except RetryableError:
                 if is_answering(paths):
                     raise
         ensure_server(options, confs, paths=paths)
-    return _connect(session, paths, request_json, options)
+    return _connect(kind, paths, request_json, options)
 
 
-def _connect(
-    session: Callable[..., _Session], paths: ServerPaths, request_json: str, options: Mapping[str, str]
-) -> _Session:
-    return session(
+def _connect(kind: type[_Session], paths: ServerPaths, request_json: str, options: Mapping[str, str]) -> _Session:
+    return kind(
         str(paths.socket),
         request_json,
         log=str(paths.log),

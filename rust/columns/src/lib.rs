@@ -3,7 +3,7 @@
 //! Layer 1: imports `fastchangelog-format` only. Needs no store and no RocksDB; spilled groups are files of this machine.
 //!
 //! Owns: the canonical key encoding and its hash, accumulator rows and the tables that hold them, the split of input
-//! rows into shards, types of keys and values of embedded states ([`typed`]).
+//! rows into shards, types of keys and values of declared states ([`typed`], [`versioned`]).
 //! Does not own: where rows are kept (`fastchangelog-state`), which version a shard is at (`fastchangelog-core`).
 //!
 //! The path of a row: [`split`] encodes its key ([`codec`]), folds it into an accumulator row ([`aggregate`]) and emits it
@@ -15,6 +15,7 @@
 pub mod aggregate;
 mod arrays;
 pub mod codec;
+pub mod evolution;
 pub mod import;
 pub mod memory_estimate;
 pub mod order;
@@ -26,8 +27,11 @@ pub mod split;
 pub mod strings;
 pub mod table;
 pub mod typed;
+pub mod versioned;
 
 pub use arrays::type_text;
 
 #[cfg(test)]
 mod model_tests;
+#[cfg(test)]
+mod plain_values;

@@ -18,6 +18,8 @@ mod server;
 mod session;
 mod split;
 mod state;
+mod state_codec;
+mod state_session;
 mod state_types;
 mod store;
 
@@ -47,6 +49,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::SessionClient>()?;
     module.add_class::<session::ResultBatches>()?;
     module.add_class::<session::ServerClient>()?;
+    module.add_class::<state_session::StateSession>()?;
+    module.add_class::<state_codec::StateCodec>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<server::MaterializeRun>()?;
     module.add_function(wrap_pyfunction!(handle::handle_json, module)?)?;

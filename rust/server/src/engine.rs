@@ -2,7 +2,7 @@
 //!
 //! Owns: the translation between frames' texts and the engine's types. Does not own: any behaviour.
 
-use crate::backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
+use crate::backend::{Backend, MaterializeBackend, OpenedSession, ResultStream, SessionBackend};
 use arrow_schema::SchemaRef;
 use fastchangelog_core::engine::{
     Engine, MaterializeRun, OpenRequest, Renewal, ResultBatches, Session, ShardStatus, format_handle,
@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Backend for Engine {
-    fn open(self: Arc<Self>, request: &str) -> Result<Box<dyn SessionBackend>> {
-        Ok(Box::new(Engine::open(&self, &OpenRequest::parse(request)?)?))
+    fn open(self: Arc<Self>, request: &str) -> Result<OpenedSession> {
+        Ok(OpenedSession::Aggregate(Box::new(Engine::open(&self, &OpenRequest::parse(request)?)?)))
     }
 
     fn renew(&self, renewal: &str) -> Result<()> {

@@ -23,7 +23,7 @@ use self::read_through::ReadThroughBuffer;
 use super::checkpoint::Checkpointer;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
 use super::rocks::{DiskSink, SharedResources, no_wal, push_key, rocks_error, split_key};
-use super::scan::Cursor;
+use super::scan::{Cursor, last_at_or_below};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use fastchangelog_format::error::{Error, Result};
@@ -349,6 +349,12 @@ impl KeyedState {
     pub fn cursor(&self, state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> Result<Cursor<'_>> {
         self.check_flushed()?;
         Ok(Cursor::new((&self.db, &self.broken), state, group, from, to))
+    }
+
+    /// The last key of `state` in `group` that is not after `key`. Only while nothing is dirty: flush first.
+    pub fn last_at_or_below(&self, state: StateId, group: KeyGroup, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.check_flushed()?;
+        last_at_or_below((&self.db, &self.broken), state, group, key)
     }
 
     fn check_flushed(&self) -> Result<()> {

@@ -171,6 +171,7 @@ impl Shard {
             self.context.failpoints.hit("promote.applied")?;
             live.version = Some(version);
             live.lineage = prepared.lineage;
+            live.hints = prepared.hints;
             live.state_keys = prepared.state_keys;
             live.state_bytes = prepared.state_bytes;
             self.resolve_waiting_snapshot(live);
@@ -225,6 +226,7 @@ impl Shard {
         let mut replay = Replay::of(sets, Some(bytes), &progress, &context.metrics);
         let mut failed = None;
         self.change_live(|live| {
+            live.hints = None;
             // A change set that is applied in part is an error.
             failed = loop {
                 match context.runtime.block_on(replay.next()) {
@@ -295,6 +297,7 @@ impl Shard {
             state_bytes,
             epoch,
             cold: None,
+            hints: None,
         };
         self.limit_hot(&mut live)?;
         if self.context.options.restore == Restoring::Lazy {
