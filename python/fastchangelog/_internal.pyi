@@ -5,6 +5,7 @@ Every call lets go of the GIL while it works or waits, hears Ctrl-C during waits
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Protocol, final
 
@@ -25,6 +26,10 @@ __all__ = [
     "MaterializeRun",
     "ObjectFolder",
     "ResultBatches",
+    "RowChunk",
+    "RowChunks",
+    "RowGrouper",
+    "RowSplitter",
     "SavepointEntries",
     "SavepointFolder",
     "Server",
@@ -657,6 +662,101 @@ class Splitter:
 
     def finish(self) -> list[tuple[int, bytes]]:
         """Gives what is left."""
+
+@final
+class RowSplitter:
+    """The map side of a processor: rows in, payloads of whole rows per shard out."""
+
+    def __new__(
+        cls,
+        keys: int,
+        input: _ArrowSchema,
+        shards: int,
+        max_parallelism: int,
+        payload_bytes: int,
+        row_bytes: int | None = None,
+    ) -> RowSplitter:
+        """The first `keys` columns of `input` are the key. Payloads of at most `row_bytes` hold in all what those of
+        `payload_bytes` hold; there are more of them."""
+
+    def push(self, batch: _ArrowArray | _ArrowStream) -> list[tuple[int, bytes]]:
+        """Takes a record batch, or a stream of them; gives the payloads that are full."""
+
+    def finish(self) -> list[tuple[int, bytes]]:
+        """Gives what is left. Shards without rows get nothing."""
+
+@final
+class RowGrouper:
+    """The worker's side of a processor: payloads of a shard in, chunks of whole keys out."""
+
+    def __new__(
+        cls,
+        keys: int,
+        input: _ArrowSchema,
+        memory_bytes: int,
+        dir: str | PathLike[str],
+        *,
+        late: tuple[int, int] | None = None,
+    ) -> RowGrouper:
+        """Rows beyond `memory_bytes` are sorted in parts in a file in `dir`, which nothing else sees and which is gone
+        with the process.
+
+        :param keys: the first columns of `input` that are the key.
+        :param late: the number of a column of event times, and microseconds since the epoch: rows whose time is not
+            after these are dropped and counted. Rows without a time are kept.
+        """
+
+    def push(self, payload: bytes) -> None:
+        """Takes a payload; one without any bytes has no rows."""
+
+    def finish(self, chunk_rows: int, chunk_bytes: int) -> RowChunks:
+        """All rows, in chunks of at most `chunk_rows` rows and about `chunk_bytes` bytes. The grouper has none left."""
+
+    @property
+    def input_rows(self) -> int:
+        """Rows that came, late ones included."""
+
+    @property
+    def late_rows(self) -> int:
+        """Rows that came and were late."""
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes written to the disk."""
+
+@final
+class RowChunks:
+    """An iterator over the chunks of a batch; made by `RowGrouper.finish`. It belongs to one thread at a time."""
+
+    def __iter__(self) -> RowChunks: ...
+    def __next__(self) -> RowChunk: ...
+
+@final
+class RowChunk:
+    """Rows of whole keys, in the order of the keys' bytes; or a part of one key that is larger than a chunk.
+
+    Rows of a key are in the order in which payloads brought them.
+    """
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """All columns as they were declared, the key first. The bytes of a string need not be UTF-8."""
+
+    @property
+    def keys(self) -> pa.BinaryArray:
+        """The canonical bytes of the distinct keys."""
+
+    @property
+    def offsets(self) -> pa.Int64Array:
+        """The rows of key `i` are those from `offsets[i]` to before `offsets[i + 1]`."""
+
+    @property
+    def continues(self) -> bool:
+        """The first key is the last one of the chunk before."""
+
+    @property
+    def more(self) -> bool:
+        """The last key goes on in the next chunk."""
 
 @final
 class ObjectFolder:

@@ -9,6 +9,10 @@
 //! The path of a row: [`split`] encodes its key ([`codec`]), folds it into an accumulator row ([`aggregate`]) and emits it
 //! in a payload; [`table`] groups the payloads of a shard and joins them with the rows kept so far. Groups that exceed
 //! the memory are spilled to the local disk ([`spilled_groups`]).
+//!
+//! The path of a row to a processor, which is not aggregated: [`row_split`] sends it in a payload ([`row_payload`]);
+//! [`row_groups`] sorts the rows of a shard by their keys, on the local disk if they are many, and gives them in chunks of
+//! whole keys ([`row_chunks`]).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -20,6 +24,15 @@ pub mod import;
 pub mod memory_estimate;
 pub mod order;
 pub mod payload;
+pub mod row_chunks;
+mod row_file;
+mod row_gather;
+pub mod row_groups;
+mod row_merge;
+mod row_order;
+pub mod row_payload;
+mod row_runs;
+pub mod row_split;
 mod rows;
 pub mod spill_file;
 pub mod spilled_groups;
@@ -35,3 +48,7 @@ pub use arrays::type_text;
 mod model_tests;
 #[cfg(test)]
 mod plain_values;
+#[cfg(test)]
+mod row_model_tests;
+#[cfg(test)]
+mod row_test_data;

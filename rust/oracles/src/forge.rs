@@ -104,6 +104,13 @@ pub fn fix_file(bytes: &mut [u8]) {
     }
 }
 
+/// Payloads of rows: the checksum stands behind the magic number at the end.
+pub fn fix_row_payload(bytes: &mut [u8]) {
+    if let Some(end) = bytes.len().checked_sub(8) {
+        put_crc(bytes, 0, end, end + 4);
+    }
+}
+
 /// Notes of folders: JSON, in which the checksum stands in hexadecimal.
 pub fn fix_note(bytes: &mut [u8]) {
     const FIELD: &[u8] = b"\"crc32c\": \"";

@@ -13,6 +13,7 @@ mod handle;
 mod metrics;
 mod options;
 mod provider;
+mod rows;
 mod savepoint_folder;
 mod server;
 mod session;
@@ -43,6 +44,10 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<state::StateHandle>()?;
     module.add_class::<state::StateMaterialization>()?;
     module.add_class::<split::Splitter>()?;
+    module.add_class::<rows::RowSplitter>()?;
+    module.add_class::<rows::RowGrouper>()?;
+    module.add_class::<rows::RowChunks>()?;
+    module.add_class::<rows::RowChunk>()?;
     module.add_class::<store::ObjectFolder>()?;
     module.add_class::<savepoint_folder::SavepointFolder>()?;
     module.add_class::<savepoint_folder::SavepointEntries>()?;
