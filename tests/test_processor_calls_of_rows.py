@@ -175,7 +175,9 @@ def test_initial_rows_come_before_the_rows_of_their_key(chunk_rows: int | None) 
 @pytest.mark.parametrize("chunk_rows", [3, 1000, None])
 def test_with_initial_state_a_call_of_the_row_api_has_at_most_so_many_rows(chunk_rows: int | None) -> None:
     calls: list[Any] = []
-    run = initial(calls, lambda p, key, rows: calls.append(len(list(rows))) or (), max_records=10, chunk_rows=chunk_rows)
+    run = initial(
+        calls, lambda p, key, rows: calls.append(len(list(rows))) or (), max_records=10, chunk_rows=chunk_rows
+    )
     run.batch([("a", i) for i in range(25)] + [("b", i) for i in range(10)], initial=[("a", 1)])
     assert [call for call in calls if isinstance(call, int)] == [9, 10, 6, 10]
     calls.clear()
@@ -262,7 +264,9 @@ def test_an_instance_serves_one_batch_and_is_closed() -> None:
 @pytest.mark.parametrize("api", ["row", "pandas"])
 def test_callbacks_must_return_something_iterable(api: str) -> None:
     run = Runner(lambda: Calls([], lambda p, key, rows: None), api=api)
-    with pytest.raises(InvalidArgumentError, match=r"handleInputRows returned None; return an iterable of (Rows|pandas)"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"handleInputRows returned None; return an iterable of (Rows|pandas)"
+    ):
         run.batch([("a", 1)])
 
     class Fired(Calls):

@@ -1,4 +1,5 @@
-"""States of the next version: numbers stay, schemas change as far as old values can be read, errors name each change."""
+"""States of the next version: numbers stay, schemas change as far as old values can be read, errors name each change
+that is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def entries(text: str) -> dict[str, Any]:
 
 
 def test_states_keep_their_numbers_and_values() -> None:
-    first = evolve("", KEY, "processingtime", [value("a", "n int"), mapped("m", "x string", "n int"), value("b", "n int", 5)])
+    first = evolve(
+        "", KEY, "processingtime", [value("a", "n int"), mapped("m", "x string", "n int"), value("b", "n int", 5)]
+    )
     assert {name: state.id for name, state in first.states.items()} == {"$timers": 0, "a": 1, "m": 2, "b": 3}
     catalog = entries(first.text)
     assert catalog["m"] == {
@@ -73,7 +76,8 @@ def test_versions_are_kept_in_order() -> None:
         ("a int, b decimal(10,2)", "a decimal(12,2), b decimal(12,4)", []),
         ("a string, b binary, c char(3)", "a binary, b string, c string", []),
         ("a int not null", "a int", []),
-        ("s struct<x:int,gone:int>, l array<struct<y:int>>", "s struct<x:bigint,z:int>, l array<struct<y:double,w:int>>", []),
+        ("s struct<x:int,gone:int>, l array<struct<y:int>>",
+         "s struct<x:bigint,z:int>, l array<struct<y:double,w:int>>", []),
         ("m map<string,struct<x:int>>", "m map<string,struct<x:bigint>>", []),
         ("span interval hour", "span interval day to second", []),
         ("n bigint", "n int", ["field `n` was bigint and now is int"]),
@@ -110,7 +114,9 @@ def test_refused_changes_are_named() -> None:
     for change in ("field `n` was bigint and now is int", "field `s` was", "field `t` is new"):
         assert change in text
     text = refused([value("a", "n int")], value("a", "n int", kind="list"))
-    assert text.startswith("[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change a to ListState between query restarts")
+    assert text.startswith(
+        "[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change a to ListState between query restarts"
+    )
     assert "set a to ValueState" in text
     assert "it had no TTL and now has one" in refused([value("a", "n int")], value("a", "n int", 5))
     text = refused([mapped("m", "x string", "n int")], mapped("m", "x int", "n string"))
@@ -203,5 +209,7 @@ def test_old_values_are_read_as_new_ones() -> None:
         ((3.5,), [(1.0,), second, (3.5,)], [(1.0,), second, (3.5,)]),
     ]
     runner.make = lambda: Versioned("n int", (3,))
-    with pytest.raises(SchemaMismatchError, match="the state `v`.*field `n` was bigint and now is int; field `n` was double"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"the state `v`.*field `n` was bigint and now is int; field `n` was double"
+    ):
         runner.batch([("a", 1)])

@@ -86,7 +86,10 @@ def test_times_are_naive_in_the_sessions_zone() -> None:
 
 
 def test_nested_values() -> None:
-    rows = "n array<int>, o array<struct<x:int>>, m map<string,array<int>>, s struct<x:int,y:array<string>>, z array<array<int>>"
+    rows = (
+        "n array<int>, o array<struct<x:int>>, m map<string,array<int>>, s struct<x:int,y:array<string>>, "
+        "z array<array<int>>"
+    )
     found = frames(
         [
             ("a", [1, 2], [{"x": 1}], [("k", [1])], {"x": 1, "y": ["t"]}, [[1], [2, 3]]),

@@ -38,9 +38,20 @@ def value_of(ddl: str, value: Any) -> Any:
 
 def test_fields_are_taken_by_name() -> None:
     ddl = "a bigint, b string"
-    assert rows_of(ddl, Row(b="x", a=1), Row(a=2, c=3), Row(b="y"), row_class(["a", "b"])((3, "z")), Row("b", "a")("w", 4)) == [
-        {"a": 1, "b": "x"}, {"a": 2, "b": None}, {"a": None, "b": "y"}, {"a": 3, "b": "z"}, {"a": 4, "b": "w"},
-    ]  # fmt: skip
+    rows = (
+        Row(b="x", a=1),
+        Row(a=2, c=3),
+        Row(b="y"),
+        row_class(["a", "b"])((3, "z")),
+        Row("b", "a")("w", 4),
+    )
+    assert [tuple(row.values()) for row in rows_of(ddl, *rows)] == [
+        (1, "x"),
+        (2, None),
+        (None, "y"),
+        (3, "z"),
+        (4, "w"),
+    ]
     assert rows_of(ddl, Row("a", "b")(1)) == [{"a": 1, "b": None}]
     assert rows_of(ddl, *[Row("a", "b")(1, "x"), Row("a", "b")(1)]) == [{"a": 1, "b": "x"}, {"a": 1, "b": None}]
     assert rows_of(ddl) == []
@@ -57,7 +68,11 @@ def test_fields_are_taken_by_name() -> None:
         ("decimal(5,2)", Decimal("1.5"), Decimal("1.50")),
         ("decimal(5,2)", 3, Decimal("3.00")),
         ("timestamp", NOON, NOON.replace(tzinfo=UTC)),
-        ("timestamp", NOON.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=2))), NOON.replace(hour=10, tzinfo=UTC)),
+        (
+            "timestamp",
+            NOON.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=2))),
+            NOON.replace(hour=10, tzinfo=UTC),
+        ),
         ("timestamp_ntz", NOON, NOON),
         ("binary", bytearray(b"x"), b"x"),
         ("array<int>", [1, None], [1, None]),
@@ -67,7 +82,11 @@ def test_fields_are_taken_by_name() -> None:
         ("struct<x:int,y:string>", Row(y="b", x=1), {"x": 1, "y": "b"}),
         ("struct<x:int,y:string>", {"x": 1, "z": 5}, {"x": 1, "y": None}),
         ("struct<x:int,y:string>", (1, "b"), {"x": 1, "y": "b"}),
-        ("array<struct<m:map<int,struct<x:int>>>>", [Row(m={1: Row(x=2)}), None], [{"m": [{"key": 1, "value": {"x": 2}}]}, None]),
+        (
+            "array<struct<m:map<int,struct<x:int>>>>",
+            [Row(m={1: Row(x=2)}), None],
+            [{"m": [{"key": 1, "value": {"x": 2}}]}, None],
+        ),
         ("interval year to month", 5, 5),
         ("void", None, None),
     ],
@@ -217,7 +236,13 @@ def test_null_where_the_schema_allows_none_is_refused() -> None:
 
 def test_frames_of_different_dtypes_are_each_converted() -> None:
     parts = [[1], [2.0], ["3"], [True], [None]]
-    assert [row["f"] for row in frames_of("f bigint", *(pd.DataFrame({"f": part}) for part in parts))] == [1, 2, 3, 1, None]
+    assert [row["f"] for row in frames_of("f bigint", *(pd.DataFrame({"f": part}) for part in parts))] == [
+        1,
+        2,
+        3,
+        1,
+        None,
+    ]
     objects = [pd.DataFrame({"f": pd.Series(part, dtype=object)}) for part in ([1], ["2"], [3.0])]
     assert [row["f"] for row in frames_of("f bigint", *objects)] == [1, 2, 3]
 

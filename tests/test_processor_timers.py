@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from processor_runs import Runner
 from pyspark.sql import Row
@@ -145,6 +147,20 @@ def test_states_in_a_handler_are_those_of_its_key() -> None:
     assert [time for _, time in batch] == [50] * 3 + [60] * 3
 
 
+def test_reading_ahead_leaves_what_another_key_changed() -> None:
+    seen: list[Any] = []
+
+    def fired(p: Timed, key: Any, time: int) -> None:
+        if (key.k, time) == ("b", 2):
+            p.v.update((7,))
+        if time >= 3:
+            seen.append((key.k, p.v.get()))
+
+    runner = timed(fired)
+    runner.batch([("a", 1), ("b", 2), ("a", 3), ("b", 4)], now=10)
+    assert seen == [("a", None), ("b", (7,))]
+
+
 def test_without_a_handler_timers_vanish() -> None:
     class Silent(Timed):
         handleExpiredTimer = StatefulProcessor.handleExpiredTimer
@@ -154,7 +170,9 @@ def test_without_a_handler_timers_vanish() -> None:
     assert not runner.store.timers
 
 
-@pytest.mark.parametrize(("time", "why"), [(1.5, "1.5 is no time"), ("5", "'5' is no time"), (2**63, "beyond"), (None, "no time")])
+@pytest.mark.parametrize(
+    ("time", "why"), [(1.5, "1.5 is no time"), ("5", "'5' is no time"), (2**63, "beyond"), (None, "no time")]
+)
 def test_times_that_are_none_are_refused(time: Any, why: str) -> None:
     runner = timed(None, lambda p, key: p.handle.registerTimer(time))
     with pytest.raises(InvalidArgumentError) as caught:
@@ -163,8 +181,6 @@ def test_times_that_are_none_are_refused(time: Any, why: str) -> None:
 
 
 def test_times_may_be_numpys_and_floats_without_fraction() -> None:
-    import numpy as np
-
     def rows(p: Timed, key: Any) -> None:
         p.handle.registerTimer(np.int64(7))
         p.handle.registerTimer(8.0)
@@ -193,55 +209,62 @@ def test_mode_none_has_no_times() -> None:
     assert seen == [(-1, -1)]
 
 
+class Settled:
+    """A model that has all due timers at hand when the first handler runs, and random changes of timers."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now = 0
+        self.timers: set[tuple[int, str]] = set()
+        self.due: list[tuple[int, str]] = []
+
+    def change(self, p: Timed, key: str) -> None:
+        for _ in range(self.rng.randrange(4)):
+            time = self.now + self.rng.randrange(-30, 30)
+            if self.rng.random() < 0.5:
+                p.handle.registerTimer(time)
+                self.timers.add((time, key))
+            else:
+                p.handle.deleteTimer(time)
+                self.timers.discard((time, key))
+
+
+class Changing(Timed):
+    """Changes timers at random in all callbacks."""
+
+    def __init__(self, model: Settled) -> None:
+        super().__init__()
+        self.model = model
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        for row in rows:
+            self.handle.registerTimer(row.v)
+            self.model.timers.add((row.v, key[0]))
+        self.model.change(self, key[0])
+        return ()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        model, time = self.model, expiredTimerInfo.getExpiryTimeInMs()
+        if not model.due:
+            model.due = sorted(timer for timer in model.timers if timer[0] <= model.now)
+        assert list(self.handle.listTimers()) == sorted(t for t, k in model.timers if k == key.k)
+        model.change(self, key.k)
+        model.timers.discard((time, key.k))
+        yield Row(k=key.k, n=time)
+
+
 @pytest.mark.parametrize("page", [1, 2, 5, 100])
 @pytest.mark.parametrize("seed", range(6))
 def test_pages_change_nothing(page: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random handlers over pages of few timers, against a model that has all due timers at hand at the beginning."""
     monkeypatch.setattr("fastchangelog.spark.processor.run._TIMERS_PAGE", page)
-    rng = random.Random(seed)
-    now = 0
-    model: set[tuple[int, str]] = set()
-    plan: dict[tuple[str, int], list[tuple[str, int]]] = {}
-
-    def changes() -> list[tuple[str, int]]:
-        return [(rng.choice(("register", "delete")), now + rng.randrange(-30, 30)) for _ in range(rng.randrange(4))]
-
-    def apply(p: Timed, key: str, what: list[tuple[str, int]]) -> None:
-        for action, time in what:
-            getattr(p.handle, f"{action}Timer")(time)
-            model.add((time, key)) if action == "register" else model.discard((time, key))
-
-    def rows(p: Timed, key: Any) -> None:
-        apply(p, key[0], changes())
-
-    def fired(p: Timed, key: Any, time: int) -> None:
-        assert list(p.handle.listTimers()) == sorted(t for t, k in model if k == key.k)
-        apply(p, key.k, plan.setdefault((key.k, time), changes()))
-        model.discard((time, key.k))
-
-    runner = timed(fired, rows)
+    model = Settled(seed)
+    rng = model.rng
+    runner = Runner(lambda: Changing(model), time_mode="processingtime")
     for _ in range(12):
-        now += rng.randrange(25)
-        given = [(rng.choice("abcdef"), now + rng.randrange(-20, 40)) for _ in range(rng.randrange(8))]
-        # Rows run first: what they register counts for the model before the due timers are settled.
-        due: list[tuple[int, str]] = []
-
-        class Settling(Timed):
-            def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
-                for row in rows:
-                    self.handle.registerTimer(row.v)
-                    model.add((row.v, key[0]))
-                assert self.on_rows is not None
-                self.on_rows(self, key)
-                return ()
-
-            def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
-                if not due:
-                    due.extend(sorted(timer for timer in model if timer[0] <= now))
-                return super().handleExpiredTimer(key, timerValues, expiredTimerInfo)
-
-        runner.make = lambda: Settling(fired, rows)
-        found = runner.batch(given, now=now)
-        assert sorted((time, key) for key, time in found) == due
-        assert [time for _, time in found] == [time for time, _ in due]
-        assert {(time, eval(key)["k"]) for time, key in runner.store.timers} == model
+        model.now += rng.randrange(25)
+        model.due = []
+        rows = [(rng.choice("abcdef"), model.now + rng.randrange(-20, 40)) for _ in range(rng.randrange(8))]
+        found = runner.batch(rows, now=model.now)
+        assert sorted((time, key) for key, time in found) == model.due
+        assert [time for _, time in found] == [time for time, _ in model.due]
+        assert {(time, ast.literal_eval(key.decode())["k"]) for time, key in runner.store.timers} == model.timers
