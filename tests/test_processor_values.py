@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyspark
 import pytest
 from processor_runs import spark_arrow
 from pyspark.sql import Row
@@ -30,6 +31,8 @@ from fastchangelog.spark.processor.row_class import row_class
 from fastchangelog.spark.processor.state_values import Refused, StateType, UnencodableRow
 
 NAN = float("nan")
+#: What PySpark has for binaries.
+BINARY = bytes if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1) else bytearray
 
 
 @pytest.fixture(autouse=True)
@@ -107,9 +110,9 @@ NOON = datetime.datetime(2024, 7, 1, 12, 0, 0, 5)
         ("string", -0.001, "-0.001"),
         ("string", NAN, "NaN"),
         ("string", -math.inf, "-Infinity"),
-        ("binary", b"\0\xff", bytearray(b"\0\xff")),
-        ("binary", bytearray(b"x"), bytearray(b"x")),
-        ("binary", "ü", bytearray("ü".encode())),
+        ("binary", b"\0\xff", BINARY(b"\0\xff")),
+        ("binary", bytearray(b"x"), BINARY(b"x")),
+        ("binary", "ü", BINARY("ü".encode())),
         ("date", DAY, DAY),
         ("date", datetime.datetime(2024, 2, 29, 23, 59), DAY),
         ("date", pd.Timestamp("2024-02-29"), DAY),
@@ -143,7 +146,7 @@ NOON = datetime.datetime(2024, 7, 1, 12, 0, 0, 5)
         ("map<string,int>", {"a": 1, "b": None}, {"a": 1, "b": None}),
         ("map<string,int>", [("a", 1)], {"a": 1}),
         ("map<string,binary>", {}, {}),
-        ("map<int,struct<x:binary>>", {1: (b"y",)}, {1: Row(x=bytearray(b"y"))}),
+        ("map<int,struct<x:binary>>", {1: (b"y",)}, {1: Row(x=BINARY(b"y"))}),
         ("struct<x:int,y:string>", Row(y=1, x="b"), Row(x=1, y="b")),
         ("struct<x:int,y:string>", {"y": "b"}, Row(x=None, y="b")),
         ("struct<x:int,y:string>", [1, "b"], Row(x=1, y="b")),
