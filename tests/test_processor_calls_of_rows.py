@@ -262,23 +262,26 @@ def test_an_instance_serves_one_batch_and_is_closed() -> None:
 
 
 @pytest.mark.parametrize("api", ["row", "pandas"])
-def test_callbacks_must_return_something_iterable(api: str) -> None:
-    run = Runner(lambda: Calls([], lambda p, key, rows: None), api=api)
-    with pytest.raises(
-        InvalidArgumentError, match=r"handleInputRows returned None; return an iterable of (Rows|pandas)"
-    ):
-        run.batch([("a", 1)])
+@pytest.mark.parametrize("returned", [None, 5])
+def test_callbacks_must_return_something_iterable(api: str, returned: Any) -> None:
+    run = Runner(lambda: Calls([], lambda p, key, rows: returned), api=api)
+    text = rf"handleInputRows returned {returned}; return an iterable of (Rows|pandas frames)"
+    for chunk_rows in (1, None):
+        run.chunk_rows = chunk_rows
+        with pytest.raises(InvalidArgumentError, match=text) as caught:
+            run.batch([("a", 1), ("a", 2)])
+        assert not is_from_user_code(caught.value)
 
     class Fired(Calls):
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
-            return None
+            return returned
 
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
             self.handle.registerTimer(1)
             return []
 
     run = Runner(lambda: Fired([]), api=api, time_mode="processingtime")
-    with pytest.raises(InvalidArgumentError, match="handleExpiredTimer returned None"):
+    with pytest.raises(InvalidArgumentError, match=f"handleExpiredTimer returned {returned}"):
         run.batch([("a", 1)])
 
 
