@@ -1,7 +1,8 @@
 """Batches of a processor over a fake session, one after the other.
 
-Owns: making specs and rows of plain Python values, running batches, keeping the store between them.
-Does not own: the session (`fake_state_session`), processors and expectations (the tests).
+Owns: making specs and rows of plain Python values, running batches, keeping the store between them; a processor that
+runs functions.
+Does not own: the session (`fake_state_session`), other processors and expectations (the tests).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from fake_state_session import FakeCodec, FakeGrouper, FakeSession, Store
+from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerValues
 
@@ -115,3 +117,36 @@ class Runner:
         assert self.session is not None
         self.store = self.session.commit()
         return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+class Script(StatefulProcessor):
+    """Runs functions: `rows(self, key, values, times)` for each key, with the states v, l and m, or an `init`."""
+
+    def __init__(
+        self, rows: Callable[..., Any] | None = None, init: Callable[..., Any] | None = None, **ttl: int
+    ) -> None:
+        self.on_rows, self.on_init, self.ttl = rows, init, ttl
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        if self.on_init is not None:
+            self.on_init(self, handle)
+            return
+        self.v = handle.getValueState("v", "n long, d double", self.ttl.get("v"))
+        self.l = handle.getListState("l", "x long", self.ttl.get("l"))
+        self.m = handle.getMapState("m", "a string", "b long", self.ttl.get("m"))
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        values = [row.v for row in rows]
+        found = self.on_rows(self, key, values, timerValues) if self.on_rows is not None else None
+        for n in found or ():
+            yield Row(k=key[0], n=n)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def runs(rows: Callable[..., Any], batches: int = 1, **settings: Any) -> list[Any]:
+    """What `rows` gave for one key in each of some batches."""
+    runner = Runner(lambda: Script(rows), **settings)
+    return [[n for _, n in runner.batch([("a", i)])] for i in range(batches)]

@@ -31,9 +31,12 @@ def test_every_type_is_read_and_written() -> None:
     [
         ("n LONG", "n bigint"),
         ("n: Integer, m: byte", "n int, m tinyint"),
-        ("n int COMMENT 'it''s, a \"name\"'" .replace("''", "\\'"), "n int"),
+        ("n int COMMENT 'it''s, a \"name\"'".replace("''", "\\'"), "n int"),
         ("n struct<a int, b: string COMMENT 'x'>", "n struct<a:int,b:string>"),
-        ("n numeric, m dec(5), o real, p short, q timestamp_ltz", "n decimal(10,0), m decimal(5,0), o float, p smallint, q timestamp"),
+        (
+            "n numeric, m dec(5), o real, p short, q timestamp_ltz",
+            "n decimal(10,0), m decimal(5,0), o float, p smallint, q timestamp",
+        ),
         ("n map < string , int >", "n map<string,int>"),
         ("n struct<>", "n struct<>"),
     ],
@@ -53,14 +56,30 @@ def test_collations() -> None:
 
 @pytest.mark.parametrize("text", ["n lnog", "n array<lnog>", "n interval", "n interval day to year"])
 def test_unknown_types_have_sparks_condition(text: str) -> None:
-    with pytest.raises(PySparkRuntimeError, match=r"Error parsing string schema: \[(UNSUPPORTED_DATATYPE|PARSE_SYNTAX)"):
+    with pytest.raises(
+        PySparkRuntimeError, match=r"Error parsing string schema: \[(UNSUPPORTED_DATATYPE|PARSE_SYNTAX)"
+    ):
         parse_ddl(text)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "n", "long", "n int,", "n int m int", "n array<int", "n map<int>", "n decimal(40)", "n decimal(3,5)", "n in#t",
-     "n decimal(x)", "int>", "n struct<int>", "n char"],
+    [
+        "",
+        "n",
+        "long",
+        "n int,",
+        "n int m int",
+        "n array<int",
+        "n map<int>",
+        "n decimal(40)",
+        "n decimal(3,5)",
+        "n in#t",
+        "n decimal(x)",
+        "int>",
+        "n struct<int>",
+        "n char",
+    ],
 )
 def test_texts_that_are_no_columns_are_refused(text: str) -> None:
     with pytest.raises(PySparkRuntimeError, match=r"\[PARSE_SYNTAX_ERROR\].* in `"):

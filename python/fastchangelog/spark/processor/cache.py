@@ -39,6 +39,25 @@ _KEYS_AHEAD = 256
 _BYTES_AHEAD = 16 * 1024
 #: A page of one large list or map.
 _PAGE_BYTES = 512 * 1024
+#: How Spark's texts begin.
+_DOING = {
+    ("value", "exists"): "checking value state exists",
+    ("value", "get"): "getting value state",
+    ("value", "update"): "updating value state",
+    ("value", "clear"): "clearing value state",
+    ("list", "exists"): "checking value state exists",
+    ("list", "put"): "updating value state",
+    ("list", "appendValue"): "updating value state",
+    ("list", "appendList"): "updating value state",
+    ("list", "clear"): "clearing value state",
+    ("map", "exists"): "checking map state exists",
+    ("map", "getValue"): "getting value",
+    ("map", "containsKey"): "checking if map state contains key",
+    ("map", "updateValue"): "updating map state value",
+    ("map", "removeKey"): "removing key from map state",
+    ("map", "clear"): "clearing map state",
+}
+
 #: The largest message of changes.
 _WRITE_BYTES = 16 * 1024 * 1024
 
@@ -150,18 +169,15 @@ class CachedState:
 
     def _outside(self, operation: str) -> NoReturn:
         """Refuses a call that belongs to no key."""
-        scope, doing = self._scope, f"using {self.kind} state"
-        if self._id < 0 and scope.phase not in (PRE_INIT, CREATED):
-            raise PySparkRuntimeError(
-                f"Error {doing}: {self.kind} state {self._name} is not initialized: init deleted it"
-            )
-        raise spark_error(
-            doing,
-            "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
-            "a state belongs to a key: use it where Spark hands one over, as in handleInputRows",
-            operation=f"{self._name}.{operation}",
-            state=scope.phase,
-        )
+        scope, doing = self._scope, _DOING.get((self.kind, operation), f"{operation} of {self.kind} state")
+        hint = "a state belongs to a key: use it where Spark hands one over, as in handleInputRows"
+        if scope.phase == PRE_INIT:
+            condition = "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE"
+            raise spark_error(doing, condition, hint, operation=f"{self._name}.{operation}", state=scope.phase)
+        if scope.phase != CREATED and self._id < 0:
+            kind = self.kind.capitalize()
+            raise PySparkRuntimeError(f"Error {doing}: {kind} state {self._name} is not initialized: init deleted it")
+        raise spark_error(doing, "INTERNAL_ERROR_TWS", hint, name=self._name)
 
     def _refused(self, refused: Refused, dtype: StateType | None = None, at: int | None = None) -> InvalidArgumentError:
         """The error for a value that the state does not take."""

@@ -15,6 +15,7 @@ Does not own: rows (`input_rows`), what user code sees of a state and what it ma
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +24,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-__all__ = ["NAN", "Values", "exact_values", "has_floats", "list_slices", "lists_of", "maps_of", "row_values", "structs_of"]
+__all__ = [
+    "NAN",
+    "Values",
+    "exact_values",
+    "has_floats",
+    "list_slices",
+    "lists_of",
+    "maps_of",
+    "row_values",
+    "structs_of",
+]
 
 #: The values of a column, in order, None for null.
 Values = Callable[[pa.Array], list[Any]]
@@ -131,7 +142,7 @@ def maps_of(key: Values, value: Values, make: Callable[[Any], Any]) -> Values:
         offsets = array.offsets.to_pylist()
         start, length = offsets[0], offsets[-1] - offsets[0]
         pairs = list(zip(key(array.keys.slice(start, length)), value(array.items.slice(start, length))))
-        found = [make(pairs[a - start : b - start]) for a, b in zip(offsets, offsets[1:])]
+        found = [make(pairs[a - start : b - start]) for a, b in itertools.pairwise(offsets)]
         return _with_nulls(found, array) if array.null_count else found
 
     return values

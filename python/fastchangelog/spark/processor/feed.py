@@ -259,9 +259,9 @@ class MergedFeed:
 
 def _groups(chunks: Iterable[RowChunkLike], is_initial: bool) -> Iterator[Group]:
     for chunk in chunks:
-        offsets = chunk.offsets.to_pylist()
+        rows, offsets = chunk.rows, chunk.offsets.to_pylist()
         for i, key in enumerate(chunk.keys.to_pylist()):
-            yield Group(key, is_initial, chunk.rows, offsets[i], offsets[i + 1])
+            yield Group(key, is_initial, rows, offsets[i], offsets[i + 1])
 
 
 def _merged(initial: Iterator[Group], rows: Iterator[Group]) -> Iterator[Group]:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyspark
 from pyspark.sql import types as T
 
-from fastchangelog.spark.processor.column_values import Values, lists_of, maps_of, row_values, structs_of
+from fastchangelog.spark.processor.column_values import Values, list_slices, lists_of, maps_of, row_values, structs_of
 
 __all__ = ["FrameMaker", "Frames", "FrameKeyMaker"]
 
@@ -161,6 +161,22 @@ def _naive(array: pa.Array, timezone: str) -> pa.Array:
     return array.cast(pa.timestamp("ns"))
 
 
+def _arrays(array: pa.Array) -> list[Any]:
+    """Arrays of numbers or booleans as ndarrays, of objects where there are nulls."""
+    flat = array.flatten()
+    if flat.null_count == 0:
+        return array.to_pandas(**_TO_PANDAS).tolist()  # type: ignore[no-any-return]
+
+    def part(start: int, end: int) -> np.ndarray[Any, Any]:
+        elements = flat.slice(start, end - start)
+        if elements.null_count:
+            return _object_array(elements.to_pylist())
+        return elements.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    is_null = array.is_null().to_pylist()
+    return [None if null else part(*place) for null, place in zip(is_null, list_slices(array))]
+
+
 def _times(array: pa.Array) -> list[Any]:
     return [None if time is pd.NaT else time for time in pd.Series(array.to_numpy(zero_copy_only=False))]
 
@@ -175,6 +191,8 @@ def _has_objects(dtype: T.DataType) -> bool:
 def _objects(dtype: T.DataType, timezone: str) -> Values:
     """Values of a column of objects."""
     if isinstance(dtype, T.ArrayType):
+        if isinstance(dtype.elementType, (*_WHOLE, T.BooleanType)):
+            return _arrays
         if not _has_objects(dtype):
             return lambda array: array.to_pandas(**_TO_PANDAS).tolist()
         element = _objects(dtype.elementType, timezone)

@@ -135,7 +135,7 @@ class OutputFrames:
             try:
                 self._converted(place, field.type, one)
             except _FAILURES as reason:
-                why, value = reason, one.iloc[0]
+                why, value = reason, one.tolist()[0]
                 break
         shown = f"{_cut(repr(value))} " if value is not None else ""
         return InvalidArgumentError(

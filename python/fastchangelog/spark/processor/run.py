@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 from pyspark.serializers import CloudPickleSerializer
@@ -106,6 +106,7 @@ def run_batch(
         with _rare_collections():
             yield from run.batches(_chunks(rows), None if initial is None else _chunks(initial))
     except Exception as error:
+        run.check_results()
         raise_from_user_code(error)
     finally:
         run.abandon()
@@ -185,7 +186,7 @@ class _Run:
         if spec.initial is not None:
             self._initial_parts = self._parts_of(spec.initial, spec.initial_columns)
         #: What user code returned last: closed if the run ends in the middle of it.
-        self._results: Any = None
+        self._results: Any = ()
 
     def batches(
         self, chunks: Iterable[RowChunkLike], initial: Iterable[RowChunkLike] | None
@@ -208,7 +209,7 @@ class _Run:
 
     def abandon(self) -> None:
         """Closes what user code returned and was not read to the end."""
-        results, self._results = self._results, None
+        results, self._results = self._results, ()
         close = getattr(results, "close", None)
         if close is not None:
             with contextlib.suppress(Exception):  # the run has ended, by an error that counts more
@@ -262,10 +263,10 @@ class _Run:
                 if self._has_nan_keys and has_nan(key):
                     # Spark's worker tells groups apart with ==, and a NaN equals nothing.
                     for i in range(start, end):
-                        yield from self._call("handleInputRows", handle_rows(key, part(i, i + 1), times))
+                        yield from self._call(handle_rows(key, part(i, i + 1), times))
                 elif feed.goes_on and at == scope.count - 1:
                     rows = feed.long_part()
-                    yield from self._call("handleInputRows", handle_rows(key, rows, times))
+                    yield from self._call(handle_rows(key, rows, times))
                     rows.close()
                     feed.finish_long_part()
                     feed.load()
@@ -273,8 +274,6 @@ class _Run:
                 else:
                     # As `_call`, without a generator for each key.
                     results = handle_rows(key, part(start, end), times)
-                    if results is None:
-                        self._refuse(None, "handleInputRows")
                     self._results = results
                     for result in results:
                         append(result)
@@ -282,10 +281,8 @@ class _Run:
                             yield from out.flush()
                 at += 1
 
-    def _call(self, where: str, results: Any) -> Iterator[pa.RecordBatch]:
+    def _call(self, results: Any) -> Iterator[pa.RecordBatch]:
         """Takes what a callback returned."""
-        if results is None:
-            self._refuse(None, where)
         self._results = results
         out = self._out
         for result in results:
@@ -293,9 +290,13 @@ class _Run:
             if len(out.pending) >= out.limit:
                 yield from out.flush()
 
-    def _refuse(self, results: Any, where: str) -> NoReturn:
-        what = "Rows" if self._spec.api == "row" else "pandas frames"
-        raise InvalidArgumentError(f"{where} returned {results!r}; return an iterable of {what}, such as iter([])")
+    def check_results(self) -> None:
+        """Refuses what a callback returned if it is none of what it may return."""
+        results = self._results
+        if not hasattr(results, "__iter__") and not hasattr(results, "__getitem__"):
+            where = "handleExpiredTimer" if self._scope.phase == DATA_PROCESSED else "handleInputRows"
+            what = "Rows" if self._spec.api == "row" else "pandas frames"
+            raise InvalidArgumentError(f"{where} returned {results!r}; return an iterable of {what}, such as iter([])")
 
     def _merged_rows(self, chunks: Iterable[RowChunkLike], initial: Iterable[RowChunkLike]) -> Iterator[pa.RecordBatch]:
         """Calls `handleInitialState` and `handleInputRows` for all keys."""
@@ -330,7 +331,7 @@ class _Run:
         for state in states:
             processor.handleInitialState(key, state, times)
         if rows:
-            yield from self._call("handleInputRows", processor.handleInputRows(key, iter(rows), times))
+            yield from self._call(processor.handleInputRows(key, iter(rows), times))
 
     def _merged_as_frames(self, feed: MergedFeed) -> Iterator[pa.RecordBatch]:
         """Of the pandas API: one call for each key, after one for each frame of its initial state."""
@@ -347,7 +348,7 @@ class _Run:
                     continue
                 feed.advance()
             rows = self._parts.joined(feed.batches())
-            yield from self._call("handleInputRows", processor.handleInputRows(key, rows, times))
+            yield from self._call(processor.handleInputRows(key, rows, times))
             rows.close()
             while not feed.is_last():
                 feed.advance()
@@ -358,7 +359,8 @@ class _Run:
         spec, scope, times = self._spec, self._scope, self._times
         until = self._now if spec.time_mode == "processingtime" else times.getCurrentWatermarkInMs()
         handle_timer = spec.processor.handleExpiredTimer
-        timers = self._handle.timers
+        timers, out = self._handle.timers, self._out
+        append, pending, fired = out.append, out.pending, timers.fired
         due = DueTimers(self._session, until, _TIMERS_PAGE)
         timers.begin_firing(due)
         make_key = row_class(spec.key.names)
@@ -374,6 +376,10 @@ class _Run:
                 results = handle_timer(
                     key=scope.shown_keys[at], timerValues=times, expiredTimerInfo=ExpiredTimerInfo(time)
                 )
-                yield from self._call("handleExpiredTimer", results)
-                timers.fired(time)
+                self._results = results
+                for result in results:
+                    append(result)
+                    if len(pending) >= out.limit:
+                        yield from out.flush()
+                fired(time)
             scope.close()  # the next page is listed after the changes of this one

@@ -33,6 +33,7 @@ CLOSED = "CLOSED"
 
 #: Condition → its text, and the SQL state.
 _CONDITIONS: dict[str, tuple[str, str]] = {
+    "INTERNAL_ERROR_TWS": ("Implicit key not found in state store for stateName={name}", "XX000"),
     "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE": (
         "Failed to perform stateful processor operation={operation} with invalid handle state={state}.",
         "42802",

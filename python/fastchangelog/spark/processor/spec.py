@@ -1,7 +1,7 @@
 """What a processor's run is given: the driver's decisions, and the shape of sessions and chunks.
 
 Owns: `ProcessorSpec`, and the protocols that a session, a chunk of rows and a codec of a state fulfil.
-Does not own: who makes them (Spark's operator, a batch DataFrame, a test), how they are used (`run`).
+Does not own: where they come from (Spark's operator, a batch DataFrame, a test), how they are used (`run`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Owns: for each Spark type the value that is seen when a state is read; rows of a
 Does not own: which values a state takes (`state_converters`), the bytes (the core), which key or state a value belongs
 to (`cache` names them in errors).
 
-What is seen has Spark's forms: structs as Rows, arrays as lists, maps as dicts, binaries as bytearrays, timestamps
-naive in the zone of this process.
+What is seen has Spark's forms: structs as Rows, arrays as lists, maps as dicts, timestamps naive in the zone of this
+process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyspark
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
@@ -27,6 +28,9 @@ from fastchangelog.spark.processor.state_converters import INTEGERS, Convert, Re
 __all__ = ["Refused", "StateType", "UnencodableRow"]
 
 _UTC_EPOCH = datetime.datetime(1970, 1, 1)
+
+#: PySpark's binaries are bytes since this version, and were bytearrays before.
+_HAS_BYTES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
 
 
 def _local(micros: int) -> datetime.datetime:
@@ -42,7 +46,7 @@ def _shown(dtype: T.DataType) -> Convert | None:
     if isinstance(dtype, T.DayTimeIntervalType):
         return lambda micros: datetime.timedelta(microseconds=micros)
     if isinstance(dtype, T.BinaryType):
-        return bytearray
+        return None if _HAS_BYTES else bytearray
     if isinstance(dtype, T.ArrayType):
         element = _shown(dtype.elementType)
         return list if element is None else lambda items: [x if x is None else element(x) for x in items]

@@ -99,9 +99,12 @@ class TimerCache(CachedState):
         self.open(0)
         if not changes:
             return
-        if self._due is not None:
-            scope = self._scope
-            self._due.notice([((time, scope.key_bytes(at)), is_there) for at, time, is_there in changes])
+        due = self._due
+        if due is not None:
+            near = [change for change in changes if due.may_be_ahead(change[1])]
+            if near:
+                keys = self._scope.keys.to_pylist()
+                due.notice([((time, keys[at]), is_there) for at, time, is_there in near])
         places = [at for at, _, _ in changes]
         ops = pa.array([PUT if is_there else DELETE for _, _, is_there in changes], pa.uint8())
         self._send(ops, places, encoded_times([time for _, time, _ in changes]), None)
@@ -188,6 +191,10 @@ class DueTimers:
             if self._new:
                 self._new = {timer for timer in self._new if self._is_ahead(timer)}
         return found
+
+    def may_be_ahead(self, time: int) -> bool:
+        """False if a timer of this time is none of those that are still to come."""
+        return time <= self._until and (self._last is None or time >= self._last[0])
 
     def notice(self, changes: list[tuple[Timer, bool]]) -> None:
         """Hears of timers that are about to be registered (True) or deleted (False)."""
