@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import Row
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 __all__ = ["OUTPUT", "PROCESSORS", "build"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -42,7 +43,7 @@ def _grouped(chunks: Iterable[_internal.RowChunk]) -> dict[str, list[int]]:
         chunk.rows.validate(full=True)
         offsets = chunk.offsets.to_pylist()
         assert len(chunk.keys) == len(offsets) - 1
-        for start, end in zip(offsets, offsets[1:], strict=False):
+        for start, end in itertools.pairwise(offsets):
             (key,) = set(chunk.rows.column(0)[start:end].to_pylist())
             found.setdefault(key, []).extend(chunk.rows.column(2)[start:end].to_pylist())
     return found

@@ -29,7 +29,7 @@ from fastchangelog.spark.split import Split, payload_type, watermark_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData
-    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from fastchangelog.functions import Aggregate
     from fastchangelog.types import ColumnLike, Options, PathLike, StorageOptions

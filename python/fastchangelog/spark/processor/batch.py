@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-from fastchangelog.spark.processor.run import run_batch
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
@@ -27,6 +26,7 @@ from fastchangelog.spark import settings, task
 from fastchangelog.spark.processor.exact_output import exact_columns
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
+from fastchangelog.spark.processor.run import run_batch
 from fastchangelog.spark.shard_ids import shard_of_id
 
 if TYPE_CHECKING:

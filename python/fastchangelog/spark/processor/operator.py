@@ -27,9 +27,6 @@ from typing import Any, NoReturn
 
 import pandas as pd
 import pyarrow as pa
-from fastchangelog.spark.processor.run import NO_QUERY, run_batch
-from fastchangelog.spark.processor.spec import ProcessorSpec, QueryInfo
-from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
@@ -42,6 +39,9 @@ from fastchangelog.spark.operator import METRICS_TYPE, OperatorConfig, Stopwatch
 from fastchangelog.spark.processor.exact_output import exact_columns
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.placeholders import placeholder
+from fastchangelog.spark.processor.run import NO_QUERY, run_batch
+from fastchangelog.spark.processor.spec import ProcessorSpec, QueryInfo
+from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from fastchangelog.spark.renewal import CredentialRenewal, credentials
 
 __all__ = ["ProcessorConfig", "ProcessorOperator", "at_runtime", "raise_from_task", "spark_settings"]

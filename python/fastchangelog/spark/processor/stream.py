@@ -15,9 +15,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyspark
-from fastchangelog.spark.processor.exact_output import exact_schema
-from fastchangelog.spark.processor.run import state_declarations
-from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -26,13 +23,16 @@ from fastchangelog.spark import internals, metrics, settings, wire_types
 from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor.batch import in_batch
 from fastchangelog.spark.processor.call import Grouping, ProcessorCall
+from fastchangelog.spark.processor.exact_output import exact_schema
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator, spark_settings
 from fastchangelog.spark.processor.row_split import RowSplit
+from fastchangelog.spark.processor.run import state_declarations
+from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
 from fastchangelog.spark.split import WATERMARK_DELAY, payload_type, watermark_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData
-    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 __all__ = ["transform"]
 
@@ -166,8 +166,9 @@ class _Initial:
 
 def _initial(grouping: Grouping, call: ProcessorCall) -> _Initial:
     given = call.initial_state
-    if isinstance(getattr(given, "grouping", None), Grouping):
-        frame, keys = given.grouping.df, list(given.grouping.keys)
+    ours = getattr(given, "grouping", None)
+    if isinstance(ours, Grouping):
+        frame, keys = ours.df, list(ours.keys)
     elif hasattr(given, "_df") and hasattr(given, "agg"):
         frame, named = internals.grouping_of(cast("GroupedData", given))
         keys = [F.col(_quoted(key)) if isinstance(key, str) else key for key in named]
@@ -184,10 +185,10 @@ def _initial(grouping: Grouping, call: ProcessorCall) -> _Initial:
             f"{call.method}() has an initialState, and grouped() a savepoint to start from; give one of them"
         )
     key = frame.select(*keys).schema
-    ours, theirs = [f.dataType.simpleString() for f in grouping.key], [f.dataType.simpleString() for f in key]
-    if ours != theirs:
+    wanted, found = [f.dataType.simpleString() for f in grouping.key], [f.dataType.simpleString() for f in key]
+    if wanted != found:
         raise InvalidArgumentError(
-            f"initialState is grouped by {', '.join(theirs) or 'nothing'}, but the stream by {', '.join(ours)}: group "
+            f"initialState is grouped by {', '.join(found) or 'nothing'}, but the stream by {', '.join(wanted)}: group "
             "both by keys of the same types"
         )
     return _Initial(frame, _columns(frame, keys, key))
