@@ -6,8 +6,8 @@ Owns: the comparison of calls. Does not own: types of values (`test_processor_ty
 
 from __future__ import annotations
 
-import functools
 import datetime as dt
+import functools
 import os
 import pathlib
 from typing import Any
