@@ -1,6 +1,7 @@
 //! Values of several versions against plain values, and bytes that are none.
 
 use super::*;
+use std::sync::Arc;
 use crate::codec::KeyCodec;
 use crate::plain_values::{
     Plain, changed_type, changed_value, column, flat_types, plain, random_type, random_value, seeded,
