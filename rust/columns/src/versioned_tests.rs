@@ -1,7 +1,6 @@
 //! Values of several versions against plain values, and bytes that are none.
 
 use super::*;
-use std::sync::Arc;
 use crate::codec::KeyCodec;
 use crate::plain_values::{
     Plain, changed_type, changed_value, column, flat_types, plain, random_type, random_value, seeded,
@@ -12,6 +11,7 @@ use arrow_schema::{Field, Fields};
 use fastchangelog_format::ErrorKind;
 use rand::RngExt;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 fn entries(value: &DataType) -> VersionedEntries {
     VersionedEntries::new(&DataType::Utf8, value, &[]).unwrap()
