@@ -237,7 +237,7 @@ impl StateSession {
         let distinct = Distinct::of(&hashes, |row| changes.key(row));
         let parts = ListKeys::of(distinct.firsts.iter().map(|&row| (HEAD, changes.key(row), None)));
         let of_list = distinct.firsts.iter().map(|&row| groups[row]);
-        let heads = self.read(false, |view| view.look_up(used.id, of_list.zip(parts.iter())))?;
+        let heads = self.read(None, |view| view.look_up(used.id, of_list.zip(parts.iter())))?;
         let mut updates = Vec::with_capacity(distinct.firsts.len());
         for head in heads.iter() {
             updates.push(ListUpdate::new(ListHeader::read(head, used.layout())?, false));
