@@ -456,20 +456,3 @@ fn create_refuses_a_folder_with_state() {
     drop(KeyedState::create(root.path(), &shared).unwrap());
     assert!(KeyedState::create(root.path(), &shared).is_err());
 }
-
-#[test]
-fn the_last_key_at_or_below_another_is_of_its_state_and_group() {
-    let root = TempDir::new().unwrap();
-    let mut state = KeyedState::create(&root.path().join("db"), &shared()).unwrap();
-    let mut set = ChangeSet::default();
-    for (group, id, key) in [(1, 4, "z"), (1, 5, "b"), (1, 5, "d"), (2, 5, "a")] {
-        let (key_group, state) = (KeyGroup(group), StateId(id));
-        set.push(Change { op: Op::Put, state, key_group, key: key.as_bytes(), value: &[] });
-    }
-    state.apply(&set).unwrap();
-    assert!(state.last_at_or_below(StateId(5), KeyGroup(1), b"c").is_err(), "not while something is dirty");
-    flush_all(&mut state);
-    let last = |key: &str| state.last_at_or_below(StateId(5), KeyGroup(1), key.as_bytes()).unwrap();
-    let expected = [None, None, Some(b"b".to_vec()), Some(b"b".to_vec()), Some(b"d".to_vec()), Some(b"d".to_vec())];
-    assert_eq!(["", "a", "b", "c", "d", "e"].map(last), expected);
-}

@@ -50,7 +50,8 @@ impl Walk {
         let from = self.from.as_ref().map(Vec::as_slice);
         self.core.read(|layers, shard| {
             shard.read_settled(|keyed| {
-                let mut cursor = MergedCursor::new(&layers, Under::live(keyed), self.place, from, self.to.as_deref())?;
+                let (under, to) = (Under::live(keyed), self.to.as_deref());
+                let mut cursor = MergedCursor::new(&layers, under, None, self.place, from, to)?;
                 let mut found = Found::default();
                 while found.len() < rows && found.bytes() < BATCH_BYTES {
                     let Some((key, value)) = cursor.entry()? else { return Ok((found, true)) };

@@ -5,8 +5,11 @@
 
 use super::{Live, Shard};
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{InstanceId, VersionId};
+use fastchangelog_format::model::{InstanceId, StateId, VersionId};
 use std::sync::Arc;
+
+/// The keys of a state that begin with some bytes.
+pub(super) type Part<'a> = (StateId, &'a [u8]);
 
 /// The version that a session builds on.
 #[derive(Clone)]
@@ -23,17 +26,17 @@ impl Base {
         read(self.of(self.shard.live.read().as_ref())?)
     }
 
-    /// Reads the version when RocksDB holds all of it. Fails, retryable, once another one is live.
-    pub(super) fn read_settled<T>(&self, read: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
+    /// Reads the version when RocksDB holds these parts of it. Fails, retryable, once another one is live.
+    pub(super) fn read_settled<T>(&self, parts: &[Part<'_>], read: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
         loop {
             {
                 let live = self.shard.live.read();
                 let live = self.of(live.as_ref())?;
-                if live.keyed.dirty_entries() == 0 {
+                if parts.iter().all(|(state, prefix)| live.keyed.is_flushed(*state, prefix)) {
                     return read(live);
                 }
             }
-            self.shard.settle()?;
+            self.shard.settle_parts(parts)?;
         }
     }
 

@@ -3,6 +3,7 @@
 //! Owns: reading the live state, and the step from it to the next version.
 //! Does not own: which handle counts (the owner decides, and hands it to `transition`), what is not yet in a version.
 
+use super::base::Part;
 use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
 use super::{Live, Shard};
 use crate::states::net::Net;
@@ -36,16 +37,22 @@ impl Shard {
                     return read(live);
                 }
             }
-            self.settle()?;
+            let mut live = self.live.write();
+            let live = live.as_mut().ok_or_else(not_live)?;
+            live.keyed.begin_flush();
+            while live.keyed.flush_dirty(FLUSH_CHUNK)? {}
         }
     }
 
-    /// Brings all of the live version to RocksDB.
-    pub(super) fn settle(&self) -> Result<()> {
+    /// Brings parts of the live version to RocksDB.
+    pub(super) fn settle_parts(&self, parts: &[Part<'_>]) -> Result<()> {
         let mut live = self.live.write();
         let live = live.as_mut().ok_or_else(not_live)?;
-        live.keyed.begin_flush();
-        while live.keyed.flush_dirty(FLUSH_CHUNK)? {}
+        for (state, prefix) in parts {
+            if !live.keyed.is_flushed(*state, prefix) {
+                live.keyed.flush_part(*state, prefix)?;
+            }
+        }
         Ok(())
     }
 

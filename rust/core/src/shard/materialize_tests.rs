@@ -1,5 +1,4 @@
-//! Materializations of one shard: when one may begin and counts; full and incremental snapshots; recovery from local copies;
-//! ends at every step. In every order: `materialize_orders`.
+//! Materializations of one shard: which may begin and count, snapshots, local copies, ends. Orders: `materialize_orders`.
 
 use super::*;
 use crate::shard::{Placement, ShardContext};

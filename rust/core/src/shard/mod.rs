@@ -63,7 +63,7 @@ use fastchangelog_store::{Background, Store};
 use lineage::Lineage;
 use parking_lot::Mutex;
 use state_session::StateHints;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -230,6 +230,8 @@ struct Prepared {
 #[derive(Default)]
 struct Control {
     prepared: HashMap<VersionId, Prepared>,
+    /// Of versions of which nothing else is kept: they are replayed. Newest last.
+    spilled_hints: VecDeque<(VersionId, StateHints)>,
     next_order: u64,
     next_epoch: u64,
     materializing: bool,

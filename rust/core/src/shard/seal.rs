@@ -112,7 +112,16 @@ impl Shard {
             self.index_older(&mut lineage)?;
         }
         let handle = self.handle(meta, version, &lineage);
-        let Some(set) = set else { return Ok(SealedVersion { handle, rebased }) };
+        let Some(set) = set else {
+            if let Some(hints) = hints {
+                let mut control = self.control.lock();
+                control.spilled_hints.push_back((version, hints));
+                if control.spilled_hints.len() > context.options.max_prepared_versions.max(1) {
+                    control.spilled_hints.pop_front();
+                }
+            }
+            return Ok(SealedVersion { handle, rebased });
+        };
         let memory = context.budget.reserve(MemoryUser::Prepared, set.memory_bytes());
         let prepared = Prepared {
             instance: meta.instance,

@@ -84,7 +84,8 @@ impl ProcessorCatalog {
             ];
             if let Some((what, was_text, is_text)) = parts.into_iter().find(|(_, was, is)| was != is) {
                 return Err(Error::schema(format!(
-                    "the state `{}` was stored with {what} `{}`, now it is `{}`; declare it as it was, or take another                      name",
+                    "the state `{}` was stored with {what} `{}`, now it is `{}`; declare it as it was, or take \
+                     another name",
                     was.name,
                     was_text.to_lowercase(),
                     is_text.to_lowercase()

@@ -13,7 +13,8 @@ use super::Place;
 use super::entries::{Entries, LANE, Range, hashes};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::{Error, Result};
-use std::collections::{BTreeMap, VecDeque};
+use fastchangelog_format::model::StateId;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -37,6 +38,12 @@ impl Layer {
     /// True if keys were cleared.
     pub(crate) fn has_clears(&self) -> bool {
         self.places.values().any(|entries| entries.clears().len() > 0)
+    }
+
+    /// The states of which keys were cleared.
+    pub(crate) fn cleared_states(&self) -> BTreeSet<StateId> {
+        let cleared = self.places.iter().filter(|(_, entries)| entries.clears().len() > 0);
+        cleared.map(|((state, _), _)| *state).collect()
     }
 
     /// Takes over what is not changed here.
@@ -219,7 +226,7 @@ impl Layers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastchangelog_format::model::{KeyGroup, StateId};
+    use fastchangelog_format::model::KeyGroup;
 
     const S: Place = (StateId(3), KeyGroup(5));
     /// Other places.

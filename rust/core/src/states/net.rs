@@ -11,6 +11,7 @@
 use super::Place;
 use super::entries::{Entries, Entry};
 use super::layers::Layer;
+use super::under::Spare;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::typed::successor;
 use fastchangelog_format::error::Result;
@@ -48,17 +49,17 @@ pub(super) struct Changed<'a> {
 impl Net {
     /// Removes the keys of a cleared prefix that are not `changed`. True if all of them are removed as a whole, with or without a
     /// change.
-    pub(super) fn clear(
+    pub(super) fn clear<'k>(
         &mut self,
         (state, group): Place,
         prefix: &[u8],
-        keyed: &KeyedState,
+        (keyed, spare): (&'k KeyedState, &mut Spare<'k>),
         mut changed: impl FnMut(&[u8]) -> Result<bool>,
     ) -> Result<bool> {
         // The first keys one after the other, with where each ends and the length of its value.
         let (mut first, mut ends) = (Vec::new(), Vec::new());
         let (mut keys, mut bytes) = (0, 0);
-        let mut cursor = keyed.cursor(state, group, prefix, successor(prefix).as_deref())?;
+        let mut cursor = keyed.cursor_again(spare.take(), state, group, prefix, successor(prefix).as_deref())?;
         while let Some((key, value)) = cursor.entry()? {
             keys += 1;
             bytes += length(key.len() + value.len());
@@ -68,6 +69,7 @@ impl Net {
             }
             cursor.advance();
         }
+        *spare = Some(cursor);
         if keys > ends.len() {
             self.set.push(Change { op: Op::DeletePrefix, state, key_group: group, key: prefix, value: &[] });
             self.keys -= length(keys);
@@ -121,13 +123,13 @@ pub(crate) fn net(layer: &Layer, keyed: &KeyedState) -> Result<Net> {
     let bytes = layer.places.values().map(Entries::held).sum::<u64>();
     let set = ChangeSet::with_capacity(records, usize::try_from(bytes).unwrap_or_default());
     let mut net = Net { set, ..Net::default() };
-    let mut chunk = Vec::with_capacity(COMPARED.min(records));
+    let (mut chunk, mut spare) = (Vec::with_capacity(COMPARED.min(records)), None);
     let places: Vec<(&Place, &Entries)> = layer.places.iter().collect();
     for parts in places.chunk_by(|(one, _), (other, _)| one.0 == other.0) {
         let state = parts[0].0.0;
         let mut emptied = Vec::with_capacity(parts.len());
         for &(&place, entries) in parts {
-            emptied.push(clear(&mut net, place, entries, keyed)?);
+            emptied.push(clear(&mut net, place, entries, (keyed, &mut spare))?);
         }
         // Those of several key groups together.
         let mut rest = parts.iter().zip(&emptied).flat_map(|(&(&(_, group), entries), emptied)| {
@@ -154,10 +156,15 @@ pub(crate) fn net(layer: &Layer, keyed: &KeyedState) -> Result<Net> {
 
 /// Removes the cleared keys of a place that have no entry. Those of the returned prefixes are removed as a whole, with
 /// or without an entry.
-fn clear<'a>(net: &mut Net, place: Place, entries: &'a Entries, keyed: &KeyedState) -> Result<BTreeSet<&'a [u8]>> {
+fn clear<'a, 'k>(
+    net: &mut Net,
+    place: Place,
+    entries: &'a Entries,
+    (keyed, spare): (&'k KeyedState, &mut Spare<'k>),
+) -> Result<BTreeSet<&'a [u8]>> {
     let mut emptied = BTreeSet::new();
     for prefix in entries.clears() {
-        if net.clear(place, prefix, keyed, |key| Ok(entries.contains(hash_key(key), key)))? {
+        if net.clear(place, prefix, (keyed, spare), |key| Ok(entries.contains(hash_key(key), key)))? {
             emptied.insert(prefix);
         }
     }

@@ -71,10 +71,11 @@ impl SpilledNet {
         net: &mut Net,
     ) -> Result<()> {
         let Passed::Clears(passed) = &mut self.passed else { return Ok(()) };
+        let mut spare = None;
         let mut clears = spilled.clears_after(place, passed.as_deref())?;
         while let Some((prefix, _)) = clears.entry()? {
             let prefix = prefix.to_vec();
-            if net.clear(place, &prefix, keyed, |key| spilled.contains(place, key))? {
+            if net.clear(place, &prefix, (keyed, &mut spare), |key| spilled.contains(place, key))? {
                 self.emptied.insert(prefix.clone());
             }
             *passed = Some(prefix);

@@ -5,7 +5,7 @@
 
 use super::Place;
 use super::layers::{LayerRanges, Layers};
-use super::under::{Under, UnderCursor};
+use super::under::{Spare, Under, UnderCursor};
 use fastchangelog_format::error::Result;
 use std::ops::Bound;
 
@@ -71,6 +71,7 @@ impl<'a> MergedCursor<'a> {
     pub(crate) fn new(
         layers: &'a Layers,
         under: Under<'a>,
+        spare: Spare<'a>,
         place: Place,
         from: Bound<&[u8]>,
         to: Option<&[u8]>,
@@ -80,13 +81,18 @@ impl<'a> MergedCursor<'a> {
             Bound::Excluded(key) => (key, Some(key)),
             Bound::Unbounded => (&[][..], None),
         };
-        let mut under = under.cursor(place, first, to)?;
+        let mut under = under.cursor(spare, place, first, to)?;
         if after.is_some() && under.entry()?.map(|(key, _)| key) == after {
             under.advance()?;
         }
         let mut cursor = Self { changes: layers.range(place, from, to), under, at: At::End };
         cursor.settle()?;
         Ok(cursor)
+    }
+
+    /// Its part for the next one.
+    pub(crate) fn into_spare(self) -> Spare<'a> {
+        self.under.into_spare()
     }
 
     /// Key and value at this place; none at the end.

@@ -23,7 +23,7 @@ use fastchangelog_format::model::{Change, ChangeSet, Op, StateId, VersionId};
 use fastchangelog_state::keyed::{KeyRef, KeyedState};
 use fastchangelog_state::rocks::SharedResources;
 use fastchangelog_state::scan::Cursor;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// States from this number on are clears.
@@ -134,6 +134,11 @@ impl SpilledChanges {
     /// The places that have changes, in order.
     pub(crate) fn places(&self) -> Vec<Place> {
         self.places.keys().copied().collect()
+    }
+
+    /// The states of which keys were cleared.
+    pub(crate) fn cleared_states(&self) -> BTreeSet<StateId> {
+        self.places.iter().filter(|(_, cleared)| **cleared).map(|((state, _), _)| *state).collect()
     }
 
     /// True if a place has changes.

@@ -4,7 +4,7 @@ use crate::states::layers::Layers;
 use crate::states::net::net;
 use crate::states::net_spilled::SpilledNet;
 use crate::states::scan::MergedCursor;
-use crate::states::under::Under;
+use crate::states::under::{Spare, Under};
 use fastchangelog_format::model::KeyGroup;
 use fastchangelog_store::budget::MemoryBudget;
 use rand::rngs::StdRng;
@@ -50,23 +50,25 @@ fn change(rng: &mut StdRng, layers: &mut Layers, model: &mut Model) {
     }
 }
 
-fn walk(
-    layers: &Layers,
-    under: Under<'_>,
+fn walk<'a>(
+    layers: &'a Layers,
+    (under, spare): (Under<'a>, &mut Spare<'a>),
     place: Place,
     from: Bound<&[u8]>,
     to: Option<&[u8]>,
 ) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut cursor = MergedCursor::new(layers, under, place, from, to).unwrap();
+    let mut cursor = MergedCursor::new(layers, under, spare.take(), place, from, to).unwrap();
     let mut found = Vec::new();
     while let Some((key, value)) = cursor.entry().unwrap() {
         found.push((key.to_vec(), value.to_vec()));
         cursor.advance().unwrap();
     }
+    *spare = cursor.into_spare();
     found
 }
 
 fn check(rng: &mut StdRng, layers: &Layers, under: Under<'_>, model: &Model) {
+    let mut spare = None;
     for place in PLACES {
         let (one, other) = (key(rng), key(rng));
         for (from, to) in [
@@ -84,7 +86,7 @@ fn check(rng: &mut StdRng, layers: &Layers, under: Under<'_>, model: &Model) {
             };
             let own = model.iter().filter(|((own, key), _)| *own == place && within(key));
             let expected: Vec<_> = own.map(|((_, key), value)| (key.clone(), value.clone())).collect();
-            assert_eq!(walk(layers, under, place, from, to), expected, "{place:?} {from:?} {to:?}");
+            assert_eq!(walk(layers, (under, &mut spare), place, from, to), expected, "{place:?} {from:?} {to:?}");
         }
     }
     for _ in 0..20 {

@@ -10,6 +10,9 @@ use fastchangelog_format::model::StateId;
 use fastchangelog_state::keyed::{KeyRef, KeyedState};
 use fastchangelog_state::scan::Cursor;
 
+/// A cursor of the live version that is not needed any more, for the next one; see [`Cursor::moved`].
+pub(crate) type Spare<'a> = Option<Cursor<'a>>;
+
 /// Changes on the local disk, and the live version; either may be absent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Under<'a> {
@@ -42,9 +45,15 @@ impl<'a> Under<'a> {
     }
 
     /// The keys of a place from `from` on, below `to`, in their order. RocksDB must hold all of the live version.
-    pub(crate) fn cursor(self, place: Place, from: &[u8], to: Option<&[u8]>) -> Result<UnderCursor<'a>> {
+    pub(crate) fn cursor(
+        self,
+        spare: Spare<'a>,
+        place: Place,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<UnderCursor<'a>> {
         let (state, group) = place;
-        let live = self.live.map(|live| live.cursor(state, group, from, to)).transpose()?;
+        let live = self.live.map(|live| live.cursor_again(spare, state, group, from, to)).transpose()?;
         let spilled = match self.spilled.filter(|spilled| spilled.has(place)) {
             Some(spilled) => Some(spilled.cursor(place, from, to)?),
             None => None,
@@ -70,7 +79,12 @@ enum At {
     Spilled,
 }
 
-impl UnderCursor<'_> {
+impl<'a> UnderCursor<'a> {
+    /// Its part for the next one.
+    pub(crate) fn into_spare(self) -> Spare<'a> {
+        self.live
+    }
+
     /// Key and value at this place; none at the end.
     pub(crate) fn entry(&self) -> Result<Option<(&[u8], &[u8])>> {
         match (&self.spilled, self.at) {

@@ -7,6 +7,7 @@
 //! have no key in common, so together they are one change set (P5).
 
 use super::{Attached, Declared, StateSession};
+use crate::shard::base::Part;
 use crate::shard::lineage::Lineage;
 use crate::shard::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
 use crate::shard::session::{Committed, encode};
@@ -110,7 +111,9 @@ impl StateSession {
         let with_base = |live: &Live| Ok((net(&layer, &live.keyed)?, Parent::of(live)));
         let attached = self.attached.as_mut().ok_or_else(|| Error::internal("a version without a shard"))?;
         let base = &attached.base;
-        let (net, parent) = if layer.has_clears() { base.read_settled(with_base)? } else { base.read(with_base)? };
+        let cleared = layer.cleared_states();
+        let parts: Vec<Part<'_>> = cleared.iter().map(|state| (*state, &[][..])).collect();
+        let (net, parent) = base.read_settled(&parts, with_base)?;
         let (guard, batch) = (attached.guard.take(), attached.batch);
         drop(layer);
         let over = self.overlay.layers.mark_applied();
@@ -143,13 +146,16 @@ impl StateSession {
         let base = self.attached.as_ref().map(|attached| attached.base.clone());
         let base = base.ok_or_else(|| Error::internal("a version without a shard"))?;
         let limit = (self.overlay.limit() / PART_SHARE).min(MOST_BYTES);
+        let cleared = spilled.cleared_states();
+        let settled: Vec<Part<'_>> = cleared.iter().map(|state| (*state, &[][..])).collect();
         let mut rest = SpilledNet::new(spilled);
         let (mut parts, mut parent, mut keys, mut bytes) = (SetParts::default(), None, 0_i64, 0_i64);
         let mut since = Instant::now();
         loop {
             context.failpoints.hit("session.range")?;
             let start = Instant::now();
-            let next = base.read_settled(|live| Ok((rest.next(spilled, &live.keyed, limit)?, Parent::of(live))))?;
+            let next =
+                base.read_settled(&settled, |live| Ok((rest.next(spilled, &live.keyed, limit)?, Parent::of(live))))?;
             let (Some(net), own_parent) = next else { break };
             self.count_net(&net, start);
             context.metrics.combine_micros.add_elapsed(start);
@@ -167,8 +173,14 @@ impl StateSession {
         self.overlay.account();
         let Some(Parent { lineage, state_keys, state_bytes }) = parent else { return Ok(None) };
         Ok(Some(Submitted {
-            // Its segments are replayed: nothing is kept of it.
-            pending: PendingVersion { version: VersionId::random(), set: None, parts, lineage, hints: None },
+            // Its segments are replayed.
+            pending: PendingVersion {
+                version: VersionId::random(),
+                set: None,
+                parts,
+                lineage,
+                hints: Some(self.hints.clone()),
+            },
             since,
             state_keys: state_keys.saturating_add_signed(keys),
             state_bytes: state_bytes.saturating_add_signed(bytes),

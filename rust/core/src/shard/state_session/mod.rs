@@ -32,7 +32,7 @@ pub(super) use hints::StateHints;
 
 use self::overlay::{Overlay, View};
 use super::Shard;
-use super::base::Base;
+use super::base::{Base, Part};
 use super::session::{SessionCounters, SessionEnvironment, ShardHold};
 use crate::states::catalog::{DeclaredState, Kind, ProcessorCatalog};
 use crate::states::list::ListLayout;
@@ -210,14 +210,13 @@ impl StateSession {
         (self.own_groups.start..self.own_groups.end).map(KeyGroup)
     }
 
-    /// Reads the session's state at one moment. A walk in order needs a `settled` one.
-    fn read<T>(&self, settled: bool, read: impl FnOnce(View<'_>) -> Result<T>) -> Result<T> {
+    /// Reads the session's state at one moment. A walk in order needs its part settled.
+    fn read<T>(&self, settled: Option<Part<'_>>, read: impl FnOnce(View<'_>) -> Result<T>) -> Result<T> {
         match &self.attached {
             None => read(self.overlay.over(None)),
-            Some(Attached { base, .. }) if settled => {
-                base.read_settled(|live| read(self.overlay.over(Some(&live.keyed))))
+            Some(Attached { base, .. }) => {
+                base.read_settled(settled.as_slice(), |live| read(self.overlay.over(Some(&live.keyed))))
             }
-            Some(Attached { base, .. }) => base.read(|live| read(self.overlay.over(Some(&live.keyed)))),
         }
     }
 

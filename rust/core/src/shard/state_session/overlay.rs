@@ -12,7 +12,7 @@ use crate::states::layers::Layers;
 use crate::states::look_up::{Values, look_up};
 use crate::states::scan::MergedCursor;
 use crate::states::spilled::SpilledChanges;
-use crate::states::under::Under;
+use crate::states::under::{Spare, Under};
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{KeyGroup, StateId};
 use fastchangelog_state::keyed::KeyedState;
@@ -135,6 +135,17 @@ impl<'a> View<'a> {
 
     /// The keys of a place from `from` on (or after it), below `to`, in their order. Of a view that is settled.
     pub(super) fn cursor(self, place: Place, from: Bound<&[u8]>, to: Option<&[u8]>) -> Result<MergedCursor<'a>> {
-        MergedCursor::new(&self.overlay.layers, self.under, place, from, to)
+        self.cursor_again(None, place, from, to)
+    }
+
+    /// The same with what is left of another one: for many ranges of keys.
+    pub(super) fn cursor_again(
+        self,
+        spare: Spare<'a>,
+        place: Place,
+        from: Bound<&[u8]>,
+        to: Option<&[u8]>,
+    ) -> Result<MergedCursor<'a>> {
+        MergedCursor::new(&self.overlay.layers, self.under, spare, place, from, to)
     }
 }

@@ -20,14 +20,15 @@ use super::{StateSession, Used};
 use crate::states::catalog::Kind;
 use crate::states::list::{CHUNKS, HEAD, ListHeader, ListKeys, bad_list, elements, push_key};
 use crate::states::timer::{self, BY_KEY, BY_TIME};
-use arrow_array::builder::{ArrayBuilder, BinaryBuilder, BooleanBuilder};
+use crate::states::under::Spare;
+use arrow_array::builder::{ArrayBuilder, BinaryBuilder};
 use arrow_array::{Array, BinaryArray, BooleanArray, ListArray, RecordBatch, StructArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema};
 use fastchangelog_columns::typed::successor;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{KeyGroup, StateId};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -60,6 +61,26 @@ impl Page {
     /// True if entries from `rows` and `bytes` on make a page of its own.
     fn is_full(&self, since: (usize, usize), most: usize) -> bool {
         self.rows > since.0 && self.bytes - since.1 >= most
+    }
+
+    /// The rows of keys in their order, and how many each has.
+    fn finish_in_order(mut self, keys: impl Iterator<Item = Range<usize>>) -> (StructArray, Vec<usize>) {
+        let (mut next, mut in_order, mut lengths) = (0, true, Vec::new());
+        let keys: Vec<Range<usize>> = keys.collect();
+        for rows in &keys {
+            in_order &= rows.is_empty() || rows.start == next;
+            next = if rows.is_empty() { next } else { rows.end };
+            lengths.push(rows.len());
+        }
+        if in_order {
+            return (self.finish(), lengths);
+        }
+        let (subs, values) = (self.subs.finish(), self.values.finish());
+        let mut sorted = Self::default();
+        for i in keys.into_iter().flatten() {
+            sorted.push(subs.is_valid(i).then(|| subs.value(i)), values.value(i));
+        }
+        (sorted.finish(), lengths)
     }
 
     fn finish(mut self) -> StructArray {
@@ -112,37 +133,48 @@ impl StateSession {
         let used = self.used(state, &[Kind::Map, Kind::List], "have entries under a key")?;
         check_keys(keys)?;
         let groups = self.groups_of(keys)?;
-        let (mut page, mut ends) = (Page::default(), Vec::with_capacity(keys.len() + 1));
-        let mut more = BooleanBuilder::with_capacity(keys.len());
-        ends.push(0_i32);
-        self.read(used.kind == Kind::Map, |view| {
-            let heads = match used.kind {
-                Kind::List => {
-                    let heads = ListKeys::of((0..keys.len()).map(|i| (HEAD, keys.value(i), None)));
-                    Some(view.look_up(state, groups.iter().copied().zip(heads.iter()))?)
-                }
-                _ => None,
-            };
-            for (i, group) in groups.iter().enumerate() {
-                let own = OfKey { view, used, group: *group, key: keys.value(i) };
-                let goes_on = match &heads {
-                    Some(heads) if page.bytes >= MOST_BYTES => heads.get(i).is_some(),
-                    _ if page.bytes >= MOST_BYTES => true,
-                    Some(heads) => {
+        let mut page = Page::default();
+        // In whatever order they are read: the rows of each key, and whether it has more.
+        let mut pages = vec![(0..0, false); keys.len()];
+        if used.kind == Kind::List {
+            self.read(None, |view| {
+                let heads = ListKeys::of((0..keys.len()).map(|i| (HEAD, keys.value(i), None)));
+                let heads = view.look_up(state, groups.iter().copied().zip(heads.iter()))?;
+                for (i, group) in groups.iter().enumerate() {
+                    let own = OfKey { view, used, group: *group, key: keys.value(i) };
+                    let first = page.rows;
+                    let more = if page.bytes >= MOST_BYTES {
+                        heads.get(i).is_some()
+                    } else {
                         let from = ListPlace::default();
                         own.list_page(heads.get(i), from, max_bytes_per_key, &mut page)?.is_some()
-                    }
-                    None => own.map_page(None, max_bytes_per_key, &mut page)?.is_some(),
-                };
-                more.append_value(goes_on);
-                ends.push(i32::try_from(page.rows).map_err(Error::internal)?);
-            }
-            Ok(())
-        })?;
+                    };
+                    pages[i] = (first..page.rows, more);
+                }
+                Ok(())
+            })?;
+        } else {
+            // Neighbours on disk one after the other.
+            let mut order: Vec<usize> = (0..keys.len()).collect();
+            order.sort_unstable_by_key(|&i| (groups[i], keys.value(i)));
+            self.read(Some((state, &[])), |view| {
+                let mut spare = None;
+                for i in order {
+                    let own = OfKey { view, used, group: groups[i], key: keys.value(i) };
+                    let first = page.rows;
+                    let more = page.bytes >= MOST_BYTES
+                        || own.map_page(&mut spare, None, max_bytes_per_key, &mut page)?.is_some();
+                    pages[i] = (first..page.rows, more);
+                }
+                Ok(())
+            })?;
+        }
+        let (entries, lengths) = page.finish_in_order(pages.iter().map(|(rows, _)| rows.clone()));
+        let more: BooleanArray = pages.iter().map(|(_, more)| Some(*more)).collect();
         self.count_read(start);
         let item = Arc::new(Field::new("item", DataType::Struct(entry_fields()), false));
-        let lists = ListArray::try_new(item, OffsetBuffer::new(ends.into()), Arc::new(page.finish()), None)?;
-        Ok((lists, more.finish()))
+        let offsets = OffsetBuffer::from_lengths(lengths);
+        Ok((ListArray::try_new(item, offsets, Arc::new(entries), None)?, more))
     }
 
     /// A page of the map entries or list elements of one key, after the end of another page, and what names its end; none if
@@ -160,13 +192,15 @@ impl StateSession {
         let mut page = Page::default();
         let end = if used.kind == Kind::List {
             let from = after.map(ListPlace::read).transpose()?.unwrap_or_default();
-            self.read(false, |view| {
+            self.read(None, |view| {
                 let own = OfKey { view, used, group, key };
                 let head = own.list_entry(HEAD, None)?;
                 Ok(own.list_page(head.as_deref(), from, max_bytes, &mut page)?.map(ListPlace::write))
             })?
         } else {
-            self.read(true, |view| OfKey { view, used, group, key }.map_page(after, max_bytes, &mut page))?
+            self.read(Some((state, &[])), |view| {
+                OfKey { view, used, group, key }.map_page(&mut None, after, max_bytes, &mut page)
+            })?
         };
         self.count_read(start);
         Ok((page.finish(), end))
@@ -188,7 +222,8 @@ impl StateSession {
         let mut from = after.map(StatePlace::read).transpose()?;
         let first = from.as_ref().map_or(self.own_groups.start, |from| from.group.0);
         let groups: Vec<KeyGroup> = self.key_groups().filter(|group| group.0 >= first).collect();
-        let end = self.read(true, |view| {
+        let (start_of_walk, _) = walk_of(used.kind);
+        let end = self.read(Some((state, &start_of_walk)), |view| {
             for group in groups {
                 if rows.is_full() {
                     return Ok(Some(StatePlace { group, at: At::Start }));
@@ -278,11 +313,7 @@ impl Rows {
 
     /// Adds rows of one key group; the end of the page if there is no room for all.
     fn add(&mut self, view: View<'_>, used: Used, group: KeyGroup, at: At) -> Result<Option<At>> {
-        let (start, to) = match used.kind {
-            Kind::List => (vec![HEAD], Some([CHUNKS])),
-            Kind::Timers => (vec![BY_KEY], Some([BY_TIME])),
-            _ => (Vec::new(), None),
-        };
+        let (start, to) = walk_of(used.kind);
         let from = match at {
             At::Start => Bound::Included(start),
             At::After(key) => Bound::Excluded(key),
@@ -344,6 +375,15 @@ impl Rows {
     }
 }
 
+/// What the entries begin with that a walk over all of a state passes, and what ends them.
+fn walk_of(kind: Kind) -> (Vec<u8>, Option<[u8; 1]>) {
+    match kind {
+        Kind::List => (vec![HEAD], Some([CHUNKS])),
+        Kind::Timers => (vec![BY_KEY], Some([BY_TIME])),
+        _ => (Vec::new(), None),
+    }
+}
+
 impl From<Bound<Vec<u8>>> for At {
     fn from(bound: Bound<Vec<u8>>) -> Self {
         match bound {
@@ -362,14 +402,20 @@ struct OfKey<'a> {
     key: &'a [u8],
 }
 
-impl OfKey<'_> {
+impl<'a> OfKey<'a> {
     /// Adds entries of a map after a map key; the last map key if there are more.
-    fn map_page(self, after: Option<&[u8]>, max_bytes: usize, page: &mut Page) -> Result<Option<Vec<u8>>> {
+    fn map_page(
+        self,
+        spare: &mut Spare<'a>,
+        after: Option<&[u8]>,
+        max_bytes: usize,
+        page: &mut Page,
+    ) -> Result<Option<Vec<u8>>> {
         let since = (page.rows, page.bytes);
         let first = [self.key, after.unwrap_or_default()].concat();
         let from = if after.is_some() { Bound::Excluded(&first[..]) } else { Bound::Included(&first[..]) };
         let place = (self.used.id, self.group);
-        let mut cursor = self.view.cursor(place, from, successor(self.key).as_deref())?;
+        let mut cursor = self.view.cursor_again(spare.take(), place, from, successor(self.key).as_deref())?;
         let mut last = Vec::new();
         while let Some((entry, value)) = cursor.entry()? {
             // Without a successor there are keys of others.
@@ -384,6 +430,7 @@ impl OfKey<'_> {
             }
             cursor.advance()?;
         }
+        *spare = cursor.into_spare();
         Ok(None)
     }
 

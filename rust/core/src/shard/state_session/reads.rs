@@ -23,7 +23,7 @@ impl StateSession {
         check_keys(keys)?;
         let groups = self.groups_of(keys)?;
         let keys = groups.iter().enumerate().map(|(i, group)| (*group, keys.value(i)));
-        let values = self.read(false, |view| view.look_up(state, keys))?;
+        let values = self.read(None, |view| view.look_up(state, keys))?;
         self.count_read(start);
         used.binaries(&values)
     }
@@ -51,7 +51,7 @@ impl StateSession {
         }
         let entry = |i: usize| &bytes[if i == 0 { 0 } else { ends[i - 1] }..ends[i]];
         let entries = (0..subs.len()).map(|i| (groups[if one { 0 } else { i }], entry(i)));
-        let values = self.read(false, |view| view.look_up(state, entries))?;
+        let values = self.read(None, |view| view.look_up(state, entries))?;
         self.count_read(start);
         used.binaries(&values)
     }

@@ -76,7 +76,7 @@ impl StateSession {
                 self.hints.ends(used.id).sweep = Some(sweep);
                 return Ok(());
             }
-            let (found, outcome) = self.read(true, |view| {
+            let (found, outcome) = self.read(Some((used.id, &[])), |view| {
                 let found = step(view, place, after.as_deref(), left.min(STEP))?;
                 let outcome = match used.kind {
                     Kind::List => sweep_lists(view, used, place, &found)?,

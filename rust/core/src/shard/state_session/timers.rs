@@ -14,9 +14,9 @@ use super::hints::{FirstTimer, timer};
 use super::overlay::View;
 use super::reads::check_keys;
 use crate::states::Place;
-use crate::states::catalog::Kind;
 use crate::states::scan::Found;
 use crate::states::timer::{BY_KEY, BY_TIME, ordered, split_by_key, split_by_time, time_of};
+use crate::states::under::Spare;
 use arrow_array::builder::{ArrayBuilder, BinaryBuilder, Int64Builder, ListBuilder};
 use arrow_array::{Array, BinaryArray, Int64Array, ListArray};
 use fastchangelog_columns::typed::successor;
@@ -31,6 +31,14 @@ use std::time::Instant;
 const LEAST_READ: usize = 16;
 const MOST_READ: usize = 4096;
 
+/// What is read of key groups: timers below `to`, so many rows at once.
+struct Part<'v, 't> {
+    view: View<'v>,
+    spare: Spare<'v>,
+    to: &'t [u8],
+    rows: usize,
+}
+
 /// The timers of one key group that are being merged.
 struct Group {
     place: Place,
@@ -43,24 +51,25 @@ struct Group {
 
 impl Group {
     /// Reads the timers after or from this one on, below `to`.
-    fn read(view: View<'_>, place: Place, from: Bound<&[u8]>, to: &[u8], rows: usize) -> Result<Self> {
-        let mut cursor = view.cursor(place, from, Some(to))?;
+    fn read<'v>(part: &mut Part<'v, '_>, place: Place, from: Bound<&[u8]>) -> Result<Self> {
+        let mut cursor = part.view.cursor_again(part.spare.take(), place, from, Some(part.to))?;
         let mut found = Found::default();
-        while found.len() < rows {
-            let Some((entry, _)) = cursor.entry()? else { return Ok(Self { place, found, next: 0, is_all: true }) };
+        while let Some((entry, _)) = cursor.entry()?.filter(|_| found.len() < part.rows) {
             found.push(entry, &[]);
             cursor.advance()?;
         }
-        Ok(Self { place, found, next: 0, is_all: false })
+        part.spare = cursor.into_spare();
+        let is_all = found.len() < part.rows;
+        Ok(Self { place, found, next: 0, is_all })
     }
 
     /// Takes the next timer: its entry's key.
-    fn take(&mut self, view: View<'_>, to: &[u8], rows: usize) -> Result<Option<Vec<u8>>> {
+    fn take(&mut self, part: &mut Part<'_, '_>) -> Result<Option<Vec<u8>>> {
         if self.next == self.found.len() {
             let Some(last) = self.found.keys().last().filter(|_| !self.is_all).map(<[u8]>::to_vec) else {
                 return Ok(None);
             };
-            *self = Self::read(view, self.place, Bound::Excluded(&last), to, rows)?;
+            *self = Self::read(part, self.place, Bound::Excluded(&last))?;
             if self.found.len() == 0 {
                 return Ok(None);
             }
@@ -87,15 +96,16 @@ impl StateSession {
         if let (Some(state), false, true) = (state, groups.is_empty(), limit > 0) {
             let to = until.checked_add(1).map_or_else(end_of_timers, |end| entry_by_time(&ordered(end)));
             let rows = (limit / groups.len() + 1).clamp(LEAST_READ, MOST_READ);
-            let learned = self.read(true, |view| {
+            let learned = self.read(Some((state, &[BY_TIME])), |view| {
+                let mut part = Part { view, spare: None, to: &to, rows };
                 let (mut merged, mut learned, mut heap) = (Vec::new(), Vec::new(), BinaryHeap::new());
                 for (group, first) in groups {
                     let first = first.bound().unwrap_or_default();
                     let passes = after.as_deref().is_some_and(|after| after >= first);
                     let from = entry_by_time(if passes { after.as_deref().unwrap_or_default() } else { first });
                     let from = if passes { Bound::Excluded(&from[..]) } else { Bound::Included(&from[..]) };
-                    let mut own = Group::read(view, (state, group), from, &to, rows)?;
-                    let next = own.take(view, &to, rows)?;
+                    let mut own = Group::read(&mut part, (state, group), from)?;
+                    let next = own.take(&mut part)?;
                     if !passes {
                         learned.push((group, known(next.as_deref(), Some(&to))));
                     }
@@ -109,7 +119,7 @@ impl StateSession {
                     if times.len() == limit {
                         break;
                     }
-                    heap.extend(merged[i].take(view, &to, rows)?.map(|entry| Reverse((entry, i))));
+                    heap.extend(merged[i].take(&mut part)?.map(|entry| Reverse((entry, i))));
                 }
                 Ok(learned)
             })?;
@@ -132,16 +142,18 @@ impl StateSession {
         });
         if !unknown.is_empty() {
             unknown.sort_by(|(_, one), (_, other)| one.bound().cmp(&other.bound()));
-            let learned = self.read(true, |view| {
-                let mut learned = Vec::new();
+            let learned = self.read(Some((state, &[BY_TIME])), |view| {
+                let (mut learned, mut spare) = (Vec::new(), None);
                 for (group, known_of) in unknown {
                     let bound = known_of.bound().unwrap_or_default();
                     if first.as_deref().is_some_and(|first| first <= bound) {
                         break;
                     }
                     let from = entry_by_time(bound);
-                    let cursor = view.cursor((state, group), Bound::Included(&from), Some(&end_of_timers()))?;
+                    let (from, to) = (Bound::Included(&from[..]), end_of_timers());
+                    let cursor = view.cursor_again(spare.take(), (state, group), from, Some(&to))?;
                     let found = known(cursor.entry()?.map(|(entry, _)| entry), None);
+                    spare = cursor.into_spare();
                     first = first.take().into_iter().chain(is_first(&found)).min();
                     learned.push((group, found));
                 }
@@ -158,13 +170,19 @@ impl StateSession {
         let start = Instant::now();
         let state = self.declared()?.catalog.timers();
         check_keys(keys)?;
+        let groups = self.groups_of(keys)?;
+        let may_have = |group: KeyGroup| self.hints.first_timer(group).bound().is_some();
+        let times = match state.filter(|_| groups.iter().any(|group| may_have(*group))) {
+            None => vec![Vec::new(); keys.len()],
+            Some(state) => self.read(Some((state, &[BY_KEY])), |view| {
+                let mut spare = None;
+                let of = |(i, group): (usize, &KeyGroup)| times_of(view, &mut spare, (state, *group), keys.value(i));
+                groups.iter().enumerate().map(of).collect::<Result<_>>()
+            })?,
+        };
         let mut lists = ListBuilder::with_capacity(Int64Builder::new(), keys.len());
-        for i in 0..keys.len() {
-            let key = keys.value(i);
-            let group = self.group(key)?;
-            if let Some(state) = state.filter(|_| self.hints.first_timer(group).bound().is_some()) {
-                self.times_of(state, group, key)?.into_iter().for_each(|time| lists.values().append_value(time));
-            }
+        for times in &times {
+            lists.values().append_slice(times);
             lists.append(true);
         }
         self.count_read(start);
@@ -173,20 +191,7 @@ impl StateSession {
 
     /// The times of the timers of one key, in their order.
     pub(super) fn times_of(&self, state: StateId, group: KeyGroup, key: &[u8]) -> Result<Vec<i64>> {
-        self.used(state, &[Kind::Timers], "have times")?;
-        let prefix = [&[BY_KEY], key].concat();
-        self.read(true, |view| {
-            let mut cursor = view.cursor((state, group), Bound::Included(&prefix), successor(&prefix).as_deref())?;
-            let mut times = Vec::new();
-            while let Some((entry, _)) = cursor.entry()? {
-                let (own, time) = split_by_key(entry)?;
-                if own == key {
-                    times.push(time);
-                }
-                cursor.advance()?;
-            }
-            Ok(times)
-        })
+        self.read(Some((state, &[BY_KEY])), |view| times_of(view, &mut None, (state, group), key))
     }
 
     /// The key groups of which this holds.
@@ -198,6 +203,22 @@ impl StateSession {
     fn learn(&mut self, learned: Vec<(KeyGroup, FirstTimer)>) {
         learned.into_iter().for_each(|(group, first)| self.hints.learn_timer(group, first));
     }
+}
+
+fn times_of<'v>(view: View<'v>, spare: &mut Spare<'v>, place: Place, key: &[u8]) -> Result<Vec<i64>> {
+    let prefix = [&[BY_KEY], key].concat();
+    let (from, to) = (Bound::Included(&prefix[..]), successor(&prefix));
+    let mut cursor = view.cursor_again(spare.take(), place, from, to.as_deref())?;
+    let mut times = Vec::new();
+    while let Some((entry, _)) = cursor.entry()? {
+        let (own, time) = split_by_key(entry)?;
+        if own == key {
+            times.push(time);
+        }
+        cursor.advance()?;
+    }
+    *spare = cursor.into_spare();
+    Ok(times)
 }
 
 /// The key of the entry by time of a timer, or of the first one of a time.

@@ -95,9 +95,9 @@ impl<'a> Changes<'a> {
 
 impl StateSession {
     /// Changes a state, row after row. An operation is 0 = clear (all of a key), 1 = put (a value, a map entry, a timer),
-    /// 2 = delete (a value, a map entry, a timer), 3 = append (a list element). A map entry is named by its map key, a timer by its
-    /// time, both in `subs`: a time in milliseconds, as eight bytes, big endian. `expires_at` says when what is put or appended ends, in a state whose
-    /// entries end. A call that is refused changes nothing.
+    /// 2 = delete (a value, a map entry, a timer), 3 = append (a list element). A map entry is named by its map key, a timer
+    /// by its time, both in `subs`: a time in milliseconds, as eight bytes, big endian. `expires_at` says when what is put or
+    /// appended ends, in a state whose entries end. A call that is refused changes nothing.
     pub fn write(
         &mut self,
         state: StateId,
@@ -153,7 +153,8 @@ impl StateSession {
         let lengths: Vec<usize> = columns.map(Array::len).collect();
         if ops.null_count() > 0 || lengths.iter().any(|length| *length != ops.len()) {
             return Err(Error::invalid(format!(
-                "{} operations on the state `{name}`, some of them null or with columns of {lengths:?} rows: a call needs one of each",
+                "{} operations on the state `{name}`, some of them null or with columns of {lengths:?} rows: a call \
+                 needs one of each",
                 ops.len()
             )));
         }
@@ -237,7 +238,7 @@ impl StateSession {
         let distinct = Distinct::of(&hashes, |row| changes.key(row));
         let parts = ListKeys::of(distinct.firsts.iter().map(|&row| (HEAD, changes.key(row), None)));
         let of_list = distinct.firsts.iter().map(|&row| groups[row]);
-        let heads = self.read(false, |view| view.look_up(used.id, of_list.zip(parts.iter())))?;
+        let heads = self.read(None, |view| view.look_up(used.id, of_list.zip(parts.iter())))?;
         let mut updates = Vec::with_capacity(distinct.firsts.len());
         for head in heads.iter() {
             updates.push(ListUpdate::new(ListHeader::read(head, used.layout())?, false));
