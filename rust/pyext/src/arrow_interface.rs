@@ -108,7 +108,7 @@ pub(crate) fn text(py: Python<'_>, array: &ForeignArray) -> PyResult<ArrayRef> {
 
 /// The array as one of pyarrow.
 pub(crate) fn to_pyarrow(py: Python<'_>, array: ArrayRef) -> PyResult<Bound<'_, PyAny>> {
-    PyArray::from_array_ref(array).to_pyarrow(py)
+    Ok(PyArray::from_array_ref(array).to_pyarrow(py)?.unbind().into_bound(py))
 }
 
 /// The array, whose strings are in binary form, as one of pyarrow of type `declared`. Nothing is copied, and no byte is

@@ -4,7 +4,7 @@
 use crate::arrow_interface::{ForeignArray, to_pyarrow};
 use crate::detached::{detached, exclusive, raise};
 use crate::session::settings;
-use arrow_array::{Array, BinaryArray, UInt8Array};
+use arrow_array::{BinaryArray, UInt8Array};
 use fastchangelog_format::model::StateId;
 use fastchangelog_server::state_client::StateSessionClient;
 use pyo3::prelude::*;
