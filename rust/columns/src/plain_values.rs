@@ -157,8 +157,8 @@ where
     Arc::new(native.collect::<PrimitiveArray<T>>().with_data_type(of.clone()))
 }
 
-fn valid(values: &[Plain]) -> Option<NullBuffer> {
-    Some(values.iter().map(|value| value != &Plain::Null).collect())
+fn valid(values: &[Plain]) -> NullBuffer {
+    values.iter().map(|value| value != &Plain::Null).collect()
 }
 
 /// A column of the values, in binary form.
@@ -202,14 +202,14 @@ pub(crate) fn column(of: &DataType, values: &[Plain]) -> ArrayRef {
             };
             let columns: Vec<ArrayRef> = (0..fields.len()).map(child).collect();
             let fields: Fields = fields.iter().zip(&columns).map(|(f, c)| of_type(f, c)).collect();
-            Arc::new(StructArray::new(fields, columns, valid(values)))
+            Arc::new(StructArray::new(fields, columns, Some(valid(values))))
         }
         DataType::List(field) => {
             let rows: Vec<&[Plain]> =
                 values.iter().map(|row| if let Plain::List(row) = row { &row[..] } else { &[] }).collect();
             let elements = column(field.data_type(), &rows.concat());
             let offsets = OffsetBuffer::from_lengths(rows.iter().map(|row| row.len()));
-            Arc::new(ListArray::new(of_type(field, &elements), offsets, elements, valid(values)))
+            Arc::new(ListArray::new(of_type(field, &elements), offsets, elements, Some(valid(values))))
         }
         DataType::Map(entries, _) => {
             let rows: Vec<&[(Plain, Plain)]> =
@@ -222,7 +222,7 @@ pub(crate) fn column(of: &DataType, values: &[Plain]) -> ArrayRef {
             let made = StructArray::new(fields, columns, None);
             let field = Arc::new(Field::new("entries", made.data_type().clone(), false));
             let offsets = OffsetBuffer::from_lengths(rows.iter().map(|row| row.len()));
-            Arc::new(MapArray::new(field, offsets, made, valid(values), false))
+            Arc::new(MapArray::new(field, offsets, made, Some(valid(values)), false))
         }
         other => panic!("no columns of {other}"),
     }
