@@ -76,7 +76,14 @@ def test_states_that_end(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: An
     batches = script(SEED + 3, 4, 60, STATES, BASE)
     for ttl, folder in ((1, "short"), (86_400_000, "long")):
         ends = job(api, processor=lambda ttl=ttl: APIS[api](ttl), time_mode="ProcessingTime")
-        compare(lambda *a, folder=folder: feed(*a, name=f"in-{folder}"), spark, tmp_path / folder, ends, SCRIPT_SCHEMA, batches)
+        compare(
+            lambda *a, folder=folder: feed(*a, name=f"in-{folder}"),
+            spark,
+            tmp_path / folder,
+            ends,
+            SCRIPT_SCHEMA,
+            batches,
+        )
 
 
 def test_several_grouping_columns_and_keys_of_other_names(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
