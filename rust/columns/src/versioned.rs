@@ -23,7 +23,6 @@ use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::DataType;
 use fastchangelog_format::wire::{Reader, put_varint};
 use fastchangelog_format::{Error, Result};
-use std::sync::Arc;
 
 const VALUE: &str = "an encoded value";
 

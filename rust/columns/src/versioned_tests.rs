@@ -11,6 +11,7 @@ use arrow_schema::{Field, Fields};
 use fastchangelog_format::ErrorKind;
 use rand::RngExt;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 fn entries(value: &DataType) -> VersionedEntries {
     VersionedEntries::new(&DataType::Utf8, value, &[]).unwrap()

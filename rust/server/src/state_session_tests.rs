@@ -141,7 +141,7 @@ fn every_read_brings_its_arguments_there_and_its_columns_back() {
         assert_eq!(session.get_entries(N, keys, subs.clone(), &quiet).unwrap(), subs);
     }
     let (times, keys) = session.due_timers(-5, Some((i64::MAX, b"k")), 9, &quiet).unwrap();
-    assert_eq!((times.values().to_vec(), keys), (vec![-5, i64::MAX, 9], bytes(&[b"k"; 3])));
+    assert_eq!((times.values().to_vec(), keys), (vec![-5, i64::MAX, 9], bytes(&[&b"k"[..]; 3])));
     assert_eq!(session.due_timers(0, None, 9, &quiet).unwrap().0.value(1), i64::MIN);
     let times = session.timers_of(bytes(&[b"ab", b""]), &quiet).unwrap();
     assert_eq!(times.value(0).as_primitive::<Int64Type>().values(), &[0, 1]);
@@ -301,7 +301,7 @@ fn invariant_2_a_reply_beyond_the_bound_comes_in_parts() {
     assert_eq!(found, BinaryArray::from_iter_values(&values));
     assert!(world.fake.calls.lock().len() > 5, "{:?}", world.fake.calls);
     let long = vec![9; 150];
-    let (lists, _) = session.read_entries(N, bytes(&[&long; 30]), 1, &quiet).unwrap();
+    let (lists, _) = session.read_entries(N, bytes(&[&long[..]; 30]), 1, &quiet).unwrap();
     assert_eq!((lists.len(), lists.value(29).len()), (30, 150));
     let too_long = vec![0; 30_000];
     let error = put(&mut session, &[(b"k", &too_long)], None).unwrap_err();
