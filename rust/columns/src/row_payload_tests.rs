@@ -47,7 +47,7 @@ fn rows_of_every_type_come_back_and_arrow_reads_them_too() {
         assert_eq!((&read.columns, &read.keys), (&columns, &keys));
         let mut reader = StreamReader::try_new(payload.as_slice(), None).unwrap();
         let arrows = reader.next().unwrap().unwrap();
-        assert_eq!(arrows.columns()[..types.len() + 1], columns);
+        assert_eq!(arrows.columns()[..=types.len()], columns);
         assert!(reader.next().is_none());
         let message = encoder.message(RowBlock { columns: columns.clone(), keys: keys.clone() }).unwrap();
         let read = format.decode(&Buffer::from(message.as_slice())).unwrap();

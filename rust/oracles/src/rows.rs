@@ -8,7 +8,7 @@
 //! 2. What was read is grouped: each row that is not late is in exactly one chunk, keys ascend, and columns are valid.
 //! 3. Its rows can be split and grouped again; then each row is under the key that it has.
 
-use crate::forge::{fix_row_payload, peak_of};
+use crate::forge::{fix_row_payload, peak_of, quietly};
 use crate::oracles::{FACTOR, GROUND, both};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Fields, Schema, TimeUnit};
@@ -72,9 +72,11 @@ pub fn row_payload(bytes: &[u8]) -> bool {
     both(bytes, fix_row_payload, |bytes| {
         let grouper = RowGrouper::new(1, &columns(), usize::MAX, Path::new("/nowhere"), Some((TIMES, 0)));
         let mut grouper = grouper.unwrap_or_else(|error| panic!("the columns are refused: {error}"));
-        let (result, peak) = peak_of(|| {
-            grouper.push(bytes)?;
-            chunks(&mut grouper)
+        let (result, peak) = quietly(|| {
+            peak_of(|| {
+                grouper.push(bytes)?;
+                chunks(&mut grouper)
+            })
         });
         let bound = GROUND + FACTOR * bytes.len() as u64;
         assert!(peak.cast_unsigned() <= bound, "{peak} bytes allocated for {} bytes", bytes.len());
