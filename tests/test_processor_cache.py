@@ -100,8 +100,7 @@ def test_large_lists_and_maps_are_read_in_pages(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_many_changes_are_written_before_the_keys_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("list_state", "map_state", "timers"):
-        monkeypatch.setattr(f"fastchangelog.spark.processor.{module}.MOST_PENDING", 10)
+    monkeypatch.setattr("fastchangelog.spark.processor.cache.MOST_PENDING", 10)
 
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
         for i in range(35):
@@ -133,3 +132,36 @@ def test_large_writes_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runner.session.calls["write"] > 5
     assert all(len(v) == 100 for v in runner.store.lists.values())
     assert all(len(v) == 1 for v in runner.store.maps.values())
+
+
+def test_large_values_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastchangelog.spark.processor.cache.PENDING_BYTES", 10_000)
+    monkeypatch.setattr("fastchangelog.spark.processor.cache.MOST_READ_BYTES", 10_000)
+    monkeypatch.setattr("fastchangelog.spark.processor.value_state._READ_BYTES", 10_000)
+
+    def init(p: Script, handle: Any) -> None:
+        p.v = handle.getValueState("v", "s string")
+        p.m = handle.getMapState("m", "n long", "s string")
+
+    def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
+        old, entry = p.v.get(), p.m.getValue((0,))
+        text = "x" * 1000 + str(values[0])
+        p.v.update((text,))
+        p.m.updateValue((0,), (text,))
+        assert p.v.get() == p.m.getValue((0,)) == (text,)
+        seen.append((old, entry))
+        held.append(max(len(p.v._changed), sum(len(found.changed) for found in p.m._maps.values())))
+        known.append(sum(found.known is not None for found in p.m._maps.values()))
+
+    seen: list[Any] = []
+    held: list[int] = []
+    known: list[int] = []
+    runner = Runner(lambda: Script(rows, init), key="k long")
+    for _ in range(2):
+        runner.batch([(i, i) for i in range(1000)])
+    assert max(held[:1000]) == 255, "the first changes tell how large they are"
+    assert max(held[300:1000]) < 20
+    assert max(known[1300:]) < 300
+    assert seen[:1000] == [(None, None)] * 1000
+    expected = sorted("x" * 1000 + str(i) for i in range(1000))
+    assert sorted(old for (old,), _ in seen[1000:]) == sorted(entry for _, (entry,) in seen[1000:]) == expected

@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyspark
 import pytest
-from processor_runs import spark_arrow
+from processor_runs import TYPES, random_value, spark_arrow
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
@@ -267,61 +267,6 @@ def test_fields_of_one_name_keep_their_places() -> None:
     dtype = StateType(struct, "state `s`")
     column = dtype.columns([(1, "x")])
     assert dtype.rows(column) == [(1, "x")]
-
-
-def random_value(rng: random.Random, dtype: T.DataType, depth: int = 0) -> Any:
-    """An exact value of a type, as user code might give it."""
-    if rng.random() < 0.15:
-        return None
-    if isinstance(dtype, T.ArrayType):
-        return [random_value(rng, dtype.elementType) for _ in range(rng.randrange(4))]
-    if isinstance(dtype, T.MapType):
-        keys = {k for _ in range(rng.randrange(4)) if (k := random_value(rng, dtype.keyType)) is not None}
-        return {k: random_value(rng, dtype.valueType) for k in keys}
-    if isinstance(dtype, T.StructType):
-        return tuple(random_value(rng, f.dataType) for f in dtype.fields)
-    if isinstance(dtype, T.DecimalType):
-        return Decimal(rng.randrange(-(10**dtype.precision) + 1, 10**dtype.precision)).scaleb(-dtype.scale)
-    makers: dict[type[T.DataType], Any] = {
-        T.BooleanType: lambda: rng.random() < 0.5,
-        T.ByteType: lambda: rng.randrange(-128, 128),
-        T.IntegerType: lambda: rng.randrange(-(2**31), 2**31),
-        T.LongType: lambda: rng.choice([0, -(2**63), 2**63 - 1, rng.randrange(1000)]),
-        T.FloatType: lambda: rng.choice([0.5, -0.0, math.inf, NAN]),
-        T.DoubleType: lambda: rng.choice([rng.random(), -0.0, math.inf, NAN, 5e-324]),
-        T.StringType: lambda: "".join(rng.choice("aé\0☃") for _ in range(rng.randrange(5))),
-        T.BinaryType: lambda: rng.randbytes(rng.randrange(4)),
-        T.DateType: lambda: datetime.date.fromordinal(rng.randrange(1, 3_652_059)),
-        T.TimestampType: lambda: datetime.datetime.fromtimestamp(rng.randrange(2**32), UTC).replace(microsecond=7),
-        T.TimestampNTZType: lambda: datetime.datetime.fromtimestamp(rng.randrange(2**32)),
-        T.DayTimeIntervalType: lambda: datetime.timedelta(microseconds=rng.randrange(-(2**50), 2**50)),
-        T.NullType: lambda: None,
-    }
-    return makers[type(dtype)]()
-
-
-TYPES = (
-    "boolean",
-    "tinyint",
-    "int",
-    "bigint",
-    "float",
-    "double",
-    "string",
-    "binary",
-    "date",
-    "timestamp",
-    "timestamp_ntz",
-    "interval day to second",
-    "decimal(20,5)",
-    "void",
-    "array<double>",
-    "array<array<string>>",
-    "map<string,double>",
-    "map<int,array<timestamp>>",
-    "struct<a:binary,b:struct<c:double,d:array<date>>>",
-    "array<map<string,struct<x:timestamp_ntz>>>",
-)
 
 
 @pytest.mark.parametrize("seed", range(5))

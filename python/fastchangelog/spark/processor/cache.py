@@ -27,13 +27,18 @@ from fastchangelog.spark.processor.spark_errors import CREATED, PRE_INIT, spark_
 from fastchangelog.spark.processor.spec import Codec, SessionLike
 from fastchangelog.spark.processor.state_values import Refused, StateType, UnencodableRow
 
-__all__ = ["CLEAR", "PUT", "DELETE", "APPEND", "MOST_PENDING", "CachedState", "EntryPages", "OpenPages", "Scope"]
+__all__ = ["APPEND", "CLEAR", "DELETE", "PUT", "CachedState", "EntryPages", "OpenPages", "Scope"]
 
 # Operations of `SessionLike.write`.
 CLEAR, PUT, DELETE, APPEND = 0, 1, 2, 3
 
-#: Changes of a state that wait in memory; at this number they are written back before the scope moves on.
+#: Changes of a state that wait in memory: beyond this number they are written back before the scope moves on. It begins
+#: low, and is then what fits into so many bytes.
+FIRST_PENDING = 256
 MOST_PENDING = 50_000
+PENDING_BYTES = 8 * 1024 * 1024
+#: Encoded bytes that are read for a scope; beyond these, what was read before is forgotten.
+MOST_READ_BYTES = 8 * 1024 * 1024
 #: Keys and bytes of each key that are read ahead at the first touch of a list or map: at most 4 MiB together.
 _KEYS_AHEAD = 256
 _BYTES_AHEAD = 16 * 1024
@@ -130,6 +135,8 @@ class CachedState:
         self._id = -1
         self._codec: Codec | None = None
         self._expires_at: int | None = None
+        self._pending = 0
+        self._limit = min(FIRST_PENDING, MOST_PENDING)
         self._iterated: weakref.WeakSet[OpenPages] = weakref.WeakSet()
 
     def bind(self, state_id: int, codec: Codec, expires_at: int | None) -> None:
@@ -153,6 +160,9 @@ class CachedState:
     def open(self, count: int) -> None:
         """Drops everything; the scope has `count` keys now."""
         raise NotImplementedError
+
+    def forget(self) -> None:
+        """Drops what was read, but not what was changed."""
 
     def write_back(self) -> None:
         """Sends all changes."""
@@ -202,7 +212,10 @@ class CachedState:
         """Sends changes of the keys with these numbers."""
         self._finish_iterated(places)
         ops = pa.array(ops, pa.uint8())
-        self._send_parts(ops, self._scope.taken(places), subs, values)
+        keys = self._scope.taken(places)
+        each = sum(_size(column) for column in (keys, subs, values) if column is not None) // len(ops)
+        self._limit = max(min(self._limit * 8, MOST_PENDING, PENDING_BYTES // max(each, 1)), 1)
+        self._send_parts(ops, keys, subs, values)
 
     def _send_parts(
         self, ops: pa.UInt8Array, keys: pa.BinaryArray, subs: pa.BinaryArray | None, values: pa.BinaryArray | None
@@ -216,6 +229,12 @@ class CachedState:
                 self._send_parts(ops.slice(start, length), keys.slice(start, length), *parts)
         else:
             self.session.write(self._id, ops, keys, subs, values, self._expires_at)
+
+    def _count(self, changes: int) -> None:
+        """Counts changes that wait, and writes all back if they are too many."""
+        self._pending += changes
+        if self._pending >= self._limit:
+            self.write_back()
 
     def _finish_iterated(self, places: Sequence[int]) -> None:
         if self._iterated:
@@ -298,6 +317,7 @@ class EntryPages:
         """Forgets what was read."""
         self._first = self._end = 0
         self._asked = 0
+        self._read_bytes = 0
         self._entries: list[Any] = []
         self._slices: list[tuple[int, int]] = []
         self._more: list[bool] = []
@@ -340,6 +360,10 @@ class EntryPages:
         self._end = min(at + self._width, state._scope.count)
         keys = state._scope.keys.slice(at, self._end - at)
         lists, more = state.session.read_entries(state._id, keys, _BYTES_AHEAD)
+        self._read_bytes += int(lists.nbytes)
+        if self._read_bytes > MOST_READ_BYTES:
+            self._read_bytes = 0
+            state.forget()
         self._subs, values = lists.flatten().flatten()
         self._entries = self._decode(self._subs, values)
         self._slices = list_slices(lists)

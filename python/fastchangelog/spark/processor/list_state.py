@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ListState
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.cache import APPEND, CLEAR, MOST_PENDING, CachedState, EntryPages, Scope
+from fastchangelog.spark.processor.cache import APPEND, CLEAR, CachedState, EntryPages, Scope
 from fastchangelog.spark.processor.state_values import Refused, StateType
 
 __all__ = ["ProcessorListState"]
@@ -34,7 +34,6 @@ class ProcessorListState(CachedState, ListState):
         #: Keys that were cleared or put, and what was appended since.
         self._cleared: set[int] = set()
         self._appended: dict[int, list[Fields]] = {}
-        self._pending = 0
 
     def exists(self) -> bool:
         """Whether the list of the key has an element."""
@@ -142,8 +141,3 @@ class ProcessorListState(CachedState, ListState):
             except Refused as refused:
                 raise self._refused(refused.within(f"[{i}]")) from None
         return found
-
-    def _count(self, changes: int) -> None:
-        self._pending += changes
-        if self._pending >= MOST_PENDING:
-            self.write_back()

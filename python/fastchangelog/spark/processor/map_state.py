@@ -19,7 +19,6 @@ from pyspark.sql.streaming.stateful_processor import MapState
 from fastchangelog.spark.processor.cache import (
     CLEAR,
     DELETE,
-    MOST_PENDING,
     PUT,
     CachedState,
     EntryPages,
@@ -61,7 +60,6 @@ class ProcessorMapState(CachedState, MapState):
         self._has_floats = has_floats(key_type.struct)
         self._pages = EntryPages(self, self._decode)
         self._maps: dict[int, _Map] = {}
-        self._pending = 0
 
     def exists(self) -> bool:
         """Whether the map of the key has an entry."""
@@ -100,7 +98,7 @@ class ProcessorMapState(CachedState, MapState):
         except Refused as refused:
             raise self._refused(refused.within(f"[{key!r}]")) from None
         self._map(at).changed[entry] = row
-        self._count()
+        self._count(1)
 
     def iterator(self) -> Iterator[tuple[Fields, Fields]]:
         """Keys and values of all entries, as they are at the first `next`."""
@@ -130,20 +128,26 @@ class ProcessorMapState(CachedState, MapState):
         """Removes an entry; a missing one is none to remove."""
         at = self._at("removeKey")
         self._map(at).changed[self._key(key)] = None
-        self._count()
+        self._count(1)
 
     def clear(self) -> None:
         """Removes all entries of the key."""
         found = self._map(self._at("clear"))
         found.changed = {}
         found.known, found.is_complete, found.is_cleared = {}, True, True
-        self._count()
+        self._count(1)
 
     def open(self, count: int) -> None:
         """See `CachedState`."""
         self._pages.drop()
         self._maps = {}
         self._pending = 0
+
+    def forget(self) -> None:
+        """See `CachedState`."""
+        for found in self._maps.values():
+            if not found.is_cleared:
+                found.known, found.is_complete = None, False
 
     def write_back(self) -> None:
         """See `CachedState`."""
@@ -234,11 +238,6 @@ class ProcessorMapState(CachedState, MapState):
     def _decode(self, subs: pa.BinaryArray, values: pa.BinaryArray) -> list[Any]:
         keys = self._key_type.rows(self.codec.decode_keys(subs))
         return list(zip(keys, self._type.shown_rows(self.codec.decode_values(values))))
-
-    def _count(self) -> None:
-        self._pending += 1
-        if self._pending >= MOST_PENDING:
-            self.write_back()
 
 
 def _normal(value: Any) -> Any:

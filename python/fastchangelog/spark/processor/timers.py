@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.cache import DELETE, MOST_PENDING, PUT, CachedState, Scope
+from fastchangelog.spark.processor.cache import DELETE, PUT, CachedState, Scope
 from fastchangelog.spark.processor.spark_errors import DATA_PROCESSED, INITIALIZED, spark_error, time_mode_name
 from fastchangelog.spark.processor.spec import SessionLike, TimeMode
 from fastchangelog.spark.processor.state_values import StateType
@@ -55,7 +55,6 @@ class TimerCache(CachedState):
         self._mode = mode
         #: For each key its changed times: True = registered, False = deleted.
         self._changed: dict[int, dict[int, bool]] = {}
-        self._pending = 0
         self._due: DueTimers | None = None
         self._first = self._end = 0
         self._times: list[list[int]] = []
@@ -129,9 +128,7 @@ class TimerCache(CachedState):
         if times is None:
             times = self._changed[at] = {}
         times[number] = is_there
-        self._pending += 1
-        if self._pending >= MOST_PENDING:
-            self.write_back()
+        self._count(1)
 
     def _checked(self, operation: str, doing: str) -> int:
         if self._mode == "none":

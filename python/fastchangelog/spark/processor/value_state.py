@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ValueState
 
+from fastchangelog.spark.processor import cache
 from fastchangelog.spark.processor.cache import CLEAR, PUT, CachedState, Scope
 from fastchangelog.spark.processor.state_values import Refused, StateType
 
@@ -39,6 +40,7 @@ class ProcessorValueState(CachedState, ValueState):
         self._changed: dict[int, tuple[Any, ...] | None] = {}
         self._is_plain = value_type.is_plain
         self._width = _FIRST_READ
+        self._read_bytes = 0
 
     def exists(self) -> bool:
         """Whether the key has a value."""
@@ -73,7 +75,10 @@ class ProcessorValueState(CachedState, ValueState):
             self._values[at] = row if self._is_plain else _CHANGED  # type: ignore[index]
         except (TypeError, IndexError):
             self._outside("update")
-        self._changed[at] = row  # type: ignore[index]
+        changed = self._changed
+        changed[at] = row  # type: ignore[index]
+        if len(changed) >= self._limit:
+            self._write_early()
 
     def clear(self) -> None:
         """Removes the value of the key."""
@@ -85,6 +90,7 @@ class ProcessorValueState(CachedState, ValueState):
         """See `CachedState`."""
         self._values = [_UNREAD] * count
         self._changed = {}
+        self._read_bytes = 0
 
     def write_back(self) -> None:
         """See `CachedState`."""
@@ -98,10 +104,27 @@ class ProcessorValueState(CachedState, ValueState):
         values = self.codec.encode_values(self._columns(self._type, rows, places))
         self._send(ops, places, None, values)
 
+    def forget(self) -> None:
+        """See `CachedState`."""
+        self._read_bytes = 0
+        values = self._values
+        self._values = [_UNREAD] * len(values)
+        for at in self._changed:
+            self._values[at] = values[at]
+
+    def _write_early(self) -> None:
+        """Writes back while the scope is worked on."""
+        places = list(self._changed)
+        self.write_back()
+        for at in places:
+            self._values[at] = _UNREAD
+
     def _read(self) -> Any:
         """Reads the value of the key in work, and those of the keys behind it that were not changed yet."""
         first = self._at("get")
         end = min(first + self._width, self._scope.count)
+        if self._read_bytes > cache.MOST_READ_BYTES:
+            self.forget()
         encoded = self.session.get(self._id, self._scope.keys.slice(first, end - first))
         found = self._type.shown_rows(self.codec.decode_values(encoded))
         if self._changed.keys().isdisjoint(range(first, end)):
@@ -110,6 +133,7 @@ class ProcessorValueState(CachedState, ValueState):
             for at, value in enumerate(found, first):
                 if self._values[at] is _UNREAD:
                     self._values[at] = value
+        self._read_bytes += encoded.nbytes
         each = max(encoded.nbytes // (end - first), 1)
         self._width = min(self._width * 4, max(_READ_BYTES // each, 1), _MOST_KEYS)
         return self._values[first]
