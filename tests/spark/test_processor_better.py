@@ -5,6 +5,7 @@ Owns: such cases on our operator alone; Spark's own answers are in `docs/process
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 import math
 import pathlib
@@ -144,9 +145,18 @@ def counted(feed: Any, spark: Any, tmp_path: pathlib.Path, schema: str, batches:
     return rows_of(ran.rows[max(ran.rows)])
 
 
-def test_nan_is_one_key(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+def test_nan_is_one_key_with_a_call_for_each_row(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+    """As with Spark, where it depends on how NaN compares."""
     rows = [(math.nan, 1), (math.nan, 2), (-0.0, 3), (0.0, 4)]
-    assert counted(feed, spark, tmp_path, "k double, v int", [rows, rows]) == [("(0.0,)", 2, 4), ("(nan,)", 2, 4)]
+    got = counted(feed, spark, tmp_path, "k double, v int", [rows, rows])
+    assert got == rows_of([("(0.0,)", 2, 4), ("(nan,)", 3, 3), ("(nan,)", 4, 4)])
+
+
+def test_two_times_that_a_clock_shows_alike_are_two_keys(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+    """Spark's operator calls once for both, at the end of summer time."""
+    rows = [(dt.datetime(2024, 11, 3, hour, 30, tzinfo=dt.timezone.utc), 1) for hour in (5, 6)]
+    got = counted(feed, spark, tmp_path, "k timestamp, v int", [rows, rows])
+    assert [row[1:] for row in got] == [(2, 2), (2, 2)]
 
 
 def test_null_is_a_key_of_its_own_in_pandas(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
@@ -158,7 +168,7 @@ def test_null_is_a_key_of_its_own_in_pandas(feed: Any, spark: Any, tmp_path: pat
 def test_keys_that_spark_cannot_take(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     rows = [([1, 2], 1), ([1, 2], 2), (None, 3)]
     got = counted(feed, spark, tmp_path, "`K 1` array<int>, v int", [rows], keys=("K 1",))
-    assert got == [("([1, 2],)", 1, 2), ("(None,)", 1, 1)]
+    assert got == rows_of([("([1, 2],)", 1, 2), ("(None,)", 1, 1)])
 
 
 class Frames(Counts):

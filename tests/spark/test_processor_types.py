@@ -6,7 +6,9 @@ wrong (`test_processor_better`).
 
 from __future__ import annotations
 
+import datetime as dt
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +22,8 @@ from test_equal_to_spark import VALUES
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 by_value(__name__)
 
-TYPES = [t for t in VALUES if t != "interval day to second"]
+#: Spark's operator fails with a map inside of a list in a state.
+TYPES = [t for t in VALUES if t not in ("interval day to second", "map<int,array<map<string,double>>>")]
 GROUPS = [TYPES[i : i + 6] for i in range(0, len(TYPES), 6)]
 #: A timestamp out of a state is naive in the process's zone; written out again it is taken for UTC.
 KEY_TYPES = ["boolean", "tinyint", "int", "bigint", "double", "decimal(20,5)", "string", "binary", "date", "timestamp"]
@@ -43,16 +46,15 @@ class Keeper(StatefulProcessor):
             before = self.value.get()
             seen = (row, before, list(self.list.get()), self.map.getValue((row.i % 2,)))
             yield Row(k=key[0], i=row.i, seen=repr(seen), **dict(zip(row.__fields__[2:], values)))
-            state = tuple(self.shaped(value) for value in values)
+            state = self.shaped(values)
             self.value.update(state)
             self.list.appendValue(state)
             self.map.updateValue((row.i % 2,), state)
 
-    def shaped(self, value: Any) -> Any:
+    def shaped(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Maps arrive as lists of pairs and are kept as dicts."""
-        if isinstance(value, list) and value and all(isinstance(e, tuple) for e in value):
-            return dict(value)
-        return value
+        maps = [field.startswith("map<") for field in re.findall(r"c[0-9]+ (\w+.)", self.fields)]
+        return tuple(dict(v) if is_map and v is not None else v for v, is_map in zip(values, maps))
 
     def close(self) -> None:
         """Nothing to end."""
@@ -66,7 +68,7 @@ class Returner(Keeper):
             before = self.value.get()
             names = row.__fields__[2:]
             yield Row(k=key[0], i=row.i, seen=None, **dict(zip(names, before or [None] * len(names))))
-            self.value.update(tuple(self.shaped(value) for value in tuple(row)[2:]))
+            self.value.update(self.shaped(tuple(row)[2:]))
 
 
 def columns(types: list[str]) -> str:
@@ -102,18 +104,11 @@ class FramesKeeper(Keeper):
 
 
 def test_every_type_in_frames(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
-    types = ["boolean", "int", "bigint", "double", "decimal(9,2)", "string", "binary", "date", "timestamp_ntz"]
-    fields = columns([*types, "array<int>", "struct<a:int,b:string>", "map<string,string>"])
+    types = ["boolean", "int", "bigint", "double", "decimal(9,2)", "string", "binary", "date", "timestamp"]
+    types += ["array<int>", "struct<a:int,b:string>", "map<string,string>"]
+    fields = columns(types)
     job = Job(lambda: FramesKeeper("n long"), f"k string, i int, {fields}, seen string", api="pandas")
-    compare(
-        feed,
-        spark,
-        tmp_path,
-        job,
-        f"k string, i int, {fields}",
-        rows([*types, "array<int>", "struct<a:int,b:string>", "map<string,string>"]),
-        restarts=True,
-    )
+    compare(feed, spark, tmp_path, job, f"k string, i int, {fields}", rows(types), restarts=True)
 
 
 class Counter(StatefulProcessor):
@@ -135,6 +130,8 @@ class Counter(StatefulProcessor):
 @pytest.mark.parametrize("dtype", KEY_TYPES)
 def test_keys_of_every_type(feed: Any, spark: Any, tmp_path: pathlib.Path, dtype: str) -> None:
     values = [v for v in VALUES[dtype] if v == v]  # NaN: see test_processor_better
+    if dtype == "timestamp":  # Spark takes two times for one that a clock shows twice, at the end of summer time
+        values = [v for v in values if v != dt.datetime(2024, 11, 3, 6, 30, tzinfo=dt.timezone.utc)]
     batches = [[(v, 1) for v in (None, *values)], [(v, 2) for v in values[::2]], [(None, 3), (None, 4)]]
     compare(feed, spark, tmp_path, Job(Counter, "key string, n long"), f"k {dtype}, v int", batches, restarts=True)
 

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 from fastchangelog.errors import InternalError
 from fastchangelog.server import open_state_session
 from fastchangelog.spark import settings, task
-from fastchangelog.spark.processor.exact_output import exact_columns
+from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.run import run_batch
@@ -78,7 +78,8 @@ class BatchProcessor(task.VersionChecked):
         planned, spec = self._config.operator, at_runtime(self._config.run)
         memory = settings.size_option(planned.options, "worker_memory")
         keys = len(spec.key.fields)
-        initial, data = Payloads(keys, memory // 2), Payloads(keys, memory // 2)
+        data = Payloads(keys, self._config.input, memory // 2)
+        initial = Payloads(keys, self._config.initial or self._config.input, memory // 2)
         now = 0
         for _, is_initial, payload, time in rows:
             (initial if is_initial else data).push(payload)

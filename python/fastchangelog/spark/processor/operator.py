@@ -36,7 +36,7 @@ from fastchangelog.server import open_state_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
 from fastchangelog.spark.operator import METRICS_TYPE, OperatorConfig, Stopwatch, open_request
-from fastchangelog.spark.processor.exact_output import exact_columns
+from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.placeholders import placeholder
 from fastchangelog.spark.processor.run import NO_QUERY, run_batch
@@ -75,9 +75,12 @@ class ProcessorConfig(task.VersionChecked):
 
     operator: OperatorConfig
     run: ProcessorSpec
+    #: The columns of payloads.
+    input: pa.Schema
     #: The column of payloads with the time by which a row is late; None without one.
     event_time: int | None
-    has_initial_state: bool
+    #: The columns of payloads of the initial state, if there is one.
+    initial: pa.Schema | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +109,8 @@ class ProcessorOperator(StatefulProcessor):
 
     def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: TimerValues) -> None:
         try:
-            rows = self._initial.setdefault(int(key[0]), self._payloads(None))
+            assert self._config.initial is not None
+            rows = self._initial.setdefault(int(key[0]), self._payloads(self._config.initial))
             for payload in initialState["payload"]:
                 rows.push(payload)
         except Exception as error:
@@ -143,7 +147,7 @@ class ProcessorOperator(StatefulProcessor):
         if not known and self._event_time():
             self._spark.registerTimer(_EVERY_BATCH[0])
         initial = self._initial.pop(shard_id, None)
-        payloads = self._payloads(self._late(kept, times))
+        payloads = self._payloads(self._config.input, self._late(kept, times))
         for arrived in rows:
             for payload in arrived["payload"]:
                 payloads.push(payload)
@@ -160,7 +164,7 @@ class ProcessorOperator(StatefulProcessor):
         settings.check_task(task.local_property)
         kept, _ = self._read()
         if self._is_due(kept, times):
-            yield from self._session(shard_id, kept, self._payloads(None), None, times)
+            yield from self._session(shard_id, kept, self._payloads(self._config.input), None, times)
         else:
             self._keep(kept, dataclasses.replace(kept, watermark=self._watermark(times)))
 
@@ -258,11 +262,11 @@ class ProcessorOperator(StatefulProcessor):
     def _starts_from_savepoint(self) -> bool:
         return bool(self._config.operator.options.get("start_from"))
 
-    def _payloads(self, late: tuple[int, int] | None) -> Payloads:
+    def _payloads(self, input: pa.Schema, late: tuple[int, int] | None = None) -> Payloads:
         config = self._config
-        parts = 2 if config.has_initial_state and task.local_property(task.BATCH_ID) == "0" else 1
+        parts = 2 if config.initial is not None and task.local_property(task.BATCH_ID) == "0" else 1
         memory = settings.size_option(config.operator.options, "worker_memory") // parts
-        return Payloads(len(config.run.key.fields), memory, late)
+        return Payloads(len(config.run.key.fields), input, memory, late)
 
 
 def spark_settings(property_of: Callable[[str], str | None]) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 Owns: the grouper of a shard and its spill folder.
 Does not own: sorting, chunks and spilling (the Rust grouper).
-
-The schema of the rows comes with the first payload: the driver need not know how Spark writes a column to Arrow.
 """
 
 from __future__ import annotations
@@ -23,11 +21,13 @@ __all__ = ["Payloads"]
 class Payloads:
     """Takes payloads; true once there was one with rows.
 
-    `keys` is the number of key columns, `late` the column and the microseconds up to which a row is dropped.
+    The first `keys` columns of `input` are the key; `late` is a column of times and the microseconds up to which a row
+    is dropped.
     """
 
-    def __init__(self, keys: int, memory: int, late: tuple[int, int] | None = None):
+    def __init__(self, keys: int, input: pa.Schema, memory: int, late: tuple[int, int] | None = None):
         self._keys = keys
+        self._input = input
         self._memory = memory
         self._late = late
         self._grouper: _internal.RowGrouper | None = None
@@ -40,8 +40,9 @@ class Payloads:
         if not payload:
             return
         if self._grouper is None:
-            schema = pa.ipc.open_stream(payload).schema
-            self._grouper = _internal.RowGrouper(self._keys, schema, self._memory, _spill_folder(), late=self._late)
+            self._grouper = _internal.RowGrouper(
+                self._keys, self._input, self._memory, _spill_folder(), late=self._late
+            )
         self._grouper.push(payload)
 
     def grouped(self) -> _internal.RowGrouper | None:

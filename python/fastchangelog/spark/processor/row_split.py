@@ -29,12 +29,13 @@ __all__ = ["RowSplit"]
 class RowSplit(VersionChecked):
     """The function for `mapInArrow`: picklable, the same for every task.
 
-    `keys` is the schema of the first columns in their wire form. The others travel with the types that Spark writes.
+    The first `keys` columns of `input` are the key.
     """
 
     def __init__(
         self,
-        keys: pa.Schema,
+        keys: int,
+        input: pa.Schema,
         options: Mapping[str, str],
         payload_bytes: int,
         partitions: int,
@@ -43,6 +44,7 @@ class RowSplit(VersionChecked):
         first_heartbeat: bool,
     ):
         self._keys = keys
+        self._input = input
         self._max_parallelism = int(options.get("max_parallelism", "0"))
         self._payload_bytes = payload_bytes
         self._partitions = partitions
@@ -59,29 +61,14 @@ class RowSplit(VersionChecked):
         starts.check_task(local_property)
         shards = settings.partitions_of_task(local_property, self._partitions)
         ids = shard_ids(shards)
-        splitter: _internal.RowSplitter | None = None
+        groups = self._max_parallelism or _internal.default_max_parallelism(shards)
+        row_bytes = settings.payload_row_bytes(local_property, pyspark.__version__)
+        splitter = _internal.RowSplitter(self._keys, self._input, shards, groups, self._payload_bytes, row_bytes)
         for batch in batches:
-            if not batch.num_rows:
-                continue
-            schema = self._schema(batch.schema)
-            if splitter is None:
-                groups = self._max_parallelism or _internal.default_max_parallelism(shards)
-                row_bytes = settings.payload_row_bytes(local_property, pyspark.__version__)
-                splitter = _internal.RowSplitter(
-                    len(self._keys), schema, shards, groups, self._payload_bytes, row_bytes
-                )
-            yield from payload_rows(splitter.push(shaped(batch, schema)), ids)
+            if batch.num_rows:
+                yield from payload_rows(splitter.push(shaped(batch, self._input)), ids)
         if (self._heartbeats and is_first_partition()) or (self._first_heartbeat and is_first()):
             yield from payload_rows([(shard, b"") for shard in range(shards)], ids)
         _internal.failpoint("split.finish")
-        if splitter is not None:
-            yield from payload_rows(splitter.finish(), ids)
+        yield from payload_rows(splitter.finish(), ids)
         freeze_modules("split")
-
-    def _schema(self, found: pa.Schema) -> pa.Schema:
-        """The schema of payloads: keys with exactly their wire types, all else as Spark wrote it.
-
-        Columns have numbers for names: users' names may repeat, and Spark's metadata is of no use behind the split.
-        """
-        types = [field.type for field in self._keys] + [field.type for field in list(found)[len(self._keys) :]]
-        return pa.schema([pa.field(str(i), type) for i, type in enumerate(types)])

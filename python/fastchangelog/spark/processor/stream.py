@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pyspark
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -23,7 +24,7 @@ from fastchangelog.spark import internals, metrics, settings, wire_types
 from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor.batch import in_batch
 from fastchangelog.spark.processor.call import Grouping, ProcessorCall
-from fastchangelog.spark.processor.exact_output import exact_schema
+from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator, spark_settings
 from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.run import state_declarations
@@ -68,15 +69,16 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
             "",
             grouping.root,
             grouping.name,
-            exact_schema(output),
+            exact_schema(output, "the output column"),
             grouping.options,
             grouping.storage_options,
             grouping.partitions,
             confs=grouping.confs,
         ),
         spec,
+        rows.schema,
         rows.event_time,
-        initial is not None,
+        None if initial is None else initial.columns.schema,
     )
     streaming = bool(grouping.df.isStreaming)
     payloads = _payloads(grouping, grouping.df, rows, heartbeats=streaming and time_mode == "eventtime", spec=spec)
@@ -103,7 +105,7 @@ class _Columns:
     """The columns of payloads: the keys in their wire form, then the frame's."""
 
     projection: tuple[Column, ...]
-    keys: T.StructType
+    schema: pa.Schema
     #: For each column of the frame, where it is.
     positions: tuple[int, ...]
     #: Where the time is by which a row is late.
@@ -113,19 +115,21 @@ class _Columns:
 def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType) -> _Columns:
     names = df.columns
     projection: list[Column] = []
-    on_wire: list[T.StructField] = []
+    fields: list[pa.Field] = []
     shared: dict[int, int] = {}
     for i, (column, field) in enumerate(zip(keys, key.fields, strict=True)):
         _check_key(field)
         dtype = wire_types.wire_type(field.dataType, f"key {field.name}")
         projection.append(wire_types.to_wire(column, field.dataType, key=True).alias(f"__k{i}"))
-        on_wire.append(T.StructField(f"__k{i}", dtype))
+        fields.append(pa.field(field.name, wire_types.arrow_type(dtype)))
         if _travels_as_it_is(field.dataType) and names.count(field.name) == 1 and _is_named(column, field.name):
             shared.setdefault(names.index(field.name), i)
     positions: list[int] = []
+    exact = exact_schema(df.schema, "column")
     for j, name in enumerate(names):
         if j not in shared:
             projection.append(F.col(_quoted(name)).alias(f"__c{j}"))
+            fields.append(exact.field(j).with_nullable(True))
         positions.append(shared.get(j, len(projection) - 1))
     event_time = None
     marked = [j for j, field in enumerate(df.schema.fields) if WATERMARK_DELAY in field.metadata]
@@ -139,8 +143,9 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType) -> _Colum
         field = df.schema.fields[marked[0]]
         if isinstance(field.dataType, T.StructType):  # a window: rows are late by its end
             projection.append(F.col(_quoted(field.name)).getField("end").alias("__e"))
+            fields.append(pa.field("end", exact.field(marked[0]).type.field("end").type))
             event_time = len(projection) - 1
-    return _Columns(tuple(projection), T.StructType(on_wire), tuple(positions), event_time)
+    return _Columns(tuple(projection), pa.schema(fields), tuple(positions), event_time)
 
 
 def _payloads(
@@ -148,7 +153,8 @@ def _payloads(
 ) -> DataFrame:
     """The payload rows of a frame; `spec` is None for the initial state, whose shards are called anyway."""
     split = RowSplit(
-        wire_types.arrow_schema(columns.keys),
+        len(grouping.keys),
+        columns.schema,
         grouping.options,
         settings.size_option(grouping.options, "payload_size"),
         grouping.partitions,
