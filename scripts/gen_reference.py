@@ -27,9 +27,9 @@ Each option can be given three ways; the first that names it wins:
 
 Sizes are numbers of bytes, or texts such as `"5MiB"`. Durations are `timedelta`, `"10s"`, `"5m"`, or Spark's
 `"10 minutes"`; never bare numbers. An unknown name is an error that gives the nearest known one. An option has an
-effect on what is named in the column *Of*; given to an embedded state or a plain changelog that it is not of, it is an error.
-Options of a *server* hold for the whole state server: those of the query that started it. A later query that asks for
-other values gets a warning in its log.
+effect on what is named in the column *Of*; given to an embedded state or a plain changelog that is not named there, it
+is an error. Options of a *server* hold for the whole state server: those of the query that started it. A later query
+that asks for other values gets a warning in its log.
 
 | Option | Default | Kind | Of | Meaning |
 |---|---|---|---|---|
