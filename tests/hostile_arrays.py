@@ -183,6 +183,34 @@ def _split(dtype: Any, batch: Any, rows: int) -> None:
     assert sum(counted) == rows, "each row is in one payload"
 
 
+def _codec(dtype: Any, array: Any) -> None:
+    codec = _attempt("codec", lambda: _internal.StateCodec(pa.schema([("k", dtype)]), dtype))
+    if codec is None:
+        return
+    keys = pa.StructArray.from_arrays([array], names=["k"])
+    encoded = _attempt("encode", lambda: (codec.encode_keys(keys), codec.encode_values(array)))
+    if encoded is None:
+        return
+    for found in (codec.decode_keys(encoded[0]), codec.decode_values(encoded[1])):
+        assert len(found) == len(array)
+        found.validate()
+
+
+def _rows(dtype: Any, batch: Any, rows: int) -> None:
+    """The batch as rows of a processor; the key is nothing, since not every type can be one."""
+    schema = pa.schema([("k", dtype)])
+    splitter = _attempt("row splitter", lambda: _internal.RowSplitter(0, schema, 1, 128, 1 << 20))
+    if splitter is None:
+        return
+    payloads = _attempt("rows", lambda: splitter.push(batch))
+    if payloads is None:
+        return
+    grouper = _internal.RowGrouper(0, schema, 1 << 20, "/nowhere")
+    for _, payload in payloads + splitter.finish():
+        grouper.push(payload)
+    assert sum(chunk.rows.num_rows for chunk in grouper.finish(5, 1 << 20)) == rows, "each row is in one chunk"
+
+
 def main(folder: str, number: int, examples: int) -> None:
     states = fc.open_state(folder, options={"file_sync": False})
 
@@ -204,7 +232,9 @@ def main(folder: str, number: int, examples: int) -> None:
             return
         batch = pa.RecordBatch.from_arrays([array], names=["k"])
         _split(dtype, batch, length)
+        _rows(dtype, batch, length)
         _split(dtype, pa.Table.from_batches([batch]), length)
+        _codec(dtype, array)
         name = data.draw(st.sampled_from(["length", "offset", "n_buffers", "n_children", "null_count"]))
         value = {"n_buffers": 0, "n_children": 0, "null_count": data.draw(st.integers(-1, 20))}
         patched = Patched(batch, name, value.get(name, data.draw(st.sampled_from([-1, -(2**63), 2**62]))))

@@ -31,7 +31,7 @@ def test_hostile_arrays_are_refused_or_read_right(tmp_path: Path) -> None:
     # A panic that was caught is said on stderr.
     assert "panicked" not in ran.stderr, f"FASTCHANGELOG_SEED={seed}\n{ran.stderr}"
     seen = ast.literal_eval(ran.stdout.splitlines()[-1])
-    for what in ("split", "patched", "put"):
+    for what in ("split", "rows", "patched", "put", "encode"):
         assert seen[f"{what}: refused"] > 10, seen
         assert seen[f"{what}: taken"] > 10, seen
 

@@ -5,6 +5,7 @@ Every call lets go of the GIL while it works or waits, hears Ctrl-C during waits
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Protocol, final
 
@@ -25,15 +26,21 @@ __all__ = [
     "MaterializeRun",
     "ObjectFolder",
     "ResultBatches",
+    "RowChunk",
+    "RowChunks",
+    "RowGrouper",
+    "RowSplitter",
     "SavepointEntries",
     "SavepointFolder",
     "Server",
     "ServerClient",
     "SessionClient",
     "Splitter",
+    "StateCodec",
     "StateHandle",
     "StateMaterialization",
     "StateScan",
+    "StateSession",
     "ValueState",
     "__version__",
     "aggregate_functions",
@@ -445,6 +452,126 @@ class ResultBatches:
     def __next__(self) -> pa.RecordBatch: ...
 
 @final
+class StateSession:
+    """A session of a stateful processor at the state server: `declare`, any reads and writes, `commit`.
+
+    States are named by their numbers in the catalog; keys, map keys (`sub`) and values are bytes of a `StateCodec`. The
+    time of a timer is a `sub` of 8 bytes, big endian. Closing the session before `commit` has returned aborts it:
+    nothing of it is kept. It belongs to one thread at a time.
+    """
+
+    def __new__(
+        cls,
+        socket_path: str,
+        request_json: str,
+        *,
+        log: str = "",
+        timeout_seconds: float = 1800.0,
+        max_message: int = 268435456,
+    ) -> StateSession:
+        """As `SessionClient`; the request's `operator` is `processor`."""
+
+    @property
+    def catalog(self) -> str:
+        """The stored catalog, JSON."""
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark of the version that the session starts from; None without one."""
+
+    def declare(self, catalog: str, now_millis: int) -> None:
+        """Declares the states, once, before all else, and the time by which entries have ended."""
+
+    def get(self, state: int, keys: pa.BinaryArray) -> pa.BinaryArray:
+        """Values of keys; null where there is none."""
+
+    def read_entries(
+        self, state: int, keys: pa.BinaryArray, max_bytes_per_key: int
+    ) -> tuple[pa.ListArray, pa.BooleanArray]:
+        """The first entries of each key, structs of `sub` (null in lists) and `value`; True where there are more.
+
+        `read_page` has the rest. Its `after` is the last `sub` of a map, the number of elements of a list as 8 bytes,
+        big endian, or None for a key without entries here.
+        """
+
+    def read_page(
+        self, state: int, key: bytes, after: bytes | None, max_bytes: int
+    ) -> tuple[pa.StructArray, bytes | None]:
+        """Entries of one key, and where the next page begins; None at the end."""
+
+    def get_entries(self, state: int, keys: pa.BinaryArray, subs: pa.BinaryArray) -> pa.BinaryArray:
+        """Values of entries of maps; null where there is none. One key may stand for all `subs`."""
+
+    def write(
+        self,
+        state: int,
+        ops: pa.UInt8Array,
+        keys: pa.BinaryArray,
+        subs: pa.BinaryArray | None,
+        values: pa.BinaryArray | None,
+        expires_at: int | None = None,
+    ) -> None:
+        """Changes in their order: 0 clears, 1 puts, 2 deletes, 3 appends. Does not wait for the server.
+
+        An error that they cause is raised by a later call, by `commit` at the latest.
+        """
+
+    def clear_all(self, state: int) -> None:
+        """Removes all entries of a state. Does not wait for the server, as `write`."""
+
+    def due_timers(
+        self, until: int, after: tuple[int, bytes] | None, limit: int
+    ) -> tuple[pa.Int64Array, pa.BinaryArray]:
+        """Timers up to the time `until`, in the order of time and key, after the given one: times and keys."""
+
+    def timers_of(self, keys: pa.BinaryArray) -> pa.ListArray:
+        """Times of the timers of each key, ascending."""
+
+    def next_timer(self) -> int | None:
+        """The earliest timer's time."""
+
+    def scan(self, state: int, after: bytes | None, max_bytes: int) -> tuple[pa.RecordBatch, bytes | None]:
+        """A page of all entries of a state, columns `key`, `sub`, `value`, and where the next page begins.
+
+        A page may be empty although another follows. The key of a map's entry is that of the state, then the map key.
+        """
+
+    def commit(self, watermark: int | None = None) -> tuple[str, dict[str, int]]:
+        """Waits until the new version is durable: its handle, and what the session did."""
+
+    def close(self) -> None:
+        """Ends the session; an abort unless it was committed. May be called again."""
+
+    def __enter__(self) -> StateSession: ...
+    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None: ...
+
+@final
+class StateCodec:
+    """Keys and values of a state, between Arrow and bytes.
+
+    Values are written in the newest type, and read in any they were ever written in: `versions`, the newest last, which
+    is `value`. A `SchemaMismatchError` names the fields of a type that cannot become `value`. Strings may be any bytes;
+    decoded ones are not checked to be UTF-8.
+    """
+
+    def __new__(
+        cls, key: pa.DataType | pa.Schema, value: pa.DataType | pa.Schema, versions: Sequence[pa.DataType] = ...
+    ) -> StateCodec:
+        """A schema stands for the struct of its fields."""
+
+    def encode_keys(self, keys: pa.Array | pa.RecordBatch) -> pa.BinaryArray:
+        """Canonical bytes: equal for equal keys, in the order of the keys."""
+
+    def decode_keys(self, keys: pa.BinaryArray) -> pa.Array:
+        """The keys of some bytes."""
+
+    def encode_values(self, values: pa.Array) -> pa.BinaryArray:
+        """Bytes that begin with the version of the type; null for null."""
+
+    def decode_values(self, values: pa.BinaryArray) -> pa.Array:
+        """The values of some bytes, converted to the newest type."""
+
+@final
 class ServerClient:
     """A connection to the state server that is not a session."""
 
@@ -535,6 +662,101 @@ class Splitter:
 
     def finish(self) -> list[tuple[int, bytes]]:
         """Gives what is left."""
+
+@final
+class RowSplitter:
+    """The map side of a processor: rows in, payloads of whole rows per shard out."""
+
+    def __new__(
+        cls,
+        keys: int,
+        input: _ArrowSchema,
+        shards: int,
+        max_parallelism: int,
+        payload_bytes: int,
+        row_bytes: int | None = None,
+    ) -> RowSplitter:
+        """The first `keys` columns of `input` are the key. Payloads of at most `row_bytes` hold in all what those of
+        `payload_bytes` hold; there are more of them."""
+
+    def push(self, batch: _ArrowArray | _ArrowStream) -> list[tuple[int, bytes]]:
+        """Takes a record batch, or a stream of them; gives the payloads that are full."""
+
+    def finish(self) -> list[tuple[int, bytes]]:
+        """Gives what is left. Shards without rows get nothing."""
+
+@final
+class RowGrouper:
+    """The worker's side of a processor: payloads of a shard in, chunks of whole keys out."""
+
+    def __new__(
+        cls,
+        keys: int,
+        input: _ArrowSchema,
+        memory_bytes: int,
+        dir: str | PathLike[str],
+        *,
+        late: tuple[int, int] | None = None,
+    ) -> RowGrouper:
+        """Rows beyond `memory_bytes` are sorted in parts in a file in `dir`, which nothing else sees and which is gone
+        with the process.
+
+        :param keys: the first columns of `input` that are the key.
+        :param late: the number of a column of event times, and microseconds since the epoch: rows whose time is not
+            after these are dropped and counted. Rows without a time are kept.
+        """
+
+    def push(self, payload: bytes) -> None:
+        """Takes a payload; one without any bytes has no rows."""
+
+    def finish(self, chunk_rows: int, chunk_bytes: int) -> RowChunks:
+        """All rows, in chunks of at most `chunk_rows` rows and about `chunk_bytes` bytes. The grouper has none left."""
+
+    @property
+    def input_rows(self) -> int:
+        """Rows that came, late ones included."""
+
+    @property
+    def late_rows(self) -> int:
+        """Rows that came and were late."""
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes written to the disk."""
+
+@final
+class RowChunks:
+    """An iterator over the chunks of a batch; made by `RowGrouper.finish`. It belongs to one thread at a time."""
+
+    def __iter__(self) -> RowChunks: ...
+    def __next__(self) -> RowChunk: ...
+
+@final
+class RowChunk:
+    """Rows of whole keys, in the order of the keys' bytes; or a part of one key that is larger than a chunk.
+
+    Rows of a key are in the order in which payloads brought them.
+    """
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """All columns as they were declared, the key first. The bytes of a string need not be UTF-8."""
+
+    @property
+    def keys(self) -> pa.BinaryArray:
+        """The canonical bytes of the distinct keys."""
+
+    @property
+    def offsets(self) -> pa.Int64Array:
+        """The rows of key `i` are those from `offsets[i]` to before `offsets[i + 1]`."""
+
+    @property
+    def continues(self) -> bool:
+        """The first key is the last one of the chunk before."""
+
+    @property
+    def more(self) -> bool:
+        """The last key goes on in the next chunk."""
 
 @final
 class ObjectFolder:

@@ -6,6 +6,6 @@ Owns: the names that the Spark side uses. Does not own: the client (`client`), t
 
 from __future__ import annotations
 
-from fastchangelog.server.client import ensure_server, open_session
+from fastchangelog.server.client import ensure_server, open_session, open_state_session
 
-__all__ = ["ensure_server", "open_session"]
+__all__ = ["ensure_server", "open_session", "open_state_session"]

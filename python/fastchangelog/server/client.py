@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from fastchangelog import _internal
 from fastchangelog.errors import RetryableError, error_of_kind
@@ -28,7 +29,9 @@ from fastchangelog.server import memory
 from fastchangelog.server.jvm import Jvm
 from fastchangelog.server.paths import ServerPaths
 
-__all__ = ["ensure_server", "is_answering", "open_session"]
+__all__ = ["ensure_server", "is_answering", "open_session", "open_state_session"]
+
+_Session = TypeVar("_Session", _internal.SessionClient, _internal.StateSession)
 
 START_TIMEOUT = 60.0
 """Seconds until a server must have started: an interpreter, an import and a socket, on a busy machine."""
@@ -48,21 +51,34 @@ def open_session(
     `confs` are Spark's settings of memory (`memory.CONFS`).
     What to do about errors: `RetryableError` = fail the task, Spark starts another attempt; others need a change.
     """
+    return _opened(_internal.SessionClient, request_json, options, confs)
+
+
+def open_state_session(
+    request_json: str, options: Mapping[str, str] | None = None, confs: Mapping[str, str] | None = None
+) -> _internal.StateSession:
+    """As `open_session`, for a request whose `operator` is `processor`."""
+    return _opened(_internal.StateSession, request_json, options, confs)
+
+
+def _opened(
+    kind: type[_Session], request_json: str, options: Mapping[str, str] | None, confs: Mapping[str, str] | None
+) -> _Session:
     options = options or {}
     paths = ServerPaths.here()
     for _ in range(2):
         if paths.socket.exists():
             try:
-                return _connect(paths, request_json, options)
+                return _connect(kind, paths, request_json, options)
             except RetryableError:
                 if is_answering(paths):
                     raise
         ensure_server(options, confs, paths=paths)
-    return _connect(paths, request_json, options)
+    return _connect(kind, paths, request_json, options)
 
 
-def _connect(paths: ServerPaths, request_json: str, options: Mapping[str, str]) -> _internal.SessionClient:
-    return _internal.SessionClient(
+def _connect(kind: type[_Session], paths: ServerPaths, request_json: str, options: Mapping[str, str]) -> _Session:
+    return kind(
         str(paths.socket),
         request_json,
         log=str(paths.log),

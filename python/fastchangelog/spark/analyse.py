@@ -81,7 +81,7 @@ def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
         windows = internals.function_names(out[-1]) & _WINDOWS
         if windows:
             raise InvalidArgumentError(
-                f"the key {_show(out[-1])} uses {windows.pop()}(), which is not supported yet; "
+                f"the key {internals.text_of(out[-1])} uses {windows.pop()}(), which is not supported yet; "
                 "group by a plain column such as date_trunc('hour', ts), or use Spark's own groupBy for windows"
             )
     return out
@@ -106,7 +106,7 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
     if len(schema) != len(parts):
         raise InvalidArgumentError("a key or an argument stands for several columns; name each column on its own")
     for key, field in zip(keys, schema.fields, strict=False):
-        _check_key(_show(key), field, streaming=bool(df.isStreaming))
+        _check_key(internals.text_of(key), field, streaming=bool(df.isStreaming))
     ansi = str(df.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 
     legacy = str(df.sparkSession.conf.get(_LEGACY, "false")).lower() == "true"
@@ -279,23 +279,18 @@ def _bind_column(column: Column, name: str | None) -> _Bound:
         if not plain or not fn.takes(len(plain)):
             raise _refused(column)
     native = column if name is None else column.alias(name)
-    return _Bound(fn, tuple(plain), None, ignore_nulls, native, True, _show(column))
+    return _Bound(fn, tuple(plain), None, ignore_nulls, native, True, internals.text_of(column))
 
 
 def _counts_all(arg: object) -> bool:
     return isinstance(arg, internals.Star) or (isinstance(arg, internals.Literal) and arg.value is not None)
 
 
-def _show(column: Column) -> str:
-    text = str(column)
-    return text[len("Column<'") : -2] if text.startswith("Column<'") else text
-
-
 def _refused(column: Column) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"`{_show(column)}` is not an aggregate that fastchangelog understands; supported are {NAMES}, each "
-        "on its own and with alias(): compute on results in a select() after it, and write F.expr texts as functions "
-        '(a FILTER becomes fc.sum("x", where="…"))'
+        f"`{internals.text_of(column)}` is not an aggregate that fastchangelog understands; supported are {NAMES}, "
+        "each on its own and with alias(): compute on results in a select() after it, and write F.expr texts as "
+        'functions (a FILTER becomes fc.sum("x", where="…"))'
     )
 
 

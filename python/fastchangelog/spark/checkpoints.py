@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkCheckpoints"]
 
-#: The operator's state variable, see `operator`.
+#: The operator's state variable, see `operator` and `processor.operator`; its first field has the variable's name.
 _VARIABLE = "handle"
 #: Spark's names of files of RocksDB's state: a version, an id under format 2, and a kind.
 _STATE_FILE = re.compile(r"([0-9]+)(?:_[^/]*)?\.(zip|changelog)")
@@ -227,11 +227,12 @@ class SparkCheckpoints:
         source = self._spark.read.format("statestore").option("path", location).option("operatorId", operator)
         frame = source.option("batchId", batch).option("stateVarName", _VARIABLE).load()
         fields: Any = frame.schema["value"].dataType
-        if fields.names != [_VARIABLE] or fields[0].dataType.typeName() != "string":
+        if fields.names[:1] != [_VARIABLE] or fields[0].dataType.typeName() != "string":
             raise SchemaMismatchError(
                 f"{location}: operator {operator} keeps {fields.simpleString()} as `{_VARIABLE}`, which is not ours"
             )
-        return [(row[0], row[1]) for row in frame.select(f"value.{_VARIABLE}", "partition_id").collect()]
+        rows = frame.select(f"value.{_VARIABLE}", "partition_id").collect()
+        return [(row[0], row[1]) for row in rows if row[0] is not None]  # a shard of a processor may have no rows yet
 
 
 def _plain(location: str) -> str:

@@ -1,8 +1,8 @@
 """`grouped(df, *keys).agg(…)`: the entry point, shaped like PySpark's `groupBy().agg()`.
 
-Owns: the plan's shape (project, split, operator, metrics, names), and the checks at build time.
+Owns: the plan's shape of an aggregation (project, split, operator, metrics, names), and the checks at build time.
 Does not own: the meaning of keys and aggregates (`analyse`), settings (`settings`), what runs in tasks (`split`,
-`operator`, `batch`).
+`operator`, `batch`), stateful processors (`processor.stream`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from fastchangelog.spark import internals, metrics, settings, starts, wire_types
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
 from fastchangelog.spark.batch import BatchOperator
 from fastchangelog.spark.operator import OperatorConfig, ShardProcessor
-from fastchangelog.spark.split import WATERMARK_DELAY, Split, payload_type
+from fastchangelog.spark.processor.call import Grouping, ProcessorCall
+from fastchangelog.spark.split import Split, payload_type, watermark_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, GroupedData
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from fastchangelog.functions import Aggregate
     from fastchangelog.types import ColumnLike, Options, PathLike, StorageOptions
@@ -85,7 +87,7 @@ def grouped(
 
 
 class GroupedStream:
-    """A grouped stream, to be aggregated: the counterpart of PySpark's `GroupedData`. Made by `grouped`.
+    """A grouped stream, to be aggregated or processed: the counterpart of PySpark's `GroupedData`. Made by `grouped`.
 
     Example:
         >>> grouped(bids, "auction", state=folder).count()  # doctest: +SKIP
@@ -113,7 +115,7 @@ class GroupedStream:
         self._name = name
         self._streaming = bool(df.isStreaming)
         self._keys = key_columns(df, keys)
-        self._keyed = df.select(*self._keys)  # Spark reports an unknown column here, before anything else is done
+        keyed = df.select(*self._keys).schema  # Spark reports an unknown column here, before anything else is done
         self._root = settings.state_root(spark, state)
         given = settings.with_start_from(option_texts_of(materialization, options), start_from)
         self._options = settings.read_options(spark, given)
@@ -135,6 +137,19 @@ class GroupedStream:
                 "and write its result: grouped(stream, …).agg(…).writeStream.foreachBatch(f)",
                 stacklevel=3,
             )
+        #: What a stateful processor is planned from; `initialState` of another one may be this.
+        self.grouping = Grouping(
+            df,
+            self._keys,
+            keyed,
+            self._root,
+            name,
+            self._options,
+            self._storage_options,
+            self._confs,
+            self._partitions,
+            self._start_schema,
+        )
 
     @overload
     def agg(self, exprs: dict[str, str], /) -> DataFrame: ...
@@ -256,6 +271,85 @@ class GroupedStream:
         """
         return self._numeric(F.max, cols)
 
+    def transformWithState(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: T.StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | GroupedStream | None = None,
+        eventTimeColumnName: str = "",
+    ) -> DataFrame:
+        """Runs a `StatefulProcessor` that takes and yields Rows: PySpark's method of that name, with its arguments.
+
+        Args:
+            statefulProcessor: An instance of a subclass of `pyspark.sql.streaming.StatefulProcessor`.
+            outputStructType: The schema of the rows that it yields, as a StructType or a text.
+            outputMode: `"Update"` or `"Append"`.
+            timeMode: `"None"`, `"ProcessingTime"` or `"EventTime"`: the time of timers.
+            initialState: A batch DataFrame, grouped by keys of the same types, which the processor gets in the query's
+                first batch.
+            eventTimeColumnName: The column of the result that carries the watermark on.
+
+        Returns:
+            A DataFrame of the rows that the processor yields.
+
+        Raises:
+            InvalidArgumentError: Something cannot work as it was given; the message says what to change.
+            SchemaMismatchError: The savepoint of `start_from` holds other states.
+
+        Example:
+            >>> calls = grouped(bids, "auction", state=folder)  # doctest: +SKIP
+            >>> calls.transformWithState(Sessions(), "auction long, n long", "Update", "None")  # doctest: +SKIP
+        """
+        return self._process(
+            ProcessorCall(
+                "row", statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
+            )
+        )
+
+    def transformWithStateInPandas(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: T.StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | GroupedStream | None = None,
+        eventTimeColumnName: str = "",
+    ) -> DataFrame:
+        """Runs a `StatefulProcessor` that takes and yields pandas DataFrames; else as `transformWithState`.
+
+        Args:
+            statefulProcessor: An instance of a subclass of `pyspark.sql.streaming.StatefulProcessor`.
+            outputStructType: The schema of the frames that it yields, as a StructType or a text.
+            outputMode: `"Update"` or `"Append"`.
+            timeMode: `"None"`, `"ProcessingTime"` or `"EventTime"`: the time of timers.
+            initialState: A batch DataFrame, grouped by keys of the same types, which the processor gets in the query's
+                first batch.
+            eventTimeColumnName: The column of the result that carries the watermark on.
+
+        Returns:
+            A DataFrame of the rows that the processor yields.
+
+        Raises:
+            InvalidArgumentError: Something cannot work as it was given; the message says what to change.
+            SchemaMismatchError: The savepoint of `start_from` holds other states.
+
+        Example:
+            >>> calls = grouped(bids, "auction", state=folder)  # doctest: +SKIP
+            >>> calls.transformWithStateInPandas(Sessions(), "auction long", "Update", "None")  # doctest: +SKIP
+        """
+        return self._process(
+            ProcessorCall(
+                "pandas", statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
+            )
+        )
+
+    def _process(self, call: ProcessorCall) -> DataFrame:
+        from fastchangelog.spark.processor.stream import transform  # an aggregation needs none of it
+
+        return transform(self.grouping, call)
+
     def _numeric(self, function: Callable[[str], Column], cols: tuple[object, ...]) -> DataFrame:
         if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
             cols = tuple(cols[0])
@@ -294,7 +388,7 @@ class GroupedStream:
             settings.size_option(self._options, "payload_size"),
             self._partitions,
         )
-        payloads = self._df.select(*analysed.projection).mapInArrow(split, payload_type(_watermark(self._df.schema)))
+        payloads = self._df.select(*analysed.projection).mapInArrow(split, payload_type(watermark_of(self._df.schema)))
         run = self._through_state if self._streaming else _in_batch
         rows = run(payloads, operator, analysed.wire_result)
         first = 0 if analysed.keys_in_result else analysed.num_keys
@@ -351,12 +445,6 @@ def _default(dtype: T.DataType) -> Column | None:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _watermark(schema: T.StructType) -> int | None:
-    """The delay of the input's watermark, which Spark keeps in the metadata of its event time column."""
-    delays = [f.metadata[WATERMARK_DELAY] for f in schema.fields if WATERMARK_DELAY in f.metadata]
-    return int(delays[0]) if delays else None
 
 
 def _inside_foreach_batch() -> bool:

@@ -1,7 +1,8 @@
-"""The only file that uses private parts of PySpark: the tree of a `Column`, task slots, starting queries.
+"""The only file that uses private parts of PySpark: the tree of a `Column`, keys of a `groupBy`, task slots, starting
+queries.
 
-Owns: everything that touches `_jc`, `_jvm`, `_expr`, `_jsparkSession` or `sparkContext`, for classic PySpark and for
-Spark Connect.
+Owns: everything that touches `_jc`, `_jvm`, `_jgd`, `_expr`, `_jsparkSession` or `sparkContext`, for classic PySpark
+and for Spark Connect.
 Does not own: which functions are understood (`analyse`), which queries are refused (`starts`).
 Tested per Spark version; nothing else in the package may use those attributes.
 """
@@ -13,12 +14,12 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 
 __all__ = [
     "Call",
@@ -27,11 +28,13 @@ __all__ = [
     "StartingQuery",
     "call_of",
     "function_names",
+    "grouping_of",
     "is_connect",
     "is_plain_reference",
     "run_this_interpreter",
     "same",
     "slots",
+    "text_of",
     "watch_starts",
 ]
 
@@ -69,6 +72,8 @@ class StartingQuery:
     output_mode: str
     #: The names of all `observe` nodes in its plan, each as often as the plan runs it.
     observed: tuple[str, ...]
+    #: The columns that the metrics of each of them read.
+    reads: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
 
 def is_connect(thing: Column | SparkSession) -> bool:
@@ -101,6 +106,23 @@ def is_plain_reference(column: Column) -> bool:
 def same(a: Column, b: Column) -> bool:
     """True if both are certainly the same expression. Texts do not prove it: `x` may be of either side of a join."""
     return a is b or (not is_connect(a) and _equal(a, b))
+
+
+def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[str | Column]]:
+    """The frame of PySpark's `groupBy`, and the keys: columns of the frame, or in Spark Connect what the user gave."""
+    frame: DataFrame = grouped._df
+    columns = getattr(grouped, "_grouping_cols", None)
+    if columns is None:
+        # An expression that is no column of the frame has no name; its text is one that the frame does not have.
+        keys = _items(_classic_grouping(grouped))
+        return frame, [str(key.name()) if hasattr(key, "name") else str(key.toString()) for key in keys]
+    return frame, list(columns)
+
+
+def text_of(column: Column) -> str:
+    """The expression as PySpark shows it."""
+    text = str(column)
+    return text[len("Column<'") : -2] if text.startswith("Column<'") else text
 
 
 def slots(spark: SparkSession) -> int | None:
@@ -154,6 +176,10 @@ def _node(column: Any) -> Any:
 
 def _expr(column: Any) -> Any:
     return column._expr
+
+
+def _classic_grouping(grouped: Any) -> Any:
+    return grouped._jgd.groupingExprs()
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -275,7 +301,8 @@ class _StartListener:
             query = self._spark._jsparkSession.streams().get(event.id())
             execution = query.streamingQuery()
             mode = str(execution.outputMode().toString()).lower()
-            reason = self._check(StartingQuery(mode, tuple(_observed(execution.analyzedPlan(), {}))))
+            found = list(_observed(execution.analyzedPlan(), {}))
+            reason = self._check(StartingQuery(mode, tuple(name for name, _ in found), dict(found)))
             if reason is not None:
                 execution.sparkSessionForStream().conf().set(self._refusal, reason)
         except Exception as error:  # the JVM would only log it
@@ -300,8 +327,9 @@ class _StartListener:
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
 
-def _observed(plan: Any, tables: dict[int, Any]) -> Iterator[str]:
-    """The names of `observe` nodes in a plan; a common table counts each time that it is referred to."""
+def _observed(plan: Any, tables: dict[int, Any]) -> Iterator[tuple[str, frozenset[str]]]:
+    """The names of `observe` nodes in a plan, and the columns that they read; a common table counts each time that it
+    is referred to."""
     kind = _kind(plan)
     if kind == "WithCTE":
         tables.update({table.id(): table.child() for table in _items(plan.cteDefs())})
@@ -310,6 +338,6 @@ def _observed(plan: Any, tables: dict[int, Any]) -> Iterator[str]:
     if kind == "CTERelationRef" and plan.cteId() in tables:
         yield from _observed(tables[plan.cteId()], tables)
     if kind == "CollectMetrics":
-        yield str(plan.name())
+        yield str(plan.name()), frozenset(str(attribute.name()) for attribute in _items(plan.references().toSeq()))
     for child in _items(plan.children()):
         yield from _observed(child, tables)

@@ -18,9 +18,12 @@ from fastchangelog import _internal
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["COLUMN", "NAMES", "PREFIX", "observed", "observed_name", "row"]
+__all__ = ["COLUMN", "NAMES", "PREFIX", "PROCESSOR_COLUMN", "observed", "observed_name", "row"]
 
+#: The column of metrics in the result of an aggregation; by its name it is told apart from a processor's.
 COLUMN = "__m"
+#: The same in the result of a stateful processor.
+PROCESSOR_COLUMN = "__m_processor"
 #: Of the name under which the metrics of an operator appear.
 PREFIX = "fastchangelog."
 
@@ -38,8 +41,8 @@ def observed_name(name: str) -> str:
     return PREFIX + name
 
 
-def observed() -> list[Column]:
-    """One sum per metric, over all shards."""
+def observed(column: str = COLUMN) -> list[Column]:
+    """One sum per metric, over all shards; `column` holds them."""
     from pyspark.sql import functions as F
 
-    return [F.coalesce(F.sum(F.col(COLUMN)[i]), F.lit(0)).alias(name) for i, name in enumerate(NAMES)]
+    return [F.coalesce(F.sum(F.col(column)[i]), F.lit(0)).alias(name) for i, name in enumerate(NAMES)]

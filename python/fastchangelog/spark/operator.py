@@ -32,16 +32,17 @@ from fastchangelog.spark.frames import frame
 from fastchangelog.spark.renewal import CredentialRenewal, credentials
 from fastchangelog.spark.shard_ids import shard_of_id
 
-__all__ = ["ShardProcessor", "OperatorConfig", "labelled"]
+__all__ = ["METRICS_TYPE", "OperatorConfig", "ShardProcessor", "Stopwatch", "labelled", "open_request"]
 
 _HANDLE = T.StructType([T.StructField("handle", T.StringType())])
-_METRICS = pa.list_(pa.int64())
+METRICS_TYPE = pa.list_(pa.int64())
 
 
 @dataclasses.dataclass(frozen=True)
 class OperatorConfig(task.VersionChecked):
     """The driver's decisions, sent to every task."""
 
+    #: Of an aggregation; a stateful processor has none.
     spec: str
     root: str
     name: str
@@ -77,10 +78,10 @@ class ShardProcessor(StatefulProcessor):
         settings.check_task(task.local_property)
         stored = self._handle.get()
         handle = None if stored is None else stored[0]
-        clock = _Stopwatch()
+        clock = Stopwatch()
         _internal.failpoint("operator.open")
         storage, expires = settings.resolve_with_expiry(operator.storage_options)
-        request = {**self._request(shard_id, handle), **credentials(storage, expires)}
+        request = {**open_request(operator, shard_id, handle), **credentials(storage, expires)}
         with CredentialRenewal(request, expires, lambda: settings.resolve_with_expiry(operator.storage_options)):
             handle = yield from self._session(request, rows, clock)
         self._handle.update((handle,))
@@ -88,7 +89,7 @@ class ShardProcessor(StatefulProcessor):
         task.freeze_modules("operator")
 
     def _session(
-        self, request: Mapping[str, Any], rows: Iterator[pd.DataFrame], clock: _Stopwatch
+        self, request: Mapping[str, Any], rows: Iterator[pd.DataFrame], clock: Stopwatch
     ) -> Generator[pd.DataFrame, None, str]:
         """Yields the rows of one session, then a row of metrics; returns the handle."""
         operator = self._operator
@@ -104,7 +105,7 @@ class ShardProcessor(StatefulProcessor):
             names = [*operator.output.names, metrics.COLUMN]
             for batch in session.finish():
                 columns = labelled(batch, operator.output)
-                yield frame([*columns, pa.nulls(batch.num_rows, _METRICS)], names)
+                yield frame([*columns, pa.nulls(batch.num_rows, METRICS_TYPE)], names)
             clock.lap("finish_micros")
             _internal.failpoint("operator.rows-yielded")
             handle, counted = session.commit()
@@ -114,31 +115,32 @@ class ShardProcessor(StatefulProcessor):
             session.close()
         numbers = metrics.row({**counted, **clock.laps, "shards": 1})
         nothing = [pa.nulls(1, field.type) for field in operator.output]
-        yield frame([*nothing, pa.array([numbers], _METRICS)], names)
+        yield frame([*nothing, pa.array([numbers], METRICS_TYPE)], names)
         return handle
 
-    def _request(self, shard_id: int, handle: str | None) -> dict[str, Any]:
-        operator = self._operator
-        shards = settings.partitions_of_task(task.local_property, operator.partitions)
-        query = task.local_property(task.QUERY_ID)
-        if query is None:
-            raise InvalidArgumentError(
-                "this task belongs to no streaming query, so its state has no place: Spark Connect runs what "
-                "foreachBatch does with a batch outside of the query; write the result of grouped() to a sink that "
-                "Spark itself fills, such as Kafka, or run the query in a classic session"
-            )
-        return {
-            "root": operator.root,
-            "query_id": query,
-            "name": operator.name,
-            "shard": shard_of_id(shard_id, shards),
-            "shards": shards,
-            "batch": int(task.local_property(task.BATCH_ID) or 0),
-            "handle": handle,
-            "spec": operator.spec,
-            "ephemeral": False,
-            "options": dict(operator.options),
-        }
+
+def open_request(operator: OperatorConfig, shard_id: int, handle: str | None) -> dict[str, Any]:
+    """The open request of a session for the task that runs this, without credentials."""
+    shards = settings.partitions_of_task(task.local_property, operator.partitions)
+    query = task.local_property(task.QUERY_ID)
+    if query is None:
+        raise InvalidArgumentError(
+            "this task belongs to no streaming query, so its state has no place: Spark Connect runs what "
+            "foreachBatch does with a batch outside of the query; write the result of grouped() to a sink that "
+            "Spark itself fills, such as Kafka, or run the query in a classic session"
+        )
+    return {
+        "root": operator.root,
+        "query_id": query,
+        "name": operator.name,
+        "shard": shard_of_id(shard_id, shards),
+        "shards": shards,
+        "batch": int(task.local_property(task.BATCH_ID) or 0),
+        "handle": handle,
+        "spec": operator.spec,
+        "ephemeral": False,
+        "options": dict(operator.options),
+    }
 
 
 def labelled(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
@@ -149,12 +151,15 @@ def labelled(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
     return [c if c.type == f.type else c.view(f.type) for c, f in zip(batch.columns, schema, strict=True)]
 
 
-class _Stopwatch:
+class Stopwatch:
+    """Microseconds between laps."""
+
     def __init__(self) -> None:
         self.laps: dict[str, int] = {}
         self._last = time.monotonic_ns()
 
     def lap(self, name: str) -> None:
+        """Ends the lap `name`; a later one of the same name counts instead."""
         now = time.monotonic_ns()
         self.laps[name] = (now - self._last) // 1000
         self._last = now

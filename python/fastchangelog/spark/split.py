@@ -18,7 +18,7 @@ from fastchangelog.spark import settings, starts
 from fastchangelog.spark.shard_ids import shard_ids
 from fastchangelog.spark.task import VersionChecked, freeze_modules, is_first, local_property
 
-__all__ = ["WATERMARK_DELAY", "Split", "payload_type"]
+__all__ = ["WATERMARK_DELAY", "Split", "payload_rows", "payload_type", "shaped", "watermark_of"]
 
 WATERMARK_DELAY = "spark.watermarkDelayMs"
 
@@ -36,6 +36,12 @@ def payload_type(watermark_millis: int | None) -> T.StructType:
             T.StructField("event_time", T.TimestampType(), True, metadata),
         ]
     )
+
+
+def watermark_of(schema: T.StructType) -> int | None:
+    """The delay of the input's watermark, which Spark keeps in the metadata of its event time column."""
+    delays = [f.metadata[WATERMARK_DELAY] for f in schema.fields if WATERMARK_DELAY in f.metadata]
+    return int(delays[0]) if delays else None
 
 
 class Split(VersionChecked):
@@ -64,12 +70,12 @@ class Split(VersionChecked):
         ids = shard_ids(shards)
         for batch in batches:
             if batch.num_rows:
-                yield from _rows(splitter.push(shaped(batch, self._input)), ids)
+                yield from payload_rows(splitter.push(shaped(batch, self._input)), ids)
         if self._opens_all_shards and is_first():
             # Each shard, even one without rows, now takes its part of the savepoint, which is not needed afterwards.
-            yield from _rows([(shard, b"") for shard in range(shards)], ids)
+            yield from payload_rows([(shard, b"") for shard in range(shards)], ids)
         _internal.failpoint("split.finish")
-        yield from _rows(splitter.finish(), ids)
+        yield from payload_rows(splitter.finish(), ids)
         freeze_modules("split")
 
 
@@ -79,7 +85,8 @@ def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _rows(payloads: list[tuple[int, bytes]], ids: tuple[int, ...]) -> Iterator[pa.RecordBatch]:
+def payload_rows(payloads: list[tuple[int, bytes]], ids: tuple[int, ...]) -> Iterator[pa.RecordBatch]:
+    """Payload rows for Spark; `ids` are the ids of the shards."""
     # One row a batch: payloads are large, and Spark keeps a whole batch in memory on both sides.
     for shard, payload in payloads:
         yield pa.RecordBatch.from_arrays(

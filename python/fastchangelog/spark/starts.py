@@ -1,10 +1,11 @@
-"""Checks when a query starts: an output mode other than update, or one operator twice, is refused.
+"""Checks when a query starts: an aggregation in an output mode other than update, or one operator twice, is refused.
 
 Owns: the check of a starting query, its messages, and the refusal in the query's tasks.
 Does not own: how a starting query is observed (`internals`).
 
 Spark checks the output mode of its own aggregates on the driver when a query starts, but not the mode of the stateful
-operator that this package uses. A listener of the session sees the query before its first batch. A listener cannot
+operator that this package uses. What the rows of a stateful processor mean is the processor's own: as in Spark, they go
+to a sink of any mode. A listener of the session sees the query before its first batch. A listener cannot
 fail the query, so it writes the reason into the query's settings, and each task of the split fails before it reads a
 row.
 """
@@ -50,7 +51,9 @@ def refusal_reason(query: internals.StartingQuery) -> str | None:
     names = [name.removeprefix(metrics.PREFIX) for name in query.observed if name.startswith(metrics.PREFIX)]
     if not names:
         return None
-    if query.output_mode != "update":
+    if query.output_mode != "update" and any(
+        metrics.COLUMN in query.reads.get(metrics.observed_name(name), {metrics.COLUMN}) for name in names
+    ):
         return (
             f"the query writes the result of grouped() in {query.output_mode} mode, which would take each change of a "
             'key for a new row: write it with outputMode("update")'

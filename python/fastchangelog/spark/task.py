@@ -12,7 +12,15 @@ from typing import Any
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 
-__all__ = ["BATCH_ID", "QUERY_ID", "VersionChecked", "is_first", "local_property", "freeze_modules"]
+__all__ = [
+    "BATCH_ID",
+    "QUERY_ID",
+    "VersionChecked",
+    "is_first",
+    "is_first_partition",
+    "local_property",
+    "freeze_modules",
+]
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -26,12 +34,17 @@ def local_property(name: str) -> str | None:
     return None if context is None else context.getLocalProperty(name)
 
 
-def is_first() -> bool:
-    """True in one task of a query's first batch."""
+def is_first_partition() -> bool:
+    """True in one task of each stage."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return context is not None and context.getLocalProperty(BATCH_ID) == "0" and context.partitionId() == 0
+    return context is not None and context.partitionId() == 0
+
+
+def is_first() -> bool:
+    """True in one task of a query's first batch."""
+    return is_first_partition() and local_property(BATCH_ID) == "0"
 
 
 class VersionChecked:

@@ -21,7 +21,7 @@ from fastchangelog.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["arrow_schema", "arrow_type", "wire_type", "is_collated", "to_wire", "from_wire"]
+__all__ = ["arrow_schema", "arrow_type", "wire_type", "is_collated", "is_unchanged", "to_wire", "from_wire"]
 
 _FLAT: dict[type[T.DataType], pa.DataType] = {
     T.BooleanType: pa.bool_(),
@@ -92,21 +92,22 @@ def _unique_names(struct: T.StructType) -> list[str]:
     return names if len(lower) == len(names) else [f"_{i}" for i in range(len(names))]
 
 
-def _is_unchanged(dtype: T.DataType) -> bool:
+def is_unchanged(dtype: T.DataType) -> bool:
+    """True if a column of this type travels as it is."""
     if isinstance(dtype, (T.MapType, T.YearMonthIntervalType, T.NullType)):
         return False
     if isinstance(dtype, T.ArrayType):
-        return _is_unchanged(dtype.elementType)
+        return is_unchanged(dtype.elementType)
     if isinstance(dtype, T.StructType):
         return _unique_names(dtype) == [f.name for f in dtype.fields] and all(
-            _is_unchanged(f.dataType) for f in dtype.fields
+            is_unchanged(f.dataType) for f in dtype.fields
         )
     return True
 
 
 def to_wire(column: Column, dtype: T.DataType, *, key: bool) -> Column:
     """Converts `column` of type `dtype` to `wire_type(dtype)`; `key` sorts the entries of maps."""
-    if _is_unchanged(dtype):
+    if is_unchanged(dtype):
         return column
     if isinstance(dtype, T.NullType):
         return column.cast("boolean")
@@ -133,7 +134,7 @@ def to_wire(column: Column, dtype: T.DataType, *, key: bool) -> Column:
 
 def from_wire(column: Column, dtype: T.DataType) -> Column:
     """The inverse of `to_wire`: an expression of type `dtype` from a `column` in its wire form."""
-    if _is_unchanged(dtype):
+    if is_unchanged(dtype):
         return column
     if isinstance(dtype, T.NullType):
         return F.lit(None)
@@ -149,7 +150,7 @@ def from_wire(column: Column, dtype: T.DataType) -> Column:
                 from_wire(e.getField("value"), dtype.valueType).alias("value"),
             ),
         )
-        return F.map_from_entries(column if _is_unchanged(dtype.keyType) and _is_unchanged(dtype.valueType) else pair)
+        return F.map_from_entries(column if is_unchanged(dtype.keyType) and is_unchanged(dtype.valueType) else pair)
     assert isinstance(dtype, T.StructType)
     names = _unique_names(dtype)
     fields = [from_wire(column.getField(n), f.dataType).alias(n) for n, f in zip(names, dtype.fields, strict=True)]

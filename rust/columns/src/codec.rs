@@ -12,7 +12,7 @@
 
 use super::arrays::{conform, has_normal_form, normalise, plain_type, type_text};
 use super::strings::{as_text, binary_type, conform_binary};
-use arrow_array::{ArrayRef, new_null_array};
+use arrow_array::{ArrayRef, BinaryArray, new_null_array};
 use arrow_row::{RowConverter, Rows, SortField};
 use arrow_schema::{DataType, Fields};
 use fastchangelog_format::{Error, Result};
@@ -63,6 +63,16 @@ impl EncodedKeys {
     #[inline]
     pub fn key(&self, i: usize) -> &[u8] {
         self.rows.as_ref().map_or(&[], |rows| rows.row(i).data())
+    }
+
+    /// The keys as a column.
+    pub fn into_binary(self) -> Result<BinaryArray> {
+        match self.rows {
+            Some(rows) => rows.try_into_binary().map_err(|_| {
+                Error::invalid("keys of more than 2 GiB cannot be encoded at once").with_remedy("pass fewer at a time")
+            }),
+            None => Ok(BinaryArray::from_iter_values(std::iter::repeat_n(&[], self.len))),
+        }
     }
 
     /// The hashes of all keys, in order.

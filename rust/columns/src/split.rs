@@ -33,6 +33,26 @@ const HOLD: usize = 64 << 20;
 /// Shard and payload, for the shuffle.
 pub type Emitted = Vec<(u32, Vec<u8>)>;
 
+/// Refuses what no split can be made with.
+pub(super) fn check_split(shards: u32, max_parallelism: u16, payload_bytes: usize) -> Result<()> {
+    if shards == 0 || u64::from(shards) > u64::from(max_parallelism) || usize::from(max_parallelism) > MAX_KEY_GROUPS {
+        return Err(Error::invalid(format!(
+            "{shards} shards need between {} and {MAX_KEY_GROUPS} key groups, not {max_parallelism}",
+            shards.max(1)
+        ))
+        .with_remedy("set the option `max_parallelism`"));
+    }
+    if payload_bytes == 0 || payload_bytes > 1 << 30 {
+        return Err(Error::invalid(format!("payloads of {payload_bytes} bytes")).with_remedy("use 1 byte to 1 GiB"));
+    }
+    Ok(())
+}
+
+/// Bytes that a splitter holds before it flushes.
+pub(super) fn held_at_most(shards: u32, payload_bytes: usize) -> usize {
+    payload_bytes.saturating_mul(shards as usize).min(HOLD).max(payload_bytes)
+}
+
 /// Splits the rows of one map task.
 #[derive(Debug)]
 pub struct Splitter {
@@ -51,19 +71,7 @@ impl Splitter {
     /// A splitter into `shards` shards. Payloads are about `payload_bytes` at most (one row may be larger). All shards
     /// together are flushed when `shards * payload_bytes`, but at most 64 MiB (at least one payload), are held.
     pub fn new(spec: &AggSpec, shards: u32, max_parallelism: u16, payload_bytes: usize) -> Result<Self> {
-        if shards == 0
-            || u64::from(shards) > u64::from(max_parallelism)
-            || usize::from(max_parallelism) > MAX_KEY_GROUPS
-        {
-            return Err(Error::invalid(format!(
-                "{shards} shards need between {} and {MAX_KEY_GROUPS} key groups, not {max_parallelism}",
-                shards.max(1)
-            ))
-            .with_remedy("set the option `max_parallelism`"));
-        }
-        if payload_bytes == 0 || payload_bytes > 1 << 30 {
-            return Err(Error::invalid(format!("payloads of {payload_bytes} bytes")).with_remedy("use 1 byte to 1 GiB"));
-        }
+        check_split(shards, max_parallelism, payload_bytes)?;
         let plan = Arc::new(AggPlan::new(spec)?);
         Ok(Self {
             table: GroupTable::new(Arc::clone(&plan)),
@@ -71,7 +79,7 @@ impl Splitter {
             shards,
             max_parallelism,
             payload_bytes,
-            hold: payload_bytes.saturating_mul(shards as usize).min(HOLD).max(payload_bytes),
+            hold: held_at_most(shards, payload_bytes),
             effort: Effort::default(),
             input_rows: vec![0; shards as usize],
         })

@@ -11,6 +11,7 @@
 
 use super::arrays::{conform, plain_type, type_text};
 use super::codec::{EncodedKeys, KeyCodec};
+use super::strings::{binary_type, conform_binary};
 use arrow_array::builder::GenericBinaryBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BinaryArray, LargeBinaryArray, OffsetSizeTrait, StructArray};
@@ -101,6 +102,20 @@ fn binaries<O: OffsetSizeTrait>(values: &[Option<&[u8]>], bytes: usize) -> Array
     Arc::new(builder.finish())
 }
 
+/// Values that are their own bytes.
+fn exact<'a>(values: impl Iterator<Item = Option<&'a [u8]>>) -> ArrayRef {
+    let values: Vec<_> = values.collect();
+    let bytes = values.iter().flatten().map(|value| value.len()).sum();
+    match i32::try_from(bytes) {
+        Ok(_) => binaries::<i32>(&values, bytes),
+        Err(_) => binaries::<i64>(&values, bytes),
+    }
+}
+
+fn one(mut columns: Vec<ArrayRef>) -> Result<ArrayRef> {
+    columns.pop().ok_or_else(|| Error::internal("a value has a column"))
+}
+
 /// The same bytes under another type. Bytes that are no text, where text is wanted, are damage.
 fn exactly(array: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
@@ -137,14 +152,15 @@ impl TypedEntries {
         self.keys.encode(&self.split(keys)?, keys.len())
     }
 
-    /// Encodes values; those of `keys` keys.
+    /// Encodes values; those of `keys` keys. Strings may be in their binary form.
     pub fn encode_values(&self, values: &ArrayRef, keys: usize) -> Result<EncodedValues> {
         if values.len() != keys {
             return Err(Error::invalid(format!("{keys} keys and {} values: a batch needs one of each", values.len())));
         }
         match &self.values {
             Values::Exact(plain) => {
-                let bytes = exactly(&conform(values, plain)?, &DataType::LargeBinary)?;
+                let bytes = conform_binary(values, plain, &binary_type(plain))?;
+                let bytes = exactly(&bytes, &DataType::LargeBinary)?;
                 Ok(EncodedValues::Exact(bytes.as_binary().clone()))
             }
             Values::Rows(codec, _) => {
@@ -159,22 +175,24 @@ impl TypedEntries {
         joined(&self.key, self.keys.decode(keys)?)
     }
 
+    /// As [`TypedEntries::decode_keys`], with strings in their binary form.
+    pub fn decode_keys_binary<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<ArrayRef> {
+        joined(&binary_type(&self.key), self.keys.decode_binary(keys)?)
+    }
+
     /// The values of some bytes; a null where there are none.
     pub fn decode_values<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<ArrayRef> {
         match &self.values {
-            Values::Exact(plain) => {
-                let values: Vec<_> = values.collect();
-                let bytes = values.iter().flatten().map(|value| value.len()).sum();
-                let array = match i32::try_from(bytes) {
-                    Ok(_) => binaries::<i32>(&values, bytes),
-                    Err(_) => binaries::<i64>(&values, bytes),
-                };
-                conform(&exactly(&array, plain)?, &self.value)
-            }
-            Values::Rows(codec, null) => {
-                let rows = values.map(|value| value.unwrap_or(null));
-                codec.decode(rows)?.pop().ok_or_else(|| Error::internal("a value has a column"))
-            }
+            Values::Exact(plain) => conform(&exactly(&exact(values), plain)?, &self.value),
+            Values::Rows(codec, null) => one(codec.decode(values.map(|value| value.unwrap_or(null)))?),
+        }
+    }
+
+    /// As [`TypedEntries::decode_values`], with strings in their binary form.
+    pub fn decode_values_binary<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<ArrayRef> {
+        match &self.values {
+            Values::Exact(_) => conform(&exact(values), &binary_type(&self.value)),
+            Values::Rows(codec, null) => one(codec.decode_binary(values.map(|value| value.unwrap_or(null)))?),
         }
     }
 

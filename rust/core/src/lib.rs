@@ -11,9 +11,14 @@
 //! 3  fastchangelog-core       this crate
 //! ```
 //!
-//! Owns: a shard with its sessions, versions, promotion and restore ([`shard`]); the wiring of the stages for the server
-//! ([`engine`]), as a plain log ([`changelog`]) and embedded ([`embedded`]). [`shard`] imports none of those three, and
-//! they do not import each other.
+//! Owns: states by name, their changes and their layouts (`states`); a shard with its sessions, versions, promotion and
+//! restore ([`shard`]); the wiring of the stages for the server ([`engine`]), as a plain log ([`changelog`]) and embedded
+//! ([`embedded`]). A module imports from those before it in this line, and the last three do not import each other:
+//!
+//! ```text
+//! states < shard < engine, changelog, embedded
+//! ```
+//!
 //! Does not own: any stage itself, sockets (`fastchangelog-server`), Python (`fastchangelog-pyext`).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -22,3 +27,4 @@ pub mod changelog;
 pub mod embedded;
 pub mod engine;
 pub mod shard;
+mod states;

@@ -187,6 +187,8 @@ options! {
     session_memory: size = "0" in [query, embedded],
     /// Bytes of a payload row that split sends through the shuffle.
     payload_size: size = "4MiB" in [query],
+    /// Memory of one Python worker for the input rows of a batch that a processor gets; what is more is sorted in parts on the executor's local disk; at least 1MiB. The rows that the processor works on come on top.
+    worker_memory: size = "256MiB" in [query],
     /// Rows of one result batch, which ends at 32 MiB in any case.
     result_batch_rows: count = "65536" in [query],
     /// Bytes of one message between a Python worker and its state server; a payload must fit.
@@ -377,6 +379,9 @@ impl Options {
         }
         if self.sweep_grace < Duration::from_mins(1) {
             return Err(refused("sweep_grace", "option `sweep_grace` must be at least 1m"));
+        }
+        if self.worker_memory < 1 << 20 {
+            return Err(refused("worker_memory", "option `worker_memory` must be at least 1MiB"));
         }
         if self.hedge_percentile > 99 {
             return Err(refused("hedge_percentile", "option `hedge_percentile` must be from 1 to 99, or 0 for never"));

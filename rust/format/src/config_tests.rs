@@ -82,6 +82,12 @@ fn a_grace_period_below_a_minute_is_refused() {
 }
 
 #[test]
+fn memory_of_a_worker_below_a_megabyte_is_refused() {
+    assert_eq!(one("worker_memory", "1MiB").unwrap().worker_memory, 1 << 20);
+    assert!(one("worker_memory", "1000KiB").unwrap_err().message().contains("`worker_memory` must be at least 1MiB"));
+}
+
+#[test]
 fn unknown_names_give_the_nearest() {
     let text = one("memory_budgets", "1").unwrap_err().to_string();
     assert!(text.contains("`memory_budget`"), "{text}");

@@ -8,8 +8,10 @@
 //! 2. What is taken is a valid Arrow array.
 //! 3. Its rows are grouped: the counts of all keys add up to the rows, and keys that are decoded and encoded again are
 //!    the same keys.
-//! 4. Strings are bytes: text is refused exactly where the bytes are not UTF-8.
+//! 4. As rows of a processor they are in exactly one chunk each, under the key that they have.
+//! 5. Strings are bytes: text is refused exactly where the bytes are not UTF-8.
 
+use crate::rows::regrouped;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, RecordBatch};
@@ -288,6 +290,10 @@ pub fn foreign_columns(bytes: &[u8]) -> bool {
             let counts = results.column(1).as_primitive::<Int64Type>();
             assert_eq!(counts.values().iter().sum::<i64>(), i64::try_from(len).unwrap_or_default(), "{declared}");
         }
+        Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}"),
+    }
+    match regrouped(&declared, &column) {
+        Ok(rows) => assert_eq!(rows, len, "{declared}"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}"),
     }
     true

@@ -1,12 +1,15 @@
 //! Forged bytes in valid formats, and the cost of reading them.
 //!
-//! Owns: checksums made right again after bytes were changed, sets around a block of any bytes, and an allocator that
-//! counts. Shared by the tests of damage, the replay of the fuzzers' inputs and the fuzzers (`rust/fuzz`).
+//! Owns: checksums made right again after bytes were changed, sets around a block of any bytes, an allocator that
+//! counts, and silence about panics that are caught. Shared by the tests of damage, the replay of the fuzzers' inputs and
+//! the fuzzers (`rust/fuzz`).
 //! Does not own: what must hold of the decoders. Written by `docs/format.md`, not with the encoders.
 
 use fastchangelog_format::{FILE_HEADER_LEN, INDEX_ENTRY_LEN, SET_HEADER_LEN, crc32c};
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
 
 /// Counts what this thread asks for, so that it can be bounded.
 pub struct Counting;
@@ -45,6 +48,30 @@ pub fn peak_of<T>(f: impl FnOnce() -> T) -> (T, i64) {
     PEAK.set(before);
     let result = f();
     (result, PEAK.get() - before)
+}
+
+thread_local! {
+    /// What panics of this thread said, where they are not told.
+    static UNTOLD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Runs `f`, whose panics are not told as long as they are caught in it: telling one prints a backtrace, and that takes
+/// more memory than what is measured.
+pub fn quietly<T>(f: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let tell = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let told = UNTOLD.with_borrow_mut(|untold| untold.as_mut().map(|untold| untold.push(info.to_string())));
+            if told.is_none() {
+                tell(info);
+            }
+        }));
+    });
+    UNTOLD.set(Some(Vec::new()));
+    let result = panic::catch_unwind(AssertUnwindSafe(f));
+    let untold = UNTOLD.take().unwrap_or_default();
+    result.unwrap_or_else(|_| panic!("not caught: {}", untold.join("; ")))
 }
 
 /// The number at `at`; none beyond the end.
@@ -101,6 +128,13 @@ pub fn fix_file(bytes: &mut [u8]) {
         // The checksum over all before the footer stands in front of the footer's length.
         put_crc(bytes, 0, n - footer, n - 12);
         put_crc(bytes, n - footer, n - 4, n - 4);
+    }
+}
+
+/// Payloads of rows: the checksum stands behind the magic number at the end.
+pub fn fix_row_payload(bytes: &mut [u8]) {
+    if let Some(end) = bytes.len().checked_sub(8) {
+        put_crc(bytes, 0, end, end + 4);
     }
 }
 

@@ -1,7 +1,7 @@
-//! Arrow data from Python, through Arrow's C data interface.
+//! Arrow data from Python and back, through Arrow's C data interface.
 //!
 //! Owns: importing arrays and batches, and the check that their shape is that of their
-//! type: counts of buffers and children, lengths, alignment of offsets.
+//! type: counts of buffers and children, lengths, alignment of offsets; the export of arrays in binary form as text.
 //! Does not own: the check of what is in the buffers (`fastchangelog_columns::import`), what the values mean.
 //!
 //! The interface gives no buffer lengths. pyarrow knows them: its own cheap check runs first.
@@ -17,6 +17,7 @@ use fastchangelog_format::{Error, Result};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
+use pyo3_arrow::PyArray;
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -66,6 +67,26 @@ impl ForeignArray {
         Ok(Self { declared, data })
     }
 
+    /// The type that it came as.
+    pub(crate) fn declared(&self) -> &DataType {
+        &self.declared
+    }
+
+    /// The column, checked; strings in their binary form.
+    pub(crate) fn binary(&self) -> Result<ArrayRef> {
+        import(&self.data)
+    }
+
+    /// The column, checked, which must be a `T`; `name` is what it was passed as.
+    pub(crate) fn as_type<T: Array + Clone + 'static>(&self, name: &str) -> Result<T> {
+        let column = import(&self.data)?;
+        match column.as_any().downcast_ref::<T>() {
+            Some(array) if column.data_type() == &self.declared => Ok(array.clone()),
+            _ => Err(Error::invalid(format!("`{name}` is an array of type {}", self.declared))
+                .with_remedy("pass one of the type that the signature names")),
+        }
+    }
+
     /// The column, checked; strings as text, which must be UTF-8.
     pub(crate) fn text(&self) -> Result<ArrayRef> {
         import_text(&self.data, &self.declared)
@@ -83,6 +104,30 @@ impl<'py> FromPyObject<'_, 'py> for ForeignArray {
 /// A checked column; strings as text.
 pub(crate) fn text(py: Python<'_>, array: &ForeignArray) -> PyResult<ArrayRef> {
     detached(py, |_| array.text())
+}
+
+/// The array as one of pyarrow.
+pub(crate) fn to_pyarrow(py: Python<'_>, array: ArrayRef) -> PyResult<Bound<'_, PyAny>> {
+    Ok(PyArray::from_array_ref(array).to_pyarrow(py)?.unbind().into_bound(py))
+}
+
+/// The array, whose strings are in binary form, as one of pyarrow of type `declared`. Nothing is copied, and no byte is
+/// looked at: Spark's strings need not be UTF-8.
+pub(crate) fn to_pyarrow_as<'py>(
+    py: Python<'py>,
+    array: &ArrayRef,
+    declared: &DataType,
+) -> PyResult<Bound<'py, PyAny>> {
+    let export = || {
+        if array.data_type() != &import_type(declared)? {
+            return Err(Error::internal(format!("an array of type {} for {declared}", array.data_type())));
+        }
+        Ok((FFI_ArrowSchema::try_from(declared)?, FFI_ArrowArray::new(&array.to_data())))
+    };
+    let (schema, array) = export().map_err(|e| raise(py, &e))?;
+    let schema = PyCapsule::new_with_value(py, schema, SCHEMA)?;
+    let array = PyCapsule::new_with_value(py, array, ARRAY)?;
+    py.import("pyarrow")?.getattr("Array")?.call_method1("_import_from_c_capsule", (schema, array))
 }
 
 /// Record batches of which only the shape was checked.

@@ -13,7 +13,12 @@ use std::time::Duration;
 
 const WHAT: &str = "session";
 
-fn settings(socket_path: String, log: &str, timeout_seconds: f64, max_message: u64) -> client::ClientSettings {
+pub(crate) fn settings(
+    socket_path: String,
+    log: &str,
+    timeout_seconds: f64,
+    max_message: u64,
+) -> client::ClientSettings {
     let timeout = Duration::try_from_secs_f64(timeout_seconds).unwrap_or(Duration::MAX);
     client::ClientSettings { socket: socket_path.into(), log: log.to_owned(), timeout, max_message }
 }

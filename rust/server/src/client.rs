@@ -74,7 +74,7 @@ impl Client {
     }
 
     /// Sends a request whose replies are read later.
-    fn request(&mut self, kind: Kind, body: &[u8], tick: Tick<'_>) -> Result<u32> {
+    pub(crate) fn request(&mut self, kind: Kind, body: &[u8], tick: Tick<'_>) -> Result<u32> {
         self.check()?;
         protocol::check_length(kind, body.len() as u64, self.settings.max_message)?;
         self.next_request += 1;
@@ -92,8 +92,39 @@ impl Client {
         Err(self.break_with(error))
     }
 
+    /// Sends a request that has no reply. What the server has sent meanwhile is the error of an earlier one, or its end.
+    pub(crate) fn send_unanswered(&mut self, kind: Kind, body: &[u8], tick: Tick<'_>) -> Result<()> {
+        if self.broken.is_none() && self.has_news() {
+            self.reply(self.next_request, tick)?;
+        }
+        self.request(kind, body, tick).map(drop)
+    }
+
+    /// Makes a session durable: the new handle as text, and the session's metrics.
+    pub(crate) fn commit(&mut self, body: &[u8], tick: Tick<'_>) -> Result<(String, BTreeMap<String, u64>)> {
+        let (kind, body) = self.call(Kind::Commit, body, tick)?;
+        if kind != Kind::Handle {
+            return Err(Error::internal(format!("the state server answered a commit with {kind:?}")));
+        }
+        let body: HandleBody =
+            serde_json::from_slice(&body).map_err(|e| Error::internal(format!("a handle: {e}")).with_source(e))?;
+        Ok((body.handle, body.metrics))
+    }
+
+    /// Ends the connection; in a forked child only this copy of it.
+    pub(crate) fn close(&mut self) {
+        if self.pid == std::process::id() {
+            self.break_with(Error::closed("this session is closed"));
+        }
+    }
+
+    /// Bytes of one message.
+    pub(crate) fn max_message(&self) -> u64 {
+        self.settings.max_message
+    }
+
     /// Reads the next reply; an error reply is the error.
-    fn reply(&mut self, request: u32, tick: Tick<'_>) -> Result<(Kind, Vec<u8>)> {
+    pub(crate) fn reply(&mut self, request: u32, tick: Tick<'_>) -> Result<(Kind, Vec<u8>)> {
         self.check()?;
         let (header, body) = self.waiting(tick).frame().map_err(|e| self.break_with(e))?;
         match header.kind {
@@ -126,7 +157,8 @@ impl Client {
         self.broken.clone().map_or(Ok(()), Err)
     }
 
-    fn break_with(&mut self, mut error: Error) -> Error {
+    /// Makes the connection useless; later calls repeat this error, or an earlier one.
+    pub(crate) fn break_with(&mut self, mut error: Error) -> Error {
         // What the report of a bug needs: only this side knows where the server logs.
         if error.kind() == ErrorKind::Internal {
             error = error.with_remedy(format_args!("the state server's log is {}", self.settings.log));
@@ -247,11 +279,7 @@ impl SessionClient {
 
     /// Sends a payload (an Arrow IPC stream).
     pub fn merge(&mut self, payload: &[u8], tick: Tick<'_>) -> Result<()> {
-        if self.client.broken.is_none() && self.client.has_news() {
-            // Payloads have no reply; what is there is the error of an earlier one, or the end of the server.
-            self.client.reply(self.client.next_request, tick)?;
-        }
-        self.client.request(Kind::Merge, payload, tick).map(drop)
+        self.client.send_unanswered(Kind::Merge, payload, tick)
     }
 
     /// Ends the payloads and gives the results' schema. With `persist`, the server makes the version durable while
@@ -294,22 +322,14 @@ impl SessionClient {
     /// Makes it durable: the new handle as text, and the session's metrics. Results that were not read are skipped.
     pub fn commit(&mut self, tick: Tick<'_>) -> Result<(String, BTreeMap<String, u64>)> {
         while self.next_batch(tick)?.is_some() {}
-        let (kind, body) = self.client.call(Kind::Commit, &[], tick)?;
-        if kind != Kind::Handle {
-            return Err(Error::internal(format!("the state server answered a commit with {kind:?}")));
-        }
-        let body: HandleBody =
-            serde_json::from_slice(&body).map_err(|e| Error::internal(format!("a handle: {e}")).with_source(e))?;
-        Ok((body.handle, body.metrics))
+        self.client.commit(&[], tick)
     }
 
     /// Ends the connection: an abort unless the commit was done. Safe to call again, and in a forked child (which
     /// only lets go of its copy).
     pub fn close(&mut self) {
         self.results = None;
-        if self.client.pid == std::process::id() {
-            self.client.break_with(Error::closed("this session is closed"));
-        }
+        self.client.close();
     }
 }
 

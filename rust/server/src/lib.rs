@@ -10,6 +10,10 @@
 //! shared     what connections share            flags, policies, failed shards
 //! session    one connection, frame by frame    runs in a thread of its own
 //! client     the other end                     synchronous, fork-safe, hears Ctrl-C
+//! report     a session's numbers               its line in the log
+//! state_body, state_frames      bodies and requests of state sessions    both sides
+//! state_connection              a state session on its connection
+//! state_client                  its other end
 //! metrics_endpoint   HTTP on the loopback address    Prometheus text
 //! logfile    JSON lines with a size bound
 //! process    all of it, from a text of settings
@@ -24,14 +28,22 @@ pub mod logfile;
 pub mod metrics_endpoint;
 pub mod process;
 pub mod protocol;
+mod report;
 pub mod server;
 mod session;
 mod shared;
+mod state_body;
+pub mod state_client;
+mod state_connection;
+#[cfg(test)]
+mod state_fake;
+mod state_frames;
 
-pub use backend::{Backend, MaterializeBackend, ResultStream, SessionBackend};
+pub use backend::{Backend, MaterializeBackend, OpenedSession, ResultStream, SessionBackend, StateBackend};
 pub use client::{Client, ClientSettings, SessionClient};
 pub use metrics_endpoint::MetricsEndpoint;
 pub use server::{Server, ServerSettings};
+pub use state_client::StateSessionClient;
 
 /// The package's version: both ends of a connection must have the same.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Each side sends a hello first; its layout never changes, so that any two versions can name each other. A client
-//! numbers its requests; every reply carries the number of the request it answers. `MERGE` has no reply of its own:
-//! its error, if any, arrives as the reply to what comes next.
+//! numbers its requests; every reply carries the number of the request it answers. `Merge` and `StateChange` have no reply
+//! of their own: an error of theirs arrives as the reply to what comes next.
 
 use fastchangelog_format::error::{Cause, Subject};
 use fastchangelog_format::{Error, ErrorKind, Result};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
 /// Version of the frames. Raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 const MAGIC: &[u8; 8] = b"fclhello";
 const MAX_VERSION_TEXT: u32 = 64;
@@ -32,14 +32,14 @@ pub const MAX_TEXT_BODY: u64 = 64 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// Request: open a session; JSON. Reply: `Ok`.
+    /// Request: open a session; JSON. Reply: `Ok`, or of a state session `Text`, JSON.
     Open = 1,
     /// Request: a payload, Arrow IPC. No reply.
     Merge = 2,
     /// Request: no more payloads. A body of one byte 1 lets the server persist while results travel.
     /// Reply: `Result`…, `ResultEnd`.
     Finish = 3,
-    /// Request: make it durable. Reply: `Handle`.
+    /// Request: make it durable; of a state session with a body, JSON. Reply: `Handle`.
     Commit = 4,
     /// Request: all metrics. Reply: `Text`, JSON.
     Metrics = 5,
@@ -53,6 +53,10 @@ pub enum Kind {
     SetFailpoints = 9,
     /// Request: newer credentials of a state that sessions have open; JSON. Reply: `Ok`.
     Renew = 10,
+    /// Request to a state session: a declaration or a read (`StateCall`). Reply: `StateRows`…
+    State = 11,
+    /// Request to a state session: changes (`StateChange`). No reply.
+    StateChange = 12,
     /// Reply: done.
     Ok = 100,
     /// Reply: a piece of the result's Arrow IPC stream.
@@ -65,6 +69,8 @@ pub enum Kind {
     Text = 104,
     /// Reply: an error with its parts ([`encode_error`]), as JSON.
     Error = 105,
+    /// Reply: what a state session was asked for, or a part of it.
+    StateRows = 106,
 }
 
 impl Kind {
@@ -80,12 +86,15 @@ impl Kind {
             8 => Self::Shutdown,
             9 => Self::SetFailpoints,
             10 => Self::Renew,
+            11 => Self::State,
+            12 => Self::StateChange,
             100 => Self::Ok,
             101 => Self::Result,
             102 => Self::ResultEnd,
             103 => Self::Handle,
             104 => Self::Text,
             105 => Self::Error,
+            106 => Self::StateRows,
             _ => return None,
         })
     }
@@ -126,18 +135,19 @@ impl Header {
 
 /// Refuses bodies beyond the bound of their kind; used before sending too, so that the sender gets the error.
 pub fn check_length(kind: Kind, length: u64, max_message: u64) -> Result<()> {
-    match kind {
-        Kind::Merge | Kind::Result if length > max_message => Err(Error::new(
-            ErrorKind::InvalidArgument,
-            format!("a message of {length} bytes is beyond the limit of {max_message} bytes"),
-        )
-        .with_remedy("lower the option `payload_size` or raise the option `max_message_size`")),
-        Kind::Merge | Kind::Result => Ok(()),
+    let remedy = match kind {
+        Kind::Merge | Kind::Result => "lower the option `payload_size` or raise the option `max_message_size`",
+        Kind::State | Kind::StateChange | Kind::StateRows => "raise the option `max_message_size`",
         _ if length > MAX_TEXT_BODY => {
-            Err(Error::internal(format!("a frame {kind:?} of {length} bytes; the limit is {MAX_TEXT_BODY}")))
+            return Err(Error::internal(format!("a frame {kind:?} of {length} bytes; the limit is {MAX_TEXT_BODY}")));
         }
-        _ => Ok(()),
+        _ => return Ok(()),
+    };
+    if length <= max_message {
+        return Ok(());
     }
+    let what = format!("a message of {length} bytes is beyond the limit of {max_message} bytes");
+    Err(Error::new(ErrorKind::InvalidArgument, what).with_remedy(remedy))
 }
 
 /// The reply to `Commit`.

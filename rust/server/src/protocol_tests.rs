@@ -5,9 +5,9 @@ use proptest::prelude::*;
 
 #[test]
 fn headers_round_trip() {
-    for kind in
-        [Kind::Open, Kind::Merge, Kind::Finish, Kind::Commit, Kind::Ping, Kind::Result, Kind::Handle, Kind::Error]
-    {
+    let known: Vec<Kind> = (0..200).filter_map(Kind::from_u32).collect();
+    assert!(known.len() == 19 && known.contains(&Kind::State) && known.contains(&Kind::StateRows));
+    for kind in known {
         let header = Header { kind, request: 7, length: 12 };
         assert_eq!(Header::decode(&header.encode(), 1 << 20).unwrap(), header);
     }
@@ -19,6 +19,11 @@ fn a_body_beyond_the_limit_names_the_option() {
     let error = Header::decode(&header, 1 << 20).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains("`max_message_size`"), "{error}");
+    for kind in [Kind::State, Kind::StateChange, Kind::StateRows] {
+        let error = check_length(kind, 1_001, 1_000).unwrap_err();
+        assert!(error.message().ends_with("raise the option `max_message_size`"), "{error}");
+        check_length(kind, 1_000, 1_000).unwrap();
+    }
     let header = Header { kind: Kind::Open, request: 1, length: 1 << 40 }.encode();
     assert!(Header::decode(&header, u64::MAX).is_err(), "texts have a bound of their own");
 }

@@ -1,7 +1,7 @@
 //! The server and its client against a fake backend that fails at will.
 
 use super::*;
-use crate::backend::{ResultStream, SessionBackend};
+use crate::backend::{OpenedSession, ResultStream, SessionBackend};
 use crate::client::{Client, ClientSettings, SessionClient};
 use arrow_array::{Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
@@ -30,7 +30,7 @@ struct Fake {
 }
 
 impl Backend for Fake {
-    fn open(self: Arc<Self>, request: &str) -> Result<Box<dyn SessionBackend>> {
+    fn open(self: Arc<Self>, request: &str) -> Result<OpenedSession> {
         let request: Value = serde_json::from_str(request).unwrap();
         if request["name"] == "missing" {
             return Err(Error::not_found("no such state"));
@@ -40,7 +40,7 @@ impl Backend for Fake {
             opening.into_iter().for_each(|mut opening| opening());
             self.slow.store(true, Ordering::SeqCst);
         }
-        Ok(Box::new(FakeSession { fake: self, rows: vec![], bytes: 0, committed: false }))
+        Ok(OpenedSession::Aggregate(Box::new(FakeSession { fake: self, rows: vec![], bytes: 0, committed: false })))
     }
 
     fn renew(&self, renewal: &str) -> Result<()> {

@@ -1,16 +1,19 @@
 //! One connection, frame by frame.
 //!
 //! Owns: the order of requests (open, merge*, finish, commit), the reply to each, and the session's line in the log.
-//! Does not own: accepting connections (`server`) nor what a session computes (the backend).
+//! Does not own: accepting connections (`server`), the requests of a state session (`state_connection`), what a session
+//! computes (the backend).
 //!
 //! Invariants:
 //! 1. a connection has at most one session; when it ends without a commit, the session is dropped: an abort;
 //! 2. after the first error nothing reaches the backend any more, payloads in flight are read and discarded;
 //! 3. a backend that panics fails its own connection only.
 
-use crate::backend::{ResultStream, SessionBackend};
+use crate::backend::{OpenedSession, ResultStream, SessionBackend};
 use crate::protocol::{self, HEADER, HandleBody, Header, Kind, write_frame};
+use crate::report::{Report, labels, micros};
 use crate::shared::Shared;
+use crate::state_connection::{StateConnection, send_reply};
 use arrow_ipc::writer::StreamWriter;
 use fastchangelog_format::{Error, Result};
 use serde_json::{Value, json};
@@ -73,34 +76,10 @@ enum Phase {
     Finished(Box<dyn SessionBackend>),
     /// Results were sent while this persists.
     Committing(JoinHandle<Committed>),
+    /// A state session.
+    States(StateConnection),
     /// An error was sent.
     Failed,
-}
-
-/// What the session's line in the log says.
-#[derive(Default)]
-struct Report {
-    opened: Option<Instant>,
-    labels: Value,
-    steps: BTreeMap<String, u64>,
-    outcome: Option<&'static str>,
-}
-
-impl Report {
-    fn add(&mut self, name: &str, value: u64) {
-        *self.steps.entry(name.to_owned()).or_default() += value;
-    }
-
-    fn timed<T>(&mut self, name: &str, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let value = work();
-        self.add(name, micros(start));
-        value
-    }
-}
-
-fn micros(start: Instant) -> u64 {
-    u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
 struct Connection<'a> {
@@ -131,7 +110,7 @@ impl Connection<'_> {
             return Ok(());
         }
         let body = protocol::read_body(&mut self.stream, header.length)?;
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.answer(header, &body))).unwrap_or_else(|panic| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.answer(header, body))).unwrap_or_else(|panic| {
             Ok(Err(Error::internal(format!("the state server panicked: {}", text_of(&*panic)))))
         })?;
         if let Err(error) = outcome {
@@ -144,22 +123,24 @@ impl Connection<'_> {
     }
 
     /// Outer error: the connection ends. Inner error: the peer is told.
-    fn answer(&mut self, header: Header, body: &[u8]) -> Result<Result<()>, End> {
+    fn answer(&mut self, header: Header, body: Vec<u8>) -> Result<Result<()>, End> {
         let replied = match header.kind {
-            Kind::Open => self.open(body).map(|()| (Kind::Ok, Vec::new())),
-            Kind::Merge => return Ok(self.merge(body)),
+            Kind::Open => self.open(&body),
+            Kind::Merge => return Ok(self.merge(&body)),
             Kind::Finish => return self.results(header, body == [1]),
-            Kind::Commit => self.commit().map(|handle| (Kind::Handle, handle)),
+            Kind::State => return self.state_call(header, body),
+            Kind::StateChange => return Ok(self.state_change(body)),
+            Kind::Commit => self.commit(&body).map(|handle| (Kind::Handle, handle)),
             Kind::Ping => Ok((Kind::Ok, Vec::new())),
-            Kind::Renew => self.renew(body).map(|()| (Kind::Ok, Vec::new())),
+            Kind::Renew => self.renew(&body).map(|()| (Kind::Ok, Vec::new())),
             Kind::Metrics => Ok((Kind::Text, json!(self.shared.metrics().all()).to_string().into_bytes())),
             Kind::Shards => Ok((Kind::Text, json!(self.shared.shards()).to_string().into_bytes())),
             Kind::Shutdown => {
                 self.shared.request_shutdown();
                 Ok((Kind::Ok, Vec::new()))
             }
-            Kind::SetFailpoints => self.shared.set_failpoints(body).map(|()| (Kind::Ok, Vec::new())),
-            Kind::Ok | Kind::Result | Kind::ResultEnd | Kind::Handle | Kind::Text | Kind::Error => {
+            Kind::SetFailpoints => self.shared.set_failpoints(&body).map(|()| (Kind::Ok, Vec::new())),
+            Kind::Ok | Kind::Result | Kind::ResultEnd | Kind::Handle | Kind::Text | Kind::Error | Kind::StateRows => {
                 return Err(End::Refused(Error::internal(format!("a client sent a reply ({:?})", header.kind))));
             }
         };
@@ -173,7 +154,7 @@ impl Connection<'_> {
         write_frame(&mut self.stream, kind, to.request, body)
     }
 
-    fn open(&mut self, body: &[u8]) -> Result<()> {
+    fn open(&mut self, body: &[u8]) -> Result<(Kind, Vec<u8>)> {
         if !matches!(self.phase, Phase::Idle) || self.report.opened.is_some() {
             return Err(out_of_turn("open"));
         }
@@ -187,8 +168,16 @@ impl Connection<'_> {
         let session = self.report.timed("open_micros", || Arc::clone(&shared.backend).open(text))?;
         drop(opening);
         self.shared.sessions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.phase = Phase::Open(session);
-        Ok(())
+        let (phase, reply) = match session {
+            OpenedSession::Aggregate(session) => (Phase::Open(session), (Kind::Ok, Vec::new())),
+            OpenedSession::States(session) => {
+                let states = StateConnection::new(session);
+                let opened = states.opened()?;
+                (Phase::States(states), (Kind::Text, opened))
+            }
+        };
+        self.phase = phase;
+        Ok(reply)
     }
 
     fn renew(&self, body: &[u8]) -> Result<()> {
@@ -239,6 +228,23 @@ impl Connection<'_> {
         }
     }
 
+    fn state_call(&mut self, header: Header, body: Vec<u8>) -> Result<Result<()>, End> {
+        let Phase::States(states) = &mut self.phase else { return Ok(Err(out_of_turn("state"))) };
+        let (part, rows) = match states.call(body, &mut self.report) {
+            Ok(reply) => reply,
+            Err(error) => return Ok(Err(error)),
+        };
+        let start = Instant::now();
+        let sent = send_reply(&mut self.stream, header.request, part, rows, self.shared.max_message)?;
+        self.report.add("send_micros", micros(start));
+        Ok(sent.map(|bytes| self.report.add("sent_bytes", bytes)))
+    }
+
+    fn state_change(&mut self, body: Vec<u8>) -> Result<()> {
+        let Phase::States(states) = &mut self.phase else { return Err(out_of_turn("state_change")) };
+        states.change(body, &mut self.report)
+    }
+
     /// Lets the commit of a finished session run beside this connection.
     fn start_commit(&mut self) -> Result<()> {
         let Phase::Finished(mut session) = std::mem::replace(&mut self.phase, Phase::Failed) else {
@@ -249,11 +255,12 @@ impl Connection<'_> {
         Ok(())
     }
 
-    fn commit(&mut self) -> Result<Vec<u8>> {
+    fn commit(&mut self, body: &[u8]) -> Result<Vec<u8>> {
         let start = Instant::now();
         let (handle, metrics) = match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::Finished(mut session) => session.commit()?,
             Phase::Committing(thread) => joined(thread)?,
+            Phase::States(mut states) => states.commit(body)?,
             _ => return Err(out_of_turn("commit")),
         };
         self.report.add("commit_wait_micros", micros(start));
@@ -289,7 +296,7 @@ impl Connection<'_> {
 
     /// Drops the session (an abort unless it was committed) and waits for a running commit.
     fn finish(&mut self) {
-        let unfinished = matches!(self.phase, Phase::Open(_) | Phase::Finished(_) | Phase::Committing(_));
+        let unfinished = !matches!(self.phase, Phase::Idle | Phase::Failed);
         if let Phase::Committing(thread) = std::mem::replace(&mut self.phase, Phase::Idle) {
             let _ = joined(thread);
         }
@@ -308,18 +315,10 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
     panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?")
 }
 
-fn out_of_turn(what: &str) -> Error {
-    Error::internal(format!("`{what}` out of turn (a session is: open, merge*, finish, commit)"))
-}
-
-fn labels(request: &Value) -> Value {
-    let mut labels = serde_json::Map::new();
-    for name in ["query_id", "name", "shard", "shards", "batch", "ephemeral"] {
-        if let Some(value) = request.get(name) {
-            labels.insert(name.to_owned(), value.clone());
-        }
-    }
-    Value::Object(labels)
+pub(crate) fn out_of_turn(what: &str) -> Error {
+    Error::internal(format!(
+        "`{what}` out of turn (a session is: open, merge*, finish, commit; or: open, declare, reads and writes, commit)"
+    ))
 }
 
 /// Streams the results as frames; the socket's own backpressure paces the backend.

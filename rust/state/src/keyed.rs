@@ -1,8 +1,8 @@
 //! Keyed state of one shard: the hot tier over RocksDB.
 //!
 //! Owns: reads and writes of promoted state, the flush of dirty entries and checkpoints for materialization, the local
-//! folder; in files of their own the loading of entries from disk into the hot tier (`warm_up`) and deletes of prefixes
-//! (`delete_prefix`).
+//! folder; in files of their own the loading of entries from disk into the hot tier (`warm_up`), deletes of prefixes
+//! (`delete_prefix`) and the flush of parts (`flush_part`).
 //! Does not own: versions, overlays and what may be promoted when (`shard`); uploads (`snapshot`).
 //!
 //! Invariants of a [`KeyedState`]:
@@ -13,6 +13,7 @@
 //!    restores (P3).
 
 mod delete_prefix;
+mod flush_part;
 mod read_through;
 mod warm_up;
 
@@ -23,7 +24,7 @@ use self::read_through::ReadThroughBuffer;
 use super::checkpoint::Checkpointer;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
 use super::rocks::{DiskSink, SharedResources, no_wal, push_key, rocks_error, split_key};
-use super::scan::Cursor;
+use super::scan::{Cursor, last_at_or_below};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use fastchangelog_format::error::{Error, Result};
@@ -97,6 +98,8 @@ pub struct KeyedState {
     stored: bool,
     /// Prefixes deleted on disk since RocksDB was last asked to write its buffer to a table.
     range_tombstones: usize,
+    /// Parts that RocksDB holds since the last change; see `flush_part`.
+    flushed: Vec<(StateId, Vec<u8>)>,
     /// The first failure.
     broken: OnceLock<Error>,
     account: Account,
@@ -131,6 +134,7 @@ impl KeyedState {
             recent: Mutex::default(),
             stored: !create,
             range_tombstones: 0,
+            flushed: Vec::new(),
             broken: OnceLock::new(),
             account,
         })
@@ -214,6 +218,7 @@ impl KeyedState {
     /// Applies a change set: the step from one version to the next. Applying it again changes nothing.
     pub fn apply(&mut self, set: &ChangeSet) -> Result<()> {
         self.check()?;
+        self.flushed.clear();
         let mut sink = DiskSink::new(&self.db);
         self.recent.get_mut().drain(&mut self.hot, |hot, key, value| {
             hot.put_clean(key, value, &mut sink);
@@ -344,17 +349,41 @@ impl KeyedState {
         })
     }
 
-    /// The keys of `state` in `group` from `from` on, below `to`, in their order, with their values. Only while nothing is
-    /// dirty: flush first.
+    /// The keys of `state` in `group` from `from` on, below `to`, in their order, with their values. Only while none of them
+    /// is dirty: flush first.
     pub fn cursor(&self, state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> Result<Cursor<'_>> {
+        self.cursor_again(None, state, group, from, to)
+    }
+
+    /// The same with a cursor over other keys that is not needed any more: for many ranges of keys.
+    pub fn cursor_again<'a>(
+        &'a self,
+        spare: Option<Cursor<'a>>,
+        state: StateId,
+        group: KeyGroup,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<Cursor<'a>> {
+        self.check()?;
+        if !self.holds(state, from, to) {
+            return Err(not_flushed());
+        }
+        Ok(match spare {
+            Some(spare) => spare.moved(state, group, from, to),
+            None => Cursor::new((&self.db, &self.broken), state, group, from, to),
+        })
+    }
+
+    /// The last key of `state` in `group` that is not after `key`. Only while nothing is dirty: flush first.
+    pub fn last_at_or_below(&self, state: StateId, group: KeyGroup, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.check_flushed()?;
-        Ok(Cursor::new((&self.db, &self.broken), state, group, from, to))
+        last_at_or_below((&self.db, &self.broken), state, group, key)
     }
 
     fn check_flushed(&self) -> Result<()> {
         self.check()?;
         let flushed = self.dirty_entries() == 0;
-        flushed.then_some(()).ok_or_else(|| Error::internal("a scan of a state that was not flushed"))
+        flushed.then_some(()).ok_or_else(not_flushed)
     }
 
     /// Changes the memory of the hot tier; takes effect at once.
@@ -447,6 +476,10 @@ impl KeyedState {
             Err(error) => Err(self.failed(error)),
         }
     }
+}
+
+fn not_flushed() -> Error {
+    Error::internal("a scan of a state that was not flushed")
 }
 
 #[cfg(test)]

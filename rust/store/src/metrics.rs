@@ -370,6 +370,12 @@ batch {
     finish_micros,
     /// Microseconds until the change set was durable.
     commit_micros,
+    /// Rows that reached stateful processors, late ones included.
+    input_rows,
+    /// Rows that stateful processors did not get because they were late: not after the watermark of the batch before.
+    late_rows,
+    /// Bytes of rows that Spark's workers wrote to the local disk because they were more than `worker_memory`.
+    worker_spilled_bytes,
 }
 shard {
     /// Keys of the shard.

@@ -8,9 +8,11 @@
 //! 1. results are those of one aggregation of all rows that were added, in the order in which they were added;
 //! 2. an add changes all keys of its rows, or none.
 
-use super::core::Core;
-use super::look_up::{Values, look_up};
-use super::scan::{Found, Scan, Walk};
+use super::core::{Core, look_up};
+use super::scan::{Scan, Walk};
+use crate::states::Place;
+use crate::states::look_up::Values;
+use crate::states::scan::Found;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StructArray};
 use arrow_buffer::{BooleanBuffer, NullBuffer};
@@ -21,7 +23,6 @@ use fastchangelog_columns::table::GroupTable;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries, columns_of};
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::StateId;
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ struct Types {
 #[derive(Clone)]
 pub struct AggregatingState {
     core: Arc<Core>,
-    id: StateId,
+    place: Place,
     types: Arc<Types>,
 }
 
@@ -73,8 +74,8 @@ impl AggregatingState {
         ansi: bool,
     ) -> Result<Self> {
         let types = Types::new(key, rows, calls, ansi)?;
-        let id = core.declare(name, "aggregating", &type_text(key), types.plan.schema())?;
-        Ok(Self { core: Arc::clone(core), id, types: Arc::new(types) })
+        let place = core.declare(name, "aggregating", &type_text(key), types.plan.schema())?;
+        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types) })
     }
 
     /// The types of keys.
@@ -124,7 +125,7 @@ impl AggregatingState {
         let bytes = changed.iter().map(|&i| table.key(i).len() + table.row(i, &mut scratch).len()).sum();
         self.core.change(changed.len(), bytes, |layers| {
             for &i in &changed {
-                layers.put(self.id, table.key(i), Some(table.row(i, &mut scratch)));
+                layers.put(self.place, table.key(i), Some(table.row(i, &mut scratch)));
             }
         })
     }
@@ -136,7 +137,7 @@ impl AggregatingState {
         let _exclusive = self.core.exclusive();
         self.core.change(keys.len(), bytes, |layers| {
             for i in 0..keys.len() {
-                layers.put(self.id, keys.key(i), None);
+                layers.put(self.place, keys.key(i), None);
             }
         })
     }
@@ -150,11 +151,11 @@ impl AggregatingState {
             let results = own.results(found.rows().map(|(key, row)| (key, Some(row))))?;
             Ok(RecordBatch::try_new(Arc::clone(schema), vec![keys, results])?)
         };
-        Scan::new(Walk::new(&self.core, self.id, range), rows, &columns, Box::new(decode))
+        Scan::new(Walk::new(&self.core, self.place, range), rows, &columns, Box::new(decode))
     }
 
     fn look_up<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Result<Values> {
-        self.core.read(|layers, shard| look_up(&layers, shard, self.id, keys.clone()))
+        self.core.read(|layers, shard| look_up(&layers, shard, self.place, keys.clone()))
     }
 }
 

@@ -1,18 +1,20 @@
 //! The shared core of one open state.
 //!
 //! Owns: the steps of a checkpoint, reading through layers and live version, admission, closed or not.
-//! Does not own: the thread that runs checkpoints and its start (`embedded`), the change set of a checkpoint (`net`),
+//! Does not own: the thread that runs checkpoints and its start (`embedded`), the change set of a checkpoint (`states::net`),
 //! types of keys and values (`value`).
 
-use super::catalog::Catalog;
 use super::chain::Chain;
-use super::layers::Layers;
-use super::net::net;
-use super::{CheckpointCallback, EventCallback, TICK};
+use super::{CheckpointCallback, EventCallback, GROUP, TICK};
 use crate::shard::Shard;
+use crate::states::Place;
+use crate::states::catalog::Catalog;
+use crate::states::layers::Layers;
+use crate::states::look_up::{self, Values};
+use crate::states::net::net;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{BatchId, ShardHandle, StateId};
+use fastchangelog_format::model::{BatchId, ShardHandle};
 use fastchangelog_store::Store;
 use fastchangelog_store::budget::{MemoryUser, Reservation};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
@@ -158,9 +160,9 @@ impl Core {
 
     // States
 
-    pub(super) fn declare(&self, name: &str, kind: &str, key: &str, value: &str) -> Result<StateId> {
+    pub(super) fn declare(&self, name: &str, kind: &str, key: &str, value: &str) -> Result<Place> {
         self.check_open()?;
-        self.catalog.lock().declare(name, kind, (key, value), !self.is_read_only())
+        Ok((self.catalog.lock().declare(name, kind, (key, value), !self.is_read_only())?, GROUP))
     }
 
     // Changes
@@ -369,6 +371,18 @@ impl Core {
             }
         })
     }
+}
+
+/// The values of `keys`. What one call of [`Core::read`] looks up, however often, is of one moment.
+pub(super) fn look_up<'a>(
+    layers: &Layers,
+    shard: &Shard,
+    (state, group): Place,
+    keys: impl ExactSizeIterator<Item = &'a [u8]>,
+) -> Result<Values> {
+    look_up::look_up(layers, state, keys.map(|key| (group, key)), |keys, out| {
+        shard.read(|keyed| keyed.get_many(state, keys, out).map(drop))
+    })
 }
 
 pub(super) fn closed() -> Error {

@@ -1,28 +1,19 @@
 //! A state of lists by key.
 //!
-//! Owns: appends, reads and replacement of many lists at once, in Arrow; how a list lies in entries.
-//! Does not own: what is durable (`core`), how keys and elements are encoded (`columns::typed`), the walk (`scan`).
+//! Owns: appends, reads and replacement of many lists at once, in Arrow.
+//! Does not own: how a list lies in entries (`states::list`), what is durable (`core`), how keys and elements are encoded
+//! (`columns::typed`), the walk (`scan`).
 //!
-//! ```text
-//! 0 | key            varint elements in all | varint chunks | the newest elements: the tail
-//! 1 | key | u64 be   the elements of chunk 0, 1, … in order
-//! an element         varint length | its bytes
-//! ```
-//!
-//! An append reads and writes the tail. A tail that has grown beyond [`TAIL`] bytes becomes chunks, which nothing changes any
-//! more. So a short list is one entry, a long one has no small chunks, and nothing is ever joined later.
-//!
-//! Invariants:
-//! 1. a list without elements does not exist;
-//! 2. an append writes at most the tail and what it brings; it reads no chunk;
-//! 3. a tail has at most [`TAIL`] bytes, a chunk at least one element and, of more than one, at most [`CHUNK`] bytes;
-//! 4. what a read returns of a list is all of it at one moment;
-//! 5. the removal of many chunks is one change.
+//! Invariants, beside those of the layout:
+//! 1. what a read returns of a list is all of it at one moment.
 
-use super::core::Core;
-use super::look_up::{Values, look_up};
-use super::net::FEW_KEYS;
-use super::scan::{Found, Scan, Walk};
+use super::core::{Core, look_up};
+use super::scan::{Scan, Walk};
+use crate::states::Place;
+use crate::states::distinct::Distinct;
+use crate::states::list::{CHUNKS, HEAD, ListHeader, ListKeys, ListLayout, ListUpdate, bad_list, take_apart};
+use crate::states::look_up::Values;
+use crate::states::scan::Found;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, Int64Array, ListArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, NullBuffer, OffsetBuffer};
@@ -31,143 +22,27 @@ use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::StateId;
-use fastchangelog_format::wire::{Reader, put_bytes, put_varint};
-use hashbrown::HashTable;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most bytes of a tail: what an append to a list rewrites. A checkpoint's log holds the tail of each list that was
-/// appended to, half of this on average; a read takes one look-up for this many bytes.
-const TAIL: usize = 512;
-/// Most bytes of a chunk of more than one element.
-const CHUNK: usize = 64 << 10;
-/// Most bytes of an element's length.
-const LENGTH: usize = 5;
-/// First bytes of the keys of heads and of chunks. All heads come first, so that a scan meets no chunk.
-const HEAD: u8 = 0;
-const CHUNKS: u8 = 1;
+/// Elements stay until they are removed.
+const LAYOUT: ListLayout = ListLayout::Lasting;
 
 /// A declared state of lists by key. Cheap to clone; any thread may use it.
 #[derive(Clone)]
 pub struct ListState {
     core: Arc<Core>,
-    id: StateId,
+    place: Place,
     types: Arc<TypedEntries>,
     item: FieldRef,
-}
-
-/// The entry that a list begins with.
-#[derive(Debug, Clone, Copy, Default)]
-struct ListHeader<'a> {
-    elements: u64,
-    chunks: u64,
-    tail: &'a [u8],
-}
-
-impl<'a> ListHeader<'a> {
-    fn read(bytes: Option<&'a [u8]>) -> Result<Self> {
-        let Some(bytes) = bytes else { return Ok(Self::default()) };
-        let mut reader = Reader::new("a list", 0, bytes);
-        let elements = reader.varint("the number of elements")?;
-        let chunks = reader.varint("the number of chunks")?;
-        Ok(Self { elements, chunks, tail: reader.take(reader.remaining(), "the tail")? })
-    }
-}
-
-/// A list that is being changed.
-#[derive(Debug, Default)]
-struct ListUpdate {
-    elements: u64,
-    chunks: u64,
-    tail: Vec<u8>,
-    /// New chunks, and the number of chunks before.
-    spilled: Vec<(u64, Vec<u8>)>,
-    had_chunks: u64,
-}
-
-impl ListUpdate {
-    fn new(head: ListHeader<'_>, replace: bool) -> Self {
-        let mut update = Self { had_chunks: head.chunks, ..Self::default() };
-        if !replace {
-            (update.elements, update.chunks, update.tail) = (head.elements, head.chunks, head.tail.to_vec());
-        }
-        update
-    }
-
-    fn push(&mut self, element: &[u8]) {
-        // A tail above the limit waits for elements of the same call, up to a whole chunk.
-        if !self.tail.is_empty() && self.tail.len() + element.len() + LENGTH > CHUNK {
-            self.spill();
-        }
-        put_bytes(&mut self.tail, element);
-        self.elements += 1;
-    }
-
-    fn spill(&mut self) {
-        self.spilled.push((self.chunks, std::mem::take(&mut self.tail)));
-        self.chunks += 1;
-    }
-
-    /// Chunks that were there and are not any more.
-    fn gone(&self) -> Range<u64> {
-        self.chunks.min(self.had_chunks)..self.had_chunks
-    }
-
-    /// True if all chunks are removed by one change. Only a replaced list loses chunks; what it has left is new.
-    fn clears(&self) -> bool {
-        let gone = self.gone();
-        gone.end - gone.start > FEW_KEYS as u64
-    }
-
-    /// The head's bytes; none for a list without elements.
-    fn finish(&mut self) -> Option<Vec<u8>> {
-        if self.tail.len() > TAIL {
-            self.spill();
-        }
-        (self.elements > 0).then(|| {
-            let mut head = Vec::with_capacity(self.tail.len() + 4);
-            put_varint(&mut head, self.elements);
-            put_varint(&mut head, self.chunks);
-            head.extend_from_slice(&self.tail);
-            head
-        })
-    }
-}
-
-/// Distinct keys in the order of their first rows, and which of them each row has.
-struct Distinct {
-    firsts: Vec<usize>,
-    of_row: Vec<usize>,
-}
-
-impl Distinct {
-    fn of(keys: &EncodedKeys) -> Self {
-        let hashes = keys.hashes();
-        let mut index: HashTable<usize> = HashTable::with_capacity(keys.len());
-        let (mut firsts, mut of_row) = (Vec::new(), Vec::with_capacity(keys.len()));
-        for (row, &hash) in hashes.iter().enumerate() {
-            let same = |place: &usize| keys.key(firsts[*place]) == keys.key(row);
-            let place = match index.find(hash, same) {
-                Some(place) => *place,
-                None => {
-                    index.insert_unique(hash, firsts.len(), |place| hashes[firsts[*place]]);
-                    firsts.push(row);
-                    firsts.len() - 1
-                }
-            };
-            of_row.push(place);
-        }
-        Self { firsts, of_row }
-    }
 }
 
 impl ListState {
     pub(super) fn declare(core: &Arc<Core>, name: &str, key: &DataType, value: &DataType) -> Result<Self> {
         let types = TypedEntries::new(key, value)?;
-        let id = core.declare(name, "list", &type_text(key), &format!("array<{}>", type_text(value)))?;
+        let place = core.declare(name, "list", &type_text(key), &format!("array<{}>", type_text(value)))?;
         let item = Arc::new(Field::new("item", value.clone(), true));
-        Ok(Self { core: Arc::clone(core), id, types: Arc::new(types), item })
+        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types), item })
     }
 
     /// The types of keys and elements.
@@ -185,7 +60,7 @@ impl ListState {
     pub fn lengths(&self, keys: &ArrayRef) -> Result<Int64Array> {
         let keys = self.types.encode_keys(keys)?;
         let heads = self.heads((0..keys.len()).map(|i| keys.key(i)))?;
-        let length = |head| Ok(i64::try_from(ListHeader::read(head)?.elements).unwrap_or(i64::MAX));
+        let length = |head| Ok(i64::try_from(read_head(head)?.elements).unwrap_or(i64::MAX));
         Ok(heads.iter().map(length).collect::<Result<Vec<i64>>>()?.into())
     }
 
@@ -237,32 +112,32 @@ impl ListState {
         let before = |tag: u8, key: &[u8]| [&[tag], key].concat();
         let to = range.to.map_or_else(|| before(CHUNKS, &[]), |to| before(HEAD, &to));
         let range = KeyRange { from: before(HEAD, &range.from), to: Some(to) };
-        Scan::new(Walk::new(&self.core, self.id, range), rows, &columns, Box::new(decode))
+        Scan::new(Walk::new(&self.core, self.place, range), rows, &columns, Box::new(decode))
     }
 
     fn heads<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<Values> {
-        let keys = Flat::of(keys.map(|key| (HEAD, key, None)));
-        self.core.read(|layers, shard| look_up(&layers, shard, self.id, keys.iter()))
+        let keys = ListKeys::of(keys.map(|key| (HEAD, key, None)));
+        self.core.read(|layers, shard| look_up(&layers, shard, self.place, keys.iter()))
     }
 
     fn lists<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Result<ArrayRef> {
-        let heads = Flat::of(keys.clone().map(|key| (HEAD, key, None)));
-        // Under one lock: what a writer does between two looks is not seen (invariant 4).
+        let heads = ListKeys::of(keys.clone().map(|key| (HEAD, key, None)));
+        // Under one lock: what a writer does between two looks is not seen (invariant 1).
         let (heads, chunks) = self.core.read(|layers, shard| {
-            let heads = look_up(&layers, shard, self.id, heads.iter())?;
+            let heads = look_up(&layers, shard, self.place, heads.iter())?;
             let mut parts = Vec::new();
             for (key, head) in keys.clone().zip(heads.iter()) {
-                parts.extend((0..ListHeader::read(head)?.chunks).map(|chunk| (CHUNKS, key, Some(chunk))));
+                parts.extend((0..read_head(head)?.chunks).map(|chunk| (CHUNKS, key, Some(chunk))));
             }
-            let parts = Flat::of(parts.into_iter());
-            let chunks = look_up(&layers, shard, self.id, parts.iter())?;
+            let parts = ListKeys::of(parts.into_iter());
+            let chunks = look_up(&layers, shard, self.place, parts.iter())?;
             Ok((heads, chunks))
         })?;
         let mut elements = Vec::new();
         let mut lengths = Vec::with_capacity(keys.len());
         let mut next = chunks.iter();
         for head in heads.iter() {
-            let (before, head) = (elements.len(), ListHeader::read(head)?);
+            let (before, head) = (elements.len(), read_head(head)?);
             for _ in 0..head.chunks {
                 let chunk = next.next().flatten().ok_or_else(|| bad_list("a chunk of it is missing"))?;
                 take_apart(chunk, &mut elements)?;
@@ -313,101 +188,43 @@ impl ListState {
         replace: bool,
     ) -> Result<()> {
         let elements = elements.map(|elements| self.types.encode_values(elements, elements.len())).transpose()?;
-        let distinct = Distinct::of(keys);
+        let distinct = Distinct::of(&keys.hashes(), |row| keys.key(row));
         let key_of = |place: usize| keys.key(distinct.firsts[place]);
         let _exclusive = self.core.exclusive();
         let heads = self.heads((0..distinct.firsts.len()).map(key_of))?;
         let mut updates = Vec::with_capacity(distinct.firsts.len());
         for head in heads.iter() {
-            updates.push(ListUpdate::new(ListHeader::read(head)?, replace));
+            updates.push(ListUpdate::new(read_head(head)?, replace));
         }
         for (row, &place) in distinct.of_row.iter().enumerate() {
             let update = &mut updates[place];
             if replace {
-                *update = ListUpdate { had_chunks: update.had_chunks, ..ListUpdate::default() };
+                update.clear();
             }
             for i in of_row(row).unwrap_or_default() {
                 let element = elements.as_ref().and_then(|elements| elements.value(i));
-                update.push(element.ok_or_else(|| Error::invalid("an element is null").with_remedy("leave it out"))?);
+                let element =
+                    element.ok_or_else(|| Error::invalid("an element is null").with_remedy("leave it out"))?;
+                update.push(&[], element);
             }
         }
-        let heads: Vec<Option<Vec<u8>>> = updates.iter_mut().map(ListUpdate::finish).collect();
+        let heads: Vec<Option<Vec<u8>>> = updates.iter_mut().map(|update| update.finish(LAYOUT)).collect();
         let (mut changes, mut bytes) = (0, 0);
         for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
-            let gone = if update.clears() { 1 } else { update.gone().count() };
-            changes += 1 + update.spilled.len() + gone;
-            bytes += (1 + key_of(place).len()) * (1 + update.spilled.len() + gone)
-                + head.as_ref().map_or(0, Vec::len)
-                + update.spilled.iter().map(|(_, chunk)| chunk.len() + size_of::<u64>()).sum::<usize>();
+            let (more_changes, more_bytes) = update.size(key_of(place), head.as_deref());
+            changes += more_changes;
+            bytes += more_bytes;
         }
         self.core.change(changes, bytes, |layers| {
-            let mut key = Vec::new();
             for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
-                let gone = if update.clears() {
-                    push_key(&mut key, (CHUNKS, key_of(place), None));
-                    layers.clear(self.id, std::iter::once(&key[..]));
-                    0..0
-                } else {
-                    update.gone()
-                };
-                let chunks = update.spilled.iter().map(|(chunk, bytes)| (*chunk, Some(&bytes[..])));
-                for (chunk, bytes) in chunks.chain(gone.map(|chunk| (chunk, None))) {
-                    push_key(&mut key, (CHUNKS, key_of(place), Some(chunk)));
-                    layers.put(self.id, &key, bytes);
-                }
-                push_key(&mut key, (HEAD, key_of(place), None));
-                layers.put(self.id, &key, head.as_deref());
+                update.change(layers, self.place, key_of(place), head.as_deref());
             }
         })
     }
 }
 
-/// Keys of heads and chunks, in flat memory.
-struct Flat {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-type ListPart<'a> = (u8, &'a [u8], Option<u64>);
-
-fn push_key(out: &mut Vec<u8>, (tag, key, chunk): ListPart<'_>) {
-    out.clear();
-    append_key(out, (tag, key, chunk));
-}
-
-fn append_key(out: &mut Vec<u8>, (tag, key, chunk): ListPart<'_>) {
-    out.push(tag);
-    out.extend_from_slice(key);
-    if let Some(chunk) = chunk {
-        out.extend_from_slice(&chunk.to_be_bytes());
-    }
-}
-
-impl Flat {
-    fn of<'a>(parts: impl ExactSizeIterator<Item = ListPart<'a>>) -> Self {
-        let mut made = Self { bytes: Vec::new(), ends: Vec::with_capacity(parts.len()) };
-        for part in parts {
-            append_key(&mut made.bytes, part);
-            made.ends.push(made.bytes.len());
-        }
-        made
-    }
-
-    fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        (0..self.ends.len()).map(|i| &self.bytes[if i == 0 { 0 } else { self.ends[i - 1] }..self.ends[i]])
-    }
-}
-
-fn take_apart<'a>(bytes: &'a [u8], elements: &mut Vec<&'a [u8]>) -> Result<()> {
-    let mut reader = Reader::new("a list", 0, bytes);
-    while reader.remaining() > 0 {
-        elements.push(reader.bytes("an element")?);
-    }
-    Ok(())
-}
-
-fn bad_list(what: &str) -> Error {
-    Error::corrupt("a list", 0, what)
+fn read_head(bytes: Option<&[u8]>) -> Result<ListHeader<'_>> {
+    ListHeader::read(bytes, LAYOUT)
 }
 
 #[expect(clippy::cast_sign_loss, reason = "Arrow offsets are not negative")]

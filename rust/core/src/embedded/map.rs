@@ -10,9 +10,11 @@
 //! 1. a key without entries does not exist;
 //! 2. a clear is one change of the key, whatever the number of its entries.
 
-use super::core::Core;
-use super::look_up::{Values, look_up};
-use super::scan::{Found, Scan, Walk};
+use super::core::{Core, look_up};
+use super::scan::{Scan, Walk};
+use crate::states::Place;
+use crate::states::look_up::Values;
+use crate::states::scan::Found;
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, BooleanArray, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Fields};
@@ -20,7 +22,6 @@ use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{EncodedValues, KeyRange, TypedEntries, columns_of, joined, successor};
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::StateId;
 use std::sync::Arc;
 
 /// Entries that a walk for its own sake takes at once.
@@ -40,7 +41,7 @@ struct Types {
 #[derive(Clone)]
 pub struct MapState {
     core: Arc<Core>,
-    id: StateId,
+    place: Place,
     types: Arc<Types>,
 }
 
@@ -93,8 +94,8 @@ impl MapState {
             entries: TypedEntries::new(&DataType::Struct(fields), value)?,
         };
         let text = format!("map<{},{}>", type_text(map_key), type_text(value));
-        let id = core.declare(name, "map", &type_text(key), &text)?;
-        Ok(Self { core: Arc::clone(core), id, types: Arc::new(types) })
+        let place = core.declare(name, "map", &type_text(key), &text)?;
+        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types) })
     }
 
     /// The types of keys.
@@ -135,7 +136,7 @@ impl MapState {
     pub fn clear(&self, keys: &ArrayRef) -> Result<()> {
         let keys = self.types.keys.encode_keys(keys)?;
         let bytes = (0..keys.len()).map(|i| keys.key(i).len()).sum();
-        self.core.change(keys.len(), bytes, |layers| layers.clear(self.id, (0..keys.len()).map(|i| keys.key(i))))
+        self.core.change(keys.len(), bytes, |layers| layers.clear(self.place, (0..keys.len()).map(|i| keys.key(i))))
     }
 
     /// How many entries each key has.
@@ -143,7 +144,7 @@ impl MapState {
         let keys = self.types.keys.encode_keys(keys)?;
         let mut lengths = Vec::with_capacity(keys.len());
         for i in 0..keys.len() {
-            let mut walk = Walk::new(&self.core, self.id, beginning_with(keys.key(i)));
+            let mut walk = Walk::new(&self.core, self.place, beginning_with(keys.key(i)));
             let mut length = 0;
             while let Some(found) = walk.step(STEP)? {
                 length += i64::try_from(found.len()).map_err(Error::internal)?;
@@ -171,7 +172,7 @@ impl MapState {
             let map_keys = joined(own.map_keys.key_type(), rest)?;
             Ok(RecordBatch::try_new(Arc::clone(schema), vec![keys, map_keys, values])?)
         };
-        Scan::new(Walk::new(&self.core, self.id, range), rows, &columns, Box::new(decode))
+        Scan::new(Walk::new(&self.core, self.place, range), rows, &columns, Box::new(decode))
     }
 
     /// The range of one key's entries with map keys in `within`.
@@ -191,7 +192,7 @@ impl MapState {
 
     fn look_up(&self, entries: &EntryKeys) -> Result<Values> {
         let all = || (0..entries.len()).map(|i| entries.key(i));
-        self.core.read(|layers, shard| look_up(&layers, shard, self.id, all()))
+        self.core.read(|layers, shard| look_up(&layers, shard, self.place, all()))
     }
 
     /// Sets entries, or deletes them if there are no values.
@@ -200,7 +201,7 @@ impl MapState {
         let bytes = entries.bytes.len() + (0..entries.len()).map(|i| value(i).map_or(0, <[u8]>::len)).sum::<usize>();
         self.core.change(entries.len(), bytes, |layers| {
             for i in 0..entries.len() {
-                layers.put(self.id, entries.key(i), value(i));
+                layers.put(self.place, entries.key(i), value(i));
             }
         })
     }

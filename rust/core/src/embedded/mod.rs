@@ -5,13 +5,12 @@
 //! get ◄─ active layer ◄────────── frozen layers ◄──────────────────────────────────────────────── hot tier, RocksDB
 //! ```
 //!
-//! layers: changes since the last checkpoint; entries: those of one state; chain: which checkpoint is the newest, and the
-//! fence; core: what one step is; net: the change set of a checkpoint; value, map, list, aggregating: the kinds of states; look_up: their values, scan: their
-//! keys in order; catalog: the declared states; work_dir: the local folder; materialization: new snapshots; take_savepoint:
+//! chain: which checkpoint is the newest, and the fence; core: what one step is; value, map, list, aggregating: the kinds of
+//! states; scan: their keys in order; work_dir: the local folder; materialization: new snapshots; take_savepoint:
 //! savepoints of a state
 //!
 //! Owns: opening a state, the order of its checkpoints, its close.
-//! Does not own: versions, replay, restore and what a materialization does (`shard`), when to materialize (the policy, in
+//! Does not own: changes in memory, change sets and layouts (`states`), versions, replay, restore and what a materialization does (`shard`), when to materialize (the policy, in
 //! Python), the state server (`engine`).
 //!
 //! Invariants of a [`EmbeddedState`]:
@@ -23,16 +22,11 @@
 //! 5. a snapshot holds only what published heads name (2), and counts when a head that starts from it is published.
 
 mod aggregating;
-mod catalog;
 mod chain;
 mod core;
-mod entries;
-mod layers;
 mod list;
-mod look_up;
 mod map;
 mod materialization;
-mod net;
 mod scan;
 mod take_savepoint;
 mod value;
@@ -47,8 +41,8 @@ pub use value::ValueState;
 
 use self::core::{Core, Job};
 use crate::shard::{InitialState, Placement, Shard, ShardContext, ShardStatus, measure};
+use crate::states::catalog::Catalog;
 use arrow_schema::DataType;
-use catalog::Catalog;
 use chain::Chain;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::config::Options;

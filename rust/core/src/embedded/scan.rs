@@ -5,74 +5,39 @@
 //! A walk holds nothing between two steps, neither a lock nor memory. Its invariants: keys are returned in order, each at most
 //! once; a key that is not changed during the walk is returned exactly once, with its value.
 
-use super::GROUP;
 use super::core::Core;
+use crate::states::Place;
+use crate::states::scan::{Found, MergedCursor};
+use crate::states::under::Under;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use fastchangelog_columns::typed::KeyRange;
 use fastchangelog_format::error::Result;
-use fastchangelog_format::model::StateId;
 use std::ops::Bound;
 use std::sync::Arc;
 
 /// Bytes of keys and values in one batch of a scan, about.
 const BATCH_BYTES: usize = 32 << 20;
 
-/// The entries of one step.
-#[derive(Default)]
-pub(super) struct Found {
-    bytes: Vec<u8>,
-    /// Where each key and each value ends.
-    ends: Vec<(usize, usize)>,
-    complete: bool,
-}
-
-impl Found {
-    fn push(&mut self, key: &[u8], value: &[u8]) {
-        self.bytes.extend_from_slice(key);
-        let key_end = self.bytes.len();
-        self.bytes.extend_from_slice(value);
-        self.ends.push((key_end, self.bytes.len()));
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Keys and values in order.
-    pub(super) fn rows(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> + Clone {
-        (0..self.ends.len()).map(|i| {
-            let start = if i == 0 { 0 } else { self.ends[i - 1].1 };
-            let (key_end, end) = self.ends[i];
-            (&self.bytes[start..key_end], &self.bytes[key_end..end])
-        })
-    }
-
-    /// The keys in order.
-    pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> + Clone {
-        self.rows().map(|(key, _)| key)
-    }
-}
-
 /// A place in the keys of one state.
 pub(super) struct Walk {
     core: Arc<Core>,
-    id: StateId,
+    place: Place,
     from: Bound<Vec<u8>>,
     to: Option<Vec<u8>>,
     ended: bool,
 }
 
 impl Walk {
-    pub(super) fn new(core: &Arc<Core>, id: StateId, range: KeyRange) -> Self {
-        Self { core: Arc::clone(core), id, from: Bound::Included(range.from), to: range.to, ended: false }
+    pub(super) fn new(core: &Arc<Core>, place: Place, range: KeyRange) -> Self {
+        Self { core: Arc::clone(core), place, from: Bound::Included(range.from), to: range.to, ended: false }
     }
 
     /// The next entries, `rows` at most; none at the end.
     pub(super) fn step(&mut self, rows: usize) -> Result<Option<Found>> {
         while !self.ended {
-            let found = self.fetch(rows)?;
-            self.ended = found.complete;
+            let (found, complete) = self.fetch(rows)?;
+            self.ended = complete;
             let Some(last) = found.keys().last() else { continue };
             self.from = Bound::Excluded(last.to_vec());
             return Ok(Some(found));
@@ -80,54 +45,20 @@ impl Walk {
         Ok(None)
     }
 
-    fn fetch(&self, rows: usize) -> Result<Found> {
-        let from = match &self.from {
-            Bound::Included(key) => Bound::Included(&key[..]),
-            Bound::Excluded(key) => Bound::Excluded(&key[..]),
-            Bound::Unbounded => Bound::Unbounded,
-        };
-        let (first, after) = match from {
-            Bound::Included(key) => (key, None),
-            Bound::Excluded(key) => (key, Some(key)),
-            Bound::Unbounded => (&[][..], None),
-        };
+    /// Entries, and whether there are no more.
+    fn fetch(&self, rows: usize) -> Result<(Found, bool)> {
+        let from = self.from.as_ref().map(Vec::as_slice);
         self.core.read(|layers, shard| {
             shard.read_settled(|keyed| {
-                let mut changes = layers.range(self.id, from, self.to.as_deref());
-                let mut disk = keyed.cursor(self.id, GROUP, first, self.to.as_deref())?;
-                if let (Some(after), Some((key, _))) = (after, disk.entry()?)
-                    && key == after
-                {
-                    disk.advance();
-                }
+                let (under, to) = (Under::live(keyed), self.to.as_deref());
+                let mut cursor = MergedCursor::new(&layers, under, None, self.place, from, to)?;
                 let mut found = Found::default();
-                while found.ends.len() < rows && found.bytes.len() < BATCH_BYTES {
-                    let stored = disk.entry()?;
-                    match (changes.key(), stored) {
-                        (None, None) => {
-                            found.complete = true;
-                            break;
-                        }
-                        (changed, Some((key, value))) if changed.is_none_or(|changed| key < changed) => {
-                            if let Some(prefix) = changes.cleared_with(key) {
-                                disk.skip(prefix);
-                                continue;
-                            }
-                            found.push(key, value);
-                            disk.advance();
-                        }
-                        (Some(changed), stored) => {
-                            if stored.is_some_and(|(key, _)| key == changed) {
-                                disk.advance();
-                            }
-                            if let Some(value) = changes.take(changed) {
-                                found.push(changed, value);
-                            }
-                        }
-                        (None, Some(_)) => unreachable!("the arm above takes it"),
-                    }
+                while found.len() < rows && found.bytes() < BATCH_BYTES {
+                    let Some((key, value)) = cursor.entry()? else { return Ok((found, true)) };
+                    found.push(key, value);
+                    cursor.advance()?;
                 }
-                Ok(found)
+                Ok((found, false))
             })
         })
     }

@@ -3,31 +3,32 @@
 //! Owns: reads and changes of many keys at once, in Arrow.
 //! Does not own: what is durable (`core`), how keys and values are encoded (`columns::typed`), the order of keys (`scan`).
 
-use super::core::Core;
-use super::look_up::{Values, look_up};
+use super::core::{Core, look_up};
 use super::scan::{Scan, Walk};
+use crate::states::Place;
+use crate::states::look_up::Values;
+use crate::states::scan::Found;
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::DataType;
 use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_format::error::Result;
-use fastchangelog_format::model::StateId;
 use std::sync::Arc;
 
 /// A declared state of single values by key. Cheap to clone; any thread may use it.
 #[derive(Clone)]
 pub struct ValueState {
     core: Arc<Core>,
-    id: StateId,
+    place: Place,
     types: Arc<TypedEntries>,
 }
 
 impl ValueState {
     pub(super) fn declare(core: &Arc<Core>, name: &str, key: &DataType, value: &DataType) -> Result<Self> {
         let types = TypedEntries::new(key, value)?;
-        let id = core.declare(name, "value", &type_text(key), &type_text(value))?;
-        Ok(Self { core: Arc::clone(core), id, types: Arc::new(types) })
+        let place = core.declare(name, "value", &type_text(key), &type_text(value))?;
+        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types) })
     }
 
     /// The types of keys and values.
@@ -55,7 +56,7 @@ impl ValueState {
         let values = self.types.encode_values(values, encoded.len())?;
         let bytes = (0..encoded.len()).map(|i| encoded.key(i).len() + values.value(i).map_or(0, <[u8]>::len)).sum();
         self.core.change(encoded.len(), bytes, |layers| {
-            layers.put_all(self.id, encoded.len(), |i| encoded.key(i), |i| values.value(i));
+            layers.put_all(self.place, encoded.len(), |i| encoded.key(i), |i| values.value(i));
         })
     }
 
@@ -65,7 +66,7 @@ impl ValueState {
         let bytes = (0..encoded.len()).map(|i| encoded.key(i).len()).sum();
         self.core.change(encoded.len(), bytes, |layers| {
             for i in 0..encoded.len() {
-                layers.put(self.id, encoded.key(i), None);
+                layers.put(self.place, encoded.key(i), None);
             }
         })
     }
@@ -74,16 +75,16 @@ impl ValueState {
     pub fn scan(&self, range: KeyRange, rows: usize) -> Scan {
         let types = Arc::clone(&self.types);
         let columns = [("key", self.types.key_type()), ("value", self.types.value_type())];
-        let decode = move |found: &super::scan::Found, schema: &_| {
+        let decode = move |found: &Found, schema: &_| {
             let keys = types.decode_keys(found.keys())?;
             let values = types.decode_values(found.rows().map(|(_, value)| Some(value)))?;
             Ok(RecordBatch::try_new(Arc::clone(schema), vec![keys, values])?)
         };
-        Scan::new(Walk::new(&self.core, self.id, range), rows, &columns, Box::new(decode))
+        Scan::new(Walk::new(&self.core, self.place, range), rows, &columns, Box::new(decode))
     }
 
     fn look_up(&self, keys: &EncodedKeys) -> Result<Values> {
         let all = || (0..keys.len()).map(|i| keys.key(i));
-        self.core.read(|layers, shard| look_up(&layers, shard, self.id, all()))
+        self.core.read(|layers, shard| look_up(&layers, shard, self.place, all()))
     }
 }

@@ -39,8 +39,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use crate::shard::{Committed, MaterializeRun, ResultBatches, Session, ShardStatus};
-pub use request::{OpenRequest, Renewal};
+pub use crate::shard::{Committed, MaterializeRun, ResultBatches, Session, ShardStatus, StateSession};
+pub use fastchangelog_format::model::StateId;
+pub use request::{OpenRequest, Operator, Renewal};
 
 /// Share of the budget that nothing is planned into: code, stacks, allocator slack, Python.
 const HEADROOM_SHARE: f64 = 0.20;
@@ -124,18 +125,40 @@ impl Engine {
         Ok(this)
     }
 
-    /// Opens a session: makes the requested version live first.
+    /// Opens a session of aggregates: makes the requested version live first.
     pub fn open(self: &Arc<Self>, request: &OpenRequest) -> Result<Session> {
-        if self.closed.load(Ordering::SeqCst) {
-            return Err(
-                Error::retryable("the state server is shutting down").with_remedy("the next attempt starts a new one")
-            );
-        }
+        self.check_open()?;
         let plan = self.plan(&request.spec)?;
         if request.ephemeral {
             let options = Options::from_map(&request.options)?;
             return Ok(Session::ephemeral(plan, self.session_environment(&options)));
         }
+        let (shard, handle) = self.expected_shard(request)?;
+        Session::open(&shard, plan, handle, BatchId(request.batch))
+    }
+
+    /// Opens a session of a stateful processor: makes the requested version live first.
+    pub fn open_states(self: &Arc<Self>, request: &OpenRequest) -> Result<StateSession> {
+        self.check_open()?;
+        if request.ephemeral {
+            let options = Options::from_map(&request.options)?;
+            return Ok(StateSession::ephemeral(self.session_environment(&options), self.resources.clone()));
+        }
+        let (shard, handle) = self.expected_shard(request)?;
+        StateSession::open(&shard, handle, BatchId(request.batch))
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(
+                Error::retryable("the state server is shutting down").with_remedy("the next attempt starts a new one")
+            );
+        }
+        Ok(())
+    }
+
+    /// The shard of a request, which expects a session, and the version to build on.
+    fn expected_shard(&self, request: &OpenRequest) -> Result<(Arc<Shard>, Option<ShardHandle>)> {
         let handle = request.handle.as_deref().map(parse_handle).transpose()?;
         let folder = self.folders.folder(&self.process, request)?;
         // Before anything is written that later starts have to follow.
@@ -155,7 +178,7 @@ impl Engine {
         }
         shard.expect(handle.as_ref());
         self.divide_memory();
-        Session::open(&shard, plan, handle, BatchId(request.batch))
+        Ok((shard, handle))
     }
 
     /// Takes over newer credentials for sessions that are open, and for what is in progress for them.

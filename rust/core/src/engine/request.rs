@@ -13,6 +13,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+/// What a session is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operator {
+    /// Aggregates by key; see [`crate::shard::Session`].
+    #[default]
+    Aggregate,
+    /// A stateful processor; see [`crate::shard::StateSession`].
+    Processor,
+}
+
 /// The request of a task to open a session.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct OpenRequest {
@@ -30,7 +41,11 @@ pub struct OpenRequest {
     pub batch: i64,
     /// The handle that Spark handed back, in base64; none for the first batch.
     pub handle: Option<String>,
-    /// What is aggregated: the JSON of an aggregate specification.
+    /// What the session is for.
+    #[serde(default)]
+    pub operator: Operator,
+    /// What is aggregated: the JSON of an aggregate specification. A processor has none.
+    #[serde(default)]
     pub spec: String,
     /// True for batch DataFrames: starts from nothing, keeps nothing.
     #[serde(default)]

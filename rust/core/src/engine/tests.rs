@@ -1,7 +1,7 @@
 //! The engine's list of shards and folders: what waits for what, what is closed, and what holds for a state forever.
 
 use super::*;
-use arrow_array::{Array as _, ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_array::{Array as _, ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray, UInt8Array};
 use arrow_schema::{DataType, Field, Schema};
 use bytes::Bytes;
 use fastchangelog_columns::split::Splitter;
@@ -78,6 +78,7 @@ impl World {
             shards: 2,
             batch,
             handle: handle.map(str::to_owned),
+            operator: Operator::Aggregate,
             spec: self.spec.clone(),
             ephemeral: false,
             options: self.options.clone(),
@@ -417,6 +418,58 @@ fn a_materialization_waits_for_credentials_that_are_good() {
     world.engine.renew(Renewal::parse(&renewal.to_string()).unwrap());
     assert!(world.engine.shards()[0].at_rest);
     world.engine.begin_materialize(&id).unwrap().expect("a run").abort("a test");
+}
+
+#[test]
+fn a_processors_session_is_of_its_shards_keys_and_goes_on_at_another_machine() {
+    let world = World::new();
+    let catalog = r#"[{"id":0,"name":"seen","kind":"value"}]"#;
+    let open = |world: &World, shard: u32, batch: i64, handle: Option<&str>| {
+        let request = world.request("q", shard, batch, handle);
+        let mut text = serde_json::to_value(&request).unwrap();
+        text["operator"] = "processor".into();
+        text.as_object_mut().unwrap().remove("spec");
+        let mut session = world.engine.open_states(&OpenRequest::parse(&text.to_string()).unwrap()).unwrap();
+        session.declare(catalog, 0).unwrap();
+        session
+    };
+    let put = |session: &mut StateSession, key: &str| {
+        let (keys, ops) = (BinaryArray::from_vec(vec![key.as_bytes()]), UInt8Array::from(vec![1]));
+        session.write(StateId(0), &ops, &keys, None, Some(&keys), None)
+    };
+    let mut handles = Vec::new();
+    let mut owners = [0, 0];
+    for shard in 0..2 {
+        let mut session = open(&world, shard, 0, None);
+        for key in (0..20).map(|i| format!("key {i}")) {
+            match put(&mut session, &key) {
+                Ok(()) => owners[shard as usize] += 1,
+                Err(error) => assert!(error.message().contains("key group"), "{error}"),
+            }
+        }
+        handles.push(format_handle(&session.commit(None).unwrap().handle.unwrap()));
+    }
+    assert_eq!(owners[0] + owners[1], 20, "each key is in one shard");
+    let other = world.moved();
+    let found: usize = (0..2)
+        .map(|shard: u32| {
+            let mut session = open(&other, shard, 1, Some(&handles[shard as usize]));
+            assert_eq!(session.catalog(), catalog);
+            session.scan(StateId(0), None, usize::MAX).unwrap().0.num_rows()
+        })
+        .sum();
+    assert_eq!(found, 20);
+    let error = refused(other.open("q", 0, 1, Some(&handles[0])));
+    assert_eq!(error.kind(), ErrorKind::SchemaMismatch, "an aggregation is not a processor: {error}");
+
+    let mut request = world.request("none", 0, 0, None);
+    request.ephemeral = true;
+    let mut session = world.engine.open_states(&request).unwrap();
+    session.declare(catalog, 0).unwrap();
+    put(&mut session, "a").unwrap();
+    assert!(session.commit(None).unwrap().handle.is_none());
+    world.engine.close();
+    assert_eq!(world.engine.open_states(&request).map(drop).unwrap_err().kind(), ErrorKind::Retryable);
 }
 
 #[test]

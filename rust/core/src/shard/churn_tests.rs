@@ -4,6 +4,7 @@
 //! `FASTCHANGELOG_CHURN=<events a second>` makes the windows larger.
 
 use super::*;
+use crate::states::net::Net;
 use fastchangelog_format::clock::{Clock, ManualClock};
 use fastchangelog_format::model::{Change, KeyGroup, Op, StateId};
 use fastchangelog_store::failpoint::Failpoints;
@@ -110,7 +111,7 @@ impl Query {
     /// One batch: these keys get values, these go. After an error it can be run again, as Spark would.
     fn run(&mut self, puts: &Entries, deletes: &[Vec<u8>]) -> Result<()> {
         self.shard.make_live(self.handle.as_ref(), BatchId(self.batch), SCHEMA)?;
-        let mut net = Net { set: ChangeSet::default(), keys: 0, bytes: 0 };
+        let mut net = Net::default();
         let change = |op, key, value| Change { op, state: StateId(0), key_group: KeyGroup(0), key, value };
         for (key, value) in puts {
             net.set.push(change(Op::Put, key, value));

@@ -3,10 +3,12 @@
 //! Owns: reading the live state, and the step from it to the next version.
 //! Does not own: which handle counts (the owner decides, and hands it to `transition`), what is not yet in a version.
 
+use super::base::Part;
 use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
 use super::{Live, Shard};
+use crate::states::net::Net;
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{BatchId, ChangeSet, ShardHandle, VersionId};
+use fastchangelog_format::model::{BatchId, ShardHandle, VersionId};
 use fastchangelog_format::segment::encode_set;
 use fastchangelog_state::keyed::KeyedState;
 use std::sync::Arc;
@@ -14,15 +16,6 @@ use std::time::Instant;
 
 /// Dirty entries written per turn of the shard's lock: a few milliseconds.
 const FLUSH_CHUNK: usize = 8_192;
-
-/// The difference between the live version and the next one.
-pub(crate) struct Net {
-    pub(crate) set: ChangeSet,
-    /// Added keys, less removed ones.
-    pub(crate) keys: i64,
-    /// Bytes of added keys and values, less removed ones.
-    pub(crate) bytes: i64,
-}
 
 impl Shard {
     /// Reads the live version. Fails, retryable, while there is none.
@@ -51,6 +44,18 @@ impl Shard {
         }
     }
 
+    /// Brings parts of the live version to RocksDB.
+    pub(super) fn settle_parts(&self, parts: &[Part<'_>]) -> Result<()> {
+        let mut live = self.live.write();
+        let live = live.as_mut().ok_or_else(not_live)?;
+        for (state, prefix) in parts {
+            if !live.keyed.is_flushed(*state, prefix) {
+                live.keyed.flush_part(*state, prefix)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the difference that `net` finds durable, as a version after the live one; none if there is none. The
     /// version is prepared: to make its handle live promotes it. If `settled`, RocksDB holds all of the live version
     /// when `net` reads it.
@@ -70,6 +75,7 @@ impl Shard {
                 batch,
                 schema_id,
                 schema: schema.to_owned(),
+                watermark: None,
                 state_keys: live.state_keys.saturating_add_signed(net.keys),
                 state_bytes: live.state_bytes.saturating_add_signed(net.bytes),
             };
@@ -84,7 +90,7 @@ impl Shard {
         context.metrics.encode_micros.add_elapsed(start);
         let version = VersionId::random();
         let parts = SetParts::of(context.log.submit_alone(encoded, batch));
-        let pending = PendingVersion { version, set: Some(Arc::new(net.set)), parts, lineage };
+        let pending = PendingVersion { version, set: Some(Arc::new(net.set)), parts, lineage, hints: None };
         let SealedVersion { handle, .. } = self.seal(&meta, pending)?;
         Ok(Some(handle))
     }
@@ -94,7 +100,8 @@ impl Shard {
         let meta = self.with_live(|live| {
             let schema = schema.to_owned();
             let instance = live.instance;
-            Ok(HandleMeta { instance, parent: None, batch, schema_id, schema, state_keys: 0, state_bytes: 0 })
+            let (parent, watermark) = (None, None);
+            Ok(HandleMeta { instance, parent, batch, schema_id, schema, watermark, state_keys: 0, state_bytes: 0 })
         })?;
         self.initial_handle(&meta)
     }

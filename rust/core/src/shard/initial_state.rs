@@ -78,6 +78,11 @@ impl Shard {
         Ok(instance)
     }
 
+    /// Fingerprint and text of the schema of its first version; none if that is empty.
+    pub(super) fn initial_schema(&self) -> Option<(u64, String)> {
+        self.initial_state.get().map(|from| (from.savepoint.schema_id, from.savepoint.schema.clone()))
+    }
+
     fn check_initial_state(&self, initial_state: &InitialState, (schema_id, schema): (u64, &str)) -> Result<()> {
         let Savepoint { max_parallelism, schema_id: stored, schema: old, .. } = &initial_state.savepoint;
         if *max_parallelism != self.placement.max_parallelism {

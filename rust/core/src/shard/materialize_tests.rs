@@ -1,8 +1,8 @@
-//! Materializations of one shard: when one may begin and counts; full and incremental snapshots; recovery from local copies;
-//! ends at every step. In every order: `materialize_orders`.
+//! Materializations of one shard: which may begin and count, snapshots, local copies, ends. Orders: `materialize_orders`.
 
 use super::*;
-use crate::shard::{Net, Placement, ShardContext};
+use crate::shard::{Placement, ShardContext};
+use crate::states::net::Net;
 use fastchangelog_format::clock::SystemClock;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::handle::decode_segment_index;
@@ -84,7 +84,7 @@ impl World {
             set.push(Change { op, state: StateId(0), key_group, key: &key_bytes, value });
         }
         set.sort_by_key_group();
-        let net = |_: &fastchangelog_state::keyed::KeyedState| Ok(Net { set, keys: 0, bytes: 0 });
+        let net = |_: &fastchangelog_state::keyed::KeyedState| Ok(Net { set, ..Net::default() });
         self.shard.extend(batch, SCHEMA, false, net).unwrap().unwrap()
     }
 

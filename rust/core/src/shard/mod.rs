@@ -14,6 +14,7 @@
 //! [`savepoint`]: such a state from a folder that was put aside.
 
 mod background_warm_up;
+mod base;
 mod direct;
 mod gauges;
 mod initial_state;
@@ -28,11 +29,11 @@ mod scratch_folder;
 mod seal;
 pub mod session;
 pub mod sources;
+mod state_session;
 #[cfg(test)]
 pub(crate) mod testing;
 mod transition;
 
-pub(crate) use direct::Net;
 pub use gauges::measure;
 pub use initial_state::InitialState;
 pub use materialize::MaterializeRun;
@@ -40,6 +41,7 @@ pub use rebuild::Rebuilder;
 pub use rescale::RangeState;
 pub use session::{Committed, ResultBatches, Session, SessionEnvironment};
 pub use sources::Sources;
+pub use state_session::StateSession;
 
 use fastchangelog_format::clock::{Moment, SharedClock};
 use fastchangelog_format::config::{Compression, Options};
@@ -60,7 +62,8 @@ use fastchangelog_store::sync::FairRwLock;
 use fastchangelog_store::{Background, Store};
 use lineage::Lineage;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use state_session::StateHints;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -206,6 +209,8 @@ pub(crate) struct Live {
     epoch: u64,
     /// What is on disk and not loaded into the hot tier yet, after a lazy restore.
     cold: Option<WarmUp>,
+    /// What the session that made this version knew beside its entries.
+    hints: Option<StateHints>,
 }
 
 /// A version that a session made and that is not promoted yet: a cache of its change set.
@@ -215,6 +220,7 @@ struct Prepared {
     batch: BatchId,
     set: Arc<ChangeSet>,
     lineage: Lineage,
+    hints: Option<StateHints>,
     state_keys: u64,
     state_bytes: u64,
     order: u64,
@@ -224,6 +230,8 @@ struct Prepared {
 #[derive(Default)]
 struct Control {
     prepared: HashMap<VersionId, Prepared>,
+    /// Of versions of which nothing else is kept: they are replayed. Newest last.
+    spilled_hints: VecDeque<(VersionId, StateHints)>,
     next_order: u64,
     next_epoch: u64,
     materializing: bool,

@@ -6,6 +6,7 @@
 //! Invariant: a handle is returned only after the store acknowledged everything that it names (P2).
 
 use super::lineage::Lineage;
+use super::state_session::StateHints;
 use super::{Prepared, Shard};
 use fastchangelog_format::error::Result;
 use fastchangelog_format::handle::encode_segment_index;
@@ -28,6 +29,7 @@ pub(crate) struct HandleMeta {
     pub(crate) batch: BatchId,
     pub(crate) schema_id: u64,
     pub(crate) schema: String,
+    pub(crate) watermark: Option<i64>,
     pub(crate) state_keys: u64,
     pub(crate) state_bytes: u64,
 }
@@ -81,6 +83,8 @@ pub(super) struct PendingVersion {
     pub(super) parts: SetParts,
     /// Of the parent.
     pub(super) lineage: Lineage,
+    /// What its session knows beside its entries.
+    pub(super) hints: Option<StateHints>,
 }
 
 /// A durable version, prepared.
@@ -94,7 +98,7 @@ impl Shard {
     /// Waits until the change set is durable, and keeps the version prepared.
     pub(super) fn seal(&self, meta: &HandleMeta, pending: PendingVersion) -> Result<SealedVersion> {
         let context = self.context();
-        let PendingVersion { version, set, parts, mut lineage } = pending;
+        let PendingVersion { version, set, parts, mut lineage, hints } = pending;
         let waiting = self.control.lock().waiting.as_ref().map(|w| w.snapshot.clone());
         let rebased = waiting.is_some_and(|snapshot| lineage.rebase(&snapshot));
         // Older segments are durable already: their index is written while the new one is in progress.
@@ -108,7 +112,16 @@ impl Shard {
             self.index_older(&mut lineage)?;
         }
         let handle = self.handle(meta, version, &lineage);
-        let Some(set) = set else { return Ok(SealedVersion { handle, rebased }) };
+        let Some(set) = set else {
+            if let Some(hints) = hints {
+                let mut control = self.control.lock();
+                control.spilled_hints.push_back((version, hints));
+                if control.spilled_hints.len() > context.options.max_prepared_versions.max(1) {
+                    control.spilled_hints.pop_front();
+                }
+            }
+            return Ok(SealedVersion { handle, rebased });
+        };
         let memory = context.budget.reserve(MemoryUser::Prepared, set.memory_bytes());
         let prepared = Prepared {
             instance: meta.instance,
@@ -116,6 +129,7 @@ impl Shard {
             batch: meta.batch,
             set,
             lineage,
+            hints,
             state_keys: meta.state_keys,
             state_bytes: meta.state_bytes,
             order: 0,
@@ -152,7 +166,7 @@ impl Shard {
             hash_id: HASH_ID,
             schema_id: meta.schema_id,
             schema: meta.schema.clone(),
-            watermark: None,
+            watermark: meta.watermark,
             state_keys: meta.state_keys,
             state_bytes: meta.state_bytes,
             snapshot: lineage.snapshot.clone(),

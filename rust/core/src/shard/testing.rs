@@ -1,6 +1,7 @@
 //! Tests only: a shard on a store that fails as told, and a plain map beside it.
 
-use super::{Net, Placement, Shard, ShardContext};
+use super::{Placement, Shard, ShardContext};
+use crate::states::net::Net;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::clock::ManualClock;
 use fastchangelog_format::config::Options;
@@ -178,7 +179,7 @@ pub(super) fn extend(shard: &Shard, base: Option<&Version>, changes: &[(Vec<u8>,
     }
     set.sort_by_key_group();
     let batch = BatchId(base.map_or(0, |v| v.handle.batch.0 + 1));
-    let net = |_: &_| Ok(Net { set, keys: 0, bytes: 0 });
+    let net = |_: &_| Ok(Net { set, ..Net::default() });
     let handle = shard.extend(batch, SCHEMA, false, net).unwrap().expect("there are changes");
     Version { handle, model }
 }

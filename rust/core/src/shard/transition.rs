@@ -5,6 +5,7 @@
 
 use super::lineage::Lineage;
 use super::replay::Replay;
+use super::state_session::StateHints;
 use super::{Live, Prepared, Shard};
 use fastchangelog_columns::aggregate::schema_difference;
 use fastchangelog_format::clock::Moment;
@@ -171,6 +172,7 @@ impl Shard {
             self.context.failpoints.hit("promote.applied")?;
             live.version = Some(version);
             live.lineage = prepared.lineage;
+            live.hints = prepared.hints;
             live.state_keys = prepared.state_keys;
             live.state_bytes = prepared.state_bytes;
             self.resolve_waiting_snapshot(live);
@@ -225,6 +227,7 @@ impl Shard {
         let mut replay = Replay::of(sets, Some(bytes), &progress, &context.metrics);
         let mut failed = None;
         self.change_live(|live| {
+            live.hints = None;
             // A change set that is applied in part is an error.
             failed = loop {
                 match context.runtime.block_on(replay.next()) {
@@ -239,6 +242,7 @@ impl Shard {
                 live.lineage = lineage;
                 live.state_keys = handle.state_keys;
                 live.state_bytes = handle.state_bytes;
+                live.hints = self.take_spilled_hints(handle.version);
                 self.resolve_waiting_snapshot(live);
             } else if Lineage::whole_versions(&missing, applied) < applied {
                 // A version of which only some segments are there is none: the next attempt restores.
@@ -255,6 +259,12 @@ impl Shard {
         }
         context.metrics.restore_micros.add_elapsed(start);
         failed.map_or(Ok(()), Err)
+    }
+
+    /// What is kept of a version that was replayed.
+    fn take_spilled_hints(&self, version: VersionId) -> Option<StateHints> {
+        let hints = std::mem::take(&mut self.control.lock().spilled_hints);
+        hints.into_iter().find(|(own, _)| *own == version).map(|(_, hints)| hints)
     }
 
     fn read_index(&self, handle: &ShardHandle) -> Result<Vec<SegmentRef>> {
@@ -295,6 +305,7 @@ impl Shard {
             state_bytes,
             epoch,
             cold: None,
+            hints: version.and_then(|version| self.take_spilled_hints(version)),
         };
         self.limit_hot(&mut live)?;
         if self.context.options.restore == Restoring::Lazy {

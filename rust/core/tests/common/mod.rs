@@ -9,7 +9,7 @@ use arrow_schema::{DataType, Field, Schema};
 use base64::Engine as _;
 use fastchangelog_columns::aggregate::AggSpec;
 use fastchangelog_columns::split::Splitter;
-use fastchangelog_core::engine::{Engine, EngineConfig, OpenRequest, Session, format_handle};
+use fastchangelog_core::engine::{Engine, EngineConfig, OpenRequest, Operator, Session, format_handle};
 use fastchangelog_core::shard::savepoint::{SavepointForm, SavepointProgress};
 use fastchangelog_core::shard::{Rebuilder, Sources};
 use fastchangelog_format::clock::SystemClock;
@@ -237,6 +237,7 @@ impl World {
             shards: self.shards,
             batch,
             handle,
+            operator: Operator::Aggregate,
             spec: self.spec.clone(),
             ephemeral: false,
             options: self.options.clone(),

@@ -11,7 +11,7 @@ use crate::bucket::{Bucket, GRACE};
 use crate::common::{Key, Model, Row, collect, spec, split};
 use crate::story::{Attempt, Fate, KEYS, Step, Story};
 use fastchangelog_core::engine::{
-    Engine, EngineConfig, MaterializeRun, OpenRequest, Session, format_handle, parse_handle,
+    Engine, EngineConfig, MaterializeRun, OpenRequest, Operator, Session, format_handle, parse_handle,
 };
 use fastchangelog_format::clock::{Clock, ManualClock};
 use fastchangelog_format::config::Options;
@@ -200,6 +200,7 @@ impl<'a> World<'a> {
             shards: self.story.shards,
             batch,
             handle: handle.map(format_handle),
+            operator: Operator::Aggregate,
             spec: self.spec.clone(),
             ephemeral: false,
             options: options.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),

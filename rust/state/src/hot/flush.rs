@@ -7,7 +7,7 @@
 //! entries of older ones, so it ends however many changes come meanwhile.
 
 use super::arena::{Header, STORED, Segment, TOMBSTONE};
-use super::{EntrySink, HotTier, entry_of, loc_at};
+use super::{EntryRef, EntrySink, HotTier, entry_of, loc_at};
 
 /// The position of the flush walk.
 #[derive(Debug, Default)]
@@ -63,12 +63,33 @@ impl HotTier {
                     bytes += header.size();
                 }
             }
-            for (offset, header) in written.drain(..) {
-                if header.is(TOMBSTONE) {
-                    self.remove_at(id, offset, header);
-                } else {
-                    self.rewrite(loc_at(id, offset), header, Header { flags: STORED, ..header });
+            self.mark_clean(id, &mut written);
+        }
+    }
+
+    /// Writes all dirty entries for which `wanted` says yes to the sink, and marks them clean.
+    pub fn flush_matching(&mut self, wanted: &dyn Fn(&EntryRef<'_>) -> bool, sink: &mut dyn EntrySink) {
+        let mut written = Vec::new();
+        for id in 0..self.segments.len() {
+            let Some(segment) = self.segments[id].as_ref().filter(|s| s.dirty() > 0) else { continue };
+            for (offset, header) in segment.dirty_entries(0) {
+                let entry = entry_of(segment, offset, header);
+                if wanted(&entry) {
+                    sink.write(entry);
+                    written.push((offset, header));
                 }
+            }
+            self.mark_clean(id, &mut written);
+        }
+    }
+
+    /// Marks entries of a segment clean that went through a sink.
+    fn mark_clean(&mut self, id: usize, written: &mut Vec<(usize, Header)>) {
+        for (offset, header) in written.drain(..) {
+            if header.is(TOMBSTONE) {
+                self.remove_at(id, offset, header);
+            } else {
+                self.rewrite(loc_at(id, offset), header, Header { flags: STORED, ..header });
             }
         }
     }

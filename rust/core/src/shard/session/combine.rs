@@ -4,15 +4,15 @@
 //! Does not own: the source of the table, the upload of the change set.
 
 use super::counters::SessionCounters;
+use crate::shard::ShardContext;
+use crate::shard::base::Base;
 use crate::shard::lineage::Lineage;
-use crate::shard::{Shard, ShardContext};
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::EncodedSet;
-use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{Change, ChangeSet, InstanceId, Op, StateId, VersionId, key_group_of};
+use fastchangelog_format::error::Result;
+use fastchangelog_format::model::{Change, ChangeSet, Op, StateId, key_group_of};
 use fastchangelog_format::segment::encode_set;
 use fastchangelog_state::keyed::{KeyRef, KeyedState};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// The state that aggregates live in.
@@ -20,12 +20,7 @@ const AGGREGATE: StateId = StateId(0);
 
 /// The version that a session builds on.
 #[derive(Clone)]
-pub(super) struct Combiner {
-    pub(super) shard: Arc<Shard>,
-    pub(super) instance: InstanceId,
-    /// None = the state before the first batch.
-    pub(super) base: Option<VersionId>,
-}
+pub(super) struct Combiner(pub(super) Base);
 
 /// What the handle of the next version inherits from the base.
 #[derive(Clone)]
@@ -45,7 +40,7 @@ pub(super) struct TableChanges {
 
 impl Combiner {
     pub(super) fn context(&self) -> &ShardContext {
-        self.shard.context()
+        self.0.shard.context()
     }
 
     /// Puts the base rows under the partial rows of `table`, and collects what differs.
@@ -55,23 +50,13 @@ impl Combiner {
         counters: &mut SessionCounters,
     ) -> Result<(TableChanges, Parent)> {
         let context = self.context();
-        let groups = self.shard.placement().max_parallelism;
+        let groups = self.0.shard.placement().max_parallelism;
         let start = Instant::now();
-        let (combined, parent) = {
-            let live = self.shard.live.read();
-            let live =
-                live.as_ref().filter(|l| l.instance == self.instance && l.version == self.base).ok_or_else(|| {
-                    Error::retryable(format!(
-                        "shard {} moved on to another version while this task was running (a zombie or \
-                         speculative attempt)",
-                        self.shard.id()
-                    ))
-                    .with_remedy("Spark will retry or drop it")
-                })?;
+        let (combined, parent) = self.0.read(|live| {
             let combined = combine(table, groups, &live.keyed)?;
             let (state_keys, state_bytes) = (live.state_keys, live.state_bytes);
-            (combined, Parent { lineage: live.lineage.clone(), state_keys, state_bytes })
-        };
+            Ok((combined, Parent { lineage: live.lineage.clone(), state_keys, state_bytes }))
+        })?;
         counters.count_since("combine_micros", start);
         counters.count("hot_misses", combined.hot_misses);
         counters.count("hot_hits", table.len() as u64 - combined.hot_misses);
@@ -87,14 +72,23 @@ impl Combiner {
 
     /// Encodes a change set for the log.
     pub(super) fn encode(&self, set: &ChangeSet, counters: &mut SessionCounters) -> Result<EncodedSet> {
-        let (start, context) = (Instant::now(), self.context());
-        let encoded = encode_set(set, context.compression())?;
-        counters.count("changeset_bytes", set.payload_bytes());
-        counters.count("log_bytes", encoded.length);
-        counters.count_since("encode_micros", start);
-        context.metrics.encode_micros.add_elapsed(start);
-        Ok(encoded)
+        encode(self.context(), set, counters)
     }
+}
+
+/// Encodes a change set for the log.
+pub(in crate::shard) fn encode(
+    context: &ShardContext,
+    set: &ChangeSet,
+    counters: &mut SessionCounters,
+) -> Result<EncodedSet> {
+    let start = Instant::now();
+    let encoded = encode_set(set, context.compression())?;
+    counters.count("changeset_bytes", set.payload_bytes());
+    counters.count("log_bytes", encoded.length);
+    counters.count_since("encode_micros", start);
+    context.metrics.encode_micros.add_elapsed(start);
+    Ok(encoded)
 }
 
 /// What the base state was to the batch's keys.

@@ -3,7 +3,7 @@
 //! Owns: the life of a session, from its opening to the commit that makes a version durable; its numbers.
 //! Does not own: which version is live (`transition`), how a version gets its handle (`seal`), the log's batching (`write`); in
 //! files beside it: merging and spilling (`groups`), the step from partial rows to a change set (`combine`), the end of a
-//! session that has spilled (`ranges`), results (`results`), memory (`memory`).
+//! session that has spilled (`ranges`), results (`results`), memory (`memory`), its opening and its end for the shard (`hold`).
 //!
 //! Life: `merge`* → `finish` (reads the base, hands the change set to the log, yields results) → `commit` (waits for the
 //! store's acknowledgement, returns the handle). Dropping a session before `commit` aborts it: nothing of it is kept.
@@ -15,25 +15,28 @@
 mod combine;
 mod counters;
 mod groups;
+mod hold;
 mod memory;
 mod ranges;
 mod results;
 
+pub(super) use combine::encode;
+pub(super) use counters::SessionCounters;
+pub(super) use hold::ShardHold;
+pub(super) use memory::SessionMemory;
 pub use results::ResultBatches;
 
 use self::combine::{Combiner, Parent, TableChanges};
-use self::counters::SessionCounters;
 use self::groups::{Groups, Merging};
-use self::memory::SessionMemory;
 use self::ranges::{Ranges, RangesOutcome};
 use super::Shard;
+use super::base::Base;
 use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ChangeSet, InstanceId, ShardHandle, VersionId};
 use fastchangelog_log::write::JoinGuard;
-use fastchangelog_store::ForegroundGuard;
 use fastchangelog_store::budget::{MemoryBudget, Reservation};
 use fastchangelog_store::failpoint::SharedFailpoints;
 use fastchangelog_store::metrics::SharedMetrics;
@@ -41,11 +44,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// Grace period after a session: between the sessions of a batch, other tasks of the batch run.
-const SESSION_GRACE: Duration = Duration::from_secs(3);
+use std::time::Instant;
 
 /// What a session needs from its process.
 #[derive(Clone)]
@@ -77,7 +76,7 @@ impl PendingCommit {
         let RangesOutcome { parts, parent: Parent { lineage, state_keys, state_bytes }, new_keys, bytes, submitted } =
             outcome;
         Self {
-            pending: PendingVersion { version: VersionId::random(), set, parts, lineage },
+            pending: PendingVersion { version: VersionId::random(), set, parts, lineage, hints: None },
             submitted,
             state_keys: state_keys + new_keys,
             state_bytes: state_bytes.saturating_add_signed(bytes),
@@ -107,6 +106,8 @@ pub struct Committed {
 /// One execution of one shard's micro-batch.
 pub struct Session {
     shard: Option<Arc<Shard>>,
+    /// None without a shard.
+    hold: Option<ShardHold>,
     plan: Arc<AggPlan>,
     schema_text: String,
     /// Until `finish`.
@@ -120,8 +121,6 @@ pub struct Session {
     opened: Instant,
     /// Of the change set that is being uploaded.
     memory: Option<Reservation>,
-    /// Work in the background rests while it is open.
-    _foreground: Option<ForegroundGuard>,
 }
 
 impl Session {
@@ -129,28 +128,16 @@ impl Session {
     pub fn open(shard: &Arc<Shard>, plan: Arc<AggPlan>, base: Option<ShardHandle>, batch: BatchId) -> Result<Self> {
         let opened = Instant::now();
         let context = shard.context();
-        shard.touch();
-        context.failpoints.hit("session.open")?;
-        let foreground = context.background.foreground(SESSION_GRACE);
         let schema_text = plan.schema().to_owned();
-        let restores = context.metrics.restores.get();
-        let instance = shard.make_live(base.as_ref(), batch, (plan.schema_id(), &schema_text))?;
-        // From here on other commits may wait for this one, to share a log object; a restore is not worth waiting for.
-        let guard = context.log.join();
-        context.failpoints.hit("session.live")?;
-        context.metrics.sessions.add(1);
-        shard.sessions.fetch_add(1, Ordering::Relaxed);
         let mut counters = SessionCounters::default();
-        counters.count_since("open_micros", opened);
-        if context.metrics.restores.get() != restores {
-            counters.set("restores", 1);
-            counters.count_since("restore_micros", opened);
-        }
+        let schema = (plan.schema_id(), &*schema_text);
+        let (hold, Base { instance, .. }, guard) = ShardHold::open(shard, base.as_ref(), batch, schema, &mut counters)?;
         Ok(Self {
             groups: Some(Groups::new(Arc::clone(&plan), context.session_environment())),
             memory: None,
             result_rows: context.options.result_batch_rows,
             shard: Some(Arc::clone(shard)),
+            hold: Some(hold),
             plan,
             schema_text,
             base,
@@ -159,7 +146,6 @@ impl Session {
             stage: Stage::Merging(Some(guard)),
             counters,
             opened,
-            _foreground: Some(foreground),
         })
     }
 
@@ -167,6 +153,7 @@ impl Session {
     pub fn ephemeral(plan: Arc<AggPlan>, session_environment: SessionEnvironment) -> Self {
         Self {
             shard: None,
+            hold: None,
             schema_text: plan.schema().to_owned(),
             result_rows: session_environment.result_batch_rows,
             groups: Some(Groups::new(Arc::clone(&plan), session_environment)),
@@ -178,7 +165,6 @@ impl Session {
             counters: SessionCounters::default(),
             opened: Instant::now(),
             memory: None,
-            _foreground: None,
         }
     }
 
@@ -221,10 +207,9 @@ impl Session {
         }
         let (merging, session_memory, session_environment) = groups.end(&mut self.counters)?;
         let metrics = Arc::clone(&session_environment.metrics);
-        let combiner = self.shard.as_ref().map(|shard| Combiner {
-            shard: Arc::clone(shard),
-            instance: self.instance,
-            base: self.base.as_ref().map(|h| h.version),
+        let combiner = self.shard.as_ref().map(|shard| {
+            let version = self.base.as_ref().map(|h| h.version);
+            Combiner(Base { shard: Arc::clone(shard), instance: self.instance, version })
         });
         match merging {
             Merging::Whole(table) => self.finish_whole(table, combiner, guard, session_memory, metrics),
@@ -359,6 +344,7 @@ impl Session {
             batch: self.batch,
             schema_id: self.plan.schema_id(),
             schema: self.schema_text.clone(),
+            watermark: None,
             state_keys,
             state_bytes,
         }
@@ -367,13 +353,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Some(shard) = &self.shard {
-            shard.sessions.fetch_sub(1, Ordering::Relaxed);
-            shard.touch();
-            shard.warm_up_in_background();
-            if !matches!(self.stage, Stage::Done) {
-                shard.context().metrics.sessions_aborted.add(1);
-            }
+        if let Some(hold) = &mut self.hold {
+            hold.is_done = matches!(self.stage, Stage::Done);
         }
     }
 }

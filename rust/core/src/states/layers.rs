@@ -1,7 +1,7 @@
-//! What was changed since the last checkpoint, in memory.
+//! What was changed and is in no version yet, in memory.
 //!
-//! Owns: the active layer, the frozen ones that checkpoints in progress make durable, and reading through them.
-//! Does not own: what lies under them (the shard's live version), checkpoints.
+//! Owns: the active layer, the frozen ones that are being made durable, and reading through them.
+//! Does not own: what lies under them (`under`), checkpoints and commits.
 //!
 //! Invariants of [`Layers`]:
 //! 1. a key's newest change hides its older ones, and all hide the live version; a clear is a change of all keys that
@@ -9,11 +9,12 @@
 //! 2. the layer of a failed checkpoint is merged under the later changes: nothing is lost;
 //! 3. bytes held stay below the limit.
 
+use super::Place;
 use super::entries::{Entries, LANE, Range, hashes};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::StateId;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -21,32 +22,39 @@ use std::sync::Arc;
 /// Bytes of a change beside its key and value: its slot, its place in the index, and what grows in steps has in reserve.
 const ENTRY_OVERHEAD: u64 = 80;
 
-/// Changes of all states.
+/// Changes of all states and key groups.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Layer {
-    pub(crate) states: BTreeMap<StateId, Entries>,
+    pub(crate) places: BTreeMap<Place, Entries>,
 }
 
 impl Layer {
-    fn bytes(&self) -> u64 {
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
         let overhead = |entries: &Entries| ENTRY_OVERHEAD * (entries.len() + entries.clears().len()) as u64;
-        self.states.values().map(|entries| entries.held() + overhead(entries)).sum()
+        self.places.values().map(|entries| entries.held() + overhead(entries)).sum()
     }
 
     /// True if keys were cleared.
     pub(crate) fn has_clears(&self) -> bool {
-        self.states.values().any(|entries| entries.clears().len() > 0)
+        self.places.values().any(|entries| entries.clears().len() > 0)
+    }
+
+    /// The states of which keys were cleared.
+    pub(crate) fn cleared_states(&self) -> BTreeSet<StateId> {
+        let cleared = self.places.iter().filter(|(_, entries)| entries.clears().len() > 0);
+        cleared.map(|((state, _), _)| *state).collect()
     }
 
     /// Takes over what is not changed here.
     fn put_under(&mut self, older: &Self) {
-        for (state, entries) in &older.states {
-            self.states.entry(*state).or_default().put_under(entries);
+        for (place, entries) in &older.places {
+            self.places.entry(*place).or_default().put_under(entries);
         }
     }
 }
 
-/// The changes since the last durable checkpoint.
+/// The changes since the last durable checkpoint, or of a session.
 #[derive(Debug)]
 pub(crate) struct Layers {
     active: Layer,
@@ -57,7 +65,7 @@ pub(crate) struct Layers {
     limit: u64,
 }
 
-/// Changes of one state within some keys, in order of keys.
+/// Changes of one state and key group within some keys, in order of keys.
 pub(crate) struct LayerRanges<'a> {
     /// Newest layer first.
     parts: Vec<(Peekable<Range<'a>>, &'a Entries)>,
@@ -124,19 +132,19 @@ impl Layers {
     }
 
     /// Changes a key.
-    pub(crate) fn put(&mut self, state: StateId, key: &[u8], value: Option<&[u8]>) {
-        self.active.states.entry(state).or_default().put(hash_key(key), key, value);
+    pub(crate) fn put(&mut self, place: Place, key: &[u8], value: Option<&[u8]>) {
+        self.active.places.entry(place).or_default().put(hash_key(key), key, value);
     }
 
     /// Changes keys, one after the other; faster than one by one.
     pub(crate) fn put_all<'a>(
         &mut self,
-        state: StateId,
+        place: Place,
         keys: usize,
         key: impl Fn(usize) -> &'a [u8],
         value: impl Fn(usize) -> Option<&'a [u8]>,
     ) {
-        let entries = self.active.states.entry(state).or_default();
+        let entries = self.active.places.entry(place).or_default();
         for from in (0..keys).step_by(LANE) {
             let lane = from..keys.min(from + LANE);
             let hashes = hashes(lane.clone().map(&key));
@@ -148,23 +156,23 @@ impl Layers {
     }
 
     /// Removes all keys that begin with one of `prefixes`: a change for each prefix, however many keys have it.
-    pub(crate) fn clear<'a>(&mut self, state: StateId, prefixes: impl Iterator<Item = &'a [u8]>) {
-        self.active.states.entry(state).or_default().clear(prefixes);
+    pub(crate) fn clear<'a>(&mut self, place: Place, prefixes: impl Iterator<Item = &'a [u8]>) {
+        self.active.places.entry(place).or_default().clear(prefixes);
     }
 
     /// The newest change of a key with this hash; none if it was not changed.
     #[expect(clippy::option_option, reason = "not changed, deleted, or set: a change is itself an option")]
-    pub(crate) fn get(&self, state: StateId, hash: u64, key: &[u8]) -> Option<Option<&[u8]>> {
-        self.newest_first().find_map(|layer| layer.states.get(&state)?.get(hash, key))
+    pub(crate) fn get(&self, place: Place, hash: u64, key: &[u8]) -> Option<Option<&[u8]>> {
+        self.newest_first().find_map(|layer| layer.places.get(&place)?.get(hash, key))
     }
 
     /// Prefetches the memory of keys with these hashes; at most [`LANE`] of them.
-    pub(crate) fn prefetch(&self, state: StateId, hashes: &[u64]) {
-        self.newest_first().filter_map(|layer| layer.states.get(&state)).for_each(|entries| entries.prefetch(hashes));
+    pub(crate) fn prefetch(&self, place: Place, hashes: &[u64]) {
+        self.newest_first().filter_map(|layer| layer.places.get(&place)).for_each(|entries| entries.prefetch(hashes));
     }
 
-    /// The changes of a state from `from` on (or after it), below `to`.
-    pub(crate) fn range(&self, state: StateId, from: Bound<&[u8]>, to: Option<&[u8]>) -> LayerRanges<'_> {
+    /// The changes of a place from the key `from` on (or after it), below `to`.
+    pub(crate) fn range(&self, place: Place, from: Bound<&[u8]>, to: Option<&[u8]>) -> LayerRanges<'_> {
         let ends = to.map_or(Bound::Unbounded, Bound::Excluded);
         // A tree panics on ranges that end before they begin.
         if let (Bound::Included(from) | Bound::Excluded(from), Some(to)) = (from, to)
@@ -172,7 +180,7 @@ impl Layers {
         {
             return LayerRanges { parts: Vec::new() };
         }
-        let changed = self.newest_first().filter_map(|layer| layer.states.get(&state));
+        let changed = self.newest_first().filter_map(|layer| layer.places.get(&place));
         LayerRanges { parts: changed.map(|entries| (entries.range(from, ends).peekable(), entries)).collect() }
     }
 
@@ -218,8 +226,11 @@ impl Layers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fastchangelog_format::model::KeyGroup;
 
-    const S: StateId = StateId(3);
+    const S: Place = (StateId(3), KeyGroup(5));
+    /// Other places.
+    const OTHERS: [Place; 2] = [(StateId(4), KeyGroup(5)), (StateId(3), KeyGroup(6))];
 
     #[expect(clippy::option_option, reason = "as in Layers")]
     fn get<'a>(layers: &'a Layers, key: &[u8]) -> Option<Option<&'a [u8]>> {
@@ -236,7 +247,7 @@ mod tests {
         assert_eq!(get(&layers, b"a"), Some(None));
         assert_eq!(get(&layers, b"b"), Some(Some(&b"1"[..])));
         assert_eq!(get(&layers, b"c"), None);
-        assert_eq!(layers.get(StateId(4), hash_key(b"a"), b"a"), None);
+        assert_eq!(OTHERS.map(|place| layers.get(place, hash_key(b"a"), b"a")), [None, None]);
     }
 
     #[test]
@@ -248,12 +259,12 @@ mod tests {
         layers.freeze();
         layers.clear(S, [&b"a"[..]].into_iter());
         layers.put(S, b"a2", Some(b"2"));
-        layers.put(StateId(4), b"a1", Some(b"3"));
+        OTHERS.into_iter().for_each(|place| layers.put(place, b"a1", Some(b"3")));
         assert_eq!(get(&layers, b"a1"), Some(None));
         assert_eq!(get(&layers, b"a2"), Some(Some(&b"2"[..])));
         assert_eq!(get(&layers, b"a3"), Some(None), "of the live version, too");
         assert_eq!((get(&layers, b"b1"), get(&layers, b"b2")), (Some(Some(&b"1"[..])), None));
-        assert_eq!(layers.get(StateId(4), hash_key(b"a1"), b"a1"), Some(Some(&b"3"[..])));
+        assert_eq!(OTHERS.map(|place| layers.get(place, hash_key(b"a1"), b"a1")), [Some(Some(&b"3"[..])); 2]);
         let mut changes = layers.range(S, Bound::Unbounded, None);
         let mut found = Vec::new();
         while let Some(key) = changes.key() {
@@ -282,7 +293,7 @@ mod tests {
             assert_eq!(found, [Some(Some(&b"1"[..])), Some(Some(b"2")), Some(None), Some(None), None]);
             let layer = if more { layers.oldest().unwrap() } else { layers.freeze() };
             assert!(layer.has_clears());
-            assert_eq!((layer.states[&S].len(), layer.states[&S].clears().len()), (2, 2));
+            assert_eq!((layer.places[&S].len(), layer.places[&S].clears().len()), (2, 2));
         }
     }
 
@@ -302,7 +313,7 @@ mod tests {
             assert_eq!(get(&layers, b"b"), Some(Some(&b"1"[..])));
             assert_eq!(layers.bytes(), 2 * (2 + ENTRY_OVERHEAD));
             let layer = if more { layers.oldest().unwrap() } else { layers.freeze() };
-            assert_eq!(layer.states[&S].len(), 2, "the next checkpoint holds both");
+            assert_eq!(layer.places[&S].len(), 2, "the next checkpoint holds both");
         }
     }
 

@@ -1,0 +1,154 @@
+"""The processors of the comparison: value, map and list state, timers, TTL, with Rows and with pandas frames.
+
+Owns: the processors and their result. Does not own: the data (compare_data), the runs (processor_compare).
+
+Spark's workers import this module, so it needs nothing but PySpark and pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+__all__ = ["OUTPUT", "PROCESSORS", "build"]
+
+OUTPUT = "key string, n long, total double, last long"
+_AGGREGATE = "n long, total double, last long"
+_HOUR = 3_600_000
+
+
+class ValueRows(StatefulProcessor):
+    """Count, sum and last time of a key."""
+
+    ttl: int | None = None
+
+    def init(self, handle: Any) -> None:
+        """Declares the state."""
+        self.handle = handle
+        self.state = handle.getValueState("aggregate", _AGGREGATE, self.ttl)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        """Adds the rows; one row for the key."""
+        n, total, last = 0, 0.0, 0
+        for row in rows:
+            n += 1
+            total += row.amount
+            last = max(last, row.tsl)
+        old = self.state.get()
+        if old is not None:
+            n, total, last = n + old[0], total + old[1], max(last, old[2])
+        self.state.update((n, total, last))
+        yield Row(key=key[0], n=n, total=total, last=last)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class ValueFrames(ValueRows):
+    """The same with pandas frames."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        """Adds the frames; one row for the key."""
+        n, total, last = 0, 0.0, 0
+        for frame in rows:
+            n += len(frame)
+            total += float(frame["amount"].sum())
+            last = max(last, int(frame["tsl"].max()))
+        old = self.state.get()
+        if old is not None:
+            n, total, last = n + old[0], total + old[1], max(last, old[2])
+        self.state.update((n, total, last))
+        yield pd.DataFrame({"key": [key[0]], "n": [n], "total": [total], "last": [last]})
+
+
+class ValueRowsTtl(ValueRows):
+    """With a state that ends after an hour."""
+
+    ttl = _HOUR
+
+
+class ValueFramesTtl(ValueFrames):
+    """With a state that ends after an hour."""
+
+    ttl = _HOUR
+
+
+class TimerRows(ValueRows):
+    """A timer for each key and batch, which fires in the next batch."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        """Adds the rows and sets the timer."""
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        yield from super().handleInputRows(key, rows, timerValues)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
+        """One row for the key."""
+        yield Row(key=key[0], n=-1, total=0.0, last=0)
+
+
+class MapRows(StatefulProcessor):
+    """Counts by one of eight buckets."""
+
+    def init(self, handle: Any) -> None:
+        """Declares the state."""
+        self.state = handle.getMapState("buckets", "bucket long", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        """Adds the rows to their buckets; one row for the key."""
+        counts: dict[int, int] = {}
+        total, last = 0.0, 0
+        for row in rows:
+            bucket = int(row.amount) & 7
+            counts[bucket] = counts.get(bucket, 0) + 1
+            total += row.amount
+            last = max(last, row.tsl)
+        for bucket, n in counts.items():
+            old = self.state.getValue((bucket,))
+            self.state.updateValue((bucket,), (n + (old[0] if old else 0),))
+        yield Row(key=key[0], n=sum(counts.values()), total=total, last=last)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class ListRows(StatefulProcessor):
+    """Keeps each amount."""
+
+    def init(self, handle: Any) -> None:
+        """Declares the state."""
+        self.state = handle.getListState("amounts", "amount double")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        """Adds the amounts; one row for the key."""
+        amounts, last = [], 0
+        for row in rows:
+            amounts.append((row.amount,))
+            last = max(last, row.tsl)
+        self.state.appendList(amounts)
+        yield Row(key=key[0], n=len(amounts), total=sum(a[0] for a in amounts), last=last)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+#: name -> processor, whether it takes frames, time mode.
+PROCESSORS: dict[str, tuple[type[StatefulProcessor], bool, str]] = {
+    "value": (ValueRows, False, "None"),
+    "map": (MapRows, False, "None"),
+    "list": (ListRows, False, "None"),
+    "timers": (TimerRows, False, "ProcessingTime"),
+    "ttl": (ValueRowsTtl, False, "ProcessingTime"),
+    "pandas": (ValueFrames, True, "None"),
+    "pandas-ttl": (ValueFramesTtl, True, "ProcessingTime"),
+}
+
+
+def build(group: Any, name: str) -> Any:
+    """The result of the processor `name` over Spark's groupBy or ours."""
+    processor, frames, time_mode = PROCESSORS[name]
+    call = group.transformWithStateInPandas if frames else group.transformWithState
+    return call(processor(), OUTPUT, "Update", time_mode)

@@ -1,0 +1,122 @@
+"""A processor over a batch DataFrame: the same run per shard, after a plain shuffle, over a state that ends with it.
+
+Owns: the function that Spark runs in `mapInArrow` on a batch DataFrame's payloads, and the columns that it reads.
+Does not own: the sessions of a stream (`operator`), how the user's code runs (`run`).
+
+A batch has no state to restore or to commit, so it needs neither Spark's stateful operator nor the settings of a state
+store. Spark passes the payloads sorted by shard, those of the initial state first: one session is open at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import operator
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import TimerValues
+
+from fastchangelog.errors import InternalError
+from fastchangelog.server import open_state_session
+from fastchangelog.spark import settings, task
+from fastchangelog.spark.processor.exact_types import exact_columns
+from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
+from fastchangelog.spark.processor.payloads import Payloads
+from fastchangelog.spark.processor.run import run_batch
+from fastchangelog.spark.shard_ids import shard_of_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql import types as T
+
+__all__ = ["BatchProcessor", "in_batch"]
+
+#: The shard's id, whether the payload is of the initial state, the payload, the time of the query.
+_Row: TypeAlias = tuple[int, bool, bytes, int]
+
+
+def in_batch(
+    payloads: DataFrame, initial: DataFrame | None, config: ProcessorConfig, output: T.StructType
+) -> DataFrame:
+    """The result of a batch DataFrame: all payloads of a shard reach one task, one shard after the other."""
+    rows = payloads.select("shard", F.lit(False).alias("initial"), "payload")
+    if initial is not None:
+        rows = rows.unionByName(initial.select("shard", F.lit(True).alias("initial"), "payload"))
+    rows = rows.withColumn("now", F.unix_millis(F.current_timestamp()))  # one time for all tasks of the query
+    ordered = rows.repartition("shard").sortWithinPartitions("shard", F.col("initial").desc())
+    return ordered.mapInArrow(BatchProcessor(config), output)
+
+
+class BatchProcessor(task.VersionChecked):
+    """The function for `mapInArrow` after the shuffle: picklable, the same for every task."""
+
+    def __init__(self, config: ProcessorConfig):
+        self._config = config
+        #: Stands in for the query id, which a batch DataFrame does not have.
+        self._query = f"batch-{uuid.uuid4()}"
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._run(batches)
+        except Exception as error:
+            raise_from_task(error)
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        done: set[int] = set()
+        for shard_id, rows in itertools.groupby(_rows(batches), operator.itemgetter(0)):
+            if shard_id in done:
+                raise InternalError(f"the payloads of shard {shard_id} came in two parts; please report it")
+            done.add(shard_id)
+            yield from self._answers(shard_id, rows)
+        task.freeze_modules("batch")
+
+    def _answers(self, shard_id: int, rows: Iterator[_Row]) -> Iterator[pa.RecordBatch]:
+        planned, spec = self._config.operator, at_runtime(self._config.run)
+        memory = settings.size_option(planned.options, "worker_memory")
+        keys = len(spec.key.fields)
+        data = Payloads(keys, self._config.input, memory // 2)
+        initial = Payloads(keys, self._config.initial or self._config.input, memory // 2)
+        now = 0
+        for _, is_initial, payload, time in rows:
+            (initial if is_initial else data).push(payload)
+            now = time  # the same in all rows
+        times = TimerValues(-1, -1) if spec.time_mode == "none" else TimerValues(now, -1)
+        session = open_state_session(self._request(shard_id), planned.options, planned.confs)
+        try:
+            schema = planned.output
+            for batch in run_batch(spec, session, data.grouped(), times, initial.grouped()):
+                yield pa.RecordBatch.from_arrays(exact_columns(batch, spec.output), schema=schema)
+        finally:
+            session.close()
+
+    def _request(self, shard_id: int) -> str:
+        planned = self._config.operator
+        shards = settings.partitions_of_task(task.local_property, planned.partitions)
+        return json.dumps(
+            {
+                "root": planned.root,
+                "query_id": self._query,
+                "name": planned.name,
+                "shard": shard_of_id(shard_id, shards),
+                "shards": shards,
+                "batch": 0,
+                "handle": None,
+                "spec": planned.spec,
+                "operator": "processor",
+                "ephemeral": True,
+                "options": dict(planned.options),
+                "storage_options": {},  # nothing is written
+            }
+        )
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[_Row]:
+    for batch in batches:
+        shards, initials = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+        times = batch.column(3).to_pylist()
+        for shard_id, initial, payload, now in zip(shards, initials, batch.column(2), times, strict=True):
+            yield shard_id, initial, payload.as_py(), now

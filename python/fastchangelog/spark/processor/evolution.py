@@ -1,0 +1,254 @@
+"""From the states that a version has and those that `init` declares to the states of the next version.
+
+Owns: the catalog's text as far as processors use it, which changes of a schema are possible, and errors that name each
+change that is not.
+Does not own: reading old values as new ones (the codec), what the server checks of a catalog.
+
+A catalog is a JSON list; an entry is `{"id", "name", "kind", "key", "map_key", "value", "encoding", "ttl", "versions",
+"deleted"}`, its types as DDL texts (`ddl`). `versions` are all types that values were ever written in, `value` is the
+last. A state that is not declared any more keeps its values. `deleteIfExists` removes them; the entry stays, marked,
+since the server keeps what it knows of a number for ever. One that is declared anew in another way gets another number,
+a name of its own in the catalog, and the user's name as `"variable"`.
+
+A new version of a value's type may add fields that can be null, leave fields out, order them otherwise and widen them,
+at any depth. It is compared with every older version, since values of any of them may still be there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import types as T
+
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.spark.processor.ddl import ddl_text, parse_ddl
+from fastchangelog.spark.processor.handle import Declaration
+from fastchangelog.spark.processor.spark_errors import time_mode_name
+from fastchangelog.spark.processor.spec import TimeMode
+from fastchangelog.spark.processor.timers import TIMERS
+
+__all__ = ["Evolved", "EvolvedState", "evolve", "schema_changes"]
+
+_ENCODING = 1
+_MOST_STATES = 1024
+_LONGEST_NAME = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class EvolvedState:
+    """The place of a declared state in the session."""
+
+    id: int
+    #: All types of its values, the newest last.
+    versions: tuple[T.StructType, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Evolved:
+    """The states of the next version."""
+
+    text: str
+    states: dict[str, EvolvedState]
+    #: Numbers of the stored states whose values are to be removed.
+    purged: tuple[int, ...]
+
+
+def evolve(
+    stored: str,
+    key: T.StructType,
+    mode: TimeMode,
+    declarations: Iterable[Declaration],
+    deleted: Iterable[str] = (),
+) -> Evolved:
+    """The catalog that follows `stored` (empty for the first), or a `SchemaMismatchError`."""
+    catalog: list[dict[str, Any]] = json.loads(stored) if stored else []
+    removed = set(deleted)
+    emptied = [entry for entry in catalog if _variable(entry) in removed and not entry.get("deleted")]
+    for entry in emptied:
+        entry["deleted"] = True
+    key_text = ddl_text(key)
+    _check_key(catalog, key, key_text)
+    _check_mode(catalog, mode)
+    states: dict[str, EvolvedState] = {}
+    if mode != "none":
+        entry = _live(catalog, TIMERS) or _add(catalog, TIMERS, "timers", key_text, mode)
+        states[TIMERS] = EvolvedState(entry["id"])
+    for declaration in declarations:
+        known = _live(catalog, declaration.name)
+        versions = _versions(known, declaration)
+        if known is None:
+            known = _revived(catalog, declaration) or _add(catalog, declaration.name, declaration.kind, key_text, "")
+        known["value"] = versions[-1]
+        known["versions"] = versions
+        known["ttl"] = _has_ttl(declaration)
+        if declaration.map_key is not None:
+            known["map_key"] = ddl_text(declaration.map_key)
+        states[declaration.name] = EvolvedState(known["id"], tuple(map(parse_ddl, versions)))
+    purged = tuple(entry["id"] for entry in emptied)
+    return Evolved(json.dumps(catalog, separators=(",", ":")), states, purged)
+
+
+def _live(catalog: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    return next((entry for entry in catalog if _variable(entry) == name and not entry.get("deleted")), None)
+
+
+def _variable(entry: dict[str, Any]) -> str:
+    """The user's name of a state."""
+    name: str = entry.get("variable", entry["name"])
+    return name
+
+
+def _has_ttl(declaration: Declaration) -> bool:
+    return declaration.ttl_millis is not None
+
+
+def _revived(catalog: list[dict[str, Any]], declaration: Declaration) -> dict[str, Any] | None:
+    """The entry of a deleted state of this name that was laid out as the declared one will be."""
+    wanted = declaration.name, declaration.kind, _has_ttl(declaration)
+    entry = next((entry for entry in catalog if (_variable(entry), entry["kind"], entry["ttl"]) == wanted), None)
+    if entry is not None:
+        del entry["deleted"]
+    return entry
+
+
+def _add(catalog: list[dict[str, Any]], name: str, kind: str, key: str, value: str) -> dict[str, Any]:
+    if len(name.encode()) > _LONGEST_NAME:
+        raise InvalidArgumentError(f"the name of a state has at most {_LONGEST_NAME} bytes; `{name}` has more")
+    number = max((entry["id"] for entry in catalog), default=-1) + 1
+    if number >= _MOST_STATES:
+        raise InvalidArgumentError(f"{_MOST_STATES} states were declared; put what belongs together into one state")
+    is_taken = any(entry["name"] == name for entry in catalog)
+    names = {"name": f"${number}", "variable": name} if is_taken else {"name": name}
+    entry: dict[str, Any] = {"id": number, **names, "kind": kind, "key": key, "value": value}
+    entry |= {"encoding": _ENCODING, "ttl": False}
+    catalog.append(entry)
+    return entry
+
+
+def _check_key(catalog: list[dict[str, Any]], key: T.StructType, key_text: str) -> None:
+    was = next((entry["key"] for entry in catalog), None)
+    if was is None or was == key_text:
+        return
+    old = parse_ddl(was)
+    same_types = [ddl_text(_unnamed(struct)) for struct in (old, key)]
+    if same_types[0] != same_types[1]:
+        raise SchemaMismatchError(
+            f"the state is kept by the key ({was}), now the query groups by ({key_text}); group as before, or start "
+            "with a new checkpoint"
+        )
+    for entry in catalog:
+        entry["key"] = key_text  # renamed columns, or nulls that became possible: the bytes are the same
+
+
+def _unnamed(struct: T.StructType) -> T.StructType:
+    return T.StructType([T.StructField(f"_{i}", f.dataType) for i, f in enumerate(struct.fields)])
+
+
+def _check_mode(catalog: list[dict[str, Any]], mode: TimeMode) -> None:
+    if not catalog:
+        return
+    was: TimeMode = next((entry["value"] for entry in catalog if entry["name"] == TIMERS), "none")
+    if was != mode:
+        old, new = time_mode_name(was), time_mode_name(mode)
+        raise SchemaMismatchError(
+            f"[STATE_STORE_INVALID_CONFIG_AFTER_RESTART] Cannot change timeMode from {old} to {new} between restarts. "
+            f"Please set timeMode to {old}, or restart with a new checkpoint directory."
+        )
+
+
+def _versions(known: dict[str, Any] | None, declaration: Declaration) -> list[str]:
+    """The texts of all types of a state's values with the declared one, or the error that says why it is refused."""
+    name, text = declaration.name, ddl_text(declaration.value)
+    if known is None:
+        return [text]
+    if known["kind"] != declaration.kind:
+        raise SchemaMismatchError(
+            f"[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change {name} to {_spark_kind(declaration.kind)} "
+            f"between query restarts. Please set {name} to {_spark_kind(known['kind'])}, or restart with a new "
+            "checkpoint directory."
+        )
+    changes = []
+    if known["ttl"] != _has_ttl(declaration):
+        had, has = ("a TTL", "none") if known["ttl"] else ("no TTL", "one")
+        changes.append(f"it had {had} and now has {has}")
+    if declaration.map_key is not None and known["map_key"] != ddl_text(declaration.map_key):
+        changes.append(f"its keys were ({known['map_key']}) and now are ({ddl_text(declaration.map_key)})")
+    versions: list[str] = list(known["versions"])
+    for version in versions:
+        found = schema_changes(parse_ddl(version), declaration.value)
+        changes += [change for change in found if change not in changes]
+    if changes:
+        raise SchemaMismatchError(
+            f"the state `{name}` cannot be read with its new schema: {'; '.join(changes)}; declare it as it was, take "
+            "another name, or call deleteIfExists"
+        )
+    return versions if versions[-1] == text else [*versions, text]
+
+
+def _spark_kind(kind: str) -> str:
+    return f"{kind.capitalize()}State"
+
+
+def schema_changes(old: T.DataType, new: T.DataType, path: str = "") -> list[str]:
+    """The changes that keep values of type `old` from being read as `new`, one text for each field.
+
+    >>> schema_changes(parse_ddl("n int, t string"), parse_ddl("t string, n bigint, extra double"))
+    []
+    >>> schema_changes(parse_ddl("n bigint"), parse_ddl("n int, extra double not null"))
+    ['field `n` was bigint and now is int', 'field `extra` is new and allows no null']
+    """
+    if isinstance(old, T.StructType) and isinstance(new, T.StructType):
+        return _field_changes(old, new, path)
+    if isinstance(old, T.ArrayType) and isinstance(new, T.ArrayType):
+        return schema_changes(old.elementType, new.elementType, f"{path}[]")
+    if isinstance(old, T.MapType) and isinstance(new, T.MapType):
+        keys = [] if old.keyType == new.keyType else [f"the keys of field `{path}` changed"]
+        return keys + schema_changes(old.valueType, new.valueType, f"{path}[]")
+    if _is_widened(old, new):
+        return []
+    return [f"field `{path}` was {old.simpleString()} and now is {new.simpleString()}"]
+
+
+def _field_changes(old: T.StructType, new: T.StructType, path: str) -> list[str]:
+    changes = []
+    known = {f.name: f for f in old.fields}
+    for field in new.fields:
+        place = f"{path}.{field.name}" if path else field.name
+        was = known.get(field.name)
+        if was is None:
+            if not field.nullable:
+                changes.append(f"field `{place}` is new and allows no null")
+            continue
+        changes += schema_changes(was.dataType, field.dataType, place)
+        if was.nullable and not field.nullable:
+            changes.append(f"field `{place}` could be null and now cannot")
+    return changes
+
+
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
+_TEXTS = (T.StringType, T.CharType, T.VarcharType)
+
+
+def _is_widened(old: T.DataType, new: T.DataType) -> bool:
+    """True for the promotions of Avro, which Spark's own evolution has, and those of decimals."""
+    if type(old) is type(new) and not isinstance(old, T.DecimalType):
+        return old == new or isinstance(old, (T.DayTimeIntervalType, T.YearMonthIntervalType, *_TEXTS))
+    if isinstance(old, _WHOLE):
+        if isinstance(new, _WHOLE):
+            return _WHOLE.index(type(old)) <= _WHOLE.index(type(new))
+        if isinstance(new, T.DecimalType):
+            return new.precision - new.scale >= _DIGITS[type(old)]
+        return isinstance(new, (T.FloatType, T.DoubleType))
+    if isinstance(old, T.FloatType):
+        return isinstance(new, T.DoubleType)
+    if isinstance(old, T.DecimalType):
+        return (
+            isinstance(new, T.DecimalType)
+            and new.scale >= old.scale
+            and new.precision - new.scale >= old.precision - old.scale
+        )
+    return isinstance(old, (*_TEXTS, T.BinaryType)) and isinstance(new, (*_TEXTS, T.BinaryType))

@@ -1,0 +1,208 @@
+"""Rows of a chunk as user code of the pandas API has them.
+
+Owns: the frames and the keys of a chunk, with the dtypes that PySpark gives.
+Does not own: Rows (`input_rows`), which rows belong to which call (`feed`).
+
+PySpark rebuilds frames from rows of Python values: all whole numbers are `int64`, all others `float64`, a null makes
+whole numbers `float64` and booleans objects; timestamps are naive `datetime64[ns]` in the session's zone; arrays are
+ndarrays, structs and maps dicts. There a null in the rows of one key also changes the frames of its neighbours; here a
+frame depends on its own rows alone, and a key keeps its type.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark
+from pyspark.sql import types as T
+
+from fastchangelog.spark.processor.column_values import Values, list_slices, lists_of, maps_of, row_values, structs_of
+
+__all__ = ["FrameMaker", "Frames", "FrameKeyMaker"]
+
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.YearMonthIntervalType)
+_TO_PANDAS = {"date_as_object": True, "coerce_temporal_nanoseconds": True, "integer_object_nulls": True}
+
+#: Since this version PySpark makes frames of named tuples, which rename columns that are no Python names.
+_RENAMES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """The columns' labels.
+
+    >>> _labels(["k", "a b", "class", "k"])
+    ['k', '_1', '_2', '_3']
+    """
+    if not _RENAMES:
+        return list(names)
+    seen: set[str] = set()
+    labels = []
+    for i, name in enumerate(names):
+        is_name = name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_") and name not in seen
+        labels.append(name if is_name else f"_{i}")
+        seen.add(name)
+    return labels
+
+
+class Frames:
+    """The frames of one chunk."""
+
+    def __init__(self, labels: Sequence[str], columns: Sequence[Any]) -> None:
+        self._index = pd.Index(labels)
+        self._columns = columns
+        self._whole: pd.DataFrame | None = None
+        if all(isinstance(column, np.ndarray) for column in columns):
+            self._whole = _frame(self._index, columns)
+
+    def frame(self, start: int, end: int) -> pd.DataFrame:
+        """A frame of its own of some rows."""
+        if self._whole is not None:
+            frame = self._whole.iloc[start:end].copy()
+            frame.index = pd.RangeIndex(end - start)
+            return frame
+        cut = [c[start:end] if isinstance(c, np.ndarray) else c.cut(start, end) for c in self._columns]
+        return _frame(self._index, cut)
+
+
+def _frame(labels: pd.Index, columns: Sequence[np.ndarray[Any, Any]]) -> pd.DataFrame:
+    frame = pd.DataFrame(dict(enumerate(columns)))
+    frame.columns = labels
+    return frame
+
+
+class _WithNulls:
+    """A column of numbers or booleans whose dtype depends on whether the rows of a frame have nulls."""
+
+    def __init__(self, values: np.ndarray[Any, Any], with_nulls: np.ndarray[Any, Any], is_null: Any) -> None:
+        self._values = values
+        self._with_nulls = with_nulls
+        self._is_null = is_null
+
+    def cut(self, start: int, end: int) -> np.ndarray[Any, Any]:
+        return (self._with_nulls if self._is_null[start:end].any() else self._values)[start:end]
+
+
+class FrameMaker:
+    """Makes frames of a schema from columns in their wire form."""
+
+    def __init__(self, struct: T.StructType, columns: Sequence[int], timezone: str) -> None:
+        self._columns = columns
+        self._labels = _labels(struct.names)
+        self._make = [_column(f.dataType, timezone) for f in struct.fields]
+
+    def frames(self, batch: pa.RecordBatch) -> Frames:
+        """What makes frames of the rows of a batch."""
+        return Frames(self._labels, [make(batch.column(i)) for make, i in zip(self._make, self._columns)])
+
+
+class FrameKeyMaker:
+    """Makes the tuples that `handleInputRows` has as keys: Python's scalars, and None for null."""
+
+    def __init__(self, struct: T.StructType, timezone: str) -> None:
+        self._values = [_objects(f.dataType, timezone) for f in struct.fields]
+
+    def keys(self, array: pa.StructArray) -> list[tuple[Any, ...]]:
+        """Keys from an array of their columns."""
+        return list(zip(*[values(column) for values, column in zip(self._values, array.flatten())]))
+
+
+def _column(dtype: T.DataType, timezone: str) -> Callable[[pa.Array], Any]:
+    """What makes of a column an array whose slices are columns of frames, or something with `cut`."""
+    if isinstance(dtype, _WHOLE):
+        return _whole_numbers
+    if isinstance(dtype, (T.FloatType, T.DoubleType)):
+        return lambda array: array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if isinstance(dtype, T.BooleanType):
+        return _booleans
+    if isinstance(dtype, (T.TimestampType, T.TimestampNTZType)):
+        return lambda array: _naive(array, timezone).to_numpy(zero_copy_only=False)
+    if isinstance(dtype, T.DayTimeIntervalType):
+        return lambda array: array.cast(pa.duration("ns")).to_numpy(zero_copy_only=False)
+    if isinstance(dtype, (T.StringType, T.BinaryType)):
+        return lambda array: array.to_numpy(zero_copy_only=False)
+    values = _objects(dtype, timezone)
+    return lambda array: _object_array(values(array))
+
+
+def _object_array(values: list[Any]) -> np.ndarray[Any, Any]:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _whole_numbers(array: pa.Array) -> Any:
+    if array.null_count == 0:
+        return array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    is_null = array.is_null().to_numpy(zero_copy_only=False)
+    values = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    with_nulls = values.astype(np.float64)
+    with_nulls[is_null] = np.nan
+    return _WithNulls(values, with_nulls, is_null)
+
+
+def _booleans(array: pa.Array) -> Any:
+    if array.null_count == 0:
+        return array.to_numpy(zero_copy_only=False)
+    is_null = array.is_null().to_numpy(zero_copy_only=False)
+    values = array.fill_null(False).to_numpy(zero_copy_only=False)
+    return _WithNulls(values, _object_array(array.to_pylist()), is_null)
+
+
+def _naive(array: pa.Array, timezone: str) -> pa.Array:
+    """Timestamps without a zone, of nanoseconds."""
+    if array.type.tz is not None:
+        array = pc.local_timestamp(array.cast(pa.timestamp("us", timezone)))
+    return array.cast(pa.timestamp("ns"))
+
+
+def _arrays(array: pa.Array) -> list[Any]:
+    """Arrays of numbers or booleans as ndarrays, of objects where there are nulls."""
+    flat = array.flatten()
+    if flat.null_count == 0:
+        return array.to_pandas(**_TO_PANDAS).tolist()  # type: ignore[no-any-return]
+
+    def part(start: int, end: int) -> np.ndarray[Any, Any]:
+        elements = flat.slice(start, end - start)
+        if elements.null_count:
+            return _object_array(elements.to_pylist())
+        return elements.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    is_null = array.is_null().to_pylist()
+    return [None if null else part(*place) for null, place in zip(is_null, list_slices(array))]
+
+
+def _times(array: pa.Array) -> list[Any]:
+    return [None if time is pd.NaT else time for time in pd.Series(array.to_numpy(zero_copy_only=False))]
+
+
+def _has_objects(dtype: T.DataType) -> bool:
+    """True if arrays of the type need more than Arrow's own conversion."""
+    if isinstance(dtype, T.ArrayType):
+        return _has_objects(dtype.elementType)
+    return isinstance(dtype, (T.StructType, T.MapType, T.TimestampType, T.TimestampNTZType))
+
+
+def _objects(dtype: T.DataType, timezone: str) -> Values:
+    """Values of a column of objects."""
+    if isinstance(dtype, T.ArrayType):
+        if isinstance(dtype.elementType, (*_WHOLE, T.BooleanType)):
+            return _arrays
+        if not _has_objects(dtype):
+            return lambda array: array.to_pandas(**_TO_PANDAS).tolist()
+        element = _objects(dtype.elementType, timezone)
+        return lists_of(element, np.array)
+    if isinstance(dtype, T.MapType):
+        return maps_of(_objects(dtype.keyType, timezone), _objects(dtype.valueType, timezone), dict)
+    if isinstance(dtype, T.StructType):
+        names = dtype.names
+        fields = [_objects(f.dataType, timezone) for f in dtype.fields]
+        return structs_of(fields, lambda row: dict(zip(names, row)))
+    if isinstance(dtype, (T.TimestampType, T.TimestampNTZType)):
+        return lambda array: _times(_naive(array, timezone))
+    return row_values(dtype, timezone)

@@ -1,0 +1,298 @@
+"""The stateful operator of a processor: Spark calls it per shard, it runs the user's processor per key.
+
+Owns: one session inside a Spark task: handle in, payloads, the user's rows, timers, handle out; the mark of late rows;
+the one Spark timer of a shard.
+Does not own: how the user's code runs (`run`), the state (the server), which handle is committed (Spark).
+
+Order, and why:
+1. Spark calls with the payloads of a shard, in the first batch with those of the initial state before;
+2. read what Spark committed last for this shard: the handle, the watermark of that batch, the shard's next timer;
+3. open a session, run the user's code over the rows, then over the timers that are due, and commit;
+4. after the last row, store the new handle in Spark's state. Spark commits it only if it commits the batch.
+
+Spark calls only those idle shards that have a Spark timer that is due, so each shard has one:
+- processing time: the time of the shard's next timer, or the next millisecond if that is past: it must not be due in
+  this batch any more;
+- event time: a time that is always due. It alternates between two, since Spark deletes the one that it has fired after
+  the handler. The shard is called in every batch, also in one without rows, and keeps the batch's watermark: rows are
+  late by the watermark of the batch before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, NoReturn
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
+
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgumentError, raise_one_line
+from fastchangelog.server import open_state_session
+from fastchangelog.spark import metrics, settings, task
+from fastchangelog.spark.frames import frame
+from fastchangelog.spark.operator import METRICS_TYPE, OperatorConfig, Stopwatch, open_request
+from fastchangelog.spark.processor.exact_types import exact_columns
+from fastchangelog.spark.processor.payloads import Payloads
+from fastchangelog.spark.processor.placeholders import placeholder
+from fastchangelog.spark.processor.run import NO_QUERY, run_batch
+from fastchangelog.spark.processor.spec import ProcessorSpec, QueryInfo
+from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
+from fastchangelog.spark.renewal import CredentialRenewal, credentials
+
+__all__ = ["ProcessorConfig", "ProcessorOperator", "at_runtime", "raise_from_task", "spark_settings"]
+
+#: The first field has the name that readers of checkpoints look for.
+_KEPT = T.StructType(
+    [
+        T.StructField("handle", T.StringType()),
+        T.StructField("watermark", T.LongType()),
+        T.StructField("timer", T.LongType()),
+    ]
+)
+#: The two times of a shard's Spark timer in event time mode. The watermark is never less than 0.
+_EVERY_BATCH = (-1, -2)
+#: Fields of a spec, and Spark's settings of that meaning.
+_SETTINGS = {
+    "timezone": "spark.sql.session.timeZone",
+    "max_records": settings.ARROW_ROWS,
+    "columns_by_name": "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName",
+    "safe_casts": "spark.sql.execution.pandas.convertToArrowArraySafely",
+}
+#: The local property with the id of a query's run, which Spark takes for the name of its jobs.
+_RUN_ID = "spark.jobGroup.id"
+#: With "false" Spark takes the current watermark for the mark of late rows, and not the one of the batch before.
+_SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessorConfig(task.VersionChecked):
+    """The driver's decisions, sent to every task."""
+
+    operator: OperatorConfig
+    run: ProcessorSpec
+    #: The columns of payloads.
+    input: pa.Schema
+    #: The column of payloads with the time by which a row is late; None without one.
+    event_time: int | None
+    #: The columns of payloads of the initial state, if there is one.
+    initial: pa.Schema | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """What Spark keeps for a shard."""
+
+    handle: str | None = None
+    #: Of the last batch, in event time mode.
+    watermark: int | None = None
+    #: Processing time: the shard's Spark timer. Event time: the shard's next timer.
+    timer: int | None = None
+
+
+class ProcessorOperator(StatefulProcessor):
+    """The `StatefulProcessor` that Spark runs for a shard."""
+
+    def __init__(self, config: ProcessorConfig):
+        self._config = config
+
+    def init(self, handle: Any) -> None:
+        # Also called once on the driver before the query starts, only to learn the state's schema.
+        self._spark = handle
+        self._state = handle.getValueState("handle", _KEPT)
+        self._ran: set[int] = set()
+        self._initial: dict[int, Payloads] = {}
+
+    def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: TimerValues) -> None:
+        try:
+            assert self._config.initial is not None
+            rows = self._initial.setdefault(int(key[0]), self._payloads(self._config.initial))
+            for payload in initialState["payload"]:
+                rows.push(payload)
+        except Exception as error:
+            raise_one_line(error)
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        try:
+            yield from self._rows(int(key[0]), rows, timerValues)
+        except Exception as error:
+            raise_from_task(error)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        try:
+            yield from self._woken(int(key[0]), timerValues, expiredTimerInfo.getExpiryTimeInMs())
+        except Exception as error:
+            raise_from_task(error)
+
+    def close(self) -> None:
+        """Ends the task. A session ends with its batch; what is left here was never handed to the user's code."""
+        if self._initial:
+            raise InvalidArgumentError(
+                "the query's first batch has no input for this operator, so Spark does not let it take the initial "
+                "state: start the query when its source has rows"
+            )
+
+    def _rows(self, shard_id: int, rows: Iterator[pd.DataFrame], times: TimerValues) -> Iterator[pd.DataFrame]:
+        settings.check_task(task.local_property)
+        self._ran.add(shard_id)
+        kept, known = self._read()
+        if not known and self._event_time():
+            self._spark.registerTimer(_EVERY_BATCH[0])
+        initial = self._initial.pop(shard_id, None)
+        payloads = self._payloads(self._config.input, self._late(kept, times))
+        for arrived in rows:
+            for payload in arrived["payload"]:
+                payloads.push(payload)
+        if payloads or initial or self._is_due(kept, times) or (kept.handle is None and self._starts_from_savepoint()):
+            yield from self._session(shard_id, kept, payloads, initial, times)
+        else:
+            self._keep(kept, dataclasses.replace(kept, watermark=self._watermark(times)))
+
+    def _woken(self, shard_id: int, times: TimerValues, fired: int) -> Iterator[pd.DataFrame]:
+        if self._event_time():
+            self._spark.registerTimer(sum(_EVERY_BATCH) - fired)
+        if shard_id in self._ran:
+            return
+        settings.check_task(task.local_property)
+        kept, _ = self._read()
+        if self._is_due(kept, times):
+            yield from self._session(shard_id, kept, self._payloads(self._config.input), None, times)
+        else:
+            self._keep(kept, dataclasses.replace(kept, watermark=self._watermark(times)))
+
+    def _session(
+        self, shard_id: int, kept: _Kept, rows: Payloads, initial: Payloads | None, times: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        operator = self._config.operator
+        clock = Stopwatch()
+        _internal.failpoint("operator.open")
+        storage, expires = settings.resolve_with_expiry(operator.storage_options)
+        request = {
+            **open_request(operator, shard_id, kept.handle),
+            **credentials(storage, expires),
+            "operator": "processor",
+        }
+        with CredentialRenewal(request, expires, lambda: settings.resolve_with_expiry(operator.storage_options)):
+            handle, timer = yield from self._run(request, rows, initial, times, clock)
+        self._keep(kept, _Kept(handle, self._watermark(times), self._set_timer(kept.timer, timer, times)))
+        _internal.failpoint("operator.stored")
+        task.freeze_modules("operator")
+
+    def _run(
+        self,
+        request: Mapping[str, Any],
+        rows: Payloads,
+        initial: Payloads | None,
+        times: TimerValues,
+        clock: Stopwatch,
+    ) -> Generator[pd.DataFrame, None, tuple[str, int | None]]:
+        """Yields the user's rows, then a row of metrics; returns the handle and the shard's next timer."""
+        operator, spec = self._config.operator, at_runtime(self._config.run)
+        names = [*operator.output.names, metrics.PROCESSOR_COLUMN]
+        session = open_state_session(json.dumps(request), operator.options, operator.confs)
+        try:
+            clock.lap("open_micros")
+            _internal.failpoint("operator.opened")
+            first = None if initial is None else initial.grouped()
+            for batch in run_batch(spec, session, rows.grouped(), times, first, query_info=query_info()):
+                columns = exact_columns(batch, spec.output)
+                yield frame([*columns, pa.nulls(batch.num_rows, METRICS_TYPE)], names)
+            clock.lap("finish_micros")
+            _internal.failpoint("operator.rows-yielded")
+            timer = session.next_timer() if spec.time_mode != "none" else None
+            handle, counted = session.commit(self._watermark(times))
+            clock.lap("commit_micros")
+            _internal.failpoint("operator.committed")
+        finally:
+            session.close()
+        numbers = metrics.row({**counted, **rows.counted(), **clock.laps, "shards": 1})
+        nothing = [placeholder(field) for field in operator.output]
+        yield frame([*nothing, pa.array([numbers], METRICS_TYPE)], names)
+        return handle, timer
+
+    def _read(self) -> tuple[_Kept, bool]:
+        """What is kept for the shard, and whether anything is."""
+        stored = self._state.get()
+        return (_Kept(), False) if stored is None else (_Kept(*stored), True)
+
+    def _keep(self, before: _Kept, now: _Kept) -> None:
+        if now != before:
+            self._state.update(dataclasses.astuple(now))
+
+    def _set_timer(self, before: int | None, next_timer: int | None, times: TimerValues) -> int | None:
+        """Makes Spark call the shard when its next timer is due; returns what is to be kept as `timer`."""
+        if self._config.run.time_mode != "processingtime":
+            return next_timer
+        wanted = None if next_timer is None else max(next_timer, times.getCurrentProcessingTimeInMs() + 1)
+        if wanted != before:
+            if before is not None:
+                self._spark.deleteTimer(before)
+            if wanted is not None:
+                self._spark.registerTimer(wanted)
+        return wanted
+
+    def _is_due(self, kept: _Kept, times: TimerValues) -> bool:
+        now = times.getCurrentWatermarkInMs() if self._event_time() else times.getCurrentProcessingTimeInMs()
+        return kept.timer is not None and kept.timer <= now
+
+    def _late(self, kept: _Kept, times: TimerValues) -> tuple[int, int] | None:
+        """The column and the time, in microseconds, up to which a row is late; None if no row ever is."""
+        column = self._config.event_time
+        if column is None or not self._event_time():
+            return None
+        mark = kept.watermark or 0
+        if task.local_property(_SEVERAL_OPERATORS) == "false":
+            mark = times.getCurrentWatermarkInMs()
+        return column, mark * 1000
+
+    def _event_time(self) -> bool:
+        return self._config.run.time_mode == "eventtime"
+
+    def _watermark(self, times: TimerValues) -> int | None:
+        return times.getCurrentWatermarkInMs() if self._event_time() else None
+
+    def _starts_from_savepoint(self) -> bool:
+        return bool(self._config.operator.options.get("start_from"))
+
+    def _payloads(self, input: pa.Schema, late: tuple[int, int] | None = None) -> Payloads:
+        config = self._config
+        parts = 2 if config.initial is not None and task.local_property(task.BATCH_ID) == "0" else 1
+        memory = settings.size_option(config.operator.options, "worker_memory") // parts
+        return Payloads(len(config.run.key.fields), input, memory, late)
+
+
+def spark_settings(property_of: Callable[[str], str | None]) -> dict[str, Any]:
+    """The fields of a spec that Spark's settings determine, as far as they are set."""
+    texts = {field: property_of(name) for field, name in _SETTINGS.items()}
+    read: dict[str, Callable[[str], Any]] = {"timezone": str, "max_records": int}
+    return {field: read.get(field, _is_true)(text) for field, text in texts.items() if text is not None}
+
+
+def at_runtime(spec: ProcessorSpec) -> ProcessorSpec:
+    """The spec with the settings that Spark gave to this task: a query keeps those of its start."""
+    return dataclasses.replace(spec, **spark_settings(task.local_property))
+
+
+def _is_true(text: str) -> bool:
+    return text.strip().lower() == "true"
+
+
+def query_info() -> QueryInfo:
+    """What the user's code may ask about the query of this task."""
+    query, run = task.local_property(task.QUERY_ID), task.local_property(_RUN_ID)
+    return QueryInfo(query or NO_QUERY.query_id, run or NO_QUERY.run_id, int(task.local_property(task.BATCH_ID) or 0))
+
+
+def raise_from_task(error: Exception) -> NoReturn:
+    """Raises the exception for Spark: the user's as it is, ours in one line."""
+    if is_from_user_code(error):
+        raise_from_user_code(error)
+    raise_one_line(error)

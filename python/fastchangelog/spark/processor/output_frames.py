@@ -1,0 +1,224 @@
+"""Frames that user code yields, as Arrow batches of the output's schema.
+
+Owns: the conversion of pandas frames by column, by name or by place; what it refuses, with the column and the row.
+Does not own: Rows (`output_rows`), when frames are yielded (`run`).
+
+As in PySpark: columns are taken by name if a label is a string, else by place; columns that the schema does not have
+are dropped; NaN and NaT are null; naive timestamps are in the session's zone; a value of another type is cast if the
+cast is safe. Frames are collected, and columns of many frames converted at once where their dtypes agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql import types as T
+
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark.processor.output_rows import output_schema
+
+__all__ = ["OutputFrames"]
+
+_MOST_ROWS = 8192
+_MOST_FRAMES = 1024
+#: Dtypes whose columns are joined before they are converted: joining changes no value of them.
+_JOINED = "biufOmM"
+
+
+class OutputFrames:
+    """Collects frames, and gives batches of their rows."""
+
+    def __init__(self, struct: T.StructType, timezone: str, *, by_name: bool = True, safe: bool = True) -> None:
+        self._names: list[str] = struct.names
+        self._nullable = [f.nullable for f in struct.fields]
+        self._schema = output_schema(struct)
+        self._convert = [_converter(f.dataType, timezone) for f in struct.fields]
+        self._by_name = by_name
+        self._safe = safe
+        #: For each frame that was taken its columns, in the order of the schema.
+        self.pending: list[list[pd.Series]] = []
+        #: With so many frames a batch is full.
+        self.limit = _MOST_FRAMES
+        self._rows = 0
+
+    def append(self, frame: Any) -> None:
+        """Takes a frame."""
+        columns = self._columns(frame)
+        if columns is not None:
+            self.pending.append(columns)
+            self._rows += len(frame)
+            self.limit = 0 if self._rows >= _MOST_ROWS else _MOST_FRAMES
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of the frames that were taken."""
+        frames = list(self.pending)
+        self.pending.clear()
+        self._rows, self.limit = 0, _MOST_FRAMES
+        if frames:
+            arrays = [self._array(i, [columns[i] for columns in frames]) for i in range(len(self._schema))]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _columns(self, frame: Any) -> list[pd.Series] | None:
+        """The columns of a frame that the schema has, in its order; None for a frame without rows."""
+        if not isinstance(frame, pd.DataFrame):
+            raise InvalidArgumentError(
+                f"a processor of transformWithStateInPandas yields pandas frames, not {_cut(repr(frame))} "
+                f"({type(frame).__name__})"
+            )
+        if len(frame) == 0:
+            return None
+        labels = frame.columns
+        if len(labels) == 0:
+            return [pd.Series([None] * len(frame), dtype=object)] * len(self._names)
+        if self._by_name and any(isinstance(label, str) for label in labels):
+            missing = [name for name in self._names if name not in labels]
+            if missing:
+                raise InvalidArgumentError(
+                    f"a frame of the output has the columns {', '.join(map(str, labels))}; {', '.join(missing)} of the "
+                    "schema is missing"
+                )
+            return [frame[name] for name in self._names]
+        if len(labels) < len(self._names):
+            raise InvalidArgumentError(
+                f"a frame of the output has {len(labels)} columns, the schema has {len(self._names)}"
+            )
+        return [frame.iloc[:, i] for i in range(len(self._names))]
+
+    def _array(self, place: int, columns: Sequence[pd.Series]) -> pa.Array:
+        """One column of all frames."""
+        field = self._schema.field(place)
+        joined = _joined(columns)
+        try:
+            arrays = [self._converted(place, field.type, series) for series in joined]
+        except _FAILURES:
+            # What is one column for Arrow may be several for pandas: each frame for itself, as PySpark converts them.
+            arrays = [self._checked(place, field, series) for series in columns]
+        array = pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
+        if array.null_count and not self._nullable[place]:
+            raise InvalidArgumentError(f"output column `{field.name}` allows no null, and a frame has one there")
+        return array
+
+    def _checked(self, place: int, field: pa.Field, series: pd.Series) -> pa.Array:
+        try:
+            return self._converted(place, field.type, series)
+        except _FAILURES as error:
+            raise self._refused(place, field, series, error) from None
+
+    def _converted(self, place: int, target: pa.DataType, series: pd.Series) -> pa.Array:
+        if isinstance(series.dtype, pd.CategoricalDtype):
+            series = series.astype(series.dtype.categories.dtype)
+        convert = self._convert[place]
+        if convert is not None:
+            series = convert(series)
+        mask = None if hasattr(series.array, "__arrow_array__") else series.isnull()
+        try:
+            array = pa.Array.from_pandas(series, mask=mask, type=target, safe=self._safe)
+        except pa.ArrowInvalid:
+            array = pa.Array.from_pandas(series, mask=mask)
+            if isinstance(array, pa.ChunkedArray):
+                array = array.combine_chunks()
+            array = array.cast(target, safe=self._safe)
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks()
+        return array
+
+    def _refused(self, place: int, field: pa.Field, series: pd.Series, error: Exception) -> InvalidArgumentError:
+        """The error that names the first value that is refused."""
+        why, value = error, None
+        for i in range(len(series)):
+            one = series.iloc[i : i + 1]
+            try:
+                self._converted(place, field.type, one)
+            except _FAILURES as reason:
+                why, value = reason, one.tolist()[0]
+                break
+        shown = f"{_cut(repr(value))} " if value is not None else ""
+        return InvalidArgumentError(
+            f"output column `{field.name}` of type {field.type}: {shown}of dtype {series.dtype} does not fit: "
+            f"{' '.join(str(why).split())}"
+        )
+
+
+_FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _joined(columns: Sequence[pd.Series]) -> list[pd.Series]:
+    """Columns of one dtype as one column."""
+    if len(columns) == 1:
+        return list(columns)
+    dtype = columns[0].dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in _JOINED and all(c.dtype == dtype for c in columns):
+        return [pd.Series(np.concatenate([c.to_numpy() for c in columns]), copy=False)]
+    return list(columns)
+
+
+def _converter(dtype: T.DataType, timezone: str) -> Callable[[pd.Series], pd.Series] | None:
+    """What prepares a column for Arrow; None if nothing is to do."""
+    if isinstance(dtype, T.TimestampType):
+        return lambda series: _localized(series, timezone)
+    convert = _value_converter(dtype, timezone)
+    if convert is None:
+        return None
+    return lambda series: series.apply(lambda value: None if value is None else convert(value))
+
+
+def _localized(series: pd.Series, timezone: str) -> pd.Series:
+    """Naive times as times of the session's zone; ambiguous ones as PySpark takes them, as standard time."""
+    if isinstance(series.dtype, pd.DatetimeTZDtype):
+        return series.dt.tz_convert("UTC")
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind == "M":
+        return series.dt.tz_localize(timezone, ambiguous=False).dt.tz_convert("UTC")
+    return series
+
+
+def _value_converter(dtype: T.DataType, timezone: str) -> Callable[[Any], Any] | None:
+    if isinstance(dtype, T.ArrayType):
+        element = _value_converter(dtype.elementType, timezone)
+        if element is None:
+            return list
+        return lambda items: [x if x is None else element(x) for x in items]
+    if isinstance(dtype, T.MapType):
+        key = _value_converter(dtype.keyType, timezone) or _same
+        value = _value_converter(dtype.valueType, timezone) or _same
+        return lambda pairs: [
+            (key(k), v if v is None else value(v)) for k, v in (pairs.items() if isinstance(pairs, Mapping) else pairs)
+        ]
+    if isinstance(dtype, T.StructType):
+        return _struct_converter(dtype, timezone)
+    if isinstance(dtype, T.TimestampType):
+        return lambda value: _localized_value(value, timezone)
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _localized_value(value: Any, timezone: str) -> Any:
+    time = pd.Timestamp(value)
+    return (time.tz_localize(timezone) if time.tzinfo is None else time).to_pydatetime()
+
+
+def _struct_converter(dtype: T.StructType, timezone: str) -> Callable[[Any], Any]:
+    names = dtype.names
+    fields = [_value_converter(f.dataType, timezone) or _same for f in dtype.fields]
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Row) and hasattr(value, "__fields__"):
+            value = tuple(value)
+        if isinstance(value, Mapping):
+            value = [value.get(name) for name in names]
+        elif not isinstance(value, (tuple, list)) or len(value) != len(names):
+            raise ValueError(f"a struct of {', '.join(names)} is a dict, a Row or a tuple of {len(names)} values")
+        return tuple([x if x is None else field(x) for field, x in zip(fields, value)])
+
+    return convert

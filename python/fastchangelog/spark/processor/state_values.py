@@ -1,0 +1,213 @@
+"""The types of states: what is put there, how it is kept, and what is seen of it.
+
+Owns: for each Spark type the value that is seen when a state is read; rows of a state as Arrow columns and back.
+Does not own: which values a state takes (`state_converters`), the bytes (the core), which key or state a value belongs
+to (`cache` names them in errors).
+
+What is seen has Spark's forms: structs as Rows, arrays as lists, maps as dicts, timestamps naive in the zone of this
+process.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyspark
+from pyspark.sql import types as T
+
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark import wire_types
+from fastchangelog.spark.processor.column_values import exact_values
+from fastchangelog.spark.processor.row_class import row_class
+from fastchangelog.spark.processor.state_converters import INTEGERS, Convert, Refused, converter
+
+__all__ = ["Refused", "StateType", "UnencodableRow"]
+
+_UTC_EPOCH = datetime.datetime(1970, 1, 1)
+
+#: PySpark's binaries are bytes since this version, and were bytearrays before.
+_HAS_BYTES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
+
+
+def _local(micros: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(micros // 1_000_000).replace(microsecond=micros % 1_000_000)
+
+
+def _shown(dtype: T.DataType) -> Convert | None:
+    """What turns exact values into those that are seen; None where they are the same."""
+    if isinstance(dtype, T.TimestampType):
+        return _local
+    if isinstance(dtype, T.TimestampNTZType):
+        return lambda micros: _UTC_EPOCH + datetime.timedelta(microseconds=micros)
+    if isinstance(dtype, T.DayTimeIntervalType):
+        return lambda micros: datetime.timedelta(microseconds=micros)
+    if isinstance(dtype, T.BinaryType):
+        return None if _HAS_BYTES else bytearray
+    if isinstance(dtype, T.ArrayType):
+        element = _shown(dtype.elementType)
+        return list if element is None else lambda items: [x if x is None else element(x) for x in items]
+    if isinstance(dtype, T.MapType):
+        key, value = _shown(dtype.keyType), _shown(dtype.valueType)
+        to_key, to_value = key or _same, value or _same
+        return lambda pairs: {to_key(k): v if v is None else to_value(v) for k, v in pairs}
+    if isinstance(dtype, T.StructType):
+        make, fields = row_class(dtype.names), [_shown(f.dataType) or _same for f in dtype.fields]
+        return lambda row: make([x if x is None else field(x) for field, x in zip(fields, row)])
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _nullable_type(dtype: T.DataType) -> T.DataType:
+    """The type with nulls allowed everywhere: what is null is known before columns are built."""
+    if isinstance(dtype, T.ArrayType):
+        return T.ArrayType(_nullable_type(dtype.elementType))
+    if isinstance(dtype, T.MapType):
+        return T.MapType(_nullable_type(dtype.keyType), _nullable_type(dtype.valueType))
+    if isinstance(dtype, T.StructType):
+        return T.StructType([T.StructField(f.name, _nullable_type(f.dataType)) for f in dtype.fields])
+    return dtype
+
+
+_FAST: dict[type[T.DataType], str] = {
+    T.BooleanType: "type({0}) is bool",
+    T.DoubleType: "type({0}) is float and {0} == {0}",
+    T.StringType: "type({0}) is str",
+    **{
+        dtype: f"type({{0}}) is int and {-(2 ** (bits - 1))} <= {{0}} <= {2 ** (bits - 1) - 1}"
+        for dtype, bits in INTEGERS.items()
+    },
+}
+
+
+def _is_exact(struct: T.StructType) -> Convert:
+    """A function that is true for tuples that are exact already, as most are. It may be false for others of them."""
+    tests = []
+    for i, field in enumerate(struct.fields):
+        test = _FAST.get(type(field.dataType))
+        if test is None:
+            return lambda *_values: False
+        tests.append(f"({test.format(f'v{i}')}{f' or v{i} is None' if field.nullable else ''})")
+    names = ", ".join(f"v{i}" for i in range(len(tests)))
+    # One expression over all fields, compiled once: a loop over them costs several times as much, per key and batch.
+    return eval(f"lambda {names}: {' and '.join(tests)}")  # type: ignore[no-any-return]
+
+
+class StateType:
+    """The type of a state's values, or of a map's keys: named columns.
+
+    `admit` and `shown` are for one row, `columns` and `rows` for many; a row is a tuple of exact values.
+    """
+
+    def __init__(self, struct: T.StructType, what: str) -> None:
+        if not struct.fields:
+            raise InvalidArgumentError(f"{what} has no fields; name at least one, such as `value long`")
+        self.struct = struct
+        self.names: list[str] = struct.names
+        wire = wire_types.wire_type(_nullable_type(struct), what)
+        assert isinstance(wire, T.StructType)
+        self.arrow: pa.DataType = pa.struct(list(wire_types.arrow_schema(wire)))
+        self._fields = [converter(f.dataType, f.nullable) for f in struct.fields]
+        self._values = [exact_values(f.dataType) for f in struct.fields]
+        self._shown = [_shown(f.dataType) for f in struct.fields]
+        self._is_exact = _is_exact(struct)
+        #: True if exact rows are seen as they are.
+        self.is_plain = not any(self._shown)
+
+    def admit(self, value: Any) -> tuple[Any, ...]:
+        """The exact row of what user code gave, or `Refused`."""
+        if type(value) is tuple and len(value) == len(self._fields) and self._is_exact(*value):
+            return value
+        return self._converted(value)
+
+    def _converted(self, value: Any) -> tuple[Any, ...]:
+        names = self.names
+        if isinstance(value, Mapping):
+            unknown = [name for name in value if name not in names]
+            if unknown:
+                raise Refused(value, f"has {unknown[0]!r}, which is none of the fields {', '.join(names)}")
+            value = [value.get(name) for name in names]
+        try:
+            row = tuple(value)
+        except TypeError:
+            raise Refused(value, f"is no tuple of the fields {', '.join(names)}") from None
+        if len(row) != len(names):
+            raise Refused(value, f"has {len(row)} values for the {len(names)} fields {', '.join(names)}")
+        found = []
+        for name, field, item in zip(names, self._fields, row):
+            try:
+                found.append(field(item))
+            except Refused as refused:
+                raise refused.within(name) from None
+        return tuple(found)
+
+    def shown(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """An exact row as user code sees it."""
+        if self.is_plain:
+            return row
+        return tuple([x if x is None or show is None else show(x) for show, x in zip(self._shown, row)])
+
+    def columns(self, rows: Sequence[tuple[Any, ...] | None]) -> pa.StructArray:
+        """Exact rows as a struct array; a null for each None."""
+        mask = None
+        if None in rows:
+            mask = pa.array([row is None for row in rows], pa.bool_())
+            nothing = (None,) * len(self.names)
+            rows = [nothing if row is None else row for row in rows]
+        fields = list(self.arrow)
+        values: Sequence[Sequence[Any]] = list(zip(*rows)) if rows else [()] * len(fields)
+        arrays = []
+        for field, column in zip(fields, values):
+            try:
+                arrays.append(pa.array(column, field.type))
+            except (UnicodeError, ValueError, TypeError, OverflowError) as error:
+                raise _unencodable(field, column, error) from None
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
+
+    def rows(self, array: pa.StructArray) -> list[tuple[Any, ...] | None]:
+        """A struct array as exact rows."""
+        columns = [values(column) for values, column in zip(self._values, array.flatten())]
+        return self._nulled(list(zip(*columns)), array)
+
+    def shown_rows(self, array: pa.StructArray) -> list[tuple[Any, ...] | None]:
+        """A struct array as rows that user code sees."""
+        if self.is_plain:
+            return self.rows(array)
+        columns = []
+        for values, show, column in zip(self._values, self._shown, array.flatten()):
+            exact = values(column)
+            columns.append(exact if show is None else [x if x is None else show(x) for x in exact])
+        return self._nulled(list(zip(*columns)), array)
+
+    @staticmethod
+    def _nulled(rows: list[Any], array: pa.StructArray) -> list[tuple[Any, ...] | None]:
+        if array.null_count:
+            for i in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+                rows[i] = None
+        return rows
+
+
+class UnencodableRow(Refused):
+    """Text that is no Unicode, found when the rows were encoded; `row` is the first such row."""
+
+    row: int = 0
+
+
+def _unencodable(field: pa.Field, column: Sequence[Any], error: Exception) -> Refused:
+    for i, value in enumerate(column):
+        try:
+            pa.array([value], field.type)
+        except (UnicodeError, ValueError, TypeError, OverflowError) as reason:
+            refused = UnencodableRow(value, f"cannot be stored: {' '.join(str(reason).split())}")
+            refused.row = i
+            refused.within(field.name)
+            return refused
+    refused = UnencodableRow(f"{len(column)} values", f"cannot be stored: {' '.join(str(error).split())}")
+    refused.within(field.name)
+    return refused

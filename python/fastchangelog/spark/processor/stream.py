@@ -1,0 +1,284 @@
+"""`transformWithState` of a grouped stream: the plan, and the checks when it is built.
+
+Owns: the plan's shape (project, split, operator, metrics), which columns travel, and what is refused on the driver.
+Does not own: what runs in tasks (`row_split`, `operator`, `batch`), how the user's code runs (`run`), the checks of
+`grouped` itself (`grouped_stream`).
+
+The result has exactly the schema that the user gave: no column of it is renamed, cast or made nullable, so it keeps the
+metadata by which Spark's next operator finds the event time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark import internals, metrics, settings, wire_types
+from fastchangelog.spark.operator import OperatorConfig
+from fastchangelog.spark.processor.batch import in_batch
+from fastchangelog.spark.processor.call import Grouping, ProcessorCall
+from fastchangelog.spark.processor.exact_types import exact_schema
+from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator, spark_settings
+from fastchangelog.spark.processor.row_split import RowSplit
+from fastchangelog.spark.processor.run import state_declarations
+from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
+from fastchangelog.spark.split import WATERMARK_DELAY, payload_type, watermark_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, GroupedData
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+__all__ = ["transform"]
+
+_TIME_MODES = ("none", "processingtime", "eventtime")
+_OUTPUT_MODES = ("append", "update")
+
+
+def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
+    """The result of the processor: a streaming DataFrame, or a batch one of a batch DataFrame."""
+    _check_version(grouping.df, call)
+    output_mode, time_mode = _modes(grouping, call)
+    output = _output(call)
+    rows = _columns(grouping.df, grouping.keys, grouping.key)
+    initial = None if call.initial_state is None else _initial(grouping, call)
+    conf = grouping.df.sparkSession.conf
+    spec = ProcessorSpec(
+        processor=_checked(call.processor),
+        api=call.api,
+        key=grouping.key,
+        input=grouping.df.schema,
+        columns=rows.positions,
+        output=output,
+        output_mode=output_mode,
+        time_mode=time_mode,
+        event_time_column=call.event_time_column,
+        initial=None if initial is None else initial.frame.schema,
+        initial_columns=() if initial is None else initial.columns.positions,
+        **spark_settings(lambda name: conf.get(name, None)),
+    )
+    state_declarations(spec)
+    config = ProcessorConfig(
+        OperatorConfig(
+            "",
+            grouping.root,
+            grouping.name,
+            exact_schema(output, "the output column"),
+            grouping.options,
+            grouping.storage_options,
+            grouping.partitions,
+            confs=grouping.confs,
+        ),
+        spec,
+        rows.schema,
+        rows.event_time,
+        None if initial is None else initial.columns.schema,
+    )
+    streaming = bool(grouping.df.isStreaming)
+    payloads = _payloads(grouping, grouping.df, rows, heartbeats=streaming and time_mode == "eventtime", spec=spec)
+    first = (
+        None if initial is None else _payloads(grouping, initial.frame, initial.columns, heartbeats=False, spec=None)
+    )
+    if not streaming:
+        return in_batch(payloads, first, config, output)
+    answered = payloads.groupBy("shard").transformWithStateInPandas(
+        ProcessorOperator(config),
+        T.StructType([*output.fields, T.StructField(metrics.PROCESSOR_COLUMN, T.ArrayType(T.LongType()))]),
+        call.output_mode,
+        call.time_mode,
+        None if first is None else first.groupBy("shard"),
+        call.event_time_column,
+    )
+    answered = answered.observe(metrics.observed_name(grouping.name), *metrics.observed(metrics.PROCESSOR_COLUMN))
+    kept = answered.where(F.col(metrics.PROCESSOR_COLUMN).isNull())
+    return kept.drop(metrics.PROCESSOR_COLUMN)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Columns:
+    """The columns of payloads: the keys in their wire form, then the frame's."""
+
+    projection: tuple[Column, ...]
+    schema: pa.Schema
+    #: For each column of the frame, where it is.
+    positions: tuple[int, ...]
+    #: Where the time is by which a row is late.
+    event_time: int | None
+
+
+def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType) -> _Columns:
+    names = df.columns
+    projection: list[Column] = []
+    fields: list[pa.Field] = []
+    shared: dict[int, int] = {}
+    for i, (column, field) in enumerate(zip(keys, key.fields, strict=True)):
+        _check_key(field)
+        dtype = wire_types.wire_type(field.dataType, f"key {field.name}")
+        projection.append(wire_types.to_wire(column, field.dataType, key=True).alias(f"__k{i}"))
+        fields.append(pa.field(field.name, wire_types.arrow_type(dtype)))
+        if _travels_as_it_is(field.dataType) and names.count(field.name) == 1 and _is_named(column, field.name):
+            shared.setdefault(names.index(field.name), i)
+    positions: list[int] = []
+    exact = exact_schema(df.schema, "column")
+    for j, name in enumerate(names):
+        if j not in shared:
+            projection.append(F.col(_quoted(name)).alias(f"__c{j}"))
+            fields.append(exact.field(j).with_nullable(True))
+        positions.append(shared.get(j, len(projection) - 1))
+    event_time = None
+    marked = [j for j, field in enumerate(df.schema.fields) if WATERMARK_DELAY in field.metadata]
+    if len(marked) > 1 and df.isStreaming:
+        raise InvalidArgumentError(
+            f"the columns {', '.join(names[j] for j in marked)} carry a watermark each, and a stateful operator knows "
+            "one event time: keep one of them, with a select() before"
+        )
+    if marked and df.isStreaming:
+        event_time = positions[marked[0]]
+        field = df.schema.fields[marked[0]]
+        if isinstance(field.dataType, T.StructType):  # a window: rows are late by its end
+            projection.append(F.col(_quoted(field.name)).getField("end").alias("__e"))
+            fields.append(pa.field("end", exact.field(marked[0]).type.field("end").type))
+            event_time = len(projection) - 1
+    return _Columns(tuple(projection), pa.schema(fields), tuple(positions), event_time)
+
+
+def _payloads(
+    grouping: Grouping, df: DataFrame, columns: _Columns, *, heartbeats: bool, spec: ProcessorSpec | None
+) -> DataFrame:
+    """The payload rows of a frame; `spec` is None for the initial state, whose shards are called anyway."""
+    split = RowSplit(
+        len(grouping.keys),
+        columns.schema,
+        grouping.options,
+        settings.size_option(grouping.options, "payload_size"),
+        grouping.partitions,
+        heartbeats=heartbeats,
+        first_heartbeat=spec is not None and (spec.initial is not None or bool(grouping.options.get("start_from"))),
+    )
+    return df.select(*columns.projection).mapInArrow(split, payload_type(watermark_of(df.schema)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Initial:
+    frame: DataFrame
+    columns: _Columns
+
+
+def _initial(grouping: Grouping, call: ProcessorCall) -> _Initial:
+    given = call.initial_state
+    ours = getattr(given, "grouping", None)
+    if isinstance(ours, Grouping):
+        frame, keys = ours.df, list(ours.keys)
+    elif hasattr(given, "_df") and hasattr(given, "agg"):
+        frame, named = internals.grouping_of(cast("GroupedData", given))
+        keys = [F.col(_quoted(key)) if isinstance(key, str) else key for key in named]
+    else:
+        raise InvalidArgumentError(
+            f"initialState of {call.method}() is df.groupBy(…) or grouped(df, …), not {type(given).__name__}"
+        )
+    if frame.isStreaming:
+        raise InvalidArgumentError(
+            f"initialState of {call.method}() is a stream; it is read once, in the first batch: give a batch DataFrame"
+        )
+    if grouping.options.get("start_from"):
+        raise InvalidArgumentError(
+            f"{call.method}() has an initialState, and grouped() a savepoint to start from; give one of them"
+        )
+    key = frame.select(*keys).schema
+    wanted, found = [f.dataType.simpleString() for f in grouping.key], [f.dataType.simpleString() for f in key]
+    if wanted != found:
+        raise InvalidArgumentError(
+            f"initialState is grouped by {', '.join(found) or 'nothing'}, but the stream by {', '.join(wanted)}: group "
+            "both by keys of the same types"
+        )
+    return _Initial(frame, _columns(frame, keys, key))
+
+
+def _check_version(df: DataFrame, call: ProcessorCall) -> None:
+    if not hasattr(df.groupBy(), call.method):
+        raise InvalidArgumentError(
+            f"PySpark {pyspark.__version__} has no {call.method}(), 4.1 is the first that has it; "
+            "write the processor for transformWithStateInPandas(), or install a newer PySpark"
+        )
+
+
+def _modes(grouping: Grouping, call: ProcessorCall) -> tuple[str, TimeMode]:
+    for what, value in (("outputMode", call.output_mode), ("timeMode", call.time_mode)):
+        if not isinstance(value, str):
+            raise InvalidArgumentError(f"{what} of {call.method}() is a text, not {type(value).__name__}")
+    output_mode, time_mode = call.output_mode.lower(), call.time_mode.lower()
+    if output_mode == "complete":
+        raise InvalidArgumentError(
+            f"outputMode of {call.method}() is complete, but a processor emits rows of the keys that it is called for: "
+            'use "update" or "append"'
+        )
+    if output_mode not in _OUTPUT_MODES or time_mode not in _TIME_MODES:
+        _let_spark_refuse(grouping, call)
+        raise InvalidArgumentError(
+            f"outputMode={call.output_mode!r}, timeMode={call.time_mode!r} of {call.method}(): an output mode is "
+            f"one of {', '.join(_OUTPUT_MODES)}, a time mode one of None, ProcessingTime, EventTime"
+        )
+    return output_mode, cast("TimeMode", time_mode)
+
+
+def _let_spark_refuse(grouping: Grouping, call: ProcessorCall) -> None:
+    """Raises Spark's own error for modes that it does not know, under its own condition."""
+    native = getattr(grouping.df.groupBy(*grouping.keys), call.method)
+    _ = native(call.processor, call.output, call.output_mode, call.time_mode).schema
+
+
+def _output(call: ProcessorCall) -> T.StructType:
+    output = T.DataType.fromDDL(call.output) if isinstance(call.output, str) else call.output
+    if not isinstance(output, T.StructType):
+        raise InvalidArgumentError(
+            f"outputStructType of {call.method}() is a StructType or a text such as 'key string, n long', not "
+            f"{output!r}"
+        )
+    return output
+
+
+def _checked(processor: Any) -> StatefulProcessor:
+    if isinstance(processor, type):
+        raise InvalidArgumentError(
+            f"statefulProcessor is the class {processor.__name__}; give an instance of it: {processor.__name__}()"
+        )
+    for method in ("init", "handleInputRows", "handleExpiredTimer", "close"):
+        if not callable(getattr(processor, method, None)):
+            raise InvalidArgumentError(
+                f"statefulProcessor has no method {method}(): {type(processor).__name__} must be a StatefulProcessor "
+                "of pyspark.sql.streaming"
+            )
+    return cast("StatefulProcessor", processor)
+
+
+def _check_key(field: T.StructField) -> None:
+    if wire_types.is_collated(field.dataType):
+        raise InvalidArgumentError(
+            f"the key {field.name} is a collated string ({field.dataType.simpleString()}), whose equality "
+            "fastchangelog does not know; group by collation_key(…), or by lower(…) cast to string"
+        )
+
+
+def _travels_as_it_is(dtype: T.DataType) -> bool:
+    """True if a key of this type is in payloads what the frame's column would be. Times of keys are in UTC, those of
+    other columns in the session's time zone."""
+    if isinstance(dtype, T.ArrayType):
+        return _travels_as_it_is(dtype.elementType)
+    if isinstance(dtype, T.StructType):
+        return wire_types.is_unchanged(dtype) and all(_travels_as_it_is(f.dataType) for f in dtype.fields)
+    return wire_types.is_unchanged(dtype) and not isinstance(dtype, T.TimestampType)
+
+
+def _is_named(column: Column, name: str) -> bool:
+    """True if the expression is the frame's column of that name: a field of a struct has a longer text."""
+    return internals.is_plain_reference(column) and internals.text_of(column).strip("`") == name
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,215 @@
+"""Timers: registered by the key in work, fired after all rows.
+
+Owns: the timers of the keys in work (`TimerCache`), and which timers are due, in which order (`DueTimers`).
+Does not own: calls of user code (`run`), where timers are stored (the session; they are written like entries of a map
+whose key is the time).
+
+Which timers fire is settled before the first handler runs: those that are due then, ascending by time. One that a
+handler deletes fires all the same. One that a handler registers fires in a later batch, however early its time, but
+not one for the time that is firing: it goes with the fired one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark.processor.cache import DELETE, PUT, CachedState, Scope
+from fastchangelog.spark.processor.spark_errors import DATA_PROCESSED, INITIALIZED, spark_error, time_mode_name
+from fastchangelog.spark.processor.spec import SessionLike, TimeMode
+from fastchangelog.spark.processor.state_values import StateType
+
+__all__ = ["TIMERS", "DueTimers", "TimerCache", "encoded_times"]
+
+#: The name of the timers in catalogs; users' names cannot begin so.
+TIMERS = "$timers"
+
+_KEYS_AHEAD = 256
+_FIRST, _LAST = -(2**63), 2**63 - 1
+
+#: A timer: time, key.
+Timer = tuple[int, bytes]
+
+
+def encoded_times(times: list[int]) -> pa.BinaryArray:
+    """Times as the session takes them: eight bytes each, big endian."""
+    offsets = np.arange(0, 8 * len(times) + 1, 8, dtype=np.int32)
+    data = np.array(times, ">i8").tobytes()
+    return pa.Array.from_buffers(pa.binary(), len(times), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+class TimerCache(CachedState):
+    """Timers of the keys of the scope. Registering and deleting read nothing."""
+
+    kind = "timer"
+
+    def __init__(self, scope: Scope, mode: TimeMode) -> None:
+        CachedState.__init__(self, TIMERS, scope, StateType(T.StructType([T.StructField("at", T.LongType())]), TIMERS))
+        self._mode = mode
+        #: For each key its changed times: True = registered, False = deleted.
+        self._changed: dict[int, dict[int, bool]] = {}
+        self._due: DueTimers | None = None
+        self._first = self._end = 0
+        self._times: list[list[int]] = []
+
+    def register(self, time: Any) -> None:
+        """Registers a timer of the key in work."""
+        self._change("register_timer", "register timer", time, True)
+
+    def delete(self, time: Any) -> None:
+        """Deletes a timer of the key in work."""
+        self._change("delete_timer", "deleting timer", time, False)
+
+    def fired(self, time: int) -> None:
+        """Deletes the timer of the key in work that its handler has seen."""
+        at = self._scope.at
+        assert at is not None
+        self._changed.setdefault(at, {})[time] = False
+
+    def listed(self) -> Iterator[int]:
+        """Times of the key in work, ascending, as they are at the first `next`."""
+        at = self._checked("list_timers", "listing timers")
+        if not self._first <= at < self._end:
+            self._first, self._end = at, min(at + _KEYS_AHEAD, self._scope.count)
+            self._times = self.session.timers_of(self._scope.keys.slice(at, self._end - at)).to_pylist()
+        times = self._times[at - self._first]
+        changed = self._changed.get(at)
+        if changed:
+            kept = [time for time in times if time not in changed]
+            times = sorted(kept + [time for time, is_there in changed.items() if is_there])
+        yield from list(times)
+
+    def open(self, count: int) -> None:
+        """See `CachedState`."""
+        self._changed = {}
+        self._pending = 0
+        self._first = self._end = 0
+
+    def write_back(self) -> None:
+        """See `CachedState`."""
+        changes = [(at, time, is_there) for at, times in self._changed.items() for time, is_there in times.items()]
+        self.open(0)
+        if not changes:
+            return
+        due = self._due
+        if due is not None:
+            near = [change for change in changes if due.may_be_ahead(change[1])]
+            if near:
+                keys = self._scope.keys.to_pylist()
+                due.notice([((time, keys[at]), is_there) for at, time, is_there in near])
+        places = [at for at, _, _ in changes]
+        ops = pa.array([PUT if is_there else DELETE for _, _, is_there in changes], pa.uint8())
+        self._send(ops, places, encoded_times([time for _, time, _ in changes]), None)
+
+    def begin_firing(self, due: DueTimers) -> None:
+        """From here on, `due` hears of each change before it is sent."""
+        self._due = due
+
+    def _change(self, operation: str, doing: str, time: Any, is_there: bool) -> None:
+        at = self._checked(operation, doing)
+        try:
+            number = operator.index(time)
+        except TypeError:
+            if not (isinstance(time, float) and time.is_integer()):
+                raise InvalidArgumentError(
+                    f"{operation}: {time!r} is no time; give milliseconds since the epoch as an int"
+                ) from None
+            number = int(time)
+        if not _FIRST <= number <= _LAST:
+            raise InvalidArgumentError(f"{operation}: {time!r} is beyond what a timer can hold, 64 bits")
+        times = self._changed.get(at)
+        if times is None:
+            times = self._changed[at] = {}
+        times[number] = is_there
+        self._count(1)
+
+    def _checked(self, operation: str, doing: str) -> int:
+        if self._mode == "none":
+            raise spark_error(
+                doing,
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE",
+                "timers need timeMode ProcessingTime or EventTime",
+                operation=operation,
+                mode=time_mode_name(self._mode),
+            )
+        at, phase = self._scope.at, self._scope.phase
+        if at is None or phase not in (INITIALIZED, DATA_PROCESSED):
+            raise spark_error(
+                doing,
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
+                "a timer belongs to a key: use it where Spark hands one over, as in handleInputRows",
+                operation=operation,
+                state=phase,
+            )
+        return at
+
+
+class DueTimers:
+    """The timers that were due when this was made, ascending, in pages; whatever is changed in between.
+
+    The session lists what is there now, after the last timer of the page before. So what was registered since is left
+    out of it, and what was deleted since is put back.
+    """
+
+    def __init__(self, session: SessionLike, until: int, page: int) -> None:
+        self._session = session
+        self._until = until
+        self._page = page
+        self._last: Timer | None = None
+        self._ended = False
+        #: Timers that were registered since, and are therefore not due.
+        self._new: set[Timer] = set()
+        #: Timers that were deleted since, and are due all the same: a heap, and the same as a set.
+        self._deleted: list[Timer] = []
+        self._is_deleted: set[Timer] = set()
+
+    def next_page(self) -> list[Timer]:
+        """The next timers; none at the end."""
+        found: list[Timer] = []
+        while not found and not (self._ended and not self._deleted):
+            times, keys = self._session.due_timers(self._until, self._last, self._page)
+            listed = list(zip(times.to_pylist(), keys.to_pylist()))
+            self._ended = len(listed) < self._page
+            found = [timer for timer in listed if timer not in self._new]
+            deleted = []
+            while self._deleted and (self._ended or self._deleted[0] <= listed[-1]):
+                deleted.append(heapq.heappop(self._deleted))
+            if deleted:
+                self._is_deleted.difference_update(deleted)
+                found = sorted({*found, *deleted})
+            self._last = max([*listed[-1:], *found[-1:]], default=self._last)
+            if self._new:
+                self._new = {timer for timer in self._new if self._is_ahead(timer)}
+        return found
+
+    def may_be_ahead(self, time: int) -> bool:
+        """False if a timer of this time is none of those that are still to come."""
+        return time <= self._until and (self._last is None or time >= self._last[0])
+
+    def notice(self, changes: list[tuple[Timer, bool]]) -> None:
+        """Hears of timers that are about to be registered (True) or deleted (False)."""
+        ahead = [(timer, is_there) for timer, is_there in changes if self._is_ahead(timer)]
+        if not ahead:
+            return
+        keys = list(dict.fromkeys(key for (_, key), _ in ahead))
+        times = self._session.timers_of(pa.array(keys, pa.binary())).to_pylist()
+        there = {(time, key) for key, found in zip(keys, times) for time in found}
+        for timer, is_there in ahead:
+            was_due = timer in there and timer not in self._new
+            if is_there and not was_due and timer not in self._is_deleted:
+                self._new.add(timer)
+            elif not is_there and was_due and timer not in self._is_deleted:
+                heapq.heappush(self._deleted, timer)
+                self._is_deleted.add(timer)
+            elif not is_there:
+                self._new.discard(timer)
+
+    def _is_ahead(self, timer: Timer) -> bool:
+        return timer[0] <= self._until and (self._last is None or timer > self._last)

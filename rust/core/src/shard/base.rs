@@ -1,0 +1,57 @@
+//! The version that a session builds on.
+//!
+//! Owns: reading that version as long as it is live.
+//! Does not own: which version is live (`transition`), what is read.
+
+use super::{Live, Shard};
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{InstanceId, StateId, VersionId};
+use std::sync::Arc;
+
+/// The keys of a state that begin with some bytes.
+pub(super) type Part<'a> = (StateId, &'a [u8]);
+
+/// The version that a session builds on.
+#[derive(Clone)]
+pub(super) struct Base {
+    pub(super) shard: Arc<Shard>,
+    pub(super) instance: InstanceId,
+    /// None = the state before the first batch.
+    pub(super) version: Option<VersionId>,
+}
+
+impl Base {
+    /// Reads the version. Fails, retryable, once another one is live.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
+        read(self.of(self.shard.live.read().as_ref())?)
+    }
+
+    /// Reads the version when RocksDB holds these parts of it. Fails, retryable, once another one is live.
+    pub(super) fn read_settled<T>(&self, parts: &[Part<'_>], read: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
+        loop {
+            {
+                let live = self.shard.live.read();
+                let live = self.of(live.as_ref())?;
+                if parts.iter().all(|(state, prefix)| live.keyed.is_flushed(*state, prefix)) {
+                    return read(live);
+                }
+            }
+            self.shard.settle_parts(parts)?;
+        }
+    }
+
+    /// True if that is the version.
+    pub(super) fn is(&self, live: &Live) -> bool {
+        live.instance == self.instance && live.version == self.version
+    }
+
+    fn of<'l>(&self, live: Option<&'l Live>) -> Result<&'l Live> {
+        live.filter(|live| self.is(live)).ok_or_else(|| {
+            Error::retryable(format!(
+                "shard {} moved on to another version while this task was running (a zombie or speculative attempt)",
+                self.shard.id()
+            ))
+            .with_remedy("Spark will retry or drop it")
+        })
+    }
+}

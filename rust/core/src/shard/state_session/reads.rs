@@ -1,0 +1,89 @@
+//! Values by key.
+//!
+//! Owns: look-ups of many keys at once, and of map entries. Does not own: lists, and maps in order (`pages`).
+
+use super::{StateSession, Used};
+use crate::states::catalog::Kind;
+use crate::states::look_up::Values;
+use crate::states::ttl;
+use arrow_array::builder::BinaryBuilder;
+use arrow_array::{Array, BinaryArray};
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{KeyGroup, StateId};
+use std::time::Instant;
+
+/// Most bytes of one Arrow array of binaries.
+const MOST_BYTES: usize = i32::MAX as usize;
+
+impl StateSession {
+    /// The values of `keys`, one row each; null where there is none.
+    pub fn get(&mut self, state: StateId, keys: &BinaryArray) -> Result<BinaryArray> {
+        let start = Instant::now();
+        let used = self.used(state, &[Kind::Value, Kind::Aggregating], "have values by key")?;
+        check_keys(keys)?;
+        let groups = self.groups_of(keys)?;
+        let keys = groups.iter().enumerate().map(|(i, group)| (*group, keys.value(i)));
+        let values = self.read(None, |view| view.look_up(state, keys))?;
+        self.count_read(start);
+        used.binaries(&values)
+    }
+
+    /// The values of map entries, one row for each key and map key, or for each map key of one key; null where there is none.
+    pub fn get_entries(&mut self, state: StateId, keys: &BinaryArray, subs: &BinaryArray) -> Result<BinaryArray> {
+        let start = Instant::now();
+        let used = self.used(state, &[Kind::Map], "have entries by map key")?;
+        check_keys(keys)?;
+        check_keys(subs)?;
+        let one = keys.len() == 1;
+        if !one && keys.len() != subs.len() {
+            return Err(Error::invalid(format!(
+                "{} keys and {} map keys: a call needs one of each, or one key for all map keys",
+                keys.len(),
+                subs.len()
+            )));
+        }
+        let groups = self.groups_of(keys)?;
+        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(subs.len()));
+        for i in 0..subs.len() {
+            bytes.extend_from_slice(keys.value(if one { 0 } else { i }));
+            bytes.extend_from_slice(subs.value(i));
+            ends.push(bytes.len());
+        }
+        let entry = |i: usize| &bytes[if i == 0 { 0 } else { ends[i - 1] }..ends[i]];
+        let entries = (0..subs.len()).map(|i| (groups[if one { 0 } else { i }], entry(i)));
+        let values = self.read(None, |view| view.look_up(state, entries))?;
+        self.count_read(start);
+        used.binaries(&values)
+    }
+
+    pub(super) fn groups_of(&self, keys: &BinaryArray) -> Result<Vec<KeyGroup>> {
+        (0..keys.len()).map(|i| self.group(keys.value(i))).collect()
+    }
+}
+
+impl Used {
+    /// The bytes of a stored value; none if it has ended.
+    pub(super) fn alive(self, stored: &[u8]) -> Result<Option<&[u8]>> {
+        if self.ttl { ttl::alive(stored, self.now) } else { Ok(Some(stored)) }
+    }
+
+    fn binaries(self, values: &Values) -> Result<BinaryArray> {
+        if values.bytes() > MOST_BYTES {
+            return Err(
+                Error::invalid("the values of one call have more than 2 GiB").with_remedy("read fewer keys at once")
+            );
+        }
+        let mut rows = BinaryBuilder::with_capacity(values.len(), values.bytes());
+        for value in values.iter() {
+            rows.append_option(value.map(|value| self.alive(value)).transpose()?.flatten());
+        }
+        Ok(rows.finish())
+    }
+}
+
+pub(super) fn check_keys(keys: &BinaryArray) -> Result<()> {
+    if keys.null_count() > 0 {
+        return Err(Error::invalid("a key is null").with_remedy("leave such rows out"));
+    }
+    Ok(())
+}

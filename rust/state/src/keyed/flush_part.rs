@@ -1,0 +1,111 @@
+//! The flush of a part of a state: all keys of one state that begin with some bytes, in all key groups.
+//!
+//! Owns: which parts RocksDB holds as they are. Does not own: the flush of everything, in steps (`keyed`).
+//!
+//! A walk over keys in order needs a part on disk, not all of the tier: what is only looked up stays dirty, and is written
+//! once however often it changes. Between two changes entries only become clean, so that a part that was flushed stays so
+//! until the next one.
+
+use super::KeyedState;
+use crate::rocks::DiskSink;
+use fastchangelog_columns::typed::successor;
+use fastchangelog_format::error::Result;
+use fastchangelog_format::model::StateId;
+
+impl KeyedState {
+    /// True if RocksDB holds all keys of `state` that begin with `prefix`.
+    pub fn is_flushed(&self, state: StateId, prefix: &[u8]) -> bool {
+        self.dirty_entries() == 0 || self.flushed.iter().any(|(own, begin)| *own == state && prefix.starts_with(begin))
+    }
+
+    /// Brings all keys of `state` that begin with `prefix` to RocksDB.
+    pub fn flush_part(&mut self, state: StateId, prefix: &[u8]) -> Result<()> {
+        self.check()?;
+        let mut sink = DiskSink::new(&self.db);
+        self.hot.flush_matching(&|entry| entry.state == state && entry.key.starts_with(prefix), &mut sink);
+        let written = sink.finish();
+        self.wrote(written)?;
+        self.flushed.push((state, prefix.to_vec()));
+        Ok(())
+    }
+
+    /// True if RocksDB holds all keys of `state` from `from` on, below `to`.
+    pub(super) fn holds(&self, state: StateId, from: &[u8], to: Option<&[u8]>) -> bool {
+        let covers = |begin: &[u8]| {
+            begin.is_empty()
+                || from.starts_with(begin) && to.is_some_and(|to| successor(begin).is_none_or(|end| to <= &end[..]))
+        };
+        self.dirty_entries() == 0 || self.flushed.iter().any(|(own, begin)| *own == state && covers(begin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rocks::SharedResources;
+    use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op};
+    use fastchangelog_store::budget::MemoryBudget;
+    use std::sync::Arc;
+
+    const GROUPS: [KeyGroup; 2] = [KeyGroup(1), KeyGroup(2)];
+
+    fn set(op: Op, keys: std::ops::Range<u32>) -> ChangeSet {
+        let mut set = ChangeSet::default();
+        for key_group in GROUPS {
+            for state in [StateId(0), StateId(1)] {
+                for begin in ["a", "b"] {
+                    let value = if op == Op::Put { &b"value"[..] } else { &[] };
+                    keys.clone().for_each(|i| {
+                        let key = format!("{begin}{i:05}");
+                        set.push(Change { op, state, key_group, key: key.as_bytes(), value });
+                    });
+                }
+            }
+        }
+        set
+    }
+
+    fn walk(state: &KeyedState, id: StateId, from: &[u8], to: Option<&[u8]>) -> Result<usize> {
+        let mut found = 0;
+        for group in GROUPS {
+            let mut cursor = state.cursor(id, group, from, to)?;
+            while cursor.entry()?.is_some() {
+                found += 1;
+                cursor.advance();
+            }
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn a_part_is_on_disk_until_the_next_change_and_the_rest_stays_dirty() {
+        let root = tempfile::tempdir().unwrap();
+        let shared = SharedResources::new(&MemoryBudget::new(256 << 20), Arc::default()).unwrap();
+        let mut state = KeyedState::create(&root.path().join("db"), &shared).unwrap();
+        let (first, second) = (StateId(0), StateId(1));
+        state.apply(&set(Op::Put, 0..3000)).unwrap();
+        assert_eq!(state.dirty_entries(), 24_000);
+        state.flush_part(first, b"b").unwrap();
+        assert_eq!(state.dirty_entries(), 18_000);
+        assert_eq!(walk(&state, first, b"b", Some(b"c")).unwrap(), 6000);
+        assert_eq!(walk(&state, first, b"b00001", Some(b"b00003")).unwrap(), 4);
+        for (id, from, to) in [
+            (first, &b"b"[..], None),
+            (first, b"b", Some(&b"d"[..])),
+            (first, b"a", Some(b"b")),
+            (second, b"b", Some(b"c")),
+        ] {
+            assert!(walk(&state, id, from, to).is_err(), "{id:?} {from:?} {to:?}");
+        }
+        assert!(state.is_flushed(first, b"b") && state.is_flushed(first, b"b7") && !state.is_flushed(first, b""));
+        state.apply(&set(Op::Delete, 0..1000)).unwrap();
+        assert!(!state.is_flushed(first, b"b"), "a change has come");
+        state.begin_flush();
+        assert!(state.flush_dirty(10).unwrap());
+        state.flush_part(first, b"").unwrap();
+        assert_eq!(walk(&state, first, b"", None).unwrap(), 8000, "also while a flush of everything is under way");
+        assert!(!state.is_flushed(second, b""));
+        while state.flush_dirty(1000).unwrap() {}
+        assert_eq!((state.dirty_entries(), walk(&state, second, b"", None).unwrap()), (0, 8000));
+    }
+}

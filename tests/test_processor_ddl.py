@@ -1,0 +1,86 @@
+"""Schemas of states as texts: read as Spark reads them, written so that they are read back."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import types as T
+
+from fastchangelog.spark.processor.ddl import ddl_text, parse_ddl
+
+ALL = (
+    "b boolean, t tinyint, s smallint, i int, l bigint, f float, d double, p decimal(12,3), x string, y binary, "
+    "day date, at timestamp, ntz timestamp_ntz, span interval day to second, hours interval hour, "
+    "months interval year to month, nothing void, c char(3), v varchar(9), list array<array<int>>, "
+    "map map<string,struct<a:bigint not null,`b c`:array<double>>> not null, `a ``b` int"
+)
+
+
+def test_every_type_is_read_and_written() -> None:
+    struct = parse_ddl(ALL)
+    assert ddl_text(struct) == ALL
+    assert parse_ddl(ddl_text(struct)) == struct
+    assert struct["map"].dataType.valueType.fields[0].nullable is False
+    assert struct["hours"].dataType == T.DayTimeIntervalType(1, 1)
+    assert struct["p"].dataType == T.DecimalType(12, 3)
+    assert struct.names[-1] == "a `b"
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("n LONG", "n bigint"),
+        ("n: Integer, m: byte", "n int, m tinyint"),
+        ("n int COMMENT 'it''s, a \"name\"'".replace("''", "\\'"), "n int"),
+        ("n struct<a int, b: string COMMENT 'x'>", "n struct<a:int,b:string>"),
+        (
+            "n numeric, m dec(5), o real, p short, q timestamp_ltz",
+            "n decimal(10,0), m decimal(5,0), o float, p smallint, q timestamp",
+        ),
+        ("n map < string , int >", "n map<string,int>"),
+        ("n struct<>", "n struct<>"),
+    ],
+)
+def test_other_spellings(text: str, same: str) -> None:
+    assert ddl_text(parse_ddl(text)) == same
+
+
+@pytest.mark.skipif(not hasattr(T, "TimeType"), reason="this PySpark has no TIME")
+def test_time() -> None:
+    assert ddl_text(parse_ddl("t time, u time(3)")) == "t time(6), u time(3)"
+
+
+def test_collations() -> None:
+    assert ddl_text(parse_ddl("s string collate UTF8_LCASE, t string")) == "s string collate UTF8_LCASE, t string"
+
+
+@pytest.mark.parametrize("text", ["n lnog", "n array<lnog>", "n interval", "n interval day to year"])
+def test_unknown_types_have_sparks_condition(text: str) -> None:
+    with pytest.raises(
+        PySparkRuntimeError, match=r"Error parsing string schema: \[(UNSUPPORTED_DATATYPE|PARSE_SYNTAX)"
+    ):
+        parse_ddl(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "n",
+        "long",
+        "n int,",
+        "n int m int",
+        "n array<int",
+        "n map<int>",
+        "n decimal(40)",
+        "n decimal(3,5)",
+        "n in#t",
+        "n decimal(x)",
+        "int>",
+        "n struct<int>",
+        "n char",
+    ],
+)
+def test_texts_that_are_no_columns_are_refused(text: str) -> None:
+    with pytest.raises(PySparkRuntimeError, match=r"\[PARSE_SYNTAX_ERROR\].* in `"):
+        parse_ddl(text)

@@ -1,0 +1,215 @@
+"""States of the next version: numbers stay, schemas change as far as old values can be read, errors name each change
+that is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from processor_runs import Runner
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.spark.processor.ddl import parse_ddl
+from fastchangelog.spark.processor.evolution import evolve, schema_changes
+from fastchangelog.spark.processor.handle import Declaration
+from fastchangelog.spark.processor.spec import TimeMode
+
+KEY = parse_ddl("k string")
+
+
+def value(name: str, ddl: str, ttl: int | None = None, kind: Any = "value") -> Declaration:
+    return Declaration(name, kind, parse_ddl(ddl), None, ttl)
+
+
+def mapped(name: str, key: str, ddl: str) -> Declaration:
+    return Declaration(name, "map", parse_ddl(ddl), parse_ddl(key))
+
+
+def entries(text: str) -> dict[str, Any]:
+    return {entry["name"]: entry for entry in json.loads(text)}
+
+
+def test_states_keep_their_numbers_and_values() -> None:
+    first = evolve(
+        "", KEY, "processingtime", [value("a", "n int"), mapped("m", "x string", "n int"), value("b", "n int", 5)]
+    )
+    assert {name: state.id for name, state in first.states.items()} == {"$timers": 0, "a": 1, "m": 2, "b": 3}
+    catalog = entries(first.text)
+    assert catalog["m"] == {
+        "id": 2, "name": "m", "kind": "map", "key": "k string", "value": "n int", "encoding": 1, "ttl": False,
+        "versions": ["n int"], "map_key": "x string",
+    }  # fmt: skip
+    assert catalog["b"]["ttl"] is True
+    assert catalog["$timers"]["value"] == "processingtime"
+    second = evolve(first.text, KEY, "processingtime", [value("c", "n int"), value("b", "n int", 99)])
+    assert {name: state.id for name, state in second.states.items()} == {"$timers": 0, "c": 4, "b": 3}
+    assert set(entries(second.text)) == {"$timers", "a", "m", "b", "c"}, "what is not declared stays"
+    third = evolve(second.text, KEY, "processingtime", [value("a", "n int")])
+    assert third.states["a"].id == 1
+    assert third.purged == ()
+    assert evolve(third.text, KEY, "processingtime", []).text == third.text
+
+
+def test_versions_are_kept_in_order() -> None:
+    text = ""
+    for ddl in ("n int", "n int, s string", "s string, n bigint", "s string, n bigint"):
+        found = evolve(text, KEY, "none", [value("a", ddl)])
+        text = found.text
+    assert found.states["a"].versions == tuple(map(parse_ddl, ("n int", "n int, s string", "s string, n bigint")))
+    with pytest.raises(SchemaMismatchError, match="field `s` was string and now is int"):
+        evolve(evolve(text, KEY, "none", [value("a", "n bigint")]).text, KEY, "none", [value("a", "n bigint, s int")])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ("n int", "n int", []),
+        ("a int, b string", "b string", []),
+        ("a int", "a int, b array<int>", []),
+        ("a int, b int", "b int, a int", []),
+        ("a tinyint, b smallint, c int", "a smallint, b int, c bigint", []),
+        ("a int, b bigint, c float", "a double, b float, c double", []),
+        ("a int, b decimal(10,2)", "a decimal(12,2), b decimal(12,4)", []),
+        ("a string, b binary, c char(3)", "a binary, b string, c string", []),
+        ("a int not null", "a int", []),
+        ("s struct<x:int,gone:int>, l array<struct<y:int>>",
+         "s struct<x:bigint,z:int>, l array<struct<y:double,w:int>>", []),
+        ("m map<string,struct<x:int>>", "m map<string,struct<x:bigint>>", []),
+        ("span interval hour", "span interval day to second", []),
+        ("n bigint", "n int", ["field `n` was bigint and now is int"]),
+        ("n double", "n float", ["field `n` was double and now is float"]),
+        ("n string", "n int", ["field `n` was string and now is int"]),
+        ("n int", "n string", ["field `n` was int and now is string"]),
+        ("n timestamp", "n timestamp_ntz", ["field `n` was timestamp and now is timestamp_ntz"]),
+        ("n boolean", "n int", ["field `n` was boolean and now is int"]),
+        ("n int", "n array<int>", ["field `n` was int and now is array<int>"]),
+        ("n decimal(10,2)", "n decimal(10,3)", ["field `n` was decimal(10,2) and now is decimal(10,3)"]),
+        ("n bigint", "n decimal(19,1)", ["field `n` was bigint and now is decimal(19,1)"]),
+        ("n int", "n int, b int not null", ["field `b` is new and allows no null"]),
+        ("n int", "n int not null", ["field `n` could be null and now cannot"]),
+        ("m map<int,int>", "m map<bigint,int>", ["the keys of field `m` changed"]),
+        ("s struct<x:bigint>, l array<double>", "s struct<x:int>, l array<float>",
+         ["field `s.x` was bigint and now is int", "field `l[]` was double and now is float"]),
+    ],
+)  # fmt: skip
+def test_changes_of_a_schema(old: str, new: str, changes: list[str]) -> None:
+    assert schema_changes(parse_ddl(old), parse_ddl(new)) == changes
+
+
+def refused(stored: Any, *declarations: Declaration, key: str = "k string", mode: TimeMode = "none") -> str:
+    text = evolve("", KEY, "none", stored).text
+    with pytest.raises(SchemaMismatchError) as caught:
+        evolve(text, parse_ddl(key), mode, declarations)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_refused_changes_are_named() -> None:
+    text = refused([value("a", "n bigint, s string")], value("a", "n int, s int, t int not null"))
+    assert "the state `a`" in text
+    for change in ("field `n` was bigint and now is int", "field `s` was", "field `t` is new"):
+        assert change in text
+    text = refused([value("a", "n int")], value("a", "n int", kind="list"))
+    assert text.startswith(
+        "[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change a to ListState between query restarts"
+    )
+    assert "set a to ValueState" in text
+    assert "it had no TTL and now has one" in refused([value("a", "n int")], value("a", "n int", 5))
+    text = refused([mapped("m", "x string", "n int")], mapped("m", "x int", "n string"))
+    assert "its keys were (x string) and now are (x int); field `n` was int" in text
+    assert "the key (k string), now the query groups by (k int)" in refused([value("a", "n int")], key="k int")
+    text = refused([value("a", "n int")], value("a", "n int"), mode="eventtime")
+    assert text.startswith("[STATE_STORE_INVALID_CONFIG_AFTER_RESTART] Cannot change timeMode from NoTime to EventTime")
+
+
+def test_renamed_keys_are_the_same_keys() -> None:
+    first = evolve("", KEY, "none", [value("a", "n int")])
+    found = evolve(first.text, parse_ddl("other string not null"), "none", [value("a", "n int")])
+    assert entries(found.text)["a"]["key"] == "other string not null"
+
+
+def test_deleted_states() -> None:
+    first = evolve("", KEY, "none", [value("a", "n int"), value("b", "n int")])
+    gone = evolve(first.text, KEY, "none", [value("b", "n int")], {"a", "never"})
+    assert gone.purged == (0,)
+    assert entries(gone.text)["a"]["deleted"] is True
+    again = evolve(gone.text, KEY, "none", [value("b", "n int")], {"a"})
+    assert again.purged == (), "it is deleted already"
+    back = evolve(gone.text, KEY, "none", [value("a", "n string")])
+    assert (back.states["a"].id, back.states["a"].versions) == (0, (parse_ddl("n string"),))
+    assert "deleted" not in entries(back.text)["a"]
+    at_once = evolve(first.text, KEY, "none", [value("a", "t date")], {"a"})
+    assert (at_once.states["a"].id, at_once.purged) == (0, (0,))
+
+
+def test_a_deleted_state_may_come_back_as_another_kind() -> None:
+    first = evolve("", KEY, "processingtime", [value("a", "n int")])
+    other = evolve(first.text, KEY, "processingtime", [value("a", "n int", kind="list")], {"a"})
+    assert (other.states["a"].id, other.purged) == (2, (1,))
+    assert entries(other.text)["$2"]["variable"] == "a"
+    timed = evolve(other.text, KEY, "processingtime", [value("a", "n int", 5, "list")], {"a"})
+    assert (timed.states["a"].id, timed.purged) == (3, (2,))
+    same = evolve(timed.text, KEY, "processingtime", [value("a", "n bigint", 7, "list")])
+    assert same.states["a"].id == 3
+    back = evolve(same.text, KEY, "processingtime", [value("a", "n int")], {"a"})
+    assert back.states["a"].id == 1
+    names = [entry["name"] for entry in json.loads(back.text)]
+    assert len(set(names)) == len(names) == 4
+
+
+def test_names_and_numbers_have_bounds() -> None:
+    with pytest.raises(InvalidArgumentError, match="at most 256 bytes"):
+        evolve("", KEY, "none", [value("ü" * 129, "n int")])
+    many = [value(f"s{i}", "n int") for i in range(1025)]
+    with pytest.raises(InvalidArgumentError, match="1024 states"):
+        evolve("", KEY, "none", many)
+
+
+class Versioned(StatefulProcessor):
+    def __init__(self, ddl: str, put: Any) -> None:
+        self.ddl, self.put = ddl, put
+
+    def init(self, handle: Any) -> None:
+        self.v = handle.getValueState("v", self.ddl)
+        self.l = handle.getListState("l", self.ddl)
+        self.m = handle.getMapState("m", "k int", self.ddl)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        seen.append((self.v.get(), list(self.l.get()), [v for _, v in self.m.iterator()]))
+        self.v.update(self.put)
+        self.l.appendValue(self.put)
+        self.m.updateValue((len(seen),), self.put)
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+seen: list[Any] = []
+
+
+def test_old_values_are_read_as_new_ones() -> None:
+    seen.clear()
+    runner = Runner(lambda: Versioned("n int, s string", (1, "x")))
+    runner.batch([("a", 1)])
+    runner.make = lambda: Versioned("s string, n bigint, t double", ("y", 2, 0.5))
+    runner.batch([("a", 1)])
+    runner.make = lambda: Versioned("n double", (3.5,))
+    runner.batch([("a", 1)])
+    runner.batch([("a", 1)])
+    first, second = ("x", 1, None), (2.0,)
+    assert seen == [
+        (None, [], []),
+        (first, [first], [first]),
+        (second, [(1.0,), second], [(1.0,), second]),
+        ((3.5,), [(1.0,), second, (3.5,)], [(1.0,), second, (3.5,)]),
+    ]
+    runner.make = lambda: Versioned("n int", (3,))
+    with pytest.raises(
+        SchemaMismatchError, match=r"the state `v`.*field `n` was bigint and now is int; field `n` was double"
+    ):
+        runner.batch([("a", 1)])

@@ -1,0 +1,165 @@
+"""Frames and keys of the pandas API, with the dtypes that PySpark gives."""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyspark
+import pytest
+from processor_runs import Runner
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+NOON = datetime.datetime(2024, 7, 1, 12)
+
+
+class Frames(StatefulProcessor):
+    def __init__(self, found: dict[Any, pd.DataFrame]) -> None:
+        self.found = found
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        self.found[key] = pd.concat(list(rows), ignore_index=False)
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+def frames(given: list[tuple[Any, ...]], **settings: Any) -> dict[Any, pd.DataFrame]:
+    found: dict[Any, pd.DataFrame] = {}
+    Runner(Frames(found), api="pandas", **settings).batch(given)
+    return found
+
+
+def dtypes(frame: pd.DataFrame) -> list[str]:
+    return [str(dtype) for dtype in frame.dtypes]
+
+
+SCALARS = (
+    "b boolean, t tinyint, i int, l long, f float, d double, s string, y binary, day date, at timestamp, "
+    "ntz timestamp_ntz, p decimal(5,2), span interval day to second"
+)
+VALUES: tuple[Any, ...] = (
+    True, 1, 2, 3, 1.5, 2.5, "x", b"y", datetime.date(2024, 1, 1), NOON, NOON, Decimal("1.50"), datetime.timedelta(1),
+)  # fmt: skip
+NULLS: tuple[Any, ...] = (None,) * len(VALUES)
+WITHOUT = ["object", "bool", "int64", "int64", "int64", "float64", "float64", "object", "object", "object",
+           "datetime64[ns]", "datetime64[ns]", "object", "timedelta64[ns]"]  # fmt: skip
+WITH = ["object", "object", *["float64"] * 5, *WITHOUT[7:]]
+
+
+def test_dtypes_depend_on_the_nulls_of_the_frames_own_rows() -> None:
+    found = frames([("a", *VALUES), ("b", *VALUES), ("b", *NULLS), ("c", *NULLS)], rows=SCALARS)
+    a, b, c = (found[key,] for key in "abc")
+    assert dtypes(a) == WITHOUT
+    assert dtypes(b) == WITH
+    assert dtypes(c) == WITH
+    assert a.iloc[0].tolist()[1:10] == [True, 1, 2, 3, 1.5, 2.5, "x", b"y", datetime.date(2024, 1, 1)]
+    assert a["at"][0] == a["ntz"][0] == pd.Timestamp(NOON)
+    assert a["p"][0] == Decimal("1.50")
+    assert b["b"].tolist() == [True, None]
+    assert b["s"].tolist() == ["x", None]
+    assert b["at"][1] is pd.NaT
+    assert b.index.equals(pd.RangeIndex(2))
+    assert all(c.iloc[0, 1:].isna())
+
+
+def test_without_nulls_all_frames_have_the_plain_dtypes() -> None:
+    found = frames([("a", *VALUES), ("b", *VALUES)], rows=SCALARS)
+    assert dtypes(found["b",]) == WITHOUT
+    assert found["b",].index.equals(pd.RangeIndex(1))
+
+
+def test_times_are_naive_in_the_sessions_zone() -> None:
+    found = frames([("a", NOON, [NOON])], rows="at timestamp, list array<timestamp>", timezone="Asia/Kolkata")
+    expected = pd.Timestamp("2024-07-01 17:30")
+    assert found["a",]["at"][0] == expected
+    assert found["a",]["list"][0].tolist() == [expected]
+
+
+def test_nested_values() -> None:
+    rows = (
+        "n array<int>, o array<struct<x:int>>, m map<string,array<int>>, s struct<x:int,y:array<string>>, "
+        "z array<array<int>>"
+    )
+    found = frames(
+        [
+            ("a", [1, 2], [{"x": 1}], [("k", [1])], {"x": 1, "y": ["t"]}, [[1], [2, 3]]),
+            ("a", [1, None], None, None, None, None),
+        ],
+        rows=rows,
+    )["a",]
+    first = found.iloc[0]
+    assert isinstance(first["n"], np.ndarray)
+    assert first["n"].dtype == np.int32
+    assert first["n"].tolist() == [1, 2]
+    assert found["n"][1].tolist() == [1, None]
+    assert isinstance(first["o"], np.ndarray)
+    assert first["o"].tolist() == [{"x": 1}]
+    assert isinstance(first["m"], dict)
+    assert first["m"]["k"].tolist() == [1]
+    assert first["s"]["x"] == 1
+    assert first["s"]["y"].tolist() == ["t"]
+    assert [part.tolist() for part in first["z"]] == [[1], [2, 3]]
+    assert found.iloc[1].tolist()[2:] == [None] * 4
+
+
+def test_equally_long_arrays_stay_arrays() -> None:
+    found = frames([("a", [1, 2]), ("a", [3, 4])], rows="n array<int>")["a",]
+    assert [value.tolist() for value in found["n"]] == [[1, 2], [3, 4]]
+
+
+def test_columns_that_are_no_names_of_python_get_pysparks() -> None:
+    labels = list(frames([("a", 1, 2, 3)], rows="`a b` long, class long, ok long")["a",])
+    renamed = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
+    assert labels == (["k", "_1", "_2", "ok"] if renamed else ["k", "a b", "class", "ok"])
+
+
+def test_frames_may_be_changed_without_a_warning() -> None:
+    class Changing(Frames):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            for frame in rows:
+                frame["w"] = frame["v"] * 2
+                frame.loc[0, "v"] = -1
+                frame["v"].to_numpy()[0] = -2
+                self.found[key] = frame
+            return ()
+
+    found: dict[Any, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Runner(Changing(found), api="pandas").batch([(key, i) for i in range(3) for key in "ab"])
+    assert [found[key,]["v"].tolist() for key in "ab"] == [[-2, 1, 2]] * 2
+    assert [found[key,]["w"].tolist() for key in "ab"] == [[0, 2, 4]] * 2
+
+
+@pytest.mark.parametrize(
+    ("ddl", "keys"),
+    [
+        ("k long", [(2,), (None,)]),
+        ("k timestamp", [(pd.Timestamp(NOON),), (None,)]),
+        ("k boolean", [(True,), (None,)]),
+        ("k double", [(0.5,), (None,)]),
+        ("k date", [(datetime.date(2024, 1, 1),), (None,)]),
+        ("k string, n int", [("a", 1), ("a", None)]),
+        ("k struct<x:int>", [({"x": 1},), (None,)]),
+    ],
+)
+def test_keys_keep_their_type_beside_nulls(ddl: str, keys: list[Any]) -> None:
+    found: list[Any] = []
+
+    class Keys(Frames):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            found.append((key, sum(len(frame) for frame in rows)))
+            return ()
+
+    Runner(Keys({}), key=ddl, api="pandas").batch([(*key, 1) for key in [*keys, keys[0]]])
+    assert sorted(map(repr, found)) == sorted(map(repr, [(keys[0], 2), (keys[1], 1)]))

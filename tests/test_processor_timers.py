@@ -1,0 +1,270 @@
+"""Timers: which fire, in which order, and what user code sees of them, whatever the handlers do."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from processor_runs import Runner
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
+
+from fastchangelog.errors import InvalidArgumentError
+
+
+class Timed(StatefulProcessor):
+    """Registers each row's `v`; `fired(self, key, time)` runs in the handler."""
+
+    def __init__(self, fired: Callable[..., Any] | None = None, rows: Callable[..., Any] | None = None) -> None:
+        self.on_fired, self.on_rows = fired, rows
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.v = handle.getValueState("v", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.handle.registerTimer(row.v)
+        if self.on_rows is not None:
+            self.on_rows(self, key)
+        return iter(())
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[Row]:
+        time = expiredTimerInfo.getExpiryTimeInMs()
+        if self.on_fired is not None:
+            self.on_fired(self, key, time)
+        yield Row(k=key.k, n=time)
+
+
+def timed(*args: Any, **settings: Any) -> Runner:
+    return Runner(lambda: Timed(*args), **{"time_mode": "processingtime", **settings})
+
+
+def test_timers_fire_in_the_batch_that_registers_them_ascending_by_time() -> None:
+    runner = timed()
+    rows = [("b", 90), ("a", 100), ("a", 50), ("c", 101), ("b", -5), ("b", -5)]
+    assert runner.batch(rows, now=100) == [("b", -5), ("a", 50), ("b", 90), ("a", 100)]
+    assert runner.batch(now=100) == []
+    assert runner.batch(now=101) == [("c", 101)]
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("processingtime", [("a", 5)]), ("eventtime", [("a", 0)])])
+def test_the_mode_decides_which_time_counts(mode: str, expected: Any) -> None:
+    runner = timed(time_mode=mode)
+    assert runner.batch([("a", 5), ("a", 0)] if mode == "eventtime" else [("a", 5)], now=5, watermark=0) == expected
+    assert runner.batch(now=5, watermark=5) == ([("a", 5)] if mode == "eventtime" else [])
+
+
+def test_handlers_see_rows_as_keys_and_the_batchs_times() -> None:
+    seen: list[Any] = []
+
+    class Seeing(Timed):
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+            seen.append((key, type(key), timerValues.getCurrentProcessingTimeInMs()))
+            seen.append((timerValues.getCurrentWatermarkInMs(), type(timerValues), type(expiredTimerInfo)))
+            return iter(())
+
+    runner = Runner(Seeing, key="k string, n array<double>", time_mode="processingtime")
+    runner.batch([("a", [1.0], 3)], now=7, watermark=2)
+    (key, cls, now), (watermark, values, info) = seen
+    assert (repr(key), key.k, key["n"], now, watermark) == ("Row(k='a', n=[1.0])", "a", [1.0], 7, 2)
+    assert issubclass(cls, Row)
+    assert (values, info) == (TimerValues, ExpiredTimerInfo)
+
+
+def test_listed_timers_are_those_of_the_key() -> None:
+    def rows(p: Timed, key: Any) -> None:
+        lazy = p.handle.listTimers()
+        p.handle.deleteTimer(60)
+        p.handle.deleteTimer(12345)
+        p.handle.registerTimer(10)
+        assert list(lazy) == [10, 50, 70]
+        started = p.handle.listTimers()
+        next(started)
+        p.handle.registerTimer(80)
+        assert list(started) == [50, 70]
+        p.handle.deleteTimer(80)
+
+    runner = timed(None, rows)
+    runner.batch([("a", 50), ("a", 60), ("a", 70)], now=0)
+    assert sorted(time for time, _ in runner.store.timers) == [10, 50, 70]
+    runner.batch([("a", 60)], now=0)
+    assert sorted(time for time, _ in runner.store.timers) == [10, 50, 70]
+
+
+def test_a_handler_still_lists_the_timer_that_fires() -> None:
+    seen: list[Any] = []
+    runner = timed(lambda p, key, time: seen.append(list(p.handle.listTimers())))
+    runner.batch([("a", 50), ("a", 60), ("b", 55)], now=60)
+    assert seen == [[50, 60], [55], [60]]
+    assert not runner.store.timers
+
+
+def test_a_timer_that_a_handler_deletes_fires_if_it_was_due() -> None:
+    def fired(p: Timed, key: Any, time: int) -> None:
+        for other in (50, 60, 70):
+            p.handle.deleteTimer(other)
+
+    runner = timed(fired)
+    assert runner.batch([("a", 50), ("a", 60), ("a", 70)], now=60) == [("a", 50), ("a", 60)]
+    assert not runner.store.timers, "70 was not due, so it is gone"
+
+
+def test_a_timer_registered_in_the_past_waits_for_the_next_batch() -> None:
+    def fired(p: Timed, key: Any, time: int) -> None:
+        if time in (50, 60):
+            p.handle.registerTimer(time - 20)
+            p.handle.registerTimer(time + 5)
+
+    runner = timed(fired)
+    assert runner.batch([("a", 50), ("a", 60)], now=100) == [("a", 50), ("a", 60)]
+    assert runner.batch(now=100) == [("a", 30), ("a", 40), ("a", 55), ("a", 65)]
+    assert runner.batch(now=100) == []
+
+
+def test_a_timer_registered_anew_at_the_firing_time_goes_with_it() -> None:
+    runner = timed(lambda p, key, time: p.handle.registerTimer(time))
+    assert runner.batch([("a", 50)], now=50) == [("a", 50)]
+    assert runner.batch(now=50) == []
+
+
+def test_states_in_a_handler_are_those_of_its_key() -> None:
+    def rows(p: Timed, key: Any) -> None:
+        p.v.update((ord(key[0]),))
+
+    def fired(p: Timed, key: Any, time: int) -> None:
+        assert p.v.get() == (ord(key.k) + (time > 50),)
+        p.v.update((ord(key.k) + 1,))
+
+    runner = timed(fired, rows)
+    batch = runner.batch([(key, time) for key in "abc" for time in (50, 60)], now=100)
+    assert [time for _, time in batch] == [50] * 3 + [60] * 3
+
+
+def test_reading_ahead_leaves_what_another_key_changed() -> None:
+    seen: list[Any] = []
+
+    def fired(p: Timed, key: Any, time: int) -> None:
+        if (key.k, time) == ("b", 2):
+            p.v.update((7,))
+        if time >= 3:
+            seen.append((key.k, p.v.get()))
+
+    runner = timed(fired)
+    runner.batch([("a", 1), ("b", 2), ("a", 3), ("b", 4)], now=10)
+    assert seen == [("a", None), ("b", (7,))]
+
+
+def test_without_a_handler_timers_vanish() -> None:
+    class Silent(Timed):
+        handleExpiredTimer = StatefulProcessor.handleExpiredTimer
+
+    runner = Runner(Silent, time_mode="processingtime")
+    assert runner.batch([("a", 50)], now=50) == []
+    assert not runner.store.timers
+
+
+@pytest.mark.parametrize(
+    ("time", "why"), [(1.5, "1.5 is no time"), ("5", "'5' is no time"), (2**63, "beyond"), (None, "no time")]
+)
+def test_times_that_are_none_are_refused(time: Any, why: str) -> None:
+    runner = timed(None, lambda p, key: p.handle.registerTimer(time))
+    with pytest.raises(InvalidArgumentError) as caught:
+        runner.batch([("a", 1)])
+    assert why in str(caught.value)
+
+
+def test_times_may_be_numpys_and_floats_without_fraction() -> None:
+    def rows(p: Timed, key: Any) -> None:
+        p.handle.registerTimer(np.int64(7))
+        p.handle.registerTimer(8.0)
+        p.handle.registerTimer(-(2**63))
+        p.handle.registerTimer(2**63 - 1)
+
+    runner = timed(None, rows)
+    assert runner.batch([("a", 5)], now=10) == [("a", -(2**63)), ("a", 5), ("a", 7), ("a", 8)]
+
+
+def test_mode_none_has_no_times() -> None:
+    seen: list[Any] = []
+
+    class Plain(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            seen.append((timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs()))
+            return []
+
+        def close(self) -> None:
+            pass
+
+    Runner(Plain).batch([("a", 1)])
+    assert seen == [(-1, -1)]
+
+
+class Settled:
+    """A model that has all due timers at hand when the first handler runs, and random changes of timers."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now = 0
+        self.timers: set[tuple[int, str]] = set()
+        self.due: list[tuple[int, str]] = []
+
+    def change(self, p: Timed, key: str) -> None:
+        for _ in range(self.rng.randrange(4)):
+            time = self.now + self.rng.randrange(-30, 30)
+            if self.rng.random() < 0.5:
+                p.handle.registerTimer(time)
+                self.timers.add((time, key))
+            else:
+                p.handle.deleteTimer(time)
+                self.timers.discard((time, key))
+
+
+class Changing(Timed):
+    """Changes timers at random in all callbacks."""
+
+    def __init__(self, model: Settled) -> None:
+        super().__init__()
+        self.model = model
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        for row in rows:
+            self.handle.registerTimer(row.v)
+            self.model.timers.add((row.v, key[0]))
+        self.model.change(self, key[0])
+        return ()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        model, time = self.model, expiredTimerInfo.getExpiryTimeInMs()
+        if not model.due:
+            model.due = sorted(timer for timer in model.timers if timer[0] <= model.now)
+        assert list(self.handle.listTimers()) == sorted(t for t, k in model.timers if k == key.k)
+        model.change(self, key.k)
+        model.timers.discard((time, key.k))
+        yield Row(k=key.k, n=time)
+
+
+@pytest.mark.parametrize("page", [1, 2, 5, 100])
+@pytest.mark.parametrize("seed", range(6))
+def test_pages_change_nothing(page: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastchangelog.spark.processor.run._TIMERS_PAGE", page)
+    model = Settled(seed)
+    rng = model.rng
+    runner = Runner(lambda: Changing(model), time_mode="processingtime")
+    for _ in range(12):
+        model.now += rng.randrange(25)
+        model.due = []
+        rows = [(rng.choice("abcdef"), model.now + rng.randrange(-20, 40)) for _ in range(rng.randrange(8))]
+        found = runner.batch(rows, now=model.now)
+        assert sorted((time, key) for key, time in found) == model.due
+        assert [time for _, time in found] == [time for time, _ in model.due]
+        assert {(time, ast.literal_eval(key.decode())["k"]) for time, key in runner.store.timers} == model.timers
