@@ -15,6 +15,8 @@ import pytest
 from processor_runs import Runner
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from fastchangelog.errors import InvalidArgumentError
+
 NOON = datetime.datetime(2024, 7, 1, 12)
 
 
@@ -163,3 +165,11 @@ def test_keys_keep_their_type_beside_nulls(ddl: str, keys: list[Any]) -> None:
 
     Runner(Keys({}), key=ddl, api="pandas").batch([(*key, 1) for key in [*keys, keys[0]]])
     assert sorted(map(repr, found)) == sorted(map(repr, [(keys[0], 2), (keys[1], 1)]))
+
+
+@pytest.mark.parametrize("year", [1, 1676, 2262, 9999])
+@pytest.mark.parametrize("dtype", ["timestamp", "timestamp_ntz", "array<timestamp_ntz>"])
+def test_a_time_that_frames_cannot_hold_is_refused_by_its_value(dtype: str, year: int) -> None:
+    time = datetime.datetime(year, 12, 31, 1, 2, 3)
+    with pytest.raises(InvalidArgumentError, match=rf"the timestamp {year:04}-12-31 01:02:03.* transformWithState\(\)"):
+        frames([("a", [time] if dtype.startswith("array") else time)], rows=f"at {dtype}")

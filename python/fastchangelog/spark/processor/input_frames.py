@@ -22,12 +22,15 @@ import pyarrow.compute as pc
 import pyspark
 from pyspark.sql import types as T
 
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.column_values import Values, list_slices, lists_of, maps_of, row_values, structs_of
 
 __all__ = ["FrameMaker", "Frames", "FrameKeyMaker"]
 
 _WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.YearMonthIntervalType)
 _TO_PANDAS = {"date_as_object": True, "coerce_temporal_nanoseconds": True, "integer_object_nulls": True}
+#: What 64 bits of nanoseconds hold.
+_MOST_MICROS = (2**63 - 1) // 1000
 
 #: Since this version PySpark makes frames of named tuples, which rename columns that are no Python names.
 _RENAMES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
@@ -158,7 +161,14 @@ def _naive(array: pa.Array, timezone: str) -> pa.Array:
     """Timestamps without a zone, of nanoseconds."""
     if array.type.tz is not None:
         array = pc.local_timestamp(array.cast(pa.timestamp("us", timezone)))
-    return array.cast(pa.timestamp("ns"))
+    try:
+        return array.cast(pa.timestamp("ns"))
+    except pa.ArrowInvalid:
+        time = array.filter(pc.greater(pc.abs(array.cast(pa.int64())), _MOST_MICROS))[0]
+        raise InvalidArgumentError(
+            f"the timestamp {time.cast(pa.string())} does not fit into a frame, whose datetime64[ns] ends in 1677 and "
+            "in 2262: use transformWithState(), whose Rows hold it, or cast the column to string or to bigint before"
+        ) from None
 
 
 def _arrays(array: pa.Array) -> list[Any]:
