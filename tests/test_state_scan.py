@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from processor_model import Model, Operations, World, run_batches, set_bounds
 from processor_runs import TYPES, Script, random_value
 from test_processor_server import ServerRunner
 
-from fastchangelog import _internal
+from fastchangelog import _internal, cli
 from fastchangelog.catalog import TIMERS, states_of
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.processor.ddl import parse_ddl
@@ -221,3 +222,85 @@ def test_times_are_read_from_eight_bytes() -> None:
     assert _times(subs).to_pylist() == numbers
     assert _times(subs.slice(2, 2)).to_pylist() == numbers[2:4]
     assert _times(subs.slice(0, 0)).to_pylist() == []
+
+
+def started(make: Callable[..., ServerRunner]) -> ServerRunner:
+    """A processor that has run a batch, with a state of each kind and timers."""
+
+    def init(p: Script, handle: Any) -> None:
+        p.v = handle.getValueState("v", "n long, at timestamp")
+        p.l = handle.getListState("l", "x long")
+        p.m = handle.getMapState("m", "a string", "b map<string,int>")
+
+    def rows(p: Script, key: Any, given: Any, times: Any) -> None:
+        p.v.update((sum(given), None))
+        p.l.appendList([(n,) for n in given])
+        p.m.updateValue(("x",), ({"y": 1},))
+        p.handle.registerTimer(5_000)
+
+    runner = make(lambda: Script(rows, init), time_mode="processingtime")
+    runner.batch([("a", 1), ("b", 2), ("a", 3)])
+    return runner
+
+
+def taken(runner: ServerRunner, format: str) -> Path:
+    """A savepoint of its newest version."""
+    assert runner.handle is not None
+    (folder,) = (runner.root / "state").glob("*/default")
+    target, scratch = runner.root / f"{format}-savepoint", runner.root / f"{format}-scratch"
+    scratch.mkdir()
+    to = _internal.SavepointFolder(str(target), {}, {})
+    of = _internal.SavepointFolder(str(folder), {}, {})
+    of.take([runner.handle], to, format, "query", "default", 0, str(scratch))
+    return target
+
+
+def test_inspect_shows_the_states_of_a_handle(make: Callable[..., ServerRunner], capsys: Any) -> None:
+    runner = started(make)
+    assert runner.handle is not None
+    assert cli.main(["inspect", runner.handle]) == cli.OK
+    said = capsys.readouterr().out
+    for line in (
+        "v: value (k string) → (n bigint, at timestamp)",
+        "l: list (k string) → (x bigint)",
+        "m: map (k string), (a string) → (b map<string,int>)",
+        "$timers: timers (k string), by processingtime",
+    ):
+        assert line in said
+    assert '"kind"' not in said, "the catalog is not shown twice"
+    assert cli.main(["inspect", runner.handle, "--json"]) == cli.OK
+    states = json.loads(capsys.readouterr().out)["states"]
+    assert {state["name"]: state["kind"] for state in states} == {
+        "$timers": "timers",
+        "v": "value",
+        "l": "list",
+        "m": "map",
+    }
+    assert cli.main(["inspect", runner.handle, "--count"]) == cli.COULD_NOT_RUN
+    assert "--count reads a savepoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", ["canonical", "native"])
+def test_savepoints_of_a_processor_are_counted_and_exported(
+    make: Callable[..., ServerRunner], capsys: Any, format: str
+) -> None:
+    runner = started(make)
+    savepoint = taken(runner, format)
+    assert cli.main(["inspect", str(savepoint), "--count"]) == cli.OK
+    said = capsys.readouterr().out
+    assert "l: list (k string) → (x bigint), 3 entries" in said
+    assert "$timers: timers (k string), by processingtime, 2 entries" in said
+    files = {name: str(runner.root / f"{format}-{number}.parquet") for number, name in enumerate(("v", "m", TIMERS))}
+    for name, file in files.items():
+        assert cli.main(["export", str(savepoint), "--to", file, "--name", name]) == cli.OK
+    read_back = {name: sorted(parquet.read_table(file).to_pylist(), key=repr) for name, file in files.items()}
+    keys = [{"k": "a"}, {"k": "b"}]
+    assert read_back == {
+        "v": [{"key": key, "value": {"n": n, "at": None}} for key, n in zip(keys, (4, 2))],
+        "m": [{"key": key, "user_map_key": {"a": "x"}, "user_map_value": {"b": [("y", 1)]}} for key in keys],
+        TIMERS: [{"key": key, "expiration_timestamp_ms": 5000} for key in keys],
+    }
+    capsys.readouterr()
+    assert cli.main(["export", str(savepoint), "--to", str(runner.root / "none")]) == cli.COULD_NOT_RUN
+    assert "holds the states $timers, v, l, m; say which one with --name" in capsys.readouterr().err
+    assert cli.main(["ls", str(runner.root)]) == cli.OK

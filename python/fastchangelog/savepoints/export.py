@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.catalog import is_processor, states_of
+from fastchangelog.catalog import CatalogState, is_processor, states_of
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.options import existing_folder, gather_options
 from fastchangelog.savepoints.savepoint import read_savepoint
@@ -26,7 +26,7 @@ from fastchangelog.savepoints.source import (
 )
 from fastchangelog.schema import arrow_type
 
-__all__ = ["export_savepoint"]
+__all__ = ["count_entries", "export_savepoint"]
 
 
 def export_savepoint(uri: str, to: str, source: StateSource) -> dict[str, Any]:
@@ -79,25 +79,45 @@ def _entries(
     return types, folder.entries(scratch, state=states[0]["id"], types=types)
 
 
+def count_entries(uri: str, source: StateSource) -> dict[str, int]:
+    """The number of values, elements, map entries or timers of each state in a savepoint of a processor."""
+    said = read_savepoint(uri, source)
+    if not is_processor(said["schema"]):
+        raise InvalidArgumentError(
+            f"{uri} holds no states of a stateful processor; its number of keys, {said['keys']}, is there without --count"
+        )
+    with scratch_folder() as scratch:
+        rows = _processor_rows(said, source, scratch)
+        return {state.name: sum(batch.num_rows for batch in rows(state)) for state in states_of(said["schema"])}
+
+
 def _processor_entries(
     said: Mapping[str, Any], source: StateSource, scratch: str
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Rows of one state of a processor, with the columns of `read_state`."""
     from fastchangelog.spark.processor.exact_types import exact_columns, exact_schema
     from fastchangelog.spark.state_columns import StateColumns
-    from fastchangelog.spark.state_scan import savepoint_rows
 
     states = states_of(said["schema"])
     wanted = [state for state in states if source.name == state.name or (source.name is None and len(states) == 1)]
     if not wanted:
         names = ", ".join(state.name for state in states)
         raise InvalidArgumentError(f"{said['uri']} holds the states {names}; say which one with --name")
-    columns = StateColumns.of(wanted[0])
-    schema = exact_schema(columns.spark(), "the column")
-    local = _local_copy(said["uri"], source, scratch)
-    rows = savepoint_rows(local, said, wanted[0].name, columns, gather_options(conf=source.conf))
-    exact = (pa.RecordBatch.from_arrays(exact_columns(batch, columns.spark()), schema=schema) for batch in rows)
-    return schema, exact
+    columns = StateColumns.of(wanted[0]).spark()
+    schema = exact_schema(columns, "the column")
+    rows = _processor_rows(said, source, scratch)(wanted[0])
+    return schema, (pa.RecordBatch.from_arrays(exact_columns(batch, columns), schema=schema) for batch in rows)
+
+
+def _processor_rows(
+    said: Mapping[str, Any], source: StateSource, scratch: str
+) -> Callable[[CatalogState], Iterator[pa.RecordBatch]]:
+    """What gives the rows of a state in their wire form."""
+    from fastchangelog.spark.state_columns import StateColumns
+    from fastchangelog.spark.state_scan import savepoint_rows
+
+    local, options = _local_copy(said["uri"], source, scratch), gather_options(conf=source.conf)
+    return lambda state: savepoint_rows(local, said, state.name, StateColumns.of(state), options)
 
 
 def _local_copy(uri: str, source: StateSource, scratch: str) -> str:
