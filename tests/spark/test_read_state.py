@@ -151,7 +151,7 @@ def test_what_sparks_operator_cannot_have(feed: Any, spark: Any, tmp_path: pathl
 
 
 #: The names of the aggregation below in the state, in the order of its results.
-COLUMNS = ("key_1", "key_2", "`count(1)`", "`sum(v)`", "`avg(v)`", "`max(t)`")
+COLUMNS = ("key_1", "key_2", "`count(*)`", "`sum(v)`", "`avg(v)`", "`max(t)`")
 
 
 def aggregates(source: Any, state: pathlib.Path) -> Any:
@@ -190,7 +190,7 @@ def test_aggregates_after_each_batch_while_the_query_runs(feed: Any, spark: Any,
     assert {field.name: field.dataType.simpleString() for field in read_state(spark, checkpoint, state).schema} == {
         "key_1": "string",
         "key_2": "decimal(5,1)",
-        "count(1)": "bigint",
+        "count(*)": "bigint",
         "sum(v)": "bigint",
         "avg(v)": "double",
         "max(t)": "timestamp",

@@ -123,7 +123,7 @@ def _states(schema: str, counts: Mapping[str, int]) -> tuple[dict[str, Any], lis
     """The declared states in a schema text, for machines and for people; none of aggregates."""
     from fastchangelog.catalog import state_rows
 
-    states = [{**row, **({"entries": counts[row["name"]]} if counts else {})} for row in state_rows(schema)]
+    states = [{**row, **({"entries": counts[str(row["name"])]} if counts else {})} for row in state_rows(schema)]
     return ({"states": states} if states else {}), [["state", _line(state)] for state in states]
 
 

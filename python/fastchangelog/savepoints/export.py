@@ -84,7 +84,7 @@ def count_entries(uri: str, source: StateSource) -> dict[str, int]:
     said = read_savepoint(uri, source)
     if not is_processor(said["schema"]):
         raise InvalidArgumentError(
-            f"{uri} holds no states of a stateful processor; its number of keys, {said['keys']}, is there without --count"
+            f"{uri} holds no states of a stateful processor; its {said['keys']} keys are shown without --count"
         )
     with scratch_folder() as scratch:
         rows = _processor_rows(said, source, scratch)
