@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from processor_model import Model, Operations, World, run_batches, set_bounds
+from processor_model import TTL, Model, Operations, World, run_batches, set_bounds
 from processor_runs import TYPES, Script, random_value
 from test_processor_server import ServerRunner
 
@@ -90,24 +90,28 @@ def _flat(value: Any) -> Any:
     return next(iter(value.values())) if len(value) == 1 else tuple(value.values())
 
 
+@pytest.mark.parametrize("ttl", [None, TTL], ids=["forever", "ttl"])
 @pytest.mark.parametrize("seed", range(SEED, SEED + 2))
 def test_each_version_is_read_beside_the_server_that_goes_on(
-    seed: int, monkeypatch: pytest.MonkeyPatch, make: Callable[..., ServerRunner]
+    seed: int, ttl: int | None, monkeypatch: pytest.MonkeyPatch, make: Callable[..., ServerRunner]
 ) -> None:
-    rng = random.Random(seed)
+    rng = random.Random(f"{seed} {ttl}")
     set_bounds(monkeypatch, rng)
     monkeypatch.setattr("fastchangelog.spark.state_scan._PAGE_BYTES", rng.choice((1, 60, 10**6)))
-    world = World(seed, None)
+    world = World(seed, ttl)
     runner = make(lambda: Operations(world), time_mode="processingtime")
     versions: list[tuple[str, int, dict[str, Model]]] = []
     for _ in range(6):
         run_batches(runner, world, rng, 2)
         assert runner.handle is not None
-        versions.append((runner.handle, world.now, copy.deepcopy(world.keys)))
+        models = copy.deepcopy(world.keys)
+        for model in models.values():
+            model.expire(world.now)
+        versions.append((runner.handle, world.now, models))
     before = objects(runner)
     for handle, now, models in rng.sample(versions, 3):
         for name in ("v", "l", "m", TIMERS):
-            assert flat(read(runner, handle, name, now)) == expected(models, name, ttl=False), (seed, name)
+            assert flat(read(runner, handle, name, now)) == expected(models, name, ttl is not None), (seed, name)
     assert objects(runner) == before, "a reader writes nothing"
     run_batches(runner, world, rng, 1)
     metrics = json.loads(_internal.ServerClient(str(ServerPaths.here().socket)).metrics())

@@ -6,6 +6,7 @@ Owns: reading by Spark. Does not own: kinds, types and versions of one shard's s
 from __future__ import annotations
 
 import datetime as dt
+import json
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from processor_harness import Job, by_value, finish, sides, start
+from processor_harness import NO_DATA_BATCHES, Job, by_value, finish, sides, start
 from processors import SCRIPT_OUTPUT, SCRIPT_SCHEMA, Script, script
 from pyspark.sql import Row
 from pyspark.sql import functions as F
@@ -198,6 +199,59 @@ def test_aggregates_after_each_batch_while_the_query_runs(feed: Any, spark: Any,
     }
     with pytest.raises(InvalidArgumentError, match="holds aggregates, which have no variables"):
         read_state(spark, checkpoint, state, variable="n")
+
+
+class Ending(StatefulProcessor):
+    """Keeps what it gets in each kind of state, for a day; and for a millisecond, which the next batch is after."""
+
+    def init(self, handle: Any) -> None:
+        self.states = [
+            (
+                handle.getValueState(f"value {ttl}", "x bigint", ttl),
+                handle.getListState(f"list {ttl}", "x bigint", ttl),
+                handle.getMapState(f"map {ttl}", "x bigint", "s string", ttl),
+            )
+            for ttl in (DAY, 1)
+        ]
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in sorted(rows, key=lambda r: r.x):
+            for value, elements, entries in self.states:
+                value.update((row.x,))
+                elements.appendValue((row.x,))
+                entries.updateValue((row.x,), ("s",))
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+DAY = 86_400_000
+
+
+def test_values_that_end_are_what_sparks_reader_gives(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any) -> None:
+    conf(NO_DATA_BATCHES, "false")
+    job = Job(Ending, "k string", time_mode="ProcessingTime")
+    ours, sparks = sides(spark, tmp_path, job)
+    source = feed("k string, x bigint", [("a", 1), ("b", 2), ("a", 3)], [("a", 4), (None, 5)])
+    for side in (ours, sparks):
+        side.run(job, source.stream())
+    for batch in (1, 0):
+        planned = json.loads((ours.checkpoint / "offsets" / str(batch)).read_text().splitlines()[1])
+        for ttl in (DAY, 1):
+            for kind, column in (("value", "value"), ("list", "list_element"), ("map", "user_map_value")):
+                own = read_state(spark, ours.checkpoint, tmp_path / "state", batch=batch, variable=f"{kind} {ttl}")
+                theirs = spark_reads(spark, sparks.checkpoint, batch, f"{kind} {ttl}")
+                assert own.schema == theirs.schema
+                shown = [
+                    frame.withColumn(column, F.col(column).getField("value")).drop("partition_id")
+                    for frame in (own, theirs)
+                ]
+                found = rows_of(shown[0].collect())
+                assert found == rows_of(shown[1].collect()), (batch, ttl, kind)
+                assert found
+                last = own.agg(F.max(F.col(column).getField("ttlExpirationMs"))).first()[0]
+                assert last == planned["batchTimestampMs"] + ttl
 
 
 class Counts(StatefulProcessor):
