@@ -60,13 +60,14 @@ class CodecRunner(Runner):
 class ServerRunner(CodecRunner):
     """One shard of a query at a state server."""
 
+    options = {"memory_budget": "64MiB"}
+
     def __init__(self, root: Path, *args: Any, **settings: Any) -> None:
         super().__init__(root, *args, **settings)
         self.handle: str | None = None
         self.number = 0
 
     def open(self) -> _internal.StateSession:
-        options = {"memory_budget": "64MiB"}
         request = {
             "root": f"file://{self.root}/state",
             "query_id": "query",
@@ -76,9 +77,9 @@ class ServerRunner(CodecRunner):
             "batch": self.number,
             "handle": self.handle,
             "operator": "processor",
-            "options": options,
+            "options": self.options,
         }
-        return server.open_state_session(json.dumps(request), options)
+        return server.open_state_session(json.dumps(request), self.options)
 
     def commit(self) -> None:
         assert self.session is not None

@@ -533,7 +533,8 @@ class StateSession:
     def scan(self, state: int, after: bytes | None, max_bytes: int) -> tuple[pa.RecordBatch, bytes | None]:
         """A page of all entries of a state, columns `key`, `sub`, `value`, and where the next page begins.
 
-        A page may be empty although another follows. The key of a map's entry is that of the state, then the map key.
+        `sub` is the time of a timer, or that at which what has a TTL ends, as 8 bytes, big endian; else null. A page
+        may be empty although another follows. The key of a map's entry is that of the state, then the map key.
         """
 
     def commit(self, watermark: int | None = None) -> tuple[str, dict[str, int]]:

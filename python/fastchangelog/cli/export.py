@@ -16,7 +16,12 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(commands: Any) -> None:
     """The arguments of the command."""
-    parser = commands.add_parser("export", help="write the entries of a savepoint as a table")
+    parser = commands.add_parser(
+        "export",
+        help="write the entries of a savepoint as a table",
+        description="Writes the entries of a savepoint as a table. What a stateful processor kept has the columns of "
+        "read_state(), one state at a time.",
+    )
     parser.add_argument("state", metavar="URI", help="a savepoint")
     parser.add_argument("--format", choices=["parquet"], default="parquet")
     parser.add_argument("--to", required=True, metavar="PATH", help="a new local file")

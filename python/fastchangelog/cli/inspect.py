@@ -1,6 +1,7 @@
 """`fastchangelog inspect`: what a state folder, a savepoint or a handle holds.
 
-Owns: the command. Does not own: the listing (`cli.listing`), savepoints (`savepoints`), handles (the core).
+Owns: the command. Does not own: the listing (`cli.listing`), savepoints (`savepoints`), handles (the core), declared
+states (`catalog`).
 """
 
 from __future__ import annotations
@@ -8,10 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from fastchangelog.cli.arguments import add_store, object_folder, state_source
 from fastchangelog.cli.output import FOUND, OK, print_json, print_table, print_values, show_bytes
+from fastchangelog.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from fastchangelog.savepoints.source import StateSource
 
 __all__ = ["add_parser", "run"]
 
@@ -26,10 +32,14 @@ def add_parser(commands: Any) -> None:
         "inspect",
         help="show what a state folder or a handle holds",
         description="Lists queries and operators under a state folder, with objects and bytes by kind; or what a "
-        "savepoint says; or what a handle names, as it is kept in Spark's state.",
+        "savepoint says; or what a handle names, as it is kept in Spark's state. Of savepoints and handles also the "
+        "states that a processor or a program has declared.",
     )
     parser.add_argument(
         "uri", help="a state folder or a savepoint, such as /data/state or s3://bucket/state, or a handle"
+    )
+    parser.add_argument(
+        "--count", action="store_true", help="read a savepoint of a processor and count the entries of each state"
     )
     add_store(parser)
     parser.set_defaults(run=run)
@@ -38,15 +48,17 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
     if len(args.uri) > _SHORTEST_HANDLE and not os.path.exists(args.uri) and "://" not in args.uri:
+        if args.count:
+            raise InvalidArgumentError("a handle does not say where its objects are; --count reads a savepoint")
         return _inspect_handle(args.uri, args.json)
     from fastchangelog.cli import listing
-    from fastchangelog.savepoints.savepoint import is_savepoint, read_savepoint
+    from fastchangelog.savepoints.savepoint import is_savepoint
 
     source = state_source(args)
     if is_savepoint(args.uri, source):
-        said = read_savepoint(args.uri, source)
-        files = [["file", f"{name} ({show_bytes(size)})"] for name, size in said["files"]]
-        return print_values(said, args.json, skip=("files",), more=files)
+        return _inspect_savepoint(args, source)
+    if args.count:
+        raise InvalidArgumentError(f"there is no savepoint in {args.uri}; --count reads one")
     rows: list[dict[str, Any]] = []
     for item in listing.items(object_folder(args)):
         query, _, name = item.folder.rpartition("/")
@@ -69,6 +81,21 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
+def _inspect_savepoint(args: argparse.Namespace, source: StateSource) -> int:
+    from fastchangelog.savepoints.savepoint import read_savepoint
+
+    said = read_savepoint(args.uri, source)
+    counts: dict[str, int] = {}
+    if args.count:
+        from fastchangelog.savepoints.export import count_entries
+
+        counts = count_entries(args.uri, source)
+    states, shown = _states(said["schema"], counts)
+    files = [["file", f"{name} ({show_bytes(size)})"] for name, size in said["files"]]
+    left_out = ("files", *(("schema", "states") if shown else ()))
+    return print_values({**said, **states}, args.json, skip=left_out, more=shown + files)
+
+
 def _inspect_handle(text: str, as_json: bool) -> int:
     from fastchangelog import _internal
 
@@ -77,14 +104,40 @@ def _inspect_handle(text: str, as_json: bool) -> int:
         for name in ("instance", "version", "parent", "replay_after"):
             if part.get(name) is not None:
                 part[name] = f"{part[name]:032x}"
+    states, shown = _states(handle["schema"], {})
     if as_json:
-        print_json(handle)
+        print_json({**handle, **states})
         return OK
-    rows = [[k, str(v)] for k, v in handle.items() if k not in ("base", "indexed", "segments")]
+    left_out = ("base", "indexed", "segments", *(("schema",) if shown else ()))
+    rows = [[k, str(v)] for k, v in handle.items() if k not in left_out]
     base = handle["base"]
     rows.append(["base", f"{base['manifest']['name']} ({show_bytes(base['total_bytes'])})" if base else "none"])
     rows += [
         ["segment", f"{s['object']['name']} at {s['offset']} ({show_bytes(s['length'])})"] for s in handle["segments"]
     ]
-    print_table(rows)
+    print_table(rows + shown)
     return OK
+
+
+def _states(schema: str, counts: Mapping[str, int]) -> tuple[dict[str, Any], list[list[str]]]:
+    """The declared states in a schema text, for machines and for people; none of aggregates."""
+    from fastchangelog.catalog import state_rows
+
+    states = [{**row, **({"entries": counts[str(row["name"])]} if counts else {})} for row in state_rows(schema)]
+    return ({"states": states} if states else {}), [["state", _line(state)] for state in states]
+
+
+def _line(state: dict[str, Any]) -> str:
+    """One state, such as `seen: map (k string), (day date) → (n bigint), with a TTL`."""
+    key = f"({state['key']})"
+    if "map_key" in state:
+        key += f", ({state['map_key']})"
+    versions = len(state.get("versions", ())) or 1
+    parts = [
+        f"{state['name']}: {state['kind']} {key}" + (f" → ({state['value']})" if "value" in state else ""),
+        *([f"by {state['time_mode']}"] if "time_mode" in state else []),
+        *(["with a TTL"] if state.get("ttl") else []),
+        *([f"in {versions} versions"] if versions > 1 else []),
+        *([f"{state['entries']} entries"] if "entries" in state else []),
+    ]
+    return ", ".join(parts)

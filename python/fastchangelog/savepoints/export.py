@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
-from fastchangelog.options import existing_folder
+from fastchangelog.catalog import CatalogState, is_processor, states_of
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.options import existing_folder, gather_options
 from fastchangelog.savepoints.savepoint import read_savepoint
 from fastchangelog.savepoints.source import (
     StateSource,
     savepoint_folder,
     scratch_folder,
+    storage_options_of,
 )
 from fastchangelog.schema import arrow_type
 
-__all__ = ["export_savepoint"]
+__all__ = ["count_entries", "export_savepoint"]
 
 
 def export_savepoint(uri: str, to: str, source: StateSource) -> dict[str, Any]:
@@ -57,8 +60,12 @@ def _entries(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     described = json.loads(said["schema"])
     if isinstance(described, dict):
-        text, schema = _spec(described)
-        return schema, (_labelled(batch, schema) for batch in folder.entries(scratch, spec=text))
+        from fastchangelog.spark.stored_aggregates import labelled_rows, stored_spec
+
+        text, schema = stored_spec(described)
+        return schema, (labelled_rows(batch, schema) for batch in folder.entries(scratch, spec=text))
+    if is_processor(said["schema"]):
+        return _processor_entries(said, source, scratch)
     states = [state for state in described if source.name in (None, state["name"])]
     if len(states) != 1:
         names = ", ".join(state["name"] for state in described)
@@ -72,41 +79,56 @@ def _entries(
     return types, folder.entries(scratch, state=states[0]["id"], types=types)
 
 
-def _labelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch as `schema`: strings come as binaries, since Spark's need not be UTF-8."""
-    return pa.RecordBatch.from_arrays(
-        [c.view(f.type) for c, f in zip(batch.columns, schema, strict=True)], schema=schema
-    )
-
-
-def _spec(described: Mapping[str, Any]) -> tuple[str, pa.Schema]:
-    """The part of the described aggregation that is needed to read its rows."""
-    from fastchangelog.spark.aggregate_spec import AggregateSpec, calls_json, spec_json
-
-    fields = [pa.field(f"key_{i + 1}", arrow_type("key", text)) for i, text in enumerate(described["keys"])]
-    if len(fields) == 1:
-        fields = [fields[0].with_name("key")]
-    columns = list(fields)
-    calls = []
-    for part in described["aggregates"]:
-        types = [arrow_type(part["identity"], text) for text in part["types"]]
-        args = tuple(range(len(columns), len(columns) + len(types)))
-        columns += [pa.field(f"arg_{len(columns) + i}", dtype) for i, dtype in enumerate(types)]
-        ansi = part.get("ansi")
-        calls.append(
-            AggregateSpec(
-                part["fn"],
-                args,
-                None,
-                part.get("ignore_nulls", False),
-                True if ansi is None else ansi,
-                part["identity"],
-            )
+def count_entries(uri: str, source: StateSource) -> dict[str, int]:
+    """The number of values, elements, map entries or timers of each state in a savepoint of a processor."""
+    said = read_savepoint(uri, source)
+    if not is_processor(said["schema"]):
+        raise InvalidArgumentError(
+            f"{uri} holds no states of a stateful processor; its {said['keys']} keys are shown without --count"
         )
-    results = pa.schema([*fields, *_internal.aggregate_results(pa.schema(columns), calls_json(calls))])
-    text = spec_json(len(fields), pa.schema(columns), results, calls)
-    if _internal.spec_schema(text)[1] != json.dumps(described, separators=(",", ":"), ensure_ascii=False):
-        raise SchemaMismatchError(
-            "this version of fastchangelog cannot read these rows back; use the one that wrote them"
-        )
-    return text, results
+    with scratch_folder() as scratch:
+        rows = _processor_rows(said, source, scratch)
+        return {state.name: sum(batch.num_rows for batch in rows(state)) for state in states_of(said["schema"])}
+
+
+def _processor_entries(
+    said: Mapping[str, Any], source: StateSource, scratch: str
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Rows of one state of a processor, with the columns of `read_state`."""
+    from fastchangelog.spark.processor.exact_types import exact_columns, exact_schema
+    from fastchangelog.spark.state_columns import StateColumns
+
+    states = states_of(said["schema"])
+    wanted = [state for state in states if source.name == state.name or (source.name is None and len(states) == 1)]
+    if not wanted:
+        names = ", ".join(state.name for state in states)
+        raise InvalidArgumentError(f"{said['uri']} holds the states {names}; say which one with --name")
+    columns = StateColumns.of(wanted[0]).spark()
+    schema = exact_schema(columns, "the column")
+    rows = _processor_rows(said, source, scratch)(wanted[0])
+    return schema, (pa.RecordBatch.from_arrays(exact_columns(batch, columns), schema=schema) for batch in rows)
+
+
+def _processor_rows(
+    said: Mapping[str, Any], source: StateSource, scratch: str
+) -> Callable[[CatalogState], Iterator[pa.RecordBatch]]:
+    """What gives the rows of a state in their wire form."""
+    from fastchangelog.spark.state_columns import StateColumns
+    from fastchangelog.spark.state_scan import savepoint_rows
+
+    local, options = _local_copy(said["uri"], source, scratch), gather_options(conf=source.conf)
+    return lambda state: savepoint_rows(local, said, state.name, StateColumns.of(state), options)
+
+
+def _local_copy(uri: str, source: StateSource, scratch: str) -> str:
+    """The savepoint in a local folder: a state that is made of one has both in one kind of store."""
+    found = existing_folder(uri)
+    if found.startswith("file:"):
+        return found
+    target = _internal.ObjectFolder(f"file://{quote(scratch)}/savepoint", {}, {})
+    folder = _internal.ObjectFolder(found, {}, storage_options_of(found, source))
+    for name, _, _ in folder.list(""):
+        data = folder.read(name)
+        if data is not None:
+            target.write(name, data)
+    return target.uri

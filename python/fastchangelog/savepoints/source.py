@@ -1,13 +1,13 @@
 """The source of a savepoint: a batch of a query's checkpoint, and the root of its state.
 
-Owns: which handles of a checkpoint belong to which state, the connection to its store.
-Does not own: reading checkpoints (`spark.checkpoints`), the Spark session (a parameter), savepoints (the core).
+Owns: the source's parts, the connection to its store.
+Does not own: reading checkpoints (`spark.checkpoints`), which handles belong to which state
+(`spark.state_handles`), the Spark session (a parameter), savepoints (the core).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
-from fastchangelog.layout import FOLDER_META
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.options import existing_folder, gather_options, gather_storage_options
 
 if TYPE_CHECKING:
@@ -76,58 +75,25 @@ def find_handles(source: StateSource) -> FoundHandles:
     """The handles of all shards of the batch, with the state they belong to."""
     try:
         from fastchangelog.spark.checkpoints import SparkCheckpoints
+        from fastchangelog.spark.state_handles import choose_state
     except ImportError as error:
         raise InvalidArgumentError(f"a checkpoint is read with Spark: {error}") from None
     uri = existing_folder(source.root)
     root = _internal.ObjectFolder(uri, {}, storage_options_of(uri, source))
     with source.session() as session:
         query, batch, operators = SparkCheckpoints(session).handles(source.checkpoint, source.batch)
-    names: dict[str, set[str]] = {}
-    for path, _, _ in root.list(f"{query}/"):
-        name, _, rest = path.removeprefix(f"{query}/").partition("/")
-        names.setdefault(name, set()).add(rest)
-    if not names:
-        raise StateNotFoundError(f"{source.root} holds no state of the query {query}; give the state= of grouped()")
-    name = source.name or next(iter(names))
-    if name not in names or (source.name is None and len(names) > 1):
-        known = ", ".join(sorted(names))
-        raise InvalidArgumentError(f"the query {query} has the states {known}; say which one with --name")
-    fits = [handles for handles in operators.values() if handles and _names(handles) & names[name]]
-    if not fits and len(names) == 1:
-        fits = [handles for handles in operators.values() if handles]
-    if len(fits) != 1:
-        raise StateNotFoundError(
-            f"no operator of {source.checkpoint} has handles in {source.root}/{query}/{name} at batch {batch}; is "
-            "this the state of that checkpoint, and were none of its objects deleted?"
-        )
-    handles = tuple(handle for _, handle in sorted(fits[0].items()))
-    _check_started(root.child(f"{query}/{name}"), handles)
-    return FoundHandles(query, name, batch, handles, f"{uri.rstrip('/')}/{query}/{name}")
-
-
-def _names(handles: Mapping[int, str]) -> set[str]:
-    """Objects that handles name."""
-    found: set[str] = set()
-    for text in handles.values():
-        handle = json.loads(_internal.handle_json(text))
-        found.update(segment["object"]["name"] for segment in handle["segments"])
-        if handle["base"]:
-            found.add(handle["base"]["manifest"]["name"])
-    return found
-
-
-def _check_started(folder: _internal.ObjectFolder, handles: tuple[str, ...]) -> None:
-    """A shard without a handle is empty, unless it has yet to take its part of a savepoint."""
-    shards = json.loads(_internal.handle_json(handles[0]))["shards"]
-    if len(handles) == shards:
-        return
-    data = folder.read(FOLDER_META)
-    note = {} if data is None else json.loads(_internal.folder_note_json(f"{folder.uri}/{FOLDER_META}", data))
-    if note.get("start_from"):
-        raise InvalidArgumentError(
-            f"{shards - len(handles)} of {shards} shards of {folder.uri} have not taken their part of the savepoint "
-            f"{note['start_from'][0]} yet, because they had no rows; take this savepoint after they had some"
-        )
+    found = choose_state(
+        root,
+        source.checkpoint,
+        query,
+        batch,
+        operators,
+        source.name,
+        argument="--name",
+        remedy="take this savepoint after they had some",
+    )
+    handles = tuple(handle for _, handle in sorted(found.handles.items()))
+    return FoundHandles(query, found.name, batch, handles, f"{uri.rstrip('/')}/{query}/{found.name}")
 
 
 def storage_options_of(uri: str, source: StateSource) -> dict[str, str]:

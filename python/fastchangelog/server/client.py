@@ -29,7 +29,7 @@ from fastchangelog.server import memory
 from fastchangelog.server.jvm import Jvm
 from fastchangelog.server.paths import ServerPaths
 
-__all__ = ["ensure_server", "is_answering", "open_session", "open_state_session"]
+__all__ = ["connect", "ensure_server", "is_answering", "open_session", "open_state_session"]
 
 _Session = TypeVar("_Session", _internal.SessionClient, _internal.StateSession)
 
@@ -69,15 +69,16 @@ def _opened(
     for _ in range(2):
         if paths.socket.exists():
             try:
-                return _connect(kind, paths, request_json, options)
+                return connect(kind, paths, request_json, options)
             except RetryableError:
                 if is_answering(paths):
                     raise
         ensure_server(options, confs, paths=paths)
-    return _connect(kind, paths, request_json, options)
+    return connect(kind, paths, request_json, options)
 
 
-def _connect(kind: type[_Session], paths: ServerPaths, request_json: str, options: Mapping[str, str]) -> _Session:
+def connect(kind: type[_Session], paths: ServerPaths, request_json: str, options: Mapping[str, str]) -> _Session:
+    """Opens a session at the server that has these paths, which must run."""
     return kind(
         str(paths.socket),
         request_json,

@@ -14,6 +14,7 @@ than them and then among the offsets, which tell since when its objects may have
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -155,12 +156,41 @@ class SparkCheckpoints:
                 f"{location} has no committed batch {chosen}; Spark keeps the batches {batches[0]} to {batches[-1]}"
             )
         try:
-            found = {n: {part: h for h, part in self._state(location, n, chosen)} for n in self._operators(location)}
+            operators = self._operators(location)
+            found = {n: {part: h for h, part in self._state(location, n, chosen)} for n in operators}
         except FastChangelogError:
             raise
         except Exception as error:  # of PySpark, or of Py4J for what a task failed with
             raise _unreadable(f"{location}, batch {chosen}", error) from None
+        if not found:
+            raise self._foreign(location)
         return query, chosen, found
+
+    def time_of(self, location: str, batch: int) -> int:
+        """When a batch was planned, in milliseconds since the epoch: what its processors were told."""
+        path = f"{_plain(location)}/offsets/{batch}"
+        try:
+            lines = [row[0] for row in self._spark.read.text(path).collect()]
+        except Exception as error:
+            raise _unreadable(path, error) from None
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                return int(json.loads(line)["batchTimestampMs"])
+        raise StoreError(f"{path} does not say when the batch was planned; is this a checkpoint of Spark?")
+
+    def _foreign(self, location: str) -> InvalidArgumentError:
+        """The error for a checkpoint without any operator of ours."""
+        try:
+            rows = self._spark.read.format("state-metadata").load(location).collect()
+        except Exception as error:
+            raise _unreadable(location, error) from None
+        named = sorted({row["operatorName"] for row in rows})
+        if not named:
+            return InvalidArgumentError(f"the query of {location} has no stateful operator, so it keeps no state")
+        return InvalidArgumentError(
+            f"the state of {location} is Spark's own, of {', '.join(named)}, and not fastchangelog's: read it with "
+            f'spark.read.format("statestore").load({location!r})'
+        )
 
     def _log(self, location: str, name: str) -> dict[int, float]:
         """The batches of one of Spark's logs, and when each entry was written."""

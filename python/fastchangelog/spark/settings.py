@@ -40,6 +40,7 @@ __all__ = [
     "PROVIDER",
     "check_root",
     "check_task",
+    "given_root",
     "resolve_with_expiry",
     "memory_confs",
     "partitions_of_task",
@@ -152,13 +153,18 @@ def _number(text: str | None, default: int) -> int:
 
 def state_root(spark: SparkSession, state: PathLike | None) -> str:
     """The root folder of the state, from the argument or the conf, checked as far as that is cheap."""
+    return check_root(given_root(spark, state))
+
+
+def given_root(spark: SparkSession, state: PathLike | None) -> str:
+    """The root folder of the state as it was given, in the argument or the conf."""
     root = os.fspath(state) if state is not None else spark.conf.get(STATE, None)
     if root is None or not isinstance(root, str) or not root.strip():
         raise InvalidArgumentError(
             'no place for the state is given: pass it, as in grouped(df, "key", state="s3://bucket/state"), '
             f'or set it for all, as in spark.conf.set("{STATE}", "s3://bucket/state")'
         )
-    return check_root(root.strip())
+    return root.strip()
 
 
 def check_root(root: str) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from fastchangelog.catalog import TIMERS
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.cache import DELETE, PUT, CachedState, Scope
 from fastchangelog.spark.processor.spark_errors import DATA_PROCESSED, INITIALIZED, spark_error, time_mode_name
@@ -27,9 +28,6 @@ from fastchangelog.spark.processor.spec import SessionLike, TimeMode
 from fastchangelog.spark.processor.state_values import StateType
 
 __all__ = ["TIMERS", "DueTimers", "TimerCache", "encoded_times"]
-
-#: The name of the timers in catalogs; users' names cannot begin so.
-TIMERS = "$timers"
 
 _KEYS_AHEAD = 256
 _FIRST, _LAST = -(2**63), 2**63 - 1

@@ -146,6 +146,9 @@ impl Rebuilder {
         progress.expect(sources.handles().iter().map(|h| h.state_bytes).sum());
         let mut parts = Vec::new();
         for handle in sources.handles() {
+            if handle.snapshot.is_none() && handle.indexed.is_none() && handle.segments.is_empty() {
+                continue; // without rows: a folder and a database for it would be made for nothing
+            }
             let dir = scratch.join(format!("shard-{}", handle.shard));
             let state = self.restore_range(handle.key_groups, sources, &dir).await?;
             let (sender, mut receiver) = mpsc::channel(1);

@@ -44,6 +44,8 @@ const IN_LIST: u8 = 1;
 /// Entries of a page.
 #[derive(Default)]
 struct Page {
+    /// `sub` of an element that ends is when.
+    with_ends: bool,
     subs: BinaryBuilder,
     values: BinaryBuilder,
     bytes: usize,
@@ -207,8 +209,9 @@ impl StateSession {
     }
 
     /// A page of all of a state, after the end of another page, and what names its end; none if there are no more. The columns
-    /// are `key`, `sub` (null but for timers, where it is the time) and `value` (null for timers). The key of a map entry is the
-    /// key's bytes and the map key's. A list has a row for each element.
+    /// are `key`, `sub` and `value` (null for timers). `sub` is the time of a timer, or that at which a value, element or entry
+    /// ends, in eight bytes, big endian; null for what does not end. The key of a map entry is the key's bytes and the map
+    /// key's. A list has a row for each element.
     pub fn scan(
         &mut self,
         state: StateId,
@@ -346,8 +349,8 @@ impl Rows {
                     self.push(key, Some(&time.to_be_bytes()), None);
                 }
                 _ => {
-                    if let Some(value) = used.alive(value)? {
-                        self.push(entry, None, Some(value));
+                    if let Some((ends, value)) = used.alive_until(value)? {
+                        self.push(entry, ends.as_ref().map(|ends| &ends[..]), Some(value));
                     }
                 }
             }
@@ -360,10 +363,10 @@ impl Rows {
     /// Adds elements of a list; the place after them if there is no room for all.
     fn add_list(&mut self, own: OfKey<'_>, from: ListPlace) -> Result<Option<ListPlace>> {
         let head = own.list_entry(HEAD, None)?;
-        let mut page = Page::default();
+        let mut page = Page { with_ends: true, ..Page::default() };
         let end = own.list_page(head.as_deref(), from, self.max_bytes.saturating_sub(self.bytes), &mut page)?;
-        let elements = page.values.finish();
-        elements.iter().flatten().for_each(|element| self.push(own.key, None, Some(element)));
+        let (ends, elements) = (page.subs.finish(), page.values.finish());
+        ends.iter().zip(elements.iter()).for_each(|(ends, element)| self.push(own.key, ends, element));
         Ok(end)
     }
 
@@ -467,13 +470,14 @@ impl<'a> OfKey<'a> {
             };
             for (i, element) in elements(bytes).enumerate().skip(usize::try_from(skipped).unwrap_or(usize::MAX)) {
                 all += 1;
-                let Some(element) = self.used.alive(element?)? else { continue };
+                let Some((ends, element)) = self.used.alive_until(element?)? else { continue };
                 if to_pass > 0 {
                     to_pass -= 1;
                 } else if page.is_full(since, max_bytes) {
                     return Ok(Some(ListPlace { count, to_pass: 0, chunk, passed: i as u64 }));
                 } else {
-                    page.push(None, element);
+                    let ends = ends.filter(|_| page.with_ends);
+                    page.push(ends.as_ref().map(|ends| &ends[..]), element);
                     count += 1;
                 }
             }

@@ -5,6 +5,7 @@
 use super::{StateSession, Used};
 use crate::states::catalog::Kind;
 use crate::states::look_up::Values;
+use crate::states::timer::TIME;
 use crate::states::ttl;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::{Array, BinaryArray};
@@ -65,6 +66,15 @@ impl Used {
     /// The bytes of a stored value; none if it has ended.
     pub(super) fn alive(self, stored: &[u8]) -> Result<Option<&[u8]>> {
         if self.ttl { ttl::alive(stored, self.now) } else { Ok(Some(stored)) }
+    }
+
+    /// The same, with when it ends, in eight bytes, big endian; none for what does not end.
+    pub(super) fn alive_until(self, stored: &[u8]) -> Result<Option<(Option<[u8; TIME]>, &[u8])>> {
+        if !self.ttl {
+            return Ok(Some((None, stored)));
+        }
+        let (ends, value) = ttl::split(stored)?;
+        Ok((ends > self.now).then(|| (Some(ends.to_be_bytes()), value)))
     }
 
     fn binaries(self, values: &Values) -> Result<BinaryArray> {

@@ -117,24 +117,27 @@ impl Model {
     }
 
     /// All rows of a state, in order.
+    /// Of what ends, the second part is when.
     fn rows(&self, state: StateId, now: i64) -> Vec<(Bytes, Option<Bytes>, Option<Bytes>)> {
+        let row = |key: Bytes, (value, ends): &(Bytes, i64)| {
+            let sub = [ENDING_VALUE, ENDING_LIST, ENDING_MAP].contains(&state).then(|| ends.to_be_bytes().to_vec());
+            (*ends > now).then(|| (key, sub, Some(value.clone())))
+        };
         let mut rows = Vec::new();
         match state {
             VALUE | ENDING_VALUE => {
-                let keys = self.values.get(&state).into_iter().flat_map(BTreeMap::keys);
-                rows.extend(keys.filter_map(|key| Some((key.clone(), None, Some(self.value(state, key, now)?)))));
+                for (key, entry) in self.values.get(&state).into_iter().flatten() {
+                    rows.extend(row(key.clone(), entry));
+                }
             }
             LIST | ENDING_LIST => {
-                for key in self.lists.get(&state).into_iter().flat_map(BTreeMap::keys) {
-                    let list = self.list(state, key, now).into_iter();
-                    rows.extend(list.map(|(_, value)| (key.clone(), None, Some(value))));
+                for (key, list) in self.lists.get(&state).into_iter().flatten() {
+                    rows.extend(list.iter().filter_map(|entry| row(key.clone(), entry)));
                 }
             }
             MAP | ENDING_MAP => {
-                for key in self.maps.get(&state).into_iter().flat_map(BTreeMap::keys) {
-                    let map = self.map(state, key, now).into_iter();
-                    let entry = |sub: Option<Bytes>| [&key[..], &sub.unwrap()].concat();
-                    rows.extend(map.map(|(sub, value)| (entry(sub), None, Some(value))));
+                for (key, map) in self.maps.get(&state).into_iter().flatten() {
+                    rows.extend(map.iter().filter_map(|(sub, entry)| row([&key[..], &sub[..]].concat(), entry)));
                 }
             }
             _ => {

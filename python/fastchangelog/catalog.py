@@ -1,0 +1,87 @@
+"""The states that a handle's schema text describes.
+
+Owns: reading the catalog of a stateful processor or of an embedded state, as far as readers need it.
+Does not own: which catalog follows another (`spark.processor.evolution`, the core), types (`schema`, and in Spark
+`spark.processor.ddl`).
+
+A processor's state that was deleted keeps its entry, marked, and one that was declared anew in another way has another
+name in the catalog: what counts for a reader is the name that the processor gave it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+__all__ = ["TIMERS", "CatalogState", "is_processor", "state_rows", "states_of"]
+
+TIMERS = "$timers"
+"""The name of a processor's timers among its states; a user's name cannot begin with a dollar sign."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CatalogState:
+    """One state. Types are texts."""
+
+    id: int
+    #: As the processor or the program declared it.
+    name: str
+    #: `value`, `list`, `map`, `timers` or `aggregating`.
+    kind: str
+    key: str
+    #: Of a processor's map.
+    map_key: str | None
+    #: Of timers, the time mode.
+    value: str
+    #: All types that values were ever written in, the newest last; of processors.
+    versions: tuple[str, ...]
+    #: What is written ends after some time.
+    ttl: bool
+
+
+def is_processor(schema: str) -> bool:
+    """True for the schema text of a stateful processor: not for aggregates, not for an embedded state."""
+    described = json.loads(schema)
+    return isinstance(described, list) and all("ttl" in entry for entry in described)
+
+
+def states_of(schema: str) -> list[CatalogState]:
+    """The states of a catalog, in the order in which they were declared; none for the schema of aggregates.
+
+    >>> entry = {"id": 0, "name": "n", "kind": "value", "key": "k string", "value": "n bigint", "ttl": False}
+    >>> [(state.name, state.kind, state.value) for state in states_of(json.dumps([entry]))]
+    [('n', 'value', 'n bigint')]
+    """
+    described = json.loads(schema)
+    if not isinstance(described, list):
+        return []
+    return [
+        CatalogState(
+            entry["id"],
+            entry.get("variable", entry["name"]),
+            entry["kind"],
+            entry["key"],
+            entry.get("map_key"),
+            entry["value"],
+            tuple(entry.get("versions", ())),
+            entry.get("ttl", False),
+        )
+        for entry in described
+        if not entry.get("deleted")
+    ]
+
+
+def state_rows(schema: str) -> list[dict[str, object]]:
+    """The states for people and machines that read them, with their types as texts."""
+    return [
+        {
+            "name": state.name,
+            "kind": state.kind,
+            "key": state.key,
+            **({} if state.map_key is None else {"map_key": state.map_key}),
+            **({"time_mode": state.value} if state.kind == "timers" else {"value": state.value}),
+            **({"ttl": state.ttl} if is_processor(schema) else {}),
+            **({"versions": list(state.versions)} if len(state.versions) > 1 else {}),
+        }
+        for state in states_of(schema)
+    ]
