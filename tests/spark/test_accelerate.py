@@ -245,8 +245,6 @@ def test_keys_of_all_kinds(accelerated: Any, spark: Any, feed: Any) -> None:
         group = stream.groupBy(key)
         out = group.transformWithStateInPandas(Total(), OUTPUT, "Update", "None")
         assert operators(out) == {"default"}
-        native = internals.native_method(group, "transformWithStateInPandas")
-        assert native(Total(), OUTPUT, "Update", "None").schema == out.schema
 
 
 def test_keys_that_spark_refuses_are_refused(accelerated: Any, stream: Any) -> None:

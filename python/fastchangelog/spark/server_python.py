@@ -41,8 +41,8 @@ def check(spark: SparkSession) -> None:
     if missing:
         raise InvalidArgumentError(
             f"the Python of the Spark Connect server's workers, {missing}, has no fastchangelog: install it there, "
-            'pip install "fastchangelog[spark]", or set PYSPARK_PYTHON where the server starts, or '
-            "spark.pyspark.python, to an interpreter that has it"
+            'pip install "fastchangelog[spark]", or set PYSPARK_PYTHON where the server is started to an interpreter '
+            "that has it"
         )
     with _lock:
         _checked.add(session)

@@ -1,5 +1,5 @@
-"""Checks when a query starts: an aggregation in an output mode other than update, one operator twice, or a checkpoint of
-Spark's own operator is refused.
+"""Checks when a query starts: an aggregation in an output mode other than update, one operator twice, or the
+checkpoint of Spark's own operator is refused.
 
 Owns: the check of a starting query, its messages, and the refusal in the query's tasks.
 Does not own: how a starting query is observed (`internals`).
@@ -82,8 +82,9 @@ def _foreign_state(operators: int, stored: Sequence[frozenset[str]]) -> str | No
     if not foreign or operators <= len(stored) - len(foreign):
         return None
     return (
-        f"the checkpoint holds the states {', '.join(sorted(foreign[0]))} of Spark's own operator, which grouped() does "
-        "not read: it would begin with empty states. Start it with a new checkpoint, or keep the query on Spark's operator"
+        f"the checkpoint holds the states {', '.join(sorted(foreign[0]))} of Spark's own operator, which grouped() "
+        "does not read: it would begin with empty states. Start it with a new checkpoint, or keep the query on Spark's "
+        "operator"
     )
 
 
