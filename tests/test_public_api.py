@@ -75,6 +75,9 @@ def test_signatures_of_spark() -> None:
         return str(inspect.Signature(parameters))
 
     assert fc.spark.GroupedStream.agg  # what is taken first does not replace what is taken later
+    assert shown(fc.spark.accelerate) == (
+        "(spark, state=None, enabled=True, *, materialization=None, options=None, storage_options=None)"
+    )
     assert shown(fc.spark.grouped) == (
         "(df, *keys, state=None, name='default', start_from=None, materialization=None, options=None, "
         "storage_options=None)"

@@ -85,6 +85,14 @@ class InvalidArgumentError(FastChangelogError, ValueError):
     """
 
 
+class UnsupportedError(InvalidArgumentError):
+    """The call is one that Spark's own operator takes, and ours does not.
+
+    What to do: as for `InvalidArgumentError`, which is the class to catch. It is told apart by its type for
+    `fastchangelog.spark.accelerate`, which leaves such a call to Spark.
+    """
+
+
 class CorruptDataError(FastChangelogError):
     """Stored bytes are not what was written; the message names the object and the byte.
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from fastchangelog.spark import requirements as _requirements
 
 if TYPE_CHECKING:
+    from fastchangelog.spark.acceleration import accelerate
     from fastchangelog.spark.failures import explain_error
     from fastchangelog.spark.grouped_stream import GroupedStream, grouped
     from fastchangelog.spark.reading import read_state
 
-__all__ = ["GroupedStream", "explain_error", "grouped", "read_state"]
+__all__ = ["GroupedStream", "accelerate", "explain_error", "grouped", "read_state"]
 
 _requirements.check()
 
@@ -27,6 +28,7 @@ _requirements.check()
 #: imported submodule would replace the function of that name.
 _LAZY = {
     "GroupedStream": "fastchangelog.spark.grouped_stream",
+    "accelerate": "fastchangelog.spark.acceleration",
     "explain_error": "fastchangelog.spark.failures",
     "grouped": "fastchangelog.spark.grouped_stream",
     "read_state": "fastchangelog.spark.reading",

@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.function_table import FUNCTIONS, NAMES, Function
 from fastchangelog.functions import Aggregate
 from fastchangelog.spark import internals, wire_types
@@ -69,7 +69,7 @@ def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
     if len(keys) == 1 and isinstance(keys[0], (list, tuple)):
         keys = keys[0]
     if not keys:
-        raise InvalidArgumentError('grouped() needs at least one key: grouped(df, "user", state=…)')
+        raise UnsupportedError('grouped() needs at least one key: grouped(df, "user", state=…)')
     out: list[Column] = []
     for key in keys:
         if isinstance(key, str):
@@ -80,7 +80,7 @@ def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
             raise InvalidArgumentError(f"a key is a column name or a Column, not {key!r}")
         windows = internals.function_names(out[-1]) & _WINDOWS
         if windows:
-            raise InvalidArgumentError(
+            raise UnsupportedError(
                 f"the key {internals.text_of(out[-1])} uses {windows.pop()}(), which is not supported yet; "
                 "group by a plain column such as date_trunc('hour', ts), or use Spark's own groupBy for windows"
             )

@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
-from fastchangelog.spark import internals, metrics, settings, starts, wire_types
+from fastchangelog.spark import internals, metrics, server_python, settings, starts, wire_types
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
 from fastchangelog.spark.batch import BatchOperator
 from fastchangelog.spark.operator import OperatorConfig, ShardProcessor
@@ -124,6 +124,7 @@ class GroupedStream:
         if self._streaming:
             settings.prepare_session(spark)
         internals.run_this_interpreter(spark)
+        server_python.check(spark)
         self._partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
         self._start_schema: str | None = None
         if self._streaming:
@@ -397,9 +398,8 @@ class GroupedStream:
 
     def _through_state(self, payloads: DataFrame, operator: OperatorConfig, rows: T.StructType) -> DataFrame:
         output = T.StructType([*rows.fields, T.StructField(metrics.COLUMN, T.ArrayType(T.LongType()))])
-        answered = payloads.groupBy("shard").transformWithStateInPandas(
-            ShardProcessor(operator), output, "Update", "None"
-        )
+        spark_operator = internals.native_method(payloads.groupBy("shard"), "transformWithStateInPandas")
+        answered = spark_operator(ShardProcessor(operator), output, "Update", "None")
         answered = answered.observe(metrics.observed_name(self._name), *metrics.observed())
         return answered.where(F.col(metrics.COLUMN).isNull())
 

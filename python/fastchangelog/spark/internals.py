@@ -1,21 +1,26 @@
 """The only file that uses private parts of PySpark: the tree of a `Column`, keys of a `groupBy`, task slots, starting
-queries.
+queries, methods of a `GroupedData`.
 
-Owns: everything that touches `_jc`, `_jvm`, `_jgd`, `_expr`, `_jsparkSession` or `sparkContext`, for classic PySpark
-and for Spark Connect.
-Does not own: which functions are understood (`analyse`), which queries are refused (`starts`).
+Owns: everything that touches `_jc`, `_jvm`, `_jdf`, `_jgd`, `_expr`, `_plan`, `_jsparkSession` or `sparkContext`, for
+classic PySpark and for Spark Connect; the one change of a class of PySpark.
+Does not own: which functions are understood (`analyse`), which queries are refused (`starts`), which calls go to our
+operator (`acceleration`).
 Tested per Spark version; nothing else in the package may use those attributes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+import json
 import logging
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -23,16 +28,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Call",
+    "Diversion",
     "Literal",
     "Star",
     "StartingQuery",
     "call_of",
+    "divert_processors",
+    "frame_of",
     "function_names",
     "grouping_of",
     "is_connect",
+    "is_plain_grouping",
     "is_plain_reference",
+    "native_method",
+    "observed_names",
     "run_this_interpreter",
     "same",
+    "session_id",
     "slots",
     "text_of",
     "watch_starts",
@@ -74,10 +86,23 @@ class StartingQuery:
     observed: tuple[str, ...]
     #: The columns that the metrics of each of them read.
     reads: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    #: The names of the states of each operator of `transformWithState` in the checkpoint, as of the last batch.
+    stored: tuple[frozenset[str], ...] = ()
 
 
-def is_connect(thing: Column | SparkSession) -> bool:
-    """True for a column or a session of Spark Connect."""
+#: What takes the call of a method: the grouping, the method's name, the arguments by PySpark's names, and PySpark's own
+#: method with these arguments.
+Diversion: TypeAlias = "Callable[[GroupedData, str, Mapping[str, Any], Callable[[], DataFrame]], DataFrame]"
+
+#: The methods of a grouping that run a `StatefulProcessor`. PySpark 4.0 has the second only.
+PROCESSOR_METHODS = ("transformWithState", "transformWithStateInPandas")
+#: The attribute of a method in PySpark's place that holds PySpark's own.
+_NATIVE = "_fastchangelog_native"
+_diverting = threading.Lock()
+
+
+def is_connect(thing: Column | DataFrame | SparkSession) -> bool:
+    """True for a column, a frame or a session of Spark Connect."""
     return type(thing).__module__.startswith("pyspark.sql.connect")
 
 
@@ -108,15 +133,73 @@ def same(a: Column, b: Column) -> bool:
     return a is b or (not is_connect(a) and _equal(a, b))
 
 
-def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[str | Column]]:
-    """The frame of PySpark's `groupBy`, and the keys: columns of the frame, or in Spark Connect what the user gave."""
+def frame_of(grouped: GroupedData) -> DataFrame:
+    """The frame of PySpark's `groupBy`."""
     frame: DataFrame = grouped._df
+    return frame
+
+
+def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[Column]]:
+    """The frame of PySpark's `groupBy`, and the keys: as Spark's operator takes them, columns of the frame."""
     columns = getattr(grouped, "_grouping_cols", None)
     if columns is None:
-        # An expression that is no column of the frame has no name; its text is one that the frame does not have.
-        keys = _items(_classic_grouping(grouped))
-        return frame, [str(key.name()) if hasattr(key, "name") else str(key.toString()) for key in keys]
-    return frame, list(columns)
+        columns = [_grouping_column(key) for key in _items(_classic_grouping(grouped))]
+    return frame_of(grouped), list(columns)
+
+
+def is_plain_grouping(grouped: GroupedData) -> bool:
+    """True for a `groupBy`, false for a rollup, a cube, a pivot or grouping sets."""
+    kind = getattr(grouped, "_group_type", None)
+    return kind == "groupby" if kind is not None else _classic_kind(grouped).endswith("type: GroupBy]")
+
+
+def native_method(grouped: GroupedData, name: str) -> Callable[..., DataFrame]:
+    """PySpark's own method of that name, whether `divert_processors` has put another in its place or not."""
+    method = getattr(type(grouped), name)
+    return functools.partial(getattr(method, _NATIVE, method), grouped)
+
+
+def divert_processors(spark: SparkSession, divert: Diversion) -> None:
+    """From here on `divert` takes each call of `PROCESSOR_METHODS` in this process, whatever its session.
+
+    The methods of PySpark's class are replaced once, for classic PySpark or for Spark Connect, as the session is.
+    """
+    kind = type(spark.range(0).groupBy())
+    with _diverting:
+        for name in PROCESSOR_METHODS:
+            native = getattr(kind, name, None)
+            if native is not None and not hasattr(native, _NATIVE):
+                setattr(kind, name, _diverted(native, divert))
+
+
+def _diverted(native: Callable[..., DataFrame], divert: Diversion) -> Callable[..., DataFrame]:
+    signature = inspect.signature(native)
+
+    @functools.wraps(native)
+    def method(self: GroupedData, *args: Any, **kwargs: Any) -> DataFrame:
+        own = functools.partial(native, self, *args, **kwargs)
+        try:
+            _, *given = signature.bind(self, *args, **kwargs).arguments.items()
+        except TypeError:
+            return own()  # raises PySpark's error
+        return divert(self, native.__name__, dict(given), own)
+
+    setattr(method, _NATIVE, native)
+    return method
+
+
+def session_id(spark: SparkSession) -> str:
+    """What tells this session from every other: objects of Python that stand for the same session have the same."""
+    session: Any = spark
+    return str(session.session_id if is_connect(spark) else session._jsparkSession.sessionUUID())
+
+
+def observed_names(df: DataFrame) -> set[str]:
+    """The names of all `observe` nodes in the plan of a frame. Spark Connect does not show those behind a view."""
+    frame: Any = df
+    if is_connect(df):
+        return set(_connect_observed(frame._plan))
+    return {name for name, _ in _observed(frame._jdf.queryExecution().analyzed(), {})}
 
 
 def text_of(column: Column) -> str:
@@ -180,6 +263,20 @@ def _expr(column: Any) -> Any:
 
 def _classic_grouping(grouped: Any) -> Any:
     return grouped._jgd.groupingExprs()
+
+
+def _grouping_column(key: Any) -> Column:
+    from pyspark.sql import functions as F
+
+    if _kind(key) == "UnresolvedAttribute":  # perhaps with the name of a table before it
+        return F.col(str(key.sql()))
+    # An expression that is no column of the frame has a text that no column of the frame has: Spark refuses it, too.
+    name = str(key.name()) if _kind(key) in ("AttributeReference", "Alias") else str(key.toString())
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _classic_kind(grouped: Any) -> str:
+    return str(grouped._jgd.toString())
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -276,6 +373,18 @@ def _connect_names(expr: Any, names: set[str]) -> None:
                 _connect_names(child, names)
 
 
+def _connect_observed(plan: Any) -> Iterator[str]:
+    from pyspark.sql.connect.plan import CollectMetrics, LogicalPlan
+
+    if isinstance(plan, CollectMetrics):
+        observation: Any = plan._observation
+        yield observation if isinstance(observation, str) else str(observation._name)
+    for value in vars(plan).values():
+        for child in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(child, LogicalPlan):
+                yield from _connect_observed(child)
+
+
 def _sql_functions(text: str) -> set[str]:
     import re
 
@@ -302,7 +411,8 @@ class _StartListener:
             execution = query.streamingQuery()
             mode = str(execution.outputMode().toString()).lower()
             found = list(_observed(execution.analyzedPlan(), {}))
-            reason = self._check(StartingQuery(mode, tuple(name for name, _ in found), dict(found)))
+            stored = tuple(_stored_states(self._spark, execution)) if found else ()
+            reason = self._check(StartingQuery(mode, tuple(name for name, _ in found), dict(found), stored))
             if reason is not None:
                 execution.sparkSessionForStream().conf().set(self._refusal, reason)
         except Exception as error:  # the JVM would only log it
@@ -325,6 +435,21 @@ class _StartListener:
 
     class Java:
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+def _stored_states(spark: Any, execution: Any) -> Iterator[frozenset[str]]:
+    """See `StartingQuery.stored`. What a batch planned and did not commit does not count."""
+    last = execution.commitLog().getLatestBatchId()
+    if last.isEmpty():
+        return
+    jvm = spark.sparkContext._jvm.org.apache.spark
+    conf = jvm.util.SerializableConfiguration(execution.sparkSessionForStream().sessionState().newHadoopConf())
+    source = jvm.sql.execution.datasources.v2.state.metadata
+    reader = source.StateMetadataPartitionReader(execution.resolvedCheckpointRoot(), conf, last.get())
+    for operator in reader.allOperatorStateMetadata():
+        if str(operator.operatorInfo().operatorName()).startswith("transformWithState"):
+            states = json.loads(operator.operatorPropertiesJson()).get("stateVariables", [])
+            yield frozenset(state["stateName"] for state in states)
 
 
 def _observed(plan: Any, tables: dict[int, Any]) -> Iterator[tuple[str, frozenset[str]]]:

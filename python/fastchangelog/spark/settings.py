@@ -15,7 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fastchangelog import _internal
-from fastchangelog.errors import FastChangelogError, InvalidArgumentError, StateNotFoundError, error_of_kind
+from fastchangelog.errors import (
+    FastChangelogError,
+    InvalidArgumentError,
+    StateNotFoundError,
+    UnsupportedError,
+    error_of_kind,
+)
 from fastchangelog.options import (
     PREFIX,
     PROVIDER_OPTION,
@@ -95,7 +101,7 @@ def prepare_session(spark: SparkSession) -> None:
             spark.conf.set(key, wanted)
             _log.info("set %s=%s for this session: stateful operators of fastchangelog need it", key, wanted)
         elif not _fits(key, found):
-            raise InvalidArgumentError(_unfit(key, found))
+            raise UnsupportedError(_unfit(key, found))
     for key, wanted in HELPFUL.items():
         if spark.conf.get(key, None) is None:
             spark.conf.set(key, wanted)

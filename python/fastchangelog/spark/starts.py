@@ -1,4 +1,5 @@
-"""Checks when a query starts: an aggregation in an output mode other than update, or one operator twice, is refused.
+"""Checks when a query starts: an aggregation in an output mode other than update, one operator twice, or the
+checkpoint of Spark's own operator is refused.
 
 Owns: the check of a starting query, its messages, and the refusal in the query's tasks.
 Does not own: how a starting query is observed (`internals`).
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fastchangelog.errors import InvalidArgumentError
@@ -29,6 +30,8 @@ _log = logging.getLogger("fastchangelog.spark")
 
 #: The setting of a refused query. Spark passes settings that begin with `spark.` to tasks.
 REFUSAL = "spark.sql.fastchangelog.refusal"
+#: The one state that our operators keep in Spark's state store.
+STATE = "handle"
 
 
 def watch(spark: SparkSession) -> None:
@@ -65,7 +68,24 @@ def refusal_reason(query: internals.StartingQuery) -> str | None:
             "grouped() with itself, and all of them would share one state: use its result once, in foreachBatch for "
             "instance, or build each with grouped(…, name=…) of its own"
         )
-    return None
+    return _foreign_state(len(names), query.stored)
+
+
+def _foreign_state(operators: int, stored: Sequence[frozenset[str]]) -> str | None:
+    """The reason to refuse a checkpoint of Spark's operator, which says nothing itself and would begin without state.
+
+    >>> _foreign_state(1, [frozenset({"handle"})])
+    >>> _foreign_state(1, [frozenset({"total", "seen"})])[:75]
+    "the checkpoint holds the states seen, total of Spark's own operator, which "
+    """
+    foreign = [states for states in stored if states != {STATE}]
+    if not foreign or operators <= len(stored) - len(foreign):
+        return None
+    return (
+        f"the checkpoint holds the states {', '.join(sorted(foreign[0]))} of Spark's own operator, which grouped() "
+        "does not read: it would begin with empty states. Start it with a new checkpoint, or keep the query on Spark's "
+        "operator"
+    )
 
 
 def check_task(property_of: Callable[[str], str | None]) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -81,7 +81,7 @@ def wire_type(dtype: T.DataType, what: str) -> T.DataType:
         return T.BooleanType()
     if isinstance(dtype, T.DecimalType) or type(dtype) in _FLAT:
         return dtype
-    raise InvalidArgumentError(
+    raise UnsupportedError(
         f"{what} has the type {dtype.simpleString()}, which fastchangelog cannot keep; cast it, for example to string"
     )
 

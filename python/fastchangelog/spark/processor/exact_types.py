@@ -13,7 +13,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import UnsupportedError
 from fastchangelog.spark import wire_types
 
 __all__ = ["exact_columns", "exact_schema"]
@@ -42,7 +42,7 @@ def _type(dtype: T.DataType, what: str) -> pa.DataType:
     if isinstance(dtype, T.UserDefinedType):
         return _type(dtype.sqlType(), what)
     if isinstance(dtype, T.YearMonthIntervalType):
-        raise InvalidArgumentError(
+        raise UnsupportedError(
             f"{what} is of type {dtype.simpleString()}, which PySpark hands to no Python code; "
             "cast it, for example to int"
         )

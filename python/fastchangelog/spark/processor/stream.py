@@ -19,7 +19,7 @@ import pyspark
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.spark import internals, metrics, settings, wire_types
 from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor.batch import in_batch
@@ -87,7 +87,8 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
     )
     if not streaming:
         return in_batch(payloads, first, config, output)
-    answered = payloads.groupBy("shard").transformWithStateInPandas(
+    spark_operator = internals.native_method(payloads.groupBy("shard"), "transformWithStateInPandas")
+    answered = spark_operator(
         ProcessorOperator(config),
         T.StructType([*output.fields, T.StructField(metrics.PROCESSOR_COLUMN, T.ArrayType(T.LongType()))]),
         call.output_mode,
@@ -134,7 +135,7 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType) -> _Colum
     event_time = None
     marked = [j for j, field in enumerate(df.schema.fields) if WATERMARK_DELAY in field.metadata]
     if len(marked) > 1 and df.isStreaming:
-        raise InvalidArgumentError(
+        raise UnsupportedError(
             f"the columns {', '.join(names[j] for j in marked)} carry a watermark each, and a stateful operator knows "
             "one event time: keep one of them, with a select() before"
         )
@@ -176,8 +177,7 @@ def _initial(grouping: Grouping, call: ProcessorCall) -> _Initial:
     if isinstance(ours, Grouping):
         frame, keys = ours.df, list(ours.keys)
     elif hasattr(given, "_df") and hasattr(given, "agg"):
-        frame, named = internals.grouping_of(cast("GroupedData", given))
-        keys = [F.col(_quoted(key)) if isinstance(key, str) else key for key in named]
+        frame, keys = internals.grouping_of(cast("GroupedData", given))
     else:
         raise InvalidArgumentError(
             f"initialState of {call.method}() is df.groupBy(…) or grouped(df, …), not {type(given).__name__}"
@@ -214,7 +214,7 @@ def _modes(grouping: Grouping, call: ProcessorCall) -> tuple[str, TimeMode]:
             raise InvalidArgumentError(f"{what} of {call.method}() is a text, not {type(value).__name__}")
     output_mode, time_mode = call.output_mode.lower(), call.time_mode.lower()
     if output_mode == "complete":
-        raise InvalidArgumentError(
+        raise UnsupportedError(
             f"outputMode of {call.method}() is complete, but a processor emits rows of the keys that it is called for: "
             'use "update" or "append"'
         )
@@ -229,7 +229,7 @@ def _modes(grouping: Grouping, call: ProcessorCall) -> tuple[str, TimeMode]:
 
 def _let_spark_refuse(grouping: Grouping, call: ProcessorCall) -> None:
     """Raises Spark's own error for modes that it does not know, under its own condition."""
-    native = getattr(grouping.df.groupBy(*grouping.keys), call.method)
+    native = internals.native_method(grouping.df.groupBy(*grouping.keys), call.method)
     _ = native(call.processor, call.output, call.output_mode, call.time_mode).schema
 
 
@@ -259,7 +259,7 @@ def _checked(processor: Any) -> StatefulProcessor:
 
 def _check_key(field: T.StructField) -> None:
     if wire_types.is_collated(field.dataType):
-        raise InvalidArgumentError(
+        raise UnsupportedError(
             f"the key {field.name} is a collated string ({field.dataType.simpleString()}), whose equality "
             "fastchangelog does not know; group by collation_key(…), or by lower(…) cast to string"
         )

@@ -1,0 +1,160 @@
+"""`accelerate(spark)`: PySpark's own `groupBy(…).transformWithState…` of a session runs on our operator.
+
+Owns: which sessions are accelerated and with which arguments, the names of their operators, what goes back to Spark.
+Does not own: how a method of PySpark is replaced (`internals`), what is unsupported (the code that raises
+`UnsupportedError`), the plan (`grouped_stream`, `processor.stream`).
+
+A call goes back to Spark for one reason alone: an `UnsupportedError`, which says that Spark's operator does what ours
+does not. Every other error is the user's, and is raised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastchangelog.errors import InvalidArgumentError, UnsupportedError
+from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
+from fastchangelog.spark import internals, metrics, settings
+from fastchangelog.spark.grouped_stream import GroupedStream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, GroupedData, SparkSession
+
+    from fastchangelog.types import Options, PathLike, StorageOptions
+
+__all__ = ["accelerate"]
+
+_log = logging.getLogger("fastchangelog.spark")
+
+_NAME = "default"
+#: The arguments that our operator takes, by PySpark's names.
+_ARGUMENTS = frozenset(
+    {"statefulProcessor", "outputStructType", "outputMode", "timeMode", "initialState", "eventTimeColumnName"}
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """The arguments of `accelerate`, which each operator of the session is made with."""
+
+    state: PathLike | None
+    materialization: MaterializationPolicy | None
+    options: Options | None
+    storage_options: StorageOptions | None
+
+
+#: By the id of a session.
+_accelerated: dict[str, _Given] = {}
+_lock = threading.Lock()
+
+
+def accelerate(
+    spark: SparkSession,
+    state: PathLike | None = None,
+    enabled: bool = True,
+    *,
+    materialization: MaterializationPolicy | None = None,
+    options: Options | None = None,
+    storage_options: StorageOptions | None = None,
+) -> None:
+    """Makes PySpark's own `transformWithState` and `transformWithStateInPandas` of a session run on fastchangelog.
+
+    `df.groupBy(…).transformWithState(…)` is then planned as `grouped(df, …).transformWithState(…)` is, and the log says
+    so once for each. **A query needs a new checkpoint**: neither operator reads the state of the other. What ours does
+    not support stays on Spark's operator, with one warning that names the reason. Errors in a call, and exceptions of
+    `init`, stay errors. Queries that were built before stay as they were built.
+
+    It holds for this session alone: not for others, such as `spark.newSession()`, and not for what `foreachBatch` does
+    with its batches. Calls of `grouped` are not changed.
+
+    An operator's name is `default`, or `default-2`, `default-3` and so on if its input comes out of other operators of
+    fastchangelog: the first name that none of them has. So it is the same whenever the program builds the query anew.
+
+    Args:
+        spark: The session, of classic PySpark or of Spark Connect.
+        state: A folder that any number of queries may share, such as `"s3://bucket/state"`; by default the Spark conf
+            `spark.fastchangelog.state`.
+        enabled: False: the session runs on Spark's operator again.
+        materialization: When to make snapshots; by default the options `materialization_…`.
+        options: See the reference; each can also be set as the Spark conf `spark.fastchangelog.<option>`.
+        storage_options: As for `grouped`.
+
+    Raises:
+        InvalidArgumentError: An argument cannot work as it was given; the message says what to change.
+
+    Example:
+        >>> fc.spark.accelerate(spark, state="s3://bucket/state")  # doctest: +SKIP
+        >>> sessions = clicks.groupBy("user").transformWithState(Sessions(), out, "Update", "None")  # doctest: +SKIP
+        >>> fc.spark.accelerate(spark, enabled=False)  # doctest: +SKIP
+    """
+    if not hasattr(spark, "conf") or not hasattr(spark, "readStream"):
+        raise InvalidArgumentError(f"accelerate() takes a SparkSession first, not {type(spark).__name__}")
+    session = internals.session_id(spark)
+    if not enabled:
+        with _lock:
+            _accelerated.pop(session, None)
+        return
+    root = settings.state_root(spark, state)
+    settings.read_options(spark, option_texts_of(materialization, options))
+    settings.storage_options(spark, root, storage_options)
+    with _lock:
+        _accelerated[session] = _Given(state, materialization, options, storage_options)
+    internals.divert_processors(spark, _divert)
+
+
+def _divert(
+    group: GroupedData, method: str, arguments: Mapping[str, Any], native: Callable[[], DataFrame]
+) -> DataFrame:
+    """The result of a call: ours, or Spark's where the session is not accelerated or ours does not support it."""
+    if not _accelerated:
+        return native()
+    frame = internals.frame_of(group)
+    given = _accelerated.get(internals.session_id(frame.sparkSession))
+    if given is None:
+        return native()
+    shown = f"{method}() of {type(arguments['statefulProcessor']).__name__}"
+    name = _free_name(frame)
+    try:
+        result = _ours(group, given, name, method, arguments)
+    except UnsupportedError as reason:
+        if isinstance(arguments.get("initialState"), GroupedStream):
+            raise  # Spark's operator does not know one
+        # The call of the user: under it are PySpark's method and this function.
+        warnings.warn(f"{shown} stays on Spark's operator: {reason}", stacklevel=3)
+        return native()
+    _log.info("%s runs on fastchangelog, under the name %s", shown, name)
+    return result
+
+
+def _ours(group: GroupedData, given: _Given, name: str, method: str, arguments: Mapping[str, Any]) -> DataFrame:
+    if not internals.is_plain_grouping(group):
+        raise UnsupportedError("a rollup, a cube or a pivot is not supported; group by columns")
+    others = sorted(arguments.keys() - _ARGUMENTS)
+    if others:
+        raise UnsupportedError(f"the argument {others[0]} of this version of PySpark is not supported; leave it out")
+    frame, keys = internals.grouping_of(group)
+    grouped = GroupedStream(
+        frame,
+        tuple(keys),
+        given.state,
+        name,
+        None,
+        given.materialization,
+        given.options,
+        given.storage_options,
+    )
+    result: DataFrame = getattr(grouped, method)(**arguments)
+    return result
+
+
+def _free_name(frame: DataFrame) -> str:
+    """The first name that no operator of ours has in the plan of the frame."""
+    taken = internals.observed_names(frame) if frame.isStreaming else set()
+    names = itertools.chain([_NAME], (f"{_NAME}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if metrics.observed_name(name) not in taken)

@@ -1,0 +1,97 @@
+"""Stateful processors over Spark Connect, with a real local server: the same answers as Spark's own gives there.
+
+Owns: what must come out of `connect_job`. Does not own: the operators themselves, classic sessions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="Spark Connect needs grpcio, grpcio-status, googleapis-common-protos and zstandard")
+pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status")
+pytest.importorskip("zstandard", reason="Spark Connect needs zstandard")
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+#: Hides the package from a worker that is started with this variable.
+HIDING = """
+import os, sys
+from importlib.machinery import PathFinder
+
+class WithoutPackage:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.split(".")[0] == "fastchangelog" else PathFinder.find_spec(name, path, target)
+
+if os.environ.get("WITHOUT_FASTCHANGELOG"):
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not PathFinder] + [WithoutPackage]
+"""
+
+
+def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
+    """What the job prints."""
+    job = pathlib.Path(__file__).with_name("connect_job.py")
+    env = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE")}
+    folder.mkdir(exist_ok=True)
+    env |= {"XDG_RUNTIME_DIR": str(folder), "PYSPARK_PYTHON": sys.executable, **environ}
+    line = [sys.executable, str(job), str(folder), *parts]
+    done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=580, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return said(tmp_path_factory.mktemp("connect"), "same", "calls", "accelerated")
+
+
+@pytest.mark.parametrize("api", ["row", "pandas"])
+def test_random_calls_answer_as_sparks(answers: dict[str, Any], api: str) -> None:
+    found = answers["same"]
+    if f"{api} ours" not in found:
+        pytest.skip("this version of PySpark has no transformWithState over Spark Connect")
+    assert len(found[f"{api} ours"]) == 75
+    assert found[f"{api} ours"] == found[f"{api} sparks"]
+
+
+def test_initial_state(answers: dict[str, Any]) -> None:
+    assert answers["calls"]["initial grouped"] == [["a", 101], ["a", 111], ["b", 2]]
+    assert answers["calls"]["initial groupBy"] == [["a", 101], ["a", 111], ["b", 2]]
+
+
+def test_batch_frames(answers: dict[str, Any]) -> None:
+    assert answers["calls"]["batch"] == [["A", 11], ["B", 2]]
+    assert answers["calls"]["agg"] == [["a", 11], ["b", 2]]
+
+
+def test_accelerate(answers: dict[str, Any]) -> None:
+    found = answers["accelerated"]
+    assert found["before"] == found["after"] == found["complete"] == []
+    assert found["first"] == ["fastchangelog.default"]
+    assert found["second"] == ["fastchangelog.default", "fastchangelog.default-2"]
+    assert found["answers"] == [["a", 1], ["a", 12], ["b", 2]]
+    assert found["answers after a restart"] == [["a", 1], ["a", 12], ["a", 123], ["b", 2]]
+    assert found["rollup"] == ["k", "n"]
+    complete, rollup = found["warned"]
+    assert "is complete" in complete
+    assert "a rollup" in rollup
+
+
+def test_workers_without_the_package(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HIDING)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nWITHOUT_FASTCHANGELOG=1 exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    error = said(tmp_path / "q", "without", PYSPARK_PYTHON=str(python), PYTHONPATH=path)["without"]["error"]
+    assert "has no fastchangelog" in error
+    assert "PYSPARK_PYTHON" in error
+    assert sys.executable in error
