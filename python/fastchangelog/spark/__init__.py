@@ -17,8 +17,9 @@ from fastchangelog.spark import requirements as _requirements
 if TYPE_CHECKING:
     from fastchangelog.spark.failures import explain_error
     from fastchangelog.spark.grouped_stream import GroupedStream, grouped
+    from fastchangelog.spark.imported_state import ImportedState, import_state
 
-__all__ = ["GroupedStream", "explain_error", "grouped"]
+__all__ = ["GroupedStream", "ImportedState", "explain_error", "grouped", "import_state"]
 
 _requirements.check()
 
@@ -28,6 +29,8 @@ _LAZY = {
     "GroupedStream": "fastchangelog.spark.grouped_stream",
     "explain_error": "fastchangelog.spark.failures",
     "grouped": "fastchangelog.spark.grouped_stream",
+    "ImportedState": "fastchangelog.spark.imported_state",
+    "import_state": "fastchangelog.spark.imported_state",
 }
 
 
