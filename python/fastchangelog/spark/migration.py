@@ -81,7 +81,7 @@ def _source(text: str) -> dict[str, str]:
         return {
             "offset": text,
             "source": "files",
-            "go_on": "read a folder without the files that the old query has read; its checkpoint's sources/ has a list",
+            "go_on": "read a folder without the files that were read before; sources/ in the checkpoint lists them",
         }
     return {"offset": text, "source": "other", "go_on": "set the option of this source that starts after this offset"}
 
