@@ -63,6 +63,7 @@ __all__ = [
     "process_metrics",
     "schema_difference",
     "segment_index_json",
+    "spec_buffers",
     "spec_check",
     "spec_schema",
 ]
@@ -104,9 +105,7 @@ class ChangelogStorage:
         """Log objects whose change sets are counted."""
     def metrics(self) -> dict[str, int]:
         """Every counter by name."""
-    def sweep(
-        self, needed: list[ChangelogHandle], grace_seconds: float, dry_run: bool
-    ) -> tuple[list[str], int, int]:
+    def sweep(self, needed: list[ChangelogHandle], grace_seconds: float, dry_run: bool) -> tuple[list[str], int, int]:
         """Deletes (or only lists) what is not needed: names, bytes, and the number of objects kept."""
     def close(self) -> None:
         """Ends all writers. Twice is fine."""
@@ -354,9 +353,7 @@ class ListState:
 class AggregatingState:
     """Aggregates by key."""
 
-    def __new__(
-        cls, state: LocalState, name: str, schema: _ArrowSchema, calls: str, ansi: bool
-    ) -> AggregatingState:
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema, calls: str, ansi: bool) -> AggregatingState:
         """`schema` has the fields of keys and rows; `calls` is a JSON array, one object for each aggregate."""
     def result_schema(self) -> pa.Schema:
         """One field, of the type of results."""
@@ -661,6 +658,9 @@ class Splitter:
     def push(self, batch: _ArrowArray | _ArrowStream) -> list[tuple[int, bytes]]:
         """Takes a record batch, or a stream of them; gives the payloads that are full."""
 
+    def push_buffers(self, batch: _ArrowArray | _ArrowStream) -> list[tuple[int, bytes]]:
+        """As `push`, of the columns that `spec_buffers` names."""
+
     def finish(self) -> list[tuple[int, bytes]]:
         """Gives what is left."""
 
@@ -862,6 +862,10 @@ def segment_index_json(name: str, data: bytes) -> str:
 
 def is_secret_option(name: str) -> bool:
     """True for the name of a storage option whose value must not be shown."""
+
+def spec_buffers(spec: str) -> pa.Schema:
+    """The columns in which Spark keeps the keys and accumulators of an aggregate specification: the keys, then for each
+    aggregate its own, named `<number of the aggregate>.<Spark's name>`."""
 
 def spec_check(spec: str) -> None:
     """Raises `InvalidArgumentError` when an aggregate specification cannot work; also for unsupported types."""

@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 
 import fastchangelog
-from fastchangelog.cli import bench, demo, doctor, export, inspect, ls, rescale, savepoint, sweep, verify
+from fastchangelog.cli import bench, demo, doctor, export, inspect, ls, migrate, rescale, savepoint, sweep, verify
 from fastchangelog.cli.output import COULD_NOT_RUN, INTERRUPTED, OK
 from fastchangelog.errors import FastChangelogError
 
 __all__ = ["main"]
 
 #: In the order of the help text. Each module has `add_parser(commands)` and `run(args)`.
-COMMANDS = (demo, doctor, inspect, sweep, ls, savepoint, rescale, verify, export, bench)
+COMMANDS = (demo, doctor, migrate, inspect, sweep, ls, savepoint, rescale, verify, export, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,9 +18,18 @@ if TYPE_CHECKING:
     from fastchangelog.spark.acceleration import accelerate
     from fastchangelog.spark.failures import explain_error
     from fastchangelog.spark.grouped_stream import GroupedStream, grouped
+    from fastchangelog.spark.imported_state import ImportedState, import_state
     from fastchangelog.spark.reading import read_state
 
-__all__ = ["GroupedStream", "accelerate", "explain_error", "grouped", "read_state"]
+__all__ = [
+    "GroupedStream",
+    "ImportedState",
+    "accelerate",
+    "explain_error",
+    "grouped",
+    "import_state",
+    "read_state",
+]
 
 _requirements.check()
 
@@ -31,6 +40,8 @@ _LAZY = {
     "accelerate": "fastchangelog.spark.acceleration",
     "explain_error": "fastchangelog.spark.failures",
     "grouped": "fastchangelog.spark.grouped_stream",
+    "ImportedState": "fastchangelog.spark.imported_state",
+    "import_state": "fastchangelog.spark.imported_state",
     "read_state": "fastchangelog.spark.reading",
 }
 

@@ -25,12 +25,31 @@ from fastchangelog.spark.split import WATERMARK_DELAY
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Analysed", "analyse", "key_columns"]
+__all__ = ["Analysed", "Result", "analyse", "key_columns"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
 _LEGACY = "spark.sql.legacy.statisticalAggregate"
 _WINDOWS = {"window", "session_window", "window_time"}
+#: Functions that Spark keeps as another one.
+_IN_SPARK = {"bool_and": "min", "bool_or": "max"}
 _WINDOW_MARKS = ("spark.timeWindow", "spark.sessionWindow")
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """An aggregate of the query."""
+
+    #: The function's name in the table.
+    fn: str
+    text: str
+    #: The column of the result.
+    field: T.StructField
+    #: The types of the arguments, as they are aggregated.
+    arguments: tuple[T.DataType, ...]
+    ignore_nulls: bool
+    is_filtered: bool
+    #: Equal for aggregates that Spark keeps once.
+    in_spark: object
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +68,9 @@ class Analysed:
     #: Whether the keys are in the result (`spark.sql.retainGroupColumns`).
     keys_in_result: bool
     num_keys: int
+    #: Names and types of the keys.
+    keys: tuple[T.StructField, ...]
+    results: tuple[Result, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +140,7 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
     aggregates: list[AggregateSpec] = []
     arg_at, where_at = k, len(parts) - len(wheres)
     results = native.fields[-len(bound) :]
+    described: list[Result] = []
     for n, b in enumerate(bound):
         where, where_text = None, ""
         if b.where is not None:
@@ -130,7 +153,9 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
             if not b.named:  # as Spark names an aggregate with a FILTER
                 r = results[n]
                 results[n] = T.StructField(f"{r.name} FILTER (WHERE {where_text})", r.dataType, r.nullable)
-        args = []
+        args: list[int] = []
+        types: list[T.DataType] = []
+        counts_all = b.fn.name == "count"
         for j, arg in enumerate(b.args):
             field, text = schema[arg_at], texts[arg_at]
             _check_argument(b, j, field.dataType, legacy=legacy)
@@ -139,11 +164,17 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
                 # As with FILTER, the argument is evaluated only where the condition holds: it may fail elsewhere.
                 arg, text = F.when(b.where, arg), f"{text} WHERE {where_text}"
             args.append(plan.column("a", arg, dtype, text))
+            types.append(dtype)
+            counts_all = counts_all and not field.nullable
             arg_at += 1
         names = ", ".join(plan.texts[i] for i in args) or "*"
         identity = f"{b.fn.name}({names})" + (" IGNORE NULLS" if b.ignore_nulls else "")
         identity += f" WHERE {where_text}" if where_text else ""
         aggregates.append(AggregateSpec(b.fn.name, tuple(args), where, b.ignore_nulls, ansi, identity))
+        in_spark = (_IN_SPARK.get(b.fn.name, b.fn.name), () if counts_all else tuple(args), where, b.ignore_nulls)
+        described.append(
+            Result(b.fn.name, identity, results[n], tuple(types), b.ignore_nulls, where is not None, in_spark)
+        )
 
     wire_result = T.StructType(
         [T.StructField(f"__r{i}", wire_types.wire_type(schema[i].dataType, f"key {texts[i]}")) for i in range(k)]
@@ -155,7 +186,10 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
     spec = spec_json(k, wire_types.arrow_schema(plan.schema()), wire_types.arrow_schema(wire_result), aggregates)
     keys_out = native.fields[:k] if keys_in_result else schema.fields[:k]
     result = T.StructType([*keys_out, *results])
-    return Analysed(spec, plan.schema(), tuple(plan.columns), wire_result, result, keys_in_result, k)
+    key_fields = tuple(keys_out)
+    return Analysed(
+        spec, plan.schema(), tuple(plan.columns), wire_result, result, keys_in_result, k, key_fields, tuple(described)
+    )
 
 
 class _Projection:

@@ -36,7 +36,7 @@ from fastchangelog.spark import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkCheckpoints"]
+__all__ = ["SparkCheckpoints", "plain_location", "unreadable"]
 
 #: The operator's state variable, see `operator` and `processor.operator`; its first field has the variable's name.
 _VARIABLE = "handle"
@@ -68,12 +68,12 @@ class SparkCheckpoints:
 
         A missing parent may be a disk or a network folder that is not mounted: that is an error.
         """
-        location = _plain(location)
+        location = plain_location(location)
         try:
             lines = [row[0] for row in self._spark.read.text(f"{location}/metadata").collect()]
         except Exception as error:
             if not _not_found(error):
-                raise _unreadable(location, error) from None
+                raise unreadable(location, error) from None
             self._check_removed(location)
             return None
         try:
@@ -98,12 +98,12 @@ class SparkCheckpoints:
         except Exception as error:
             if _not_found(error):
                 return False
-            raise _unreadable(path, error) from None
+            raise unreadable(path, error) from None
         return True
 
     def roots(self, location: str) -> Roots:
         """See `gc.collector.CheckpointReader`."""
-        location = _plain(location)
+        location = plain_location(location)
         query = self.query_id(location)
         if query is None:
             raise StateNotFoundError(f"the checkpoint {location} vanished while it was read")
@@ -125,7 +125,7 @@ class SparkCheckpoints:
                     continue
                 removed = self._removed(location, operators, batch) if batch < batches[-1] else None
                 if removed is None:
-                    raise _unreadable(f"{location}, batch {batch}", error) from None
+                    raise unreadable(f"{location}, batch {batch}", error) from None
                 skipped.append(batch)
                 notes.append(f"batch {batch} has a commit, but Spark has removed its state: {removed}; not counted")
         planned = self._log(location, "offsets")
@@ -143,7 +143,7 @@ class SparkCheckpoints:
     def handles(self, location: str, batch: int | None = None) -> tuple[str, int, dict[int, dict[int, str]]]:
         """The source of a savepoint: the query, the batch (by default the newest committed one), and for each of its
         operators the handles by partition. The query may run meanwhile."""
-        location = _plain(location)
+        location = plain_location(location)
         query = self.query_id(location)
         if query is None:
             raise StateNotFoundError(f"there is no checkpoint {location}; give the query's checkpointLocation")
@@ -161,7 +161,7 @@ class SparkCheckpoints:
         except FastChangelogError:
             raise
         except Exception as error:  # of PySpark, or of Py4J for what a task failed with
-            raise _unreadable(f"{location}, batch {chosen}", error) from None
+            raise unreadable(f"{location}, batch {chosen}", error) from None
         if not found:
             raise self._foreign(location)
         return query, chosen, found
@@ -172,7 +172,7 @@ class SparkCheckpoints:
         try:
             lines = [row[0] for row in self._spark.read.text(path).collect()]
         except Exception as error:
-            raise _unreadable(path, error) from None
+            raise unreadable(path, error) from None
         for line in lines:
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 return int(json.loads(line)["batchTimestampMs"])
@@ -183,7 +183,7 @@ class SparkCheckpoints:
         try:
             rows = self._spark.read.format("state-metadata").load(location).collect()
         except Exception as error:
-            raise _unreadable(location, error) from None
+            raise unreadable(location, error) from None
         named = sorted({row["operatorName"] for row in rows})
         if not named:
             return InvalidArgumentError(f"the query of {location} has no stateful operator, so it keeps no state")
@@ -200,7 +200,7 @@ class SparkCheckpoints:
         except Exception as error:
             if _not_found(error):
                 return {}
-            raise _unreadable(f"{location}/{name}", error) from None
+            raise unreadable(f"{location}/{name}", error) from None
         named = ((row[0].rsplit("/", 1)[-1], row[1]) for row in rows)
         return {int(name): float(time) for name, time in named if name.isdigit()}
 
@@ -230,14 +230,14 @@ class SparkCheckpoints:
         except Exception as error:
             if _not_found(error):
                 return []
-            raise _unreadable(folder, error) from None
+            raise unreadable(folder, error) from None
 
     def _operators(self, location: str) -> list[int]:
         """The stateful operators that hold handles."""
         try:
             rows = self._spark.read.format("state-metadata").load(location).collect()
         except Exception as error:
-            raise _unreadable(location, error) from None
+            raise unreadable(location, error) from None
         if rows and self._spark.version.startswith("4.0."):
             raise InvalidArgumentError(
                 f"Spark {self._spark.version} cannot read the state of its own checkpoints, {location} among them; "
@@ -265,7 +265,8 @@ class SparkCheckpoints:
         return [(row[0], row[1]) for row in rows if row[0] is not None]  # a shard of a processor may have no rows yet
 
 
-def _plain(location: str) -> str:
+def plain_location(location: str) -> str:
+    """The location without a slash at its end; refuses what Spark's readers take for a pattern."""
     if _GLOB.search(location):
         raise InvalidArgumentError(
             f"Spark's readers take characters in the checkpoint's location {location!r} for a pattern"
@@ -277,8 +278,8 @@ def _not_found(error: Exception) -> bool:
     return isinstance(error, AnalysisException) and error.getCondition() == "PATH_NOT_FOUND"
 
 
-def _unreadable(what: str, error: Exception) -> StoreError:
-    """One line: the last cause that a Java stack names, else what PySpark says first."""
+def unreadable(what: str, error: Exception) -> StoreError:
+    """The error for what Spark cannot read, in one line: the last cause of a Java stack, else PySpark's own text."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
     causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
     return StoreError(

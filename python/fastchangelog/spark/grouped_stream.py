@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from fastchangelog.functions import Aggregate
+    from fastchangelog.spark.imported_state import ImportedState
     from fastchangelog.types import ColumnLike, Options, PathLike, StorageOptions
 
 __all__ = ["GroupedStream", "grouped"]
@@ -153,15 +154,27 @@ class GroupedStream:
         )
 
     @overload
-    def agg(self, exprs: dict[str, str], /) -> DataFrame: ...
+    def agg(self, exprs: dict[str, str], /, *, initial_state: ImportedState | DataFrame | None = None) -> DataFrame: ...
     @overload
-    def agg(self, *exprs: Column | Aggregate, **named: Column | Aggregate) -> DataFrame: ...
-    def agg(self, *exprs: Column | Aggregate | dict[str, str], **named: Column | Aggregate) -> DataFrame:
+    def agg(
+        self,
+        *exprs: Column | Aggregate,
+        initial_state: ImportedState | DataFrame | None = None,
+        **named: Column | Aggregate,
+    ) -> DataFrame: ...
+    def agg(
+        self,
+        *exprs: Column | Aggregate | dict[str, str],
+        initial_state: ImportedState | DataFrame | None = None,
+        **named: Column | Aggregate,
+    ) -> DataFrame:
         """Computes aggregates: the keys, then the results, under the names and types of Spark's own `groupBy().agg()`.
 
         Args:
             *exprs: Columns such as `F.sum("price").alias("total")`, a dict such as `{"price": "max"}`, or functions of
                 `fastchangelog.functions`, such as `fc.sum("price", where="price > 0")`.
+            initial_state: What a new query begins with: `import_state(checkpoint)`, the state of a Spark query with
+                the same aggregates, or a batch DataFrame like the result, for functions that can go on from results.
             **named: The same, by the name of the result: `n=fc.count()`.
 
         Returns:
@@ -169,12 +182,12 @@ class GroupedStream:
 
         Raises:
             InvalidArgumentError: An expression is not understood; the message names it and what is.
-            SchemaMismatchError: The savepoint of `start_from` is of another query.
+            SchemaMismatchError: The savepoint of `start_from` or the initial state is of another query.
 
         Example:
             >>> grouped(bids, "auction", state=folder).agg(n=fc.count(), best=fc.max("price"))  # doctest: +SKIP
         """
-        return self._plan(analyse(self._df, self._keys, exprs, named))
+        return self._plan(analyse(self._df, self._keys, exprs, named), initial_state)
 
     def count(self) -> DataFrame:
         """Number of rows per key, as the column `count`.
@@ -278,7 +291,7 @@ class GroupedStream:
         outputStructType: T.StructType | str,
         outputMode: str,
         timeMode: str,
-        initialState: GroupedData | GroupedStream | None = None,
+        initialState: GroupedData | GroupedStream | ImportedState | None = None,
         eventTimeColumnName: str = "",
     ) -> DataFrame:
         """Runs a `StatefulProcessor` that takes and yields Rows: PySpark's method of that name, with its arguments.
@@ -289,7 +302,7 @@ class GroupedStream:
             outputMode: `"Update"` or `"Append"`.
             timeMode: `"None"`, `"ProcessingTime"` or `"EventTime"`: the time of timers.
             initialState: A batch DataFrame, grouped by keys of the same types, which the processor gets in the query's
-                first batch.
+                first batch; or `import_state(checkpoint)`, with which the states of a Spark query go on.
             eventTimeColumnName: The column of the result that carries the watermark on.
 
         Returns:
@@ -315,7 +328,7 @@ class GroupedStream:
         outputStructType: T.StructType | str,
         outputMode: str,
         timeMode: str,
-        initialState: GroupedData | GroupedStream | None = None,
+        initialState: GroupedData | GroupedStream | ImportedState | None = None,
         eventTimeColumnName: str = "",
     ) -> DataFrame:
         """Runs a `StatefulProcessor` that takes and yields pandas DataFrames; else as `transformWithState`.
@@ -326,7 +339,7 @@ class GroupedStream:
             outputMode: `"Update"` or `"Append"`.
             timeMode: `"None"`, `"ProcessingTime"` or `"EventTime"`: the time of timers.
             initialState: A batch DataFrame, grouped by keys of the same types, which the processor gets in the query's
-                first batch.
+                first batch; or `import_state(checkpoint)`, with which the states of a Spark query go on.
             eventTimeColumnName: The column of the result that carries the watermark on.
 
         Returns:
@@ -368,8 +381,9 @@ class GroupedStream:
         numeric = [_quoted(f.name) for f in self._df.schema.fields if isinstance(f.dataType, T.NumericType)]
         return self.agg(*[function(name) for name in names or numeric])
 
-    def _plan(self, analysed: Analysed) -> DataFrame:
+    def _plan(self, analysed: Analysed, initial_state: ImportedState | DataFrame | None = None) -> DataFrame:
         _internal.spec_check(analysed.spec)
+        first = None if initial_state is None else self._initial_payloads(analysed, initial_state)
         if self._start_schema is not None:
             self._check_start_schema(analysed.spec, self._start_schema)
         operator = OperatorConfig(
@@ -388,18 +402,37 @@ class GroupedStream:
             self._options,
             settings.size_option(self._options, "payload_size"),
             self._partitions,
+            opens_all_shards=first is not None,
         )
         payloads = self._df.select(*analysed.projection).mapInArrow(split, payload_type(watermark_of(self._df.schema)))
-        run = self._through_state if self._streaming else _in_batch
-        rows = run(payloads, operator, analysed.wire_result)
-        first = 0 if analysed.keys_in_result else analysed.num_keys
-        fields = analysed.result.fields[first:]
-        return rows.select(*[_named(F.col(f"__r{first + i}"), f) for i, f in enumerate(fields)])
+        if self._streaming:
+            rows = self._through_state(payloads, operator, analysed.wire_result, first)
+        else:
+            rows = _in_batch(payloads, operator, analysed.wire_result)
+        left_out = 0 if analysed.keys_in_result else analysed.num_keys
+        fields = analysed.result.fields[left_out:]
+        return rows.select(*[_named(F.col(f"__r{left_out + i}"), f) for i, f in enumerate(fields)])
 
-    def _through_state(self, payloads: DataFrame, operator: OperatorConfig, rows: T.StructType) -> DataFrame:
+    def _initial_payloads(self, analysed: Analysed, given: ImportedState | DataFrame) -> DataFrame:
+        from fastchangelog.spark.aggregate_seed import BufferSplit, accumulators  # few queries need it
+
+        if not self._streaming:
+            raise InvalidArgumentError(
+                "initial_state is for a stream's first batch; on a batch DataFrame add the rows to it with union()"
+            )
+        if self._options.get("start_from"):
+            raise InvalidArgumentError("agg() has an initial_state, and grouped() a savepoint to start from; give one")
+        rows = accumulators(self._df.sparkSession, analysed, given)
+        size = settings.size_option(self._options, "payload_size")
+        return rows.mapInArrow(BufferSplit(analysed.spec, self._options, size, self._partitions), payload_type(None))
+
+    def _through_state(
+        self, payloads: DataFrame, operator: OperatorConfig, rows: T.StructType, first: DataFrame | None
+    ) -> DataFrame:
         output = T.StructType([*rows.fields, T.StructField(metrics.COLUMN, T.ArrayType(T.LongType()))])
+        initial = None if first is None else first.groupBy("shard")
         spark_operator = internals.native_method(payloads.groupBy("shard"), "transformWithStateInPandas")
-        answered = spark_operator(ShardProcessor(operator), output, "Update", "None")
+        answered = spark_operator(ShardProcessor(operator), output, "Update", "None", initial)
         answered = answered.observe(metrics.observed_name(self._name), *metrics.observed())
         return answered.where(F.col(metrics.COLUMN).isNull())
 

@@ -3,6 +3,9 @@
 Owns: one session inside a Spark task: handle in, payloads to the server, rows to Spark, handle out.
 Does not own: the state (the server), which handle is committed (Spark), the metrics' meaning (`metrics`).
 
+The initial state of a new query becomes a version of its own before the first batch: its payloads come in a session of
+their own, whose results no one is told, since they are no news. The batch begins with the handle of that version.
+
 Order, and why:
 1. read the handle that Spark committed last for this shard;
 2. open a session at the executor's server for it and forward the payloads;
@@ -13,10 +16,12 @@ Order, and why:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -32,8 +37,21 @@ from fastchangelog.spark.frames import frame
 from fastchangelog.spark.renewal import CredentialRenewal, credentials
 from fastchangelog.spark.shard_ids import shard_of_id
 
-__all__ = ["METRICS_TYPE", "OperatorConfig", "ShardProcessor", "Stopwatch", "labelled", "open_request"]
+__all__ = [
+    "METRICS_TYPE",
+    "NO_FIRST_BATCH",
+    "OperatorConfig",
+    "ShardProcessor",
+    "Stopwatch",
+    "labelled",
+    "open_request",
+]
 
+#: Of an initial state that no row of the query's first batch has come with.
+NO_FIRST_BATCH = (
+    "the query's first batch has no input for this operator, so Spark does not let it take the initial state: start "
+    "the query when its source has rows"
+)
 _HANDLE = T.StructType([T.StructField("handle", T.StringType())])
 METRICS_TYPE = pa.list_(pa.int64())
 
@@ -63,6 +81,17 @@ class ShardProcessor(StatefulProcessor):
     def init(self, handle: Any) -> None:
         # Also called once on the driver before the query starts, only to learn the state's schema.
         self._handle = handle.getValueState("handle", _HANDLE)
+        self._initial: dict[int, _InitialSession] = {}
+
+    def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: Any) -> None:
+        try:
+            shard_id = int(key[0])
+            if shard_id not in self._initial:
+                settings.check_task(task.local_property)
+                self._initial[shard_id] = _InitialSession(self._operator, shard_id)
+            self._initial[shard_id].merge(initialState["payload"])
+        except Exception as error:
+            raise_one_line(error)
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         try:
@@ -71,13 +100,21 @@ class ShardProcessor(StatefulProcessor):
             raise_one_line(error)
 
     def close(self) -> None:
-        """Nothing: a session ends with its batch."""
+        """Ends the task. A session ends with its batch; an initial state that is left here has found no batch."""
+        left, self._initial = self._initial, {}
+        for session in left.values():
+            session.close()
+        if left:
+            raise InvalidArgumentError(NO_FIRST_BATCH)
 
     def _run(self, shard_id: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         operator = self._operator
         settings.check_task(task.local_property)
         stored = self._handle.get()
         handle = None if stored is None else stored[0]
+        initial = self._initial.pop(shard_id, None)
+        if initial is not None:
+            handle = initial.commit()
         clock = Stopwatch()
         _internal.failpoint("operator.open")
         storage, expires = settings.resolve_with_expiry(operator.storage_options)
@@ -117,6 +154,37 @@ class ShardProcessor(StatefulProcessor):
         nothing = [pa.nulls(1, field.type) for field in operator.output]
         yield frame([*nothing, pa.array([numbers], METRICS_TYPE)], names)
         return handle
+
+
+class _InitialSession:
+    """The session that makes the initial state of a shard its first version."""
+
+    def __init__(self, operator: OperatorConfig, shard_id: int):
+        storage, expires = settings.resolve_with_expiry(operator.storage_options)
+        request = {**open_request(operator, shard_id, None), **credentials(storage, expires)}
+        resolve = functools.partial(settings.resolve_with_expiry, operator.storage_options)
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(CredentialRenewal(request, expires, resolve))
+            self._session = open_session(json.dumps(request), operator.options, operator.confs)
+            opened.callback(self._session.close)
+            self._exit = opened.pop_all()
+
+    def merge(self, payloads: Iterable[bytes]) -> None:
+        """Takes payloads of accumulators."""
+        for payload in payloads:
+            self._session.merge(payload)
+
+    def commit(self) -> str:
+        """Waits until the version is durable, and gives its handle."""
+        with self._exit:
+            for _ in self._session.finish():
+                pass
+            handle, _ = self._session.commit()
+        return handle
+
+    def close(self) -> None:
+        """Ends the session; an abort unless it was committed."""
+        self._exit.close()
 
 
 def open_request(operator: OperatorConfig, shard_id: int, handle: str | None) -> dict[str, Any]:

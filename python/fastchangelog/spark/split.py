@@ -47,13 +47,23 @@ def watermark_of(schema: T.StructType) -> int | None:
 class Split(VersionChecked):
     """The function for `mapInArrow`: picklable, the same for every task."""
 
-    def __init__(self, spec: str, input: pa.Schema, options: Mapping[str, str], payload_bytes: int, partitions: int):
+    def __init__(
+        self,
+        spec: str,
+        input: pa.Schema,
+        options: Mapping[str, str],
+        payload_bytes: int,
+        partitions: int,
+        *,
+        opens_all_shards: bool = False,
+    ):
         self._spec = spec
         self._input = input
         self._max_parallelism = int(options.get("max_parallelism", "0"))
         self._payload_bytes = payload_bytes
         self._partitions = partitions
-        self._opens_all_shards = bool(options.get("start_from"))
+        #: In the first batch, for the parts of a savepoint or of an initial state.
+        self._opens_all_shards = opens_all_shards or bool(options.get("start_from"))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -72,7 +82,7 @@ class Split(VersionChecked):
             if batch.num_rows:
                 yield from payload_rows(splitter.push(shaped(batch, self._input)), ids)
         if self._opens_all_shards and is_first():
-            # Each shard, even one without rows, now takes its part of the savepoint, which is not needed afterwards.
+            # Each shard, even one without rows, now takes its part of what the query begins with.
             yield from payload_rows([(shard, b"") for shard in range(shards)], ids)
         _internal.failpoint("split.finish")
         yield from payload_rows(splitter.finish(), ids)

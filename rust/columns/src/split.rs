@@ -12,7 +12,7 @@ use super::aggregate::{AggPlan, AggSpec};
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use super::payload::PayloadBuilder;
 use super::table::GroupTable;
-use arrow_array::RecordBatch;
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::Schema;
 use fastchangelog_format::model::ids::{MAX_KEY_GROUPS, key_group_of, shard_of};
 use fastchangelog_format::{Error, Result};
@@ -101,9 +101,19 @@ impl Splitter {
     /// had to leave.
     pub fn push(&mut self, batch: &RecordBatch) -> Result<Emitted> {
         let columns = self.plan.columns(batch)?;
+        self.push_columns(&columns, batch.num_rows(), Content::Input)
+    }
+
+    /// Takes a batch of the columns in which Spark keeps accumulators, [`AggPlan::buffers`]; else as [`Splitter::push`].
+    pub fn push_buffers(&mut self, batch: &RecordBatch) -> Result<Emitted> {
+        let columns = self.plan.buffer_columns(batch)?;
+        self.push_columns(&columns, batch.num_rows(), Content::Buffers)
+    }
+
+    fn push_columns(&mut self, columns: &[ArrayRef], len: usize, content: Content) -> Result<Emitted> {
         let mut emitted = Vec::new();
-        for start in (0..batch.num_rows()).step_by(CHUNK) {
-            let rows = CHUNK.min(batch.num_rows() - start);
+        for start in (0..len).step_by(CHUNK) {
+            let rows = CHUNK.min(len - start);
             let chunk: Vec<_> = columns.iter().map(|column| column.slice(start, rows)).collect();
             let keys = self.plan.codec().encode(&chunk[..self.plan.num_keys()], rows)?;
             let hashes = keys.hashes();
@@ -111,9 +121,14 @@ impl Splitter {
                 let shard = self.shard(*hash);
                 self.input_rows[shard as usize] += 1;
             }
-            let new = self.table.fold(&chunk, &keys, &hashes, self.effort.grouping)?;
-            if self.effort.resumes(rows, new, self.table.len()) {
-                self.table.seal_groups();
+            match content {
+                Content::Input => {
+                    let new = self.table.fold(&chunk, &keys, &hashes, self.effort.grouping)?;
+                    if self.effort.resumes(rows, new, self.table.len()) {
+                        self.table.seal_groups();
+                    }
+                }
+                Content::Buffers => self.table.load_buffers(&chunk, &keys, &hashes)?,
             }
             if self.table.used_bytes() >= self.hold {
                 emitted.append(&mut self.flush()?);
@@ -174,6 +189,13 @@ impl Splitter {
         }
         Ok(())
     }
+}
+
+/// What the rows of a batch are.
+#[derive(Debug, Clone, Copy)]
+enum Content {
+    Input,
+    Buffers,
 }
 
 /// Decides whether to look up groups. Where nearly every key is new it saves nothing, so it pauses.

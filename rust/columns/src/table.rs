@@ -304,8 +304,21 @@ impl GroupTable {
         hashes: &[u64],
         probe: bool,
     ) -> Result<usize> {
-        self.check_room(keys.len())?;
         let before = self.len();
+        let groups = self.groups_of(keys, hashes, probe)?;
+        self.plan.update(columns, &groups, &mut self.rows)?;
+        Ok(self.len() - before)
+    }
+
+    /// Adds rows of the plan's buffers with these keys: each becomes a group of its own, unseen by later look-ups.
+    pub(super) fn load_buffers(&mut self, columns: &[ArrayRef], keys: &EncodedKeys, hashes: &[u64]) -> Result<()> {
+        let groups = self.groups_of(keys, hashes, false)?;
+        self.plan.load(columns, &groups, &mut self.rows)
+    }
+
+    /// The group of each key, with a row; see [`GroupTable::fold`] for `probe`.
+    fn groups_of(&mut self, keys: &EncodedKeys, hashes: &[u64], probe: bool) -> Result<Vec<u32>> {
+        self.check_room(keys.len())?;
         let mut groups = Vec::with_capacity(keys.len());
         for (i, hash) in hashes.iter().enumerate() {
             let group = if probe { self.find_or_add(*hash, keys.key(i)).0 } else { self.add(*hash, keys.key(i)) };
@@ -313,8 +326,7 @@ impl GroupTable {
             groups.push(group as u32);
         }
         self.rows.grow_to(self.len());
-        self.plan.update(columns, &groups, &mut self.rows)?;
-        Ok(self.len() - before)
+        Ok(groups)
     }
 
     /// Appends the encoded row of group `i`.

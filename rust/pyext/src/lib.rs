@@ -76,6 +76,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::failpoint, module)?)?;
     module.add_function(wrap_pyfunction!(savepoint_folder::spec_schema, module)?)?;
     module.add_function(wrap_pyfunction!(savepoint_folder::schema_difference, module)?)?;
+    module.add_function(wrap_pyfunction!(split::spec_buffers, module)?)?;
     module.add_function(wrap_pyfunction!(split::spec_check, module)?)?;
     module.add_function(wrap_pyfunction!(store::object_type, module)?)?;
     module.add_function(wrap_pyfunction!(store::manifest_json, module)?)?;

@@ -6,7 +6,8 @@ use fastchangelog_columns::aggregate::{AggPlan, AggSpec};
 use fastchangelog_columns::split;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::sync::Mutex;
+use pyo3_arrow::PySchema;
+use std::sync::{Arc, Mutex};
 
 type Payloads<'py> = Vec<(u32, Bound<'py, PyBytes>)>;
 
@@ -45,6 +46,18 @@ impl Splitter {
         Ok(to_python(py, &payloads))
     }
 
+    fn push_buffers<'py>(&self, py: Python<'py>, batch: ForeignBatches) -> PyResult<Payloads<'py>> {
+        let payloads = detached(py, |_| {
+            let mut splitter = exclusive(&self.0, "splitter")?;
+            let mut payloads = Vec::new();
+            for batch in batch.iter() {
+                payloads.append(&mut splitter.push_buffers(&batch?.1)?);
+            }
+            Ok(payloads)
+        })?;
+        Ok(to_python(py, &payloads))
+    }
+
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Payloads<'py>> {
         let payloads = detached(py, |_| exclusive(&self.0, "splitter")?.finish())?;
         Ok(to_python(py, &payloads))
@@ -59,4 +72,11 @@ fn to_python<'py>(py: Python<'py>, payloads: &[(u32, Vec<u8>)]) -> Payloads<'py>
 #[pyfunction]
 pub(crate) fn spec_check(py: Python<'_>, spec: &str) -> PyResult<()> {
     detached(py, |_| AggSpec::from_json(spec).and_then(|spec| AggPlan::new(&spec)).map(drop))
+}
+
+/// The columns in which Spark keeps the keys and accumulators of a specification.
+#[pyfunction]
+pub(crate) fn spec_buffers(py: Python<'_>, spec: &str) -> PyResult<Py<PyAny>> {
+    let buffers = detached(py, |_| Ok(AggPlan::new(&AggSpec::from_json(spec)?)?.buffers()))?;
+    Ok(PySchema::new(Arc::new(buffers)).into_pyarrow(py)?.unbind())
 }

@@ -47,7 +47,7 @@ class ProcessorCall:
     output: T.StructType | str
     output_mode: str
     time_mode: str
-    #: PySpark's `groupBy`, or ours.
+    #: PySpark's `groupBy`, ours, or an `ImportedState`.
     initial_state: object | None
     event_time_column: str
 

@@ -35,11 +35,12 @@ from fastchangelog.errors import InvalidArgumentError, raise_one_line
 from fastchangelog.server import open_state_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
-from fastchangelog.spark.operator import METRICS_TYPE, OperatorConfig, Stopwatch, open_request
+from fastchangelog.spark.operator import METRICS_TYPE, NO_FIRST_BATCH, OperatorConfig, Stopwatch, open_request
 from fastchangelog.spark.processor.exact_types import exact_columns
+from fastchangelog.spark.processor.imported import ImportedRows
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.placeholders import placeholder
-from fastchangelog.spark.processor.run import NO_QUERY, run_batch
+from fastchangelog.spark.processor.run import CHUNK_BYTES, CHUNK_ROWS, NO_QUERY, run_batch
 from fastchangelog.spark.processor.spec import ProcessorSpec, QueryInfo
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from fastchangelog.spark.renewal import CredentialRenewal, credentials
@@ -81,6 +82,8 @@ class ProcessorConfig(task.VersionChecked):
     event_time: int | None
     #: The columns of payloads of the initial state, if there is one.
     initial: pa.Schema | None
+    #: If that is what Spark's own state held: the names of its variables.
+    imported: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,10 +138,7 @@ class ProcessorOperator(StatefulProcessor):
     def close(self) -> None:
         """Ends the task. A session ends with its batch; what is left here was never handed to the user's code."""
         if self._initial:
-            raise InvalidArgumentError(
-                "the query's first batch has no input for this operator, so Spark does not let it take the initial "
-                "state: start the query when its source has rows"
-            )
+            raise InvalidArgumentError(NO_FIRST_BATCH)
 
     def _rows(self, shard_id: int, rows: Iterator[pd.DataFrame], times: TimerValues) -> Iterator[pd.DataFrame]:
         settings.check_task(task.local_property)
@@ -202,7 +202,13 @@ class ProcessorOperator(StatefulProcessor):
             clock.lap("open_micros")
             _internal.failpoint("operator.opened")
             first = None if initial is None else initial.grouped()
-            for batch in run_batch(spec, session, rows.grouped(), times, first, query_info=query_info()):
+            imported = None
+            if first is not None and self._config.imported is not None:
+                imported = ImportedRows(self._config.imported, first.finish(CHUNK_ROWS, CHUNK_BYTES))
+                first = None
+            for batch in run_batch(
+                spec, session, rows.grouped(), times, first, query_info=query_info(), imported=imported
+            ):
                 columns = exact_columns(batch, spec.output)
                 yield frame([*columns, pa.nulls(batch.num_rows, METRICS_TYPE)], names)
             clock.lap("finish_micros")

@@ -28,6 +28,7 @@ from fastchangelog.spark.processor.column_values import has_floats
 from fastchangelog.spark.processor.evolution import evolve
 from fastchangelog.spark.processor.feed import ChunkFeed, FrameParts, MergedFeed, Parts, RowParts
 from fastchangelog.spark.processor.handle import Declaration, ProcessorHandle
+from fastchangelog.spark.processor.imported import ImportedRows, write_imported
 from fastchangelog.spark.processor.input_frames import FrameKeyMaker, FrameMaker
 from fastchangelog.spark.processor.input_rows import KeyMaker, RowMaker, has_nan
 from fastchangelog.spark.processor.output_frames import OutputFrames
@@ -87,6 +88,7 @@ def run_batch(
     *,
     query_info: QueryInfo = NO_QUERY,
     make_codec: CodecMaker | None = None,
+    imported: ImportedRows | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Runs the processor of `spec` and yields its output, in the output's wire form; the caller commits.
 
@@ -99,12 +101,13 @@ def run_batch(
         initial: In the first batch, rows of the initial state; None in all others.
         query_info: What `getQueryInfo` answers.
         make_codec: For tests.
+        imported: In the first batch, what another query's states held.
     """
     codec = make_codec if make_codec is not None else _internal.StateCodec
     run = _Run(spec, session, times, query_info, codec)
     try:
         with _rare_collections():
-            yield from run.batches(_chunks(rows), None if initial is None else _chunks(initial))
+            yield from run.batches(_chunks(rows), None if initial is None else _chunks(initial), imported)
     except Exception as error:
         run.check_results()
         raise_from_user_code(error)
@@ -189,12 +192,18 @@ class _Run:
         self._results: Any = ()
 
     def batches(
-        self, chunks: Iterable[RowChunkLike], initial: Iterable[RowChunkLike] | None
+        self,
+        chunks: Iterable[RowChunkLike],
+        initial: Iterable[RowChunkLike] | None,
+        imported: ImportedRows | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `run_batch`."""
         spec, scope = self._spec, self._scope
         spec.processor.init(self._handle)
-        self._declare()
+        ids = self._declare()
+        if imported is not None:
+            kinds = {name: declaration.kind for name, (declaration, _) in self._handle.declared.items()}
+            write_imported(self._session, imported, ids, kinds, self._now)
         scope.phase = INITIALIZED
         yield from self._rows(chunks) if initial is None else self._merged_rows(chunks, initial)
         scope.close()
@@ -221,8 +230,8 @@ class _Run:
             return RowParts(RowMaker(struct, columns, spec.timezone))
         return FrameParts(FrameMaker(struct, columns, spec.timezone), spec.max_records)
 
-    def _declare(self) -> None:
-        """Binds the states that `init` declared."""
+    def _declare(self) -> dict[str, int]:
+        """Binds the states that `init` declared, and gives their numbers."""
         spec, session, handle = self._spec, self._session, self._handle
         declarations = [declaration for declaration, _ in handle.declared.values()]
         evolved = evolve(session.catalog, spec.key, spec.time_mode, declarations, handle.deleted)
@@ -243,6 +252,7 @@ class _Run:
         if TIMERS in evolved.states:
             handle.timers.bind(evolved.states[TIMERS].id, self._key_codec, None)
             scope.states.append(handle.timers)
+        return {name: place.id for name, place in evolved.states.items()}
 
     def _row_keys(self, keys: pa.BinaryArray) -> list[tuple[Any, ...]]:
         return self._keys.keys(self._key_codec.decode_keys(keys))

@@ -21,10 +21,13 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.spark import internals, metrics, settings, wire_types
+from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor.batch import in_batch
 from fastchangelog.spark.processor.call import Grouping, ProcessorCall
 from fastchangelog.spark.processor.exact_types import exact_schema
+from fastchangelog.spark.processor.handle import Declaration
+from fastchangelog.spark.processor.imported import imported_payloads, imported_schema
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator, spark_settings
 from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.run import state_declarations
@@ -47,7 +50,9 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
     output_mode, time_mode = _modes(grouping, call)
     output = _output(call)
     rows = _columns(grouping.df, grouping.keys, grouping.key)
-    initial = None if call.initial_state is None else _initial(grouping, call)
+    given = call.initial_state
+    imported = given if isinstance(given, ImportedState) else None
+    initial = None if given is None or imported is not None else _initial(grouping, call)
     conf = grouping.df.sparkSession.conf
     spec = ProcessorSpec(
         processor=_checked(call.processor),
@@ -63,7 +68,8 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         initial_columns=() if initial is None else initial.columns.positions,
         **spark_settings(lambda name: conf.get(name, None)),
     )
-    state_declarations(spec)
+    declarations = state_declarations(spec)
+    seeded = None if imported is None else _imported(grouping, call, imported, declarations, spec.time_mode, rows)
     config = ProcessorConfig(
         OperatorConfig(
             "",
@@ -81,10 +87,15 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         None if initial is None else initial.columns.schema,
     )
     streaming = bool(grouping.df.isStreaming)
-    payloads = _payloads(grouping, grouping.df, rows, heartbeats=streaming and time_mode == "eventtime", spec=spec)
-    first = (
-        None if initial is None else _payloads(grouping, initial.frame, initial.columns, heartbeats=False, spec=None)
-    )
+    starts = initial is not None or seeded is not None or bool(grouping.options.get("start_from"))
+    heartbeats = streaming and time_mode == "eventtime"
+    payloads = _payloads(grouping, grouping.df, rows, heartbeats=heartbeats, first_heartbeat=starts)
+    first = None
+    if initial is not None:  # its shards are called anyway
+        first = _payloads(grouping, initial.frame, initial.columns)
+    elif seeded is not None:
+        first, names = seeded
+        config = dataclasses.replace(config, initial=imported_schema(_key_schema(grouping, rows)), imported=names)
     if not streaming:
         return in_batch(payloads, first, config, output)
     spark_operator = internals.native_method(payloads.groupBy("shard"), "transformWithStateInPandas")
@@ -150,19 +161,56 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType) -> _Colum
 
 
 def _payloads(
-    grouping: Grouping, df: DataFrame, columns: _Columns, *, heartbeats: bool, spec: ProcessorSpec | None
+    grouping: Grouping, df: DataFrame, columns: _Columns, *, heartbeats: bool = False, first_heartbeat: bool = False
 ) -> DataFrame:
-    """The payload rows of a frame; `spec` is None for the initial state, whose shards are called anyway."""
-    split = RowSplit(
+    """The payload rows of a frame."""
+    split = _split(grouping, columns.schema, heartbeats=heartbeats, first_heartbeat=first_heartbeat)
+    return df.select(*columns.projection).mapInArrow(split, payload_type(watermark_of(df.schema)))
+
+
+def _split(
+    grouping: Grouping, schema: pa.Schema, *, heartbeats: bool = False, first_heartbeat: bool = False
+) -> RowSplit:
+    return RowSplit(
         len(grouping.keys),
-        columns.schema,
+        schema,
         grouping.options,
         settings.size_option(grouping.options, "payload_size"),
         grouping.partitions,
         heartbeats=heartbeats,
-        first_heartbeat=spec is not None and (spec.initial is not None or bool(grouping.options.get("start_from"))),
+        first_heartbeat=first_heartbeat,
     )
-    return df.select(*columns.projection).mapInArrow(split, payload_type(watermark_of(df.schema)))
+
+
+def _key_schema(grouping: Grouping, columns: _Columns) -> pa.Schema:
+    return pa.schema([columns.schema.field(i) for i in range(len(grouping.keys))])
+
+
+def _imported(
+    grouping: Grouping,
+    call: ProcessorCall,
+    imported: ImportedState,
+    declarations: Sequence[Declaration],
+    time_mode: TimeMode,
+    columns: _Columns,
+) -> tuple[DataFrame, tuple[str, ...]]:
+    """The payload rows of the state of Spark's own query, and the names of its variables."""
+    if not grouping.df.isStreaming:
+        raise InvalidArgumentError(
+            f"initialState=import_state(…) of {call.method}() is for a stream's first batch, and the DataFrame is no "
+            "stream"
+        )
+    _check_one_start(grouping, call)
+    key = _key_schema(grouping, columns)
+    split = _split(grouping, imported_schema(key))
+    return imported_payloads(grouping, imported, declarations, time_mode, split, key)
+
+
+def _check_one_start(grouping: Grouping, call: ProcessorCall) -> None:
+    if grouping.options.get("start_from"):
+        raise InvalidArgumentError(
+            f"{call.method}() has an initialState, and grouped() a savepoint to start from; give one of them"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,16 +228,14 @@ def _initial(grouping: Grouping, call: ProcessorCall) -> _Initial:
         frame, keys = internals.grouping_of(cast("GroupedData", given))
     else:
         raise InvalidArgumentError(
-            f"initialState of {call.method}() is df.groupBy(…) or grouped(df, …), not {type(given).__name__}"
+            f"initialState of {call.method}() is df.groupBy(…), grouped(df, …) or import_state(checkpoint), not "
+            f"{type(given).__name__}"
         )
     if frame.isStreaming:
         raise InvalidArgumentError(
             f"initialState of {call.method}() is a stream; it is read once, in the first batch: give a batch DataFrame"
         )
-    if grouping.options.get("start_from"):
-        raise InvalidArgumentError(
-            f"{call.method}() has an initialState, and grouped() a savepoint to start from; give one of them"
-        )
+    _check_one_start(grouping, call)
     key = frame.select(*keys).schema
     wanted, found = [f.dataType.simpleString() for f in grouping.key], [f.dataType.simpleString() for f in key]
     if wanted != found:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ _FIRST, _LAST = -(2**63), 2**63 - 1
 Timer = tuple[int, bytes]
 
 
-def encoded_times(times: list[int]) -> pa.BinaryArray:
+def encoded_times(times: Sequence[int] | np.ndarray[Any, np.dtype[np.int64]]) -> pa.BinaryArray:
     """Times as the session takes them: eight bytes each, big endian."""
     offsets = np.arange(0, 8 * len(times) + 1, 8, dtype=np.int32)
     data = np.array(times, ">i8").tobytes()

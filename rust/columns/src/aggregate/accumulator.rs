@@ -6,7 +6,8 @@
 use super::fold::Fold;
 use super::results::RowRange;
 use super::row::{Other, RowMut, Slots};
-use arrow_array::ArrayRef;
+use arrow_array::{Array, ArrayRef};
+use arrow_buffer::NullBuffer;
 use arrow_schema::DataType;
 use fastchangelog_format::Result;
 use std::fmt::Debug;
@@ -31,6 +32,14 @@ pub(super) trait Accumulator: Debug + Send + Sync {
 
     /// Folds the rows of columns, one for each argument, into accumulators.
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()>;
+
+    /// Folds rows that are accumulators as Spark keeps them, in the columns of [`Bound::buffers`], into accumulators of no
+    /// input. By default those columns are arguments that give such an accumulator.
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let counting = buffers.iter().enumerate().filter(|(i, _)| self.skips_null(*i));
+        let mask = counting.fold(None, |mask, (_, c)| NullBuffer::union(mask.as_ref(), c.logical_nulls().as_ref()));
+        self.update(slots, buffers, Fold { mask, ..fold })
+    }
 
     /// Joins two accumulators of one key.
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()>;
@@ -68,10 +77,24 @@ pub(super) struct Bound {
     pub(super) accumulator: Box<dyn Accumulator>,
     /// The type of the result.
     pub(super) result: DataType,
+    /// Names and types of the columns in which Spark keeps the accumulator.
+    pub(super) buffers: Vec<(&'static str, DataType)>,
 }
 
 impl Bound {
     pub(super) fn new(accumulator: impl Accumulator + 'static, result: DataType) -> Self {
-        Self { accumulator: Box::new(accumulator), result }
+        Self { accumulator: Box::new(accumulator), result, buffers: Vec::new() }
+    }
+
+    /// The same, kept by Spark in one column of the result's type.
+    pub(super) fn kept_as(mut self, name: &'static str) -> Self {
+        self.buffers = vec![(name, self.result.clone())];
+        self
+    }
+
+    /// The same, kept by Spark in these columns.
+    pub(super) fn kept_in(mut self, buffers: impl IntoIterator<Item = (&'static str, DataType)>) -> Self {
+        self.buffers = buffers.into_iter().collect();
+        self
     }
 }

@@ -3,6 +3,7 @@
 //! Owns: which input rows go into which accumulator rows, and the view of columns of bytes.
 //! Does not own: what is done with a row (`functions`), which group a row is in (`table`).
 
+use super::prim::{Native, doubles};
 use super::row::RowMut;
 use crate::codec::{EncodedKeys, KeyCodec};
 use crate::rows::Rows;
@@ -38,6 +39,13 @@ impl Fold<'_> {
         }
     }
 
+    /// Writes columns of doubles side by side into the accumulator rows, from byte `at` on.
+    pub(super) fn put_doubles(self, at: usize, columns: &[&ArrayRef]) -> Result<()> {
+        let columns: Vec<_> = columns.iter().map(|column| doubles(column)).collect::<Result<_>>()?;
+        self.each(|i, row| columns.iter().enumerate().for_each(|(slot, values)| values[i].write(row, at + 8 * slot)));
+        Ok(())
+    }
+
     /// As [`Fold::each`], with the variable slots.
     #[inline]
     pub(super) fn each_row(self, mut f: impl FnMut(usize, &mut RowMut<'_>)) {
@@ -51,6 +59,15 @@ impl Fold<'_> {
             Some(mask) => mask.valid_indices().for_each(|i| one(i, self.groups[i])),
         }
     }
+}
+
+/// The rows in which a column of booleans is true.
+pub(super) fn trues(column: &ArrayRef) -> NullBuffer {
+    let column = column.as_boolean();
+    NullBuffer::new(match column.nulls() {
+        Some(nulls) => column.values() & nulls.inner(),
+        None => column.values().clone(),
+    })
 }
 
 /// The values of a column as the codec's bytes.

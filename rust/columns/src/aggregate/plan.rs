@@ -4,7 +4,7 @@
 //! Does not own: the functions and the types that they take (`functions`).
 
 use super::accumulator::{Accumulator, Bound, Call};
-use super::fold::Fold;
+use super::fold::{Fold, trues};
 use super::functions::AggregateFunction;
 use super::prim;
 use super::results::RowRange;
@@ -15,10 +15,9 @@ use crate::arrays::{conform, mismatch, plain_type, same_values, type_text};
 use crate::codec::KeyCodec;
 use crate::rows::{Rows, Shape};
 use crate::strings::{binary_schema, binary_type, conform_binary};
-use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_buffer::{BooleanBuffer, NullBuffer};
-use arrow_schema::{DataType, Fields, Schema, SchemaRef};
+use arrow_buffer::NullBuffer;
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use fastchangelog_format::error::Subject;
 use fastchangelog_format::{Error, Result};
 use std::ops::Range;
@@ -50,6 +49,8 @@ pub(super) struct Op {
     name: &'static str,
     args: Vec<usize>,
     filter: Option<usize>,
+    /// Names and types of the columns in which Spark keeps the accumulator.
+    buffers: Vec<(&'static str, DataType)>,
     pub(super) slots: Slots,
 }
 
@@ -169,7 +170,7 @@ impl AggPlan {
         if columns == self.input.len() {
             return Ok(());
         }
-        Err(Error::invalid(format!("a batch of {columns} columns came where {} were declared", self.input.len())))
+        Err(count_mismatch(columns, self.input.len()))
     }
 
     /// The columns of `batch` as the plan declares them, strings in their binary form. They may come in either form.
@@ -177,6 +178,36 @@ impl AggPlan {
         self.check_count(batch.num_columns())?;
         let columns = batch.columns().iter().zip(&self.input);
         columns.map(|(column, (declared, binary))| conform_binary(column, declared, binary)).collect()
+    }
+
+    /// The columns in which Spark keeps keys and accumulators: the keys, then for each call its own, in the order of the
+    /// results and named `<number of the call>.<Spark's name>`.
+    pub fn buffers(&self) -> Schema {
+        let keys = self.input.iter().take(self.num_keys).enumerate().map(|(i, (key, _))| (format!("key{i}"), key.clone()));
+        let calls = self.ops.iter().enumerate();
+        let kept = calls.flat_map(|(i, op)| op.buffers.iter().map(move |(name, t)| (format!("{i}.{name}"), t.clone())));
+        Schema::new(keys.chain(kept).map(|(name, data_type)| Field::new(name, data_type, true)).collect::<Vec<_>>())
+    }
+
+    /// The columns of a batch of [`AggPlan::buffers`], strings in their binary form. They may come in either form.
+    pub(crate) fn buffer_columns(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        let schema = self.buffers();
+        if schema.fields().len() != batch.num_columns() {
+            return Err(count_mismatch(batch.num_columns(), schema.fields().len()));
+        }
+        let columns = batch.columns().iter().zip(schema.fields());
+        columns.map(|(column, f)| conform_binary(column, f.data_type(), &binary_type(f.data_type()))).collect()
+    }
+
+    /// Folds row `i` of columns of [`AggPlan::buffers`] into accumulator row `groups[i]`, which is that of no input.
+    pub(crate) fn load(&self, columns: &[ArrayRef], groups: &[u32], rows: &mut Rows) -> Result<()> {
+        let mut rest = &columns[self.num_keys..];
+        for op in &self.ops {
+            let (own, others) = rest.split_at(op.buffers.len());
+            rest = others;
+            op.accumulator.load(&op.slots, &own.iter().collect::<Vec<_>>(), Fold { groups, mask: None, rows })?;
+        }
+        Ok(())
     }
 
     /// Folds input row `i` into accumulator row `groups[i]`, for all `i`, in order.
@@ -211,17 +242,14 @@ impl AggPlan {
     }
 }
 
+fn count_mismatch(columns: usize, declared: usize) -> Error {
+    Error::invalid(format!("a batch of {columns} columns came where {declared} were declared"))
+}
+
 impl Op {
     /// Which rows count: those where the filter is true and no argument is null whose nulls are left out. None means all.
     fn mask(&self, columns: &[ArrayRef]) -> Option<NullBuffer> {
-        let mut mask: Option<NullBuffer> = self.filter.map(|filter| {
-            let filter = columns[filter].as_boolean();
-            let mask: BooleanBuffer = match filter.nulls() {
-                Some(nulls) => filter.values() & nulls.inner(),
-                None => filter.values().clone(),
-            };
-            NullBuffer::new(mask)
-        });
+        let mut mask: Option<NullBuffer> = self.filter.map(|filter| trues(&columns[filter]));
         for (_, column) in self.args.iter().enumerate().filter(|(i, _)| self.accumulator.skips_null(*i)) {
             mask = NullBuffer::union(mask.as_ref(), columns[*column].logical_nulls().as_ref());
         }
@@ -282,13 +310,13 @@ fn resolve(call: &AggCall, input: &[DataType], declared: Option<&DataType>) -> R
         return Err(Error::invalid(format!("{identity} takes {wanted} columns, not {}", types.len())));
     }
     let seen = Call { types: &types, declared, ignore_nulls: call.ignore_nulls, ansi: call.ansi };
-    let Bound { accumulator, result } = function.bind(&seen).ok_or_else(|| {
+    let Bound { accumulator, result, buffers } = function.bind(&seen).ok_or_else(|| {
         let names: Vec<_> = types.iter().map(|t| type_text(t)).collect();
         Error::invalid(format!("{identity}: {}({}) is not supported", call.function, names.join(", ")))
             .with_remedy("cast the column or use another function")
     })?;
     let slots = Slots { identity: identity.clone(), ..Slots::default() };
-    Ok((Op { accumulator, name: function.name, args: call.args.clone(), filter: call.filter, slots }, result))
+    Ok((Op { accumulator, name: function.name, args: call.args.clone(), filter: call.filter, buffers, slots }, result))
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ use fastchangelog_format::{Error, Result};
 
 pub(super) fn avg(call: &Call<'_>) -> Option<Bound> {
     Some(match call.types[0] {
-        t if is_integer(t) => Bound::new(Floats, DataType::Float64),
-        DataType::Float32 | DataType::Float64 => Bound::new(Floats, DataType::Float64),
+        t if is_integer(t) => kept(Bound::new(Floats, DataType::Float64), DataType::Float64),
+        DataType::Float32 | DataType::Float64 => kept(Bound::new(Floats, DataType::Float64), DataType::Float64),
         // Precision and scale of the result are Spark's own decision, found in the declared result. Where none is declared,
         // they are as Spark decides by default.
         DataType::Decimal128(p, s) => {
@@ -28,12 +28,20 @@ pub(super) fn avg(call: &Call<'_>) -> Option<Bound> {
                 Some(_) => return None,
                 None => DataType::Decimal128((p + 4).min(38), (s + 4).min(38)),
             };
-            Bound::new(Decimals { limit: decimal::sum_limit(*p), precision: *p, scale: *s, ansi: call.ansi }, result)
+            let decimals =
+                Decimals { limit: decimal::sum_limit(*p), precision: *p, scale: *s, ansi: call.ansi };
+            kept(Bound::new(decimals, result), DataType::Decimal128((p + 10).min(38), *s))
         }
-        t @ DataType::Duration(_) => Bound::new(Intervals { months: false }, t.clone()),
-        t @ DataType::Interval(IntervalUnit::YearMonth) => Bound::new(Intervals { months: true }, t.clone()),
+        t @ DataType::Duration(_) => kept(Bound::new(Intervals { months: false }, t.clone()), t.clone()),
+        t @ DataType::Interval(IntervalUnit::YearMonth) => {
+            kept(Bound::new(Intervals { months: true }, t.clone()), t.clone())
+        }
         _ => return None,
     })
+}
+
+fn kept(bound: Bound, sum: DataType) -> Bound {
+    bound.kept_in([("sum", sum), ("count", DataType::Int64)])
 }
 
 /// f64 sum, i64 count.
@@ -50,6 +58,15 @@ impl Accumulator for Floats {
         fold.each(|i, row| {
             (f64::read(row, at) + values[i]).write(row, at);
             (i64::read(row, at + 8) + 1).write(row, at + 8);
+        });
+        Ok(())
+    }
+
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let (sums, counts, at) = (doubles(buffers[0])?, integers(buffers[1])?, slots.at);
+        fold.each(|i, row| {
+            sums[i].write(row, at);
+            counts[i].write(row, at + 8);
         });
         Ok(())
     }
@@ -95,6 +112,16 @@ impl Accumulator for Decimals {
             overflow |= decimal::add(row, values[i], limit, bit, at);
         });
         if overflow && self.ansi { Err(decimal_overflow(&slots.identity)) } else { Ok(()) }
+    }
+
+    /// Without a sum: it has overflowed.
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let (sums, counts) = (buffers[0].as_primitive::<Decimal128Type>(), integers(buffers[1])?);
+        fold.each(|i, row| {
+            counts[i].write(row, slots.at + 16);
+            decimal::put(sums, i, row, slots.bit, slots.at);
+        });
+        Ok(())
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
@@ -144,6 +171,15 @@ impl Accumulator for Intervals {
         let (values, count) = (integers(arguments[0])?, slots.at + 8);
         let sums = interval::Sums { months: self.months, slots };
         sums.update(fold, &values, |row| (i64::read(row, count) + 1).write(row, count))
+    }
+
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let (sums, counts, at) = (integers(buffers[0])?, integers(buffers[1])?, slots.at);
+        fold.each(|i, row| {
+            sums[i].write(row, at);
+            counts[i].write(row, at + 8);
+        });
+        Ok(())
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {

@@ -16,6 +16,9 @@ use std::ops::{BitAnd, BitOr, BitXor};
 
 /// A bitwise operation. It is a type, so that loops over rows are compiled for it.
 trait Operation: Debug + Send + Sync + 'static {
+    /// The function's name.
+    const NAME: &'static str;
+
     fn of<N: BitAnd<Output = N> + BitOr<Output = N> + BitXor<Output = N>>(a: N, b: N) -> N;
 }
 
@@ -25,6 +28,8 @@ macro_rules! operation {
         struct $name;
 
         impl Operation for $name {
+            const NAME: &'static str = stringify!($function);
+
             #[inline]
             fn of<N: BitAnd<Output = N> + BitOr<Output = N> + BitXor<Output = N>>(a: N, b: N) -> N {
                 a $operator b
@@ -43,13 +48,14 @@ operation!(bit_xor, Xor, ^);
 
 fn bind<O: Operation>(argument: &DataType) -> Option<Bound> {
     let result = argument.clone();
-    Some(match argument {
+    let bound = match argument {
         DataType::Int8 => Bound::new(Bits::<i8, O>(PhantomData), result),
         DataType::Int16 => Bound::new(Bits::<i16, O>(PhantomData), result),
         DataType::Int32 => Bound::new(Bits::<i32, O>(PhantomData), result),
         DataType::Int64 => Bound::new(Bits::<i64, O>(PhantomData), result),
         _ => return None,
-    })
+    };
+    Some(bound.kept_as(O::NAME))
 }
 
 /// An integer of the argument's type; bit 0: not null.

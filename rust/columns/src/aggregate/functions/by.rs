@@ -26,7 +26,8 @@ pub(super) fn min_by(call: &Call<'_>) -> Option<Bound> {
 fn bind(max: bool, call: &Call<'_>) -> Option<Bound> {
     let (value, order) = (call.types[0], call.types[1]);
     let by = By { max, later_wins_ties: true, order: ordering(order)?, value: any(value)?, arguments: Arguments::Two };
-    Some(Bound::new(by, value.clone()))
+    let buffers = [("valueWithExtremumOrdering", value.clone()), ("extremumOrdering", order.clone())];
+    Some(Bound::new(by, value.clone()).kept_in(buffers))
 }
 
 /// The least or greatest value of a type, by the order of its own bytes.

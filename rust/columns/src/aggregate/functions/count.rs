@@ -14,7 +14,7 @@ use fastchangelog_format::Result;
 
 #[expect(clippy::unnecessary_wraps, reason = "as every function of the table")]
 pub(super) fn count(_: &Call<'_>) -> Option<Bound> {
-    Some(Bound::new(Rows, DataType::Int64))
+    Some(Bound::new(Rows, DataType::Int64).kept_as("count"))
 }
 
 /// i64 number of rows.
@@ -32,6 +32,10 @@ impl Accumulator for Rows {
         Ok(())
     }
 
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        put(buffers[0], slots.at, fold)
+    }
+
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
         add(mine.fixed, other.fixed, slots.at);
         Ok(())
@@ -44,7 +48,7 @@ impl Accumulator for Rows {
 
 #[expect(clippy::unnecessary_wraps, reason = "as every function of the table")]
 pub(super) fn count_if(_: &Call<'_>) -> Option<Bound> {
-    Some(Bound::new(TrueRows, DataType::Int64))
+    Some(Bound::new(TrueRows, DataType::Int64).kept_as("count"))
 }
 
 /// i64 number of rows in which the argument is true.
@@ -62,6 +66,10 @@ impl Accumulator for TrueRows {
         Ok(())
     }
 
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        put(buffers[0], slots.at, fold)
+    }
+
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
         Rows.merge(slots, mine, other)
     }
@@ -69,6 +77,13 @@ impl Accumulator for TrueRows {
     fn finish(&self, slots: &Slots, rows: RowRange<'_>, declared: &DataType) -> Result<ArrayRef> {
         Rows.finish(slots, rows, declared)
     }
+}
+
+/// Writes a column of numbers of rows at byte `at`.
+pub(super) fn put(counts: &ArrayRef, at: usize, fold: Fold<'_>) -> Result<()> {
+    let counts = i64::values(counts)?;
+    fold.each(|i, row| counts[i].write(row, at));
+    Ok(())
 }
 
 /// Adds their number at byte `at` to mine.

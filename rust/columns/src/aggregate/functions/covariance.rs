@@ -40,7 +40,9 @@ pub(super) fn corr(call: &Call<'_>) -> Option<Bound> {
 
 #[expect(clippy::unnecessary_wraps, reason = "as every function of the table")]
 fn bind<const SLOTS: usize>(statistic: Statistic, call: &Call<'_>) -> Option<Bound> {
-    Some(Bound::new(JointMoments::<SLOTS> { statistic, ansi: call.ansi }, DataType::Float64))
+    let names = ["n", "xAvg", "yAvg", "ck", "xMk", "yMk"].into_iter().take(SLOTS);
+    let moments = JointMoments::<SLOTS> { statistic, ansi: call.ansi };
+    Some(Bound::new(moments, DataType::Float64).kept_in(names.map(|name| (name, DataType::Float64))))
 }
 
 /// The number of pairs, the means of x and y, the sum of the products of their deviations, and for a correlation the
@@ -65,6 +67,10 @@ impl<const SLOTS: usize> Accumulator for JointMoments<SLOTS> {
         let (x, y, at) = (doubles(arguments[0])?, doubles(arguments[1])?, slots.at);
         fold.each(|i, row| Sums::read::<SLOTS>(row, at).add(x[i], y[i]).write::<SLOTS>(row, at));
         Ok(())
+    }
+
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        fold.put_doubles(slots.at, buffers)
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {

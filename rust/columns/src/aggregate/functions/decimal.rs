@@ -8,6 +8,7 @@
 //! Decimals of few digits are an exception: Spark's optimizer (`DecimalAggregates`) averages them as doubles.
 
 use crate::aggregate::prim::{Native, has_bit, set_bit};
+use arrow_array::{Array, Decimal128Array};
 use arrow_buffer::i256;
 
 /// 10 to the number of digits of Spark's buffer for sums of decimals of precision `p`.
@@ -31,6 +32,15 @@ pub(super) fn add(row: &mut [u8], value: i128, limit: i128, bit: usize, at: usiz
             0i128.write(row, at);
             true
         }
+    }
+}
+
+/// Writes the sum in row `i` of a column at byte `at`; a null has overflowed.
+pub(super) fn put(sums: &Decimal128Array, i: usize, row: &mut [u8], bit: usize, at: usize) {
+    if sums.is_valid(i) {
+        sums.value(i).write(row, at);
+    } else {
+        set_bit(row, bit);
     }
 }
 

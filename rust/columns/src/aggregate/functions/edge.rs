@@ -3,7 +3,7 @@
 //! Owns: the first and last values of any type, in the order of arrival.
 
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
-use crate::aggregate::fold::{Bytes, Fold, encode, is_bytes};
+use crate::aggregate::fold::{Bytes, Fold, encode, is_bytes, trues};
 use crate::aggregate::prim::{Native, Prim, has_bit, put_bit, set_bit, with_native};
 use crate::aggregate::results::RowRange;
 use crate::aggregate::row::{Other, RowMut, Slots};
@@ -30,7 +30,10 @@ fn bind(last: bool, call: &Call<'_>) -> Option<Bound> {
             None => Form::Encoded(Box::new(KeyCodec::of_value(argument, false).ok()?)),
         }
     };
-    Some(Bound::new(Edge { last, ignore_nulls: call.ignore_nulls, form }, argument.clone()))
+    let name = if last { "last" } else { "first" };
+    let edge = Edge { last, ignore_nulls: call.ignore_nulls, form };
+    let buffers = [(name, argument.clone()), ("valueSet", DataType::Boolean)];
+    Some(Bound::new(edge, argument.clone()).kept_in(buffers))
 }
 
 /// The first or last value; bit 0: there is one, bit 1: it is not null.
@@ -102,6 +105,10 @@ impl Accumulator for Edge {
             }
         }
         Ok(())
+    }
+
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        self.update(slots, &buffers[..1], Fold { mask: Some(trues(buffers[1])), ..fold })
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {

@@ -22,13 +22,13 @@ pub(super) fn max(call: &Call<'_>) -> Option<Bound> {
 }
 
 pub(super) fn bind(max: bool, argument: &DataType) -> Option<Bound> {
-    let result = argument.clone();
+    let (name, result) = (if max { "max" } else { "min" }, argument.clone());
     if is_bytes(argument) {
-        return Some(Bound::new(ByteStrings { max }, result));
+        return Some(Bound::new(ByteStrings { max }, result).kept_as(name));
     }
     match Prim::of(argument) {
-        Some(prim) => Some(Bound::new(Values { max, prim }, result)),
-        None => by::extreme(max, argument),
+        Some(prim) => Some(Bound::new(Values { max, prim }, result).kept_as(name)),
+        None => by::extreme(max, argument).map(|bound| bound.kept_as(name)),
     }
 }
 

@@ -52,7 +52,9 @@ pub(super) fn kurtosis(call: &Call<'_>) -> Option<Bound> {
 
 #[expect(clippy::unnecessary_wraps, reason = "as every function of the table")]
 fn bind<const ORDER: usize>(statistic: Statistic, call: &Call<'_>) -> Option<Bound> {
-    Some(Bound::new(CentralMoments::<ORDER> { statistic, ansi: call.ansi }, DataType::Float64))
+    let buffers = ["n", "avg", "m2", "m3", "m4"].into_iter().take(ORDER + 1).map(|name| (name, DataType::Float64));
+    let moments = CentralMoments::<ORDER> { statistic, ansi: call.ansi };
+    Some(Bound::new(moments, DataType::Float64).kept_in(buffers))
 }
 
 /// The number of values, their mean, and the sums of the powers 2 to `ORDER` of their deviations from it: f64 each.
@@ -76,6 +78,10 @@ impl<const ORDER: usize> Accumulator for CentralMoments<ORDER> {
         let (values, at) = (doubles(arguments[0])?, slots.at);
         fold.each(|i, row| Sums::read::<ORDER>(row, at).add::<ORDER>(values[i]).write::<ORDER>(row, at));
         Ok(())
+    }
+
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        fold.put_doubles(slots.at, buffers)
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {

@@ -13,7 +13,7 @@ use fastchangelog_format::Result;
 
 #[expect(clippy::unnecessary_wraps, reason = "as every function of the table")]
 pub(super) fn product(_: &Call<'_>) -> Option<Bound> {
-    Some(Bound::new(Product, DataType::Float64))
+    Some(Bound::new(Product, DataType::Float64).kept_as("product"))
 }
 
 /// f64 product; bit 0: not null.

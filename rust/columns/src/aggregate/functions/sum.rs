@@ -20,13 +20,17 @@ use super::interval;
 pub(super) fn sum(call: &Call<'_>) -> Option<Bound> {
     let ansi = call.ansi;
     Some(match call.types[0] {
-        t if is_integer(t) => Bound::new(Integers { ansi }, DataType::Int64),
-        DataType::Float32 | DataType::Float64 => Bound::new(Floats, DataType::Float64),
+        t if is_integer(t) => Bound::new(Integers { ansi }, DataType::Int64).kept_as("sum"),
+        DataType::Float32 | DataType::Float64 => Bound::new(Floats, DataType::Float64).kept_as("sum"),
         DataType::Decimal128(p, s) => {
-            Bound::new(Decimals { limit: decimal::sum_limit(*p), ansi }, DataType::Decimal128((p + 10).min(38), *s))
+            let result = DataType::Decimal128((p + 10).min(38), *s);
+            let buffers = [("sum", result.clone()), ("isEmpty", DataType::Boolean)];
+            Bound::new(Decimals { limit: decimal::sum_limit(*p), ansi }, result).kept_in(buffers)
         }
-        t @ DataType::Duration(_) => Bound::new(Intervals { months: false }, t.clone()),
-        t @ DataType::Interval(IntervalUnit::YearMonth) => Bound::new(Intervals { months: true }, t.clone()),
+        t @ DataType::Duration(_) => Bound::new(Intervals { months: false }, t.clone()).kept_as("sum"),
+        t @ DataType::Interval(IntervalUnit::YearMonth) => {
+            Bound::new(Intervals { months: true }, t.clone()).kept_as("sum")
+        }
         _ => return None,
     })
 }
@@ -131,6 +135,18 @@ impl Accumulator for Decimals {
             overflow |= decimal::add(row, values[i], limit, bit + 1, at);
         });
         if overflow && self.ansi { Err(decimal_overflow(&slots.identity)) } else { Ok(()) }
+    }
+
+    /// Without a sum, and not empty: it has overflowed.
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let (sums, empty, bit) = (buffers[0].as_primitive::<Decimal128Type>(), buffers[1].as_boolean(), slots.bit);
+        fold.each(|i, row| {
+            if !empty.value(i) {
+                set_bit(row, bit);
+                decimal::put(sums, i, row, bit + 1, slots.at);
+            }
+        });
+        Ok(())
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {

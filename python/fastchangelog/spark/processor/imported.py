@@ -1,0 +1,329 @@
+"""The state of a processor that ran on Spark's operator, imported.
+
+Owns: the check of what is imported against what the processor declares, the columns of imported rows, and how they are
+written.
+Does not own: reading Spark's checkpoint (`spark_states`), the bytes (the codec), when the first batch takes them
+(`operator`).
+
+An imported row is one value, list element, map entry or timer: the key's columns, the number of the variable, the
+map's key or the timer's time, the value, its place in its list, and the time at which it ends. They reach their shards
+as rows of an initial state do; the user's code does not see them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, raise_one_line
+from fastchangelog.spark import wire_types
+from fastchangelog.spark.imported_state import ImportedState
+from fastchangelog.spark.processor.cache import APPEND, PUT
+from fastchangelog.spark.processor.handle import Declaration
+from fastchangelog.spark.processor.row_split import RowSplit
+from fastchangelog.spark.processor.spec import RowChunkLike, SessionLike, TimeMode
+from fastchangelog.spark.processor.state_values import StateType
+from fastchangelog.spark.processor.timers import TIMERS, encoded_times
+from fastchangelog.spark.spark_states import Checkpoint, Variable
+from fastchangelog.spark.split import payload_type, shaped
+from fastchangelog.spark.task import VersionChecked
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from fastchangelog.spark.processor.call import Grouping
+
+__all__ = ["ImportedRows", "VariableSplit", "imported_payloads", "imported_schema", "write_imported"]
+
+#: Columns of an imported row after those of the key.
+_OWN = (
+    pa.field("variable", pa.int32()),
+    pa.field("sub", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("place", pa.int64()),
+    pa.field("ends", pa.int64()),
+)
+_KEY = T.StructType([T.StructField("at", T.LongType())])
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportedRows:
+    """What a session writes before the first batch."""
+
+    #: Names of the variables, by their numbers in rows; the timers have a name of their own.
+    names: tuple[str, ...]
+    chunks: Iterable[RowChunkLike]
+
+
+def imported_schema(key: pa.Schema) -> pa.Schema:
+    """The columns of imported rows behind a key."""
+    return pa.schema([*key, *_OWN])
+
+
+def imported_payloads(
+    grouping: Grouping,
+    imported: ImportedState,
+    declarations: Sequence[Declaration],
+    time_mode: TimeMode,
+    split: RowSplit,
+    key: pa.Schema,
+) -> tuple[DataFrame, tuple[str, ...]]:
+    """The payload rows of the imported state, and the names of its variables by number."""
+    checkpoint = Checkpoint(grouping.df.sparkSession, imported.checkpoint, imported.batch)
+    operator = checkpoint.operator(imported.operator)
+    where = f"{checkpoint.location}, operator {operator.number}"
+    if operator.kind != "processor":
+        raise InvalidArgumentError(
+            f"{where} is an aggregation: give its state to agg(…, initial_state=import_state(…))"
+        )
+    if operator.time_mode != time_mode and operator.has_timers:
+        raise SchemaMismatchError(
+            f"{where} has the time mode {operator.time_mode}, but the processor {time_mode}: its timers and TTLs would "
+            "lose their meaning; keep the time mode"
+        )
+    chosen = _chosen(where, operator.variables, imported.variables, declarations)
+    frames: list[DataFrame] = []
+    names: list[str] = []
+    for variable, declaration in chosen:
+        rows = checkpoint.variable(operator, variable)
+        _check(where, variable, declaration, rows.schema)
+        frames.append(
+            _rows(grouping, where, rows, _columns(variable), VariableSplit(declaration, len(names), split, key))
+        )
+        names.append(variable.name)
+    if operator.has_timers:
+        timers = checkpoint.timers(operator)
+        columns = [F.lit(None).cast("binary"), F.col("expiration_timestamp_ms"), F.lit(None).cast("bigint")]
+        frames.append(_rows(grouping, where, timers, columns, VariableSplit(None, len(names), split, key)))
+        names.append(TIMERS)
+    if not frames:
+        raise InvalidArgumentError(f"{where} has no state variables to import")
+    payloads = frames[0]
+    for frame in frames[1:]:
+        payloads = payloads.unionByName(frame)
+    return payloads, tuple(names)
+
+
+def _chosen(
+    where: str,
+    there: Sequence[Variable],
+    wanted: Sequence[str] | None,
+    declarations: Sequence[Declaration],
+) -> list[tuple[Variable, Declaration]]:
+    known = {variable.name: variable for variable in there}
+    for name in wanted or ():
+        if name not in known:
+            raise InvalidArgumentError(f"{where} has no state `{name}`; it has {', '.join(known) or 'none'}")
+    declared = {declaration.name: declaration for declaration in declarations}
+    missing = [name for name in (known if wanted is None else wanted) if name not in declared]
+    if missing:
+        raise SchemaMismatchError(
+            f"{where} has the state `{missing[0]}`, which the processor does not declare: declare it, or name the ones "
+            "to import: import_state(checkpoint, variables=[…])"
+        )
+    return [(variable, declared[name]) for name, variable in known.items() if wanted is None or name in wanted]
+
+
+def _check(where: str, variable: Variable, declaration: Declaration, schema: T.StructType) -> None:
+    name = variable.name
+    if variable.kind != declaration.kind:
+        raise SchemaMismatchError(
+            f"{where}: the state `{name}` is a {variable.kind} state, but the processor declares a "
+            f"{declaration.kind} state of that name"
+        )
+    if variable.has_ttl != (declaration.ttl_millis is not None):
+        had, has = ("a TTL", "none") if variable.has_ttl else ("no TTL", "one")
+        raise SchemaMismatchError(
+            f"{where}: the state `{name}` has {had}, but the processor declares it with {has}: declare it as it was"
+        )
+    value: Any = schema[_VALUE[variable.kind]].dataType
+    value = value.elementType if variable.kind == "list" else value
+    if variable.has_ttl:
+        value = value["value"].dataType
+    _check_fields(where, f"the state `{name}`", value, declaration.value)
+    if declaration.map_key is not None:
+        found: Any = schema["user_map_key"].dataType
+        _check_fields(where, f"the keys of the state `{name}`", found, declaration.map_key)
+
+
+def _check_fields(where: str, what: str, found: T.StructType, declared: T.StructType) -> None:
+    types = {field.name: field.dataType.simpleString() for field in found.fields}
+    for field in declared.fields:
+        text = field.dataType.simpleString()
+        if types.get(field.name) != text:
+            there = f"it is {types[field.name]}" if field.name in types else "there is none"
+            raise SchemaMismatchError(
+                f"{where}: {what} is declared with the field `{field.name}` {text}, but {there} in the checkpoint; "
+                "declare it as it was; once the new query has its own checkpoint, a restart may change it"
+            )
+    names = {field.name for field in declared.fields}
+    lost = next((name for name in types if name not in names), None)
+    if lost is not None or list(types) != declared.names:
+        named = f"the field `{lost}`" if lost is not None else f"the order {', '.join(types)}"
+        raise SchemaMismatchError(f"{where}: {what} has {named} in the checkpoint; declare it as it was")
+
+
+#: The column with values, by kind.
+_VALUE = {"value": "value", "list": "list_value", "map": "user_map_value"}
+
+
+def _columns(variable: Variable) -> list[Column]:
+    """Map key, value and end of rows; for a list, arrays of values and ends."""
+    value, none = F.col(_VALUE[variable.kind]), F.lit(None).cast("bigint")
+    sub = F.col("user_map_key") if variable.kind == "map" else F.lit(None).cast("binary")
+    if not variable.has_ttl:
+        return [sub, value, none]
+    return [sub, value.getField("value"), value.getField("ttlExpirationMs")]
+
+
+def _rows(
+    grouping: Grouping, where: str, rows: DataFrame, columns: Sequence[Column], split: VariableSplit
+) -> DataFrame:
+    """Payload rows of one variable."""
+    found: Any = rows.schema["key"].dataType
+    wanted = [field.dataType.simpleString() for field in grouping.key.fields]
+    there = [field.dataType.simpleString() for field in found.fields]
+    if wanted != there:
+        raise SchemaMismatchError(
+            f"{where} has state by ({', '.join(there)}), but the query groups by ({', '.join(wanted)}): group by keys "
+            "of the same types, in the same order"
+        )
+    keys = [
+        wire_types.to_wire(F.col("key").getField(field.name), field.dataType, key=True).alias(f"__k{i}")
+        for i, field in enumerate(found.fields)
+    ]
+    own = split.on_wire(columns)
+    named = [column.alias(name) for column, name in zip(own, ("sub", "value", "ends"), strict=True)]
+    return rows.select(*keys, *named).mapInArrow(split, payload_type(None))
+
+
+class VariableSplit(VersionChecked):
+    """The function for `mapInArrow` over the state of one variable: payloads of imported rows. None = timers."""
+
+    def __init__(self, declaration: Declaration | None, number: int, split: RowSplit, key: pa.Schema):
+        self._declaration = declaration
+        self._number = number
+        self._split = split
+        self._key = key
+
+    def on_wire(self, columns: Sequence[Column]) -> list[Column]:
+        """Map key, value and end as they travel to this function."""
+        sub, value, ends = columns
+        declaration = self._declaration
+        if declaration is None:
+            return [sub, value, ends]
+        if declaration.map_key is not None:
+            sub = wire_types.to_wire(sub, declaration.map_key, key=True)
+        dtype: T.DataType = declaration.value if declaration.kind != "list" else T.ArrayType(declaration.value)
+        return [sub, wire_types.to_wire(value, dtype, key=False), ends]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            encoded = (self._encoded(batch) for batch in batches if batch.num_rows)
+            yield from self._split(encoded)
+        except Exception as error:
+            raise_one_line(error)
+
+    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        count = len(self._key)
+        keys = shaped(batch.select(range(count)), self._key).columns
+        sub, value, ends = batch.columns[count:]
+        subs, values, place = pa.nulls(len(batch), pa.binary()), pa.nulls(len(batch), pa.binary()), None
+        declaration = self._declaration
+        if declaration is None:
+            subs = encoded_times(value.to_numpy())
+        else:
+            what = f"state `{declaration.name}`"
+            if declaration.kind == "list":
+                parents = pc.list_parent_indices(value)
+                place = np.arange(len(parents), dtype=np.int64)
+                keys = [column.take(parents) for column in keys]
+                ends = ends.flatten() if pa.types.is_list(ends.type) else pa.nulls(len(parents), pa.int64())
+                value, subs = value.flatten(), pa.nulls(len(parents), pa.binary())
+            codec = _codec(declaration.map_key, declaration.value, what)
+            values = codec.encode_values(value.cast(StateType(declaration.value, what).arrow))
+            if declaration.map_key is not None:
+                subs = codec.encode_keys(sub.cast(StateType(declaration.map_key, what).arrow))
+        rows = len(values)
+        places = pa.nulls(rows, pa.int64()) if place is None else pa.array(place)
+        number = pa.array(np.full(rows, self._number, np.int32))
+        columns = [*keys, number, subs, values, places, ends.cast(pa.int64())]
+        return pa.RecordBatch.from_arrays(columns, schema=imported_schema(self._key))
+
+
+def _codec(map_key: T.StructType | None, value: T.StructType, what: str) -> Any:
+    arrow = StateType(value, what).arrow
+    return _internal.StateCodec(StateType(map_key if map_key is not None else _KEY, what).arrow, arrow, [arrow])
+
+
+def write_imported(
+    session: SessionLike, rows: ImportedRows, ids: Mapping[str, int], kinds: Mapping[str, str], now: int
+) -> None:
+    """Writes imported rows; what has ended by `now` is left out."""
+    for chunk in rows.chunks:
+        offsets = np.asarray(chunk.offsets)
+        places = np.repeat(np.arange(len(chunk.keys)), np.diff(offsets))
+        own = chunk.rows.select(range(chunk.rows.num_columns - len(_OWN), chunk.rows.num_columns))
+        variables = own.column(0).to_numpy()
+        for number in np.unique(variables).tolist():
+            name = rows.names[number]
+            at = np.flatnonzero(variables == number)
+            part = own.take(pa.array(at))
+            kind = kinds.get(name, "timers")
+            _write(session, ids[name], kind, chunk.keys.take(pa.array(places[at])), places[at], part, now)
+
+
+def _write(
+    session: SessionLike,
+    state: int,
+    kind: str,
+    keys: pa.BinaryArray,
+    places: np.ndarray[Any, np.dtype[np.int64]],
+    part: pa.RecordBatch,
+    now: int,
+) -> None:
+    """Writes rows of one variable: those that end at the same time in one call, elements of a list in their order."""
+    _, subs, values, place, ends = part.columns
+    order = np.arange(len(part))
+    if kind == "list":
+        order = np.lexsort((np.asarray(place), places))
+    op = APPEND if kind == "list" else PUT
+    times = None if ends.null_count else np.asarray(ends)
+    if times is None:
+        runs: list[tuple[int | None, np.ndarray[Any, Any]]] = [(None, order)]
+    else:
+        order = order[times[order] > now]
+        runs = _runs(order, times, places, ordered=kind == "list")
+    for end, rows in runs:
+        if not len(rows):
+            continue
+        taken = pa.array(rows)
+        session.write(
+            state,
+            pa.array(np.full(len(rows), op, np.uint8)),
+            keys.take(taken),
+            subs.take(taken) if kind in ("map", "timers") else None,
+            None if kind == "timers" else values.take(taken),
+            end,
+        )
+
+
+def _runs(
+    order: np.ndarray[Any, Any], times: np.ndarray[Any, Any], places: np.ndarray[Any, Any], *, ordered: bool
+) -> list[tuple[int | None, np.ndarray[Any, Any]]]:
+    """Rows with the same end, in an order that keeps that of each key's rows if `ordered`."""
+    ends, keys = times[order], places[order]
+    falls = (np.diff(ends) < 0) & (np.diff(keys) == 0)
+    if not (ordered and falls.any()):  # no element ends before one that is in front of it: by end is in order
+        order = order[np.argsort(ends, kind="stable")]
+        ends = times[order]
+    starts = np.flatnonzero(np.diff(ends, prepend=ends[:1] - 1)) if len(ends) else np.array([], np.int64)
+    return [(int(times[run[0]]), run) for run in np.split(order, starts[1:]) if len(run)]

@@ -1,0 +1,110 @@
+"""`fastchangelog migrate`: what people and machines read about a checkpoint of Spark's own.
+
+Owns: the command's output and exit codes. Does not own: the import itself (`test_import_state`).
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+from processor_harness import NO_DATA_BATCHES, by_value, finish, start
+from processors import SCRIPT_OUTPUT, SCRIPT_SCHEMA, Script, script
+from pyspark.sql import functions as F
+from stream_harness import needs_readable_checkpoints
+from test_processor_states import BASE, STATES
+
+from fastchangelog import cli
+from fastchangelog.spark import grouped
+from fastchangelog.spark.migration import describe
+from fastchangelog.spark.settings import REQUIRED
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
+by_value("processors")
+
+
+def test_aggregates(feed: Any, spark: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = tmp_path / "sparks"
+    source = feed("k int, s string, v int", [(1, "a", 1), (2, None, 2)], [(1, "a", 3)])
+    finish(start(source.stream().groupBy("k", "s").agg(F.avg("v"), F.max("s")), checkpoint, {}))
+    assert cli.main(["migrate", str(checkpoint), "--json"]) == cli.OK
+    said = json.loads(capsys.readouterr().out)
+    assert (said["checkpoint"], said["batch"], said["watermark_ms"]) == (str(checkpoint), 1, 0)
+    (operator,) = said["operators"]
+    assert (operator["operator"], operator["kind"], operator["imported"], operator["rows"]) == (0, "aggregate", True, 2)
+    assert operator["key"] == "k int, s string"
+    assert operator["value"] == "sum double, count bigint, max string"
+    assert [(s["source"], s["offset"]) for s in said["sources"]] == [("files", '{"logOffset":1}')]
+    assert cli.main(["migrate", str(checkpoint)]) == cli.OK
+    shown = capsys.readouterr().out
+    assert "operator 0: stateStoreSave, 2 keys" in shown
+    assert f'initial_state=fc.spark.import_state("{checkpoint}", operator=0)' in shown
+    assert cli.main(["migrate", str(checkpoint), "--batch", "9"]) == cli.COULD_NOT_RUN
+    assert "has no committed batch 9; Spark keeps the batches 0 to 1" in capsys.readouterr().err
+
+
+def test_processors(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf(NO_DATA_BATCHES, "false")
+    for name, value in REQUIRED.items():
+        spark.conf.set(name, value)
+    rows = script(1, 1, 60, (*STATES, "some day"), BASE)[0]
+    source, checkpoint = feed(SCRIPT_SCHEMA, rows), tmp_path / "sparks"
+    processed = (
+        source.stream().groupBy("k").transformWithState(Script(86_400_000), SCRIPT_OUTPUT, "Update", "ProcessingTime")
+    )
+    finish(start(processed, checkpoint, {}))
+    assert cli.main(["migrate", str(checkpoint), "--json"]) == cli.OK
+    (operator,) = json.loads(capsys.readouterr().out)["operators"]
+    assert (operator["kind"], operator["time_mode"], operator["key"]) == ("processor", "processingtime", "k string")
+    assert [(v["name"], v["kind"], v["ttl"]) for v in operator["variables"]] == [
+        ("list", "list", True),
+        ("map", "map", True),
+        ("value", "value", True),
+    ]
+    assert all(v["rows"] > 0 for v in operator["variables"])
+    assert operator["timers"] > 0
+    assert operator["variables"][2]["schema"] == "value struct<value:struct<x:bigint,s:string>,ttlExpirationMs:bigint>"
+    assert cli.main(["migrate", str(checkpoint)]) == cli.OK
+    shown = capsys.readouterr().out
+    assert "map with TTL" in shown
+    assert "initialState=fc.spark.import_state(" in shown
+
+
+def test_nothing_to_import(feed: Any, spark: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = feed("k int", [(1,)])
+    finish(start(source.stream().dropDuplicates(["k"]), tmp_path / "distinct", {}))
+    assert cli.main(["migrate", str(tmp_path / "distinct")]) == cli.FOUND
+    assert "cannot be imported" in capsys.readouterr().out
+    finish(start(grouped(source.stream(), "k", state=str(tmp_path / "state")).count(), tmp_path / "ours", {}))
+    assert cli.main(["migrate", str(tmp_path / "ours")]) == cli.FOUND
+    assert "of fastchangelog already" in capsys.readouterr().out
+    assert cli.main(["migrate", str(tmp_path / "nothing")]) == cli.COULD_NOT_RUN
+    error = capsys.readouterr().err
+    assert "has no committed batch" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "source", "go_on"),
+    [
+        ('{"topic":{"0":123,"1":7}}', "Kafka", """.option("startingOffsets", '{"topic":{"0":123,"1":7}}')"""),
+        ('{"sourceVersion":1,"reservoirVersion":12,"index":-1}', "Delta", '.option("startingVersion", "12")'),
+        ('{"logOffset":4}', "files", "read a folder without the files"),
+        ("17", "other", "set the option of this source"),
+    ],
+)
+def test_sources(feed: Any, spark: Any, tmp_path: pathlib.Path, offset: str, source: str, go_on: str) -> None:
+    checkpoint = tmp_path / "sparks"
+    finish(start(feed("k int", [(1,)]).stream().groupBy("k").count(), checkpoint, {}))
+    written = checkpoint / "offsets" / "0"
+    written.write_text("\n".join([*written.read_text().splitlines()[:2], offset]))
+    (checkpoint / "offsets" / ".0.crc").unlink(missing_ok=True)
+    said = describe(spark, str(checkpoint))
+    (found,) = said["sources"]
+    assert (found["source"], found["offset"]) == (source, offset)
+    assert found["go_on"].startswith(go_on)
+    assert any(go_on in line for line in said["lines"]) == go_on.startswith(".option")
