@@ -2,7 +2,9 @@ use super::super::testing::*;
 use super::*;
 use crate::shard::Shard;
 use crate::shard::testing::World;
-use crate::states::list::{CHUNK, ListLayout, TAIL};
+use crate::states::list::{CHUNK, HEAD, ListHeader, ListLayout, TAIL};
+use crate::states::net::FEW_KEYS;
+use crate::states::sweep::LEAST_PASSED;
 use fastchangelog_format::model::{Op, ShardHandle};
 use std::sync::Arc;
 
