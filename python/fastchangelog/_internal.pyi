@@ -287,9 +287,7 @@ class StateMaterialization:
 class ValueState:
     """Values by key."""
 
-    def __new__(
-        cls, state: LocalState, name: str, schema: _ArrowSchema, ttl_millis: int | None = None
-    ) -> ValueState:
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema, ttl_millis: int | None = None) -> ValueState:
         """`schema` has the fields of keys and values."""
     def get(self, keys: _ArrowArray) -> pa.Array:
         """The values; null where there is none."""
@@ -308,9 +306,7 @@ class ValueState:
 class MapState:
     """Maps by key."""
 
-    def __new__(
-        cls, state: LocalState, name: str, schema: _ArrowSchema, ttl_millis: int | None = None
-    ) -> MapState:
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema, ttl_millis: int | None = None) -> MapState:
         """`schema` has the fields of keys, map keys and values."""
     def get(self, keys: _ArrowArray, map_keys: _ArrowArray) -> pa.Array:
         """The values; null where there is none. Of one key any number of map keys may be given, here and below."""
@@ -338,9 +334,7 @@ class MapState:
 class ListState:
     """Lists by key."""
 
-    def __new__(
-        cls, state: LocalState, name: str, schema: _ArrowSchema, ttl_millis: int | None = None
-    ) -> ListState:
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema, ttl_millis: int | None = None) -> ListState:
         """`schema` has the fields of keys and elements."""
     def get(self, keys: _ArrowArray) -> pa.ListArray:
         """The lists; null where there is none."""

@@ -79,7 +79,11 @@ impl ListState {
         if self.lifetime.is_bounded() {
             let parts = self.parts(keys)?;
             let lengths = self.elements(&parts)?.1;
-            return Ok(lengths.into_iter().map(|length| i64::try_from(length).unwrap_or(i64::MAX)).collect::<Vec<_>>().into());
+            return Ok(lengths
+                .into_iter()
+                .map(|length| i64::try_from(length).unwrap_or(i64::MAX))
+                .collect::<Vec<_>>()
+                .into());
         }
         let heads = self.heads(keys)?;
         let length = |head| Ok(i64::try_from(self.read_head(head)?.elements).unwrap_or(i64::MAX));
@@ -250,7 +254,8 @@ impl ListState {
                 update.push(at.prefix(), element);
             }
         }
-        let heads: Vec<Option<Vec<u8>>> = updates.iter_mut().map(|update| update.finish(self.lifetime.layout())).collect();
+        let heads: Vec<Option<Vec<u8>>> =
+            updates.iter_mut().map(|update| update.finish(self.lifetime.layout())).collect();
         let (mut changes, mut bytes) = (0, 0);
         for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
             let (more_changes, more_bytes) = update.size(key_of(place), head.as_deref());

@@ -479,6 +479,8 @@ fn shard(
 #[cfg(test)]
 mod apply_tests;
 #[cfg(test)]
+mod ending_model_tests;
+#[cfg(test)]
 mod kinds_model_tests;
 #[cfg(test)]
 mod model_tests;

@@ -157,7 +157,11 @@ fn what_has_ended_goes_over_some_checkpoints() {
         (handle, rounds) = (next, rounds + 1);
         assert!(rounds < 100);
     }
-    assert_eq!(s.state.metrics().entries_ended.get(), 3000 * 4 - 2 + 1 - 1, "of the renewed key an element and a map entry");
+    assert_eq!(
+        s.state.metrics().entries_ended.get(),
+        3000 * 4 - 2 + 1 - 1,
+        "of the renewed key an element and a map entry"
+    );
     assert_eq!(t.found("k0007"), (Some(1), texts(&["1"]), texts(&["1"]), Some(2)));
     // What is known now spares the walk until something ends.
     for (id, _) in s.state.core.states_that_end() {
@@ -174,7 +178,10 @@ fn what_has_ended_goes_over_some_checkpoints() {
 
 #[test]
 fn invariant_1_a_checkpoint_passes_a_bounded_number() {
-    assert_eq!([0, 10, 1 << 40, u64::MAX].map(crate::states::sweep::allowance), [LEAST_PASSED, LEAST_PASSED, MOST_PASSED, MOST_PASSED]);
+    assert_eq!(
+        [0, 10, 1 << 40, u64::MAX].map(crate::states::sweep::allowance),
+        [LEAST_PASSED, LEAST_PASSED, MOST_PASSED, MOST_PASSED]
+    );
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Embedded states: restore, fencing, failures at each step. A random history is in `model_tests`.
 
 use super::*;
+use crate::states::Place;
 use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array, StringArray};
-use crate::states::Place;
 use fastchangelog_columns::typed::KeyRange;
 use fastchangelog_format::clock::SystemClock;
 use fastchangelog_log::read::read_segments;

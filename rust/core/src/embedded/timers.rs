@@ -135,7 +135,12 @@ impl TimerState {
     }
 
     /// Timers from a time on, before another, in the order of time and key, `rows` at a time. Nothing is removed.
-    pub fn scan(&self, start: Option<i64>, end: Option<i64>, rows: usize) -> impl Iterator<Item = Result<RecordBatch>> + use<> {
+    pub fn scan(
+        &self,
+        start: Option<i64>,
+        end: Option<i64>,
+        rows: usize,
+    ) -> impl Iterator<Item = Result<RecordBatch>> + use<> {
         let bound = |time: i64| entry_by_time(&ordered(time));
         let from = start.map_or_else(|| entry_by_time(&[]), bound);
         let to = Some(end.map_or_else(end_of_timers, bound));
@@ -185,7 +190,8 @@ impl TimerState {
         push_by_time(&mut entry, time, key);
         layers.put(self.place, &entry, value);
         let own = timer(time, key);
-        self.core.with_first_timer(self.place.0, |first| if is_there { first.added(&own) } else { first.removed(&own) });
+        self.core
+            .with_first_timer(self.place.0, |first| if is_there { first.added(&own) } else { first.removed(&own) });
     }
 
     /// Removes those of some entries by time.

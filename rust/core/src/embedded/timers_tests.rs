@@ -219,7 +219,9 @@ fn t11_each_kind_of_state_is_itself_and_no_other() {
         declare(kind, kind).unwrap();
         declare(kind, kind).unwrap();
     }
-    for (name, kind) in kinds.iter().flat_map(|name| kinds.map(|kind| (*name, kind))).filter(|(name, kind)| name != kind) {
+    for (name, kind) in
+        kinds.iter().flat_map(|name| kinds.map(|kind| (*name, kind))).filter(|(name, kind)| name != kind)
+    {
         let error = declare(kind, name).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SchemaMismatch);
         assert!(error.message().contains(&format!("kind `{name}`, now with `{kind}`")), "{error}");

@@ -286,10 +286,8 @@ mod tests {
         let mut again = Catalog::parse(&text).unwrap();
         assert_eq!(again.ending(), [(id, Kind::List)]);
         assert_eq!(again.declare(ending("b"), false).unwrap(), (id, false));
-        let wrong = [
-            Declaration { ttl: false, ..ending("b") },
-            Declaration { name: "a", kind: Kind::Value, ..ending("b") },
-        ];
+        let wrong =
+            [Declaration { ttl: false, ..ending("b") }, Declaration { name: "a", kind: Kind::Value, ..ending("b") }];
         for (declared, said) in wrong.into_iter().zip(["give ttl=", "leave ttl= out"]) {
             let error = again.declare(declared, true).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::SchemaMismatch);

@@ -205,11 +205,7 @@ impl Left {
 }
 
 /// Heads and chunks of a place, in their order: heads come first.
-fn sweep_lists(
-    found: &Found,
-    now: i64,
-    mut head_of: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>>,
-) -> Result<Outcome> {
+fn sweep_lists(found: &Found, now: i64, mut head_of: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>>) -> Result<Outcome> {
     let mut outcome = Outcome { changes: Vec::new(), first: i64::MAX, removed: 0 };
     // The heads of lists of which this step has changed something, as they are by now.
     let mut heads: HashMap<Vec<u8>, Option<Vec<u8>>> = HashMap::new();
