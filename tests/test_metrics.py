@@ -150,6 +150,8 @@ Scenario = Callable[[Callable[..., Job], Path, pytest.MonkeyPatch], set[str]]
 SCENARIOS: list[Scenario] = [served, embedded, changelog]
 
 MOVED_BY_A_BATCH = {"open_micros", "finish_micros", "commit_micros"}
+#: What only a worker with a stateful processor reports; tests/spark/test_processor_time.py has them.
+MOVED_BY_A_PROCESSOR = {"input_rows", "late_rows", "worker_spilled_bytes"}
 MOVED_BY_A_SHARD = {
     "shard_keys",
     "shard_bytes",
@@ -265,6 +267,10 @@ _RUST_TESTS = {
         "core/src/shard/restore_tests.rs",
         "a_restore_under_way_is_seen_in_the_metrics",
     ): "restore_pending_bytes restores_running",
+    (
+        "core/src/shard/state_session/sweep_tests.rs",
+        "what_a_session_counts_is_in_the_metrics_of_the_process_once_it_has_committed",
+    ): "changes due_timers entries_ended write_micros",
     ("store/src/store_tests.rs", "a_put_that_is_given_up_leaves_nothing"): "store_failures",
     ("log/src/write/attempt_tests.rs", "r02_attempts_end_at_their_limit"): "upload_failures",
 }
@@ -333,7 +339,11 @@ def test_metrics_move(
 def test_every_metric_has_a_case() -> None:
     assert set(CASES) | set(ELSEWHERE) == ENGINE, "a new metric needs a case here; an old one is gone"
     assert not set(CASES) & set(ELSEWHERE)
-    assert {name for name, (kind, _, _) in TABLE.items() if kind == "batch"} == {"shards", *MOVED_BY_A_BATCH}
+    assert {name for name, (kind, _, _) in TABLE.items() if kind == "batch"} == {
+        "shards",
+        *MOVED_BY_A_BATCH,
+        *MOVED_BY_A_PROCESSOR,
+    }
     assert {name for name, (kind, _, _) in TABLE.items() if kind == "shard"} == MOVED_BY_A_SHARD
 
 
@@ -359,9 +369,8 @@ def test_a_batch_reports_its_metrics(job: Callable[..., Job]) -> None:
     assert all(numbers[name] > 0 for name in ("open_micros", "rows_merged", "keys_updated", "state_keys", "log_bytes"))
     assert numbers["store_requests"] > 0
     # The operator measures these, and `shards` is 1 for each of its reports.
-    assert set(NAMES) - set(numbers) <= {"shards", "finish_micros", "commit_micros", "spilled_bytes", "restores"} | {
-        name for name in ENGINE if TABLE[name][1]
-    }
+    others = {"shards", "finish_micros", "commit_micros", "spilled_bytes", "restores"} | MOVED_BY_A_PROCESSOR
+    assert set(NAMES) - set(numbers) <= others | {name for name in ENGINE if TABLE[name][1]}
 
 
 def test_the_process_has_all_its_engines_and_those_that_are_closed(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fastchangelog.embedded.list_state import ListState
     from fastchangelog.embedded.map_state import MapState
     from fastchangelog.embedded.state import State, open_state
+    from fastchangelog.embedded.timer_state import TimerState
     from fastchangelog.embedded.value_state import ValueState
     from fastchangelog.materialization.policy import MaterializationPolicy
     from fastchangelog.process_metrics import metrics
@@ -70,6 +71,7 @@ __all__ = [
     "StateHandle",
     "StateNotFoundError",
     "StoreError",
+    "TimerState",
     "ValueState",
     "__version__",
     "functions",
@@ -90,6 +92,7 @@ _LAZY: dict[str, str | None] = {
     "MaterializationPolicy": "fastchangelog.materialization.policy",
     "State": "fastchangelog.embedded.state",
     "StateHandle": "fastchangelog.embedded.handle",
+    "TimerState": "fastchangelog.embedded.timer_state",
     "ValueState": "fastchangelog.embedded.value_state",
     "__version__": "fastchangelog._internal",
     "metrics": "fastchangelog.process_metrics",

@@ -7,7 +7,7 @@ Every call lets go of the GIL while it works or waits, hears Ctrl-C during waits
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Protocol, final
+from typing import Literal, Protocol, final
 
 import pyarrow as pa
 from typing_extensions import Self, disjoint_base
@@ -41,6 +41,7 @@ __all__ = [
     "StateMaterialization",
     "StateScan",
     "StateSession",
+    "TimerState",
     "ValueState",
     "__version__",
     "aggregate_functions",
@@ -238,8 +239,10 @@ class LocalState:
         create: bool,
         provider: Callable[[], tuple[dict[str, str], float | None]] | None = None,
         savepoint: SavepointFolder | None = None,
+        clock: Callable[[], int] | None = None,
     ) -> LocalState:
-        """`provider` is asked for credentials as that of a `ChangelogStorage`; a new state begins with `savepoint`."""
+        """`provider` is asked for credentials as that of a `ChangelogStorage`; a new state begins with `savepoint`;
+        `clock` gives milliseconds since the epoch."""
     @property
     def uri(self) -> str:
         """The state's folder, without credentials."""
@@ -283,7 +286,7 @@ class StateMaterialization:
 class ValueState:
     """Values by key."""
 
-    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema) -> ValueState:
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema, ttl_millis: int | None = None) -> ValueState:
         """`schema` has the fields of keys and values."""
     def get(self, keys: _ArrowArray) -> pa.Array:
         """The values; null where there is none."""
@@ -302,7 +305,7 @@ class ValueState:
 class MapState:
     """Maps by key."""
 
-    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema) -> MapState:
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema, ttl_millis: int | None = None) -> MapState:
         """`schema` has the fields of keys, map keys and values."""
     def get(self, keys: _ArrowArray, map_keys: _ArrowArray) -> pa.Array:
         """The values; null where there is none. Of one key any number of map keys may be given, here and below."""
@@ -330,7 +333,7 @@ class MapState:
 class ListState:
     """Lists by key."""
 
-    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema) -> ListState:
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema, ttl_millis: int | None = None) -> ListState:
         """`schema` has the fields of keys and elements."""
     def get(self, keys: _ArrowArray) -> pa.ListArray:
         """The lists; null where there is none."""
@@ -353,7 +356,15 @@ class ListState:
 class AggregatingState:
     """Aggregates by key."""
 
-    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema, calls: str, ansi: bool) -> AggregatingState:
+    def __new__(
+        cls,
+        state: LocalState,
+        name: str,
+        schema: _ArrowSchema,
+        calls: str,
+        ansi: bool,
+        ttl_millis: int | None = None,
+    ) -> AggregatingState:
         """`schema` has the fields of keys and rows; `calls` is a JSON array, one object for each aggregate."""
     def result_schema(self) -> pa.Schema:
         """One field, of the type of results."""
@@ -369,6 +380,25 @@ class AggregatingState:
         self, start: _ArrowArray | None, end: _ArrowArray | None, prefix: _ArrowArray | None, batch_size: int
     ) -> StateScan:
         """Keys and results in order."""
+
+@final
+class TimerState:
+    """Times by key, in microseconds since the epoch."""
+
+    def __new__(cls, state: LocalState, name: str, schema: _ArrowSchema) -> TimerState:
+        """`schema` has the field of keys."""
+    def register(self, keys: _ArrowArray, times: _ArrowArray) -> None:
+        """Registers a timer for each key and time."""
+    def delete(self, keys: _ArrowArray, times: _ArrowArray) -> None:
+        """Removes the timer of each key and time."""
+    def of(self, keys: _ArrowArray) -> pa.ListArray:
+        """The times of each key."""
+    def next_time(self) -> int | None:
+        """The first time of all."""
+    def due(self, until: int, batch_size: int) -> StateScan:
+        """Times and keys of what is due; a batch is removed when the next one is asked for."""
+    def scan(self, start: int | None, end: int | None, batch_size: int) -> StateScan:
+        """Times and keys, in order."""
 
 @final
 class StateScan:
@@ -825,9 +855,16 @@ class SavepointFolder:
     ) -> tuple[int, int, list[tuple[str, str]]]:
         """Reads every byte of what handles of the state in this folder reach: objects, bytes, and what is damaged."""
     def entries(
-        self, scratch: str, *, spec: str | None = None, state: int | None = None, types: pa.Schema | None = None
+        self,
+        scratch: str,
+        *,
+        spec: str | None = None,
+        state: int | None = None,
+        types: pa.Schema | None = None,
+        layout: Literal["lasting", "ending", "timers"] = "lasting",
     ) -> SavepointEntries:
-        """The entries of the savepoint in this folder: as `spec` says, or keys and values of a state."""
+        """The entries of the savepoint in this folder: as `spec` says, or keys and values of a state, with their ends;
+        or times and keys of timers."""
 
 @final
 class SavepointEntries:

@@ -104,8 +104,8 @@ def one_of(what: str, value: ValueLike, wanted: pa.DataType) -> pa.Array:
         raise _misfit(what, wanted, error, hint) from None
 
 
-def many_of(what: str, data: ArrowArrayLike, wanted: pa.DataType) -> pa.Array:
-    """Data of any usual kind as an Arrow array of the wanted type."""
+def many_of(what: str, data: ArrowArrayLike, wanted: pa.DataType | None) -> pa.Array:
+    """Data of any usual kind as an Arrow array of the wanted type; None: of its own."""
     try:
         if isinstance(data, pa.ChunkedArray):
             array = pa.concat_arrays(data.chunks) if data.num_chunks else pa.array([], data.type)
@@ -124,7 +124,7 @@ def many_of(what: str, data: ArrowArrayLike, wanted: pa.DataType) -> pa.Array:
             if not hasattr(data, "__array__"):
                 data = list(data)
             array = pa.array(_by_name(data, wanted), type=wanted)
-        return array if array.type == wanted else array.cast(wanted)
+        return array if wanted is None or array.type == wanted else array.cast(wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise _misfit(what, wanted, error) from None
 
@@ -141,16 +141,16 @@ def _is_list(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype))
 
 
-def _misfit(what: str, wanted: pa.DataType, error: Exception, hint: str = "") -> InvalidArgumentError:
+def _misfit(what: str, wanted: pa.DataType | None, error: Exception, hint: str = "") -> InvalidArgumentError:
     if isinstance(error, InvalidArgumentError):
         return error
     cause = " ".join(str(error).split())
     return InvalidArgumentError(f"{what}: this is not {wanted}, as was declared: {cause}{hint}")
 
 
-def _by_name(data: Any, wanted: pa.DataType) -> Any:
+def _by_name(data: Any, wanted: pa.DataType | None) -> Any:
     """Tuples as dicts, where structs are wanted: Arrow reads tuples otherwise."""
-    if not pa.types.is_struct(wanted) or not isinstance(data, list | Set):
+    if wanted is None or not pa.types.is_struct(wanted) or not isinstance(data, list | Set):
         return data
     names = [field.name for field in wanted]
     rows = []

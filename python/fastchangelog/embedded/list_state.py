@@ -220,7 +220,7 @@ class ListState(Clearable, ByKey[_internal.ListState]):
         self._native.clear(self._keys.many(keys))
 
     def length_many(self, keys: ArrowArrayLike) -> pa.Int64Array:
-        """How many elements the lists of many keys have. Reads no element.
+        """How many elements the lists of many keys have. Reads no element, unless they have a ``ttl``.
 
         Args:
             keys: The keys.

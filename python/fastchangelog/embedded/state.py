@@ -7,6 +7,7 @@ collections (a module each), its materialization (`materialization.embedded`).
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -20,6 +21,8 @@ from fastchangelog.embedded.aggregating_state import AggregatingState, calls_of
 from fastchangelog.embedded.handle import StateHandle
 from fastchangelog.embedded.list_state import ListState
 from fastchangelog.embedded.map_state import MapState
+from fastchangelog.embedded.timer_state import TimerState
+from fastchangelog.embedded.times import clock_millis, ttl_millis
 from fastchangelog.embedded.value_state import ValueState
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
@@ -30,7 +33,7 @@ from fastchangelog.options import gather_options, gather_storage_options, reques
 from fastchangelog.schema import arrow_type
 
 if TYPE_CHECKING:
-    from fastchangelog.types import DataTypeLike, Options, SavepointFormat, StorageOptions
+    from fastchangelog.types import DataTypeLike, Duration, Options, SavepointFormat, StorageOptions
 
 __all__ = ["State", "open_state"]
 
@@ -46,6 +49,7 @@ def open_state(
     materialization: MaterializationPolicy | None = None,
     options: Options | None = None,
     storage_options: StorageOptions | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> State:
     """Opens the state ``name`` under the folder ``uri``, at its newest checkpoint or at ``handle``.
 
@@ -75,6 +79,7 @@ def open_state(
         options: See the reference of options. ``memory_budget`` bounds the memory, and a quarter of it the changes that
             no checkpoint holds yet. Options of queries, such as ``max_parallelism``, are refused.
         storage_options: As for `ChangelogStorage`.
+        clock: The time by which what has a ``ttl`` ends, in seconds since the epoch; None = that of the machine.
 
     Returns:
         The open state; use it in ``with``.
@@ -99,7 +104,8 @@ and the name, or let it be made (create=True, and not read_only)
     start = None if handle is None else handle._native
     begin = None if start_from is None else _savepoint_folder(start_from, storage_options)
     texts = {"restore": "lazy", **gather_options(option_texts_of(materialization, options))}
-    native = _internal.LocalState(uri, name, texts, store, start, read_only, create, asked, begin)
+    millis = clock_millis(clock)
+    native = _internal.LocalState(uri, name, texts, store, start, read_only, create, asked, begin, millis)
     policy = materialization or MaterializationPolicy.from_options(texts)
     return State(native, None if read_only else EmbeddedMaterializer(native, policy))
 
@@ -195,7 +201,9 @@ class State(Closing):
             self._native.savepoint(handle._native, _savepoint_folder(uri, storage_options), format, scratch)
         return handle
 
-    def value_state(self, name: str, key: DataTypeLike, value: DataTypeLike) -> ValueState:
+    def value_state(
+        self, name: str, key: DataTypeLike, value: DataTypeLike, *, ttl: Duration | None = None
+    ) -> ValueState:
         """One value for each key.
 
         ``"string"`` means plain values, ``"n long, last timestamp"`` dicts and struct arrays. The types are kept with
@@ -205,17 +213,29 @@ class State(Closing):
             name: Name of the collection.
             key: Schema of keys: a DDL text, a PySpark type or an Arrow type.
             value: Schema of values.
+            ttl: How long a value is there after it was set; None = until it is deleted. It may be another one the
+                next time, for what is written then.
 
         Returns:
             The collection; the same data for each call of one name.
 
         Raises:
-            InvalidArgumentError: A schema is none, or of a type that cannot be kept.
-            SchemaMismatchError: It was declared with other schemas.
+            InvalidArgumentError: A schema is none, or of a type that cannot be kept; the ttl is no duration.
+            SchemaMismatchError: It was declared with other schemas, or with a ttl and now without, or without one.
             StateNotFoundError: A read-only state has none of this name.
 
         Example:
             >>> import fastchangelog as fc
+            >>> now = 0.0
+            >>> with fc.open_state("memory://docs/ttl", clock=lambda: now) as st:
+            ...     seen = st.value_state("seen", key="string", value="long", ttl="10s")
+            ...     seen["ann"] = 1
+            ...     now = 9.9
+            ...     print(seen.get("ann"))
+            ...     now = 10.0
+            ...     print(seen.get("ann"))
+            1
+            None
             >>> with fc.open_state("memory://docs/types") as st:
             ...     sessions = st.value_state("sessions", key="user string, day date", value="n long, last timestamp")
             ...     st.value_state("sessions", key="string", value="long")
@@ -224,9 +244,11 @@ class State(Closing):
 `struct<user:string,day:date>`, now with `string`; declare it as it was, or take another name
         """
         schema = pa.schema([("key", arrow_type("key", key)), ("value", arrow_type("value", value))])
-        return ValueState(self, _internal.ValueState(self._native, name, schema), name, schema)
+        return ValueState(self, _internal.ValueState(self._native, name, schema, ttl_millis(ttl)), name, schema)
 
-    def map_state(self, name: str, key: DataTypeLike, map_key: DataTypeLike, value: DataTypeLike) -> MapState:
+    def map_state(
+        self, name: str, key: DataTypeLike, map_key: DataTypeLike, value: DataTypeLike, *, ttl: Duration | None = None
+    ) -> MapState:
         """A map for each key.
 
         Args:
@@ -234,6 +256,7 @@ class State(Closing):
             key: Schema of keys, as for `value_state`.
             map_key: Schema of the keys of maps.
             value: Schema of the values of maps.
+            ttl: How long an entry is there after it was set, as for `value_state`.
 
         Returns:
             The collection.
@@ -252,15 +275,18 @@ class State(Closing):
         types = {"key": arrow_type("key", key), "map_key": arrow_type("map_key", map_key)}
         types["value"] = arrow_type("value", value)
         schema = pa.schema(list(types.items()))
-        return MapState(self, _internal.MapState(self._native, name, schema), name, schema)
+        return MapState(self, _internal.MapState(self._native, name, schema, ttl_millis(ttl)), name, schema)
 
-    def list_state(self, name: str, key: DataTypeLike, value: DataTypeLike) -> ListState:
+    def list_state(
+        self, name: str, key: DataTypeLike, value: DataTypeLike, *, ttl: Duration | None = None
+    ) -> ListState:
         """A list for each key.
 
         Args:
             name: Name of the collection.
             key: Schema of keys, as for `value_state`.
             value: Schema of elements.
+            ttl: How long an element is there after it was added, as for `value_state`.
 
         Returns:
             The collection.
@@ -277,7 +303,7 @@ class State(Closing):
             ['/home']
         """
         schema = pa.schema([("key", arrow_type("key", key)), ("value", arrow_type("value", value))])
-        return ListState(self, _internal.ListState(self._native, name, schema), name, schema)
+        return ListState(self, _internal.ListState(self._native, name, schema, ttl_millis(ttl)), name, schema)
 
     def aggregating_state(
         self,
@@ -287,6 +313,7 @@ class State(Closing):
         key: DataTypeLike,
         value: DataTypeLike | None = None,
         ansi: bool = True,
+        ttl: Duration | None = None,
         **named: Aggregate,
     ) -> AggregatingState:
         """Aggregates for each key, of rows of the schema ``value``: results, null rules and overflow as a query's.
@@ -303,6 +330,7 @@ class State(Closing):
             value: Schema of rows; ``count()`` alone needs none.
             ansi: True to make an overflow of a sum an error, as in Spark's ANSI mode; else integers wrap around and
                 decimals become null.
+            ttl: How long a key's results are there after a row was added, as for `value_state`.
             **named: Aggregates by the name of their result.
 
         Returns:
@@ -326,8 +354,26 @@ class State(Closing):
         calls, rows = calls_of(aggregates, named, declared)
         key_type = arrow_type("key", key)
         kept = pa.schema([("key", key_type), ("value", rows.kept_type)])
-        native = _internal.AggregatingState(self._native, name, kept, calls, ansi)
+        native = _internal.AggregatingState(self._native, name, kept, calls, ansi, ttl_millis(ttl))
         return AggregatingState(self, native, name, pa.schema([("key", key_type), ("value", declared)]), rows)
+
+    def timers(self, name: str, key: DataTypeLike) -> TimerState:
+        """Times by key, in order: an iterator gives what is due.
+
+        Args:
+            name: Name of the collection.
+            key: Schema of keys, as for `value_state`.
+
+        Returns:
+            The timers.
+
+        Raises:
+            InvalidArgumentError, SchemaMismatchError, StateNotFoundError: As for `value_state`.
+
+        Example: see `TimerState`.
+        """
+        schema = pa.schema([("key", arrow_type("key", key))])
+        return TimerState(self, _internal.TimerState(self._native, name, schema), name, schema)
 
     def checkpoint(self) -> StateHandle:
         """Makes all that was changed until now durable. Returns when it is.

@@ -70,13 +70,25 @@ def _entries(
     if len(states) != 1:
         names = ", ".join(state["name"] for state in described)
         raise InvalidArgumentError(f"{said['uri']} holds the states {names}; say which one with --name")
-    types = pa.schema(
-        [
-            pa.field("key", arrow_type("key", states[0]["key"]), False),
-            pa.field("value", arrow_type("value", states[0]["value"])),
-        ]
-    )
-    return types, folder.entries(scratch, state=states[0]["id"], types=types)
+    return _entries_of(folder, states[0], scratch)
+
+
+def _entries_of(
+    folder: _internal.SavepointFolder, state: Mapping[str, Any], scratch: str
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    kind = state["kind"]
+    if kind not in ("value", "timers"):
+        raise InvalidArgumentError(f"the state {state['name']} is one of kind {kind}; values and timers are exported")
+    key = pa.field("key", arrow_type("key", state["key"]), False)
+    value = pa.field("value", arrow_type("value", state["value"]))
+    types = pa.schema([key, value])
+    if kind == "timers":
+        schema = pa.schema([pa.field("time", pa.timestamp("us", tz="UTC"), False), key])
+        return schema, folder.entries(scratch, state=state["id"], types=types, layout="timers")
+    if not state.get("ttl"):
+        return types, folder.entries(scratch, state=state["id"], types=types)
+    schema = types.append(pa.field("ends", pa.timestamp("ms", tz="UTC"), False))
+    return schema, folder.entries(scratch, state=state["id"], types=types, layout="ending")
 
 
 def count_entries(uri: str, source: StateSource) -> dict[str, int]:

@@ -21,6 +21,7 @@ mod split;
 mod state;
 mod state_codec;
 mod state_session;
+mod state_timers;
 mod state_types;
 mod store;
 
@@ -40,6 +41,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<state_types::MapState>()?;
     module.add_class::<state_types::ListState>()?;
     module.add_class::<state_types::AggregatingState>()?;
+    module.add_class::<state_timers::TimerState>()?;
     module.add_class::<state::StateScan>()?;
     module.add_class::<state::StateHandle>()?;
     module.add_class::<state::StateMaterialization>()?;

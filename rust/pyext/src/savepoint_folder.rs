@@ -196,7 +196,7 @@ impl SavepointFolder {
     }
 
     /// The entries of the savepoint in this folder: rows of aggregates as `spec` says, or keys and values of a state.
-    #[pyo3(signature = (scratch, *, spec = None, state = None, types = None))]
+    #[pyo3(signature = (scratch, *, spec = None, state = None, types = None, layout = "lasting"))]
     fn entries(
         &self,
         py: Python<'_>,
@@ -204,6 +204,7 @@ impl SavepointFolder {
         spec: Option<&str>,
         state: Option<u16>,
         types: Option<PySchema>,
+        layout: &str,
     ) -> PyResult<SavepointEntries> {
         let types = types.map(PySchema::into_inner);
         let columns = detached(py, |_| match (spec, state, &types) {
@@ -212,7 +213,13 @@ impl SavepointFolder {
             }
             (None, Some(state), Some(types)) => {
                 let [key, value] = self::types(types)?;
-                Ok(ExportColumns::Values(StateId(state), Box::new(TypedEntries::new(key, value)?)))
+                let (state, types) = (StateId(state), Box::new(TypedEntries::new(key, value)?));
+                match layout {
+                    "lasting" => Ok(ExportColumns::Values(state, types)),
+                    "ending" => Ok(ExportColumns::EndingValues(state, types)),
+                    "timers" => Ok(ExportColumns::Timers(state, types)),
+                    other => Err(Error::internal(format!("entries of the layout {other}"))),
+                }
             }
             _ => Err(Error::internal("entries are of aggregates, or of a state with types")),
         })?;

@@ -6,7 +6,8 @@ use crate::futures::{CoalescedCallback, Make, resolve_later};
 use crate::metrics;
 use crate::provider::provider;
 use crate::savepoint_folder::{SavepointFolder, save, store_of};
-use fastchangelog_core::embedded::{self, OpenEmbedded};
+use arrow_array::RecordBatch;
+use fastchangelog_core::embedded::{self, OpenEmbedded, StateClock};
 use fastchangelog_format::clock::SystemClock;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::model::ShardHandle;
@@ -88,10 +89,21 @@ impl LocalState {
     }
 }
 
+/// A function of Python that gives milliseconds since the epoch.
+fn clock_of(ask: Py<PyAny>) -> StateClock {
+    Arc::new(move || {
+        let answer = Python::try_attach(|py| {
+            let answer = ask.call0(py).and_then(|answer| answer.extract::<i64>(py));
+            answer.map_err(|error| Error::invalid(format!("clock= gave no time: {error}")))
+        });
+        answer.unwrap_or_else(|| Err(Error::closed("the Python interpreter is ending")))
+    })
+}
+
 #[pymethods]
 impl LocalState {
     #[new]
-    #[pyo3(signature = (uri, name, options, storage_options, handle, read_only, create, provider = None, savepoint = None))]
+    #[pyo3(signature = (uri, name, options, storage_options, handle, read_only, create, provider = None, savepoint = None, clock = None))]
     #[expect(clippy::too_many_arguments, reason = "what open_state takes")]
     fn new(
         py: Python<'_>,
@@ -104,6 +116,7 @@ impl LocalState {
         create: bool,
         provider: Option<Py<PyAny>>,
         savepoint: Option<PyRef<'_, SavepointFolder>>,
+        clock: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let handle = handle.map(|handle| handle.0.clone());
         let savepoint = savepoint.map(|folder| store_of(&folder));
@@ -119,7 +132,9 @@ impl LocalState {
             let provider = provider.map(|ask| self::provider(ask, &environment.clock));
             let (counters, failpoints) = (Arc::clone(&environment.metrics), Arc::clone(&environment.failpoints));
             let root = Store::open_with(uri, &storage_options, provider, &options, counters, failpoints)?;
-            let request = OpenEmbedded { root, name, handle, read_only, create, savepoint, options, local_dir: None };
+            let clock = clock.map(clock_of);
+            let local_dir = None;
+            let request = OpenEmbedded { root, name, handle, read_only, create, savepoint, options, clock, local_dir };
             embedded::EmbeddedState::open(request, &environment, tick)
         })?;
         let state = Arc::new(state);
@@ -236,12 +251,14 @@ impl StateMaterialization {
     }
 }
 
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
+
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct StateScan(ProcessBound<Mutex<embedded::Scan>>);
+pub(crate) struct StateScan(ProcessBound<Mutex<Batches>>);
 
 impl StateScan {
-    pub(crate) fn new(scan: embedded::Scan) -> Self {
-        Self(ProcessBound::new(Mutex::new(scan)))
+    pub(crate) fn new(batches: impl Iterator<Item = Result<RecordBatch>> + Send + 'static) -> Self {
+        Self(ProcessBound::new(Mutex::new(Box::new(batches))))
     }
 }
 

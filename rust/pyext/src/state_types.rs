@@ -11,6 +11,7 @@ use fastchangelog_format::{Error, Result};
 use pyo3::prelude::*;
 use pyo3_arrow::{PyArray, PySchema};
 use std::sync::Arc;
+use std::time::Duration;
 
 const VALUE: &str = "value state";
 const MAP: &str = "map state";
@@ -23,7 +24,7 @@ pub(crate) fn types<const N: usize>(schema: &Schema) -> Result<[&DataType; N]> {
     types.try_into().map_err(|_| Error::internal(format!("{N} types are needed")))
 }
 
-fn to_python(py: Python<'_>, array: impl Into<Arc<dyn Array>>) -> PyResult<Py<PyAny>> {
+pub(crate) fn to_python(py: Python<'_>, array: impl Into<Arc<dyn Array>>) -> PyResult<Py<PyAny>> {
     Ok(PyArray::from_array_ref(array.into()).to_pyarrow(py)?.unbind())
 }
 
@@ -65,11 +66,18 @@ pub(crate) struct ValueState(ProcessBound<embedded::ValueState>);
 #[pymethods]
 impl ValueState {
     #[new]
-    fn new(py: Python<'_>, state: PyRef<'_, LocalState>, name: &str, schema: PySchema) -> PyResult<Self> {
+    #[pyo3(signature = (state, name, schema, ttl_millis = None))]
+    fn new(
+        py: Python<'_>,
+        state: PyRef<'_, LocalState>,
+        name: &str,
+        schema: PySchema,
+        ttl_millis: Option<u64>,
+    ) -> PyResult<Self> {
         let (schema, state) = (schema.into_inner(), state.here(py)?);
         let made = detached(py, |_| {
             let [key, value] = types(&schema)?;
-            state.value_state(name, key, value)
+            state.value_state(name, key, value, ttl_millis.map(Duration::from_millis))
         })?;
         Ok(Self(ProcessBound::new(made)))
     }
@@ -118,11 +126,18 @@ pub(crate) struct MapState(ProcessBound<embedded::MapState>);
 #[pymethods]
 impl MapState {
     #[new]
-    fn new(py: Python<'_>, state: PyRef<'_, LocalState>, name: &str, schema: PySchema) -> PyResult<Self> {
+    #[pyo3(signature = (state, name, schema, ttl_millis = None))]
+    fn new(
+        py: Python<'_>,
+        state: PyRef<'_, LocalState>,
+        name: &str,
+        schema: PySchema,
+        ttl_millis: Option<u64>,
+    ) -> PyResult<Self> {
         let (schema, state) = (schema.into_inner(), state.here(py)?);
         let made = detached(py, |_| {
             let [key, map_key, value] = types(&schema)?;
-            state.map_state(name, key, map_key, value)
+            state.map_state(name, (key, map_key), value, ttl_millis.map(Duration::from_millis))
         })?;
         Ok(Self(ProcessBound::new(made)))
     }
@@ -188,11 +203,18 @@ pub(crate) struct ListState(ProcessBound<embedded::ListState>);
 #[pymethods]
 impl ListState {
     #[new]
-    fn new(py: Python<'_>, state: PyRef<'_, LocalState>, name: &str, schema: PySchema) -> PyResult<Self> {
+    #[pyo3(signature = (state, name, schema, ttl_millis = None))]
+    fn new(
+        py: Python<'_>,
+        state: PyRef<'_, LocalState>,
+        name: &str,
+        schema: PySchema,
+        ttl_millis: Option<u64>,
+    ) -> PyResult<Self> {
         let (schema, state) = (schema.into_inner(), state.here(py)?);
         let made = detached(py, |_| {
             let [key, value] = types(&schema)?;
-            state.list_state(name, key, value)
+            state.list_state(name, key, value, ttl_millis.map(Duration::from_millis))
         })?;
         Ok(Self(ProcessBound::new(made)))
     }
@@ -251,6 +273,7 @@ pub(crate) struct AggregatingState(ProcessBound<embedded::AggregatingState>);
 #[pymethods]
 impl AggregatingState {
     #[new]
+    #[pyo3(signature = (state, name, schema, calls, ansi, ttl_millis = None))]
     fn new(
         py: Python<'_>,
         state: PyRef<'_, LocalState>,
@@ -258,12 +281,14 @@ impl AggregatingState {
         schema: PySchema,
         calls: &str,
         ansi: bool,
+        ttl_millis: Option<u64>,
     ) -> PyResult<Self> {
         let (schema, state) = (schema.into_inner(), state.here(py)?);
         let made = detached(py, |_| {
             let [key, rows] = types(&schema)?;
             let calls: Vec<embedded::AggregateCall> = serde_json::from_str(calls).map_err(Error::internal)?;
-            state.aggregating_state(name, (key, rows), &calls, ansi)
+            let ttl = ttl_millis.map(Duration::from_millis);
+            state.aggregating_state(name, (key, rows), &calls, ansi, ttl)
         })?;
         Ok(Self(ProcessBound::new(made)))
     }

@@ -182,6 +182,14 @@ process {
     rows_merged: counter batch,
     /// Distinct keys changed by sessions.
     keys_updated: counter batch,
+    /// Changes of states by stateful processors.
+    changes: counter batch,
+    /// Microseconds spent taking over changes of states by stateful processors.
+    write_micros: counter batch,
+    /// Timers that were found due, of stateful processors and embedded states.
+    due_timers: counter batch,
+    /// Values, list elements and map entries that were removed because their time to live was over.
+    entries_ended: counter batch,
     /// Keys that exist in live shards.
     state_keys: gauge batch,
     /// Bytes of keys and values in live shards.

@@ -6,11 +6,14 @@
 //!
 //! Entries are as those of a query's shard: the key's bytes, and an accumulator row. Invariants:
 //! 1. results are those of one aggregation of all rows that were added, in the order in which they were added;
-//! 2. an add changes all keys of its rows, or none.
+//! 2. an add changes all keys of its rows, or none;
+//! 3. an aggregate that has ended is one to which nothing was added.
 
 use super::core::{Core, look_up};
+use super::lifetime::{Lifetime, Moment};
 use super::scan::{Scan, Walk};
 use crate::states::Place;
+use crate::states::catalog::{Declaration, Kind};
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
 use arrow_array::cast::AsArray;
@@ -25,6 +28,7 @@ use fastchangelog_columns::typed::{KeyRange, TypedEntries, columns_of};
 use fastchangelog_format::error::{Error, Result};
 use serde::Deserialize;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One aggregate of a state, by the names of the columns that it is of.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -62,20 +66,22 @@ pub struct AggregatingState {
     core: Arc<Core>,
     place: Place,
     types: Arc<Types>,
+    lifetime: Lifetime,
 }
 
 impl AggregatingState {
     pub(super) fn declare(
         core: &Arc<Core>,
         name: &str,
-        key: &DataType,
-        rows: &DataType,
+        (key, rows): (&DataType, &DataType),
         calls: &[AggregateCall],
         ansi: bool,
+        ttl: Option<Duration>,
     ) -> Result<Self> {
-        let types = Types::new(key, rows, calls, ansi)?;
-        let place = core.declare(name, "aggregating", &type_text(key), types.plan.schema())?;
-        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types) })
+        let (types, lifetime) = (Types::new(key, rows, calls, ansi)?, Lifetime::of(ttl)?);
+        let (key, value, ttl) = (&*type_text(key), types.plan.schema(), lifetime.is_bounded());
+        let place = core.declare(Declaration { name, kind: Kind::Aggregating, key, value, ttl })?;
+        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types), lifetime })
     }
 
     /// The types of keys.
@@ -91,7 +97,7 @@ impl AggregatingState {
     /// The results of `keys`, one row each; null for a key to which nothing was added.
     pub fn get(&self, keys: &ArrayRef) -> Result<ArrayRef> {
         let keys = self.types.keys.encode_keys(keys)?;
-        let kept = self.look_up((0..keys.len()).map(|i| keys.key(i)))?;
+        let kept = self.look_up((0..keys.len()).map(|i| keys.key(i)), self.lifetime.now(&self.core)?)?;
         let rows = kept.iter().enumerate().map(|(i, row)| (keys.key(i), row));
         let results = self.types.results(rows)?;
         let there = NullBuffer::new(kept.iter().map(|row| row.is_some()).collect::<BooleanBuffer>());
@@ -105,7 +111,7 @@ impl AggregatingState {
     /// Which keys have been added to.
     pub fn contains(&self, keys: &ArrayRef) -> Result<BooleanArray> {
         let keys = self.types.keys.encode_keys(keys)?;
-        let kept = self.look_up((0..keys.len()).map(|i| keys.key(i)))?;
+        let kept = self.look_up((0..keys.len()).map(|i| keys.key(i)), self.lifetime.now(&self.core)?)?;
         Ok(kept.iter().map(|row| Some(row.is_some())).collect())
     }
 
@@ -114,18 +120,25 @@ impl AggregatingState {
         let mut table = GroupTable::new(Arc::clone(&self.types.plan));
         table.fold_rows(&self.types.batch(keys, rows)?)?;
         let _exclusive = self.core.exclusive();
-        let kept = self.look_up((0..table.len()).map(|i| table.key(i)))?;
+        let at = self.lifetime.now(&self.core)?;
+        let kept = self.look_up((0..table.len()).map(|i| table.key(i)), at)?;
         let mut changed = Vec::new();
         for (i, row) in kept.iter().enumerate() {
-            if table.combine_base(i, row)? {
+            // With a time to live each add says anew when it ends.
+            if table.combine_base(i, row)? || at.ends().is_some() {
                 changed.push(i);
             }
         }
         let mut scratch = Vec::new();
-        let bytes = changed.iter().map(|&i| table.key(i).len() + table.row(i, &mut scratch).len()).sum();
+        let stored = |row: &[u8]| at.prefix().len() + row.len();
+        let bytes = changed.iter().map(|&i| table.key(i).len() + stored(table.row(i, &mut scratch))).sum();
         self.core.change(changed.len(), bytes, |layers| {
+            if let Some(ends) = at.ends() {
+                self.core.with_ends(self.place.0, |known| known.added(ends));
+            }
+            let mut out = Vec::new();
             for &i in &changed {
-                layers.put(self.place, table.key(i), Some(table.row(i, &mut scratch)));
+                layers.put(self.place, table.key(i), at.stored(Some(table.row(i, &mut scratch)), &mut out));
             }
         })
     }
@@ -151,11 +164,11 @@ impl AggregatingState {
             let results = own.results(found.rows().map(|(key, row)| (key, Some(row))))?;
             Ok(RecordBatch::try_new(Arc::clone(schema), vec![keys, results])?)
         };
-        Scan::new(Walk::new(&self.core, self.place, range), rows, &columns, Box::new(decode))
+        Scan::new(Walk::new(&self.core, self.place, range, self.lifetime), rows, &columns, Box::new(decode))
     }
 
-    fn look_up<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Result<Values> {
-        self.core.read(|layers, shard| look_up(&layers, shard, self.place, keys.clone()))
+    fn look_up<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]> + Clone, at: Moment) -> Result<Values> {
+        at.values(self.core.read(|layers, shard| look_up(&layers, shard, self.place, keys.clone()))?)
     }
 }
 

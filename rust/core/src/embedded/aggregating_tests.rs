@@ -91,7 +91,7 @@ fn random(rng: &mut StdRng, rows: usize) -> (ArrayRef, ArrayRef) {
 }
 
 fn state(state: &EmbeddedState) -> AggregatingState {
-    state.aggregating_state("a", (&DataType::Utf8, &row_type()), &calls(), true).unwrap()
+    state.aggregating_state("a", (&DataType::Utf8, &row_type()), &calls(), true, None).unwrap()
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn invariant_1_results_are_those_of_a_query_over_all_rows() {
 
 fn totals(state: &EmbeddedState, ansi: bool) -> Result<AggregatingState> {
     let only = AggregateCall { name: None, ..call("sum", &["value"], "") };
-    state.aggregating_state(if ansi { "t" } else { "w" }, (&DataType::Utf8, &DataType::Int64), &[only], ansi)
+    state.aggregating_state(if ansi { "t" } else { "w" }, (&DataType::Utf8, &DataType::Int64), &[only], ansi, None)
 }
 
 fn longs(values: &[Option<i64>]) -> ArrayRef {
@@ -171,7 +171,7 @@ fn plain_rows_give_plain_results_and_null_where_nothing_was_added() {
     assert!(t.add(&keys(&["a"]), Some(&longs(&[]))).is_err());
     let count = [AggregateCall { name: None, ..call("count", &[], "") }];
     let none = DataType::Struct(Fields::empty());
-    let counts = s.state.aggregating_state("n", (&DataType::Utf8, &none), &count, true).unwrap();
+    let counts = s.state.aggregating_state("n", (&DataType::Utf8, &none), &count, true, None).unwrap();
     counts.add(&keys(&["a", "a"]), None).unwrap();
     assert_eq!(counts.get(&keys(&["a"])).unwrap().as_primitive::<Int64Type>().value(0), 2);
 }
@@ -236,7 +236,7 @@ fn other_aggregates_say_what_differs() {
     totals(&s.state, true).unwrap();
     let other = |calls: &[AggregateCall], ansi| {
         let types = (&DataType::Utf8, &DataType::Int64);
-        s.state.aggregating_state("t", types, calls, ansi).err().unwrap()
+        s.state.aggregating_state("t", types, calls, ansi, None).err().unwrap()
     };
     let error = other(&[call("max", &["value"], "m")], true);
     assert_eq!(error.kind(), ErrorKind::SchemaMismatch);
@@ -247,5 +247,5 @@ fn other_aggregates_say_what_differs() {
     assert!(error.message().contains("no column `price`; they have: value"), "{error}");
     assert!(other(&[], true).message().contains("fc.count()"));
     let renamed = [call("sum", &["value"], "renamed")];
-    s.state.aggregating_state("t", (&DataType::Utf8, &DataType::Int64), &renamed, true).unwrap();
+    s.state.aggregating_state("t", (&DataType::Utf8, &DataType::Int64), &renamed, true, None).unwrap();
 }

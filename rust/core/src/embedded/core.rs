@@ -5,19 +5,23 @@
 //! types of keys and values (`value`).
 
 use super::chain::Chain;
-use super::{CheckpointCallback, EventCallback, GROUP, TICK};
+use super::{CheckpointCallback, EventCallback, GROUP, LAYERS_SHARE, StateClock, TICK};
 use crate::shard::Shard;
 use crate::states::Place;
-use crate::states::catalog::Catalog;
+use crate::states::catalog::{Catalog, Declaration, Kind};
+use crate::states::first_timer::FirstTimer;
 use crate::states::layers::Layers;
 use crate::states::look_up::{self, Values};
 use crate::states::net::net;
+use crate::states::sweep::Ends;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{BatchId, ShardHandle};
+use fastchangelog_format::model::{BatchId, ShardHandle, StateId};
 use fastchangelog_store::Store;
 use fastchangelog_store::budget::{MemoryUser, Reservation};
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -41,6 +45,14 @@ struct ChangeMemory {
     unsaved: u64,
 }
 
+/// What is known of the states beside their entries; without it more is read. It is true of layers and live version as one, and
+/// is changed under the lock of the layers.
+#[derive(Default)]
+struct Hints {
+    ends: BTreeMap<StateId, Ends>,
+    timers: BTreeMap<StateId, FirstTimer>,
+}
+
 /// One open state.
 pub(super) struct Core {
     shard: Arc<Shard>,
@@ -50,6 +62,10 @@ pub(super) struct Core {
     exclusive: Mutex<()>,
     held: Mutex<ChangeMemory>,
     catalog: Mutex<Catalog>,
+    hints: Mutex<Hints>,
+    clock: StateClock,
+    /// Changes since the last checkpoint was begun.
+    changes: AtomicU64,
     /// The newest checkpoint that counts.
     newest: Mutex<Option<ShardHandle>>,
     /// Serialises changes to the live version. A checkpoint holds it until its result is installed. Never acquired under a
@@ -73,8 +89,9 @@ impl Core {
         catalog: Catalog,
         chain: Option<Chain>,
         newest: Option<ShardHandle>,
-        limit: u64,
+        clock: StateClock,
     ) -> Self {
+        let limit = shard.context().budget.limit() / LAYERS_SHARE;
         Self {
             held: Mutex::new(ChangeMemory {
                 memory: shard.context().budget.reserve(MemoryUser::Prepared, 0),
@@ -86,6 +103,9 @@ impl Core {
             layers: RwLock::new(Layers::new(limit)),
             exclusive: Mutex::default(),
             catalog: Mutex::new(catalog),
+            hints: Mutex::default(),
+            clock,
+            changes: AtomicU64::new(0),
             newest: Mutex::new(newest),
             live: Mutex::default(),
             chain: chain.map(tokio::sync::Mutex::new),
@@ -149,7 +169,7 @@ impl Core {
         if self.is_closed() { Err(closed()) } else { Ok(()) }
     }
 
-    fn check_writable(&self) -> Result<()> {
+    pub(super) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         if self.is_read_only() {
             return Err(Error::invalid(format!("the state in {} was opened read-only", self.uri()))
@@ -160,9 +180,35 @@ impl Core {
 
     // States
 
-    pub(super) fn declare(&self, name: &str, kind: &str, key: &str, value: &str) -> Result<Place> {
+    pub(super) fn declare(&self, declared: Declaration<'_>) -> Result<Place> {
         self.check_open()?;
-        Ok((self.catalog.lock().declare(name, kind, (key, value), !self.is_read_only())?, GROUP))
+        let (state, is_new) = self.catalog.lock().declare(declared, !self.is_read_only())?;
+        if is_new {
+            let mut hints = self.hints.lock();
+            hints.ends.insert(state, Ends::of_nothing());
+            hints.timers.insert(state, FirstTimer::Nothing);
+        }
+        Ok((state, GROUP))
+    }
+
+    /// The time by the state's clock, in milliseconds since the epoch.
+    pub(super) fn now(&self) -> Result<i64> {
+        (self.clock)()
+    }
+
+    /// The states of which the entries end.
+    pub(super) fn states_that_end(&self) -> Vec<(StateId, Kind)> {
+        self.catalog.lock().ending()
+    }
+
+    /// What is known of the ends of a state's entries.
+    pub(super) fn with_ends<T>(&self, state: StateId, use_it: impl FnOnce(&mut Ends) -> T) -> T {
+        use_it(self.hints.lock().ends.entry(state).or_default())
+    }
+
+    /// What is known of the first timer of a state.
+    pub(super) fn with_first_timer<T>(&self, state: StateId, use_it: impl FnOnce(&mut FirstTimer) -> T) -> T {
+        use_it(self.hints.lock().timers.entry(state).or_default())
     }
 
     // Changes
@@ -180,8 +226,14 @@ impl Core {
         let mut layers = self.layers.write();
         layers.check_space(changes, bytes)?;
         change(&mut layers);
+        self.changes.fetch_add(changes, Ordering::Relaxed);
         self.account(&layers);
         Ok(())
+    }
+
+    /// The changes, for a change of another kind; [`Self::account`] ends it.
+    pub(super) fn layers_to_change(&self) -> RwLockWriteGuard<'_, Layers> {
+        self.layers.write()
     }
 
     /// Waits until a durable checkpoint is applied, if these changes do not fit before.
@@ -200,7 +252,7 @@ impl Core {
         self.exclusive.lock()
     }
 
-    fn account(&self, layers: &Layers) {
+    pub(super) fn account(&self, layers: &Layers) {
         let mut held = self.held.lock();
         let gauge = &self.shard.context().metrics.uncheckpointed_bytes;
         let unsaved = layers.unsaved_bytes();
@@ -257,6 +309,11 @@ impl Core {
     pub(super) fn dismiss(&self) {
         *self.pending.lock() -= 1;
         self.pending_reduced.notify_one();
+    }
+
+    /// What is done before a checkpoint is begun, without a lock.
+    pub(super) fn prepare_checkpoint(&self) {
+        self.sweep(self.changes.swap(0, Ordering::Relaxed));
     }
 
     /// Freezes the active layer: later changes belong to the next checkpoint.

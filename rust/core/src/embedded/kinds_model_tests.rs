@@ -47,10 +47,10 @@ fn opened(state: EmbeddedState) -> Opened {
     let calls = [AggregateCall { args: vec![], ..call("count") }, call("sum"), call("last")];
     let row = DataType::Struct(vec![Field::new("n", DataType::Int64, true)].into());
     Opened {
-        values: state.value_state("visits", &text, &long).unwrap(),
-        maps: state.map_state("maps", &text, &long, &text).unwrap(),
-        lists: state.list_state("lists", &text, &text).unwrap(),
-        totals: state.aggregating_state("totals", (&text, &row), &calls, true).unwrap(),
+        values: state.value_state("visits", &text, &long, None).unwrap(),
+        maps: state.map_state("maps", (&text, &long), &text, None).unwrap(),
+        lists: state.list_state("lists", &text, &text, None).unwrap(),
+        totals: state.aggregating_state("totals", (&text, &row), &calls, true, None).unwrap(),
         state,
     }
 }

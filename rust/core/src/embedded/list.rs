@@ -8,10 +8,12 @@
 //! 1. what a read returns of a list is all of it at one moment.
 
 use super::core::{Core, look_up};
+use super::lifetime::{Lifetime, Moment};
 use super::scan::{Scan, Walk};
 use crate::states::Place;
+use crate::states::catalog::{Declaration, Kind};
 use crate::states::distinct::Distinct;
-use crate::states::list::{CHUNKS, HEAD, ListHeader, ListKeys, ListLayout, ListUpdate, bad_list, take_apart};
+use crate::states::list::{CHUNKS, HEAD, ListHeader, ListKeys, ListUpdate, bad_list, elements as elements_of};
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
 use arrow_array::cast::AsArray;
@@ -24,9 +26,7 @@ use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_format::error::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Elements stay until they are removed.
-const LAYOUT: ListLayout = ListLayout::Lasting;
+use std::time::Duration;
 
 /// A declared state of lists by key. Cheap to clone; any thread may use it.
 #[derive(Clone)]
@@ -35,14 +35,30 @@ pub struct ListState {
     place: Place,
     types: Arc<TypedEntries>,
     item: FieldRef,
+    lifetime: Lifetime,
+}
+
+/// What lists have, in entries as they are at one moment.
+struct Parts {
+    heads: Values,
+    /// The chunks of all of them, one list after the other.
+    chunks: Values,
+    at: Moment,
 }
 
 impl ListState {
-    pub(super) fn declare(core: &Arc<Core>, name: &str, key: &DataType, value: &DataType) -> Result<Self> {
-        let types = TypedEntries::new(key, value)?;
-        let place = core.declare(name, "list", &type_text(key), &format!("array<{}>", type_text(value)))?;
+    pub(super) fn declare(
+        core: &Arc<Core>,
+        name: &str,
+        key: &DataType,
+        value: &DataType,
+        ttl: Option<Duration>,
+    ) -> Result<Self> {
+        let (types, lifetime) = (TypedEntries::new(key, value)?, Lifetime::of(ttl)?);
         let item = Arc::new(Field::new("item", value.clone(), true));
-        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types), item })
+        let (key, value, ttl) = (&*type_text(key), &*format!("array<{}>", type_text(value)), lifetime.is_bounded());
+        let place = core.declare(Declaration { name, kind: Kind::List, key, value, ttl })?;
+        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types), item, lifetime })
     }
 
     /// The types of keys and elements.
@@ -56,11 +72,21 @@ impl ListState {
         self.lists((0..keys.len()).map(|i| keys.key(i)))
     }
 
-    /// How many elements each list has.
+    /// How many elements each list has. Of elements that end all are read, of others none.
     pub fn lengths(&self, keys: &ArrayRef) -> Result<Int64Array> {
         let keys = self.types.encode_keys(keys)?;
-        let heads = self.heads((0..keys.len()).map(|i| keys.key(i)))?;
-        let length = |head| Ok(i64::try_from(read_head(head)?.elements).unwrap_or(i64::MAX));
+        let keys = (0..keys.len()).map(|i| keys.key(i));
+        if self.lifetime.is_bounded() {
+            let parts = self.parts(keys)?;
+            let lengths = self.elements(&parts)?.1;
+            return Ok(lengths
+                .into_iter()
+                .map(|length| i64::try_from(length).unwrap_or(i64::MAX))
+                .collect::<Vec<_>>()
+                .into());
+        }
+        let heads = self.heads(keys)?;
+        let length = |head| Ok(i64::try_from(self.read_head(head)?.elements).unwrap_or(i64::MAX));
         Ok(heads.iter().map(length).collect::<Result<Vec<i64>>>()?.into())
     }
 
@@ -112,7 +138,7 @@ impl ListState {
         let before = |tag: u8, key: &[u8]| [&[tag], key].concat();
         let to = range.to.map_or_else(|| before(CHUNKS, &[]), |to| before(HEAD, &to));
         let range = KeyRange { from: before(HEAD, &range.from), to: Some(to) };
-        Scan::new(Walk::new(&self.core, self.place, range), rows, &columns, Box::new(decode))
+        Scan::new(Walk::new(&self.core, self.place, range, Lifetime::UNBOUNDED), rows, &columns, Box::new(decode))
     }
 
     fn heads<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<Values> {
@@ -120,34 +146,53 @@ impl ListState {
         self.core.read(|layers, shard| look_up(&layers, shard, self.place, keys.iter()))
     }
 
-    fn lists<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Result<ArrayRef> {
+    fn parts<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Result<Parts> {
+        let at = self.lifetime.now(&self.core)?;
         let heads = ListKeys::of(keys.clone().map(|key| (HEAD, key, None)));
         // Under one lock: what a writer does between two looks is not seen (invariant 1).
-        let (heads, chunks) = self.core.read(|layers, shard| {
+        self.core.read(|layers, shard| {
             let heads = look_up(&layers, shard, self.place, heads.iter())?;
             let mut parts = Vec::new();
             for (key, head) in keys.clone().zip(heads.iter()) {
-                parts.extend((0..read_head(head)?.chunks).map(|chunk| (CHUNKS, key, Some(chunk))));
+                let head = self.read_head(head)?;
+                parts.extend((head.first..head.chunks).map(|chunk| (CHUNKS, key, Some(chunk))));
             }
             let parts = ListKeys::of(parts.into_iter());
             let chunks = look_up(&layers, shard, self.place, parts.iter())?;
-            Ok((heads, chunks))
-        })?;
-        let mut elements = Vec::new();
-        let mut lengths = Vec::with_capacity(keys.len());
-        let mut next = chunks.iter();
-        for head in heads.iter() {
-            let (before, head) = (elements.len(), read_head(head)?);
-            for _ in 0..head.chunks {
-                let chunk = next.next().flatten().ok_or_else(|| bad_list("a chunk of it is missing"))?;
-                take_apart(chunk, &mut elements)?;
+            Ok(Parts { heads, chunks, at })
+        })
+    }
+
+    /// The elements of all lists that are there, and how many each list has.
+    fn elements<'p>(&self, parts: &'p Parts) -> Result<(Vec<&'p [u8]>, Vec<usize>)> {
+        let (mut found, mut lengths) = (Vec::new(), Vec::with_capacity(parts.heads.len()));
+        let mut chunks = parts.chunks.iter();
+        for head in parts.heads.iter() {
+            let (before, head) = (found.len(), self.read_head(head)?);
+            // Those that have ended, too.
+            let mut all = 0;
+            let mut take = |part: &'p [u8]| {
+                elements_of(part).try_for_each(|element| {
+                    all += 1;
+                    found.extend(parts.at.alive(element?)?);
+                    Ok::<_, Error>(())
+                })
+            };
+            for _ in head.first..head.chunks {
+                take(chunks.next().flatten().ok_or_else(|| bad_list("a chunk of it is missing"))?)?;
             }
-            take_apart(head.tail, &mut elements)?;
-            if (elements.len() - before) as u64 != head.elements {
+            take(head.tail)?;
+            if all != head.elements {
                 return Err(bad_list("it has not as many elements as it says"));
             }
-            lengths.push(elements.len() - before);
+            lengths.push(found.len() - before);
         }
+        Ok((found, lengths))
+    }
+
+    fn lists<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Result<ArrayRef> {
+        let parts = self.parts(keys)?;
+        let (elements, lengths) = self.elements(&parts)?;
         if i32::try_from(elements.len()).is_err() {
             return Err(
                 Error::invalid("the lists have more than 2 billion elements").with_remedy("read fewer keys at once")
@@ -191,10 +236,11 @@ impl ListState {
         let distinct = Distinct::of(&keys.hashes(), |row| keys.key(row));
         let key_of = |place: usize| keys.key(distinct.firsts[place]);
         let _exclusive = self.core.exclusive();
+        let at = self.lifetime.now(&self.core)?;
         let heads = self.heads((0..distinct.firsts.len()).map(key_of))?;
         let mut updates = Vec::with_capacity(distinct.firsts.len());
         for head in heads.iter() {
-            updates.push(ListUpdate::new(read_head(head)?, replace));
+            updates.push(ListUpdate::new(self.read_head(head)?, replace));
         }
         for (row, &place) in distinct.of_row.iter().enumerate() {
             let update = &mut updates[place];
@@ -205,10 +251,11 @@ impl ListState {
                 let element = elements.as_ref().and_then(|elements| elements.value(i));
                 let element =
                     element.ok_or_else(|| Error::invalid("an element is null").with_remedy("leave it out"))?;
-                update.push(&[], element);
+                update.push(at.prefix(), element);
             }
         }
-        let heads: Vec<Option<Vec<u8>>> = updates.iter_mut().map(|update| update.finish(LAYOUT)).collect();
+        let heads: Vec<Option<Vec<u8>>> =
+            updates.iter_mut().map(|update| update.finish(self.lifetime.layout())).collect();
         let (mut changes, mut bytes) = (0, 0);
         for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
             let (more_changes, more_bytes) = update.size(key_of(place), head.as_deref());
@@ -216,15 +263,18 @@ impl ListState {
             bytes += more_bytes;
         }
         self.core.change(changes, bytes, |layers| {
+            if let Some(ends) = at.ends().filter(|_| elements.is_some()) {
+                self.core.with_ends(self.place.0, |known| known.added(ends));
+            }
             for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
                 update.change(layers, self.place, key_of(place), head.as_deref());
             }
         })
     }
-}
 
-fn read_head(bytes: Option<&[u8]>) -> Result<ListHeader<'_>> {
-    ListHeader::read(bytes, LAYOUT)
+    fn read_head<'b>(&self, bytes: Option<&'b [u8]>) -> Result<ListHeader<'b>> {
+        ListHeader::read(bytes, self.lifetime.layout())
+    }
 }
 
 #[expect(clippy::cast_sign_loss, reason = "Arrow offsets are not negative")]

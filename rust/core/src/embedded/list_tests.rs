@@ -7,7 +7,7 @@ use fastchangelog_format::model::{Op, ShardHandle};
 use std::sync::Barrier;
 
 fn lists(state: &EmbeddedState) -> ListState {
-    state.list_state("l", &DataType::Utf8, &DataType::Utf8).unwrap()
+    state.list_state("l", &DataType::Utf8, &DataType::Utf8, None).unwrap()
 }
 
 fn words(words: &[&str]) -> Vec<String> {

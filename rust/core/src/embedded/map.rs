@@ -11,8 +11,10 @@
 //! 2. a clear is one change of the key, whatever the number of its entries.
 
 use super::core::{Core, look_up};
+use super::lifetime::Lifetime;
 use super::scan::{Scan, Walk};
 use crate::states::Place;
+use crate::states::catalog::{Declaration, Kind};
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
 use arrow_array::cast::AsArray;
@@ -23,6 +25,7 @@ use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{EncodedValues, KeyRange, TypedEntries, columns_of, joined, successor};
 use fastchangelog_format::error::{Error, Result};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Entries that a walk for its own sake takes at once.
 const STEP: usize = 16_384;
@@ -43,6 +46,7 @@ pub struct MapState {
     core: Arc<Core>,
     place: Place,
     types: Arc<Types>,
+    lifetime: Lifetime,
 }
 
 /// Keys of entries, in flat memory.
@@ -83,10 +87,11 @@ impl MapState {
     pub(super) fn declare(
         core: &Arc<Core>,
         name: &str,
-        key: &DataType,
-        map_key: &DataType,
+        (key, map_key): (&DataType, &DataType),
         value: &DataType,
+        ttl: Option<Duration>,
     ) -> Result<Self> {
+        let lifetime = Lifetime::of(ttl)?;
         let fields: Fields = columns_of(key).iter().chain(&columns_of(map_key)).cloned().collect();
         let types = Types {
             keys: TypedEntries::new(key, value)?,
@@ -94,8 +99,9 @@ impl MapState {
             entries: TypedEntries::new(&DataType::Struct(fields), value)?,
         };
         let text = format!("map<{},{}>", type_text(map_key), type_text(value));
-        let place = core.declare(name, "map", &type_text(key), &text)?;
-        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types) })
+        let (key, value, ttl) = (&*type_text(key), &*text, lifetime.is_bounded());
+        let place = core.declare(Declaration { name, kind: Kind::Map, key, value, ttl })?;
+        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types), lifetime })
     }
 
     /// The types of keys.
@@ -144,7 +150,7 @@ impl MapState {
         let keys = self.types.keys.encode_keys(keys)?;
         let mut lengths = Vec::with_capacity(keys.len());
         for i in 0..keys.len() {
-            let mut walk = Walk::new(&self.core, self.place, beginning_with(keys.key(i)));
+            let mut walk = Walk::new(&self.core, self.place, beginning_with(keys.key(i)), self.lifetime);
             let mut length = 0;
             while let Some(found) = walk.step(STEP)? {
                 length += i64::try_from(found.len()).map_err(Error::internal)?;
@@ -172,7 +178,7 @@ impl MapState {
             let map_keys = joined(own.map_keys.key_type(), rest)?;
             Ok(RecordBatch::try_new(Arc::clone(schema), vec![keys, map_keys, values])?)
         };
-        Scan::new(Walk::new(&self.core, self.place, range), rows, &columns, Box::new(decode))
+        Scan::new(Walk::new(&self.core, self.place, range, self.lifetime), rows, &columns, Box::new(decode))
     }
 
     /// The range of one key's entries with map keys in `within`.
@@ -191,17 +197,24 @@ impl MapState {
     }
 
     fn look_up(&self, entries: &EntryKeys) -> Result<Values> {
+        let at = self.lifetime.now(&self.core)?;
         let all = || (0..entries.len()).map(|i| entries.key(i));
-        self.core.read(|layers, shard| look_up(&layers, shard, self.place, all()))
+        at.values(self.core.read(|layers, shard| look_up(&layers, shard, self.place, all()))?)
     }
 
     /// Sets entries, or deletes them if there are no values.
     fn change(&self, entries: &EntryKeys, values: Option<&EncodedValues>) -> Result<()> {
         let value = |i: usize| values.and_then(|values| values.value(i));
-        let bytes = entries.bytes.len() + (0..entries.len()).map(|i| value(i).map_or(0, <[u8]>::len)).sum::<usize>();
+        let at = self.lifetime.now(&self.core)?;
+        let stored = |value: &[u8]| at.prefix().len() + value.len();
+        let bytes = entries.bytes.len() + (0..entries.len()).map(|i| value(i).map_or(0, stored)).sum::<usize>();
         self.core.change(entries.len(), bytes, |layers| {
+            if let Some(ends) = at.ends().filter(|_| values.is_some()) {
+                self.core.with_ends(self.place.0, |known| known.added(ends));
+            }
+            let mut out = Vec::new();
             for i in 0..entries.len() {
-                layers.put(self.place, entries.key(i), value(i));
+                layers.put(self.place, entries.key(i), at.stored(value(i), &mut out));
             }
         })
     }

@@ -7,7 +7,7 @@ use fastchangelog_format::ErrorKind;
 use fastchangelog_format::model::Op;
 
 fn maps(state: &EmbeddedState) -> MapState {
-    state.map_state("m", &DataType::Utf8, &DataType::Utf8, &DataType::Int64).unwrap()
+    state.map_state("m", (&DataType::Utf8, &DataType::Utf8), &DataType::Int64, None).unwrap()
 }
 
 fn longs(values: &[Option<i64>]) -> ArrayRef {
@@ -223,11 +223,11 @@ fn another_kind_or_type_says_what_differs() {
     let world = world(&[]);
     let s = world.open();
     maps(&s.state);
-    let other = s.state.map_state("m", &DataType::Utf8, &DataType::Int64, &DataType::Int64).err().unwrap();
+    let other = s.state.map_state("m", (&DataType::Utf8, &DataType::Int64), &DataType::Int64, None).err().unwrap();
     assert_eq!(other.kind(), ErrorKind::SchemaMismatch);
     assert!(other.message().contains("`map<string,bigint>`") && other.message().contains("`map<bigint,bigint>`"));
-    let other = s.state.list_state("m", &DataType::Utf8, &DataType::Int64).err().unwrap();
+    let other = s.state.list_state("m", &DataType::Utf8, &DataType::Int64, None).err().unwrap();
     assert!(other.message().contains("kind `map`, now with `list`"), "{other}");
-    let other = s.state.map_state("visits", &DataType::Utf8, &DataType::Int64, &DataType::Int64).err().unwrap();
+    let other = s.state.map_state("visits", (&DataType::Utf8, &DataType::Int64), &DataType::Int64, None).err().unwrap();
     assert!(other.message().contains("kind `value`, now with `map`"), "{other}");
 }

@@ -1,7 +1,11 @@
 //! New snapshots of embedded states: what carries them, and what becomes of those that fail or come too late.
 
 use super::*;
-use crate::embedded::tests::{Opened, World, rows, world};
+use crate::embedded::tests::{Opened, World, keys, rows, world};
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{ArrayRef, Int64Array, TimestampMicrosecondArray};
+use arrow_schema::DataType;
 use fastchangelog_format::error::ErrorKind;
 use fastchangelog_format::model::ShardHandle;
 use fastchangelog_store::fault::{Fault, Operation};
@@ -68,6 +72,76 @@ fn v02_a_state_is_restored_from_its_newest_snapshot_and_the_log_after_it() {
     assert_eq!(last.segments.len(), 0);
     drop(s);
     assert_eq!(reopened(&world), rows(&[("a", 2), ("b", 4), ("c", 5)]));
+}
+
+#[test]
+fn v03_entries_that_end_come_back_with_their_ends() {
+    let world = world(&[]);
+    let s = world.open();
+    let ending = |s: &Opened| {
+        let ttl = Some(std::time::Duration::from_millis(100));
+        s.state.value_state("ending", &DataType::Utf8, &DataType::Int64, ttl).unwrap()
+    };
+    let put = |s: &Opened, key: &str, n: i64| {
+        let value: ArrayRef = Arc::new(Int64Array::from(vec![n]));
+        ending(s).put(&keys(&[key]), &value).unwrap();
+    };
+    put(&s, "a", 1);
+    put(&s, "first", 1);
+    s.state.checkpoint().unwrap();
+    materialize(&s);
+    world.at(50);
+    put(&s, "a", 2);
+    put(&s, "second", 2);
+    assert_eq!(s.state.checkpoint().unwrap().segments.len(), 1);
+    materialize(&s);
+    world.at(70);
+    put(&s, "third", 3);
+    let handle = s.state.checkpoint().unwrap();
+    assert_eq!((handle.segments.len(), handle.state_keys), (1, 4), "each materialization cut off the log before it");
+    drop(s);
+    let s = world.open();
+    let found = |now: i64| {
+        world.at(now);
+        let found = ending(&s).get(&keys(&["a", "first", "second", "third"])).unwrap();
+        found.as_primitive::<Int64Type>().iter().collect::<Vec<_>>()
+    };
+    assert_eq!(found(99), [Some(2), Some(1), Some(2), Some(3)]);
+    assert_eq!(found(100), [Some(2), None, Some(2), Some(3)]);
+    assert_eq!(found(150), [None, None, None, Some(3)]);
+    assert_eq!(s.state.checkpoint().unwrap().state_keys, 1);
+    materialize(&s);
+    s.state.checkpoint().unwrap();
+    world.at(170);
+    assert_eq!(s.state.checkpoint().unwrap().state_keys, 0);
+}
+
+#[test]
+fn v04_timers_of_before_between_and_after_snapshots_come_back_in_order() {
+    let world = world(&[]);
+    let s = world.open();
+    let timers = |s: &Opened| s.state.timers("timers", &DataType::Utf8).unwrap();
+    let register = |time: i64, key: &str| {
+        let times: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![time]).with_timezone("UTC"));
+        timers(&s).register(&keys(&[key]), &times).unwrap();
+    };
+    register(30, "before");
+    register(10, "gone");
+    s.state.checkpoint().unwrap();
+    materialize(&s);
+    register(20, "between");
+    timers(&s).due(10, 9).unwrap().for_each(|batch| assert_eq!(batch.unwrap().num_rows(), 1));
+    s.state.checkpoint().unwrap();
+    materialize(&s);
+    register(25, "after");
+    assert_eq!(s.state.checkpoint().unwrap().segments.len(), 1);
+    drop(s);
+    let s = world.open();
+    assert_eq!(timers(&s).next_time().unwrap(), Some(20));
+    let batches: Vec<_> = timers(&s).due(99, 9).unwrap().map(|batch| batch.unwrap()).collect();
+    let found: Vec<_> = batches[0].column(1).as_string::<i32>().iter().flatten().collect();
+    assert_eq!((found, batches.len()), (vec!["between", "after", "before"], 1));
+    assert_eq!(s.state.checkpoint().unwrap().state_keys, 0);
 }
 
 #[test]

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! chain: which checkpoint is the newest, and the fence; core: what one step is; value, map, list, aggregating: the kinds of
-//! states; scan: their keys in order; work_dir: the local folder; materialization: new snapshots; take_savepoint:
-//! savepoints of a state
+//! states; timers: times by key; lifetime: entries that end; sweep: their removal; scan: keys in order; work_dir: the local folder;
+//! materialization: new snapshots; take_savepoint: savepoints of a state
 //!
 //! Owns: opening a state, the order of its checkpoints, its close.
 //! Does not own: changes in memory, change sets and layouts (`states`), versions, replay, restore and what a materialization does (`shard`), when to materialize (the policy, in
@@ -24,11 +24,14 @@
 mod aggregating;
 mod chain;
 mod core;
+mod lifetime;
 mod list;
 mod map;
 mod materialization;
 mod scan;
+mod sweep;
 mod take_savepoint;
+mod timers;
 mod value;
 mod work_dir;
 
@@ -37,6 +40,7 @@ pub use list::ListState;
 pub use map::MapState;
 pub use materialization::{Materialization, RunCallback};
 pub use scan::Scan;
+pub use timers::{DueTimers, TimerState, time_type};
 pub use value::ValueState;
 
 use self::core::{Core, Job};
@@ -84,6 +88,9 @@ pub type CheckpointCallback = Box<dyn FnOnce(Result<ShardHandle>) + Send>;
 /// Called after events that may make a materialization due or end it. Must not block.
 pub type EventCallback = Box<dyn Fn() + Send + Sync>;
 
+/// The time by which entries end, in milliseconds since the epoch. Must not block, nor use the state.
+pub type StateClock = Arc<dyn Fn() -> Result<i64> + Send + Sync>;
+
 /// The request to open a state.
 pub struct OpenEmbedded {
     /// The folder of the root; the state is in its folder `name`.
@@ -100,6 +107,8 @@ pub struct OpenEmbedded {
     pub savepoint: Option<Store>,
     /// Options of the state.
     pub options: Options,
+    /// The time by which entries end; none = that of the environment.
+    pub clock: Option<StateClock>,
     /// A private folder for local files; none = under the temp folder.
     pub local_dir: Option<PathBuf>,
 }
@@ -214,8 +223,11 @@ impl EmbeddedState {
                 Some(chain)
             };
             shard.warm_up_in_background();
-            let limit = shard.context().budget.limit() / LAYERS_SHARE;
-            let core = Core::new(shard, store, runtime.handle().clone(), catalog, chain, handle.cloned(), limit);
+            let clock = request.clock.clone().unwrap_or_else(|| {
+                let clock = Arc::clone(&environment.clock);
+                Arc::new(move || i64::try_from(clock.now_millis()).map_err(Error::internal))
+            });
+            let core = Core::new(shard, store, runtime.handle().clone(), catalog, chain, handle.cloned(), clock);
             return Self::start(Arc::new(core), runtime, place);
         }
         Err(Error::retryable(format!("others keep opening the state in {}", store.uri())).with_remedy("try again"))
@@ -270,36 +282,57 @@ impl EmbeddedState {
         self.core.newest()
     }
 
-    /// A state of single values by key. The first time it is declared with these types; later they must be the same.
-    pub fn value_state(&self, name: &str, key: &DataType, value: &DataType) -> Result<ValueState> {
-        ValueState::declare(&self.core, name, key, value)
+    /// A state of single values by key. The first time it is declared with these types; later they must be the same, and with or
+    /// without a `ttl`: how long a value is there after it was set.
+    pub fn value_state(
+        &self,
+        name: &str,
+        key: &DataType,
+        value: &DataType,
+        ttl: Option<Duration>,
+    ) -> Result<ValueState> {
+        ValueState::declare(&self.core, name, key, value, ttl)
     }
 
-    /// A state of maps by key, with entries by map key.
-    pub fn map_state(&self, name: &str, key: &DataType, map_key: &DataType, value: &DataType) -> Result<MapState> {
-        MapState::declare(&self.core, name, key, map_key, value)
+    /// A state of maps by key, with entries by map key; `ttl`: of each entry.
+    pub fn map_state(
+        &self,
+        name: &str,
+        (key, map_key): (&DataType, &DataType),
+        value: &DataType,
+        ttl: Option<Duration>,
+    ) -> Result<MapState> {
+        MapState::declare(&self.core, name, (key, map_key), value, ttl)
     }
 
-    /// A state of lists by key, with elements of the type `value`.
-    pub fn list_state(&self, name: &str, key: &DataType, value: &DataType) -> Result<ListState> {
-        ListState::declare(&self.core, name, key, value)
+    /// A state of lists by key, with elements of the type `value`; `ttl`: of each element.
+    pub fn list_state(&self, name: &str, key: &DataType, value: &DataType, ttl: Option<Duration>) -> Result<ListState> {
+        ListState::declare(&self.core, name, key, value, ttl)
     }
 
-    /// A state of aggregates by key, of rows of the type `rows`; `ansi`: an overflow is an error.
+    /// A state of aggregates by key, of rows of the type `rows`; `ansi`: an overflow is an error; `ttl`: how long an aggregate is
+    /// there after the last row was added.
     pub fn aggregating_state(
         &self,
         name: &str,
         (key, rows): (&DataType, &DataType),
         calls: &[AggregateCall],
         ansi: bool,
+        ttl: Option<Duration>,
     ) -> Result<AggregatingState> {
-        AggregatingState::declare(&self.core, name, key, rows, calls, ansi)
+        AggregatingState::declare(&self.core, name, (key, rows), calls, ansi, ttl)
+    }
+
+    /// A state of timers: times by key, in order.
+    pub fn timers(&self, name: &str, key: &DataType) -> Result<TimerState> {
+        TimerState::declare(&self.core, name, key)
     }
 
     /// Freezes what was changed until now; `done` is called when it is durable. Waits while too many checkpoints are under
     /// way.
     pub fn begin_checkpoint(&self, done: CheckpointCallback, tick: Tick<'_>) -> Result<()> {
         self.core.admit(tick)?;
+        self.core.prepare_checkpoint();
         let jobs = self.jobs.lock();
         let Some(queue) = jobs.as_ref() else {
             self.core.dismiss();
@@ -445,6 +478,8 @@ fn shard(
 
 #[cfg(test)]
 mod apply_tests;
+#[cfg(test)]
+mod ending_model_tests;
 #[cfg(test)]
 mod kinds_model_tests;
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! once; a key that is not changed during the walk is returned exactly once, with its value.
 
 use super::core::Core;
+use super::lifetime::Lifetime;
 use crate::states::Place;
 use crate::states::scan::{Found, MergedCursor};
 use crate::states::under::Under;
@@ -18,6 +19,8 @@ use std::sync::Arc;
 
 /// Bytes of keys and values in one batch of a scan, about.
 const BATCH_BYTES: usize = 32 << 20;
+/// Entries that have ended and are passed at once: a batch may then have fewer rows.
+const PASSED: usize = 65_536;
 
 /// A place in the keys of one state.
 pub(super) struct Walk {
@@ -25,40 +28,52 @@ pub(super) struct Walk {
     place: Place,
     from: Bound<Vec<u8>>,
     to: Option<Vec<u8>>,
+    lifetime: Lifetime,
     ended: bool,
 }
 
 impl Walk {
-    pub(super) fn new(core: &Arc<Core>, place: Place, range: KeyRange) -> Self {
-        Self { core: Arc::clone(core), place, from: Bound::Included(range.from), to: range.to, ended: false }
+    /// Of entries with this time to live; those that have ended are passed.
+    pub(super) fn new(core: &Arc<Core>, place: Place, range: KeyRange, lifetime: Lifetime) -> Self {
+        Self { core: Arc::clone(core), place, from: Bound::Included(range.from), to: range.to, lifetime, ended: false }
     }
 
     /// The next entries, `rows` at most; none at the end.
     pub(super) fn step(&mut self, rows: usize) -> Result<Option<Found>> {
         while !self.ended {
-            let (found, complete) = self.fetch(rows)?;
-            self.ended = complete;
-            let Some(last) = found.keys().last() else { continue };
-            self.from = Bound::Excluded(last.to_vec());
-            return Ok(Some(found));
+            let (found, last) = self.fetch(rows)?;
+            match last {
+                Some(last) => self.from = Bound::Excluded(last),
+                None => self.ended = true,
+            }
+            if found.len() > 0 {
+                return Ok(Some(found));
+            }
         }
         Ok(None)
     }
 
-    /// Entries, and whether there are no more.
-    fn fetch(&self, rows: usize) -> Result<(Found, bool)> {
+    /// Entries, and the key of the last one that was passed; none if there are no more.
+    fn fetch(&self, rows: usize) -> Result<(Found, Option<Vec<u8>>)> {
         let from = self.from.as_ref().map(Vec::as_slice);
+        let at = self.lifetime.now(&self.core)?;
         self.core.read(|layers, shard| {
             shard.read_settled(|keyed| {
                 let (under, to) = (Under::live(keyed), self.to.as_deref());
                 let mut cursor = MergedCursor::new(&layers, under, None, self.place, from, to)?;
-                let mut found = Found::default();
-                while found.len() < rows && found.bytes() < BATCH_BYTES {
-                    let Some((key, value)) = cursor.entry()? else { return Ok((found, true)) };
-                    found.push(key, value);
+                let (mut found, mut ended, mut last_ended) = (Found::default(), 0, None);
+                while found.len() < rows && found.bytes() < BATCH_BYTES && ended < PASSED {
+                    let Some((key, stored)) = cursor.entry()? else { return Ok((found, None)) };
+                    if let Some(value) = at.alive(stored)? {
+                        found.push(key, value);
+                    } else {
+                        ended += 1;
+                        last_ended = (ended == PASSED).then(|| key.to_vec());
+                    }
                     cursor.advance()?;
                 }
-                Ok((found, false))
+                let last = last_ended.or_else(|| found.keys().last().map(<[u8]>::to_vec));
+                Ok((found, last))
             })
         })
     }

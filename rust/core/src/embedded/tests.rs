@@ -1,6 +1,7 @@
 //! Embedded states: restore, fencing, failures at each step. A random history is in `model_tests`.
 
 use super::*;
+use crate::states::Place;
 use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
@@ -12,6 +13,7 @@ use fastchangelog_store::failpoint::{Failpoints, SharedFailpoints};
 use fastchangelog_store::fault::{Fault, FaultStore, Operation};
 use futures::TryStreamExt;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicI64;
 
 /// A bucket that outlives the states in it.
 pub(super) struct World {
@@ -19,6 +21,8 @@ pub(super) struct World {
     pub(super) local: tempfile::TempDir,
     options: BTreeMap<String, String>,
     pub(super) failpoints: SharedFailpoints,
+    /// The time by which entries end.
+    pub(super) now: Arc<AtomicI64>,
 }
 
 /// A state with its one table.
@@ -36,6 +40,7 @@ pub(super) fn world(options: &[(&str, &str)]) -> World {
         local: tempfile::tempdir().unwrap(),
         options: map,
         failpoints: Failpoints::none(),
+        now: Arc::default(),
     }
 }
 
@@ -51,7 +56,9 @@ impl World {
     }
 
     fn request(&self) -> OpenEmbedded {
+        let now = Arc::clone(&self.now);
         OpenEmbedded {
+            clock: Some(Arc::new(move || Ok(now.load(Ordering::SeqCst)))),
             root: self.root(),
             name: "s".to_owned(),
             handle: None,
@@ -76,7 +83,7 @@ impl World {
 
     pub(super) fn open_with(&self, change: impl FnOnce(&mut OpenEmbedded)) -> Opened {
         let state = self.try_open(change).unwrap();
-        let table = state.value_state("visits", &DataType::Utf8, &DataType::Int64).unwrap();
+        let table = state.value_state("visits", &DataType::Utf8, &DataType::Int64, None).unwrap();
         Opened { state, table }
     }
 
@@ -84,13 +91,24 @@ impl World {
         self.open_with(|_| {})
     }
 
+    /// Sets the time by which entries end.
+    pub(super) fn at(&self, millis: i64) {
+        self.now.store(millis, Ordering::SeqCst);
+    }
+
     /// The change sets of a handle.
     pub(super) fn sets(&self, handle: &ShardHandle) -> Vec<Vec<(Op, Vec<u8>)>> {
+        let sets = self.changes(handle).into_iter();
+        sets.map(|set| set.into_iter().map(|(op, _, key)| (op, key)).collect()).collect()
+    }
+
+    /// The same, with the place of each change.
+    pub(super) fn changes(&self, handle: &ShardHandle) -> Vec<Vec<(Op, Place, Vec<u8>)>> {
         let store = self.root().child("s");
         let runtime = start_io_threads().unwrap();
         let sets = read_segments(&store, None, &handle.segments, 1).try_collect::<Vec<_>>();
         let sets = runtime.block_on(sets).unwrap();
-        sets.iter().map(|set| set.iter().map(|c| (c.op, c.key.to_vec())).collect()).collect()
+        sets.iter().map(|set| set.iter().map(|c| (c.op, (c.state, c.key_group), c.key.to_vec())).collect()).collect()
     }
 }
 
@@ -251,7 +269,7 @@ fn a_reader_changes_nothing_and_fences_no_writer() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.message().contains("read-only"), "{error}");
     }
-    let missing = reader.state.value_state("other", &DataType::Utf8, &DataType::Int64).err().unwrap();
+    let missing = reader.state.value_state("other", &DataType::Utf8, &DataType::Int64, None).err().unwrap();
     assert!(missing.kind() == ErrorKind::NotFound && missing.message().contains("visits"), "{missing}");
     assert_eq!(world.bucket.calls_of(Operation::Put), puts);
     writer.put("a", Some(2));
@@ -287,16 +305,16 @@ fn types_are_kept_with_the_state() {
     s.state.checkpoint().unwrap();
     drop(s);
     let s = world.try_open(|_| {}).unwrap();
-    let error = s.value_state("visits", &DataType::Utf8, &DataType::Utf8).err().unwrap();
+    let error = s.value_state("visits", &DataType::Utf8, &DataType::Utf8, None).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::SchemaMismatch);
-    s.value_state("visits", &DataType::Utf8, &DataType::Int64).unwrap();
+    s.value_state("visits", &DataType::Utf8, &DataType::Int64, None).unwrap();
 }
 
 #[test]
 fn two_states_do_not_see_each_other() {
     let world = world(&[]);
     let s = world.open();
-    let other = s.state.value_state("others", &DataType::Utf8, &DataType::Utf8).unwrap();
+    let other = s.state.value_state("others", &DataType::Utf8, &DataType::Utf8, None).unwrap();
     s.put("k", Some(1));
     other.put(&keys(&["k", "l"]), &keys(&["x", "y"])).unwrap();
     s.state.checkpoint().unwrap();

@@ -4,8 +4,10 @@
 //! Does not own: what is durable (`core`), how keys and values are encoded (`columns::typed`), the order of keys (`scan`).
 
 use super::core::{Core, look_up};
+use super::lifetime::Lifetime;
 use super::scan::{Scan, Walk};
 use crate::states::Place;
+use crate::states::catalog::{Declaration, Kind};
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
@@ -15,6 +17,7 @@ use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_format::error::Result;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A declared state of single values by key. Cheap to clone; any thread may use it.
 #[derive(Clone)]
@@ -22,13 +25,21 @@ pub struct ValueState {
     core: Arc<Core>,
     place: Place,
     types: Arc<TypedEntries>,
+    lifetime: Lifetime,
 }
 
 impl ValueState {
-    pub(super) fn declare(core: &Arc<Core>, name: &str, key: &DataType, value: &DataType) -> Result<Self> {
-        let types = TypedEntries::new(key, value)?;
-        let place = core.declare(name, "value", &type_text(key), &type_text(value))?;
-        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types) })
+    pub(super) fn declare(
+        core: &Arc<Core>,
+        name: &str,
+        key: &DataType,
+        value: &DataType,
+        ttl: Option<Duration>,
+    ) -> Result<Self> {
+        let (types, lifetime) = (TypedEntries::new(key, value)?, Lifetime::of(ttl)?);
+        let (key, value, ttl) = (&*type_text(key), &*type_text(value), lifetime.is_bounded());
+        let place = core.declare(Declaration { name, kind: Kind::Value, key, value, ttl })?;
+        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types), lifetime })
     }
 
     /// The types of keys and values.
@@ -54,9 +65,18 @@ impl ValueState {
     pub fn put(&self, keys: &ArrayRef, values: &ArrayRef) -> Result<()> {
         let encoded = self.types.encode_keys(keys)?;
         let values = self.types.encode_values(values, encoded.len())?;
-        let bytes = (0..encoded.len()).map(|i| encoded.key(i).len() + values.value(i).map_or(0, <[u8]>::len)).sum();
+        let at = self.lifetime.now(&self.core)?;
+        let stored = |value: &[u8]| at.prefix().len() + value.len();
+        let bytes = (0..encoded.len()).map(|i| encoded.key(i).len() + values.value(i).map_or(0, stored)).sum();
         self.core.change(encoded.len(), bytes, |layers| {
-            layers.put_all(self.place, encoded.len(), |i| encoded.key(i), |i| values.value(i));
+            let Some(ends) = at.ends() else {
+                return layers.put_all(self.place, encoded.len(), |i| encoded.key(i), |i| values.value(i));
+            };
+            self.core.with_ends(self.place.0, |known| known.added(ends));
+            let mut out = Vec::new();
+            for i in 0..encoded.len() {
+                layers.put(self.place, encoded.key(i), at.stored(values.value(i), &mut out));
+            }
         })
     }
 
@@ -80,11 +100,12 @@ impl ValueState {
             let values = types.decode_values(found.rows().map(|(_, value)| Some(value)))?;
             Ok(RecordBatch::try_new(Arc::clone(schema), vec![keys, values])?)
         };
-        Scan::new(Walk::new(&self.core, self.place, range), rows, &columns, Box::new(decode))
+        Scan::new(Walk::new(&self.core, self.place, range, self.lifetime), rows, &columns, Box::new(decode))
     }
 
     fn look_up(&self, keys: &EncodedKeys) -> Result<Values> {
+        let at = self.lifetime.now(&self.core)?;
         let all = || (0..keys.len()).map(|i| keys.key(i));
-        self.core.read(|layers, shard| look_up(&layers, shard, self.place, all()))
+        at.values(self.core.read(|layers, shard| look_up(&layers, shard, self.place, all()))?)
     }
 }

@@ -28,15 +28,23 @@ const ENCODING: u8 = 1;
 pub(crate) struct Declared {
     pub(crate) id: u16,
     pub(crate) name: String,
-    pub(crate) kind: String,
+    pub(crate) kind: Kind,
     pub(crate) key: String,
     pub(crate) value: String,
+    /// Its values, elements, map entries or aggregates end.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) ttl: bool,
     /// How its values are encoded.
     #[serde(default)]
     pub(crate) encoding: u8,
 }
 
-/// The kinds of a processor's states.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// The kinds of states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -44,8 +52,32 @@ pub(crate) enum Kind {
     List,
     Map,
     Timers,
-    /// Its entries are values that a worker combines.
+    /// Its entries are values that are combined.
     Aggregating,
+}
+
+impl Kind {
+    /// As catalogs name it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Value => "value",
+            Self::List => "list",
+            Self::Map => "map",
+            Self::Timers => "timers",
+            Self::Aggregating => "aggregating",
+        }
+    }
+}
+
+/// A state as a program declares it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Declaration<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) kind: Kind,
+    pub(crate) key: &'a str,
+    pub(crate) value: &'a str,
+    /// What it holds ends.
+    pub(crate) ttl: bool,
 }
 
 /// One declared state of a processor: what the layout of its entries depends on.
@@ -169,25 +201,25 @@ impl Catalog {
         Ok((hash_key(text.as_bytes()), text))
     }
 
-    /// The number of a state; declares it if need be and if `may_add`.
-    pub(crate) fn declare(
-        &mut self,
-        name: &str,
-        kind: &str,
-        (key, value): (&str, &str),
-        may_add: bool,
-    ) -> Result<StateId> {
+    /// The states of which the entries end, and their kinds.
+    pub(crate) fn ending(&self) -> Vec<(StateId, Kind)> {
+        self.0.iter().filter(|state| state.ttl).map(|state| (StateId(state.id), state.kind)).collect()
+    }
+
+    /// The number of a state, and whether it is new; declares it if need be and if `may_add`.
+    pub(crate) fn declare(&mut self, declared: Declaration<'_>, may_add: bool) -> Result<(StateId, bool)> {
+        let Declaration { name, kind, key, value, ttl } = declared;
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(Error::invalid(format!("the name of a state has 1 to {MAX_NAME} bytes")));
         }
         if let Some(known) = self.0.iter().find(|d| d.name == name) {
             for (what, was, is) in
-                [("kind", &*known.kind, kind), ("key", &known.key, key), ("value", &known.value, value)]
+                [("kind", known.kind.name(), kind.name()), ("key", &known.key, key), ("value", &known.value, value)]
             {
                 if was != is {
                     // Of aggregates, the text is long and the difference is short.
                     if let Some(difference) =
-                        schema_difference(was, is).filter(|_| kind == "aggregating" && what == "value")
+                        schema_difference(was, is).filter(|_| kind == Kind::Aggregating && what == "value")
                     {
                         return Err(Error::schema(format!(
                             "the state `{name}` was declared otherwise: {difference}; declare it as it was, or take \
@@ -200,7 +232,17 @@ impl Catalog {
                     )));
                 }
             }
-            return Ok(StateId(known.id));
+            return match (known.ttl, ttl) {
+                (true, false) => Err(Error::schema(format!(
+                    "the state `{name}` was declared with a ttl, so each entry says when it ends, now without one; give \
+                     ttl= of any length, or take another name"
+                ))),
+                (false, true) => Err(Error::schema(format!(
+                    "the state `{name}` was declared without a ttl, so its entries do not say when they end, now with \
+                     one; leave ttl= out, or copy the entries to a state of another name"
+                ))),
+                _ => Ok((StateId(known.id), false)),
+            };
         }
         if !may_add {
             let names: Vec<_> = self.0.iter().map(|d| d.name.as_str()).collect();
@@ -213,10 +255,9 @@ impl Catalog {
             Error::invalid(format!("{MAX_STATES} states are declared"))
                 .with_remedy("put what belongs together under one key")
         })?;
-        let texts = [name, kind, key, value].map(str::to_owned);
-        let [name, kind, key, value] = texts;
-        self.0.push(Declared { id, name, kind, key, value, encoding: ENCODING });
-        Ok(StateId(id))
+        let [name, key, value] = [name, key, value].map(str::to_owned);
+        self.0.push(Declared { id, name, kind, key, value, ttl, encoding: ENCODING });
+        Ok((StateId(id), true))
     }
 }
 
@@ -224,20 +265,50 @@ impl Catalog {
 mod tests {
     use super::*;
 
+    fn declare(catalog: &mut Catalog, name: &str, value: &str, may_add: bool) -> Result<StateId> {
+        let declared = Declaration { name, kind: Kind::Value, key: "string", value, ttl: false };
+        catalog.declare(declared, may_add).map(|(id, _)| id)
+    }
+
+    #[test]
+    fn a_ttl_is_a_layout() {
+        let mut catalog = Catalog::default();
+        let lasting = declare(&mut catalog, "a", "bigint", true).unwrap();
+        let ending = |name| Declaration { name, kind: Kind::List, key: "string", value: "bigint", ttl: true };
+        let (id, is_new) = catalog.declare(ending("b"), true).unwrap();
+        assert!(is_new && id != lasting);
+        let (_, text) = catalog.text().unwrap();
+        assert_eq!(
+            text,
+            r#"[{"id":0,"name":"a","kind":"value","key":"string","value":"bigint","encoding":1},{"id":1,"name":"b","kind":"list","key":"string","value":"bigint","ttl":true,"encoding":1}]"#,
+            "without a ttl it is as ever"
+        );
+        let mut again = Catalog::parse(&text).unwrap();
+        assert_eq!(again.ending(), [(id, Kind::List)]);
+        assert_eq!(again.declare(ending("b"), false).unwrap(), (id, false));
+        let wrong =
+            [Declaration { ttl: false, ..ending("b") }, Declaration { name: "a", kind: Kind::Value, ..ending("b") }];
+        for (declared, said) in wrong.into_iter().zip(["give ttl=", "leave ttl= out"]) {
+            let error = again.declare(declared, true).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::SchemaMismatch);
+            assert!(error.message().contains(said), "{error}");
+        }
+    }
+
     #[test]
     fn a_number_stays_with_its_state() {
         let mut catalog = Catalog::default();
-        let a = catalog.declare("a", "value", ("string", "bigint"), true).unwrap();
-        let b = catalog.declare("b", "value", ("string", "bigint"), true).unwrap();
+        let a = declare(&mut catalog, "a", "bigint", true).unwrap();
+        let b = declare(&mut catalog, "b", "bigint", true).unwrap();
         assert_ne!(a, b);
         let (id, text) = catalog.text().unwrap();
         let mut again = Catalog::parse(&text).unwrap();
         assert_eq!(again.text().unwrap().0, id);
-        assert_eq!(again.declare("b", "value", ("string", "bigint"), false).unwrap(), b);
-        let error = again.declare("b", "value", ("string", "string"), true).unwrap_err();
+        assert_eq!(declare(&mut again, "b", "bigint", false).unwrap(), b);
+        let error = declare(&mut again, "b", "string", true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SchemaMismatch);
         assert!(error.message().contains("`bigint`") && error.message().contains("`string`"), "{error}");
-        let error = again.declare("c", "value", ("string", "string"), false).unwrap_err();
+        let error = declare(&mut again, "c", "string", false).unwrap_err();
         assert!(error.message().contains("a, b"), "{error}");
         assert_eq!(again, catalog, "what was refused left nothing");
     }
@@ -297,7 +368,7 @@ mod tests {
     #[test]
     fn values_in_another_encoding_are_not_guessed_at() {
         let mut catalog = Catalog::default();
-        catalog.declare("names", "value", ("string", "string"), true).unwrap();
+        declare(&mut catalog, "names", "string", true).unwrap();
         let (_, text) = catalog.text().unwrap();
         for other in [text.replace(r#""encoding":1"#, r#""encoding":2"#), text.replace(r#","encoding":1"#, "")] {
             let error = Catalog::parse(&other).unwrap_err();

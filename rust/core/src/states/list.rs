@@ -232,14 +232,6 @@ pub(crate) fn elements(bytes: &[u8]) -> impl Iterator<Item = Result<&[u8]>> {
     })
 }
 
-/// Adds the elements of a chunk or a tail to `out`.
-pub(crate) fn take_apart<'a>(bytes: &'a [u8], out: &mut Vec<&'a [u8]>) -> Result<()> {
-    for element in elements(bytes) {
-        out.push(element?);
-    }
-    Ok(())
-}
-
 /// A list whose entries do not fit together.
 pub(crate) fn bad_list(what: &str) -> Error {
     Error::corrupt("a list", 0, what)

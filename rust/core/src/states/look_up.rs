@@ -4,6 +4,7 @@
 
 use super::entries::{LANE, hashes};
 use super::layers::Layers;
+use super::ttl;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{KeyGroup, StateId};
 use fastchangelog_state::keyed::KeyRef;
@@ -42,6 +43,16 @@ impl Values {
     /// The values in the order of their keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
         (0..self.spans.len()).map(|i| self.get(i))
+    }
+
+    /// Leaves out what has ended at `now`, and of the rest the bytes that say when it ends.
+    pub(crate) fn leave_alive(&mut self, now: i64) -> Result<()> {
+        for span in &mut self.spans {
+            if let Some((from, to)) = *span {
+                *span = ttl::alive(&self.bytes[from..to], now)?.map(|value| (to - value.len(), to));
+            }
+        }
+        Ok(())
     }
 
     /// Bytes of all values.

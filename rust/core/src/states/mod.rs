@@ -2,7 +2,8 @@
 //!
 //! layers: changes in memory; entries: those of one state and key group; spilled: changes on the local disk; under: what lies
 //! under the changes in memory; look_up: values of some keys; scan: keys in order; net, net_spilled: the change set of a version;
-//! catalog: the declared states; list, timer, ttl: how these lie in entries; distinct: distinct keys
+//! catalog: the declared states; list, timer, ttl: how these lie in entries; sweep: what goes of ended entries; first_timer: what is
+//! known of the first timer; distinct: distinct keys
 //!
 //! Owns: reading changes and live version as one, the difference between them, the layouts.
 //! Does not own: which version is live, when changes become a version (`shard`, `embedded`), types of keys and values
@@ -14,6 +15,7 @@
 pub(crate) mod catalog;
 pub(crate) mod distinct;
 pub(crate) mod entries;
+pub(crate) mod first_timer;
 pub(crate) mod layers;
 pub(crate) mod list;
 pub(crate) mod look_up;
@@ -21,6 +23,7 @@ pub(crate) mod net;
 pub(crate) mod net_spilled;
 pub(crate) mod scan;
 pub(crate) mod spilled;
+pub(crate) mod sweep;
 pub(crate) mod timer;
 pub(crate) mod ttl;
 pub(crate) mod under;

@@ -1,15 +1,17 @@
 //! How timers lie in entries.
 //!
 //! Owns: the two entries of a timer, and their keys.
-//! Does not own: which timers are due (`shard::state_session`), what a timer does (the worker).
+//! Does not own: which timers are due (`shard::state_session`, `embedded`), what a timer does (the worker, the program).
 //!
 //! ```text
 //! 0 | key | time     by key: the timers of a key, in the order of their times
 //! 1 | time | key     by time: the timers of a key group, in the order of their times, then of their keys
 //! ```
 //!
-//! Both have empty values. A time is in milliseconds since the epoch, in eight bytes that have its order.
+//! Both have empty values. A time is in eight bytes that have its order: of a processor in milliseconds since the epoch, of an
+//! embedded state in microseconds.
 
+use super::scan::MergedCursor;
 use fastchangelog_format::error::{Error, Result};
 
 /// Bytes of a time.
@@ -58,6 +60,19 @@ pub(crate) fn split_by_time(entry: &[u8]) -> Result<(i64, &[u8])> {
         Some((BY_TIME, Some((time, key)))) => Ok((time_of(*time), key)),
         _ => Err(bad_timer()),
     }
+}
+
+/// The times of the timers of one key, in their order. The cursor is at the first entry that begins with the key.
+pub(crate) fn times_of_key(cursor: &mut MergedCursor<'_>, key: &[u8]) -> Result<Vec<i64>> {
+    let mut times = Vec::new();
+    while let Some((entry, _)) = cursor.entry()? {
+        let (own, time) = split_by_key(entry)?;
+        if own == key {
+            times.push(time);
+        }
+        cursor.advance()?;
+    }
+    Ok(times)
 }
 
 fn bad_timer() -> Error {

@@ -6,7 +6,9 @@
 use super::load::{read_savepoint, said};
 use crate::shard::Rebuilder;
 use crate::shard::rescale::RangeState;
-use arrow_array::RecordBatch;
+use crate::states::timer::{BY_TIME, split_by_time};
+use crate::states::ttl;
+use arrow_array::{Array, ArrayRef, RecordBatch, TimestampMicrosecondArray, TimestampMillisecondArray};
 use arrow_schema::{Field, Schema};
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::table::GroupTable;
@@ -34,6 +36,10 @@ pub enum ExportColumns {
     Aggregates(Arc<AggPlan>),
     /// Keys and values of one state of a program.
     Values(StateId, Box<TypedEntries>),
+    /// The same of values that end, those that have ended too: keys, values, and the times at which they end.
+    EndingValues(StateId, Box<TypedEntries>),
+    /// Times and keys of timers.
+    Timers(StateId, Box<TypedEntries>),
 }
 
 impl ExportColumns {
@@ -44,21 +50,58 @@ impl ExportColumns {
                 set.iter().try_for_each(|change| table.load(change.key, change.value))?;
                 (!table.is_empty()).then(|| table.finish_binary(0..table.len())).transpose()
             }
-            Self::Values(state, types) => {
-                let of_state = || set.iter().filter(|change| change.state == *state);
-                if of_state().next().is_none() {
-                    return Ok(None);
-                }
-                let keys = types.decode_keys(of_state().map(|change| change.key))?;
-                let values = types.decode_values(of_state().map(|change| Some(change.value)))?;
+            Self::Values(state, types) => of_state(set, *state, |changes| {
+                let fields = vec![key_field(types), Field::new("value", types.value_type().clone(), true)];
+                let keys = types.decode_keys(changes.iter().map(|change| change.key))?;
+                let values = types.decode_values(changes.iter().map(|change| Some(change.value)))?;
+                Ok((fields, vec![keys, values]))
+            }),
+            Self::EndingValues(state, types) => of_state(set, *state, |changes| {
+                let stored = changes.iter().map(|change| ttl::split(change.value)).collect::<Result<Vec<_>>>()?;
+                let ends: TimestampMillisecondArray = stored.iter().map(|(ends, _)| Some(*ends)).collect();
+                let ends = ends.with_timezone("UTC");
                 let fields = vec![
-                    Field::new("key", types.key_type().clone(), false),
+                    key_field(types),
                     Field::new("value", types.value_type().clone(), true),
+                    Field::new("ends", ends.data_type().clone(), false),
                 ];
-                Ok(Some(RecordBatch::try_new(Arc::new(Schema::new(fields)), vec![keys, values])?))
+                let keys = types.decode_keys(changes.iter().map(|change| change.key))?;
+                let values = types.decode_values(stored.iter().map(|(_, value)| Some(*value)))?;
+                Ok((fields, vec![keys, values, Arc::new(ends)]))
+            }),
+            Self::Timers(state, types) => {
+                let by_time = |change: &Change<'_>| change.key.first() == Some(&BY_TIME);
+                of_state(set, *state, |mut changes| {
+                    changes.retain(by_time);
+                    let timers = changes.iter().map(|change| split_by_time(change.key)).collect::<Result<Vec<_>>>()?;
+                    let times: TimestampMicrosecondArray = timers.iter().map(|(time, _)| Some(*time)).collect();
+                    let times = times.with_timezone("UTC");
+                    let fields = vec![Field::new("time", times.data_type().clone(), false), key_field(types)];
+                    let keys = types.decode_keys(timers.iter().map(|(_, key)| *key))?;
+                    Ok((fields, vec![Arc::new(times), keys]))
+                })
             }
         }
     }
+}
+
+/// The batch of a state's changes; none if there are no rows of it.
+fn of_state(
+    set: &ChangeSet,
+    state: StateId,
+    columns: impl FnOnce(Vec<Change<'_>>) -> Result<(Vec<Field>, Vec<ArrayRef>)>,
+) -> Result<Option<RecordBatch>> {
+    let changes: Vec<Change<'_>> = set.iter().filter(|change| change.state == state).collect();
+    if changes.is_empty() {
+        return Ok(None);
+    }
+    let (fields, columns) = columns(changes)?;
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?;
+    Ok((batch.num_rows() > 0).then_some(batch))
+}
+
+fn key_field(types: &TypedEntries) -> Field {
+    Field::new("key", types.key_type().clone(), false)
 }
 
 /// A savepoint that is being walked.

@@ -65,7 +65,12 @@ impl StateSession {
             self.counters.set("state_bytes", handle.state_bytes);
         }
         if let Some(Attached { base, .. }) = &self.attached {
-            for (name, n) in base.shard.context().metrics.take_growth() {
+            let metrics = &base.shard.context().metrics;
+            metrics.changes.add(self.counters.get("changes"));
+            metrics.write_micros.add(self.counters.get("write_micros"));
+            metrics.due_timers.add(self.counters.get("due_timers"));
+            metrics.entries_ended.add(self.counters.get("entries_ended"));
+            for (name, n) in metrics.take_growth() {
                 self.counters.set(name, n);
             }
         }

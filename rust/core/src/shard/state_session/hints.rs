@@ -5,94 +5,12 @@
 //! Does not own: entries. Hints are never needed: a session without them reads more.
 //!
 //! Each version has its own. They are kept in memory, with the prepared version and then with the live one, and are lost with
-//! it. So an aborted session leaves nothing behind. Why: a delete leaves a tombstone in RocksDB until the next compaction. A search
-//! for the first timer would pass those of all timers before it, in each batch; with its bound it begins behind them.
-//! A batch in which no timer is due and no entry has ended does not read the disk at all.
+//! it. So an aborted session leaves nothing behind. A batch in which no timer is due and no entry has ended does not read the disk at all.
 
-use crate::states::timer::{TIME, ordered, time_of};
+use crate::states::first_timer::{FirstTimer, timer};
+use crate::states::sweep::Ends;
 use fastchangelog_format::model::{KeyGroup, StateId};
 use std::collections::BTreeMap;
-
-/// What is known of the first timer of a key group. A timer is its time and its key, in their order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FirstTimer {
-    /// There is none before this one.
-    NotBefore(Vec<u8>),
-    /// It is this one.
-    Is(Vec<u8>),
-    /// There is none.
-    Nothing,
-}
-
-impl Default for FirstTimer {
-    fn default() -> Self {
-        Self::NotBefore(Vec::new())
-    }
-}
-
-impl FirstTimer {
-    /// The first timer that there may be; none if there is none.
-    pub(super) fn bound(&self) -> Option<&[u8]> {
-        match self {
-            Self::NotBefore(timer) | Self::Is(timer) => Some(timer),
-            Self::Nothing => None,
-        }
-    }
-
-    /// True if a timer may be due at `until`.
-    pub(super) fn may_be_due(&self, until: i64) -> bool {
-        self.bound().is_some_and(|timer| timer.first_chunk::<TIME>().is_none_or(|time| time_of(*time) <= until))
-    }
-
-    fn added(&mut self, timer: &[u8]) {
-        match self {
-            Self::NotBefore(bound) if bound.as_slice() < timer => {}
-            Self::Is(first) if first.as_slice() < timer => {}
-            _ => *self = Self::Is(timer.to_vec()),
-        }
-    }
-
-    fn removed(&mut self, timer: &[u8]) {
-        if matches!(self, Self::Is(first) if first == timer) {
-            *self = Self::NotBefore(timer.to_vec());
-        }
-    }
-}
-
-/// What is known of the ends of one state's entries.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Ends {
-    /// No entry ends before; none = not known.
-    pub(super) first: Option<i64>,
-    /// The removal that is in progress.
-    pub(super) sweep: Option<Sweep>,
-}
-
-/// A removal of all ended entries of a state that goes on over several batches.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sweep {
-    /// It goes on after this entry; none = at its beginning.
-    pub(super) after: (KeyGroup, Option<Vec<u8>>),
-    /// The first end of what it has passed and left, and of what was written meanwhile.
-    pub(super) first: i64,
-}
-
-impl Ends {
-    /// An entry was written that ends at `millis`.
-    pub(super) fn added(&mut self, millis: i64) {
-        if let Some(first) = &mut self.first {
-            *first = millis.min(*first);
-        }
-        if let Some(sweep) = &mut self.sweep {
-            sweep.first = millis.min(sweep.first);
-        }
-    }
-
-    /// True if entries may have ended at `now`.
-    pub(super) fn may_have_ended(&self, now: i64) -> bool {
-        self.sweep.is_some() || self.first.is_none_or(|first| first <= now)
-    }
-}
 
 /// What a session knows of its version.
 #[derive(Debug, Clone, Default)]
@@ -148,11 +66,6 @@ impl StateHints {
         let first = self.all_known.then_some(i64::MAX);
         self.ends.entry(state).or_insert(Ends { first, sweep: None })
     }
-}
-
-/// A timer as one in the order of time and key.
-pub(super) fn timer(time: i64, key: &[u8]) -> Vec<u8> {
-    [&ordered(time)[..], key].concat()
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@ use super::super::testing::*;
 use super::*;
 use crate::shard::Shard;
 use crate::shard::testing::World;
-use crate::states::list::{CHUNK, ListLayout, TAIL};
+use crate::states::list::{CHUNK, HEAD, ListHeader, ListLayout, TAIL};
+use crate::states::net::FEW_KEYS;
+use crate::states::sweep::LEAST_PASSED;
 use fastchangelog_format::model::{Op, ShardHandle};
 use std::sync::Arc;
 
@@ -171,4 +173,23 @@ fn a_list_of_many_empty_chunks_goes_by_one_change() {
     assert!(last_sets(&world, &third).iter().flatten().any(|change| change.0 == Op::DeletePrefix));
     drop(open(&shard, Some(&third), 20).unwrap());
     assert_eq!(live_counts(&shard), (0, 0));
+}
+
+#[test]
+fn what_a_session_counts_is_in_the_metrics_of_the_process_once_it_has_committed() {
+    let mut world = World::new(&[]);
+    let shard = world.shard(None);
+    let keys = names(0..3);
+    let time = |time: i64| Some(time.to_be_bytes().to_vec());
+    let timers =
+        Write { state: TIMERS, rows: keys.iter().map(|key| (PUT, key.clone(), time(5), None)).collect(), ends: None };
+    let (handle, _) = batch(&shard, None, 0, &[ending(ENDING_VALUE, &keys, b"value", 10), timers]);
+    let mut session = open(&shard, Some(&handle), 10).unwrap();
+    assert_eq!(all_due(&mut session, 5, 9).unwrap().len(), 3);
+    let before = world.metrics.due_timers.get();
+    session.commit(None).unwrap();
+    let metrics = &world.metrics;
+    assert_eq!((before, metrics.due_timers.get(), metrics.changes.get()), (0, 3, 6));
+    assert_eq!(metrics.entries_ended.get(), 3);
+    assert!(metrics.write_micros.get() > 0);
 }

@@ -10,12 +10,12 @@
 //! 2. a page holds a bounded part of what is due, however much that is.
 
 use super::StateSession;
-use super::hints::{FirstTimer, timer};
 use super::overlay::View;
 use super::reads::check_keys;
 use crate::states::Place;
+use crate::states::first_timer::{FirstTimer, end_of_timers, entry_by_time, known, timer};
 use crate::states::scan::Found;
-use crate::states::timer::{BY_KEY, BY_TIME, ordered, split_by_key, split_by_time, time_of};
+use crate::states::timer::{BY_KEY, BY_TIME, ordered, split_by_time, time_of, times_of_key};
 use crate::states::under::Spare;
 use arrow_array::builder::{ArrayBuilder, BinaryBuilder, Int64Builder, ListBuilder};
 use arrow_array::{Array, BinaryArray, Int64Array, ListArray};
@@ -209,35 +209,9 @@ fn times_of<'v>(view: View<'v>, spare: &mut Spare<'v>, place: Place, key: &[u8])
     let prefix = [&[BY_KEY], key].concat();
     let (from, to) = (Bound::Included(&prefix[..]), successor(&prefix));
     let mut cursor = view.cursor_again(spare.take(), place, from, to.as_deref())?;
-    let mut times = Vec::new();
-    while let Some((entry, _)) = cursor.entry()? {
-        let (own, time) = split_by_key(entry)?;
-        if own == key {
-            times.push(time);
-        }
-        cursor.advance()?;
-    }
+    let times = times_of_key(&mut cursor, key)?;
     *spare = cursor.into_spare();
     Ok(times)
-}
-
-/// The key of the entry by time of a timer, or of the first one of a time.
-fn entry_by_time(timer: &[u8]) -> Vec<u8> {
-    [&[BY_TIME], timer].concat()
-}
-
-/// After all entries by time.
-fn end_of_timers() -> Vec<u8> {
-    vec![BY_TIME + 1]
-}
-
-/// What the first entry says that was found below `to` (none = among all).
-fn known(found: Option<&[u8]>, to: Option<&[u8]>) -> FirstTimer {
-    match (found, to) {
-        (Some(entry), _) => FirstTimer::Is(entry[1..].to_vec()),
-        (None, Some(to)) if to.first() == Some(&BY_TIME) => FirstTimer::NotBefore(to[1..].to_vec()),
-        (None, _) => FirstTimer::Nothing,
-    }
 }
 
 #[cfg(test)]
