@@ -149,7 +149,7 @@ def aggregates_page() -> str:
         raise SystemExit("functions/mod.rs: the table of aggregate functions was not found")
     row = r'((?:\s*///[^\n]*\n)+)\s*([\w |]+?)\(([^)]*)\)( ignore_nulls)?\s*->\s*"([^"]*)" = [\w:]+;'
     rows = re.findall(row, table.group(1))
-    if len(rows) != len(re.findall(r'= [\w:]+;$', table.group(1), re.MULTILINE)):
+    if len(rows) != len(re.findall(r"= [\w:]+;$", table.group(1), re.MULTILINE)):
         raise SystemExit("functions/mod.rs: a row of the table of aggregate functions was not understood")
     lines = []
     for doc, names, arguments, ignore_nulls, result in rows:

@@ -15,7 +15,7 @@ import pytest
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.batch import BatchOperator
-from fastchangelog.spark.operator import OperatorConfig, open_request
+from fastchangelog.spark.operator import OperatorConfig, ShardProcessor, open_request
 from fastchangelog.spark.split import Split
 
 _SCRIPT = """

@@ -47,9 +47,7 @@ _S3A = "spark.hadoop.fs.s3a."
 _ANONYMOUS = "AnonymousAWSCredentialsProvider"
 
 
-def gather_options(
-    explicit: Options | None = None, conf: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def gather_options(explicit: Options | None = None, conf: Mapping[str, str] | None = None) -> dict[str, str]:
     """All options as texts, checked. ``explicit`` wins over ``spark.fastchangelog.<option>`` in ``conf``.
 
     >>> gather_options({"memory_budget": 1 << 20}, {"spark.fastchangelog.compression": "lz4"})

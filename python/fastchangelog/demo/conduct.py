@@ -160,9 +160,7 @@ class Conductor:
             disturbed = self._fresh_start or self._hit
             self._fresh_start = self._hit = False
             metrics = {k: int(v) for k, v in event["metrics"].items()}
-            self.batches.append(
-                Batch(event["query"], event["batch"], event["rows"], event["ms"], metrics, disturbed)
-            )
+            self.batches.append(Batch(event["query"], event["batch"], event["rows"], event["ms"], metrics, disturbed))
             for kill in self._open:
                 kill.recovered = event["time"] - kill.at
             self._open.clear()

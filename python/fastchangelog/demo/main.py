@@ -123,9 +123,7 @@ def _query(work: Path, name: str, kind: str, keys: tuple[str, ...], aggs: tuple[
 
     parsed = tuple(parse_agg(a) for a in aggs)
     source = str(work / f"{name}-input")
-    return Query(
-        name, kind, source, keys, parsed, batches, folder("checkpoint"), folder("output"), folder("state")
-    )
+    return Query(name, kind, source, keys, parsed, batches, folder("checkpoint"), folder("output"), folder("state"))
 
 
 def _flights(work: Path, progress: report.ProgressLine) -> Stream:
@@ -143,9 +141,7 @@ def _auction(request: DemoRequest, seed: int, work: Path, progress: report.Progr
     progress.show("generating the auction")
     bids = data.auction(seed, keys=request.auctions, batches=request.batches, rows=request.rows_per_batch)
     table, batches = data.write_stream(bids, work / "auction-input")
-    queries = tuple(
-        _query(work, "auction", kind, ("auction",), _AUCTION_AGGS, batches) for kind in ("ours", "native")
-    )
+    queries = tuple(_query(work, "auction", kind, ("auction",), _AUCTION_AGGS, batches) for kind in ("ours", "native"))
     title = f"auction, {table.num_rows:,} generated bids in {batches} batches by auction ({{keys:,}} keys)"
     aggs = queries[0].aggs
     return Stream(title, queries, lambda: expected(table, ("auction",), aggs), "pyarrow computes them at once")
@@ -159,9 +155,7 @@ def _own_data(request: DemoRequest, work: Path) -> tuple[tuple[Stream, ...], Pre
     batches = request.batches
     queries = tuple(_query(work, "own", variant, request.keys, aggs, batches) for variant in ("ours", "native"))
     target = work / "own-expected"
-    prepare = Prepare(
-        str(folder), kind, request.keys, queries[0].aggs, queries[0].input, str(target), batches
-    )
+    prepare = Prepare(str(folder), kind, request.keys, queries[0].aggs, queries[0].input, str(target), batches)
     by = ", ".join(request.keys)
     title = f"{folder.name}, {{rows:,}} rows of {files} {kind} files in {batches} batches by {by} ({{keys:,}} keys)"
 

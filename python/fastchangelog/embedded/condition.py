@@ -71,7 +71,7 @@ class Condition:
     def _wrong(self, why: str) -> InvalidArgumentError:
         return InvalidArgumentError(
             f"{self._what}: where={self.text!r}: {why}; write comparisons of columns and values, is null, in, between, "
-            'not, and, or, such as "price > 0 and currency = \'EUR\'"'
+            "not, and, or, such as \"price > 0 and currency = 'EUR'\""
         )
 
     def _read(self) -> list[tuple[str, str]]:

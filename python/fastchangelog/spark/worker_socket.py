@@ -3,10 +3,11 @@
 Owns: acknowledging at once what has arrived on it.
 Does not own: the protocol on it (PySpark), when a task is unpickled (`task`).
 
-Spark sends a task in two small parts: the functions, then the rows. Its socket waits with the second part until the first
-is acknowledged (Nagle's algorithm), and a worker that has nothing to answer delays its acknowledgement by 40 ms (RFC 1122,
-4.2.3.2). Each Python stage of each batch lost these 40 ms. Linux sends an outstanding acknowledgement when the option
-TCP_QUICKACK is set (tcp(7)). With `spark.python.unix.domain.socket.enabled` there is no such delay, and nothing to do.
+Spark sends a task in two small parts: the functions, then the rows. Its socket waits with the second part until the
+first is acknowledged (Nagle's algorithm), and a worker that has nothing to answer delays its acknowledgement by 40 ms
+(RFC 1122, 4.2.3.2). Each Python stage of each batch lost these 40 ms. Linux sends an outstanding acknowledgement when
+the option TCP_QUICKACK is set (tcp(7)). With `spark.python.unix.domain.socket.enabled` there is no such delay, and
+nothing to do.
 """
 
 from __future__ import annotations
