@@ -168,7 +168,7 @@ class SparkCheckpoints:
 
     def time_of(self, location: str, batch: int) -> int:
         """When a batch was planned, in milliseconds since the epoch: what its processors were told."""
-        path = f"{_plain(location)}/offsets/{batch}"
+        path = f"{plain_location(location)}/offsets/{batch}"
         try:
             lines = [row[0] for row in self._spark.read.text(path).collect()]
         except Exception as error:
