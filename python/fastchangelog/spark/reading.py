@@ -113,6 +113,12 @@ def read_state(
         argument="name=",
         remedy="their state is still in that savepoint; read a batch after they had some",
     )
+    if found.missing:
+        raise StateNotFoundError(
+            f"batch {chosen} of {location} needs {len(found.missing)} objects that are not in "
+            f"{root}/{query}/{found.name} any more, {found.missing[0]} among them: they were deleted, by a sweep that "
+            "did not know this checkpoint or by hand; read a newer batch, or restore them from a backup"
+        )
     internals.run_this_interpreter(spark)
     handles = tuple(sorted(found.handles.items()))
     where = (root, query, found.name)

@@ -28,6 +28,8 @@ class FoundState:
     name: str
     #: By partition of Spark's operator. Shards without rows have none.
     handles: dict[int, str]
+    #: Objects that they name and that are not in the bucket.
+    missing: tuple[str, ...]
 
 
 def choose_state(
@@ -71,15 +73,8 @@ def choose_state(
             f"no operator of {checkpoint} has handles in {root.uri}/{query}/{chosen} at batch {batch}; is "
             "this the state of that checkpoint, and were none of its objects deleted?"
         )
-    missing = sorted(_objects(fits[0]) - names[chosen])
-    if missing:
-        raise StateNotFoundError(
-            f"batch {batch} of {checkpoint} needs {len(missing)} objects that are not in {root.uri}/{query}/{chosen} "
-            f"any more, {missing[0]} among them: they were deleted, by a sweep that did not know this checkpoint or by "
-            "hand; ask for a newer batch, or restore them from a backup"
-        )
     _check_started(root.child(f"{query}/{chosen}"), fits[0], remedy)
-    return FoundState(chosen, dict(fits[0]))
+    return FoundState(chosen, dict(fits[0]), tuple(sorted(_objects(fits[0]) - names[chosen])))
 
 
 def newest_schema(handles: Mapping[int, str]) -> str:
