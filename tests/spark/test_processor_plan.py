@@ -23,6 +23,8 @@ from stream_harness import needs_readable_checkpoints, rows_of
 import fastchangelog as fc
 from fastchangelog.spark import grouped, internals, starts
 from fastchangelog.spark.failures import explain_error
+from fastchangelog.spark.processor.call import ProcessorCall
+from fastchangelog.spark.processor.stream import _check_version
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)
@@ -307,3 +309,10 @@ def test_a_version_without_the_method_is_named(stream: Any, root: str, monkeypat
         if "transformWithState" in vars(owner):
             monkeypatch.delattr(owner, "transformWithState")
     assert "has no transformWithState()" in refused(group, Total(), OUTPUT, "Update", "None")
+
+
+def test_a_version_without_the_method_over_connect_is_named() -> None:
+    frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe", "groupBy": lambda self: object()})()
+    call = ProcessorCall("pandas", Total(), OUTPUT, "Update", "None", None, "")
+    with pytest.raises(fc.InvalidArgumentError, match=r"no transformWithStateInPandas\(\) over Spark Connect"):
+        _check_version(frame, call)
