@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark import cloudpickle
-from stream_harness import Feed, rows_of
+from stream_harness import Feed, rows_of, skip_without_rows
 
 from fastchangelog.spark import grouped
 from fastchangelog.spark.settings import REQUIRED
@@ -50,6 +50,8 @@ class Job:
 
     def build(self, df: Any, group: Callable[..., Any], *, ours_initial: bool = False) -> Any:
         """The result of the processor over a stream or a batch; `group` is Spark's groupBy, or ours."""
+        if self.api == "row":
+            skip_without_rows()
         df = self.prepare(df)
         if self.watermark is not None:
             df = df.withWatermark(*self.watermark)

@@ -1,6 +1,6 @@
 """A harness that streams the same batches through a plan and keeps what came out.
 
-Owns: the feed of files, one run of a query, the end of its state server, rows made comparable.
+Owns: the feed of files, one run of a query, the end of its state server, rows made comparable, what a PySpark lacks.
 Does not own: what is compared (the tests).
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from pyspark.sql import GroupedData
 from pyspark.sql import functions as F
 
 from fastchangelog import _internal
@@ -28,6 +29,17 @@ reads_checkpoints = not pyspark.__version__.startswith("4.0.")
 needs_readable_checkpoints = pytest.mark.skipif(
     not reads_checkpoints, reason="Spark 4.0 cannot read the state of its own checkpoints"
 )
+
+#: PySpark 4.0 hands a processor pandas frames only.
+has_rows = hasattr(GroupedData, "transformWithState")
+_NO_ROWS = f"PySpark {pyspark.__version__} has no transformWithState"
+needs_rows = pytest.mark.skipif(not has_rows, reason=_NO_ROWS)
+
+
+def skip_without_rows() -> None:
+    """Skips the test that calls it where a processor cannot take Rows."""
+    if not has_rows:
+        pytest.skip(_NO_ROWS)
 
 
 @dataclasses.dataclass

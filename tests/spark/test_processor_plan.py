@@ -18,11 +18,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import needs_readable_checkpoints, rows_of
+from stream_harness import needs_readable_checkpoints, needs_rows, rows_of, skip_without_rows
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, internals, starts
 from fastchangelog.spark.failures import explain_error
+from fastchangelog.spark.processor.call import ProcessorCall
+from fastchangelog.spark.processor.stream import _check_version
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)
@@ -65,6 +67,7 @@ class TotalInPandas(Total):
 
 
 def total(group: Any, mode: str = "Update", time: str = "None", **more: Any) -> Any:
+    skip_without_rows()
     return group.transformWithState(Total(), OUTPUT, mode, time, **more)
 
 
@@ -79,6 +82,7 @@ def stream(feed: Any) -> Any:
 
 
 def refused(group: Any, *args: Any, api: str = "transformWithState", **more: Any) -> str:
+    skip_without_rows()
     with pytest.raises(fc.InvalidArgumentError) as error:
         getattr(group, api)(*args, **more)
     return str(error.value)
@@ -95,6 +99,7 @@ def test_arguments_are_checked(stream: Any, root: str) -> None:
     assert "a stream" in refused(group, Total(), OUTPUT, "Update", "None", stream.groupBy("k"))
 
 
+@needs_rows
 def test_modes_that_spark_does_not_know_have_its_own_condition(stream: Any, root: str) -> None:
     group = grouped(stream, "k", state=root)
     for mode, time in (("Sideways", "None"), ("Update", "Sidereal")):
@@ -125,6 +130,7 @@ def test_collated_keys_are_refused(spark: Any, root: str) -> None:
     assert "collat" in refused(grouped(df, "c", state=root), Total(), OUTPUT, "Update", "None")
 
 
+@needs_rows
 def test_what_cannot_be_pickled_is_found_at_once(stream: Any, root: str) -> None:
     class Locked(Total):
         def __init__(self) -> None:
@@ -134,6 +140,7 @@ def test_what_cannot_be_pickled_is_found_at_once(stream: Any, root: str) -> None
         grouped(stream, "k", state=root).transformWithState(Locked(), OUTPUT, "Update", "None")
 
 
+@needs_rows
 def test_init_is_called_at_once_and_not_on_the_users_object(stream: Any, root: str) -> None:
     class Twice(Total):
         def init(self, handle: Any) -> None:
@@ -147,6 +154,7 @@ def test_init_is_called_at_once_and_not_on_the_users_object(stream: Any, root: s
     assert vars(processor) == {}
 
 
+@needs_rows
 def test_the_result_has_the_schema_that_was_given(stream: Any, spark: Any, root: str) -> None:
     output = Job(Total, "k string not null comment 'the key', `n n` array<int> not null, t timestamp not null").output
     for df in (stream, spark.createDataFrame(BATCHES[0], SCHEMA)):
@@ -234,7 +242,7 @@ def test_one_processor_twice_is_refused(feed: Any, spark: Any, tmp_path: pathlib
     assert "2 times" in explain_error(error.value)
 
 
-@pytest.mark.parametrize("processor", [Total, TotalInPandas])
+@pytest.mark.parametrize("processor", [pytest.param(Total, marks=needs_rows), TotalInPandas])
 @pytest.mark.parametrize("time", ["None", "ProcessingTime", "EventTime"])
 def test_a_batch_frame_is_one_batch(spark: Any, root: str, processor: type[Total], time: str) -> None:
     api = "transformWithState" if processor is Total else "transformWithStateInPandas"
@@ -247,6 +255,7 @@ def test_a_batch_frame_is_one_batch(spark: Any, root: str, processor: type[Total
         assert rows_of(ours.collect()) == rows_of([("a", 111), ("b", 2), (None, 7)])
 
 
+@needs_rows
 def test_a_batch_frame_has_sparks_times_and_fires_what_is_due(spark: Any, root: str) -> None:
     class Times(Total):
         def init(self, handle: Any) -> None:
@@ -307,3 +316,10 @@ def test_a_version_without_the_method_is_named(stream: Any, root: str, monkeypat
         if "transformWithState" in vars(owner):
             monkeypatch.delattr(owner, "transformWithState")
     assert "has no transformWithState()" in refused(group, Total(), OUTPUT, "Update", "None")
+
+
+def test_a_version_without_the_method_over_connect_is_named() -> None:
+    frame = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe", "groupBy": lambda self: object()})()
+    call = ProcessorCall("pandas", Total(), OUTPUT, "Update", "None", None, "")
+    with pytest.raises(fc.InvalidArgumentError, match=r"no transformWithStateInPandas\(\) over Spark Connect"):
+        _check_version(frame, call)

@@ -16,6 +16,7 @@ from processor_harness import NO_DATA_BATCHES, Job, by_value, compare
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
+from stream_harness import needs_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 by_value(__name__)
@@ -88,6 +89,7 @@ def test_rows_before_the_epoch_are_late_from_the_start(feed: Any, spark: Any, tm
     compare(feed, spark, tmp_path, job, SCHEMA, [rows, rows])
 
 
+@needs_rows
 def test_late_by_the_end_of_a_window(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     job = Job(
         Seen,

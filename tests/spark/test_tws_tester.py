@@ -33,7 +33,7 @@ COLUMNS = [column.split()[0] for column in SCRIPT_SCHEMA.split(", ")]
 OPS = (*VALUE, *LIST, *(op for op in MAP if op not in ("look", "has map")))
 
 
-class Tester:
+class KeyByKey:
     """Batches through a `TwsTester`, key by key."""
 
     def __init__(self, processor: Any, api: str, mode: str) -> None:
@@ -67,7 +67,7 @@ def test_states(feed: Any, spark: Any, tmp_path: pathlib.Path, api: str, seed: i
     processor = Script if api == "row" else ScriptInPandas
     batches = script(seed, 3, 60, OPS, BASE)
     ours = sides(spark, tmp_path)[0].run(Job(processor, SCRIPT_OUTPUT, api=api), feed(SCRIPT_SCHEMA, *batches).stream())
-    tester = Tester(processor(), api, "None")
+    tester = KeyByKey(processor(), api, "None")
     for number, rows in enumerate(batches):
         assert rows_of(ours.rows[number]) == rows_of(tester.batch(rows)), (seed, number)
 
@@ -87,7 +87,7 @@ def test_event_time(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     batches.append([("tick", 10**6, "get", 0, "", BASE + dt.timedelta(seconds=100))])
     job = Job(Script, SCRIPT_OUTPUT, time_mode="EventTime", watermark=("ts", "5 seconds"))
     ours = sides(spark, tmp_path)[0].run(job, feed(SCRIPT_SCHEMA, *batches).stream())
-    tester, late = Tester(Script(), "row", "EventTime"), 0
+    tester, late = KeyByKey(Script(), "row", "EventTime"), 0
     for number in sorted(ours.rows):
         expected = tester.batch(batches[number]) if number < len(batches) else []
         late += len(batches[number]) - len(expected) if number < len(batches) else 0
@@ -109,7 +109,7 @@ def test_processing_time(feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Pat
         batches += [rows, [("tick", 10**6 + number, "get", 0, "", BASE)]]
     job = Job(ScriptByClock, SCRIPT_OUTPUT, time_mode="ProcessingTime")
     ours = sides(spark, tmp_path)[0].run(job, feed(SCRIPT_SCHEMA, *batches).stream())
-    tester, clock = Tester(ScriptByClock(), "row", "ProcessingTime"), 0
+    tester, clock = KeyByKey(ScriptByClock(), "row", "ProcessingTime"), 0
     for number, rows in enumerate(batches):
         expected = tester.batch(rows)
         if number % 2:

@@ -247,11 +247,17 @@ def _initial(grouping: Grouping, call: ProcessorCall) -> _Initial:
 
 
 def _check_version(df: DataFrame, call: ProcessorCall) -> None:
-    if not hasattr(df.groupBy(), call.method):
+    if hasattr(df.groupBy(), call.method):
+        return
+    if internals.is_connect(df):
         raise InvalidArgumentError(
-            f"PySpark {pyspark.__version__} has no {call.method}(), 4.1 is the first that has it; "
-            "write the processor for transformWithStateInPandas(), or install a newer PySpark"
+            f"PySpark {pyspark.__version__} has no {call.method}() over Spark Connect; use a classic session, or "
+            "install a newer PySpark"
         )
+    raise InvalidArgumentError(
+        f"PySpark {pyspark.__version__} has no {call.method}(), 4.1 is the first that has it; "
+        "write the processor for transformWithStateInPandas(), or install a newer PySpark"
+    )
 
 
 def _modes(grouping: Grouping, call: ProcessorCall) -> tuple[str, TimeMode]:
