@@ -83,7 +83,8 @@ def test_signatures_of_spark() -> None:
         "storage_options=None)"
     )
     assert shown(fc.spark.explain_error) == "(exc)"
-    assert shown(fc.spark.GroupedStream.agg) == "(self, *exprs, **named)"
+    assert shown(fc.spark.GroupedStream.agg) == "(self, *exprs, initial_state=None, **named)"
+    assert shown(fc.spark.import_state) == "(checkpoint, operator=None, *, batch=None, variables=None)"
 
 
 def test_a_star_import_shadows_no_builtin() -> None:

@@ -36,7 +36,7 @@ from fastchangelog.spark import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkCheckpoints", "plain_location", "unreadable"]
+__all__ = ["SparkCheckpoints", "is_not_found", "plain_location", "unreadable"]
 
 #: The operator's state variable, see `operator` and `processor.operator`; its first field has the variable's name.
 _VARIABLE = "handle"
@@ -72,7 +72,7 @@ class SparkCheckpoints:
         try:
             lines = [row[0] for row in self._spark.read.text(f"{location}/metadata").collect()]
         except Exception as error:
-            if not _not_found(error):
+            if not is_not_found(error):
                 raise unreadable(location, error) from None
             self._check_removed(location)
             return None
@@ -96,7 +96,7 @@ class SparkCheckpoints:
         try:
             self._spark.read.format("binaryFile").load(path).select("path").limit(1).collect()
         except Exception as error:
-            if _not_found(error):
+            if is_not_found(error):
                 return False
             raise unreadable(path, error) from None
         return True
@@ -198,7 +198,7 @@ class SparkCheckpoints:
             files = self._spark.read.format("binaryFile").load(f"{location}/{name}")
             rows = files.select("path", F.col("modificationTime").cast("double")).collect()
         except Exception as error:
-            if _not_found(error):
+            if is_not_found(error):
                 return {}
             raise unreadable(f"{location}/{name}", error) from None
         named = ((row[0].rsplit("/", 1)[-1], row[1]) for row in rows)
@@ -228,7 +228,7 @@ class SparkCheckpoints:
             files = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(folder)
             return [row[0] for row in files.select("path").collect()]
         except Exception as error:
-            if _not_found(error):
+            if is_not_found(error):
                 return []
             raise unreadable(folder, error) from None
 
@@ -274,7 +274,8 @@ def plain_location(location: str) -> str:
     return location.rstrip("/")
 
 
-def _not_found(error: Exception) -> bool:
+def is_not_found(error: Exception) -> bool:
+    """True if Spark says that there is no such path."""
     return isinstance(error, AnalysisException) and error.getCondition() == "PATH_NOT_FOUND"
 
 

@@ -52,6 +52,8 @@ NO_FIRST_BATCH = (
     "the query's first batch has no input for this operator, so Spark does not let it take the initial state: start "
     "the query when its source has rows"
 )
+#: The batch of a version that the first batch begins with.
+_BEFORE_THE_FIRST = -1
 _HANDLE = T.StructType([T.StructField("handle", T.StringType())])
 METRICS_TYPE = pa.list_(pa.int64())
 
@@ -161,7 +163,11 @@ class _InitialSession:
 
     def __init__(self, operator: OperatorConfig, shard_id: int):
         storage, expires = settings.resolve_with_expiry(operator.storage_options)
-        request = {**open_request(operator, shard_id, None), **credentials(storage, expires)}
+        request = {
+            **open_request(operator, shard_id, None),
+            **credentials(storage, expires),
+            "batch": _BEFORE_THE_FIRST,
+        }
         resolve = functools.partial(settings.resolve_with_expiry, operator.storage_options)
         with contextlib.ExitStack() as opened:
             opened.enter_context(CredentialRenewal(request, expires, resolve))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, StoreError
 from fastchangelog.spark import settings
-from fastchangelog.spark.checkpoints import plain_location, unreadable
+from fastchangelog.spark.checkpoints import is_not_found, plain_location, unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +93,7 @@ class Checkpoint:
         try:
             files = self._spark.read.format("binaryFile").load(f"{self.location}/commits").select("path").collect()
         except Exception as error:
-            if "PATH_NOT_FOUND" in str(error):
+            if is_not_found(error):
                 return []
             raise unreadable(self.location, error) from None
         names = (row[0].rsplit("/", 1)[-1] for row in files)

@@ -101,8 +101,14 @@ fn numbers_go_on_from_their_accumulators() {
     let truths = [bools(&[Some(true), None])];
     let counted = loaded("count_if", &counts, &truths).unwrap();
     assert_eq!(counted.as_ref(), longs(&[Some(11), Some(3)]).as_ref());
-    assert_eq!(loaded("bool_and", &[bools(&[Some(false), None])], &truths).unwrap().as_ref(), bools(&[Some(false), None]).as_ref());
-    assert_eq!(loaded("bool_or", &[bools(&[Some(false), None])], &truths).unwrap().as_ref(), bools(&[Some(true), None]).as_ref());
+    assert_eq!(
+        loaded("bool_and", &[bools(&[Some(false), None])], &truths).unwrap().as_ref(),
+        bools(&[Some(false), None]).as_ref()
+    );
+    assert_eq!(
+        loaded("bool_or", &[bools(&[Some(false), None])], &truths).unwrap().as_ref(),
+        bools(&[Some(true), None]).as_ref()
+    );
 }
 
 #[test]
@@ -113,7 +119,9 @@ fn statistics_go_on_from_their_accumulators() {
     let second = loaded("var_pop", &moments[..3], &input).unwrap();
     assert_eq!(second.as_ref(), doubles(&[Some(10.0), Some(1.25)]).as_ref());
     let plain = [doubles(&[Some(1.0), Some(2.0), Some(3.0), Some(4.0), Some(10.0)])];
-    for (function, buffers) in [("var_samp", 3), ("stddev_pop", 3), ("stddev_samp", 3), ("skewness", 4), ("kurtosis", 5)] {
+    for (function, buffers) in
+        [("var_samp", 3), ("stddev_pop", 3), ("stddev_samp", 3), ("skewness", 4), ("kurtosis", 5)]
+    {
         let at_once = super::function_tests::result(function, &plain, &[4], false).unwrap();
         let joined = loaded(function, &moments[..buffers], &input).unwrap();
         assert_eq!(joined.slice(0, 1).as_ref(), at_once.as_ref(), "{function}");
@@ -138,8 +146,14 @@ fn first_and_last_know_whether_there_was_a_value() {
     // A null that was there, and none.
     let first = of("first", &[None, None], &[Some(true), Some(false)]);
     assert_eq!(first.as_ref(), texts(&[None, None]).as_ref());
-    assert_eq!(of("first", &[None, Some("b")], &[Some(false), Some(true)]).as_ref(), texts(&[Some("new"), Some("b")]).as_ref());
-    assert_eq!(of("last", &[Some("a"), Some("b")], &[Some(true), Some(true)]).as_ref(), texts(&[Some("new"), Some("b")]).as_ref());
+    assert_eq!(
+        of("first", &[None, Some("b")], &[Some(false), Some(true)]).as_ref(),
+        texts(&[Some("new"), Some("b")]).as_ref()
+    );
+    assert_eq!(
+        of("last", &[Some("a"), Some("b")], &[Some(true), Some(true)]).as_ref(),
+        texts(&[Some("new"), Some("b")]).as_ref()
+    );
     let by = [texts(&[Some("a"), None]), longs(&[Some(7), None])];
     let input = [texts(&[Some("new")]), longs(&[Some(6)])];
     assert_eq!(loaded("max_by", &by, &input).unwrap().as_ref(), texts(&[Some("a"), None]).as_ref());

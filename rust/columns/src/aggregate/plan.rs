@@ -183,7 +183,8 @@ impl AggPlan {
     /// The columns in which Spark keeps keys and accumulators: the keys, then for each call its own, in the order of the
     /// results and named `<number of the call>.<Spark's name>`.
     pub fn buffers(&self) -> Schema {
-        let keys = self.input.iter().take(self.num_keys).enumerate().map(|(i, (key, _))| (format!("key{i}"), key.clone()));
+        let keys =
+            self.input.iter().take(self.num_keys).enumerate().map(|(i, (key, _))| (format!("key{i}"), key.clone()));
         let calls = self.ops.iter().enumerate();
         let kept = calls.flat_map(|(i, op)| op.buffers.iter().map(move |(name, t)| (format!("{i}.{name}"), t.clone())));
         Schema::new(keys.chain(kept).map(|(name, data_type)| Field::new(name, data_type, true)).collect::<Vec<_>>())

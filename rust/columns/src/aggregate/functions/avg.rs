@@ -28,8 +28,7 @@ pub(super) fn avg(call: &Call<'_>) -> Option<Bound> {
                 Some(_) => return None,
                 None => DataType::Decimal128((p + 4).min(38), (s + 4).min(38)),
             };
-            let decimals =
-                Decimals { limit: decimal::sum_limit(*p), precision: *p, scale: *s, ansi: call.ansi };
+            let decimals = Decimals { limit: decimal::sum_limit(*p), precision: *p, scale: *s, ansi: call.ansi };
             kept(Bound::new(decimals, result), DataType::Decimal128((p + 10).min(38), *s))
         }
         t @ DataType::Duration(_) => kept(Bound::new(Intervals { months: false }, t.clone()), t.clone()),
