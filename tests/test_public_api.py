@@ -20,10 +20,14 @@ from fastchangelog import functions
 
 SIGNATURES = {
     "open_state": "uri, *, name='default', handle=None, start_from=None, read_only=False, create=True, "
-    "materialization=None, options=None, storage_options=None",
-    "State.value_state": "self, name, key, value",
-    "State.map_state": "self, name, key, map_key, value",
-    "State.list_state": "self, name, key, value",
+    "materialization=None, options=None, storage_options=None, clock=None",
+    "State.value_state": "self, name, key, value, *, ttl=None",
+    "State.map_state": "self, name, key, map_key, value, *, ttl=None",
+    "State.list_state": "self, name, key, value, *, ttl=None",
+    "State.timers": "self, name, key",
+    "TimerState.register_many": "self, keys, times",
+    "TimerState.delete_many": "self, keys, times",
+    "TimerState.due": "self, until, *, batch_size=65536",
     "State.checkpoint": "self",
     "State.begin_checkpoint": "self",
     "State.savepoint": "self, uri, format='canonical', *, storage_options=None",

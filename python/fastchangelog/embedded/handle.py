@@ -38,7 +38,7 @@ class StateHandle(Handle):
 
     @property
     def state_keys(self) -> int:
-        """Entries in all states: keys, of maps all their entries, and a long list has several."""
+        """Entries in all states: keys, of maps all their entries, a long list has several, a timer two."""
         return self._native.state_keys
 
     @property

@@ -101,6 +101,8 @@ struct History {
     model: Model,
     committed: Model,
     checkpoints: Vec<(ShardHandle, Model)>,
+    /// Elements of lists that were made: no two are the same.
+    elements: i64,
 }
 
 fn key(rng: &mut StdRng) -> String {
@@ -169,6 +171,8 @@ impl History {
         let (names, ends, now) = (some(rng, 12), self.ends(), self.now());
         let numbers: Vec<i64> = names.iter().map(|_| rng.random_range(1..50)).collect();
         let subs: Vec<i64> = names.iter().map(|_| rng.random_range(0..4)).collect();
+        let new: Vec<i64> = names.iter().zip(self.elements..).map(|(_, n)| n).collect();
+        self.elements += names.len() as i64;
         let s = self.opened.as_ref().unwrap();
         let model = &mut self.model;
         match rng.random_range(0..12) {
@@ -191,14 +195,14 @@ impl History {
                 model.maps.retain(|(name, _), _| !names.contains(name));
             }
             7..10 => {
-                let elements: Vec<String> = numbers.iter().map(|n| element(*n)).collect();
+                let elements: Vec<String> = new.iter().map(|n| element(*n)).collect();
                 s.lists.append(&texts(&names), &texts(&elements)).unwrap();
-                for (name, n) in names.into_iter().zip(numbers) {
+                for (name, n) in names.into_iter().zip(new) {
                     model.lists.entry(name).or_default().push(Written::new(n, ends));
                 }
             }
             10 => {
-                let of_row = |i: usize| numbers[..i % 3].to_vec();
+                let of_row = |i: usize| new[..i % 3].to_vec();
                 let lists_of: Vec<_> =
                     (0..names.len()).map(|i| Some(of_row(i).into_iter().map(element).collect())).collect();
                 s.lists.put(&texts(&names), &lists(&lists_of)).unwrap();
@@ -226,7 +230,8 @@ impl History {
             self.model.timers.extend(timers);
         } else {
             self.s().timers.delete(&texts(&names), &times(&when)).unwrap();
-            timers.for_each(|timer| drop(self.model.timers.remove(&timer)));
+            let gone: Vec<_> = timers.collect();
+            self.model.timers.retain(|timer| !gone.contains(timer));
         }
     }
 
@@ -234,10 +239,10 @@ impl History {
     fn take_due(&mut self, rng: &mut StdRng) {
         let (until, size) = (rng.random_range(-25..25), rng.random_range(1..6));
         let mut left: Vec<_> = self.model.timers.iter().filter(|(time, _)| *time <= until).cloned().collect();
-        let (mut batches, mut taken) = (self.s().timers.due(until, size).unwrap(), Vec::new());
+        let (mut batches, mut taken) = (self.s().timers.due(until, size).unwrap(), Vec::<(i64, String)>::new());
         loop {
             let batch = batches.next();
-            taken.drain(..).for_each(|timer| drop(self.model.timers.remove(&timer)));
+            self.model.timers.retain(|timer| !taken.contains(timer));
             let Some(batch) = batch else { break };
             taken = rows(std::iter::once(batch), timer);
             let rest = left.split_off(left.len().min(size));
@@ -402,7 +407,7 @@ fn a17_what_ends_and_what_is_due_are_what_plain_maps_would_say() {
         world.at(1_000);
         let first = Some(opened(world.open().state, 50));
         let (model, committed) = (Model::default(), Model::default());
-        let mut history = History { world, opened: first, model, committed, checkpoints: Vec::new() };
+        let mut history = History { world, opened: first, model, committed, checkpoints: Vec::new(), elements: 0 };
         for _ in 0..120 {
             match rng.random_range(0..30) {
                 0..12 => history.change(&mut rng),

@@ -135,7 +135,7 @@ fn what_has_ended_goes_over_some_checkpoints() {
     let t = states(&s);
     let names: Vec<String> = (0..3000).map(|i| format!("k{i:04}")).collect();
     let names = keys(&names.iter().map(String::as_str).collect::<Vec<_>>());
-    let ones = longs(&[1; 3000]);
+    let ones = longs(&vec![1; 3000]);
     t.values.put(&names, &ones).unwrap();
     t.maps.put(&names, &names, &ones).unwrap();
     t.lists.append(&names, &names).unwrap();
