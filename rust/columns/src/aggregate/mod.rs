@@ -15,8 +15,6 @@
 
 mod accumulator;
 mod arithmetic;
-#[cfg(test)]
-mod buffers_tests;
 mod fold;
 #[cfg(test)]
 mod function_tests;
