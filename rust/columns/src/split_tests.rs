@@ -148,3 +148,27 @@ fn impossible_settings_are_refused() {
     let wrong = RecordBatch::try_from_iter([("k", Arc::new(Int64Array::from(vec![1])) as ArrayRef)]).unwrap();
     assert_eq!(splitter.push(&wrong).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
+
+#[test]
+fn accumulators_as_spark_keeps_them_reach_their_shards() {
+    let mut splitter = Splitter::new(&spec(), 4, 128, 1 << 10).unwrap();
+    let plan = AggPlan::new(&spec()).unwrap();
+    let names: Vec<_> = plan.buffers().fields().iter().map(|f| f.name().clone()).collect();
+    assert_eq!(names, ["key0", "0.count", "1.sum", "2.last", "2.valueSet"]);
+    let longs = |values: &mut dyn Iterator<Item = i64>| Arc::new(values.map(Some).collect::<Int64Array>()) as ArrayRef;
+    let columns = vec![
+        longs(&mut (0..1000)),
+        longs(&mut (0..1000).map(|i| i + 1)),
+        longs(&mut (0..1000)),
+        longs(&mut (0..1000).map(|i| -i)),
+        Arc::new((0..1000).map(|_| Some(true)).collect::<arrow_array::BooleanArray>()),
+    ];
+    let batch = RecordBatch::try_new(Arc::new(plan.buffers()), columns).unwrap();
+    let mut emitted = splitter.push_buffers(&batch).unwrap();
+    emitted.extend(splitter.finish().unwrap());
+    let (rows, groups) = merged(&emitted, 4);
+    assert_eq!((rows, groups.len()), (1000, 1000));
+    assert!((0..1000).all(|i| groups[&i] == (i + 1, -i)));
+    let error = splitter.push_buffers(&batch.project(&[0, 1]).unwrap()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}

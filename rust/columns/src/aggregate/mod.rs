@@ -15,6 +15,8 @@
 
 mod accumulator;
 mod arithmetic;
+#[cfg(test)]
+mod buffers_tests;
 mod fold;
 #[cfg(test)]
 mod function_tests;
