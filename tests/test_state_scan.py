@@ -18,7 +18,7 @@ from processor_runs import TYPES, Script, random_value
 from test_processor_server import ServerRunner
 
 from fastchangelog import _internal, cli
-from fastchangelog.catalog import TIMERS, states_of
+from fastchangelog.catalog import TIMERS, is_processor, state_rows, states_of
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.state_columns import StateColumns
@@ -308,3 +308,15 @@ def test_savepoints_of_a_processor_are_counted_and_exported(
     assert cli.main(["export", str(savepoint), "--to", str(runner.root / "none")]) == cli.COULD_NOT_RUN
     assert "holds the states $timers, v, l, m; say which one with --name" in capsys.readouterr().err
     assert cli.main(["ls", str(runner.root)]) == cli.OK
+
+
+def test_catalogs_of_processors_and_of_embedded_states_are_told_apart(make: Callable[..., ServerRunner]) -> None:
+    runner = started(make)
+    assert runner.handle is not None
+    assert is_processor(json.loads(_internal.handle_json(runner.handle))["schema"])
+    embedded = {"id": 0, "name": "v", "kind": "value", "key": "string", "value": "bigint", "ttl": True, "encoding": 1}
+    timers = {"id": 1, "name": "t", "kind": "timers", "key": "string", "value": "", "encoding": 1}
+    assert not is_processor(json.dumps([embedded]))
+    assert not is_processor(json.dumps([timers]))
+    assert not is_processor('{"layout":1,"keys":["string"],"aggregates":[]}')
+    assert [row.get("ttl") for row in state_rows(json.dumps([embedded, timers]))] == [True, None]

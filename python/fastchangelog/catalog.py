@@ -40,9 +40,14 @@ class CatalogState:
 
 
 def is_processor(schema: str) -> bool:
-    """True for the schema text of a stateful processor: not for aggregates, not for an embedded state."""
+    """True for the schema text of a stateful processor: not for aggregates, not for an embedded state.
+
+    An embedded state has no versions of types, and says only of what has a TTL that it has one.
+    """
     described = json.loads(schema)
-    return isinstance(described, list) and all("ttl" in entry for entry in described)
+    return isinstance(described, list) and all(
+        "versions" in entry or (entry["kind"] == "timers" and "ttl" in entry) for entry in described
+    )
 
 
 def states_of(schema: str) -> list[CatalogState]:
@@ -80,7 +85,7 @@ def state_rows(schema: str) -> list[dict[str, object]]:
             "key": state.key,
             **({} if state.map_key is None else {"map_key": state.map_key}),
             **({"time_mode": state.value} if state.kind == "timers" else {"value": state.value}),
-            **({"ttl": state.ttl} if is_processor(schema) else {}),
+            **({"ttl": state.ttl} if state.ttl or is_processor(schema) else {}),
             **({"versions": list(state.versions)} if len(state.versions) > 1 else {}),
         }
         for state in states_of(schema)
