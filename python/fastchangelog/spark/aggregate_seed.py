@@ -13,22 +13,19 @@ as doubles (the rule `DecimalAggregates`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, raise_one_line
-from fastchangelog.spark import settings, wire_types
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.spark import wire_types
 from fastchangelog.spark.imported_state import ImportedState
-from fastchangelog.spark.shard_ids import shard_ids
 from fastchangelog.spark.spark_states import Checkpoint
-from fastchangelog.spark.split import payload_rows, shaped
-from fastchangelog.spark.task import VersionChecked, freeze_modules, local_property
+from fastchangelog.spark.split import PayloadSplit, Splitting, shaped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,32 +54,17 @@ def accumulators(spark: SparkSession, analysed: Analysed, initial: ImportedState
     return _given(analysed, initial)
 
 
-class BufferSplit(VersionChecked):
-    """The function for `mapInArrow` over rows of accumulators: payloads of their shards."""
+class BufferSplit(PayloadSplit):
+    """The split of an initial state: rows of accumulators."""
 
     def __init__(self, spec: str, options: Mapping[str, str], payload_bytes: int, partitions: int):
+        super().__init__(options, payload_bytes, partitions)
         self._spec = spec
-        self._max_parallelism = int(options.get("max_parallelism", "0"))
-        self._payload_bytes = payload_bytes
-        self._partitions = partitions
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._run(batches)
-        except Exception as error:
-            raise_one_line(error)
-
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        shards = settings.partitions_of_task(local_property, self._partitions)
-        groups = self._max_parallelism or _internal.default_max_parallelism(shards)
-        row_bytes = settings.payload_row_bytes(local_property, pyspark.__version__)
-        splitter = _internal.Splitter(self._spec, shards, groups, self._payload_bytes, row_bytes)
-        schema, ids = _internal.spec_buffers(self._spec), shard_ids(shards)
-        for batch in batches:
-            if batch.num_rows:
-                yield from payload_rows(splitter.push_buffers(shaped(batch, schema)), ids)
-        yield from payload_rows(splitter.finish(), ids)
-        freeze_modules("seed")
+    def _splitter(self, shards: int, groups: int, payload_bytes: int, row_bytes: int | None) -> Splitting:
+        splitter = _internal.Splitter(self._spec, shards, groups, payload_bytes, row_bytes)
+        schema = _internal.spec_buffers(self._spec)
+        return lambda batch: splitter.push_buffers(shaped(batch, schema)), splitter.finish
 
 
 @dataclasses.dataclass(frozen=True)

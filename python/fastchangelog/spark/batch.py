@@ -1,6 +1,7 @@
 """A batch DataFrame: the same sessions at the state server, after a plain shuffle.
 
-Owns: the function that Spark runs in `mapInArrow` on a batch DataFrame's payloads: one session per shard, no state.
+Owns: the function that Spark runs in `mapInArrow` on a batch DataFrame's payloads: one session per shard, no state;
+which rows of a task belong to which shard.
 Does not own: the sessions of a stream (`operator`), which shard a row belongs to (`split`).
 
 A batch has no state to restore or to commit, so it needs neither Spark's stateful operator nor the settings of a state
@@ -14,16 +15,18 @@ import json
 import operator
 import uuid
 from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from fastchangelog.errors import InternalError, raise_one_line
 from fastchangelog.server import open_session
-from fastchangelog.spark import settings, task
-from fastchangelog.spark.operator import OperatorConfig, labelled
-from fastchangelog.spark.shard_ids import shard_of_id
+from fastchangelog.spark import task
+from fastchangelog.spark.operator import OperatorConfig, batch_request, labelled
 
-__all__ = ["BatchOperator"]
+__all__ = ["BatchOperator", "by_shard"]
+
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
 class BatchOperator(task.VersionChecked):
@@ -41,17 +44,14 @@ class BatchOperator(task.VersionChecked):
             raise_one_line(error)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        done: set[int] = set()
-        for shard_id, payloads in itertools.groupby(_payloads(batches), operator.itemgetter(0)):
-            if shard_id in done:
-                raise InternalError(f"the payloads of shard {shard_id} came in two parts; please report it")
-            done.add(shard_id)
+        for shard_id, payloads in by_shard(_payloads(batches)):
             yield from self._answers(shard_id, (payload for _, payload in payloads))
         task.freeze_modules("batch")
 
     def _answers(self, shard_id: int, payloads: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
         planned = self._operator
-        session = open_session(self._request(shard_id), planned.options, planned.confs)
+        request = json.dumps(batch_request(planned, shard_id, self._query))
+        session = open_session(request, planned.options, planned.confs)
         try:
             for payload in payloads:
                 session.merge(payload)
@@ -61,24 +61,15 @@ class BatchOperator(task.VersionChecked):
         finally:
             session.close()
 
-    def _request(self, shard_id: int) -> str:
-        planned = self._operator
-        shards = settings.partitions_of_task(task.local_property, planned.partitions)
-        return json.dumps(
-            {
-                "root": planned.root,
-                "query_id": self._query,
-                "name": planned.name,
-                "shard": shard_of_id(shard_id, shards),
-                "shards": shards,
-                "batch": 0,
-                "handle": None,
-                "spec": planned.spec,
-                "ephemeral": True,
-                "options": dict(planned.options),
-                "storage_options": {},  # nothing is written
-            }
-        )
+
+def by_shard(rows: Iterator[_Row]) -> Iterator[tuple[int, Iterator[_Row]]]:
+    """The rows of each shard, whose id is the first field: all of them come one after another."""
+    done: set[int] = set()
+    for shard_id, part in itertools.groupby(rows, operator.itemgetter(0)):
+        if shard_id in done:
+            raise InternalError(f"the payloads of shard {shard_id} came in two parts; please report it")
+        done.add(shard_id)
+        yield shard_id, part
 
 
 def _payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:

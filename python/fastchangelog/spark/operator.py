@@ -195,7 +195,6 @@ class _InitialSession:
 
 def open_request(operator: OperatorConfig, shard_id: int, handle: str | None) -> dict[str, Any]:
     """The open request of a session for the task that runs this, without credentials."""
-    shards = settings.partitions_of_task(task.local_property, operator.partitions)
     query = task.local_property(task.QUERY_ID)
     if query is None:
         raise InvalidArgumentError(
@@ -203,17 +202,26 @@ def open_request(operator: OperatorConfig, shard_id: int, handle: str | None) ->
             "foreachBatch does with a batch outside of the query; write the result of grouped() to a sink that "
             "Spark itself fills, such as Kafka, or run the query in a classic session"
         )
+    batch = int(task.local_property(task.BATCH_ID) or 0)
+    return _request(operator, shard_id, query_id=query, batch=batch, handle=handle, ephemeral=False)
+
+
+def batch_request(operator: OperatorConfig, shard_id: int, query: str) -> dict[str, Any]:
+    """The open request of a session over a batch DataFrame: nothing is read or written, so it needs no credentials."""
+    nothing: dict[str, Any] = {"batch": 0, "handle": None, "storage_options": {}}
+    return _request(operator, shard_id, query_id=query, ephemeral=True, **nothing)
+
+
+def _request(operator: OperatorConfig, shard_id: int, **session: Any) -> dict[str, Any]:
+    shards = settings.partitions_of_task(task.local_property, operator.partitions)
     return {
         "root": operator.root,
-        "query_id": query,
         "name": operator.name,
         "shard": shard_of_id(shard_id, shards),
         "shards": shards,
-        "batch": int(task.local_property(task.BATCH_ID) or 0),
-        "handle": handle,
         "spec": operator.spec,
-        "ephemeral": False,
         "options": dict(operator.options),
+        **session,
     }
 
 

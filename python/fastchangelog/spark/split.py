@@ -1,12 +1,14 @@
 """The map side: rows become payloads, one Arrow stream per shard and flush.
 
-Owns: the function that Spark runs in `mapInArrow`, the schema of payload rows, the schema of batches for Rust.
+Owns: what all functions that Spark runs in `mapInArrow` to make payloads have in common, and the one of an
+aggregation; the schema of payload rows, the schema of batches for Rust.
 Does not own: grouping, hashing and buffering (the Rust splitter); which task gets which shard (Spark's shuffle).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyspark
@@ -18,9 +20,22 @@ from fastchangelog.spark import settings, starts
 from fastchangelog.spark.shard_ids import shard_ids
 from fastchangelog.spark.task import VersionChecked, freeze_modules, is_first, local_property
 
-__all__ = ["WATERMARK_DELAY", "Split", "payload_rows", "payload_type", "shaped", "watermark_of"]
+__all__ = [
+    "WATERMARK_DELAY",
+    "PayloadSplit",
+    "Split",
+    "Splitting",
+    "payload_rows",
+    "payload_type",
+    "shaped",
+    "watermark_of",
+]
 
 WATERMARK_DELAY = "spark.watermarkDelayMs"
+
+#: Payloads of shards. Of a splitter: what takes a batch, and what ends it.
+_Payloads: TypeAlias = list[tuple[int, bytes]]
+Splitting: TypeAlias = tuple[Callable[[pa.RecordBatch], _Payloads], Callable[[], _Payloads]]
 
 _PAYLOAD = pa.schema([("shard", pa.int32()), ("payload", pa.binary()), ("event_time", pa.timestamp("us", "UTC"))])
 
@@ -44,26 +59,13 @@ def watermark_of(schema: T.StructType) -> int | None:
     return int(delays[0]) if delays else None
 
 
-class Split(VersionChecked):
-    """The function for `mapInArrow`: picklable, the same for every task."""
+class PayloadSplit(VersionChecked):
+    """Base of the functions for `mapInArrow` that make payloads: picklable, the same for every task."""
 
-    def __init__(
-        self,
-        spec: str,
-        input: pa.Schema,
-        options: Mapping[str, str],
-        payload_bytes: int,
-        partitions: int,
-        *,
-        opens_all_shards: bool = False,
-    ):
-        self._spec = spec
-        self._input = input
+    def __init__(self, options: Mapping[str, str], payload_bytes: int, partitions: int):
         self._max_parallelism = int(options.get("max_parallelism", "0"))
         self._payload_bytes = payload_bytes
         self._partitions = partitions
-        #: In the first batch, for the parts of a savepoint or of an initial state.
-        self._opens_all_shards = opens_all_shards or bool(options.get("start_from"))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -76,17 +78,51 @@ class Split(VersionChecked):
         shards = settings.partitions_of_task(local_property, self._partitions)
         groups = self._max_parallelism or _internal.default_max_parallelism(shards)
         row_bytes = settings.payload_row_bytes(local_property, pyspark.__version__)
-        splitter = _internal.Splitter(self._spec, shards, groups, self._payload_bytes, row_bytes)
+        push, finish = self._splitter(shards, groups, self._payload_bytes, row_bytes)
         ids = shard_ids(shards)
         for batch in batches:
             if batch.num_rows:
-                yield from payload_rows(splitter.push(shaped(batch, self._input)), ids)
-        if self._opens_all_shards and is_first():
-            # Each shard, even one without rows, now takes its part of what the query begins with.
+                yield from payload_rows(push(batch), ids)
+        if self._opens_all_shards():
             yield from payload_rows([(shard, b"") for shard in range(shards)], ids)
         _internal.failpoint("split.finish")
-        yield from payload_rows(splitter.finish(), ids)
+        yield from payload_rows(finish(), ids)
         freeze_modules("split")
+
+    def _splitter(self, shards: int, groups: int, payload_bytes: int, row_bytes: int | None) -> Splitting:
+        """What takes the batches of a task, and what ends them."""
+        raise NotImplementedError
+
+    def _opens_all_shards(self) -> bool:
+        """True if this task sends each shard an empty payload, so that Spark calls also those without rows."""
+        return False
+
+
+class Split(PayloadSplit):
+    """The split of an aggregation: accumulators of each task's rows."""
+
+    def __init__(
+        self,
+        spec: str,
+        input: pa.Schema,
+        options: Mapping[str, str],
+        payload_bytes: int,
+        partitions: int,
+        *,
+        opens_all_shards: bool = False,
+    ):
+        super().__init__(options, payload_bytes, partitions)
+        self._spec = spec
+        self._input = input
+        #: In the first batch, for the parts of a savepoint or of an initial state.
+        self._opens = opens_all_shards or bool(options.get("start_from"))
+
+    def _splitter(self, shards: int, groups: int, payload_bytes: int, row_bytes: int | None) -> Splitting:
+        splitter = _internal.Splitter(self._spec, shards, groups, payload_bytes, row_bytes)
+        return lambda batch: splitter.push(shaped(batch, self._input)), splitter.finish
+
+    def _opens_all_shards(self) -> bool:
+        return self._opens and is_first()
 
 
 def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -95,7 +131,7 @@ def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def payload_rows(payloads: list[tuple[int, bytes]], ids: tuple[int, ...]) -> Iterator[pa.RecordBatch]:
+def payload_rows(payloads: _Payloads, ids: tuple[int, ...]) -> Iterator[pa.RecordBatch]:
     """Payload rows for Spark; `ids` are the ids of the shards."""
     # One row a batch: payloads are large, and Spark keeps a whole batch in memory on both sides.
     for shard, payload in payloads:

@@ -9,9 +9,7 @@ store. Spark passes the payloads sorted by shard, those of the initial state fir
 
 from __future__ import annotations
 
-import itertools
 import json
-import operator
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
@@ -20,14 +18,14 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
-from fastchangelog.errors import InternalError
 from fastchangelog.server import open_state_session
 from fastchangelog.spark import settings, task
+from fastchangelog.spark.batch import by_shard
+from fastchangelog.spark.operator import batch_request
 from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.run import run_batch
-from fastchangelog.spark.shard_ids import shard_of_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,11 +64,7 @@ class BatchProcessor(task.VersionChecked):
             raise_from_task(error)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        done: set[int] = set()
-        for shard_id, rows in itertools.groupby(_rows(batches), operator.itemgetter(0)):
-            if shard_id in done:
-                raise InternalError(f"the payloads of shard {shard_id} came in two parts; please report it")
-            done.add(shard_id)
+        for shard_id, rows in by_shard(_rows(batches)):
             yield from self._answers(shard_id, rows)
         task.freeze_modules("batch")
 
@@ -85,33 +79,14 @@ class BatchProcessor(task.VersionChecked):
             (initial if is_initial else data).push(payload)
             now = time  # the same in all rows
         times = TimerValues(-1, -1) if spec.time_mode == "none" else TimerValues(now, -1)
-        session = open_state_session(self._request(shard_id), planned.options, planned.confs)
+        request = {**batch_request(planned, shard_id, self._query), "operator": "processor"}
+        session = open_state_session(json.dumps(request), planned.options, planned.confs)
         try:
             schema = planned.output
             for batch in run_batch(spec, session, data.grouped(), times, initial.grouped()):
                 yield pa.RecordBatch.from_arrays(exact_columns(batch, spec.output), schema=schema)
         finally:
             session.close()
-
-    def _request(self, shard_id: int) -> str:
-        planned = self._config.operator
-        shards = settings.partitions_of_task(task.local_property, planned.partitions)
-        return json.dumps(
-            {
-                "root": planned.root,
-                "query_id": self._query,
-                "name": planned.name,
-                "shard": shard_of_id(shard_id, shards),
-                "shards": shards,
-                "batch": 0,
-                "handle": None,
-                "spec": planned.spec,
-                "operator": "processor",
-                "ephemeral": True,
-                "options": dict(planned.options),
-                "storage_options": {},  # nothing is written
-            }
-        )
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[_Row]:

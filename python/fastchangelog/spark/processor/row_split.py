@@ -11,26 +11,19 @@ of a savepoint or of the initial state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pyarrow as pa
-import pyspark
 
 from fastchangelog import _internal
-from fastchangelog.errors import raise_one_line
-from fastchangelog.spark import settings, starts
-from fastchangelog.spark.shard_ids import shard_ids
-from fastchangelog.spark.split import payload_rows, shaped
-from fastchangelog.spark.task import VersionChecked, freeze_modules, is_first, is_first_partition, local_property
+from fastchangelog.spark.split import PayloadSplit, Splitting, shaped
+from fastchangelog.spark.task import is_first, is_first_partition
 
 __all__ = ["RowSplit"]
 
 
-class RowSplit(VersionChecked):
-    """The function for `mapInArrow`: picklable, the same for every task.
-
-    The first `keys` columns of `input` are the key.
-    """
+class RowSplit(PayloadSplit):
+    """The split of a processor: whole rows. The first `keys` columns of `input` are the key."""
 
     def __init__(
         self,
@@ -43,32 +36,15 @@ class RowSplit(VersionChecked):
         heartbeats: bool,
         first_heartbeat: bool,
     ):
+        super().__init__(options, payload_bytes, partitions)
         self._keys = keys
         self._input = input
-        self._max_parallelism = int(options.get("max_parallelism", "0"))
-        self._payload_bytes = payload_bytes
-        self._partitions = partitions
         self._heartbeats = heartbeats
         self._first_heartbeat = first_heartbeat
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._run(batches)
-        except Exception as error:
-            raise_one_line(error)
+    def _splitter(self, shards: int, groups: int, payload_bytes: int, row_bytes: int | None) -> Splitting:
+        splitter = _internal.RowSplitter(self._keys, self._input, shards, groups, payload_bytes, row_bytes)
+        return lambda batch: splitter.push(shaped(batch, self._input)), splitter.finish
 
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        starts.check_task(local_property)
-        shards = settings.partitions_of_task(local_property, self._partitions)
-        ids = shard_ids(shards)
-        groups = self._max_parallelism or _internal.default_max_parallelism(shards)
-        row_bytes = settings.payload_row_bytes(local_property, pyspark.__version__)
-        splitter = _internal.RowSplitter(self._keys, self._input, shards, groups, self._payload_bytes, row_bytes)
-        for batch in batches:
-            if batch.num_rows:
-                yield from payload_rows(splitter.push(shaped(batch, self._input)), ids)
-        if (self._heartbeats and is_first_partition()) or (self._first_heartbeat and is_first()):
-            yield from payload_rows([(shard, b"") for shard in range(shards)], ids)
-        _internal.failpoint("split.finish")
-        yield from payload_rows(splitter.finish(), ids)
-        freeze_modules("split")
+    def _opens_all_shards(self) -> bool:
+        return (self._heartbeats and is_first_partition()) or (self._first_heartbeat and is_first())
