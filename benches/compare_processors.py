@@ -1,4 +1,4 @@
-"""The processors of the comparison: value, map and list state, timers, TTL, with Rows and with pandas frames.
+"""The processors of the comparison: values, maps, lists, timers, TTL, with Rows and with pandas frames; aggregates.
 
 Owns: the processors and their result. Does not own: the data (compare_data), the runs (processor_compare).
 
@@ -7,14 +7,15 @@ Spark's workers import this module, so it needs nothing but PySpark and pandas.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-__all__ = ["OUTPUT", "PROCESSORS", "build"]
+__all__ = ["OUTPUT", "PROCESSORS"]
 
 OUTPUT = "key string, n long, total double, last long"
 _AGGREGATE = "n long, total double, last long"
@@ -135,20 +136,31 @@ class ListRows(StatefulProcessor):
         """Nothing to end."""
 
 
-#: name -> processor, whether it takes frames, time mode.
-PROCESSORS: dict[str, tuple[type[StatefulProcessor], bool, str]] = {
-    "value": (ValueRows, False, "None"),
-    "map": (MapRows, False, "None"),
-    "list": (ListRows, False, "None"),
-    "timers": (TimerRows, False, "ProcessingTime"),
-    "ttl": (ValueRowsTtl, False, "ProcessingTime"),
-    "pandas": (ValueFrames, True, "None"),
-    "pandas-ttl": (ValueFramesTtl, True, "ProcessingTime"),
+def _of(processor: type[StatefulProcessor], time_mode: str = "None") -> Callable[[Any], DataFrame]:
+    frames = issubclass(processor, ValueFrames)
+
+    def build(group: Any) -> DataFrame:
+        call = group.transformWithStateInPandas if frames else group.transformWithState
+        result: DataFrame = call(processor(), OUTPUT, "Update", time_mode)
+        return result
+
+    return build
+
+
+def _aggregates(group: Any) -> DataFrame:
+    columns = (F.count("*").alias("n"), F.sum("amount").alias("total"), F.max("tsl").alias("last"))
+    result: DataFrame = group.agg(*columns)
+    return result
+
+
+#: name -> what makes the result of Spark's groupBy, or of ours. `agg` is what `value` does, without Python in Spark.
+PROCESSORS: dict[str, Callable[[Any], DataFrame]] = {
+    "value": _of(ValueRows),
+    "map": _of(MapRows),
+    "list": _of(ListRows),
+    "timers": _of(TimerRows, "ProcessingTime"),
+    "ttl": _of(ValueRowsTtl, "ProcessingTime"),
+    "pandas": _of(ValueFrames),
+    "pandas-ttl": _of(ValueFramesTtl, "ProcessingTime"),
+    "agg": _aggregates,
 }
-
-
-def build(group: Any, name: str) -> Any:
-    """The result of the processor `name` over Spark's groupBy or ours."""
-    processor, frames, time_mode = PROCESSORS[name]
-    call = group.transformWithStateInPandas if frames else group.transformWithState
-    return call(processor(), OUTPUT, "Update", time_mode)

@@ -43,7 +43,7 @@ def triggers(spark: Any, operator: str, processor: str, glob: str, work: Path, w
     work = Path(tempfile.mkdtemp(prefix="run-", dir=work))
     stream = compare_run.source(spark, glob)
     group = stream.groupBy("key") if operator == "sparks" else grouped(stream, "key", state=str(work / "state"))
-    result = compare_processors.build(group, processor)
+    result = compare_processors.PROCESSORS[processor](group)
     writer = result.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(work / "ckpt"))
     query = writer.trigger(availableNow=True).start()
     try:
