@@ -103,7 +103,9 @@ class OutputFrames:
             if not labels.is_unique:
                 twice = [name for name in self._names if labels.tolist().count(name) > 1]
                 if twice:
-                    raise InvalidArgumentError(f"a frame of the output has several columns {twice[0]}; keep one of them")
+                    raise InvalidArgumentError(
+                        f"a frame of the output has several columns {twice[0]}; keep one of them"
+                    )
             return [frame[name] for name in self._names]
         if len(labels) < len(self._names):
             raise InvalidArgumentError(
