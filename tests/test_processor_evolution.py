@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from processor_runs import Runner
 from pyspark.sql import Row
+from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
@@ -98,6 +99,24 @@ def test_versions_are_kept_in_order() -> None:
 )  # fmt: skip
 def test_changes_of_a_schema(old: str, new: str, changes: list[str]) -> None:
     assert schema_changes(parse_ddl(old), parse_ddl(new)) == changes
+
+
+def test_fields_without_names_of_their_own_are_known_by_their_places() -> None:
+    twice = parse_ddl("a int, a string, b int")
+    assert schema_changes(twice, twice) == []
+    assert schema_changes(parse_ddl("a int, A string"), parse_ddl("a bigint, A string")) == []
+    for old, new in (("a int, A int", "A int, a int"), ("a int, A int", "a int"), ("a int", "a int, A int")):
+        (change,) = schema_changes(parse_ddl(old), parse_ddl(new))
+        assert change.startswith(f"the fields were {', '.join(parse_ddl(old).names)} and now are ")
+        (change,) = schema_changes(parse_ddl(f"s struct<{old}>"), parse_ddl(f"s struct<{new}>"))
+        assert change.startswith("the fields of field `s` were ")
+
+
+def test_keys_of_a_maps_type_are_compared_without_what_is_no_part_of_values() -> None:
+    key = T.StructType([T.StructField("x", T.ArrayType(T.LongType(), False), True, {"comment": "c"})])
+    given = Declaration("a", "value", T.StructType([T.StructField("m", T.MapType(key, T.LongType(), False))]))
+    first = evolve("", KEY, "none", [given])
+    assert len(evolve(first.text, KEY, "none", [given]).states["a"].versions) == 1
 
 
 def refused(stored: Any, *declarations: Declaration, key: str = "k string", mode: TimeMode = "none") -> str:

@@ -143,6 +143,19 @@ def test_frames_may_be_changed_without_a_warning() -> None:
     assert [found[key,]["w"].tolist() for key in "ab"] == [[0, 2, 4]] * 2
 
 
+def test_arrays_of_doubles_may_be_keys() -> None:
+    found: list[Any] = []
+
+    class Keys(Frames):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            found.append((key[0].tolist(), sum(len(frame) for frame in rows)))
+            return ()
+
+    rows = [([0.5, 1.5], 1), ([], 2), ([0.5, 1.5], 3), ([0.25], 4)]
+    Runner(Keys({}), api="pandas", key="k array<double>").batch(rows)
+    assert sorted(found) == [([], 1), ([0.25], 1), ([0.5, 1.5], 2)]
+
+
 @pytest.mark.parametrize(
     ("ddl", "keys"),
     [

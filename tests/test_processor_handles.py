@@ -71,6 +71,41 @@ def test_value_states() -> None:
     assert found == [[(1, 2.0)], [(5, 1.5)], [None], [(2, None)]]
 
 
+def test_what_a_state_gave_may_be_changed() -> None:
+    schema = "xs array<long>, m map<string,array<long>>, s struct<ys:array<long>>"
+
+    def init(p: Script, handle: Any) -> None:
+        p.v = handle.getValueState("v", schema)
+        p.l = handle.getListState("l", schema)
+        p.m = handle.getMapState("m", "a string", schema)
+
+    def change(row: Any) -> Any:
+        seen = repr(tuple(row))
+        row[0].append(9)
+        row[1]["a"].append(9)
+        row[1]["b"] = []
+        row[2].ys.append(9)
+        return seen
+
+    def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
+        if values == [0]:
+            given = ([1], {"a": [2]}, ([3],))
+            p.v.update(given)
+            p.l.put([given])
+            p.m.updateValue(("x",), given)
+        seen = [change(p.v.get()) for _ in range(2)]
+        for _ in range(2):
+            seen += map(change, p.l.get())
+            seen.append(change(p.m.getValue(("x",))))
+            seen += map(change, p.m.values())
+            seen += [change(value) for _, value in p.m.iterator()]
+        assert set(seen) == {"([1], {'a': [2]}, Row(ys=[3]))"}
+        return [len(seen)]
+
+    runner = Runner(lambda: Script(rows, init))
+    assert [runner.batch([("a", i)]) for i in range(2)] == [[("a", 10)]] * 2
+
+
 def test_list_states() -> None:
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
         found.append((p.l.exists(), list(p.l.get())))
@@ -319,6 +354,13 @@ def test_ttls_are_checked_as_spark_checks_them() -> None:
     runner = Runner(lambda: Script(None, lambda p, h: h.getValueState("s", "n int", "1 hour")))
     with pytest.raises(InvalidArgumentError, match="'1 hour' is no TTL; give milliseconds"):
         runner.batch()
+    runner = Runner(lambda: Script(v=2**63 - 1), time_mode="processingtime")
+    with pytest.raises(InvalidArgumentError, match="a TTL of 9223372036854775807 ms ends beyond all times"):
+        runner.batch()
+    runner = Runner(
+        lambda: Script(lambda p, key, values, times: p.v.update((1, 1.0)), v=2**62), time_mode="processingtime"
+    )
+    runner.batch([("a", 1)], now=2**41)
 
 
 def test_calls_out_of_place_have_sparks_condition() -> None:
@@ -377,6 +419,18 @@ def test_a_state_that_init_deletes_is_empty_in_every_batch() -> None:
         runner.batch([("a", 1)])
     assert found == [(None, 0), (None, 1), (None, 2)]
     assert len(json.loads(runner.store.catalog)) == 2
+
+
+def test_timers_are_no_state_that_init_may_delete() -> None:
+    for name, condition in (
+        ("$timers", "[STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS]"),
+        ("default", "[STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME] Failed to perform column family "
+                    "operation=remove_col_family with invalid name=default"),
+        ("", "[STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME]"),
+    ):  # fmt: skip
+        text = refused_in_init(lambda p, h, name=name: h.deleteIfExists(name), time_mode="processingtime")
+        assert text.startswith("Error deleting state: ")
+        assert condition in text
 
 
 def test_a_state_that_was_declared_and_deleted_is_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import deque
 from decimal import Decimal
 from typing import Any
 
@@ -133,6 +134,32 @@ def test_batches_grow_while_rows_are_small() -> None:
     assert max(size for _, size in sizes[-3:]) < 20_000_000
 
 
+def test_what_user_code_changes_later_does_not_reach_a_row() -> None:
+    items: list[Any] = [1]
+    inner, data = {"a": items}, bytearray(b"x")
+    array = np.array([1.5])
+    names = deque(["p"])
+    out = OutputRows(
+        parse_ddl("xs array<int>, m map<string,array<int>>, s struct<b:binary>, d array<double>, q array<string>")
+    )
+    for i in (2, 3):
+        out.append(Row(xs=items, m=inner, s=Row(b=data), d=array, q=names))
+        items.append(i)
+        inner["b"] = []
+        data += b"y"
+        array[0] = i
+        names.append("q")
+    found = [row for batch in out.flush() for row in batch.to_pylist()]
+    assert [(row["xs"], row["s"]["b"], row["d"], row["q"]) for row in found] == [
+        ([1], b"x", [1.5], ["p"]),
+        ([1, 2], b"xy", [2.0], ["p", "q"]),
+    ]
+    assert [row["m"] for row in found] == [
+        [{"key": "a", "value": [1]}],
+        [{"key": "a", "value": [1, 2]}, {"key": "b", "value": []}],
+    ]
+
+
 def frames_of(ddl: str, *frames: Any, timezone: str = "UTC", **options: bool) -> list[dict[str, Any]]:
     out = OutputFrames(parse_ddl(ddl), timezone, **options)
     for frame in frames:
@@ -245,6 +272,40 @@ def test_frames_of_different_dtypes_are_each_converted() -> None:
     ]
     objects = [pd.DataFrame({"f": pd.Series(part, dtype=object)}) for part in ([1], ["2"], [3.0])]
     assert [row["f"] for row in frames_of("f bigint", *objects)] == [1, 2, 3]
+
+
+def test_what_user_code_changes_later_does_not_reach_a_frame() -> None:
+    out = OutputFrames(parse_ddl("n bigint, xs array<int>, t timestamp, i bigint"), "UTC")
+    frame = pd.DataFrame(
+        {"n": [1], "xs": [[1]], "t": [pd.Timestamp(NOON, tz="UTC")], "i": pd.array([1], dtype="Int64")}
+    )
+    for i in (2, 3):
+        out.append(frame)
+        frame.loc[0, "n"] = i
+        frame["xs"][0].append(i)
+        frame.loc[0, "t"] += pd.Timedelta(1, "h")
+        frame.loc[0, "i"] = i
+    found = [tuple(row.values()) for batch in out.flush() for row in batch.to_pylist()]
+    noon = NOON.replace(tzinfo=UTC)
+    assert found == [(1, [1], noon, 1), (2, [1, 2], noon.replace(hour=13), 2)]
+
+
+def test_a_frame_with_two_columns_of_one_name_is_refused() -> None:
+    frame = pd.DataFrame([[1, 2, 3]], columns=["a", "b", "b"])
+    with pytest.raises(InvalidArgumentError, match="has several columns b; keep one of them"):
+        frames_of("a bigint, b bigint", frame)
+    assert frames_of("a bigint", frame) == [{"a": 1}]
+
+
+def test_batches_of_frames_with_large_values_have_few_of_them() -> None:
+    out = OutputFrames(parse_ddl("s string"), "UTC")
+    sizes = []
+    for _ in range(300):
+        out.append(pd.DataFrame({"s": ["x" * 100_000]}))
+        if len(out.pending) >= out.limit:
+            sizes += [batch.nbytes for batch in out.flush()]
+    assert len(sizes) == 2
+    assert sizes[1] < 5_000_000
 
 
 def test_many_frames_or_rows_are_a_batch() -> None:

@@ -21,7 +21,16 @@ from fastchangelog.errors import UnsupportedError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["arrow_schema", "arrow_type", "wire_type", "is_collated", "is_unchanged", "to_wire", "from_wire"]
+__all__ = [
+    "arrow_schema",
+    "arrow_type",
+    "from_wire",
+    "has_numbered_fields",
+    "is_collated",
+    "is_unchanged",
+    "to_wire",
+    "wire_type",
+]
 
 _FLAT: dict[type[T.DataType], pa.DataType] = {
     T.BooleanType: pa.bool_(),
@@ -90,6 +99,12 @@ def _unique_names(struct: T.StructType) -> list[str]:
     names = [f.name for f in struct.fields]
     lower = {n.lower() for n in names}
     return names if len(lower) == len(names) else [f"_{i}" for i in range(len(names))]
+
+
+def has_numbered_fields(struct: T.StructType) -> bool:
+    """True if the fields have numbers for names on the wire, since case alone tells some of their names apart, or
+    nothing does."""
+    return _unique_names(struct) != struct.names
 
 
 def is_unchanged(dtype: T.DataType) -> bool:

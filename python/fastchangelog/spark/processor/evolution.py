@@ -29,6 +29,7 @@ from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.spark_errors import time_mode_name
 from fastchangelog.spark.processor.spec import TimeMode
 from fastchangelog.spark.processor.timers import TIMERS
+from fastchangelog.spark.wire_types import has_numbered_fields
 
 __all__ = ["Evolved", "EvolvedState", "evolve", "schema_changes"]
 
@@ -205,19 +206,33 @@ def schema_changes(old: T.DataType, new: T.DataType, path: str = "") -> list[str
     if isinstance(old, T.ArrayType) and isinstance(new, T.ArrayType):
         return schema_changes(old.elementType, new.elementType, f"{path}[]")
     if isinstance(old, T.MapType) and isinstance(new, T.MapType):
-        keys = [] if old.keyType == new.keyType else [f"the keys of field `{path}` changed"]
+        # As texts: they are without what is no part of values, such as metadata.
+        is_same = ddl_text(_unnamed_field(old.keyType)) == ddl_text(_unnamed_field(new.keyType))
+        keys = [] if is_same else [f"the keys of field `{path}` changed"]
         return keys + schema_changes(old.valueType, new.valueType, f"{path}[]")
     if _is_widened(old, new):
         return []
     return [f"field `{path}` was {old.simpleString()} and now is {new.simpleString()}"]
 
 
+def _unnamed_field(dtype: T.DataType) -> T.StructType:
+    return T.StructType([T.StructField("_", dtype)])
+
+
 def _field_changes(old: T.StructType, new: T.StructType, path: str) -> list[str]:
     changes = []
-    known = {f.name: f for f in old.fields}
-    for field in new.fields:
+    known: list[T.StructField | None] = [*old.fields]
+    if old.names != new.names:
+        if has_numbered_fields(old) or has_numbered_fields(new):
+            where = f" of field `{path}`" if path else ""
+            return [
+                f"the fields{where} were {', '.join(old.names)} and now are {', '.join(new.names)}: fields whose names "
+                "are the same, but for their case, are told apart by their places alone"
+            ]
+        named = {f.name: f for f in old.fields}
+        known = [named.get(name) for name in new.names]
+    for field, was in zip(new.fields, known, strict=True):
         place = f"{path}.{field.name}" if path else field.name
-        was = known.get(field.name)
         if was is None:
             if not field.nullable:
                 changes.append(f"field `{place}` is new and allows no null")

@@ -30,6 +30,9 @@ __all__ = ["Declaration", "ProcessorHandle"]
 
 Kind = Literal["value", "list", "map"]
 
+#: In milliseconds. Times at which values end have 64 bits.
+_LONGEST_TTL = 2**62
+
 
 @dataclasses.dataclass(frozen=True)
 class Declaration:
@@ -116,6 +119,7 @@ class ProcessorHandle(StatefulProcessorHandle):
     def deleteIfExists(self, stateName: str) -> None:
         """Deletes a state and all that is in it; within `init` only."""
         self._check_phase("delete_if_exists", "deleting state")
+        self._check_name("deleting state", "remove_col_family", stateName)
         self.declared.pop(stateName, None)
         self.deleted.add(stateName)
 
@@ -136,19 +140,19 @@ class ProcessorHandle(StatefulProcessorHandle):
     def _check_declaration(self, operation: str, kind: Kind, name: str) -> None:
         doing = f"initializing {kind} state"
         self._check_phase(operation, doing)
+        self._check_name(doing, "create_col_family", name)
+        if name in self.declared:
+            raise spark_error(doing, "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED", name=name)
+
+    @staticmethod
+    def _check_name(doing: str, operation: str, name: str) -> None:
         if not isinstance(name, str):
             raise InvalidArgumentError(f"the name of a state is a str, not {name!r}")
         if not name or name != name.strip() or name == "default":
-            raise spark_error(
-                doing,
-                "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME",
-                operation="create_col_family",
-                name=name,
-            )
+            condition = "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME"
+            raise spark_error(doing, condition, operation=operation, name=name)
         if name.startswith("$"):
             raise spark_error(doing, "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS", name=name)
-        if name in self.declared:
-            raise spark_error(doing, "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED", name=name)
 
     def _schema(self, kind: Kind, name: str, schema: Any) -> T.StructType:
         if isinstance(schema, T.StructType):
@@ -176,6 +180,10 @@ class ProcessorHandle(StatefulProcessorHandle):
             raise spark_error(doing, "STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL", name=name, mode=mode)
         if number < 0:
             raise spark_error(doing, "STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE", name=name)
+        if number > _LONGEST_TTL:
+            raise InvalidArgumentError(
+                f"{kind} state `{name}`: a TTL of {number} ms ends beyond all times; without one values stay for ever"
+            )
         return number
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as T
@@ -54,4 +55,6 @@ def has_nan(value: Any) -> bool:
         return any(map(has_nan, value))
     if isinstance(value, dict):
         return any(map(has_nan, value.values()))
+    if isinstance(value, np.ndarray):  # an array in a key of the pandas API
+        return any(map(has_nan, value.tolist()))
     return value != value  # type: ignore[no-any-return]

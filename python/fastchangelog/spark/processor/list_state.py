@@ -47,7 +47,8 @@ class ProcessorListState(CachedState, ListState):
         at = self._at("get")
         appended = list(self._appended.get(at, ()))
         if at not in self._cleared:
-            yield from self._stored(at)
+            stored = self._stored(at)
+            yield from map(self._type.given, stored) if self._type.is_seen_changeable else stored
         if self._type.is_plain:
             yield from appended
         else:
@@ -119,7 +120,7 @@ class ProcessorListState(CachedState, ListState):
             self._send(ops, places, None, values)
 
     def _decode(self, subs: pa.BinaryArray, values: pa.BinaryArray) -> list[Any]:
-        return self._type.shown_rows(self.codec.decode_values(values))
+        return self._type.kept_rows(self.codec.decode_values(values))
 
     def _stored(self, at: int) -> Iterator[Fields]:
         """The elements of a key without those that were appended since."""

@@ -78,7 +78,7 @@ class ProcessorMapState(CachedState, MapState):
             row = found.changed[entry]
             return None if row is None else self._value_row(self._type.shown(row))
         value = self._look_up(found, at, entry)
-        return None if value is None else self._value_row(value)
+        return None if value is None else self._value_row(self._type.given(value))
 
     def containsKey(self, key: Any) -> bool:
         """Whether there is such an entry."""
@@ -195,7 +195,7 @@ class ProcessorMapState(CachedState, MapState):
         return _normal(row) if self._has_floats else row
 
     def _look_up(self, found: _Map, at: int, entry: Fields) -> Fields | None:
-        """The stored value of an entry."""
+        """The stored value of an entry, as it is kept."""
         known = self._known(found, at)
         value = known.get(entry, _UNREAD)
         if value is _UNREAD:
@@ -204,7 +204,7 @@ class ProcessorMapState(CachedState, MapState):
             keys = pa.array([self._scope.key_bytes(at)], pa.binary())
             subs = self.codec.encode_keys(self._columns(self._key_type, [entry], [at]))
             encoded = self.session.get_entries(self._id, keys, subs)
-            value = known[entry] = self._type.shown_rows(self.codec.decode_values(encoded))[0]
+            value = known[entry] = self._type.kept_rows(self.codec.decode_values(encoded))[0]
         return value  # type: ignore[no-any-return]
 
     def _known(self, found: _Map, at: int) -> dict[Fields, Fields | None]:
@@ -218,6 +218,9 @@ class ProcessorMapState(CachedState, MapState):
         """Exact keys and shown values of all entries, as they are now."""
         known = self._known(found, at)
         stored: Iterable[tuple[Fields, Any]] = known.items() if found.is_complete else self._pages.all(at)
+        if self._type.is_seen_changeable:
+            given, kept = self._type.given, stored
+            stored = ((key, given(value)) for key, value in kept)
         return self._merged(stored, dict(found.changed)) if found.changed else iter(stored)
 
     def _merged(
@@ -237,7 +240,7 @@ class ProcessorMapState(CachedState, MapState):
 
     def _decode(self, subs: pa.BinaryArray, values: pa.BinaryArray) -> list[Any]:
         keys = self._key_type.rows(self.codec.decode_keys(subs))
-        return list(zip(keys, self._type.shown_rows(self.codec.decode_values(values))))
+        return list(zip(keys, self._type.kept_rows(self.codec.decode_values(values))))
 
 
 def _normal(value: Any) -> Any:

@@ -5,13 +5,14 @@ Does not own: Rows (`output_rows`), when frames are yielded (`run`).
 
 As in PySpark: columns are taken by name if a label is a string, else by place; columns that the schema does not have
 are dropped; NaN and NaT are null; naive timestamps are in the session's zone; a value of another type is cast if the
-cast is safe. Frames are collected, and columns of many frames converted at once where their dtypes agree.
+cast is safe. Frames are collected, and columns of many frames converted at once where their dtypes agree; a processor
+may change a frame as soon as it has yielded it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -20,14 +21,21 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark.processor.held_values import held, is_changeable
 from fastchangelog.spark.processor.output_rows import output_schema
 
 __all__ = ["OutputFrames"]
 
+#: Rows of the first batch, most rows of one, the bytes that one aims at, and most frames of one.
+_FIRST_ROWS = 256
 _MOST_ROWS = 8192
+_BATCH_BYTES = 4 * 1024 * 1024
 _MOST_FRAMES = 1024
 #: Dtypes whose columns are joined before they are converted: joining changes no value of them.
 _JOINED = "biufOmM"
+
+#: A column of one frame.
+_Column: TypeAlias = "np.ndarray[Any, Any] | pd.Series"
 
 
 class OutputFrames:
@@ -38,21 +46,28 @@ class OutputFrames:
         self._nullable = [f.nullable for f in struct.fields]
         self._schema = output_schema(struct)
         self._convert = [_converter(f.dataType, timezone) for f in struct.fields]
+        self._is_changeable = [is_changeable(f.dataType) for f in struct.fields]
         self._by_name = by_name
         self._safe = safe
         #: For each frame that was taken its columns, in the order of the schema.
-        self.pending: list[list[pd.Series]] = []
+        self.pending: list[list[_Column]] = []
         #: With so many frames a batch is full.
         self.limit = _MOST_FRAMES
         self._rows = 0
+        self._most_rows = _FIRST_ROWS
 
     def append(self, frame: Any) -> None:
-        """Takes a frame."""
+        """Takes a frame. If it makes a batch full, the caller flushes before user code goes on."""
         columns = self._columns(frame)
-        if columns is not None:
-            self.pending.append(columns)
-            self._rows += len(frame)
-            self.limit = 0 if self._rows >= _MOST_ROWS else _MOST_FRAMES
+        if columns is None:
+            return
+        self._rows += len(frame)
+        is_full = self._rows >= self._most_rows
+        if is_full:
+            self.pending.append(list(columns))
+        else:
+            self.pending.append([_held(column, deep) for column, deep in zip(columns, self._is_changeable)])
+        self.limit = 0 if is_full else _MOST_FRAMES
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the frames that were taken."""
@@ -61,7 +76,10 @@ class OutputFrames:
         self._rows, self.limit = 0, _MOST_FRAMES
         if frames:
             arrays = [self._array(i, [columns[i] for columns in frames]) for i in range(len(self._schema))]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            each = max(batch.nbytes // max(batch.num_rows, 1), 1)
+            self._most_rows = max(min(self._most_rows * 4, _MOST_ROWS, _BATCH_BYTES // each), 1)
+            yield batch
 
     def _columns(self, frame: Any) -> list[pd.Series] | None:
         """The columns of a frame that the schema has, in its order; None for a frame without rows."""
@@ -82,6 +100,12 @@ class OutputFrames:
                     f"a frame of the output has the columns {', '.join(map(str, labels))}; {', '.join(missing)} of the "
                     "schema is missing"
                 )
+            if not labels.is_unique:
+                twice = [name for name in self._names if labels.tolist().count(name) > 1]
+                if twice:
+                    raise InvalidArgumentError(
+                        f"a frame of the output has several columns {twice[0]}; keep one of them"
+                    )
             return [frame[name] for name in self._names]
         if len(labels) < len(self._names):
             raise InvalidArgumentError(
@@ -89,7 +113,7 @@ class OutputFrames:
             )
         return [frame.iloc[:, i] for i in range(len(self._names))]
 
-    def _array(self, place: int, columns: Sequence[pd.Series]) -> pa.Array:
+    def _array(self, place: int, columns: Sequence[_Column]) -> pa.Array:
         """One column of all frames."""
         field = self._schema.field(place)
         joined = _joined(columns)
@@ -97,7 +121,7 @@ class OutputFrames:
             arrays = [self._converted(place, field.type, series) for series in joined]
         except _FAILURES:
             # What is one column for Arrow may be several for pandas: each frame for itself, as PySpark converts them.
-            arrays = [self._checked(place, field, series) for series in columns]
+            arrays = [self._checked(place, field, _series(column)) for column in columns]
         array = pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
         if array.null_count and not self._nullable[place]:
             raise InvalidArgumentError(f"output column `{field.name}` allows no null, and a frame has one there")
@@ -151,14 +175,33 @@ def _cut(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-def _joined(columns: Sequence[pd.Series]) -> list[pd.Series]:
+def _held(series: pd.Series, deep: bool) -> _Column:
+    """The column as it is now; `deep` if its values may be changed, too."""
+    if not isinstance(series.dtype, np.dtype):
+        return series.copy()
+    values = np.array(series.to_numpy())
+    if deep and series.dtype == object:
+        for i, value in enumerate(values):
+            values[i] = held(value)
+    return values
+
+
+def _series(column: _Column) -> pd.Series:
+    return pd.Series(column, copy=False) if isinstance(column, np.ndarray) else column
+
+
+def _joined(columns: Sequence[_Column]) -> list[pd.Series]:
     """Columns of one dtype as one column."""
-    if len(columns) == 1:
-        return list(columns)
     dtype = columns[0].dtype
-    if isinstance(dtype, np.dtype) and dtype.kind in _JOINED and all(c.dtype == dtype for c in columns):
-        return [pd.Series(np.concatenate([c.to_numpy() for c in columns]), copy=False)]
-    return list(columns)
+    if (
+        len(columns) > 1
+        and isinstance(dtype, np.dtype)
+        and dtype.kind in _JOINED
+        and all(c.dtype == dtype for c in columns)
+    ):
+        parts = [column if isinstance(column, np.ndarray) else column.to_numpy() for column in columns]
+        return [pd.Series(np.concatenate(parts), copy=False)]
+    return list(map(_series, columns))
 
 
 def _converter(dtype: T.DataType, timezone: str) -> Callable[[pd.Series], pd.Series] | None:

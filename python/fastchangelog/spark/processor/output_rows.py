@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import wire_types
+from fastchangelog.spark.processor.held_values import held, is_changeable
 
 __all__ = ["OutputRows", "output_schema"]
 
@@ -46,9 +47,13 @@ class OutputRows:
         self._convert = [_python_form(f.dataType) for f in struct.fields]
         #: The rows that were taken; `append` takes one.
         self.pending: list[Any] = []
-        self.append: Callable[[Any], None] = self.pending.append
+        keeps = any(is_changeable(f.dataType) for f in struct.fields)
+        self.append: Callable[[Any], None] = self._append_held if keeps else self.pending.append
         #: With so many rows a batch is full.
         self.limit = _FIRST_ROWS
+
+    def _append_held(self, row: Any) -> None:
+        self.pending.append(held(row))
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows that were taken."""

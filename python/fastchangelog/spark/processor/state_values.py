@@ -64,6 +64,13 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _is_seen_changeable(dtype: T.DataType) -> bool:
+    """True if user code can change what it sees of a value of the type."""
+    if isinstance(dtype, T.StructType):
+        return any(_is_seen_changeable(f.dataType) for f in dtype.fields)
+    return isinstance(dtype, (T.ArrayType, T.MapType)) or (isinstance(dtype, T.BinaryType) and not _HAS_BYTES)
+
+
 def _nullable_type(dtype: T.DataType) -> T.DataType:
     """The type with nulls allowed everywhere: what is null is known before columns are built."""
     if isinstance(dtype, T.ArrayType):
@@ -119,6 +126,8 @@ class StateType:
         self._is_exact = _is_exact(struct)
         #: True if exact rows are seen as they are.
         self.is_plain = not any(self._shown)
+        #: True if what is seen can be changed: a row is then kept exact, and each reader gets an object of its own.
+        self.is_seen_changeable = _is_seen_changeable(struct)
 
     def admit(self, value: Any) -> tuple[Any, ...]:
         """The exact row of what user code gave, or `Refused`."""
@@ -152,6 +161,14 @@ class StateType:
         if self.is_plain:
             return row
         return tuple([x if x is None or show is None else show(x) for show, x in zip(self._shown, row)])
+
+    def kept_rows(self, array: pa.StructArray) -> list[tuple[Any, ...] | None]:
+        """A struct array as rows that can be given to user code more than once, through `given`."""
+        return self.rows(array) if self.is_seen_changeable else self.shown_rows(array)
+
+    def given(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A row of `kept_rows` as user code sees it."""
+        return self.shown(row) if self.is_seen_changeable else row
 
     def columns(self, rows: Sequence[tuple[Any, ...] | None]) -> pa.StructArray:
         """Exact rows as a struct array; a null for each None."""

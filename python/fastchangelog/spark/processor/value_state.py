@@ -39,6 +39,7 @@ class ProcessorValueState(CachedState, ValueState):
         self._values: list[Any] = []
         self._changed: dict[int, tuple[Any, ...] | None] = {}
         self._is_plain = value_type.is_plain
+        self._is_changeable = value_type.is_seen_changeable
         self._width = _FIRST_READ
         self._read_bytes = 0
 
@@ -57,11 +58,13 @@ class ProcessorValueState(CachedState, ValueState):
         except (TypeError, IndexError):
             self._outside("get")
         if value is _UNREAD:
-            return self._read()
+            value = self._read()
         if value is _CHANGED:
             row = self._changed[self._at("get")]
             assert row is not None
             return self._type.shown(row)
+        if self._is_changeable and value is not None:
+            return self._type.given(value)
         return value
 
     def update(self, newValue: Any) -> None:
@@ -126,7 +129,7 @@ class ProcessorValueState(CachedState, ValueState):
         if self._read_bytes > cache.MOST_READ_BYTES:
             self.forget()
         encoded = self.session.get(self._id, self._scope.keys.slice(first, end - first))
-        found = self._type.shown_rows(self.codec.decode_values(encoded))
+        found = self._type.kept_rows(self.codec.decode_values(encoded))
         if self._changed.keys().isdisjoint(range(first, end)):
             self._values[first:end] = found
         else:
