@@ -20,7 +20,8 @@ def test_reads_and_writes_are_one_call_for_many_keys() -> None:
     for _ in range(2):
         runner.batch([(str(i), i) for i in range(250)])
         assert runner.session is not None
-        assert runner.session.calls == {"get": 1, "read_entries": 2, "write": 3}
+        # Values are read in growing parts: the first ones tell how large they are.
+        assert runner.session.calls == {"get": 3, "read_entries": 2, "write": 3}
 
 
 def test_blind_writes_read_nothing() -> None:
@@ -165,3 +166,31 @@ def test_large_values_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[:1000] == [(None, None)] * 1000
     expected = sorted("x" * 1000 + str(i) for i in range(1000))
     assert sorted(old for (old,), _ in seen[1000:]) == sorted(entry for _, (entry,) in seen[1000:]) == expected
+
+
+@pytest.mark.parametrize("kind", ["v", "l", "m"])
+def test_a_failed_write_that_user_code_catches_fails_the_batch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastchangelog.spark.processor.cache.MOST_PENDING", 10)
+
+    def init(p: Script, handle: Any) -> None:
+        p.v = handle.getValueState("v", "s string")
+        p.l = handle.getListState("l", "s string")
+        p.m = handle.getMapState("m", "n long", "s string")
+
+    def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
+        text = ("\ud83d" if key == (3,) else "x",)
+        changes = {
+            "v": lambda: p.v.update(text),
+            "l": lambda: p.l.appendValue(text),
+            "m": lambda: p.m.updateValue((0,), text),
+        }
+        try:
+            changes[kind]()
+        except Exception:
+            caught.append(key)
+
+    caught: list[Any] = []
+    runner = Runner(lambda: Script(rows, init), key="k long")
+    with pytest.raises(Exception, match=rf"state `{kind}`, key \(3\)"):
+        runner.batch([(i, i) for i in range(30)])
+    assert len(caught) == 1, "the write failed while a key was worked on"

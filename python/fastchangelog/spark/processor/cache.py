@@ -9,7 +9,8 @@ Invariants:
 1. a state is read only for keys of the scope, and what was read or changed is dropped when the scope moves on;
 2. changes of a key are sent in the order in which they were made, and before anything of that key is read again;
 3. an iterator shows what was there at its first `next`: one that still has pages to read has read them before changes
-   of its key are sent.
+   of its key are sent;
+4. no change is lost without the batch failing.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _WRITE_BYTES = 16 * 1024 * 1024
 class Scope:
     """The keys in work. `at` is the number of the one that user code runs for, None outside of callbacks."""
 
-    __slots__ = ("at", "count", "keys", "phase", "session", "shown_keys", "states")
+    __slots__ = ("at", "count", "failed", "keys", "phase", "session", "shown_keys", "states")
 
     def __init__(self, phase: str) -> None:
         self.at: int | None = None
@@ -81,6 +82,8 @@ class Scope:
         self.phase = phase
         self.session: SessionLike | None = None
         self.states: list[CachedState] = []
+        #: Why changes could not be sent.
+        self.failed: Exception | None = None
 
     def open(self, keys: pa.BinaryArray, shown_keys: Sequence[Any]) -> None:
         """Moves on to these keys; `shown_keys` are the same as user code has them."""
@@ -92,8 +95,10 @@ class Scope:
             state.open(self.count)
 
     def close(self) -> None:
-        """Writes back what was changed, and drops everything."""
+        """Writes back what was changed, and drops everything. Raises what an earlier write failed with."""
         self.at = None
+        if self.failed is not None:
+            raise self.failed
         for state in self.states:
             state.write_back()
             state.open(0)
@@ -165,7 +170,16 @@ class CachedState:
         """Drops what was read, but not what was changed."""
 
     def write_back(self) -> None:
-        """Sends all changes."""
+        """Sends all changes. A failure ends the batch, even if user code catches it: the changes are gone."""
+        try:
+            self._write_changes()
+        except Exception as error:
+            scope = self._scope
+            scope.failed = scope.failed or error
+            raise
+
+    def _write_changes(self) -> None:
+        """Sends all changes, and forgets them."""
         raise NotImplementedError
 
     def _at(self, operation: str) -> int:

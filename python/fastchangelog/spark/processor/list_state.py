@@ -97,7 +97,7 @@ class ProcessorListState(CachedState, ListState):
         self._appended = {}
         self._pending = 0
 
-    def write_back(self) -> None:
+    def _write_changes(self) -> None:
         """See `CachedState`."""
         if not self._cleared and not self._appended:
             return

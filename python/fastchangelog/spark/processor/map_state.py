@@ -149,7 +149,7 @@ class ProcessorMapState(CachedState, MapState):
             if not found.is_cleared:
                 found.known, found.is_complete = None, False
 
-    def write_back(self) -> None:
+    def _write_changes(self) -> None:
         """See `CachedState`."""
         ops: list[int] = []
         places: list[int] = []

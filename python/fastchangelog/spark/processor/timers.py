@@ -90,7 +90,7 @@ class TimerCache(CachedState):
         self._pending = 0
         self._first = self._end = 0
 
-    def write_back(self) -> None:
+    def _write_changes(self) -> None:
         """See `CachedState`."""
         changes = [(at, time, is_there) for at, times in self._changed.items() for time, is_there in times.items()]
         self.open(0)

@@ -24,7 +24,7 @@ _UNREAD: Any = object()
 _CHANGED: Any = object()
 
 #: Keys of the first read, most keys of one, and the bytes that one aims at.
-_FIRST_READ = 256
+_FIRST_READ = 8
 _MOST_KEYS = 16_384
 _READ_BYTES = 4 * 1024 * 1024
 
@@ -95,7 +95,7 @@ class ProcessorValueState(CachedState, ValueState):
         self._changed = {}
         self._read_bytes = 0
 
-    def write_back(self) -> None:
+    def _write_changes(self) -> None:
         """See `CachedState`."""
         changed, self._changed = self._changed, {}
         if not changed:
@@ -138,5 +138,5 @@ class ProcessorValueState(CachedState, ValueState):
                     self._values[at] = value
         self._read_bytes += encoded.nbytes
         each = max(encoded.nbytes // (end - first), 1)
-        self._width = min(self._width * 4, max(_READ_BYTES // each, 1), _MOST_KEYS)
+        self._width = min(self._width * 8, max(_READ_BYTES // each, 1), _MOST_KEYS)
         return self._values[first]
