@@ -9,14 +9,16 @@ store. Spark passes the payloads sorted by shard, those of the initial state fir
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import operator
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
@@ -27,6 +29,7 @@ from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.run import run_batch
+from fastchangelog.spark.processor.spec import ProcessorSpec
 from fastchangelog.spark.shard_ids import shard_of_id
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchProcessor", "in_batch"]
 
+_pickler: Any = CloudPickleSerializer()
 #: The shard's id, whether the payload is of the initial state, the payload, the time of the query.
 _Row: TypeAlias = tuple[int, bool, bytes, int]
 
@@ -56,6 +60,8 @@ class BatchProcessor(task.VersionChecked):
 
     def __init__(self, config: ProcessorConfig):
         self._config = config
+        #: Each shard has an instance of its own, as each task of Spark's operator has: a task may have several shards.
+        self._processor = _pickler.dumps(config.run.processor)
         #: Stands in for the query id, which a batch DataFrame does not have.
         self._query = f"batch-{uuid.uuid4()}"
 
@@ -71,11 +77,12 @@ class BatchProcessor(task.VersionChecked):
             if shard_id in done:
                 raise InternalError(f"the payloads of shard {shard_id} came in two parts; please report it")
             done.add(shard_id)
-            yield from self._answers(shard_id, rows)
+            spec = dataclasses.replace(at_runtime(self._config.run), processor=_pickler.loads(self._processor))
+            yield from self._answers(shard_id, rows, spec)
         task.freeze_modules("batch")
 
-    def _answers(self, shard_id: int, rows: Iterator[_Row]) -> Iterator[pa.RecordBatch]:
-        planned, spec = self._config.operator, at_runtime(self._config.run)
+    def _answers(self, shard_id: int, rows: Iterator[_Row], spec: ProcessorSpec) -> Iterator[pa.RecordBatch]:
+        planned = self._config.operator
         memory = settings.size_option(planned.options, "worker_memory")
         keys = len(spec.key.fields)
         data = Payloads(keys, self._config.input, memory // 2)
