@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import datetime
+import enum
 import math
 import os
 import pickle
@@ -213,6 +214,16 @@ def test_other_values_are_refused_with_their_field(ddl: str, value: Any, why: st
     text = caught.value.text(dtype.struct)
     assert re.search(why, text), text
     assert "field `f" in text
+
+
+def test_an_enum_of_texts_is_its_text() -> None:
+    class Color(str, enum.Enum):
+        RED = "red"
+
+    assert StateType(parse_ddl("s string, m map<string,int>"), "a state").admit((Color.RED, {Color.RED: 1})) == (
+        "red",
+        (("red", 1),),
+    )
 
 
 def test_rows_are_taken_by_place_and_dicts_by_name() -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchProcessor", "in_batch"]
 
-_pickler: Any = CloudPickleSerializer()
+_pickler: Any = CloudPickleSerializer
 #: The shard's id, whether the payload is of the initial state, the payload, the time of the query.
 _Row: TypeAlias = tuple[int, bool, bytes, int]
 
@@ -61,7 +61,7 @@ class BatchProcessor(task.VersionChecked):
     def __init__(self, config: ProcessorConfig):
         self._config = config
         #: Each shard has an instance of its own, as each task of Spark's operator has: a task may have several shards.
-        self._processor = _pickler.dumps(config.run.processor)
+        self._processor = _pickler().dumps(config.run.processor)
         #: Stands in for the query id, which a batch DataFrame does not have.
         self._query = f"batch-{uuid.uuid4()}"
 
@@ -77,7 +77,7 @@ class BatchProcessor(task.VersionChecked):
             if shard_id in done:
                 raise InternalError(f"the payloads of shard {shard_id} came in two parts; please report it")
             done.add(shard_id)
-            spec = dataclasses.replace(at_runtime(self._config.run), processor=_pickler.loads(self._processor))
+            spec = dataclasses.replace(at_runtime(self._config.run), processor=_pickler().loads(self._processor))
             yield from self._answers(shard_id, rows, spec)
         task.freeze_modules("batch")
 

@@ -133,7 +133,7 @@ def _java_double(value: float) -> str:
 def _string(value: Any) -> Any:
     value = _plain(value)
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # of an Enum its text, and not its name
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, decimal.Decimal)):
