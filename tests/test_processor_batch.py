@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,27 +44,56 @@ class Session(FakeSession):
         pass
 
 
-def test_each_shard_of_a_task_has_an_instance_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Runs rows of a runner in one task with four shards, over sessions that keep nothing."""
     monkeypatch.setattr(batch, "open_state_session", lambda *_: Session())
     monkeypatch.setattr(payloads, "_spill_folder", lambda: str(tmp_path))
-    runner = Runner(Once)
-    rows = runner.columns_of([(name, i) for i, name in enumerate("abcdefgh")], runner.columns)
-    spec = runner.spec()
-    operator = OperatorConfig("", "file:///state", "default", exact_schema(spec.output, "the output"), {}, {}, 4)
-    splitter = _internal.RowSplitter(1, rows.schema, 4, 128, 2**20)
-    split = sorted([*splitter.push(rows), *splitter.finish()])
-    assert len({shard for shard, _ in split}) > 1
-    arrived = pa.record_batch(
-        [
-            pa.array([shard_ids(4)[shard] for shard, _ in split]),
-            pa.array([False] * len(split)),
-            pa.array([payload for _, payload in split], pa.binary()),
-            pa.array([5] * len(split)),
-        ],
-        names=["shard", "initial", "payload", "now"],
-    )
-    task = batch.BatchProcessor(ProcessorConfig(operator, spec, rows.schema, None, None))
-    found = [row for answer in task(iter([arrived])) for row in answer.to_pylist()]
-    assert sorted(row["k"] for row in found) == list("abcdefgh")
-    assert sorted(row["n"] for row in found if row["n"] % 1000 == 1) == [1001] * len({shard for shard, _ in split})
-    assert all(row["n"] // 1000 == 1 for row in found)
+
+    def answers(runner: Runner, rows: Sequence[Any], initial: Sequence[Any] | None = None) -> list[Any]:
+        spec = runner.spec()
+        given = [(False, runner.columns_of(rows, runner.columns))]
+        if initial is not None:
+            assert runner.initial is not None
+            given.append((True, runner.columns_of(initial, runner.initial)))
+        arrived = []
+        for is_initial, columns in given:
+            splitter = _internal.RowSplitter(1, columns.schema, 4, 128, 2**20)
+            split = [*splitter.push(columns), *splitter.finish()]
+            arrived += [(shard_ids(4)[shard], not is_initial, payload) for shard, payload in split]
+        arrived.sort()
+        assert len({shard for shard, _, _ in arrived}) > 1
+        table = pa.record_batch(
+            [
+                pa.array([shard for shard, _, _ in arrived]),
+                pa.array([not is_input for _, is_input, _ in arrived]),
+                pa.array([payload for _, _, payload in arrived], pa.binary()),
+                pa.array([5] * len(arrived)),
+            ],
+            names=["shard", "initial", "payload", "now"],
+        )
+        operator = OperatorConfig("", "file:///state", "default", exact_schema(spec.output, "the output"), {}, {}, 4)
+        first = None if initial is None else given[1][1].schema
+        task = batch.BatchProcessor(ProcessorConfig(operator, spec, given[0][1].schema, None, first))
+        return [tuple(row.values()) for answer in task(iter([table])) for row in answer.to_pylist()]
+
+    return answers
+
+
+def test_each_shard_of_a_task_has_an_instance_of_its_own(run: Callable[..., list[Any]]) -> None:
+    found = run(Runner(Once), [(name, i) for i, name in enumerate("abcdefgh")])
+    assert sorted(key for key, _ in found) == list("abcdefgh")
+    assert all(n // 1000 == 1 for _, n in found)
+    assert sum(1 for _, n in found if n == 1001) > 1
+
+
+def test_calls_have_one_form_in_all_shards_of_a_first_batch(run: Callable[..., list[Any]]) -> None:
+    class Sizes(Once):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            yield Row(k=key[0], n=len(list(rows)))
+
+    rows = [(name, i) for i in range(5) for name in "abcdefgh"]
+    found = run(Runner(Sizes, initial="total long", max_records=2), rows, [("a", 1)])
+    assert [n for key, n in found if key == "a"] == [1, 2, 2]
+    for name in "bcdefgh":
+        assert [n for key, n in found if key == name] == [2, 2, 1]

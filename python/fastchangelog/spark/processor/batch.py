@@ -29,7 +29,7 @@ from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.run import run_batch
-from fastchangelog.spark.processor.spec import ProcessorSpec
+from fastchangelog.spark.processor.spec import ProcessorSpec, no_initial_rows
 from fastchangelog.spark.shard_ids import shard_of_id
 
 if TYPE_CHECKING:
@@ -91,11 +91,12 @@ class BatchProcessor(task.VersionChecked):
         for _, is_initial, payload, time in rows:
             (initial if is_initial else data).push(payload)
             now = time  # the same in all rows
+        first = initial.grouped() or no_initial_rows(spec)
         times = TimerValues(-1, -1) if spec.time_mode == "none" else TimerValues(now, -1)
         session = open_state_session(self._request(shard_id), planned.options, planned.confs)
         try:
             schema = planned.output
-            for batch in run_batch(spec, session, data.grouped(), times, initial.grouped()):
+            for batch in run_batch(spec, session, data.grouped(), times, first):
                 yield pa.RecordBatch.from_arrays(exact_columns(batch, spec.output), schema=schema)
         finally:
             session.close()
