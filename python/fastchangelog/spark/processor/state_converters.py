@@ -54,7 +54,9 @@ class Refused(Exception):
 
 
 def _is_nothing(value: object) -> bool:
-    """True for what pandas has in the place of None."""
+    """True for what pandas and numpy have in the place of None."""
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return bool(np.isnat(value))
     return value is None or type(value).__name__ in ("NaTType", "NAType")
 
 
