@@ -254,6 +254,21 @@ def test_frames_of_the_initial_state(chunk_rows: int | None) -> None:
     assert calls == [(("b",), [2]), 2, 1, "close"]
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 3, None])
+def test_each_nan_is_a_call_of_its_own_beside_an_initial_state(chunk_rows: int | None) -> None:
+    nan = float("nan")
+    calls: list[Any] = []
+    run = frames(calls, initial="total long", key="k double", output="k double, n long", chunk_rows=chunk_rows)
+    run.batch([(nan, 1), (nan, 2), (0.5, 3), (0.5, 4)], initial=[(nan, 7), (nan, 8)])
+    assert sorted(map(repr, calls[:-1])) == [
+        "((0.5,), [[3, 4]])",
+        "((nan,), [7])",
+        "((nan,), [8])",
+        "((nan,), [[1]])",
+        "((nan,), [[2]])",
+    ]
+
+
 def test_an_instance_serves_one_batch_and_is_closed() -> None:
     calls: list[Any] = []
     run = runner(calls)

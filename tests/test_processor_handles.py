@@ -258,6 +258,16 @@ def test_refused_values_name_state_key_and_field(call: Callable[[Script], Any], 
     assert "\n" not in caught[0]
 
 
+def test_an_error_of_the_users_generator_stays_what_it_is() -> None:
+    def broken() -> Any:
+        yield (1,)
+        raise TypeError("of the user")
+
+    for call in (lambda p: p.l.put(broken()), lambda p: p.l.appendList(broken()), lambda p: p.v.update(broken())):
+        with pytest.raises(TypeError, match="of the user"):
+            runs(lambda p, key, values, times, call=call: call(p))
+
+
 def test_text_that_is_no_unicode_is_named_with_its_key() -> None:
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
         p.m.updateValue(("fine",), (1,))

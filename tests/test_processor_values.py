@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import datetime
+import enum
 import math
 import os
 import pickle
@@ -122,6 +123,9 @@ NOON = datetime.datetime(2024, 7, 1, 12, 0, 0, 5)
         ("timestamp", np.datetime64("2024-07-01T12:00:00.000005"), NOON),
         ("timestamp", datetime.datetime(1880, 1, 2, tzinfo=UTC), datetime.datetime(1880, 1, 1, 19, 3, 58)),
         ("timestamp", pd.NaT, None),
+        ("timestamp", np.datetime64("NaT"), None),
+        ("date", np.datetime64("NaT"), None),
+        ("interval day to second", np.timedelta64("NaT"), None),
         ("timestamp_ntz", NOON, NOON),
         ("timestamp_ntz", NOON.replace(tzinfo=UTC), NOON),
         ("timestamp_ntz", datetime.datetime.max, datetime.datetime.max),
@@ -213,6 +217,16 @@ def test_other_values_are_refused_with_their_field(ddl: str, value: Any, why: st
     text = caught.value.text(dtype.struct)
     assert re.search(why, text), text
     assert "field `f" in text
+
+
+def test_an_enum_of_texts_is_its_text() -> None:
+    class Color(str, enum.Enum):
+        RED = "red"
+
+    assert StateType(parse_ddl("s string, m map<string,int>"), "a state").admit((Color.RED, {Color.RED: 1})) == (
+        "red",
+        (("red", 1),),
+    )
 
 
 def test_rows_are_taken_by_place_and_dicts_by_name() -> None:

@@ -9,12 +9,16 @@ store. Spark passes the payloads sorted by shard, those of the initial state fir
 
 from __future__ import annotations
 
+        for shard_id, rows in by_shard(_rows(batches)):
+            spec = dataclasses.replace(at_runtime(self._config.run), processor=_pickler().loads(self._processor))
+            yield from self._answers(shard_id, rows, spec)
 import json
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
@@ -26,6 +30,9 @@ from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.run import run_batch
+        for shard_id, rows in by_shard(_rows(batches)):
+            spec = dataclasses.replace(at_runtime(self._config.run), processor=_pickler().loads(self._processor))
+            yield from self._answers(shard_id, rows, spec)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchProcessor", "in_batch"]
 
+_pickler: Any = CloudPickleSerializer
 #: The shard's id, whether the payload is of the initial state, the payload, the time of the query.
 _Row: TypeAlias = tuple[int, bool, bytes, int]
 
@@ -54,6 +62,8 @@ class BatchProcessor(task.VersionChecked):
 
     def __init__(self, config: ProcessorConfig):
         self._config = config
+        #: Each shard has an instance of its own, as each task of Spark's operator has: a task may have several shards.
+        self._processor = _pickler().dumps(config.run.processor)
         #: Stands in for the query id, which a batch DataFrame does not have.
         self._query = f"batch-{uuid.uuid4()}"
 
@@ -65,11 +75,12 @@ class BatchProcessor(task.VersionChecked):
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard_id, rows in by_shard(_rows(batches)):
-            yield from self._answers(shard_id, rows)
+            spec = dataclasses.replace(at_runtime(self._config.run), processor=_pickler().loads(self._processor))
+            yield from self._answers(shard_id, rows, spec)
         task.freeze_modules("batch")
 
-    def _answers(self, shard_id: int, rows: Iterator[_Row]) -> Iterator[pa.RecordBatch]:
-        planned, spec = self._config.operator, at_runtime(self._config.run)
+    def _answers(self, shard_id: int, rows: Iterator[_Row], spec: ProcessorSpec) -> Iterator[pa.RecordBatch]:
+        planned = self._config.operator
         memory = settings.size_option(planned.options, "worker_memory")
         keys = len(spec.key.fields)
         data = Payloads(keys, self._config.input, memory // 2)
@@ -78,12 +89,13 @@ class BatchProcessor(task.VersionChecked):
         for _, is_initial, payload, time in rows:
             (initial if is_initial else data).push(payload)
             now = time  # the same in all rows
+        first = initial.grouped() or no_initial_rows(spec)
         times = TimerValues(-1, -1) if spec.time_mode == "none" else TimerValues(now, -1)
         request = {**batch_request(planned, shard_id, self._query), "operator": "processor"}
         session = open_state_session(json.dumps(request), planned.options, planned.confs)
         try:
             schema = planned.output
-            for batch in run_batch(spec, session, data.grouped(), times, initial.grouped()):
+            for batch in run_batch(spec, session, data.grouped(), times, first):
                 yield pa.RecordBatch.from_arrays(exact_columns(batch, spec.output), schema=schema)
         finally:
             session.close()

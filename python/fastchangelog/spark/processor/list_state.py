@@ -130,7 +130,7 @@ class ProcessorListState(CachedState, ListState):
     def _rows(self, values: Iterable[Any]) -> list[Fields]:
         """What `put` and `appendList` take."""
         try:
-            given = list(values)
+            given = iter(values)
         except TypeError:
             raise InvalidArgumentError(
                 f"state `{self._name}`, key {self._scope.key_text(self._scope.at)}: {values!r} is no list of tuples"

@@ -41,7 +41,7 @@ from fastchangelog.spark.processor.imported import ImportedRows
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.placeholders import placeholder
 from fastchangelog.spark.processor.run import CHUNK_BYTES, CHUNK_ROWS, NO_QUERY, run_batch
-from fastchangelog.spark.processor.spec import ProcessorSpec, QueryInfo
+from fastchangelog.spark.processor.spec import GroupedRows, ProcessorSpec, QueryInfo, no_initial_rows
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from fastchangelog.spark.renewal import CredentialRenewal, credentials
 
@@ -201,11 +201,13 @@ class ProcessorOperator(StatefulProcessor):
         try:
             clock.lap("open_micros")
             _internal.failpoint("operator.opened")
-            first = None if initial is None else initial.grouped()
+            first: GroupedRows | None = None if initial is None else initial.grouped()
             imported = None
             if first is not None and self._config.imported is not None:
                 imported = ImportedRows(self._config.imported, first.finish(CHUNK_ROWS, CHUNK_BYTES))
                 first = None
+            if first is None and _is_first_batch():
+                first = no_initial_rows(spec)
             for batch in run_batch(
                 spec, session, rows.grouped(), times, first, query_info=query_info(), imported=imported
             ):
@@ -270,7 +272,7 @@ class ProcessorOperator(StatefulProcessor):
 
     def _payloads(self, input: pa.Schema, late: tuple[int, int] | None = None) -> Payloads:
         config = self._config
-        parts = 2 if config.initial is not None and task.local_property(task.BATCH_ID) == "0" else 1
+        parts = 2 if config.initial is not None and _is_first_batch() else 1
         memory = settings.size_option(config.operator.options, "worker_memory") // parts
         return Payloads(len(config.run.key.fields), input, memory, late)
 
@@ -285,6 +287,10 @@ def spark_settings(property_of: Callable[[str], str | None]) -> dict[str, Any]:
 def at_runtime(spec: ProcessorSpec) -> ProcessorSpec:
     """The spec with the settings that Spark gave to this task: a query keeps those of its start."""
     return dataclasses.replace(spec, **spark_settings(task.local_property))
+
+
+def _is_first_batch() -> bool:
+    return task.local_property(task.BATCH_ID) == "0"
 
 
 def _is_true(text: str) -> bool:

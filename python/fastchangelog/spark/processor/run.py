@@ -26,7 +26,7 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.cache import Scope
 from fastchangelog.spark.processor.column_values import has_floats
 from fastchangelog.spark.processor.evolution import evolve
-from fastchangelog.spark.processor.feed import ChunkFeed, FrameParts, MergedFeed, Parts, RowParts
+from fastchangelog.spark.processor.feed import ChunkFeed, FrameParts, Group, MergedFeed, Parts, RowParts
 from fastchangelog.spark.processor.handle import Declaration, ProcessorHandle
 from fastchangelog.spark.processor.imported import ImportedRows, write_imported
 from fastchangelog.spark.processor.input_frames import FrameKeyMaker, FrameMaker
@@ -98,7 +98,7 @@ def run_batch(
         rows: The batch's rows; None if there are none.
         times: What user code is told: the batch's timestamp, from which TTLs count, and the watermark that decides
             which timers of event time are due; -1 and -1 without a time mode.
-        initial: In the first batch, rows of the initial state; None in all others.
+        initial: In the first batch of a query with an initial state, the rows of it, perhaps none; None in all others.
         query_info: What `getQueryInfo` answers.
         make_codec: For tests.
         imported: In the first batch, what another query's states held.
@@ -349,6 +349,10 @@ class _Run:
         while feed.group is not None:
             assert scope.at is not None
             key = scope.shown_keys[scope.at]
+            if self._has_nan_keys and has_nan(key):
+                yield from self._merged_frames_of_nan(key, feed.group)
+                feed.advance()
+                continue
             if feed.group.is_initial:
                 assert self._initial_parts is not None
                 for frame in self._initial_parts.joined(feed.batches()):
@@ -363,6 +367,18 @@ class _Run:
             while not feed.is_last():
                 feed.advance()
             feed.advance()
+
+    def _merged_frames_of_nan(self, key: Any, group: Group) -> Iterator[pa.RecordBatch]:
+        """Calls for the rows of a group, each a group of its own for Spark's workers."""
+        processor, times, rows = self._spec.processor, self._times, group.rows()
+        parts = self._initial_parts if group.is_initial else self._parts
+        assert parts is not None
+        for i in range(rows.num_rows):
+            frames = parts.joined(iter((rows.slice(i, 1),)))
+            if group.is_initial:
+                processor.handleInitialState(key, next(frames), times)
+            else:
+                yield from self._call(processor.handleInputRows(key, frames, times))
 
     def _timers(self) -> Iterator[pa.RecordBatch]:
         """Calls `handleExpiredTimer` for all timers that are due."""

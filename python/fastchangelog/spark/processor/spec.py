@@ -23,6 +23,7 @@ __all__ = [
     "RowChunkLike",
     "SessionLike",
     "TimeMode",
+    "no_initial_rows",
 ]
 
 TimeMode = Literal["none", "processingtime", "eventtime"]
@@ -166,6 +167,23 @@ class GroupedRows(Protocol):
 
     def finish(self, chunk_rows: int, chunk_bytes: int) -> Iterable[RowChunkLike]:
         """The rows in chunks of about so many rows and bytes at most."""
+
+
+class _NoRows:
+    """`GroupedRows` without any."""
+
+    def finish(self, chunk_rows: int, chunk_bytes: int) -> Iterable[RowChunkLike]:
+        """See `GroupedRows`."""
+        return ()
+
+
+def no_initial_rows(spec: ProcessorSpec) -> GroupedRows | None:
+    """The initial state of a shard that has no rows of it, in the first batch.
+
+    None where it makes no difference: with an initial state, calls of the Row API have at most `max_records` rows in
+    the whole first batch.
+    """
+    return _NoRows() if spec.initial is not None and spec.api == "row" else None
 
 
 class Codec(Protocol):

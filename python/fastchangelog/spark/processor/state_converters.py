@@ -54,7 +54,9 @@ class Refused(Exception):
 
 
 def _is_nothing(value: object) -> bool:
-    """True for what pandas has in the place of None."""
+    """True for what pandas and numpy have in the place of None."""
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return bool(np.isnat(value))
     return value is None or type(value).__name__ in ("NaTType", "NAType")
 
 
@@ -133,7 +135,7 @@ def _java_double(value: float) -> str:
 def _string(value: Any) -> Any:
     value = _plain(value)
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # of an Enum its text, and not its name
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, decimal.Decimal)):

@@ -143,9 +143,10 @@ class StateType:
                 raise Refused(value, f"has {unknown[0]!r}, which is none of the fields {', '.join(names)}")
             value = [value.get(name) for name in names]
         try:
-            row = tuple(value)
+            items = iter(value)
         except TypeError:
             raise Refused(value, f"is no tuple of the fields {', '.join(names)}") from None
+        row = tuple(items)
         if len(row) != len(names):
             raise Refused(value, f"has {len(row)} values for the {len(names)} fields {', '.join(names)}")
         found = []
