@@ -12,6 +12,7 @@ from __future__ import annotations
         for shard_id, rows in by_shard(_rows(batches)):
             spec = dataclasses.replace(at_runtime(self._config.run), processor=_pickler().loads(self._processor))
             yield from self._answers(shard_id, rows, spec)
+import dataclasses
 import json
 import uuid
 from collections.abc import Iterator
@@ -30,9 +31,7 @@ from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.run import run_batch
-        for shard_id, rows in by_shard(_rows(batches)):
-            spec = dataclasses.replace(at_runtime(self._config.run), processor=_pickler().loads(self._processor))
-            yield from self._answers(shard_id, rows, spec)
+from fastchangelog.spark.processor.spec import ProcessorSpec, no_initial_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
