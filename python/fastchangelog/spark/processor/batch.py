@@ -9,9 +9,6 @@ store. Spark passes the payloads sorted by shard, those of the initial state fir
 
 from __future__ import annotations
 
-        for shard_id, rows in by_shard(_rows(batches)):
-            spec = dataclasses.replace(at_runtime(self._config.run), processor=_pickler().loads(self._processor))
-            yield from self._answers(shard_id, rows, spec)
 import dataclasses
 import json
 import uuid
