@@ -349,6 +349,36 @@ def test_errors_of_user_code_have_its_frames_alone(chunk_rows: int | None) -> No
     assert run.store.catalog == "[]", "nothing is kept"
 
 
+@pytest.mark.parametrize("kind", ["rows", "generator", "initial", "timer"])
+def test_a_stop_iteration_of_a_call_has_the_users_frames(kind: str) -> None:
+    class Stopping(Calls):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            if kind == "timer":
+                self.handle.registerTimer(1)
+                return ()
+            if kind == "generator":
+                return self.lazily()
+            return next(self.l.get())
+
+        def lazily(self) -> Iterator[Row]:
+            yield next(self.l.get())
+
+        def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+            if kind == "initial":
+                next(self.l.get())
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            return next(self.l.get())
+
+    run = Runner(Stopping([]), initial="total long", time_mode="processingtime")
+    with pytest.raises(RuntimeError, match="generator raised StopIteration") as caught:
+        run.batch([("a", 1)], initial=[("a", 1)] if kind == "initial" else None)
+    assert is_from_user_code(caught.value)
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].filename == __file__
+    assert "next(self.l.get())" in str(traceback.extract_tb(caught.value.__cause__.__traceback__)[-1].line)
+
+
 def test_a_refused_value_points_to_the_users_line() -> None:
     run = runner([], updates_wrongly)
     with pytest.raises(InvalidArgumentError) as caught:

@@ -51,6 +51,11 @@ def raise_from_user_code(error: BaseException) -> NoReturn:
     """
     ours = isinstance(error, FastChangelogError) and not isinstance(error, InvalidArgumentError)
     kept = None if ours else _users(error.__traceback__)
+    cause = error.__cause__
+    if kept is None and isinstance(error, RuntimeError) and isinstance(cause, StopIteration):
+        # A call that let `next` raise: Python makes a RuntimeError of it where it leaves a generator, here one of ours.
+        kept = _users(cause.__traceback__)
+        cause.__traceback__ = kept
     if kept is None:
         raise error
     with contextlib.suppress(AttributeError):  # one with slots takes no mark: it is shown as one of this package
