@@ -222,7 +222,9 @@ impl StateSessionClient {
         let rows = rows_of(columns)?;
         let max_message = self.client.max_message();
         for body in Pieces::new(StateChange::KIND, max_message, rows, |rows, _| change.encode(rows)) {
-            self.client.send_unanswered(StateChange::KIND, &body?, tick)?;
+            // A part of the changes may be there already, so the session must not be committed.
+            let body = body.map_err(|error| self.client.break_with(error))?;
+            self.client.send_unanswered(StateChange::KIND, &body, tick)?;
         }
         Ok(())
     }

@@ -184,9 +184,10 @@ impl Core {
         self.check_open()?;
         let (state, is_new) = self.catalog.lock().declare(declared, !self.is_read_only())?;
         if is_new {
+            // Another thread may know the state by now, and have added to it.
             let mut hints = self.hints.lock();
-            hints.ends.insert(state, Ends::of_nothing());
-            hints.timers.insert(state, FirstTimer::Nothing);
+            hints.ends.entry(state).or_insert_with(Ends::of_nothing);
+            hints.timers.entry(state).or_insert(FirstTimer::Nothing);
         }
         Ok((state, GROUP))
     }

@@ -6,7 +6,7 @@
 //! What it removes is part of the checkpoint. A failure is logged, and the next checkpoint tries again: nothing depends on it.
 //!
 //! Invariants:
-//! 1. a checkpoint passes at most [`sweep::MOST_PASSED`] entries;
+//! 1. a checkpoint passes at most [`sweep::MOST_PASSED`] entries, and KiB of them;
 //! 2. what is written while it runs stays: it reads and removes a step under the lock that writers take.
 
 use super::GROUP;
@@ -55,7 +55,7 @@ impl Core {
         Ok(())
     }
 
-    /// Passes the next entries of a state, and returns how many; none at its end, or if there is no memory for the changes.
+    /// Passes the next entries of a state, and returns how many it counts; none at its end, or if there is no memory for the changes.
     fn sweep_step(&self, id: StateId, kind: Kind, now: i64, rows: usize) -> Result<Option<usize>> {
         let place = (id, GROUP);
         // A list is read and changed under the first, all else is changed under the second.
@@ -93,7 +93,7 @@ impl Core {
                 ends.sweep = Some(sweep);
             }
         });
-        Ok((!at_end).then(|| found.len()))
+        Ok((!at_end).then(|| sweep::passed(&found)))
     }
 }
 

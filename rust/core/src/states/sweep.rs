@@ -29,6 +29,11 @@ pub(crate) const MOST_PASSED: u64 = 65_536;
 pub(crate) const STEP: usize = 1024;
 const STEP_BYTES: usize = 4 << 20;
 
+/// What a step counts of the allowance: its entries, or what they would be if each had a KiB.
+pub(crate) fn passed(found: &Found) -> usize {
+    found.len().max(found.bytes() >> 10)
+}
+
 /// How many entries the version after so many changes passes.
 pub(crate) fn allowance(changes: u64) -> u64 {
     changes.saturating_mul(PER_CHANGE).clamp(LEAST_PASSED, MOST_PASSED)
@@ -48,6 +53,8 @@ pub(crate) struct Ends {
 pub(crate) struct Sweep {
     /// It goes on after this entry; none = at its beginning.
     pub(crate) after: (KeyGroup, Option<Vec<u8>>),
+    /// The key group that it began with, and ends before.
+    pub(crate) begun: KeyGroup,
     /// The first end of what it has passed and left, and of what was written meanwhile.
     pub(crate) first: i64,
 }
@@ -55,7 +62,7 @@ pub(crate) struct Sweep {
 impl Sweep {
     /// One that begins with a key group.
     pub(crate) fn from(group: KeyGroup) -> Self {
-        Self { after: (group, None), first: i64::MAX }
+        Self { after: (group, None), begun: group, first: i64::MAX }
     }
 }
 

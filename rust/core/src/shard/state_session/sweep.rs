@@ -4,16 +4,16 @@
 //! Does not own: what of them goes (`states::sweep`), that nothing of an ended entry is read (`reads`, `pages`), when an entry ends
 //! (the worker).
 //!
-//! A walk begins when an entry may have ended, and goes on over the commits until all key groups are passed. What it removes is
-//! part of the change set.
+//! A walk begins when an entry may have ended, and goes on over the commits until all key groups are passed: it goes round, from
+//! the one that it began with. What it removes is part of the change set.
 //!
-//! Invariant: a commit passes at most [`sweep::MOST_PASSED`] entries, and of one state more than were changed in all.
+//! Invariant: a commit passes at most [`sweep::MOST_PASSED`] entries, and KiB of them.
 
 use super::{StateSession, Used};
 use crate::states::catalog::DeclaredState;
 use crate::states::sweep::{self, Outcome, STEP, Sweep};
 use fastchangelog_format::error::Result;
-use fastchangelog_format::model::{KeyGroup, StateId};
+use fastchangelog_format::model::{KeyGroup, KeyGroupRange, StateId};
 use std::ops::Bound;
 
 impl StateSession {
@@ -37,9 +37,9 @@ impl StateSession {
     }
 
     fn sweep_state(&mut self, used: Used, mut left: usize) -> Result<()> {
-        let begin = || Sweep::from(KeyGroup(self.own_groups.start));
-        let mut sweep = self.hints.ends(used.id).sweep.take().unwrap_or_else(begin);
-        while self.own_groups.contains(sweep.after.0) {
+        let first = self.first_group();
+        let mut sweep = self.hints.ends(used.id).sweep.take().unwrap_or_else(|| Sweep::from(first));
+        loop {
             let (group, after) = &sweep.after;
             let place = (used.id, *group);
             if left == 0 {
@@ -58,14 +58,29 @@ impl StateSession {
             sweep.first = sweep.first.min(outcome.first);
             outcome.apply(&mut self.overlay.layers, place);
             self.overlay.account();
-            left -= found.len().min(left);
+            left -= sweep::passed(&found).min(left);
             sweep.after = match found.keys().last() {
                 Some(last) => (*group, Some(last.to_vec())),
-                None => (KeyGroup(group.0 + 1), None),
+                None => (self.group_after(*group), None),
             };
+            if sweep.after == (sweep.begun, None) {
+                self.hints.ends(used.id).first = Some(sweep.first);
+                return Ok(());
+            }
         }
-        self.hints.ends(used.id).first = Some(sweep.first);
-        Ok(())
+    }
+
+    /// Where a walk begins: with another key group in each batch. Where it goes on is forgotten with the live version, and a
+    /// walk that always began with the same group might never come to the others.
+    fn first_group(&self) -> KeyGroup {
+        let KeyGroupRange { start, end } = self.own_groups;
+        let batch = self.attached.as_ref().map_or(0, |attached| attached.batch.0);
+        let turn = batch.rem_euclid(i64::from(end - start).max(1));
+        KeyGroup(start + u16::try_from(turn).unwrap_or(0))
+    }
+
+    fn group_after(&self, group: KeyGroup) -> KeyGroup {
+        KeyGroup(if group.0 + 1 < self.own_groups.end { group.0 + 1 } else { self.own_groups.start })
     }
 }
 

@@ -95,7 +95,7 @@ impl StateSession {
         let groups = self.groups_with(|first| first.may_be_due(until));
         if let (Some(state), false, true) = (state, groups.is_empty(), limit > 0) {
             let to = until.checked_add(1).map_or_else(end_of_timers, |end| entry_by_time(&ordered(end)));
-            let rows = (limit / groups.len() + 1).clamp(LEAST_READ, MOST_READ);
+            let rows = (limit / groups.len()).saturating_add(1).clamp(LEAST_READ, MOST_READ);
             let learned = self.read(Some((state, &[BY_TIME])), |view| {
                 let mut part = Part { view, spare: None, to: &to, rows };
                 let (mut merged, mut learned, mut heap) = (Vec::new(), Vec::new(), BinaryHeap::new());
