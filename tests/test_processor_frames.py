@@ -87,6 +87,15 @@ def test_times_are_naive_in_the_sessions_zone() -> None:
     assert found["a",]["list"][0].tolist() == [expected]
 
 
+def test_a_null_time_is_nat_in_an_array_that_is_a_column() -> None:
+    rows = "l array<timestamp>, ll array<array<timestamp_ntz>>, s struct<l:array<timestamp>>, m map<int,timestamp>"
+    found = frames([("a", [None, NOON], [[None, NOON]], {"l": [None]}, [(1, None)])], rows=rows)["a",].iloc[0]
+    assert found["l"].tolist() == [pd.NaT, pd.Timestamp(NOON)]
+    assert found["ll"].tolist() == [[pd.NaT, pd.Timestamp(NOON)]]
+    assert found["s"]["l"].tolist() == [None]
+    assert found["m"] == {1: None}
+
+
 def test_nested_values() -> None:
     rows = (
         "n array<int>, o array<struct<x:int>>, m map<string,array<int>>, s struct<x:int,y:array<string>>, "

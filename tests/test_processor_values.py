@@ -308,6 +308,25 @@ def test_columns_of_rows_have_the_values_that_arrow_gives(seed: int, zone: str) 
         assert row_values(dtype, zone)(array.slice(0, 0)) == []
 
 
+@pytest.mark.parametrize(
+    ("ddl", "number", "zone", "text"),
+    [
+        ("date", 2_932_897, "UTC", "10000-01-01"),
+        ("date", -719_163, "UTC", "0000-12-31"),
+        ("timestamp_ntz", 253_402_300_800_000_000, "UTC", "10000-01-01 00:00:00.000000"),
+        ("timestamp", 253_402_300_800_000_000, "UTC", "10000-01-01 00:00:00.000000Z"),
+        ("timestamp", 253_402_300_799_000_000, "Asia/Tokyo", "9999-12-31 23:59:59.000000Z"),
+        ("timestamp", -62_135_596_800_000_000, "America/New_York", "0001-01-01 00:00:00.000000Z"),
+    ],
+)
+def test_times_of_rows_that_python_does_not_have_are_named(ddl: str, number: int, zone: str, text: str) -> None:
+    types = {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us")}
+    whole = pa.int32() if ddl == "date" else pa.int64()
+    array = pa.array([0, None, number], whole).cast(types[ddl])
+    with pytest.raises(InvalidArgumentError, match=f"^Python has no {text}, its years are 1 to 9999: cast the column"):
+        row_values(parse_ddl(f"f {ddl}")[0].dataType, zone)(array)
+
+
 def test_times_of_rows_are_aware_in_the_sessions_zone() -> None:
     array = pa.array([NOON], pa.timestamp("us", "UTC"))
     (utc,) = row_values(T.TimestampType(), "UTC")(array)

@@ -24,6 +24,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from fastchangelog.errors import InvalidArgumentError
+
 __all__ = [
     "NAN",
     "Values",
@@ -42,7 +44,9 @@ Values = Callable[[pa.Array], list[Any]]
 #: The one NaN of `exact_values`: it is identical to itself, so that tuples with it compare equal.
 NAN = math.nan
 
-# What datetime can hold, in microseconds since the epoch.
+# What date can hold, in days since the epoch, and datetime in microseconds.
+_FIRST_DAY = -719_162
+_LAST_DAY = 2_932_896
 _FIRST = -62_135_596_800_000_000
 _LAST = 253_402_300_799_999_999
 
@@ -82,11 +86,19 @@ def _python(array: pa.Array) -> list[Any]:
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
+def _beyond(array: pa.Array, is_beyond: np.ndarray[Any, Any]) -> InvalidArgumentError:
+    """The error for the first of some dates or times that Python does not have."""
+    first = array.slice(int(np.flatnonzero(is_beyond)[0]), 1).cast(pa.string())[0]
+    return InvalidArgumentError(
+        f"Python has no {first}, its years are 1 to 9999: cast the column to string or to bigint before"
+    )
+
+
 def _dates(array: pa.Array) -> list[Any]:
     days = array.fill_null(pa.scalar(datetime.date(1970, 1, 1))) if array.null_count else array
     numbers = days.view(pa.int32()).to_numpy(zero_copy_only=False)
-    if len(numbers) and not (numbers.min() >= -719_162 and numbers.max() <= 2_932_896):
-        return _python(array)  # raises Arrow's error for dates that Python has not
+    if len(numbers) and not (numbers.min() >= _FIRST_DAY and numbers.max() <= _LAST_DAY):
+        raise _beyond(array, (numbers < _FIRST_DAY) | (numbers > _LAST_DAY))
     values = numbers.astype("datetime64[D]").tolist()
     return _with_nulls(values, array) if array.null_count else values
 
@@ -96,7 +108,7 @@ def _naive(array: pa.Array) -> list[Any]:
     numbers = array.view(pa.int64())
     numbers = (numbers.fill_null(0) if array.null_count else numbers).to_numpy(zero_copy_only=False)
     if len(numbers) and not (numbers.min() >= _FIRST and numbers.max() <= _LAST):
-        return _python(array)  # raises Arrow's error for times that Python has not
+        raise _beyond(array, (numbers < _FIRST) | (numbers > _LAST))
     values = numbers.view("datetime64[us]").tolist()
     return _with_nulls(values, array) if array.null_count else values
 
@@ -109,9 +121,21 @@ def _aware(timezone: str) -> Values:
         naive = _naive(array)
         if timezone == "UTC":
             return [value if value is None else value.replace(tzinfo=zone) for value in naive]
-        return [value if value is None else value.replace(tzinfo=utc).astimezone(zone) for value in naive]
+        try:
+            return [value if value is None else value.replace(tzinfo=utc).astimezone(zone) for value in naive]
+        except OverflowError:
+            is_beyond = [value is not None and _is_beyond(value.replace(tzinfo=utc), zone) for value in naive]
+            raise _beyond(array, np.array(is_beyond)) from None
 
     return values
+
+
+def _is_beyond(time: datetime.datetime, zone: datetime.tzinfo) -> bool:
+    try:
+        time.astimezone(zone)
+    except OverflowError:
+        return True
+    return False
 
 
 def list_slices(array: pa.Array) -> list[tuple[int, int]]:

@@ -108,7 +108,7 @@ class FrameKeyMaker:
     """Makes the tuples that `handleInputRows` has as keys: Python's scalars, and None for null."""
 
     def __init__(self, struct: T.StructType, timezone: str) -> None:
-        self._values = [_objects(f.dataType, timezone) for f in struct.fields]
+        self._values = [_objects(f.dataType, timezone, in_value=True) for f in struct.fields]
 
     def keys(self, array: pa.StructArray) -> list[tuple[Any, ...]]:
         """Keys from an array of their columns."""
@@ -188,7 +188,11 @@ def _arrays(array: pa.Array) -> list[Any]:
 
 
 def _times(array: pa.Array) -> list[Any]:
-    return [None if time is pd.NaT else time for time in pd.Series(array.to_numpy(zero_copy_only=False))]
+    return list(pd.Series(array.to_numpy(zero_copy_only=False)))
+
+
+def _times_or_none(array: pa.Array) -> list[Any]:
+    return [None if time is pd.NaT else time for time in _times(array)]
 
 
 def _has_objects(dtype: T.DataType) -> bool:
@@ -198,21 +202,24 @@ def _has_objects(dtype: T.DataType) -> bool:
     return isinstance(dtype, (T.StructType, T.MapType, T.TimestampType, T.TimestampNTZType))
 
 
-def _objects(dtype: T.DataType, timezone: str) -> Values:
-    """Values of a column of objects."""
+def _objects(dtype: T.DataType, timezone: str, *, in_value: bool = False) -> Values:
+    """Values of a column of objects. With `in_value` they are parts of structs, maps or keys: in an array that is a
+    column of its own a null time is NaT, elsewhere it is None."""
     if isinstance(dtype, T.ArrayType):
         if isinstance(dtype.elementType, (*_WHOLE, T.BooleanType)):
             return _arrays
         if not _has_objects(dtype):
             return lambda array: array.to_pandas(**_TO_PANDAS).tolist()
-        element = _objects(dtype.elementType, timezone)
-        return lists_of(element, np.array)
+        if isinstance(dtype.elementType, (T.TimestampType, T.TimestampNTZType)) and not in_value:
+            return lists_of(lambda array: _times(_naive(array, timezone)), np.array)
+        return lists_of(_objects(dtype.elementType, timezone, in_value=in_value), np.array)
     if isinstance(dtype, T.MapType):
-        return maps_of(_objects(dtype.keyType, timezone), _objects(dtype.valueType, timezone), dict)
+        key, value = (_objects(part, timezone, in_value=True) for part in (dtype.keyType, dtype.valueType))
+        return maps_of(key, value, dict)
     if isinstance(dtype, T.StructType):
         names = dtype.names
-        fields = [_objects(f.dataType, timezone) for f in dtype.fields]
+        fields = [_objects(f.dataType, timezone, in_value=True) for f in dtype.fields]
         return structs_of(fields, lambda row: dict(zip(names, row)))
     if isinstance(dtype, (T.TimestampType, T.TimestampNTZType)):
-        return lambda array: _times(_naive(array, timezone))
+        return lambda array: _times_or_none(_naive(array, timezone))
     return row_values(dtype, timezone)
