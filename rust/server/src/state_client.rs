@@ -221,10 +221,12 @@ impl StateSessionClient {
     fn change(&mut self, change: &StateChange, columns: Vec<(&str, ArrayRef)>, tick: Tick<'_>) -> Result<()> {
         let rows = rows_of(columns)?;
         let max_message = self.client.max_message();
+        let mut is_sent = false;
         for body in Pieces::new(StateChange::KIND, max_message, rows, |rows, _| change.encode(rows)) {
-            // A part of the changes may be there already, so the session must not be committed.
-            let body = body.map_err(|error| self.client.break_with(error))?;
+            // A session that has a part of the changes must not be committed.
+            let body = body.map_err(|error| if is_sent { self.client.break_with(error) } else { error })?;
             self.client.send_unanswered(StateChange::KIND, &body, tick)?;
+            is_sent = true;
         }
         Ok(())
     }
