@@ -1,7 +1,7 @@
 """The campaign's own checks can fail: each finds what it is for, and its plan follows from its seed.
 
-Owns: a wrong answer, a lost and a leaked object, a leaked process, folder, socket and file, a crash, put there by hand.
-Does not own: campaigns (`make campaign`).
+Owns: a wrong answer, a lost and a leaked object, a leaked process, folder, socket and file, a crash, put there by hand;
+the models. Does not own: campaigns (`make campaign`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "campaign"))
 import campaign_checks as checks
 import campaign_plan
 import campaign_run
+from campaign_kinds import KINDS
 from campaign_plan import Fault, Move, Restart, RollBack, Round, Savepoint, Strike, Sweep, plan_round
 from campaign_query import Model
 from campaign_report import Finding, Tally
 from campaign_run import CampaignRun, Trouble
+from campaign_store import difference
+from kill_ledger import DELAY_SECONDS, OUTPUT, Ledger, LedgerModel
+from processor_runs import Runner
 from swept import Engine
 from waiting import until
 
@@ -35,13 +39,17 @@ from fastchangelog.demo import processes
 
 _TESTS = Path(__file__).resolve().parent
 _PROGRAM = [sys.executable, str(_TESTS / "campaign")]
-PLAN = Round(0, 7, 2, {}, ())
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[CampaignRun]:
+def kind() -> str:
+    return "aggregates"
+
+
+@pytest.fixture
+def run(tmp_path: Path, kind: str) -> Iterator[CampaignRun]:
     """A query without a job: a test writes its answers, and stands in for its processes."""
-    run = CampaignRun(tmp_path / "r0", PLAN, "local[2,4]", patience=5.0)
+    run = CampaignRun(tmp_path / "r0", Round(0, 7, 2, {}, (), kind), "local[2,4]", patience=5.0)
     yield run
     run.end()
 
@@ -67,6 +75,7 @@ def server_log(run: CampaignRun, name: str, *events: str) -> Path:
     return log
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_answer_is_found_also_when_a_batch_is_written_again(run: CampaignRun) -> None:
     number = run.feed_more()
     right = run._expected[number]
@@ -117,6 +126,31 @@ def test_the_model_computes_every_aggregate() -> None:
         oldest[3],
     ]
     assert {row[0] for row in model.touches()} == set(model.snapshot())
+
+
+def test_the_model_of_the_processor_answers_as_the_processor() -> None:
+    runner = Runner(Ledger, rows="v long, ts timestamp", output=OUTPUT, time_mode="eventtime")
+    model, watermark, mark, fired = LedgerModel(3), 0, 0, 0
+    for _ in range(12):
+        rows = model.batch(6, 40)
+        times = {row: round(row[2].timestamp()) * 1000 for row in rows if row[2] is not None}
+        answer = [tuple(row) for row in model.apply(rows)]
+        got = runner.batch([row for row in rows if times.get(row, mark + 1) > mark], watermark=watermark)
+        assert sorted(got, key=repr) == sorted(answer, key=repr)
+        fired += sum(row[1] is not None for row in answer)
+        mark, watermark = watermark, max(watermark, max(times.values()) - DELAY_SECONDS * 1000)
+    assert fired
+    assert {row[0] for row in model.touches()} >= {name[1] for name in model.snapshot()}
+
+
+def test_a_wrong_savepoint_is_found() -> None:
+    wanted = {("total", "a"): (1, 2), ("$timers", None, 5): None}
+    entries = list(wanted.items())
+    assert difference(entries, wanted) == ""
+    assert difference(entries[::-1], wanted) == ""
+    assert difference([*entries, entries[0]], wanted) == "entries come twice"
+    assert difference(entries[:1], wanted) == "('$timers', None, 5) is none, must be None; 1 entries differ"
+    assert difference([(("total", "a"), (1, 3)), entries[1]], wanted).startswith("('total', 'a') is (1, 3), must be")
 
 
 def test_a_job_that_ended_by_itself_is_found(run: CampaignRun) -> None:
@@ -221,15 +255,31 @@ def test_the_plan_follows_from_the_seed() -> None:
     assert {step.victims for step in strikes} == {victims for victims, _ in everyone}
     assert {type(step) for step in steps} == {Strike, Fault, Sweep, Savepoint, Restart, RollBack, Move}
     faults = {(step.point, step.action) for step in steps if isinstance(step, Fault)}
-    assert faults == set(campaign_plan.FAULTS)
+    assert faults == {*campaign_plan.FAULTS, *campaign_plan.USER_FAULTS}
     assert {step.point for step in steps if isinstance(step, Strike | Move)} == {None, *_points()}
+    kinds = [plan_round(1, number, 40, 4).kind for number in range(4)]
+    assert kinds == ["aggregates", "processor", "aggregates", "processor"]
+    assert list(campaign_plan.TASK_POINTS) == list(KINDS)
+    for number in range(200):
+        plan = plan_round(1, number, 40, 4)
+        others = {point for points in campaign_plan.TASK_POINTS.values() for point in points}
+        others -= set(campaign_plan.TASK_POINTS[plan.kind])
+        assert not others & {step.point for step in plan.steps if isinstance(step, Strike | Fault)}
+    only = plan_round(1, 0, 40, 4, queries=["processor"])
+    assert only.kind == "processor"
     local = plan_round(1, 0, 40, 40, cluster=False).steps
     assert not any("executor" in step.victims for step in local if isinstance(step, Strike))
 
 
 def _points() -> set[str]:
     plan = campaign_plan
-    points = [plan.TASK_POINTS, plan.ALL_BACKGROUND_POINTS, plan.ALL_RESTORE_POINTS, plan.SINK_POINTS, plan.MOVE_POINTS]
+    points = [
+        *plan.TASK_POINTS.values(),
+        plan.ALL_BACKGROUND_POINTS,
+        plan.ALL_RESTORE_POINTS,
+        plan.SINK_POINTS,
+        plan.MOVE_POINTS,
+    ]
     return {point for kind in points for point in kind}
 
 
@@ -239,8 +289,9 @@ def test_every_failpoint_of_the_sources_is_in_the_plan_or_has_a_reason_why_not()
     sources = [p for folder in (*root.glob("rust/*/src"), root / "python") for p in folder.rglob("*.*")]
     told = [p for p in sources if p.suffix in (".rs", ".py") and not p.name.endswith(("tests.rs", "failpoint.rs"))]
     found = {name for p in told for pair in call.findall(p.read_text()) for name in pair if name}
+    of_tests = {*campaign_plan.SINK_POINTS, *campaign_plan.USER_POINTS}
     assert found - _points() - set(campaign_plan.ELSEWHERE) == set()
-    assert (_points() | set(campaign_plan.ELSEWHERE)) - found - {"sink.before", "sink.after"} == set(), "gone"
+    assert (_points() | set(campaign_plan.ELSEWHERE)) - found - of_tests == set(), "gone"
 
 
 def test_the_table_shows_every_kill_and_every_finding() -> None:

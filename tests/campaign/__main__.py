@@ -1,4 +1,4 @@
-"""A campaign: a Spark job is killed and disturbed at random, hundreds of times, and everything it leaves is judged.
+"""A campaign: Spark jobs are killed and disturbed at random, hundreds of times, and everything they leave is judged.
 
     make campaign                                      500 kills, 50 of them of JVMs
     make campaign ARGS="--kills 100 --jvms 10 --seed 7"
@@ -53,6 +53,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", **whole, help="end after so many rounds, whatever the kills")
     parser.add_argument("--strikes", default=40, **whole, help="strikes of a round (40); the plan depends on it")
     parser.add_argument("--minutes", type=float, metavar="M", help="begin nothing new after so many minutes")
+    parser.add_argument(
+        "--queries",
+        choices=("both", "aggregates", "processor"),
+        default="both",
+        help="what the rounds run; both: in turns (%(default)s)",
+    )
     parser.add_argument("--only", **whole, help="only this round of the plan")
     parser.add_argument("--master", default="local-cluster[2,1,1024]", help="the job's master (%(default)s)")
     parser.add_argument("--patience", type=float, default=300.0, metavar="S", help="seconds without an answer (300)")
@@ -115,6 +121,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _rounds(asked: argparse.Namespace, folder: Path, outside: Any, tally: Any, began: float) -> None:
     """Rounds until it is enough."""
+    from campaign_kinds import KINDS
     from campaign_plan import plan_round
     from campaign_round import Conductor
     from campaign_run import CampaignRun
@@ -126,20 +133,22 @@ def _rounds(asked: argparse.Namespace, folder: Path, outside: Any, tally: Any, b
             return False
         return bool(tally.total >= asked.kills and tally.jvms >= asked.jvms)
 
+    queries = tuple(KINDS) if asked.queries == "both" else (asked.queries,)
     cluster = asked.master.startswith("local-cluster")
     jvms = round(asked.strikes * asked.jvms / asked.kills) or (1 if asked.jvms else 0)
     number = 0 if asked.only is None else asked.only
     while not enough() and (asked.rounds is None or number < asked.rounds):
-        plan = plan_round(asked.seed, number, asked.strikes, jvms, cluster)
+        plan = plan_round(asked.seed, number, asked.strikes, jvms, cluster, queries)
 
         def say(text: str, number: int = number) -> None:
             minutes = (time.monotonic() - began) / 60
             print(f"[{minutes:5.1f} min, {tally.total} kills] round {number}: {text}", flush=True)
 
         options = f"--kills {asked.kills} --jvms {asked.jvms} --strikes {asked.strikes} --master '{asked.master}'"
+        options += f" --queries {asked.queries}"
         rerun = f'make campaign ARGS="--seed {asked.seed} --only {number} {options} --keep"'
         run = CampaignRun(folder / f"r{number}", plan, asked.master, asked.patience)
-        say(f"{len(plan.steps)} steps, {plan.partitions} partitions, {plan.options}")
+        say(f"{plan.kind}, {len(plan.steps)} steps, {plan.partitions} partitions, {plan.options}")
         conductor = Conductor(plan, run, outside, tally, say=say, enough=enough, rerun=rerun)
         conductor.go()
         tally.counts["rounds"] += 1

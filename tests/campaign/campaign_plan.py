@@ -11,7 +11,16 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from kill_points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, SINK_POINTS, WORKER_POINTS
+from kill_points import (
+    BACKGROUND_POINTS,
+    PROCESSOR_POINTS,
+    RESTORE_POINTS,
+    SERVER_POINTS,
+    SINK_POINTS,
+    SPILL_POINTS,
+    USER_POINTS,
+    WORKER_POINTS,
+)
 
 T = TypeVar("T")
 
@@ -38,7 +47,11 @@ MOVE_POINTS = [
     "rescale.done",
     "beginning.push",
 ]
-TASK_POINTS = [*WORKER_POINTS, *SERVER_POINTS]
+#: By kind of query. Rounds take turns.
+TASK_POINTS = {
+    "aggregates": [*WORKER_POINTS, *SERVER_POINTS],
+    "processor": [*PROCESSOR_POINTS, *SERVER_POINTS],
+}
 
 #: Seconds of grace of sweeps while the job runs, and what its servers count on: longer than an upload, or a task that
 #: Spark gave up, may go on. What is held at a failpoint is killed or released within the patience for it.
@@ -56,9 +69,7 @@ ELSEWHERE = {
     "savepoint.copy": "taken by the campaign's own process",
     "checkpoint.copy": "a disk without hard links",
     "transfer.disk-full": "a fault of FAULTS",
-    "session.spill": "in some rounds sessions spill, and are killed at any moment of it",
-    "session.spilled": "in some rounds sessions spill, and are killed at any moment of it",
-    "session.range": "in some rounds sessions spill, and are killed at any moment of it",
+    **dict.fromkeys(SPILL_POINTS, "in some rounds sessions spill, and are killed at any moment of it"),
 }
 
 #: What a store does to requests: the point, and what happens there.
@@ -76,6 +87,8 @@ FAULTS = [
     ("promote.applied", "error"),
     ("operator.committed", "error"),
 ]  # fmt: skip
+#: Exceptions of a processor's own code.
+USER_FAULTS = [(point, "error") for point in USER_POINTS]
 #: Faults that only a restore meets.
 _READING = {"store.before-get", "transfer.disk-full", "rebuild.taken-over"}
 
@@ -198,18 +211,23 @@ class Round:
     partitions: int
     options: dict[str, str]
     steps: tuple[Step, ...]
+    kind: str
 
 
-def plan_round(seed: int, number: int, strikes: int, jvms: int, cluster: bool = True) -> Round:
-    """The round `number` of the campaign of this seed: so many strikes, `jvms` of them at JVMs."""
+def plan_round(
+    seed: int, number: int, strikes: int, jvms: int, cluster: bool = True, queries: Sequence[str] = tuple(TASK_POINTS)
+) -> Round:
+    """The round `number` of the campaign of this seed: so many strikes, `jvms` of them at JVMs; one of these kinds of
+    queries."""
+    kind = queries[number % len(queries)]
     rng = random.Random(f"{seed}/{number}")
-    kinds = [True] * jvms + [False] * (strikes - jvms)
-    rng.shuffle(kinds)
+    at_jvms = [True] * jvms + [False] * (strikes - jvms)
+    rng.shuffle(at_jvms)
     steps: list[Step] = []
-    for jvm in kinds:
-        steps.append(_strike(rng, jvm, cluster))
+    for jvm in at_jvms:
+        steps.append(_strike(rng, jvm, cluster, kind))
         if rng.random() < 0.25:
-            steps.append(_fault(rng))
+            steps.append(_fault(rng, kind))
         if rng.random() < 0.06:
             steps.append(Sweep())
         if rng.random() < 0.02:
@@ -221,7 +239,7 @@ def plan_round(seed: int, number: int, strikes: int, jvms: int, cluster: bool = 
         steps.insert(rng.randrange(len(steps) // 2, len(steps) + 1), RollBack(rng.randint(1, 4)))
     if rng.random() < 0.4:
         steps.insert(rng.randrange(len(steps) // 2, len(steps) + 1), _move(rng))
-    return Round(number, rng.randrange(1 << 32), rng.choice([2, 2, 3, 4]), _options(rng), tuple(steps))
+    return Round(number, rng.randrange(1 << 32), rng.choice([2, 2, 3, 4]), _options(rng), tuple(steps), kind)
 
 
 def _options(rng: random.Random) -> dict[str, str]:
@@ -244,11 +262,11 @@ def _options(rng: random.Random) -> dict[str, str]:
     }
 
 
-def _strike(rng: random.Random, jvm: bool, cluster: bool) -> Strike:
+def _strike(rng: random.Random, jvm: bool, cluster: bool, kind: str) -> Strike:
     (victims,) = _weighted(rng, JVM_VICTIMS if jvm else VICTIMS)
     if "executor" in victims and not cluster:
         victims = ("driver",)
-    groups = [(TASK_POINTS, 60), (ALL_BACKGROUND_POINTS, 16), (ALL_RESTORE_POINTS, 10), (SINK_POINTS, 4)]
+    groups = [(TASK_POINTS[kind], 60), (ALL_BACKGROUND_POINTS, 16), (ALL_RESTORE_POINTS, 10), (SINK_POINTS, 4)]
     (points,) = _weighted(rng, groups)
     point = None if rng.random() < 0.25 else rng.choice(points)
     return Strike(
@@ -267,8 +285,8 @@ def _move(rng: random.Random) -> Move:
     return Move(rng.choice(["canonical", "native", "native"]), rng.randint(1, 5), victims, rng.choice(MOVE_POINTS))
 
 
-def _fault(rng: random.Random) -> Fault:
-    point, action = rng.choice(FAULTS)
+def _fault(rng: random.Random, kind: str) -> Fault:
+    point, action = rng.choice([*FAULTS, *USER_FAULTS] if kind == "processor" else FAULTS)
     return Fault(point, action, rng.choice([1, 1, 2, 5]) if action != "sleep(1500)" else 1, point in _READING)
 
 

@@ -1,7 +1,7 @@
-"""The query of the campaign as data: its columns, its aggregates, random rows, and what must come out of them.
+"""The aggregates of the campaign as data: columns, calls, random rows, and what must come out of them.
 
-Owns: the rows and a model in plain Python that computes every aggregate. Does not own: the Spark program
-(`campaign_job`), files and batches (`campaign_run`).
+Owns: the rows and a model in plain Python that computes every aggregate. Does not own: what Spark runs
+(`campaign_kinds`), files and batches (`campaign_run`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ SCHEMA = pa.schema(
         ("o", pa.int64()),
     ]
 )
-SPARK_SCHEMA = "k string, v bigint, d decimal(12,2), t string, o bigint"
 
 #: Result and call, in the order of the answer's columns.
 AGGREGATES = [
@@ -153,6 +152,9 @@ class Model:
         for row in rows:
             self._groups.setdefault(row[0], Group()).add(row)
         return [[key, *self._groups[key].answer()] for key in {row[0] for row in rows}]
+
+    def moved(self) -> None:
+        """A new query goes on from here: nothing changes."""
 
     def snapshot(self) -> dict[str | None, Row]:
         """What every key has now."""

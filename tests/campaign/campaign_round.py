@@ -43,7 +43,8 @@ class Conductor:
     ) -> None:
         self._plan, self._run, self._outside, self._tally = plan, run, outside, tally
         self._say, self._enough, self._rerun = say, enough, rerun
-        self._decisions = [json.dumps({"seed": plan.seed, "partitions": plan.partitions, **plan.options})]
+        query = {"seed": plan.seed, "kind": plan.kind, "partitions": plan.partitions, **plan.options}
+        self._decisions = [json.dumps(query)]
         self._beside: list[tuple[str, Future[Any]]] = []
         self._excused: set[Path] = set()
         self._step = "start"
@@ -88,9 +89,7 @@ class Conductor:
         elif isinstance(step, Sweep):
             self._later("sweep", self._outside.sweep, self._run.folder, RUNNING_GRACE)
         elif isinstance(step, Savepoint):
-            self._savepoints += 1
-            arguments = (self._run.folder, self._savepoints, step.form, self._run.state_after)
-            self._later("savepoint", self._outside.savepoint, *arguments)
+            self._later("savepoint", self._outside.savepoint, *self._savepoint_of(step.form))
         elif isinstance(step, Restart):
             self._stop()
             if step.wipe:
@@ -145,10 +144,8 @@ class Conductor:
     def _move(self, step: Move) -> None:
         run = self._run
         self._stop()
-        self._savepoints += 1
         try:
-            arguments = (run.folder, self._savepoints, step.form, run.state_after)
-            _, savepoint = self._outside.later(self._outside.savepoint, *arguments).result()
+            _, savepoint = self._outside.later(self._outside.savepoint, *self._savepoint_of(step.form)).result()
         except FastChangelogError as error:
             self._count("savepoints refused", 1)
             self._say(f"  savepoint refused: {error}")
@@ -168,6 +165,11 @@ class Conductor:
                 self._hit(victim, where, run.kill_some(victim, True, 0))
         run.release(step.point)
         run.settle()
+
+    def _savepoint_of(self, form: str) -> tuple[Any, ...]:
+        """What taking the next savepoint is told."""
+        self._savepoints += 1
+        return self._run.folder, self._plan.kind, self._savepoints, form, self._run.state_after
 
     def _kill_everything(self) -> int:
         """Also what is just being started; so crashes are looked for before."""
@@ -237,9 +239,9 @@ class Conductor:
         run.forget_local()
         self._excused.clear()
         run.start()
-        last = run.feed_touches()
+        keys = run.feed_touches()
         run.wait(lambda: run.answered_batches == run.batches, feed=False)
-        self._count("keys compared after a restart from the bucket alone", len(run.state_after(last)))
+        self._count("keys compared after a restart from the bucket alone", keys)
         run.compare_all()
         self._guarded(self._stop, again=True)
         self._expect_nothing(checks.crashes(folder, run.killed), "crashed")

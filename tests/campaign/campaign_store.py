@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import campaign_checks as checks
-import pyarrow.parquet as pq
 import pyspark
-from campaign_query import AGGREGATES, Row
+from campaign_kinds import KINDS
 from campaign_run import RETAINED, Trouble
 from notes import changed
 
@@ -24,14 +23,13 @@ from fastchangelog import _internal
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import FOLDER_META
-from fastchangelog.savepoints.export import export_savepoint
 from fastchangelog.savepoints.savepoint import take_savepoint
 from fastchangelog.savepoints.source import StateSource
 from fastchangelog.savepoints.verification import verify_checkpoint, verify_savepoint
 from fastchangelog.spark.checkpoints import SparkCheckpoints
 
-StateAfter = Callable[[int], dict[str | None, Row]]
-"""What every key had after a batch."""
+StateAfter = Callable[[int], dict[Any, Any]]
+"""Every entry of the state after a batch."""
 
 
 class Outside:
@@ -82,23 +80,15 @@ class Outside:
             raise Trouble("lost", f"a sweep found: {report.kept_because}")
         return report
 
-    def savepoint(self, folder: Path, number: int, form: str, state_after: StateAfter) -> tuple[int, str]:
+    def savepoint(self, folder: Path, kind: str, number: int, form: str, state_after: StateAfter) -> tuple[int, str]:
         """Takes a savepoint, verifies it, and compares its entries with the model's; its batch, and where it is."""
         request = StateSource(str(folder / "checkpoint"), str(folder / "state"))
         to = str(folder / f"savepoint-{number}")
         batch = int(take_savepoint(request, to, form)["batch"])
         if damaged := verify_savepoint(to, request)["damaged"]:
             raise Trouble("lost", f"the savepoint {to} of batch {batch} is damaged: {damaged[:3]}")
-        export_savepoint(to, f"{to}.parquet", request)
-        columns = pq.read_table(f"{to}.parquet").to_pydict()
-        names = ["key", *(call.replace("ignore nulls", "IGNORE NULLS") for _, call in AGGREGATES)]
-        rows = list(zip(*(columns[name] for name in names), strict=True))
-        got = {row[0]: tuple(_plain(value) for value in row[1:]) for row in rows}
-        wanted = state_after(batch)
-        if got != wanted or len(rows) != len(got):
-            keys = sorted((k for k in got.keys() | wanted.keys() if got.get(k) != wanted.get(k)), key=repr)
-            first = f"{keys[0]!r} is {got.get(keys[0])}, must be {wanted.get(keys[0])}" if keys else "keys come twice"
-            raise Trouble("wrong", f"the savepoint {to} of batch {batch}: {first}; {len(keys)} keys differ")
+        if told := difference(list(KINDS[kind].entries(to, request)), state_after(batch)):
+            raise Trouble("wrong", f"the savepoint {to} of batch {batch}: {told}")
         return batch, to
 
     def at_rest(self, folder: Path) -> tuple[int, int]:
@@ -123,6 +113,11 @@ class Outside:
         return len(report.deleted), len(report.reachable)
 
 
-def _plain(value: Any) -> Any:
-    """As the model has it."""
-    return value if value is None or isinstance(value, (int, float, str)) else str(value)
+def difference(entries: list[tuple[Any, Any]], wanted: dict[Any, Any]) -> str:
+    """How entries of a savepoint differ from the model's; empty if they do not."""
+    got, none = dict(entries), "none"
+    names = sorted((n for n in got.keys() | wanted.keys() if got.get(n, none) != wanted.get(n, none)), key=repr)
+    if names:
+        first = names[0]
+        return f"{first!r} is {got.get(first, none)}, must be {wanted.get(first, none)}; {len(names)} entries differ"
+    return "" if len(entries) == len(got) else "entries come twice"

@@ -1,12 +1,14 @@
 """One Spark session for all tests of this folder, and fixtures around it.
 
-Owns: the session, settings that end with a test. Does not own: the harness (`stream_harness`).
+Owns: the session, settings that end with a test, the seed and the end of jobs that are killed. Does not own: the
+harness (`stream_harness`), such jobs (`kills`).
 """
 
 from __future__ import annotations
 
 import os
 import pathlib
+import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -78,3 +80,30 @@ def feed(spark: Any, tmp_path: pathlib.Path) -> Callable[..., Feed]:
         return out
 
     return make
+
+
+@pytest.fixture
+def seed() -> int:
+    """Of all that a test draws; a failed test shows it."""
+    chosen = int(os.environ.get("FASTCHANGELOG_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"FASTCHANGELOG_SEED={chosen}")
+    return chosen
+
+
+@pytest.fixture
+def start(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Callable[..., Any]]:
+    """Starts jobs in processes of their own, which a test may kill."""
+    from kills import KillRun
+
+    runs: list[KillRun] = []
+    # A short path: the socket of a state server is put elsewhere, and its log with it, when its path is too long.
+    folder = tmp_path_factory.mktemp("run")
+
+    def make(**settings: Any) -> KillRun:
+        runs.append(KillRun(folder / f"r{len(runs)}", seed, **settings))
+        runs[-1].start()
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.end()

@@ -1,7 +1,7 @@
 """The Spark program that the kill tests run and kill: `python kill_job.py plan.json`.
 
-Owns: one query whose sink can be written twice. Does not own: what is killed when, what is exact (`kills`), the query
-of the campaign, which runs `main` with its own.
+Owns: one query whose sink can be written twice. Does not own: what is killed when (`kills`), which query, and what is
+exact (`kill_kinds`; the campaign runs `main` with a table of its own).
 
 It runs until its standard input ends, which it takes as "stop cleanly".
 """
@@ -11,26 +11,21 @@ from __future__ import annotations
 import json
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kill_kinds import KINDS, Kind
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from fastchangelog import _internal
 from fastchangelog.spark import grouped
 
 
-def numbers(grouping: Any) -> DataFrame:
-    """The aggregates of the kill tests."""
-    return grouping.agg(F.count("*").alias("n"), F.sum("v").alias("s"), F.max("v").alias("m"))  # type: ignore[no-any-return]
-
-
-def main(
-    plan: dict[str, Any], schema: str = "k string, v bigint", aggregates: Callable[[Any], DataFrame] = numbers
-) -> None:
-    """Runs the query of the plan over files of this schema."""
+def main(plan: dict[str, Any], kinds: Mapping[str, Kind]) -> None:
+    """Runs the query of the plan, which is one of these kinds."""
+    kind = kinds[plan["kind"]]
     builder = (
         SparkSession.builder.master(plan["master"])
         .config("spark.ui.enabled", "false")
@@ -48,8 +43,9 @@ def main(
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     folder = Path(plan["folder"])
-    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-    counted = aggregates(grouped(stream, "k", state=str(folder / "state"), options=plan["options"]))
+    reader = spark.readStream.schema(from_arrow_schema(kind.schema)).option("maxFilesPerTrigger", 1)
+    stream = reader.parquet(str(folder / "in"))
+    result = kind.build(stream, lambda df: grouped(df, "k", state=str(folder / "state"), options=plan["options"]))
 
     def write(batch: DataFrame, number: int) -> None:
         _internal.failpoint("sink.before")
@@ -61,7 +57,7 @@ def main(
         new.rename(folder / "out" / f"{number:06d}.json")
         _internal.failpoint("sink.after")
 
-    writer = counted.writeStream.foreachBatch(write).outputMode("update")
+    writer = result.writeStream.foreachBatch(write).outputMode("update")
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     while not query.awaitTermination(0.2):  # type: ignore[arg-type]
         if select.select([0], [], [], 0)[0]:
@@ -71,4 +67,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))
+    main(json.loads(Path(sys.argv[1]).read_text()), KINDS)

@@ -16,6 +16,17 @@ WORKER_POINTS = [
     "operator.committed",  # 9: durable, not yet in Spark's state
     "operator.stored",  # 9: in Spark's state, not yet committed
 ]
+#: The same of a stateful processor; what user code hits stands in the processor of the tests (`kill_ledger`).
+USER_POINTS = ["user.rows", "user.timer"]  # 5, 6
+PROCESSOR_POINTS = [
+    "split.finish",
+    "operator.open",
+    "operator.opened",
+    *USER_POINTS,
+    "operator.rows-yielded",
+    "operator.committed",
+    "operator.stored",
+]
 SERVER_POINTS = [
     "session.open",  # 3
     "promote.before",  # 4
@@ -40,5 +51,6 @@ BACKGROUND_POINTS = [  # 10
     "snapshot.before-manifest",
     "snapshot.after-manifest",
 ]
+SPILL_POINTS = ["session.spill", "session.spilled", "session.range"]  # 5 → 6, with a small `session_memory`
 RESTORE_POINTS = ["restore.before", "store.before-get", "rebuild.taken-over"]  # 4, when nothing is live
 SINK_POINTS = ["sink.before", "sink.after"]  # around the state's commit, before the batch's

@@ -1,7 +1,7 @@
-"""A streaming job in processes of its own, kills and faults by command, and a plain dict as the expected result.
+"""A streaming job in processes of its own, kills and faults by command, and a plain model of what it must answer.
 
 Owns: the job's life, its input, killing by role, holding a process at a failpoint. Does not own: which kill is tried
-when (`test_kills`), the job itself (`kill_job`).
+when (`test_kills`), the job itself (`kill_job`), its query and the model of it (`kill_kinds`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
+from kill_kinds import AGGREGATES, Kind
 from waiting import until
 
 from fastchangelog.demo import processes
@@ -27,7 +28,6 @@ from fastchangelog.demo.processes import Process
 _HERE = Path(__file__).resolve().parent
 _KEYS = 60
 _ROWS = 150
-_SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
 
 class KillRun:
@@ -38,28 +38,31 @@ class KillRun:
         folder: Path,
         seed: int,
         *,
+        kind: Kind = AGGREGATES,
         master: str = "local[2,4]",
         partitions: int = 2,
         options: dict[str, str] | None = None,
         conf: dict[str, str] | None = None,
-        job: Path = _HERE / "kill_job.py",
+        program: Path = _HERE / "kill_job.py",
     ):
         self.folder = folder
         self._mark = f"kills-{os.getpid()}-{folder.name}"
-        self._job = job
+        self._program = program
         self._random = random.Random(seed)
-        self._model: dict[str | None, list[int]] = {}
+        self.kind = kind
+        self._model = kind.model(seed)
         self._expected: list[list[list[Any]]] = []
         self._child: subprocess.Popen[bytes] | None = None
         self.starts = 0
         for name in ("in", "out", "meet", "local", "run", "tmp"):
             (folder / name).mkdir(parents=True)
         self._plan = {
+            "kind": kind.name,
             "folder": str(folder),
             "master": master,
             "partitions": partitions,
             "options": {"file_sync": "false", **(options or {})},
-            "conf": conf or {},
+            "conf": {**kind.conf, **(conf or {})},
         }
 
     # The job.
@@ -79,7 +82,7 @@ class KillRun:
         }
         with (self.folder / "log").open("ab") as log:
             self._child = subprocess.Popen(
-                [sys.executable, str(self._job), str(plan)],
+                [sys.executable, str(self._program), str(plan)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -123,19 +126,14 @@ class KillRun:
 
     def feed(self, keys: int = _KEYS) -> int:
         """One more batch of random rows with this many keys and null; its number."""
-        names = [None, *(f"key-{i}" for i in range(keys))]
-        rows = [(self._random.choice(names), self._random.randint(-9, 9)) for _ in range(_ROWS)]
-        for k, v in rows:
-            n, s, m = self._model.get(k, (0, 0, v))
-            self._model[k] = [n + 1, s + v, max(m, v)]
-        return self._put(rows, _SCHEMA, [[k, *self._model[k]] for k in {k for k, _ in rows}])
+        return self._put(self._model.batch(keys, _ROWS))
 
-    def _put(self, rows: list[Any], schema: pa.Schema, answer: list[list[Any]]) -> int:
-        """One more batch of these rows, and the rows that must come out, in any order; its number."""
+    def _put(self, rows: list[Any]) -> int:
+        """One more batch of these rows; its number."""
         number = len(self._expected)
-        self._expected.append(sorted(answer, key=repr))
+        self._expected.append(sorted(self._model.apply(rows), key=repr))
         new = self.folder / f"{number}.parquet"
-        pq.write_table(pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema), new)
+        pq.write_table(pa.table([list(column) for column in zip(*rows, strict=True)], schema=self.kind.schema), new)
         os.utime(new, (1_700_000_000 + number, 1_700_000_000 + number))
         new.rename(self.folder / "in" / f"{number:06d}.parquet")
         return number

@@ -9,86 +9,12 @@ FASTCHANGELOG_KILLS=all tries every one.
 
 from __future__ import annotations
 
-import os
-import random
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 from kill_points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, SINK_POINTS, WORKER_POINTS
-from kills import KillRun
-from waiting import pause, until
+from kill_steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
+from waiting import pause
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(1800)]
-
-MATERIALIZE_OFTEN = {"materialization_interval": "200ms"}
-ALL = os.environ.get("FASTCHANGELOG_KILLS") == "all"
-
-Start = Callable[..., KillRun]
-
-
-@pytest.fixture
-def seed() -> int:
-    chosen = int(os.environ.get("FASTCHANGELOG_SEED") or random.SystemRandom().randrange(1 << 32))
-    print(f"FASTCHANGELOG_SEED={chosen}")
-    return chosen
-
-
-@pytest.fixture
-def start(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Start]:
-    runs: list[KillRun] = []
-    # A short path: the socket of a state server is put elsewhere, and its log with it, when its path is too long.
-    folder = tmp_path_factory.mktemp("run")
-
-    def make(**settings: Any) -> KillRun:
-        runs.append(KillRun(folder / f"r{len(runs)}", seed, **settings))
-        runs[-1].start()
-        return runs[-1]
-
-    yield make
-    for run in runs:
-        run.end()
-
-
-def warm(run: KillRun, batches: int = 2) -> None:
-    for _ in range(batches):
-        run.answered(run.feed())
-
-
-def strike(run: KillRun, victim: str, point: str) -> None:
-    """In one batch: a process is held at `point`, all processes of the victim's kind are killed, the batch is exact."""
-    print(f"{victim} at {point}")
-    run.arm(point)
-    number = run.feed()
-    while not run.reached(point, number):  # in the background, some batches may pass
-        run.answered(number)
-        number = run.feed()
-    below = {p.pid for p in run.living("worker", "worker daemon", "state server")} if victim == "executor" else set()
-    if victim == "driver":
-        run.kill_driver()
-    else:
-        assert run.kill(victim), f"no {victim} to kill at {point}"
-    run.release(point)
-    # The next strike must not meet what the dead have left.
-    until("the end of what the executors started", lambda: not below & {p.pid for p in run.living()})
-    run.answered(number)
-
-
-def some(points: list[str], seed: int) -> list[str]:
-    """A few of the points in their order, or all of them."""
-    chosen = points if ALL else random.Random(seed).sample(points, 5)
-    return [point for point in points if point in chosen]
-
-
-def finish(run: KillRun) -> None:
-    """Stopped cleanly, everything local deleted, started again: the next batch still knows all."""
-    run.check_all()
-    run.stop()
-    run.forget_local()
-    run.start()
-    warm(run, 1)
-    run.check_all()
-    run.stop()
 
 
 def test_p8_workers_killed_at_every_step(start: Start) -> None:

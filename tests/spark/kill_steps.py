@@ -1,0 +1,60 @@
+"""What the kill tests do to a job, batch after batch.
+
+Owns: a strike, the choice of points, the end of a run. Does not own: the run (`kills`), which points (the tests).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+from kills import KillRun
+from waiting import until
+
+MATERIALIZE_OFTEN = {"materialization_interval": "200ms"}
+ALL = os.environ.get("FASTCHANGELOG_KILLS") == "all"
+
+Start = Callable[..., KillRun]
+
+
+def warm(run: KillRun, batches: int = 2) -> None:
+    """So many batches, undisturbed."""
+    for _ in range(batches):
+        run.answered(run.feed())
+
+
+def strike(run: KillRun, victim: str, point: str) -> None:
+    """In one batch: a process is held at `point`, all processes of the victim's kind are killed, the batch is exact."""
+    print(f"{victim} at {point}")
+    run.arm(point)
+    number = run.feed()
+    while not run.reached(point, number):  # in the background, some batches may pass
+        run.answered(number)
+        number = run.feed()
+    below = {p.pid for p in run.living("worker", "worker daemon", "state server")} if victim == "executor" else set()
+    if victim == "driver":
+        run.kill_driver()
+    else:
+        assert run.kill(victim), f"no {victim} to kill at {point}"
+    run.release(point)
+    # The next strike must not meet what the dead have left.
+    until("the end of what the executors started", lambda: not below & {p.pid for p in run.living()})
+    run.answered(number)
+
+
+def some(points: list[str], seed: int, count: int = 5) -> list[str]:
+    """A few of the points in their order, or all of them."""
+    chosen = points if ALL else random.Random(seed).sample(points, count)
+    return [point for point in points if point in chosen]
+
+
+def finish(run: KillRun) -> None:
+    """Stopped cleanly, everything local deleted, started again: the next batch still knows all."""
+    run.check_all()
+    run.stop()
+    run.forget_local()
+    run.start()
+    warm(run, 1)
+    run.check_all()
+    run.stop()
