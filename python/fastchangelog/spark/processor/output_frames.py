@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.held_values import held, is_changeable
-from fastchangelog.spark.processor.output_rows import output_schema
+from fastchangelog.spark.processor.output_rows import no_value, output_schema
 
 __all__ = ["OutputFrames"]
 
@@ -187,7 +187,8 @@ def _held(series: pd.Series, deep: bool) -> _Column:
 
 
 def _series(column: _Column) -> pd.Series:
-    return pd.Series(column, copy=False) if isinstance(column, np.ndarray) else column
+    # With the dtype: without it pandas makes times of a column of objects, which are of another zone.
+    return pd.Series(column, dtype=column.dtype, copy=False) if isinstance(column, np.ndarray) else column
 
 
 def _joined(columns: Sequence[_Column]) -> list[pd.Series]:
@@ -200,7 +201,7 @@ def _joined(columns: Sequence[_Column]) -> list[pd.Series]:
         and all(c.dtype == dtype for c in columns)
     ):
         parts = [column if isinstance(column, np.ndarray) else column.to_numpy() for column in columns]
-        return [pd.Series(np.concatenate(parts), copy=False)]
+        return [_series(np.concatenate(parts))]
     return list(map(_series, columns))
 
 
@@ -239,7 +240,7 @@ def _value_converter(dtype: T.DataType, timezone: str) -> Callable[[Any], Any] |
         return _struct_converter(dtype, timezone)
     if isinstance(dtype, T.TimestampType):
         return lambda value: _localized_value(value, timezone)
-    return None
+    return no_value if isinstance(dtype, T.NullType) else None
 
 
 def _same(value: Any) -> Any:
