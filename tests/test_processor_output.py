@@ -278,6 +278,8 @@ def test_frames_of_different_dtypes_are_each_converted() -> None:
         1,
         None,
     ]
+    decimals = [pd.DataFrame({"f": [Decimal(text)]}) for text in ("1.5", "1.005")]
+    assert [row["f"] for row in frames_of("f float", *decimals)] == [1.5, np.float32(1.005)]
     objects = [pd.DataFrame({"f": pd.Series(part, dtype=object)}) for part in ([1], ["2"], [3.0])]
     assert [row["f"] for row in frames_of("f bigint", *objects)] == [1, 2, 3]
 

@@ -116,7 +116,9 @@ class OutputFrames:
     def _array(self, place: int, columns: Sequence[_Column]) -> pa.Array:
         """One column of all frames."""
         field = self._schema.field(place)
-        joined = _joined(columns)
+        # Decimals become floats by way of the digits of all of a column: those of each frame count alone.
+        kinds = "biufmM" if pa.types.is_floating(field.type) else _JOINED
+        joined = _joined(columns, kinds)
         try:
             arrays = [self._converted(place, field.type, series) for series in joined]
         except _FAILURES:
@@ -191,13 +193,13 @@ def _series(column: _Column) -> pd.Series:
     return pd.Series(column, dtype=column.dtype, copy=False) if isinstance(column, np.ndarray) else column
 
 
-def _joined(columns: Sequence[_Column]) -> list[pd.Series]:
-    """Columns of one dtype as one column."""
+def _joined(columns: Sequence[_Column], kinds: str) -> list[pd.Series]:
+    """Columns of one dtype, of one of these kinds, as one column."""
     dtype = columns[0].dtype
     if (
         len(columns) > 1
         and isinstance(dtype, np.dtype)
-        and dtype.kind in _JOINED
+        and dtype.kind in kinds
         and all(c.dtype == dtype for c in columns)
     ):
         parts = [column if isinstance(column, np.ndarray) else column.to_numpy() for column in columns]
