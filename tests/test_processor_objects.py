@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 from processor_runs import Runner, Script, runs
+from pyspark.sql import types as T
+
+from fastchangelog.errors import UnsupportedError
+from fastchangelog.spark.processor.run import state_declarations
 
 
 def test_what_a_state_gave_may_be_changed() -> None:
@@ -41,6 +45,29 @@ def test_what_a_state_gave_may_be_changed() -> None:
 
     runner = Runner(lambda: Script(rows, init))
     assert [runner.batch([("a", i)]) for i in range(2)] == [[("a", 10)]] * 2
+
+
+def test_a_schema_may_be_extended_for_the_next_state() -> None:
+    def init(p: Script, handle: Any) -> None:
+        schema = T.StructType().add("a", "long")
+        p.v = handle.getValueState("v", schema)
+        p.l = handle.getListState("l", schema.add("b", "string"))
+
+    def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
+        p.v.update((1,))
+        p.l.appendValue((2, "x"))
+        assert (p.v.get(), list(p.l.get())) == ((1,), [(2, "x")])
+        return [1]
+
+    assert Runner(lambda: Script(rows, init)).batch([("a", 1)]) == [("a", 1)]
+
+
+def test_what_spark_takes_as_the_key_of_a_map_and_ours_does_not_is_unsupported() -> None:
+    def init(p: Script, handle: Any) -> None:
+        handle.getMapState("m", "k map<string,int>", "v int")
+
+    with pytest.raises(UnsupportedError, match="state `m`: a map cannot be a part of the keys of a map"):
+        state_declarations(Runner(Script(None, init)).spec())
 
 
 def test_an_error_of_the_users_generator_stays_what_it_is() -> None:
