@@ -233,6 +233,12 @@ def test_naive_times_are_of_the_sessions_zone() -> None:
     assert aware == NOON.replace(tzinfo=UTC)
     (standard,) = column_of("timestamp", [pd.Timestamp("2015-11-01 01:30")], timezone=zone)
     assert standard == datetime.datetime(2015, 11, 1, 6, 30, tzinfo=UTC)
+    for dtype, skipped in (
+        ("timestamp", pd.Timestamp("2024-03-10 02:30")),
+        ("array<timestamp>", [datetime.datetime(2024, 3, 10, 2, 30)]),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"output column `f` of type .*2024-03-10 02:30:00"):
+            column_of(dtype, [skipped], timezone=zone)
     # In a column of objects they are of UTC: so it is in PySpark.
     objects = pd.Series([pd.Timestamp(NOON), NOON], dtype=object)
     assert column_of("timestamp", objects, timezone=zone) == [NOON.replace(tzinfo=UTC)] * 2

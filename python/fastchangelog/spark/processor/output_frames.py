@@ -222,7 +222,7 @@ def _localized(series: pd.Series, timezone: str) -> pd.Series:
     if isinstance(series.dtype, pd.DatetimeTZDtype):
         return series.dt.tz_convert("UTC")
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "M":
-        return series.dt.tz_localize(timezone, ambiguous=False).dt.tz_convert("UTC")
+        return _in_zone(series.dt, timezone, ambiguous=False).dt.tz_convert("UTC")
     return series
 
 
@@ -251,7 +251,16 @@ def _same(value: Any) -> Any:
 
 def _localized_value(value: Any, timezone: str) -> Any:
     time = pd.Timestamp(value)
-    return (time.tz_localize(timezone) if time.tzinfo is None else time).to_pydatetime()
+    return (_in_zone(time, timezone) if time.tzinfo is None else time).to_pydatetime()
+
+
+def _in_zone(times: Any, timezone: str, **options: bool) -> Any:
+    try:
+        return times.tz_localize(timezone, **options)
+    except ValueError:
+        raise
+    except Exception as error:  # errors of pytz have no class in common with others
+        raise ValueError(f"{error} is no time, or two, on the clocks of {timezone}") from None
 
 
 def _struct_converter(dtype: T.StructType, timezone: str) -> Callable[[Any], Any]:
