@@ -173,6 +173,7 @@ def test_arrays_of_doubles_may_be_keys() -> None:
         ("k boolean", [(True,), (None,)]),
         ("k double", [(0.5,), (None,)]),
         ("k date", [(datetime.date(2024, 1, 1),), (None,)]),
+        ("k interval day to second", [(pd.Timedelta(1, "s"),), (None,)]),
         ("k string, n int", [("a", 1), ("a", None)]),
         ("k struct<x:int>", [({"x": 1},), (None,)]),
     ],
@@ -187,6 +188,13 @@ def test_keys_keep_their_type_beside_nulls(ddl: str, keys: list[Any]) -> None:
 
     Runner(Keys({}), key=ddl, api="pandas").batch([(*key, 1) for key in [*keys, keys[0]]])
     assert sorted(map(repr, found)) == sorted(map(repr, [(keys[0], 2), (keys[1], 1)]))
+
+
+def test_an_interval_that_frames_cannot_hold_is_refused() -> None:
+    days = datetime.timedelta(days=106_000)
+    assert frames([("a", days)], rows="span interval day to second")["a",]["span"][0] == pd.Timedelta(days)
+    with pytest.raises(InvalidArgumentError, match="an interval of more than 292 years does not fit into a frame"):
+        frames([("a", days + days)], rows="span interval day to second")
 
 
 @pytest.mark.parametrize("year", [1, 1676, 2262, 9999])

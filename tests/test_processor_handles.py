@@ -71,41 +71,6 @@ def test_value_states() -> None:
     assert found == [[(1, 2.0)], [(5, 1.5)], [None], [(2, None)]]
 
 
-def test_what_a_state_gave_may_be_changed() -> None:
-    schema = "xs array<long>, m map<string,array<long>>, s struct<ys:array<long>>"
-
-    def init(p: Script, handle: Any) -> None:
-        p.v = handle.getValueState("v", schema)
-        p.l = handle.getListState("l", schema)
-        p.m = handle.getMapState("m", "a string", schema)
-
-    def change(row: Any) -> Any:
-        seen = repr(tuple(row))
-        row[0].append(9)
-        row[1]["a"].append(9)
-        row[1]["b"] = []
-        row[2].ys.append(9)
-        return seen
-
-    def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
-        if values == [0]:
-            given = ([1], {"a": [2]}, ([3],))
-            p.v.update(given)
-            p.l.put([given])
-            p.m.updateValue(("x",), given)
-        seen = [change(p.v.get()) for _ in range(2)]
-        for _ in range(2):
-            seen += map(change, p.l.get())
-            seen.append(change(p.m.getValue(("x",))))
-            seen += map(change, p.m.values())
-            seen += [change(value) for _, value in p.m.iterator()]
-        assert set(seen) == {"([1], {'a': [2]}, Row(ys=[3]))"}
-        return [len(seen)]
-
-    runner = Runner(lambda: Script(rows, init))
-    assert [runner.batch([("a", i)]) for i in range(2)] == [[("a", 10)]] * 2
-
-
 def test_list_states() -> None:
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
         found.append((p.l.exists(), list(p.l.get())))
@@ -256,16 +221,6 @@ def test_refused_values_name_state_key_and_field(call: Callable[[Script], Any], 
     runs(rows)
     assert text in caught[0]
     assert "\n" not in caught[0]
-
-
-def test_an_error_of_the_users_generator_stays_what_it_is() -> None:
-    def broken() -> Any:
-        yield (1,)
-        raise TypeError("of the user")
-
-    for call in (lambda p: p.l.put(broken()), lambda p: p.l.appendList(broken()), lambda p: p.v.update(broken())):
-        with pytest.raises(TypeError, match="of the user"):
-            runs(lambda p, key, values, times, call=call: call(p))
 
 
 def test_text_that_is_no_unicode_is_named_with_its_key() -> None:

@@ -103,7 +103,8 @@ def test_values_are_converted_as_arrow_does(ddl: str, value: Any, expected: Any)
     [
         ("bigint", True), ("bigint", "5"), ("string", 5), ("tinyint", 300), ("bigint", 2**63), ("date", "2024-01-01"),
         ("decimal(5,2)", Decimal("1.005")), ("array<int>", 5), ("map<string,int>", 5), ("struct<x:int>", 5),
-        ("struct<x:int>", (1, 2)), ("string", "\ud800"), ("array<struct<x:int>>", [Row(x="y")]),
+        ("struct<x:int>", (1, 2)), ("string", "\ud800"), ("array<struct<x:int>>", [Row(x="y")]), ("void", 5),
+        ("void", True), ("array<void>", [0]),
     ],
     ids=str,
 )  # fmt: skip
@@ -209,6 +210,7 @@ def test_columns_are_taken_by_name_or_by_place() -> None:
         ("date", [datetime.date(2024, 1, 1), None], [datetime.date(2024, 1, 1), None]),
         ("decimal(5,2)", [Decimal("1.5"), None], [Decimal("1.50"), None]),
         ("binary", [b"x", bytearray(b"y")], [b"x", b"y"]),
+        ("void", [None, None], [None, None]),
         ("timestamp_ntz", [pd.Timestamp(NOON), pd.NaT], [NOON, None]),
         ("interval day to second", [pd.Timedelta(1, "s")], [datetime.timedelta(seconds=1)]),
         ("array<int>", [[1, 2], np.array([3]), None], [[1, 2], [3], None]),
@@ -231,6 +233,17 @@ def test_naive_times_are_of_the_sessions_zone() -> None:
     assert aware == NOON.replace(tzinfo=UTC)
     (standard,) = column_of("timestamp", [pd.Timestamp("2015-11-01 01:30")], timezone=zone)
     assert standard == datetime.datetime(2015, 11, 1, 6, 30, tzinfo=UTC)
+    for dtype, skipped in (
+        ("timestamp", pd.Timestamp("2024-03-10 02:30")),
+        ("array<timestamp>", [datetime.datetime(2024, 3, 10, 2, 30)]),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"output column `f` of type .*2024-03-10 02:30:00"):
+            column_of(dtype, [skipped], timezone=zone)
+    # In a column of objects they are of UTC: so it is in PySpark.
+    objects = pd.Series([pd.Timestamp(NOON), NOON], dtype=object)
+    assert column_of("timestamp", objects, timezone=zone) == [NOON.replace(tzinfo=UTC)] * 2
+    frame = pd.DataFrame({"f": objects})
+    assert [row["f"] for row in frames_of("f timestamp", frame, frame, timezone=zone)] == [NOON.replace(tzinfo=UTC)] * 4
     (nested,) = column_of("array<timestamp>", [[pd.Timestamp(NOON), None, NOON.replace(tzinfo=UTC)]], timezone=zone)
     assert nested == [NOON.replace(hour=16, tzinfo=UTC), None, NOON.replace(tzinfo=UTC)]
 
@@ -244,6 +257,7 @@ def test_naive_times_are_of_the_sessions_zone() -> None:
         ("decimal(5,2)", ["x"], "'x' of dtype object"),
         ("array<int>", [5], "5 of dtype int64"),
         ("struct<x:int>", [(1, 2)], "(1, 2) of dtype object"),
+        ("void", [None, "x"], "'x' of dtype object"),
     ],
     ids=str,
 )
@@ -270,6 +284,8 @@ def test_frames_of_different_dtypes_are_each_converted() -> None:
         1,
         None,
     ]
+    decimals = [pd.DataFrame({"f": [Decimal(text)]}) for text in ("1.5", "1.005")]
+    assert [row["f"] for row in frames_of("f float", *decimals)] == [1.5, np.float32(1.005)]
     objects = [pd.DataFrame({"f": pd.Series(part, dtype=object)}) for part in ([1], ["2"], [3.0])]
     assert [row["f"] for row in frames_of("f bigint", *objects)] == [1, 2, 3]
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.spark import wire_types
 from fastchangelog.spark.processor.cache import CachedState, Scope
 from fastchangelog.spark.processor.ddl import parse_ddl
@@ -97,7 +97,7 @@ class ProcessorHandle(StatefulProcessorHandle):
                 "initializing map state", "STATE_STORE_UNSUPPORTED_OPERATION_BINARY_INEQUALITY", schema=key.json()
             )
         if _has_map(key):
-            raise InvalidArgumentError(f"state `{stateName}`: a map cannot be a part of the keys of a map")
+            raise UnsupportedError(f"state `{stateName}`: a map cannot be a part of the keys of a map")
         declaration = Declaration(stateName, "map", value, key, self._ttl("map", stateName, ttlDurationMs))
         types = StateType(key, f"the key of state `{stateName}`"), StateType(value, f"state `{stateName}`")
         state = ProcessorMapState(stateName, self._scope, *types)
@@ -156,7 +156,7 @@ class ProcessorHandle(StatefulProcessorHandle):
 
     def _schema(self, kind: Kind, name: str, schema: Any) -> T.StructType:
         if isinstance(schema, T.StructType):
-            return schema
+            return T.StructType(list(schema.fields))  # a later `add` to the user's is for another state
         if isinstance(schema, str):
             return parse_ddl(schema)
         raise InvalidArgumentError(

@@ -108,7 +108,10 @@ class FrameKeyMaker:
     """Makes the tuples that `handleInputRows` has as keys: Python's scalars, and None for null."""
 
     def __init__(self, struct: T.StructType, timezone: str) -> None:
-        self._values = [_objects(f.dataType, timezone, in_value=True) for f in struct.fields]
+        self._values = [
+            _spans if isinstance(f.dataType, T.DayTimeIntervalType) else _objects(f.dataType, timezone, in_value=True)
+            for f in struct.fields
+        ]
 
     def keys(self, array: pa.StructArray) -> list[tuple[Any, ...]]:
         """Keys from an array of their columns."""
@@ -126,7 +129,7 @@ def _column(dtype: T.DataType, timezone: str) -> Callable[[pa.Array], Any]:
     if isinstance(dtype, (T.TimestampType, T.TimestampNTZType)):
         return lambda array: _naive(array, timezone).to_numpy(zero_copy_only=False)
     if isinstance(dtype, T.DayTimeIntervalType):
-        return lambda array: array.cast(pa.duration("ns")).to_numpy(zero_copy_only=False)
+        return lambda array: _nanoseconds(array).to_numpy(zero_copy_only=False)
     if isinstance(dtype, (T.StringType, T.BinaryType)):
         return lambda array: array.to_numpy(zero_copy_only=False)
     values = _objects(dtype, timezone)
@@ -171,6 +174,17 @@ def _naive(array: pa.Array, timezone: str) -> pa.Array:
         ) from None
 
 
+def _nanoseconds(array: pa.Array) -> pa.Array:
+    """Intervals of nanoseconds."""
+    try:
+        return array.cast(pa.duration("ns"))
+    except pa.ArrowInvalid:
+        raise InvalidArgumentError(
+            "an interval of more than 292 years does not fit into a frame, whose timedelta64[ns] ends there: use "
+            "transformWithState(), whose Rows hold it, or cast the column to string before"
+        ) from None
+
+
 def _arrays(array: pa.Array) -> list[Any]:
     """Arrays of numbers or booleans as ndarrays, of objects where there are nulls."""
     flat = array.flatten()
@@ -193,6 +207,10 @@ def _times(array: pa.Array) -> list[Any]:
 
 def _times_or_none(array: pa.Array) -> list[Any]:
     return [None if time is pd.NaT else time for time in _times(array)]
+
+
+def _spans(array: pa.Array) -> list[Any]:
+    return _times_or_none(_nanoseconds(array))
 
 
 def _has_objects(dtype: T.DataType) -> bool:

@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.held_values import held, is_changeable
-from fastchangelog.spark.processor.output_rows import output_schema
+from fastchangelog.spark.processor.output_rows import no_value, output_schema
 
 __all__ = ["OutputFrames"]
 
@@ -116,7 +116,9 @@ class OutputFrames:
     def _array(self, place: int, columns: Sequence[_Column]) -> pa.Array:
         """One column of all frames."""
         field = self._schema.field(place)
-        joined = _joined(columns)
+        # Decimals become floats by way of the digits of all of a column: those of each frame count alone.
+        kinds = "biufmM" if pa.types.is_floating(field.type) else _JOINED
+        joined = _joined(columns, kinds)
         try:
             arrays = [self._converted(place, field.type, series) for series in joined]
         except _FAILURES:
@@ -187,20 +189,21 @@ def _held(series: pd.Series, deep: bool) -> _Column:
 
 
 def _series(column: _Column) -> pd.Series:
-    return pd.Series(column, copy=False) if isinstance(column, np.ndarray) else column
+    # With the dtype: without it pandas makes times of a column of objects, which are of another zone.
+    return pd.Series(column, dtype=column.dtype, copy=False) if isinstance(column, np.ndarray) else column
 
 
-def _joined(columns: Sequence[_Column]) -> list[pd.Series]:
-    """Columns of one dtype as one column."""
+def _joined(columns: Sequence[_Column], kinds: str) -> list[pd.Series]:
+    """Columns of one dtype, of one of these kinds, as one column."""
     dtype = columns[0].dtype
     if (
         len(columns) > 1
         and isinstance(dtype, np.dtype)
-        and dtype.kind in _JOINED
+        and dtype.kind in kinds
         and all(c.dtype == dtype for c in columns)
     ):
         parts = [column if isinstance(column, np.ndarray) else column.to_numpy() for column in columns]
-        return [pd.Series(np.concatenate(parts), copy=False)]
+        return [_series(np.concatenate(parts))]
     return list(map(_series, columns))
 
 
@@ -219,7 +222,7 @@ def _localized(series: pd.Series, timezone: str) -> pd.Series:
     if isinstance(series.dtype, pd.DatetimeTZDtype):
         return series.dt.tz_convert("UTC")
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "M":
-        return series.dt.tz_localize(timezone, ambiguous=False).dt.tz_convert("UTC")
+        return _in_zone(series.dt, timezone, ambiguous=False).dt.tz_convert("UTC")
     return series
 
 
@@ -239,7 +242,7 @@ def _value_converter(dtype: T.DataType, timezone: str) -> Callable[[Any], Any] |
         return _struct_converter(dtype, timezone)
     if isinstance(dtype, T.TimestampType):
         return lambda value: _localized_value(value, timezone)
-    return None
+    return no_value if isinstance(dtype, T.NullType) else None
 
 
 def _same(value: Any) -> Any:
@@ -248,7 +251,16 @@ def _same(value: Any) -> Any:
 
 def _localized_value(value: Any, timezone: str) -> Any:
     time = pd.Timestamp(value)
-    return (time.tz_localize(timezone) if time.tzinfo is None else time).to_pydatetime()
+    return (_in_zone(time, timezone) if time.tzinfo is None else time).to_pydatetime()
+
+
+def _in_zone(times: Any, timezone: str, **options: bool) -> Any:
+    try:
+        return times.tz_localize(timezone, **options)
+    except ValueError:
+        raise
+    except Exception as error:  # errors of pytz have no class in common with others
+        raise ValueError(f"{error} is no time, or two, on the clocks of {timezone}") from None
 
 
 def _struct_converter(dtype: T.StructType, timezone: str) -> Callable[[Any], Any]:

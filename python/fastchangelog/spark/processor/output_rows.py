@@ -21,7 +21,7 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import wire_types
 from fastchangelog.spark.processor.held_values import held, is_changeable
 
-__all__ = ["OutputRows", "output_schema"]
+__all__ = ["OutputRows", "no_value", "output_schema"]
 
 #: Rows of the first batch, most rows of one, and the bytes that one aims at.
 _FIRST_ROWS = 256
@@ -150,11 +150,17 @@ def _python_form(dtype: T.DataType) -> Callable[[Any], Any] | None:
         ]
     if isinstance(dtype, T.StructType):
         return _struct_form(dtype)
-    return None
+    return no_value if isinstance(dtype, T.NullType) else None
 
 
 def _same(value: Any) -> Any:
     return value
+
+
+def no_value(value: Any) -> None:
+    """What becomes of a value in a `void` column: a NaN, which is pandas' null, or an error."""
+    if value == value:
+        raise ValueError("a void column holds nulls alone")
 
 
 def _struct_form(dtype: T.StructType) -> Callable[[Any], Any]:
