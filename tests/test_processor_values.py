@@ -224,6 +224,14 @@ def test_other_values_are_refused_with_their_field(ddl: str, value: Any, why: st
     assert "field `f" in text
 
 
+def test_the_first_and_the_last_times_of_python_are_kept() -> None:
+    for moment in (datetime.datetime.min, datetime.datetime.max):
+        assert seen("timestamp", moment) == moment
+        assert seen("timestamp_ntz", moment) == moment
+    for day in (datetime.date.min, datetime.date.max):
+        assert seen("date", day) == day
+
+
 def test_a_decimal_has_one_zero() -> None:
     for zero in (-0.0, Decimal("-0"), Decimal("-0.001"), 0):
         assert repr(seen("decimal(5,2)", zero)) == "Decimal('0.00')"
