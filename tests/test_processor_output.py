@@ -255,6 +255,7 @@ def test_naive_times_are_of_the_sessions_zone() -> None:
         ("bigint", ["8", "x"], "'x' of dtype object"),
         ("tinyint", [1, 300], "300 of dtype int64"),
         ("decimal(5,2)", ["x"], "'x' of dtype object"),
+        ("decimal(5,2)", [Decimal("1"), Decimal("sNaN")], "Decimal('sNaN') of dtype object"),
         ("array<int>", [5], "5 of dtype int64"),
         ("struct<x:int>", [(1, 2)], "(1, 2) of dtype object"),
         ("void", [None, "x"], "'x' of dtype object"),

@@ -170,7 +170,7 @@ class OutputFrames:
         )
 
 
-_FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
 def _cut(text: str) -> str:
