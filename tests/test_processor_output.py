@@ -189,8 +189,9 @@ def test_columns_are_taken_by_name_or_by_place() -> None:
     with pytest.raises(InvalidArgumentError, match="has 1 columns, the schema has 2"):
         frames_of(ddl, pd.DataFrame([1]))
     for wrong in (5, Row(a=1), pd.Series([1]), None):
-        with pytest.raises(InvalidArgumentError, match="yields pandas frames, not"):
+        with pytest.raises(InvalidArgumentError, match="yields pandas frames, not") as caught:
             frames_of(ddl, wrong)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

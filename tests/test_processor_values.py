@@ -200,6 +200,7 @@ def test_values_are_converted_where_they_stay_the_same(ddl: str, value: Any, exp
         ("decimal(5,2)", Decimal("NaN"), "is no decimal\\(5,2\\)"),
         ("void", 1, "always null"),
         ("array<int>", "ab", "is no array"),
+        ("array<int>", pd.DataFrame({"x": [1]}), "field `f`: x 0 1 is no array"),
         ("array<int>", {1}, "is no array"),
         ("array<int>", [1, "x"], "field `f.\\[1\\]`: 'x' is no int"),
         ("map<string,int>", [1], "is no map"),
@@ -222,6 +223,7 @@ def test_other_values_are_refused_with_their_field(ddl: str, value: Any, why: st
     text = caught.value.text(dtype.struct)
     assert re.search(why, text), text
     assert "field `f" in text
+    assert "\n" not in text
 
 
 def test_the_first_and_the_last_times_of_python_are_kept() -> None:

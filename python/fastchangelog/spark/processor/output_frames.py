@@ -174,6 +174,7 @@ _FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupEr
 
 
 def _cut(text: str) -> str:
+    text = " ".join(text.split()) if "\n" in text else text  # of a frame or an array
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

@@ -119,6 +119,7 @@ class OutputRows:
 
 
 def _cut(text: str) -> str:
+    text = " ".join(text.split()) if "\n" in text else text  # of a frame or an array
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

@@ -48,6 +48,7 @@ class Refused(Exception):
     def text(self, dtype: T.DataType) -> str:
         """What was refused, and where in a value of this type."""
         shown = repr(self.value)
+        shown = " ".join(shown.split()) if "\n" in shown else shown  # of a frame or an array
         shown = shown if len(shown) <= 100 else f"{shown[:97]}..."
         place = f"field `{'.'.join(reversed(self.path))}`" if self.path else f"`{dtype.simpleString()}`"
         return f"{place}: {shown} {self.why}"
