@@ -49,8 +49,8 @@ class Shard:
         self.stores: list[Store] = []
         monkeypatch.setattr(operator, "open_state_session", self.open)
         monkeypatch.setattr("fastchangelog.spark.processor.payloads._spill_folder", lambda: str(tmp_path))
-        properties = {**settings.REQUIRED, task.QUERY_ID: "query", task.BATCH_ID: "3"}
-        monkeypatch.setattr(task, "local_property", properties.get)
+        self.properties = {**settings.REQUIRED, task.QUERY_ID: "query", task.BATCH_ID: "3"}
+        monkeypatch.setattr(task, "local_property", self.properties.get)
 
     def open(self, request: str, *_: Any) -> Any:
         handle = json.loads(request)["handle"]
@@ -77,7 +77,10 @@ class Shard:
 
     def batch(self, rows: list[tuple[Any, ...]], *, deletes: bool) -> list[Any]:
         """The results of a batch; without rows the shard gets a heartbeat."""
-        runner = Runner(Counts(deletes))
+        return self.run(Runner(Counts(deletes)), rows, deletes=deletes)
+
+    def run(self, runner: Runner, rows: list[tuple[Any, ...]], **settings: Any) -> list[Any]:
+        """The results of a batch of any processor."""
         columns = runner.columns_of(rows, runner.columns)
         payloads = [b""]
         if rows:
@@ -85,7 +88,8 @@ class Shard:
             payloads += [payload for _, payload in [*splitter.push(columns), *splitter.finish()]]
         spec = runner.spec()
         config = OperatorConfig("", "file:///state", "default", exact_schema(spec.output, "the output"), {}, {}, 1)
-        run = ProcessorOperator(ProcessorConfig(config, spec, columns.schema, None, None, deletes=deletes))
+        initial = None if runner.initial is None else runner.columns_of([], runner.initial).schema
+        run = ProcessorOperator(ProcessorConfig(config, spec, columns.schema, None, initial, **settings))
         run.init(self)
         frames = run.handleInputRows((0,), iter([pd.DataFrame({"payload": payloads})]), TimerValues())
         found = [(key, n) for frame in frames for key, n in zip(frame["k"], frame["n"]) if not pd.isna(key)]
@@ -102,3 +106,17 @@ def test_a_shard_without_rows_deletes_what_init_deletes(monkeypatch: pytest.Monk
     assert shard.batch([("a", 1)], deletes=False) == [("a", 2)]
     assert shard.batch([], deletes=True) == []
     assert shard.batch([("a", 1)], deletes=False) == [("a", 1)]
+
+
+def test_calls_have_one_form_in_all_shards_of_a_first_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    class Sizes(Counts):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            yield Row(k=key[0], n=len(list(rows)))
+
+    shard = Shard(monkeypatch, tmp_path)
+    runner = Runner(Sizes(False), initial="total long", max_records=2)
+    rows = [("a", i) for i in range(5)]
+    shard.properties[task.BATCH_ID] = "0"
+    assert shard.run(runner, rows) == [("a", 2), ("a", 2), ("a", 1)], "this shard has no rows of the initial state"
+    shard.properties[task.BATCH_ID] = "1"
+    assert shard.run(runner, rows) == [("a", 5)]
