@@ -24,7 +24,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor import run
-from fastchangelog.spark.processor.run import QueryInfo, state_declarations
+from fastchangelog.spark.processor.run import QueryInfo, init_on_driver
 
 
 def test_handles_and_states_are_pysparks() -> None:
@@ -238,7 +238,7 @@ def refused_in_init(init: Callable[[Script, Any], Any], **settings: Any) -> str:
     """The error of an `init`, the same on the driver and in a worker but for the handle's state."""
     runner = Runner(lambda: Script(None, init), **settings)
     texts = []
-    for call in (lambda: runner.batch([("a", 1)]), lambda: state_declarations(runner.spec())):
+    for call in (lambda: runner.batch([("a", 1)]), lambda: init_on_driver(runner.spec())):
         with pytest.raises(PySparkRuntimeError) as caught:
             call()
         texts.append(str(caught.value))
@@ -288,7 +288,7 @@ def test_states_are_of_no_use_in_init(use: Callable[[Any], Any], operation: str,
         f"Error {doing}: [INTERNAL_ERROR_TWS] Implicit key not found in state store for stateName=s SQLSTATE: XX000"
     )
     with pytest.raises(PySparkRuntimeError) as caught:
-        state_declarations(runner.spec())
+        init_on_driver(runner.spec())
     assert "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE]" in str(caught.value)
     assert f"operation=s.{operation} with invalid handle state=PRE_INIT" in str(caught.value)
 
@@ -459,7 +459,9 @@ def test_the_driver_hears_what_init_declares() -> None:
             super().init(handle)
 
     runner = Runner(Locked(v=5), time_mode="processingtime")
-    found = state_declarations(runner.spec())
+    found, deletes = init_on_driver(runner.spec())
+    assert not deletes
+    assert init_on_driver(Runner(Script(None, lambda p, handle: handle.deleteIfExists("v"))).spec()) == ([], True)
     assert [(d.name, d.kind, d.value.names, d.ttl_millis) for d in found] == [
         ("v", "value", ["n", "d"], 5),
         ("l", "list", ["x"], None),
@@ -470,4 +472,4 @@ def test_the_driver_hears_what_init_declares() -> None:
     broken = Locked()
     broken.lock = threading.Lock()
     with pytest.raises(pickle.PicklingError, match="Could not serialize object"):
-        state_declarations(Runner(broken).spec())
+        init_on_driver(Runner(broken).spec())

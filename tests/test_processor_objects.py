@@ -9,7 +9,7 @@ from processor_runs import Runner, Script, runs
 from pyspark.sql import types as T
 
 from fastchangelog.errors import UnsupportedError
-from fastchangelog.spark.processor.run import state_declarations
+from fastchangelog.spark.processor.run import init_on_driver
 
 
 def test_what_a_state_gave_may_be_changed() -> None:
@@ -67,7 +67,7 @@ def test_what_spark_takes_as_the_key_of_a_map_and_ours_does_not_is_unsupported()
         handle.getMapState("m", "k map<string,int>", "v int")
 
     with pytest.raises(UnsupportedError, match="state `m`: a map cannot be a part of the keys of a map"):
-        state_declarations(Runner(Script(None, init)).spec())
+        init_on_driver(Runner(Script(None, init)).spec())
 
 
 def test_an_error_of_the_users_generator_stays_what_it_is() -> None:

@@ -189,8 +189,9 @@ def test_columns_are_taken_by_name_or_by_place() -> None:
     with pytest.raises(InvalidArgumentError, match="has 1 columns, the schema has 2"):
         frames_of(ddl, pd.DataFrame([1]))
     for wrong in (5, Row(a=1), pd.Series([1]), None):
-        with pytest.raises(InvalidArgumentError, match="yields pandas frames, not"):
+        with pytest.raises(InvalidArgumentError, match="yields pandas frames, not") as caught:
             frames_of(ddl, wrong)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +256,7 @@ def test_naive_times_are_of_the_sessions_zone() -> None:
         ("bigint", ["8", "x"], "'x' of dtype object"),
         ("tinyint", [1, 300], "300 of dtype int64"),
         ("decimal(5,2)", ["x"], "'x' of dtype object"),
+        ("decimal(5,2)", [Decimal("1"), Decimal("sNaN")], "Decimal('sNaN') of dtype object"),
         ("array<int>", [5], "5 of dtype int64"),
         ("struct<x:int>", [(1, 2)], "(1, 2) of dtype object"),
         ("void", [None, "x"], "'x' of dtype object"),

@@ -178,11 +178,14 @@ def test_values_are_converted_where_they_stay_the_same(ddl: str, value: Any, exp
         ("double", 2**53 + 1, "is no double: the nearest one differs"),
         ("double", 10**400, "is no double: the nearest one differs"),
         ("double", Decimal("0.1"), "is no double: the nearest one differs"),
+        ("double", Decimal("sNaN"), "is no double"),
+        ("float", Decimal("NaN"), "is no double"),
         ("double", "1.0", "is no double"),
         ("string", b"\xff", "is no text"),
         ("string", ["x"], "is no string"),
         ("string", DAY, "is no string"),
         ("binary", 5, "is no binary"),
+        ("binary", "\ud800", "is no Unicode text"),
         ("date", "2024-02-29", "is no date"),
         ("timestamp", DAY, "is no timestamp"),
         ("timestamp", 5, "is no timestamp"),
@@ -191,10 +194,13 @@ def test_values_are_converted_where_they_stay_the_same(ddl: str, value: Any, exp
         ("decimal(5,2)", Decimal("1000"), "has too many digits for decimal\\(5,2\\)"),
         ("decimal(5,2)", Decimal("999.995"), "has too many digits for decimal\\(5,2\\)"),
         ("decimal(5,2)", 0.001, "its digits do not fit"),
+        ("decimal(5,2)", 1e308, "its digits do not fit"),
+        ("decimal(5,2)", math.inf, "its digits do not fit"),
         ("decimal(5,2)", "1.5", "is no decimal\\(5,2\\)"),
         ("decimal(5,2)", Decimal("NaN"), "is no decimal\\(5,2\\)"),
         ("void", 1, "always null"),
         ("array<int>", "ab", "is no array"),
+        ("array<int>", pd.DataFrame({"x": [1]}), "field `f`: x 0 1 is no array"),
         ("array<int>", {1}, "is no array"),
         ("array<int>", [1, "x"], "field `f.\\[1\\]`: 'x' is no int"),
         ("map<string,int>", [1], "is no map"),
@@ -217,6 +223,20 @@ def test_other_values_are_refused_with_their_field(ddl: str, value: Any, why: st
     text = caught.value.text(dtype.struct)
     assert re.search(why, text), text
     assert "field `f" in text
+    assert "\n" not in text
+
+
+def test_the_first_and_the_last_times_of_python_are_kept() -> None:
+    for moment in (datetime.datetime.min, datetime.datetime.max):
+        assert seen("timestamp", moment) == moment
+        assert seen("timestamp_ntz", moment) == moment
+    for day in (datetime.date.min, datetime.date.max):
+        assert seen("date", day) == day
+
+
+def test_a_decimal_has_one_zero() -> None:
+    for zero in (-0.0, Decimal("-0"), Decimal("-0.001"), 0):
+        assert repr(seen("decimal(5,2)", zero)) == "Decimal('0.00')"
 
 
 def test_an_enum_of_texts_is_its_text() -> None:

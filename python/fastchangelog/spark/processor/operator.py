@@ -84,6 +84,8 @@ class ProcessorConfig(task.VersionChecked):
     initial: pa.Schema | None
     #: If that is what Spark's own state held: the names of its variables.
     imported: tuple[str, ...] | None = None
+    #: `init` deletes states: of each shard, in each batch.
+    deletes: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +153,10 @@ class ProcessorOperator(StatefulProcessor):
         for arrived in rows:
             for payload in arrived["payload"]:
                 payloads.push(payload)
-        if payloads or initial or self._is_due(kept, times) or (kept.handle is None and self._starts_from_savepoint()):
+        has_rows = payloads or initial
+        has_states_to_delete = self._config.deletes and kept.handle is not None
+        starts = kept.handle is None and self._starts_from_savepoint()
+        if has_rows or self._is_due(kept, times) or has_states_to_delete or starts:
             yield from self._session(shard_id, kept, payloads, initial, times)
         else:
             self._keep(kept, dataclasses.replace(kept, watermark=self._watermark(times)))

@@ -170,10 +170,11 @@ class OutputFrames:
         )
 
 
-_FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
 def _cut(text: str) -> str:
+    text = " ".join(text.split()) if "\n" in text else text  # of a frame or an array
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

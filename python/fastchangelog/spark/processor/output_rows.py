@@ -28,7 +28,7 @@ _FIRST_ROWS = 256
 _MOST_ROWS = 8192
 _BATCH_BYTES = 4 * 1024 * 1024
 
-_FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
 def output_schema(struct: T.StructType) -> pa.Schema:
@@ -119,6 +119,7 @@ class OutputRows:
 
 
 def _cut(text: str) -> str:
+    text = " ".join(text.split()) if "\n" in text else text  # of a frame or an array
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

@@ -63,10 +63,10 @@ __all__ = [
     "ProcessorSpec",
     "QueryInfo",
     "TimeMode",
+    "init_on_driver",
     "is_from_user_code",
     "output_schema",
     "run_batch",
-    "state_declarations",
 ]
 
 #: Rows and bytes of a chunk: as Python's objects they take some ten times as much, with the states of their keys.
@@ -119,8 +119,10 @@ def _chunks(rows: GroupedRows | None) -> Iterable[RowChunkLike]:
     return () if rows is None else rows.finish(CHUNK_ROWS, CHUNK_BYTES)
 
 
-def state_declarations(spec: ProcessorSpec) -> list[Declaration]:
-    """What `init` declares; runs it, and `close`, on a copy of the processor, as Spark does on the driver.
+def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], bool]:
+    """What `init` declares, and whether it calls `deleteIfExists`.
+
+    Runs it, and `close`, on a copy of the processor, as Spark does on the driver.
 
     Raises what `init` raises, Spark's error for a declaration that it refuses, and `pickle.PicklingError` for a
     processor that no worker could get.
@@ -134,7 +136,7 @@ def state_declarations(spec: ProcessorSpec) -> list[Declaration]:
         processor.close()
     except Exception as error:
         raise_from_user_code(error)
-    return [declaration for declaration, _ in handle.declared.values()]
+    return [declaration for declaration, _ in handle.declared.values()], bool(handle.deleted)
 
 
 @contextlib.contextmanager

@@ -48,6 +48,7 @@ class Refused(Exception):
     def text(self, dtype: T.DataType) -> str:
         """What was refused, and where in a value of this type."""
         shown = repr(self.value)
+        shown = " ".join(shown.split()) if "\n" in shown else shown  # of a frame or an array
         shown = shown if len(shown) <= 100 else f"{shown[:97]}..."
         place = f"field `{'.'.join(reversed(self.path))}`" if self.path else f"`{dtype.simpleString()}`"
         return f"{place}: {shown} {self.why}"
@@ -98,9 +99,9 @@ def _double(value: Any) -> Any:
     if isinstance(value, (int, decimal.Decimal)):
         try:
             converted = float(value)
-        except OverflowError:
+        except (OverflowError, ValueError):  # too large, or a signalling NaN
             converted = NAN
-        if converted == value:
+        if converted == converted and converted == value:
             return converted
         raise Refused(given, "is no double: the nearest one differs")
     raise Refused(given, "is no double")
@@ -155,7 +156,10 @@ def _binary(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if isinstance(value, str):
-        return value.encode()
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise Refused(value, "is no Unicode text; encode it") from None
     raise Refused(value, "is no binary")
 
 
@@ -210,7 +214,7 @@ def _decimal(dtype: T.DecimalType) -> Convert:
             return None  # what pandas has in the place of a null
         if isinstance(value, float):
             exact = decimal.Decimal(repr(value))
-            if not exact.is_finite() or exact != exact.quantize(step, context=_CONTEXT):
+            if exact.copy_abs() >= limit or exact != exact.quantize(step, context=_CONTEXT):
                 raise Refused(given, f"is no {name}: its digits do not fit")
             value = exact
         if isinstance(value, int):
@@ -221,7 +225,7 @@ def _decimal(dtype: T.DecimalType) -> Convert:
             value = value.quantize(step, context=_CONTEXT)
         if value.copy_abs() >= limit:
             raise Refused(given, f"has too many digits for {name}")
-        return value
+        return value if value else value.copy_abs()  # there is one zero
 
     return convert
 

@@ -11,6 +11,7 @@ process.
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,11 @@ _HAS_BYTES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
 
 
 def _local(micros: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(micros // 1_000_000).replace(microsecond=micros % 1_000_000)
+    seconds, rest = divmod(micros, 1_000_000)
+    try:
+        return datetime.datetime.fromtimestamp(seconds).replace(microsecond=rest)
+    except ValueError:  # on the first day of all, the day before is out of range
+        return datetime.datetime(*time.localtime(seconds)[:6], rest)
 
 
 def _shown(dtype: T.DataType) -> Convert | None:

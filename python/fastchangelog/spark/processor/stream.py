@@ -30,7 +30,7 @@ from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.imported import imported_payloads, imported_schema
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator, spark_settings
 from fastchangelog.spark.processor.row_split import RowSplit
-from fastchangelog.spark.processor.run import state_declarations
+from fastchangelog.spark.processor.run import init_on_driver
 from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
 from fastchangelog.spark.split import WATERMARK_DELAY, payload_type, watermark_of
 
@@ -68,7 +68,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         initial_columns=() if initial is None else initial.columns.positions,
         **spark_settings(lambda name: conf.get(name, None)),
     )
-    declarations = state_declarations(spec)
+    declarations, deletes = init_on_driver(spec)
     seeded = None if imported is None else _imported(grouping, call, imported, declarations, spec.time_mode, rows)
     config = ProcessorConfig(
         OperatorConfig(
@@ -85,10 +85,12 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         rows.schema,
         rows.event_time,
         None if initial is None else initial.columns.schema,
+        deletes=deletes,
     )
     streaming = bool(grouping.df.isStreaming)
     starts = initial is not None or seeded is not None or bool(grouping.options.get("start_from"))
-    heartbeats = streaming and time_mode == "eventtime"
+    # Shards without rows keep the watermark, and delete what `init` deletes.
+    heartbeats = streaming and (time_mode == "eventtime" or deletes)
     payloads = _payloads(grouping, grouping.df, rows, heartbeats=heartbeats, first_heartbeat=starts)
     first = None
     if initial is not None:  # its shards are called anyway
