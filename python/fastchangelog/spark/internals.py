@@ -86,7 +86,7 @@ class StartingQuery:
     observed: tuple[str, ...]
     #: The columns that the metrics of each of them read.
     reads: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
-    #: The names of the states of each operator of `transformWithState` in the checkpoint, as of the last batch.
+    #: Names of the states, not timers, of each `transformWithState` in the checkpoint, as of the last batch.
     stored: tuple[frozenset[str], ...] = ()
 
 
@@ -449,7 +449,8 @@ def _stored_states(spark: Any, execution: Any) -> Iterator[frozenset[str]]:
     for operator in reader.allOperatorStateMetadata():
         if str(operator.operatorInfo().operatorName()).startswith("transformWithState"):
             states = json.loads(operator.operatorPropertiesJson()).get("stateVariables", [])
-            yield frozenset(state["stateName"] for state in states)
+            names = (state["stateName"] for state in states)
+            yield frozenset(name for name in names if not name.startswith("$"))  # Spark's own: of timers
 
 
 def _observed(plan: Any, tables: dict[int, Any]) -> Iterator[tuple[str, frozenset[str]]]:
