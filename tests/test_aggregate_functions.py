@@ -195,8 +195,8 @@ TYPES = [
 @pytest.mark.parametrize("name", sorted(TABLE))
 def test_an_export_reads_rows_of_every_function_back(name: str) -> None:
     pytest.importorskip("pyspark")
-    from fastchangelog.savepoints.export import _spec
     from fastchangelog.spark.aggregate_spec import AggregateSpec, calls_json, spec_json
+    from fastchangelog.spark.stored_aggregates import stored_spec
 
     exported = 0
     for dtype in TYPES:
@@ -209,7 +209,7 @@ def test_an_export_reads_rows_of_every_function_back(name: str) -> None:
             continue  # the function does not take the type
         text = spec_json(1, columns, pa.schema([columns.field(0), *result]), call)
         described = json.loads(_internal.spec_schema(text)[1])
-        again, schema = _spec(described)
+        again, schema = stored_spec(described)
         assert _internal.spec_schema(again) == _internal.spec_schema(text)
         assert schema.field(1).type == result.field(0).type
         exported += 1
