@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fastchangelog.types import CredentialProvider, Duration, Options, OptionValue, Size, StorageOptions
 
 __all__ = [
+    "default_option",
     "parse_duration",
     "existing_folder",
     "gather_options",
@@ -45,6 +46,15 @@ _NOT_OPTIONS = frozenset({"state"})
 _S3A = "spark.hadoop.fs.s3a."
 
 _ANONYMOUS = "AnonymousAWSCredentialsProvider"
+
+
+def default_option(name: str) -> str:
+    """The default of an option, as a text.
+
+    >>> default_option("worker_memory")
+    '256MiB'
+    """
+    return next(default for known, default, _ in _internal.options_table() if known == name)
 
 
 def gather_options(explicit: Options | None = None, conf: Mapping[str, str] | None = None) -> dict[str, str]:

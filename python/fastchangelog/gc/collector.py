@@ -49,7 +49,7 @@ from fastchangelog.gc.plan import (
 )
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import FOLDER_META, GC_STATE, PROBE
-from fastchangelog.options import parse_duration
+from fastchangelog.options import default_option, parse_duration
 
 __all__ = ["CheckpointReader", "Collector", "Roots", "StateFolder"]
 
@@ -59,9 +59,7 @@ _PARALLEL = 16
 _MAX_QUEUED = 8 * _PARALLEL
 
 #: The grace period of embedded states, which have no note, in seconds: the option's default.
-_DEFAULT_GRACE = parse_duration(
-    "sweep_grace", next(default for name, default, _ in _internal.options_table() if name == "sweep_grace")
-).total_seconds()
+_DEFAULT_GRACE = parse_duration("sweep_grace", default_option("sweep_grace")).total_seconds()
 
 S = TypeVar("S")
 T = TypeVar("T")

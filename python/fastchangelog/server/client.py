@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from fastchangelog import _internal
 from fastchangelog.errors import RetryableError, error_of_kind
-from fastchangelog.options import parse_duration, parse_size
+from fastchangelog.options import default_option, parse_duration, parse_size
 from fastchangelog.server import memory
 from fastchangelog.server.jvm import Jvm
 from fastchangelog.server.paths import ServerPaths
@@ -89,7 +89,7 @@ def connect(kind: type[_Session], paths: ServerPaths, request_json: str, options
 
 
 def _option(options: Mapping[str, str], name: str) -> str:
-    return options.get(name) or next(default for known, default, _ in _internal.options_table() if known == name)
+    return options.get(name) or default_option(name)
 
 
 def ensure_server(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fastchangelog import _internal
+from fastchangelog.options import default_option
 from fastchangelog.server.client import connect
 from fastchangelog.server.paths import ServerPaths
 
@@ -35,7 +36,7 @@ def reader_options(options: Mapping[str, str]) -> dict[str, str]:
     A reader has the memory of a Python worker, not that of a server; it answers no metrics; it raises no grace period,
     as a server does that counts on objects for longer; and it starts from a handle.
     """
-    memory = options.get("worker_memory") or _default("worker_memory")
+    memory = options.get("worker_memory") or default_option("worker_memory")
     kept = {name: value for name, value in options.items() if name not in ("start_from", "session_memory")}
     return {
         **kept,
@@ -45,10 +46,6 @@ def reader_options(options: Mapping[str, str]) -> dict[str, str]:
         "restore": "eager",
         "local_recovery": "false",
     }
-
-
-def _default(option: str) -> str:
-    return next(default for name, default, _ in _internal.options_table() if name == option)
 
 
 class PrivateServer:

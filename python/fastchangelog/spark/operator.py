@@ -4,7 +4,7 @@ Owns: one session inside a Spark task: handle in, payloads to the server, rows t
 Does not own: the state (the server), which handle is committed (Spark), the metrics' meaning (`metrics`).
 
 The initial state of a new query becomes a version of its own before the first batch: its payloads come in a session of
-their own, whose results no one is told, since they are no news. The batch begins with the handle of that version.
+their own, whose results are not given to the query: they are no news. The batch begins with the handle of that version.
 
 Order, and why:
 1. read the handle that Spark committed last for this shard;
@@ -43,6 +43,7 @@ __all__ = [
     "OperatorConfig",
     "ShardProcessor",
     "Stopwatch",
+    "batch_request",
     "labelled",
     "open_request",
 ]

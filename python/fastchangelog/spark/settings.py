@@ -25,6 +25,7 @@ from fastchangelog.errors import (
 from fastchangelog.options import (
     PREFIX,
     PROVIDER_OPTION,
+    default_option,
     existing_folder,
     gather_options,
     gather_storage_options,
@@ -263,8 +264,7 @@ def start_from(
 
 def size_option(options: Mapping[str, str], name: str) -> int:
     """The bytes of a size option that `read_options` has checked."""
-    default = next(row[1] for row in _internal.options_table() if row[0] == name)
-    return parse_size(name, options.get(name, default))
+    return parse_size(name, options.get(name, default_option(name)))
 
 
 def storage_options(spark: SparkSession, root: str, given: StorageOptions | None) -> dict[str, StorageOption]:
