@@ -137,8 +137,8 @@ def _check_key(catalog: list[dict[str, Any]], key: T.StructType, key_text: str) 
     same_types = [ddl_text(_unnamed(struct)) for struct in (old, key)]
     if same_types[0] != same_types[1]:
         raise SchemaMismatchError(
-            f"the state is kept by the key ({was}), now the query groups by ({key_text}); group as before, or start "
-            "with a new checkpoint"
+            f"[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] the state is kept by the key ({was}), now the query groups by "
+            f"({key_text}); group as before, or start with a new checkpoint"
         )
     for entry in catalog:
         entry["key"] = key_text  # renamed columns, or nulls that became possible: the bytes are the same
@@ -172,19 +172,21 @@ def _versions(known: dict[str, Any] | None, declaration: Declaration) -> list[st
             "checkpoint directory."
         )
     changes = []
+    side = "VALUE"
     if known["ttl"] != _has_ttl(declaration):
         had, has = ("a TTL", "none") if known["ttl"] else ("no TTL", "one")
         changes.append(f"it had {had} and now has {has}")
     if declaration.map_key is not None and known["map_key"] != ddl_text(declaration.map_key):
         changes.append(f"its keys were ({known['map_key']}) and now are ({ddl_text(declaration.map_key)})")
+        side = "KEY"
     versions: list[str] = list(known["versions"])
     for version in versions:
         found = schema_changes(parse_ddl(version), declaration.value)
         changes += [change for change in found if change not in changes]
     if changes:
         raise SchemaMismatchError(
-            f"the state `{name}` cannot be read with its new schema: {'; '.join(changes)}; declare it as it was, take "
-            "another name, or call deleteIfExists"
+            f"[STATE_STORE_{side}_SCHEMA_NOT_COMPATIBLE] the state `{name}` cannot be read with its new schema: "
+            f"{'; '.join(changes)}; declare it as it was, take another name, or call deleteIfExists"
         )
     return versions if versions[-1] == text else [*versions, text]
 
