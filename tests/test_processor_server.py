@@ -239,7 +239,7 @@ def test_old_values_are_read_as_new_ones_or_refused(make: Callable[..., CodecRun
     ]
     runner.make = processor("n int", (1,))
     with pytest.raises(
-        SchemaMismatchError, match="_VALUE_SCHEMA_NOT_COMPATIBLE. the state `v` cannot be .* field `n` was"
+        SchemaMismatchError, match=r"_VALUE_SCHEMA_NOT_COMPATIBLE. the state `v` cannot be .* field `n` was"
     ):
         runner.batch([("a", 1)])
     runner.abort()
