@@ -4,8 +4,8 @@
     processor_times.py ttl [--keys N] [--ttl-seconds N] [--batches N]
 
 `timers`: the first batch registers one timer for each of N keys, the second one fires all of them; both triggers, and
-the number of rows that came out. `ttl`: the first batch writes N entries with a TTL, small batches follow; their triggers
-before the entries end, and while they are removed.
+the number of rows that came out. `ttl`: the first batch writes N entries with a TTL, small batches follow; their
+triggers before the entries end, and while they are removed.
 
 Owns: the two processors, the runs, the lines. Does not own: the data (compare_data), the session (compare_run),
 processors at their usual work (processor_compare).
