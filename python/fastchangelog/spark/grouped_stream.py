@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fastchangelog.functions import Aggregate
     from fastchangelog.spark.imported_state import ImportedState
     from fastchangelog.types import ColumnLike, Options, PathLike, StorageOptions
+    from fastchangelog.vectorised.processor import Processor
 
 __all__ = ["GroupedStream", "grouped"]
 
@@ -357,6 +358,38 @@ class GroupedStream:
             ProcessorCall(
                 "pandas", statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
             )
+        )
+
+    def transformWithStateInArrow(
+        self,
+        processor: Processor,
+        outputStructType: T.StructType | str,
+        outputMode: str = "update",
+        timeMode: str = "none",
+        *,
+        eventTimeColumnName: str = "",
+    ) -> DataFrame:
+        """Runs a vectorised processor: one call for the rows of many keys, in Arrow.
+
+        Args:
+            processor: An instance of a subclass of `fastchangelog.Processor`.
+            outputStructType: The schema of the record batches that it yields, as a StructType or a text.
+            outputMode: `"update"` or `"append"`.
+            timeMode: `"none"`, `"processingtime"`, which TTLs need, or `"eventtime"`, with which late rows are dropped.
+            eventTimeColumnName: The column of the result that carries the watermark on.
+
+        Returns:
+            A DataFrame of the rows that the processor yields.
+
+        Raises:
+            InvalidArgumentError: Something cannot work as it was given; the message says what to change.
+
+        Example:
+            >>> calls = grouped(bids, "auction", state=folder)  # doctest: +SKIP
+            >>> calls.transformWithStateInArrow(Counts(), "auction long, n long")  # doctest: +SKIP
+        """
+        return self._process(
+            ProcessorCall("arrow", processor, outputStructType, outputMode, timeMode, None, eventTimeColumnName)
         )
 
     def _process(self, call: ProcessorCall) -> DataFrame:

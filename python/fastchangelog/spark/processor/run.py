@@ -54,6 +54,7 @@ from fastchangelog.spark.processor.spec import (
 from fastchangelog.spark.processor.state_values import StateType
 from fastchangelog.spark.processor.timers import TIMERS, DueTimers
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
+from fastchangelog.spark.processor.vectorised import declarations_of, run_vectorised
 
 __all__ = [
     "CHUNK_BYTES",
@@ -104,6 +105,12 @@ def run_batch(
         imported: In the first batch, what another query's states held.
     """
     codec = make_codec if make_codec is not None else _internal.StateCodec
+    if spec.api == "arrow":
+        try:
+            yield from run_vectorised(spec, session, rows, times, codec)
+        except Exception as error:
+            raise_from_user_code(error)
+        return
     run = _Run(spec, session, times, query_info, codec)
     try:
         with _rare_collections():
@@ -129,6 +136,11 @@ def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], bool]:
     """
     pickler: Any = CloudPickleSerializer
     processor = pickler().loads(pickler().dumps(spec.processor))
+    if spec.api == "arrow":
+        try:
+            return declarations_of(processor, spec), False
+        except Exception as error:
+            raise_from_user_code(error)
     scope = Scope(PRE_INIT)
     handle = ProcessorHandle(scope, spec.time_mode, NO_QUERY)
     try:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 from pyspark.sql import types as T
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 __all__ = [
     "Codec",
@@ -38,8 +37,9 @@ class ProcessorSpec:
     says where each field of `input` is.
     """
 
-    processor: StatefulProcessor
-    api: Literal["row", "pandas"]
+    #: A `StatefulProcessor` of PySpark, or with the api `arrow` a `fastchangelog.Processor`.
+    processor: Any
+    api: Literal["row", "pandas", "arrow"]
     #: Names and Spark types of the grouping columns.
     key: T.StructType
     #: Rows as user code sees them.
