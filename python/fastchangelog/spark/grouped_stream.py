@@ -8,10 +8,8 @@ Does not own: the meaning of keys and aggregates (`analyse`), settings (`setting
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, overload
 
 from pyspark.sql import functions as F
@@ -134,7 +132,7 @@ class GroupedStream:
             start = settings.start_from(self._options, self._storage_options, self._partitions)
             self._options, self._start_schema = start
             self._warn_about_waves()
-        elif _inside_foreach_batch():
+        elif internals.is_inside_foreach_batch():
             warnings.warn(
                 "grouped() inside a foreachBatch function sees one batch only and keeps nothing; call it on the stream "
                 "and write its result: grouped(stream, …).agg(…).writeStream.foreachBatch(f)",
@@ -444,7 +442,7 @@ class GroupedStream:
             rows = _in_batch(payloads, operator, analysed.wire_result)
         left_out = 0 if analysed.keys_in_result else analysed.num_keys
         fields = analysed.result.fields[left_out:]
-        return rows.select(*[_named(F.col(f"__r{left_out + i}"), f) for i, f in enumerate(fields)])
+        return rows.select(*[wire_types.result_column(F.col(f"__r{left_out + i}"), f) for i, f in enumerate(fields)])
 
     def _initial_payloads(self, analysed: Analysed, given: ImportedState | DataFrame) -> DataFrame:
         from fastchangelog.spark.aggregate_seed import BufferSplit, accumulators  # few queries need it
@@ -493,33 +491,5 @@ def _in_batch(payloads: DataFrame, operator: OperatorConfig, rows: T.StructType)
     return payloads.repartition("shard").sortWithinPartitions("shard").mapInArrow(BatchOperator(operator), rows)
 
 
-def _named(on_wire: Column, field: T.StructField) -> Column:
-    column = wire_types.from_wire(on_wire, field.dataType)
-    if not field.nullable and (default := _default(field.dataType)) is not None:
-        column = F.coalesce(column, default)  # it is never null, and Spark's schema should say so
-    metadata = {k: v for k, v in field.metadata.items() if not k.startswith("spark.")}
-    return column.alias(field.name, metadata=metadata) if metadata else column.alias(field.name)
-
-
-def _default(dtype: T.DataType) -> Column | None:
-    if isinstance(dtype, T.NumericType):
-        return F.lit(0).cast(dtype)
-    if isinstance(dtype, T.BooleanType):
-        return F.lit(False)
-    return F.lit("") if dtype == T.StringType() else None
-
-
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _inside_foreach_batch() -> bool:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module == "pyspark.sql.utils" and type(frame.f_locals.get("self")).__name__ == "ForeachBatchFunction":
-            return True
-        if module == "pyspark.sql.connect.streaming.worker.foreach_batch_worker":
-            return True
-        frame = frame.f_back
-    return False
