@@ -116,6 +116,29 @@ class MapRows(StatefulProcessor):
         """Nothing to end."""
 
 
+class ThreeStates(StatefulProcessor):
+    """What `ValueRows` keeps, each part in a state of its own."""
+
+    def init(self, handle: Any) -> None:
+        """Declares the states."""
+        self.counts = handle.getValueState("counts", "n long")
+        self.totals = handle.getValueState("totals", "total double")
+        self.times = handle.getValueState("times", "last long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        """Adds the rows; one row for the key."""
+        (n,), (total,), (last,) = self.counts.get() or (0,), self.totals.get() or (0.0,), self.times.get() or (0,)
+        for row in rows:
+            n, total, last = n + 1, total + row.amount, max(last, row.tsl)
+        self.counts.update((n,))
+        self.totals.update((total,))
+        self.times.update((last,))
+        yield Row(key=key[0], n=n, total=total, last=last)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
 class ListRows(StatefulProcessor):
     """Keeps each amount."""
 
@@ -158,6 +181,7 @@ PROCESSORS: dict[str, Callable[[Any], DataFrame]] = {
     "value": _of(ValueRows),
     "map": _of(MapRows),
     "list": _of(ListRows),
+    "states": _of(ThreeStates),
     "timers": _of(TimerRows, "ProcessingTime"),
     "ttl": _of(ValueRowsTtl, "ProcessingTime"),
     "pandas": _of(ValueFrames),

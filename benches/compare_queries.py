@@ -7,6 +7,8 @@ Owns: how each variant is built, and the settings it runs with. Does not own: ru
     native          groupBy().agg() with Spark's RocksDB state store, changelog checkpointing on
     native-hdfs     the same with Spark's default, HDFS-backed store
     tws-row         transformWithState, row by row in Python
+    tws-states      the same with three states
+    ours-states     the same processor with three states through grouped()
     floor           mapInArrow after the same shuffle, rows handed back as they are: no state at all
     unanchored      split, shuffle, and the same session calls in a plain mapInArrow: ours without Spark's operator
 """
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from compare_processors import PROCESSORS
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -33,7 +36,7 @@ _ROCKSDB = {
 }
 _HDFS = {_STORE + "providerClass": _PACKAGE + "HDFSBackedStateStoreProvider"}
 
-VARIANTS = ("ours", "ours-sync", "native", "native-hdfs", "tws-row", "floor", "unanchored")
+VARIANTS = ("ours", "ours-sync", "native", "native-hdfs", "tws-row", "tws-states", "ours-states", "floor", "unanchored")
 
 
 def settings(variant: str) -> dict[str, str]:
@@ -70,12 +73,15 @@ def build(
 
         sync = "true" if variant == "ours-sync" else "false"
         every = {"file_sync": sync, **(options or {})}
-        return grouped(frame, "key", state=str(state), options=every, storage_options=storage).agg(*aggs)
+        group = grouped(frame, "key", state=str(state), options=every, storage_options=storage)
+        return PROCESSORS["states"](group) if variant == "ours-states" else group.agg(*aggs)
     if variant in ("native", "native-hdfs"):
         return frame.groupBy("key").agg(*aggs)
     if variant == "tws-row":
         result = "key string, cnt bigint, sum double, last bigint"
         return frame.groupBy("key").transformWithState(_rows_processor(), result, "Update", "None")
+    if variant == "tws-states":
+        return PROCESSORS["states"](frame.groupBy("key"))
     if variant == "floor":
         partitions = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
         return frame.repartition(partitions, "key").mapInArrow(_identity, frame.schema)

@@ -1,7 +1,7 @@
 """How long a stopped query takes until its first batch is done: an eager and a lazy restore, and Spark's own operator.
 
-    restart_compare.py [--keys N …] [--rows N] [--rounds N] [--variants eager lazy native] [--latency-ms N]
-                       [--limit SECONDS] [--out FILE]
+    restart_compare.py [--keys N …] [--rows N] [--rounds N] [--variants eager lazy native states tws-states]
+                       [--latency-ms N] [--limit SECONDS] [--out FILE]
 
 Each query is filled with all keys and stopped, in a process of its own, with a snapshot and a short log after it. It is
 then started again, in another process and on an empty local disk: a small query first, so that imports and JIT are not
@@ -41,8 +41,9 @@ from fastchangelog.demo import processes
 SEED_ROWS = 1_000_000
 #: Batches between the filling and the stop: a snapshot is of what the next batch hands back, and named after that.
 AFTER_SEED = 4
-OURS = ("eager", "lazy")
-VARIANTS = (*OURS, "native")
+#: variant -> the query that is filled for it (compare_queries); `states` and `tws-states` are a processor.
+KINDS = {"eager": "ours", "lazy": "ours", "native": "native", "states": "ours-states", "tws-states": "tws-states"}
+OURS = tuple(variant for variant, kind in KINDS.items() if kind.startswith("ours"))
 #: Materialize at once: what is measured is a snapshot with a little log, not how long a log grew.
 FILLING = {"materialization_log_bytes": "1MiB", "memory_budget": "2GiB"}
 RESTARTED = {"materialization_interval": "1h", "materialization_log_ratio": "1000", "memory_budget": "2GiB"}
@@ -59,11 +60,11 @@ def fill(args: argparse.Namespace, kind: str) -> None:
     data = compare_data.folder(args.work / "data", shape)
     work = args.work / "work" / "filled"
     spark = session()
-    query = {"state": args.state, "storage": args.storage} if kind == "ours" else {}
-    options = FILLING if kind == "ours" else None
+    query = {"state": args.state, "storage": args.storage} if kind.startswith("ours") else {}
+    options = FILLING if kind.startswith("ours") else None
     for last in range(1, AFTER_SEED + 1):
         run(spark, kind, compare_data.files(data, 0, shape.seed_batches + last), work, options=options, **query)
-        if kind == "ours":
+        if kind.startswith("ours"):
             materializations_settled(spark, FILLING)
     spark.stop()
 
@@ -73,11 +74,12 @@ def restart(args: argparse.Namespace, variant: str) -> Outcome:
     shape = shape_of(args.size, args.rows)
     data = compare_data.folder(args.work / "data", shape)
     small = compare_data.folder(args.work / "data", Shape(1_000, 10_000, 3))
-    kind = "ours" if variant in OURS else variant
+    kind = KINDS[variant]
     spark = session()
     warm_up(spark, kind, compare_data.files(small, 0, 4), args.work / "work" / "warm-up")
-    options = {**RESTARTED, "restore": variant} if kind == "ours" else None
-    query = {"state": args.state, "storage": args.storage} if kind == "ours" else {}
+    restore = "lazy" if variant == "lazy" else "eager"
+    options = {**RESTARTED, "restore": restore} if kind.startswith("ours") else None
+    query = {"state": args.state, "storage": args.storage} if kind.startswith("ours") else {}
     glob = compare_data.files(data, 0, shape.seed_batches + AFTER_SEED + 1)
     outcome = run(spark, kind, glob, args.work / "work" / "restarted", options=options, **query)
     spark.stop()
@@ -122,10 +124,8 @@ def measure(args: argparse.Namespace, variants: list[str]) -> dict[str, list[dic
     """All rounds of all variants on one size and one store."""
     work = args.work / "work"
     found: dict[str, list[dict[str, Any]]] = {variant: [] for variant in variants}
-    for kind in ("ours", "native"):
-        mine = [variant for variant in variants if (variant in OURS) == (kind == "ours")]
-        if not mine:
-            continue
+    for kind in dict.fromkeys(KINDS[variant] for variant in variants):
+        mine = [variant for variant in variants if KINDS[variant] == kind]
         shutil.rmtree(work / "filled", ignore_errors=True)
         try:
             child(args, "fill", kind)
@@ -223,7 +223,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--rows", type=int, default=50_000, help="rows of a batch that is not of the filling")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", choices=KINDS, default=["eager", "lazy", "native"])
     parser.add_argument("--latency-ms", type=float, default=0.0, help="measure with a slow S3 server, too")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds that a filling or a restart may take")
     cache = Path(os.environ.get("FASTCHANGELOG_CACHE") or "~/.cache/fastchangelog").expanduser() / "bench"

@@ -40,6 +40,7 @@ SCOPES = (
     "tests",
     "scripts",
     "benches",
+    "examples",
     "python",
     "rust",
     "pyproject.toml",

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
-FOLDERS = ("rust", "python", "tests", "benches", "scripts", "docs", ".ci", ".github")
+FOLDERS = ("rust", "python", "tests", "benches", "examples", "scripts", "docs", ".ci", ".github")
 TOP = (
     "README.md",
     "ARCHITECTURE.md",

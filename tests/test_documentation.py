@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / ".github").rglob("*.md"))]
+_FOLDERS = (ROOT / "docs", ROOT / "examples", ROOT / ".github")
+PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in _FOLDERS for page in sorted(folder.rglob("*.md")))]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"")
 
@@ -55,7 +56,7 @@ def test_links_resolve(page: Path) -> None:
 
 
 def test_source_files_that_pages_name_exist() -> None:
-    folders = [ROOT / name for name in ("rust", "python", "tests", "scripts", "benches", ".ci")]
+    folders = [ROOT / name for name in ("rust", "python", "tests", "scripts", "benches", "examples", ".ci")]
     files = [name(p) for folder in folders for p in folder.rglob("*") if "target" not in p.parts]
     missing = []
     for page in PAGES:

@@ -151,6 +151,23 @@ def test_renamed_keys_are_the_same_keys() -> None:
     assert entries(found.text)["a"]["key"] == "other string not null"
 
 
+def test_renamed_fields_keep_their_values() -> None:
+    def versions(*ddls: str) -> list[str]:
+        text = ""
+        for ddl in ddls:
+            text = evolve(text, KEY, "none", [value("a", ddl)]).text
+        found: list[str] = entries(text)["a"]["versions"]
+        return found
+
+    assert versions("n int, s string", "m int, s string") == ["m int, s string"]
+    assert versions("n int", "n int, s string", "m int, t string") == ["m int", "m int, t string"]
+    assert versions("n int", "m int", "n int") == ["n int"]
+    # By name: other types, names that were there before.
+    assert versions("n int", "m bigint") == ["n int", "m bigint"]
+    assert versions("n int, m int", "m int, n int") == ["n int, m int", "m int, n int"]
+    assert versions("m int, n int", "n int", "m int") == ["m int, n int", "n int", "m int"]
+
+
 def test_deleted_states() -> None:
     first = evolve("", KEY, "none", [value("a", "n int"), value("b", "n int")])
     gone = evolve(first.text, KEY, "none", [value("b", "n int")], {"a", "never"})

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import Job, by_value, finish, sides, start
+from processor_harness import Job, by_value, compare, finish, sides, start
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql import functions as F
@@ -291,6 +291,18 @@ def test_keys_may_be_expressions(feed: Any, spark: Any, tmp_path: pathlib.Path) 
     frame = total(ours.group(feed(SCHEMA, *BATCHES).stream(), F.upper("k").alias("K K")))
     finish(start(frame, ours.checkpoint, got))
     assert rows_of(got[0]) == [("A", 1), ("B", 2)]
+
+
+class Shows(Total):
+    """Answers with the rows as they are."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        yield Row(k=repr((key, sorted(map(repr, rows)))), n=0)
+
+
+def test_a_key_that_is_no_column_by_name_is_in_rows(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+    schema, batches = "k string, s struct<a:string,b:timestamp>", [[("x", ("y", None)), ("x", ("y", None))]]
+    compare(feed, spark, tmp_path, Job(Shows, OUTPUT, keys=("K", "s.b", "s.a")), schema, batches)
 
 
 @needs_readable_checkpoints

@@ -7,7 +7,9 @@ wrong (`test_processor_better`).
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import pathlib
+import random
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -141,3 +143,45 @@ def test_a_struct_as_key(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     batches = [[((1, "x"), 1), ((1, None), 2), ((None, "x"), 3)], [((1, "x"), 4), ((0, ""), 5)]]
     job = Job(Counter, "key string, n long")
     compare(feed, spark, tmp_path, job, "k struct<a:int,b:string>, v int", batches, restarts=True)
+
+
+#: A state for each kind of key, and keys of it in no order.
+MAP_KEYS: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
+    "long": ("k long", [(n,) for n in (3, 1, 65536, -1, 255, 256, -256, 2**40, None, 0)]),
+    "small": ("k smallint", [(n,) for n in (300, 1, -1, 256, 0)]),
+    "text": (
+        "k string",
+        [(s,) for s in ("b", "", "abc", "a", "abcdefghi", "abcdefgh", None, "x" * 300, "é")],
+    ),
+    "bytes": ("k binary", [(b,) for b in (b"\xff", b"", b"ab", b"\x00")]),
+    "float": ("k double", [(f,) for f in (2.0, -1.0, 0.5, 1e300, 0.0)]),
+    "date": ("k date", [(dt.date(2024, 1, day),) for day in (30, 1, 5)] + [(dt.date(1969, 1, 1),)]),
+    "time": ("k timestamp", [(dt.datetime(2024, 1, day),) for day in (30, 1, 5)]),
+    "decimal": ("k decimal(10,2)", [(decimal.Decimal(d),) for d in ("300", "1.5", "-1.5", "2.56")]),
+    "two": ("a string, b int", [(a, b) for a in ("yy", None, "longer than eight") for b in (256, 1, None, -1)]),
+    "three": ("a string, b string, c boolean", [(a, b, True) for a in ("yy", "x") for b in ("q", "", "longer than 8")]),
+}
+
+
+class Mapper(StatefulProcessor):
+    """Changes a map at random and shows it in the order in which it comes."""
+
+    def init(self, handle: Any) -> None:
+        self.maps = {name: handle.getMapState(name, key, "v long") for name, (key, _) in MAP_KEYS.items()}
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        keys, state = list(MAP_KEYS[key[0]][1]), self.maps[key[0]]
+        for row in sorted(rows, key=lambda r: r.v):
+            random.Random(row.v).shuffle(keys)
+            for entry in keys[: len(keys) // 2 + 1]:
+                state.updateValue(entry, (row.v,))
+            state.removeKey(keys[0])
+            yield Row(key=repr((list(state.keys()), list(state.values()), list(state.iterator()))), n=row.v)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def test_maps_have_the_order_of_sparks_store(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+    batches = [[(name, n) for name in MAP_KEYS for n in numbers] for numbers in ((1,), (2, 3))]
+    compare(feed, spark, tmp_path, Job(Mapper, "key string, n long"), "k string, v int", batches, restarts=True)

@@ -11,7 +11,8 @@ since the server keeps what it knows of a number for ever. One that is declared 
 a name of its own in the catalog, and the user's name as `"variable"`.
 
 A new version of a value's type may add fields that can be null, leave fields out, order them otherwise and widen them,
-at any depth. It is compared with every older version, since values of any of them may still be there.
+at any depth. It is compared with every older version, since values of any of them may still be there. Fields that only
+have other names keep their values, as with Spark.
 """
 
 from __future__ import annotations
@@ -137,8 +138,8 @@ def _check_key(catalog: list[dict[str, Any]], key: T.StructType, key_text: str) 
     same_types = [ddl_text(_unnamed(struct)) for struct in (old, key)]
     if same_types[0] != same_types[1]:
         raise SchemaMismatchError(
-            f"the state is kept by the key ({was}), now the query groups by ({key_text}); group as before, or start "
-            "with a new checkpoint"
+            f"[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] the state is kept by the key ({was}), now the query groups by "
+            f"({key_text}); group as before, or start with a new checkpoint"
         )
     for entry in catalog:
         entry["key"] = key_text  # renamed columns, or nulls that became possible: the bytes are the same
@@ -172,21 +173,45 @@ def _versions(known: dict[str, Any] | None, declaration: Declaration) -> list[st
             "checkpoint directory."
         )
     changes = []
+    side = "VALUE"
     if known["ttl"] != _has_ttl(declaration):
         had, has = ("a TTL", "none") if known["ttl"] else ("no TTL", "one")
         changes.append(f"it had {had} and now has {has}")
     if declaration.map_key is not None and known["map_key"] != ddl_text(declaration.map_key):
         changes.append(f"its keys were ({known['map_key']}) and now are ({ddl_text(declaration.map_key)})")
-    versions: list[str] = list(known["versions"])
+        side = "KEY"
+    versions = _renamed(known["versions"], declaration.value)
     for version in versions:
         found = schema_changes(parse_ddl(version), declaration.value)
         changes += [change for change in found if change not in changes]
     if changes:
         raise SchemaMismatchError(
-            f"the state `{name}` cannot be read with its new schema: {'; '.join(changes)}; declare it as it was, take "
-            "another name, or call deleteIfExists"
+            f"[STATE_STORE_{side}_SCHEMA_NOT_COMPATIBLE] the state `{name}` cannot be read with its new schema: "
+            f"{'; '.join(changes)}; declare it as it was, take another name, or call deleteIfExists"
         )
     return versions if versions[-1] == text else [*versions, text]
+
+
+def _renamed(versions: list[str], new: T.StructType) -> list[str]:
+    """The versions with the new names of fields that only were renamed, as Spark's operator takes them.
+
+    That is so where the newest version and `new` have the same types in the same order, and where no version ever had
+    one of the new names.
+    """
+    structs = [parse_ddl(version) for version in versions]
+    last = structs[-1]
+    if last.names == new.names or ddl_text(_unnamed(last)) != ddl_text(_unnamed(new)):
+        return list(versions)
+    names = {old: name for old, name in zip(last.names, new.names) if old != name}
+    had = {name.lower() for struct in structs for name in struct.names}
+    if any(old in new.names or name.lower() in had for old, name in names.items()):
+        return list(versions)
+    return [
+        ddl_text(
+            T.StructType([T.StructField(names.get(f.name, f.name), f.dataType, f.nullable) for f in struct.fields])
+        )
+        for struct in structs
+    ]
 
 
 def _spark_kind(kind: str) -> str:

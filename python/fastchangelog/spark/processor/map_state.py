@@ -25,6 +25,7 @@ from fastchangelog.spark.processor.cache import (
     Scope,
 )
 from fastchangelog.spark.processor.column_values import has_floats
+from fastchangelog.spark.processor.map_order import spark_order
 from fastchangelog.spark.processor.row_class import row_class
 from fastchangelog.spark.processor.state_values import Refused, StateType
 
@@ -58,6 +59,7 @@ class ProcessorMapState(CachedState, MapState):
         self._key_type = key_type
         self._value_row = row_class(value_type.names)
         self._has_floats = has_floats(key_type.struct)
+        self._order = spark_order(key_type.struct)
         self._pages = EntryPages(self, self._decode)
         self._maps: dict[int, _Map] = {}
 
@@ -103,7 +105,7 @@ class ProcessorMapState(CachedState, MapState):
     def iterator(self) -> Iterator[tuple[Fields, Fields]]:
         """Keys and values of all entries, as they are at the first `next`."""
         at = self._at("iterator")
-        entries = self._entries(self._map(at), at)
+        entries = self._in_order(self._map(at), at)
         shown = self._key_type.shown
         if self._key_type.is_plain:
             yield from entries
@@ -115,13 +117,13 @@ class ProcessorMapState(CachedState, MapState):
         """The keys of all entries, as they are at the first `next`."""
         at = self._at("keys")
         shown = self._key_type.shown
-        for key, _ in self._entries(self._map(at), at):
+        for key, _ in self._in_order(self._map(at), at):
             yield shown(key)
 
     def values(self) -> Iterator[Fields]:
         """The values of all entries, as they are at the first `next`."""
         at = self._at("values")
-        for _, value in self._entries(self._map(at), at):
+        for _, value in self._in_order(self._map(at), at):
             yield value
 
     def removeKey(self, key: Any) -> None:
@@ -213,6 +215,14 @@ class ProcessorMapState(CachedState, MapState):
             entries, found.is_complete = self._pages.first(at)
             found.known = dict(entries)
         return found.known
+
+    def _in_order(self, found: _Map, at: int) -> Iterator[tuple[Fields, Fields]]:
+        """`_entries` in the order of Spark's store, if all of them are in memory."""
+        known = self._known(found, at)
+        order = self._order
+        if order is None or not found.is_complete or len(known) + len(found.changed) < 2:
+            return self._entries(found, at)
+        return iter(sorted(self._entries(found, at), key=lambda entry: order(entry[0])))
 
     def _entries(self, found: _Map, at: int) -> Iterator[tuple[Fields, Fields]]:
         """Exact keys and shown values of all entries, as they are now."""

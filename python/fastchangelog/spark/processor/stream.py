@@ -50,7 +50,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
     _check_version(grouping.df, call)
     output_mode, time_mode = _modes(grouping, call)
     output = _output(call)
-    rows = _columns(grouping.df, grouping.keys, grouping.key)
+    rows = _columns(grouping.df, grouping.keys, grouping.key, call)
     given = call.initial_state
     imported = given if isinstance(given, ImportedState) else None
     initial = None if given is None or imported is not None else _initial(grouping, call)
@@ -59,13 +59,13 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         processor=_checked(call),
         api=call.api,
         key=grouping.key,
-        input=grouping.df.schema,
+        input=rows.rows,
         columns=rows.positions,
         output=output,
         output_mode=output_mode,
         time_mode=time_mode,
         event_time_column=call.event_time_column,
-        initial=None if initial is None else initial.frame.schema,
+        initial=None if initial is None else initial.columns.rows,
         initial_columns=() if initial is None else initial.columns.positions,
         **spark_settings(lambda name: conf.get(name, None)),
     )
@@ -121,17 +121,21 @@ class _Columns:
 
     projection: tuple[Column, ...]
     schema: pa.Schema
-    #: For each column of the frame, where it is.
+    #: Rows as user code sees them: the frame's columns, behind keys that are none of them by name.
+    rows: T.StructType
+    #: For each of those, where it is.
     positions: tuple[int, ...]
     #: Where the time is by which a row is late.
     event_time: int | None
 
 
-def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType) -> _Columns:
+def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType, call: ProcessorCall) -> _Columns:
     names = df.columns
     projection: list[Column] = []
     fields: list[pa.Field] = []
     shared: dict[int, int] = {}
+    added: list[T.StructField] = []
+    positions: list[int] = []
     for i, (column, field) in enumerate(zip(keys, key.fields, strict=True)):
         _check_key(field)
         dtype = wire_types.wire_type(field.dataType, f"key {field.name}")
@@ -139,7 +143,17 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType) -> _Colum
         fields.append(pa.field(field.name, wire_types.arrow_type(dtype)))
         if _travels_as_it_is(field.dataType) and names.count(field.name) == 1 and _is_named(column, field.name):
             shared.setdefault(names.index(field.name), i)
-    positions: list[int] = []
+    for i, (column, field) in enumerate(zip(keys, key.fields, strict=True)):
+        # As Spark's operator has it: `K` for the column `k`, or the field `s.a`, is a column of its own, in Rows.
+        is_new = call.api == "row" and field.name not in {*names, *(other.name for other in added)}
+        if is_new and internals.is_plain_reference(column):
+            added.append(field)
+            if _travels_as_it_is(field.dataType):
+                positions.append(i)
+                continue
+            projection.append(column.alias(f"__a{i}"))
+            fields.append(exact_schema(T.StructType([field]), "column").field(0).with_nullable(True))
+            positions.append(len(projection) - 1)
     exact = exact_schema(df.schema, "column")
     for j, name in enumerate(names):
         if j not in shared:
@@ -154,13 +168,14 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType) -> _Colum
             "one event time: keep one of them, with a select() before"
         )
     if marked and df.isStreaming:
-        event_time = positions[marked[0]]
+        event_time = positions[len(added) + marked[0]]
         field = df.schema.fields[marked[0]]
         if isinstance(field.dataType, T.StructType):  # a window: rows are late by its end
             projection.append(F.col(_quoted(field.name)).getField("end").alias("__e"))
             fields.append(pa.field("end", exact.field(marked[0]).type.field("end").type))
             event_time = len(projection) - 1
-    return _Columns(tuple(projection), pa.schema(fields), tuple(positions), event_time)
+    seen = T.StructType([*added, *df.schema.fields])
+    return _Columns(tuple(projection), pa.schema(fields), seen, tuple(positions), event_time)
 
 
 def _payloads(
@@ -246,7 +261,7 @@ def _initial(grouping: Grouping, call: ProcessorCall) -> _Initial:
             f"initialState is grouped by {', '.join(found) or 'nothing'}, but the stream by {', '.join(wanted)}: group "
             "both by keys of the same types"
         )
-    return _Initial(frame, _columns(frame, keys, key))
+    return _Initial(frame, _columns(frame, keys, key, call))
 
 
 def _check_version(df: DataFrame, call: ProcessorCall) -> None:

@@ -7,8 +7,11 @@
 //! A walk begins when an entry may have ended, and goes on over the commits until all key groups are passed: it goes round, from
 //! the one that it began with. What it removes is part of the change set.
 //!
-//! Invariant: a commit passes at most [`sweep::MOST_PASSED`] entries, and KiB of them.
+//! Invariants:
+//! 1. a commit passes at most [`sweep::MOST_PASSED`] entries, and KiB of them;
+//! 2. its changes take at most the memory of changes, beside those of one step: more are on the local disk.
 
+use super::writes::CHANGE_BYTES;
 use super::{StateSession, Used};
 use crate::states::catalog::DeclaredState;
 use crate::states::sweep::{self, Outcome, STEP, Sweep};
@@ -56,6 +59,8 @@ impl StateSession {
             })?;
             self.counters.count("entries_ended", outcome.removed);
             sweep.first = sweep.first.min(outcome.first);
+            let (changes, bytes) = outcome.size();
+            self.overlay.make_room(bytes as u64 + CHANGE_BYTES * changes as u64, &mut self.counters)?;
             outcome.apply(&mut self.overlay.layers, place);
             self.overlay.account();
             left -= sweep::passed(&found).min(left);

@@ -59,6 +59,26 @@ fn invariant_1_what_has_ended_goes_over_several_batches() {
 }
 
 #[test]
+fn invariant_2_what_goes_takes_the_memory_of_changes_at_most() {
+    let mut world = World::new(&[("session_memory", "64KiB")]);
+    let shard = world.shard(None);
+    let keys = names(0..3000);
+    let (handle, _) = batch(&shard, None, 0, &[ending(ENDING_VALUE, &keys, b"value", 10)]);
+    assert_eq!(handle.state_keys, 3000);
+    let mut session = open(&shard, Some(&handle), 10).unwrap();
+    // As if the batch had changed so much that one commit passes all.
+    session.counters.count("changes", 3000);
+    session.sweep().unwrap();
+    assert_eq!(session.counters.get("entries_ended"), 3000);
+    let (held, limit) = (session.overlay.layers.bytes(), session.overlay.limit());
+    assert!(session.overlay.spilled.is_some() && held <= 2 * limit, "{held} bytes are held, the limit is {limit}");
+    let left = session.commit(None).unwrap().handle.unwrap();
+    assert_eq!((left.state_keys, left.state_bytes), (0, 0));
+    drop(open(&shard, Some(&left), 10).unwrap());
+    assert_eq!(live_counts(&shard), (0, 0));
+}
+
+#[test]
 fn nothing_is_read_before_something_may_have_ended() {
     let mut world = World::new(&[]);
     let shard = world.shard(None);

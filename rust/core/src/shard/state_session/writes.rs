@@ -24,7 +24,7 @@ const DELETE: u8 = 2;
 const APPEND: u8 = 3;
 
 /// About the bytes of a change beside its key and value.
-const CHANGE_BYTES: u64 = 80;
+pub(super) const CHANGE_BYTES: u64 = 80;
 
 /// The rows of a write, which fit together.
 #[derive(Clone, Copy)]
