@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from fastchangelog.process_metrics import metrics
     from fastchangelog.vectorised.batch import Batch
     from fastchangelog.vectorised.processor import Processor
+    from fastchangelog.vectorised.timers import Timers
 
 __all__ = [
     "Aggregate",
@@ -76,6 +77,7 @@ __all__ = [
     "StateNotFoundError",
     "StoreError",
     "TimerState",
+    "Timers",
     "ValueState",
     "__version__",
     "functions",
@@ -99,6 +101,7 @@ _LAZY: dict[str, str | None] = {
     "State": "fastchangelog.embedded.state",
     "StateHandle": "fastchangelog.embedded.handle",
     "TimerState": "fastchangelog.embedded.timer_state",
+    "Timers": "fastchangelog.vectorised.timers",
     "ValueState": "fastchangelog.embedded.value_state",
     "__version__": "fastchangelog._internal",
     "metrics": "fastchangelog.process_metrics",

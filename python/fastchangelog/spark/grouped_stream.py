@@ -364,7 +364,7 @@ class GroupedStream:
         outputStructType: T.StructType | str,
         outputMode: str = "update",
         timeMode: str = "none",
-        *,
+        initialState: GroupedData | GroupedStream | None = None,
         eventTimeColumnName: str = "",
     ) -> DataFrame:
         """Runs a vectorised processor: one call for the rows of many keys, in Arrow.
@@ -373,7 +373,9 @@ class GroupedStream:
             processor: An instance of a subclass of `fastchangelog.Processor`.
             outputStructType: The schema of the record batches that it yields, as a StructType or a text.
             outputMode: `"update"` or `"append"`.
-            timeMode: `"none"`, `"processingtime"`, which TTLs need, or `"eventtime"`, with which late rows are dropped.
+            timeMode: `"none"`, or for timers `"processingtime"` or `"eventtime"`, with which late rows are dropped.
+            initialState: Rows that `initial_state` of the processor gets in the first batch: a batch DataFrame's
+                `groupBy(…)` or `grouped(…)`, by keys of the same types.
             eventTimeColumnName: The column of the result that carries the watermark on.
 
         Returns:
@@ -387,7 +389,7 @@ class GroupedStream:
             >>> calls.transformWithStateInArrow(Counts(), "auction long, n long")  # doctest: +SKIP
         """
         return self._process(
-            ProcessorCall("arrow", processor, outputStructType, outputMode, timeMode, None, eventTimeColumnName)
+            ProcessorCall("arrow", processor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName)
         )
 
     def _process(self, call: ProcessorCall) -> DataFrame:

@@ -1,20 +1,23 @@
 """The rows of whole keys, as a vectorised processor gets them.
 
 Owns: `Batch`, and joining a key that goes on over several chunks.
-Does not own: sorting rows by key (the Rust grouper), states (`value_state`).
+Does not own: sorting rows by key (the Rust grouper), states (`state`), what aggregates are (`aggregates`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.functions import Aggregate
+from fastchangelog.vectorised.aggregates import aggregate
+from fastchangelog.vectorised.session import RowChunkLike
 
-__all__ = ["Batch", "Chunk", "whole_keys"]
+__all__ = ["Batch", "whole_keys"]
 
 
 class Batch:
@@ -37,28 +40,75 @@ class Batch:
         self.offsets = offsets
         """The rows of key ``i`` are those from ``offsets[i]`` to before ``offsets[i + 1]``."""
 
-
-class Chunk(Protocol):
-    """Rows of whole keys, or a part of one key; `_internal.RowChunk` is one."""
-
     @property
-    def rows(self) -> pa.RecordBatch:
-        """All columns, the key first."""
+    def row_keys(self) -> pa.StructArray:
+        """The key of each row.
 
-    @property
-    def keys(self) -> pa.BinaryArray:
-        """The bytes of the distinct keys."""
+        Example:
+            >>> import pyarrow as pa
+            >>> rows = pa.RecordBatch.from_pydict({"k": ["a", "a"]})
+            >>> Batch(pa.array([{"k": "a"}]), rows, pa.array([0, 2], pa.int64())).row_keys.to_pylist()
+            [{'k': 'a'}, {'k': 'a'}]
+        """
+        counts = np.diff(np.asarray(self.offsets))
+        return self.keys.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
 
-    @property
-    def offsets(self) -> pa.Int64Array:
-        """Where the rows of each key begin and end."""
+    def lists(self, column: str) -> pa.ListArray:
+        """A column of the rows as one list for each key; nulls are left out.
 
-    @property
-    def more(self) -> bool:
-        """The last key goes on in the next chunk."""
+        Args:
+            column: Its name.
+
+        Returns:
+            Lists of the values of each key's rows, in their order.
+
+        Raises:
+            InvalidArgumentError: There is no such column.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> keys = pa.array([{"k": "a"}, {"k": "b"}])
+            >>> rows = pa.RecordBatch.from_pydict({"k": ["a", "a", "b"], "v": [1, 2, None]})
+            >>> Batch(keys, rows, pa.array([0, 2, 3], pa.int64())).lists("v").to_pylist()
+            [[1, 2], []]
+        """
+        if column not in self.rows.schema.names:
+            raise InvalidArgumentError(
+                f"rows have no column `{column}`; they have: {', '.join(self.rows.schema.names)}"
+            )
+        values = self.rows[column]
+        kept = np.concatenate([[0], np.cumsum(values.is_valid().to_numpy(zero_copy_only=False))])
+        return pa.ListArray.from_arrays(pa.array(kept[np.asarray(self.offsets)], pa.int32()), values.drop_null())
+
+    def aggregate(self, **named: Aggregate) -> pa.RecordBatch:
+        """Aggregates the rows of each key, with the results and null rules of Spark's aggregates in ANSI mode.
+
+        `count`, `sum`, `min`, `max`, `avg`, `first`, `last`, `bool_and`, `bool_or`, `max_by` and `min_by` are there,
+        with ``where=`` as a text.
+
+        Args:
+            **named: Aggregates by the name of their result.
+
+        Returns:
+            One row for each key, in the order of `keys`; a column for each aggregate.
+
+        Raises:
+            InvalidArgumentError: An aggregate does not fit the rows, or a sum overflows.
+            UnsupportedError: An aggregate is not computed here.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> import fastchangelog as fc
+            >>> keys = pa.array([{"k": "a"}, {"k": "b"}])
+            >>> rows = pa.RecordBatch.from_pydict({"k": ["a", "a", "b"], "v": [1, 2, None]})
+            >>> batch = Batch(keys, rows, pa.array([0, 2, 3], pa.int64()))
+            >>> batch.aggregate(n=fc.count(), total=fc.sum("v", where="v > 1")).to_pylist()
+            [{'n': 2, 'total': 2}, {'n': 1, 'total': None}]
+        """
+        return aggregate(self.rows, np.asarray(self.offsets), named)
 
 
-def whole_keys(chunks: Iterable[Chunk]) -> Iterator[tuple[pa.BinaryArray, pa.RecordBatch, pa.Int64Array]]:
+def whole_keys(chunks: Iterable[RowChunkLike]) -> Iterator[tuple[pa.BinaryArray, pa.RecordBatch, pa.Int64Array]]:
     """Keys, rows and offsets of all chunks; the parts of a key are joined."""
     held: list[pa.RecordBatch] = []
     for chunk in chunks:

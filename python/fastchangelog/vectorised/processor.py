@@ -1,109 +1,22 @@
-"""The base class of vectorised processors, and what `open` is given.
+"""The base class of vectorised processors.
 
-Owns: `Processor`, `Context`, checks of declarations.
-Does not own: states (`value_state`), when user code is called (`fastchangelog.spark.processor.vectorised`).
+Owns: `Processor`.
+Does not own: what its methods are given (`context`, `batch`, `timers`), when they are called (`run`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fastchangelog.embedded.times import ttl_millis
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.schema import arrow_type
 from fastchangelog.vectorised.batch import Batch
-from fastchangelog.vectorised.value_state import BatchKeys, VectorValueState
+from fastchangelog.vectorised.context import Context
+from fastchangelog.vectorised.timers import Timers
 
-if TYPE_CHECKING:
-    from fastchangelog.types import DataTypeLike, Duration
-
-__all__ = ["Context", "Declared", "Processor"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-
-@dataclasses.dataclass(frozen=True)
-class Declared:
-    """A state that `open` asked for."""
-
-    name: str
-    #: The struct that is kept; a plain type is its field `value`.
-    kept: pa.DataType
-    ttl_millis: int | None
-    state: VectorValueState
-
-
-class Context:
-    """What `Processor.open` is given: states, and the times of the batch.
-
-    Example: see `Processor`.
-    """
-
-    def __init__(self, key_type: pa.DataType, time_mode: str, now_millis: int, watermark_millis: int) -> None:
-        self._time_mode = time_mode
-        self._now, self._watermark = now_millis, watermark_millis
-        self._is_open = True
-        self.batch_keys = BatchKeys(key_type)
-        """The keys in work; of this package."""
-        self.declared: dict[str, Declared] = {}
-        """What `open` declared, by name; of this package."""
-
-    @property
-    def watermark(self) -> datetime:
-        """The watermark of the batch, in UTC; the epoch before the first one."""
-        return _EPOCH + timedelta(milliseconds=max(self._watermark, 0))
-
-    @property
-    def processing_time(self) -> datetime:
-        """When the batch was planned, in UTC; without a time mode, when its shard's task began."""
-        return _EPOCH + timedelta(milliseconds=self._now)
-
-    def value_state(self, name: str, schema: DataTypeLike, *, ttl: Duration | None = None) -> VectorValueState:
-        """Declares a value for each key; within `open` only.
-
-        Args:
-            name: The state's name.
-            schema: The type of values: ``"long"`` gives plain arrays, ``"n long, last timestamp"`` struct arrays; also
-                a PySpark or an Arrow type or schema.
-            ttl: How long after it was put a value is returned; with ``timeMode="processingtime"`` only.
-
-        Returns:
-            The state.
-
-        Raises:
-            InvalidArgumentError: The name, the schema or the TTL cannot be.
-
-        Example: see `Processor`.
-        """
-        if not self._is_open:
-            raise InvalidArgumentError(f"state {name!r} is declared too late; declare states in open()")
-        if not isinstance(name, str) or not name or name != name.strip() or name.startswith("$") or name == "default":
-            raise InvalidArgumentError(
-                f"{name!r} is no name of a state; give a text that is not empty, is not `default`, has no spaces "
-                "around it and does not begin with $"
-            )
-        if name in self.declared:
-            raise InvalidArgumentError(f"the state `{name}` is declared twice; give each state a name of its own")
-        millis = ttl_millis(ttl)
-        if millis is not None and self._time_mode != "processingtime":
-            raise InvalidArgumentError(
-                f'state `{name}`: a TTL counts from the processing time; call with timeMode="processingtime"'
-            )
-        declared = arrow_type(f"state `{name}`", schema)
-        kept = declared if pa.types.is_struct(declared) else pa.struct([pa.field("value", declared)])
-        state = VectorValueState(name, declared, self.batch_keys)
-        self.declared[name] = Declared(name, kept, millis, state)
-        return state
-
-    def close(self) -> None:
-        """Ends declarations; of this package."""
-        self._is_open = False
+__all__ = ["Processor"]
 
 
 class Processor(ABC):
@@ -145,6 +58,45 @@ class Processor(ABC):
 
         Example: see the class.
         """
+
+    def on_timer(self, timers: Timers) -> Iterable[pa.RecordBatch] | None:
+        """Works on timers that are due, after all rows of the shard's batch.
+
+        A key comes once in a call. Several timers of a key come in several calls, in the order of their times. Which
+        timers are due is settled before the first call: one that is deleted meanwhile comes all the same, one that is
+        registered meanwhile comes in a later batch. A timer is removed when its call is done.
+
+        Args:
+            timers: Keys, and the times for which their timers were registered.
+
+        Returns:
+            Any number of record batches with the columns of the output; None for none.
+
+        Example: see `Timers`.
+        """
+        return None
+
+    def initial_state(self, batch: Batch) -> None:
+        """Works on rows of the initial state, in a query's first batch, before all rows of the shard.
+
+        Args:
+            batch: Keys and rows of the initial state. Each key is in one batch.
+
+        Raises:
+            InvalidArgumentError: The processor does not override it, and there is an initial state.
+
+        Example:
+            >>> class Counts(Processor):
+            ...     def open(self, ctx):
+            ...         self.seen = ctx.value_state("seen", "long")
+            ...     def initial_state(self, batch):
+            ...         self.seen.put(batch.keys, batch.rows["n"])
+            ...     def process(self, batch):
+            ...         yield pa.RecordBatch.from_arrays([batch.keys.field("k"), self.seen.get(batch.keys)], ["k", "n"])
+        """
+        raise InvalidArgumentError(
+            f"there is an initialState, and {type(self).__name__} has no method initial_state(); write one"
+        )
 
     def close(self) -> None:  # noqa: B027 a processor may have nothing to close
         """Called after the last batch of a task.

@@ -69,7 +69,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         initial_columns=() if initial is None else initial.columns.positions,
         **spark_settings(lambda name: conf.get(name, None)),
     )
-    declarations, deletes = init_on_driver(spec)
+    declarations, deletes, counters = init_on_driver(spec)
     seeded = None if imported is None else _imported(grouping, call, imported, declarations, spec.time_mode, rows)
     config = ProcessorConfig(
         OperatorConfig(
@@ -87,6 +87,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         rows.event_time,
         None if initial is None else initial.columns.schema,
         deletes=deletes,
+        counters=counters,
     )
     streaming = bool(grouping.df.isStreaming)
     starts = initial is not None or seeded is not None or bool(grouping.options.get("start_from"))
@@ -110,7 +111,9 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         None if first is None else first.groupBy("shard"),
         call.event_time_column,
     )
-    answered = answered.observe(metrics.observed_name(grouping.name), *metrics.observed(metrics.PROCESSOR_COLUMN))
+    answered = answered.observe(
+        metrics.observed_name(grouping.name), *metrics.observed(metrics.PROCESSOR_COLUMN, counters)
+    )
     kept = answered.where(F.col(metrics.PROCESSOR_COLUMN).isNull())
     return kept.drop(metrics.PROCESSOR_COLUMN)
 
@@ -213,6 +216,11 @@ def _imported(
     columns: _Columns,
 ) -> tuple[DataFrame, tuple[str, ...]]:
     """The payload rows of the state of Spark's own query, and the names of its variables."""
+    if call.api == "arrow":
+        raise UnsupportedError(
+            f"initialState=import_state(…) is for processors of rows and pandas frames; {call.method}() takes rows, as "
+            "df.groupBy(…)"
+        )
     if not grouping.df.isStreaming:
         raise InvalidArgumentError(
             f"initialState=import_state(…) of {call.method}() is for a stream's first batch, and the DataFrame is no "

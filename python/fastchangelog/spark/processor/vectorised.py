@@ -1,28 +1,29 @@
-"""Runs a vectorised processor over the rows of a shard's batch.
+"""A vectorised processor in Spark: what its run is given, and types of its states as a catalog has them.
 
-Owns: the calls of `open`, `process` and `close`, binding of its states, the check of what it yields.
-Does not own: what user code sees (`fastchangelog.vectorised`), the session's life and its commit (the caller).
+Owns: `run_vectorised`, and Spark's types of declared states.
+Does not own: what user code sees and when it is called (`fastchangelog.vectorised`), the session's life and its commit
+(the caller).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
-from fastchangelog.errors import InvalidArgumentError, UnsupportedError
+from fastchangelog.errors import UnsupportedError
 from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.evolution import evolve
 from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.handle import Declaration
-from fastchangelog.spark.processor.spec import CodecMaker, GroupedRows, ProcessorSpec, SessionLike
+from fastchangelog.spark.processor.spec import CodecMaker, GroupedRows, ProcessorSpec, RowChunkLike, SessionLike
 from fastchangelog.spark.processor.state_values import StateType
-from fastchangelog.vectorised.batch import Batch, whole_keys
-from fastchangelog.vectorised.processor import Context, Declared
+from fastchangelog.vectorised.context import Declared
+from fastchangelog.vectorised.run import Place, Times, VectorRun, opened
 
 __all__ = ["declarations_of", "run_vectorised"]
 
@@ -48,42 +49,64 @@ _TEXTS = {
 
 
 def run_vectorised(
-    spec: ProcessorSpec, session: SessionLike, rows: GroupedRows | None, times: TimerValues, make_codec: CodecMaker
+    spec: ProcessorSpec,
+    session: SessionLike,
+    rows: GroupedRows | None,
+    times: TimerValues,
+    make_codec: CodecMaker,
+    initial: GroupedRows | None = None,
+    counted: MutableMapping[str, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the processor's output; the caller commits."""
-    processor: Any = spec.processor
+    """Yields the processor's output, and puts into `counted` what it counted; the caller commits."""
     now = times.getCurrentProcessingTimeInMs()
     now = now if now >= 0 else time.time_ns() // 1_000_000
     key = StateType(spec.key, "the grouping key").arrow
-    context = Context(key, spec.time_mode, now, times.getCurrentWatermarkInMs())
-    processor.open(context)
-    context.close()
-    key_codec = make_codec(key, pa.binary(), [pa.binary()])
-    context.batch_keys.bind(key_codec)
-    _bind(spec, session, context, now, key, make_codec)
+    when = Times(spec.time_mode, now, times.getCurrentWatermarkInMs())
+
+    def declare(declared: Mapping[str, Declared]) -> dict[str, Place]:
+        evolved = evolve(session.catalog, spec.key, spec.time_mode, [_declaration(d) for d in declared.values()])
+        session.declare(evolved.text, now)
+        return {
+            name: Place(place.id, [StateType(version, f"state `{name}`").arrow for version in place.versions])
+            for name, place in evolved.states.items()
+        }
+
+    run = VectorRun(spec.processor, key, when, session, make_codec, declare)
     schema = exact_schema(spec.output, "the output column")
-    for encoded, columns, offsets in whole_keys(() if rows is None else rows.finish(_CHUNK_ROWS, _CHUNK_BYTES)):
-        keys = key_codec.decode_keys(encoded)
-        context.batch_keys.move(keys, encoded)
-        shown = pa.RecordBatch.from_arrays([columns.column(i) for i in spec.columns], names=spec.input.names)
-        for answered in _results(processor.process(Batch(keys, shown, offsets))):
-            yield from _checked(answered, schema)
-        context.batch_keys.move(None, encoded[:0])
-    processor.close()
+    if initial is not None:
+        assert spec.initial is not None
+        run.initial(_chunks(initial), _shown(spec.initial_columns, spec.initial.names))
+    yield from run.rows(_chunks(rows), _shown(spec.columns, spec.input.names), schema)
+    yield from run.timers(schema)
+    run.close()
+    if counted is not None:
+        counted.update(run.counted)
 
 
-def declarations_of(processor: Any, spec: ProcessorSpec) -> list[Declaration]:
-    """What `open` declares; runs it, and `close`."""
-    context = Context(StateType(spec.key, "the grouping key").arrow, spec.time_mode, 0, 0)
-    processor.open(context)
-    context.close()
+def declarations_of(processor: Any, spec: ProcessorSpec) -> tuple[list[Declaration], tuple[str, ...]]:
+    """The states and the counters that `open` declares; runs it, and `close`."""
+    context = opened(processor, StateType(spec.key, "the grouping key").arrow, Times(spec.time_mode, 0, 0))
     processor.close()
-    return [_declaration(declared) for declared in context.declared.values()]
+    return [_declaration(declared) for declared in context.declared.values()], tuple(context.metrics.counters)
+
+
+def _chunks(rows: GroupedRows | None) -> Iterable[RowChunkLike]:
+    return () if rows is None else rows.finish(_CHUNK_ROWS, _CHUNK_BYTES)
+
+
+def _shown(columns: Sequence[int], names: Sequence[str]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """What makes the columns that user code sees of those of chunks."""
+    return lambda rows: pa.RecordBatch.from_arrays([rows.column(i) for i in columns], names=list(names))
 
 
 def _declaration(declared: Declared) -> Declaration:
-    fields = [T.StructField(f.name, _spark_type(declared.name, f.name, f.type)) for f in declared.kept]
-    return Declaration(declared.name, "value", T.StructType(fields), None, declared.ttl_millis)
+    value = _struct_type(declared.name, declared.kept)
+    map_key = None if declared.map_key is None else _struct_type(declared.name, declared.map_key)
+    return Declaration(declared.name, declared.kind, value, map_key, declared.ttl_millis)
+
+
+def _struct_type(state: str, kept: pa.DataType) -> T.StructType:
+    return T.StructType([T.StructField(f.name, _spark_type(state, f.name, f.type)) for f in kept])
 
 
 def _spark_type(state: str, field: str, dtype: pa.DataType) -> T.DataType:
@@ -99,44 +122,3 @@ def _spark_type(state: str, field: str, dtype: pa.DataType) -> T.DataType:
             "keep it in another form, a map for example as an array of structs"
         )
     return parse_ddl(f"x {_TEXTS[dtype]}").fields[0].dataType
-
-
-def _bind(
-    spec: ProcessorSpec, session: SessionLike, context: Context, now: int, key: pa.DataType, make_codec: CodecMaker
-) -> None:
-    declared = context.declared
-    evolved = evolve(session.catalog, spec.key, spec.time_mode, [_declaration(d) for d in declared.values()])
-    session.declare(evolved.text, now)
-    for name, found in declared.items():
-        place = evolved.states[name]
-        versions = [StateType(version, f"state `{name}`").arrow for version in place.versions]
-        ends = None if found.ttl_millis is None else now + found.ttl_millis
-        found.state.bind(session, place.id, make_codec(key, versions[-1], versions), ends)
-
-
-def _results(results: Any) -> Iterator[Any]:
-    if results is None or isinstance(results, pa.RecordBatch | pa.Table) or not hasattr(results, "__iter__"):
-        raise InvalidArgumentError(
-            f"process() returned a {type(results).__name__}; yield record batches, or return a list of them"
-        )
-    yield from results
-
-
-def _checked(answered: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if not isinstance(answered, pa.RecordBatch | pa.Table):
-        raise InvalidArgumentError(f"process() yielded a {type(answered).__name__}; yield record batches of pyarrow")
-    names = answered.schema.names
-    if names != schema.names:
-        raise InvalidArgumentError(
-            f"process() yielded the columns {', '.join(names) or 'none'}; outputStructType has "
-            f"{', '.join(schema.names)}"
-        )
-    for field, column in zip(schema, answered.columns, strict=True):
-        if column.type != field.type:
-            raise InvalidArgumentError(
-                f"output column `{field.name}` is of type {column.type}, outputStructType says {field.type}; cast it"
-            )
-        if column.null_count and not field.nullable:
-            raise InvalidArgumentError(f"output column `{field.name}` has a null, which outputStructType excludes")
-    for batch in answered.to_batches() if isinstance(answered, pa.Table) else [answered]:
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
