@@ -72,12 +72,35 @@ def test_several_keys_and_rows_in_their_order() -> None:
         ({"watermark": [datetime(2026, 1, 1, tzinfo=UTC)] * 2}, "1 batches and 2 watermarks"),
         ({"watermark": datetime(2026, 1, 1)}, "aware datetime"),
         ({"output": "long"}, "has no columns"),
+        ({"time_mode": "event"}, "time_mode='event' is none of"),
+        ({"initial": CLICKS.select(["ts"]), "key": "user"}, "rows have the columns of the key, user, once each"),
         ({"key": "user", "output": "user string"}, "yielded the columns user, n, before; the output has user"),
     ],
 )
 def test_refusals(given: Any, message: str) -> None:
     with pytest.raises(fc.InvalidArgumentError, match=message):
         run_processor(Sessions(), [CLICKS], **given)
+
+
+def test_an_initial_state_comes_first() -> None:
+    class Started(fc.Processor):
+        def open(self, ctx: Any) -> None:
+            self.texts = ctx.value_state("texts", "array<string>")
+            self.maps = ctx.map_state("maps", "map<array<long>, array<struct<a: long>>>")
+
+        def initial_state(self, batch: Any) -> None:
+            self.texts.put(batch.keys, batch.lists("text"))
+            self.maps.put(batch.keys, [[1, 2]] * len(batch.keys), [[{"a": 1}]] * len(batch.keys))
+
+        def process(self, batch: Any) -> Any:
+            maps, texts = self.maps.entries(batch.keys), self.texts.get(batch.keys)
+            yield pa.record_batch({"user": batch.keys.field("user"), "texts": texts, "maps": maps})
+            self.texts.delete(batch.keys)
+
+    first = pa.table({"text": ["x", "y", "z"], "user": ["bob", "cid", "bob"]})
+    answered = run_processor(Started(), [CLICKS, CLICKS], key="user", initial=first)
+    assert [table["texts"].to_pylist() for table in answered] == [[None, ["x", "z"]], [None, None]]
+    assert answered[1]["maps"].to_pylist() == [None, [([1, 2], [{"a": 1}])]]
 
 
 def test_other_batches_are_refused() -> None:

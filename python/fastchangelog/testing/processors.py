@@ -43,6 +43,7 @@ def run_processor(
     key: str | Sequence[str] | None = None,
     time_mode: Literal["none", "processingtime", "eventtime"] | None = None,
     output: DataTypeLike | None = None,
+    initial: Any | None = None,
 ) -> list[pa.Table]:
     """Runs a vectorised processor over batches, one after the other, without Spark. States are in memory.
 
@@ -58,6 +59,7 @@ def run_processor(
         time_mode: As `timeMode` of `transformWithStateInArrow`; None: ``"eventtime"`` with a watermark,
             ``"processingtime"`` with a clock, else ``"none"``.
         output: The schema that the yielded record batches are checked against; None: no check.
+        initial: Rows for `initial_state` of the processor, before the first batch; they have the columns of the key.
 
     Returns:
         What was yielded: one table for each batch; without columns if nothing was yielded and `output` is not given.
@@ -85,6 +87,8 @@ def run_processor(
     if not tables:
         return []
     mode = time_mode or ("eventtime" if watermark is not None else "processingtime" if clock is not None else "none")
+    if mode not in ("none", "processingtime", "eventtime"):
+        raise InvalidArgumentError(f'time_mode={mode!r} is none of "none", "processingtime", "eventtime"')
     marks = list(watermark) if isinstance(watermark, Sequence) else [watermark] * len(tables)
     if len(marks) != len(tables):
         raise InvalidArgumentError(
@@ -103,6 +107,9 @@ def run_processor(
         raise InvalidArgumentError(f'output: {declared} has no columns; write "user string, n long"')
     schema = None if declared is None else pa.schema(list(declared))
     key_type = pa.struct([tables[0].schema.field(name) for name in names])
+    first = None if initial is None else _table(initial)
+    if first is not None and any(first.schema.names.count(name) != 1 for name in names):
+        raise InvalidArgumentError(f"initial: rows have the columns of the key, {', '.join(names)}, once each")
     store = Store()
     answers = []
     for table, mark in zip(tables, marks):
@@ -117,6 +124,9 @@ def run_processor(
             _internal.StateCodec,
             _declaring(session, mode, times.now),
         )
+        if first is not None:
+            run.initial(_grouped(first, names, key_type), lambda rows: rows)
+            first = None
         answered = [*run.rows(_grouped(table, names, key_type), lambda rows: rows, schema), *run.timers(schema)]
         run.close()
         store = session.commit()

@@ -6,6 +6,7 @@ Does not own: what all kinds of state share (`state`), reading whole maps (`sess
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,12 +66,7 @@ class VectorMapState(VectorState):
 
         Example: see `put`.
         """
-        encoded, subs = self._entry_keys(keys, map_keys)
-        session, _ = self._bound()
-        return self._read(
-            len(encoded),
-            lambda start, count: session.get_entries(self._id, encoded.slice(start, count), subs.slice(start, count)),
-        )
+        return self._read(*self._entries(keys, map_keys))
 
     def contains(self, keys: ArrowArrayLike, map_keys: RowsLike) -> pa.BooleanArray:
         """Which entries there are.
@@ -87,8 +83,7 @@ class VectorMapState(VectorState):
 
         Example: see `put`.
         """
-        encoded, subs = self._entry_keys(keys, map_keys)
-        return self._bound()[0].get_entries(self._id, encoded, subs).is_valid()
+        return self._are_there(*self._entries(keys, map_keys))
 
     def entries(self, keys: ArrowArrayLike) -> pa.MapArray:
         """The whole maps of keys.
@@ -175,6 +170,14 @@ class VectorMapState(VectorState):
         """
         encoded = self._keys.encoded(self._what, keys)
         self._send(np.full(len(encoded), CLEAR), encoded)
+
+    def _entries(self, keys: ArrowArrayLike, map_keys: RowsLike) -> tuple[int, Callable[[int, int], pa.BinaryArray]]:
+        """How many entries are asked for, and what reads some of them."""
+        encoded, subs = self._entry_keys(keys, map_keys)
+        session, _ = self._bound()
+        return len(encoded), lambda start, count: session.get_entries(
+            self._id, encoded.slice(start, count), subs.slice(start, count)
+        )
 
     def _entry_keys(self, keys: ArrowArrayLike, map_keys: RowsLike) -> tuple[pa.BinaryArray, pa.BinaryArray]:
         encoded = self._keys.encoded(self._what, keys)

@@ -6,7 +6,7 @@ Does not own: what user code sees (`value_state`, `list_state`, `map_state`), th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,23 +85,35 @@ class VectorState:
         return given
 
     def _read(self, count: int, read: Callable[[int, int], pa.BinaryArray]) -> pa.Array:
-        """Values of so many keys, read in parts: `read` takes the first key and how many."""
+        """Values of so many keys; see `_pages`."""
         codec = self._bound()[1]
-        parts: list[pa.Array] = []
+        return self._form.shown(_joined([codec.decode_values(page) for page in self._pages(count, read)]))
+
+    def _are_there(self, count: int, read: Callable[[int, int], pa.BinaryArray]) -> pa.BooleanArray:
+        """Which of so many keys have a value; see `_pages`."""
+        return _joined([page.is_valid() for page in self._pages(count, read)])
+
+    def _pages(self, count: int, read: Callable[[int, int], pa.BinaryArray]) -> Iterator[pa.BinaryArray]:
+        """Encoded values in parts, one at least: `read` takes the first key and how many."""
         start = 0
-        while start < count or not parts:
+        while True:
             asked = min(self._width, count - start)
             found = read(start, asked)
             start += asked
             each = max(found.nbytes // max(asked, 1), 1)
             self._width = max(min(self._width * 8, READ_BYTES // each), 1)
-            parts.append(codec.decode_values(found))
-        return self._form.shown(parts[0] if len(parts) == 1 else pa.concat_arrays(parts))
+            yield found
+            if start == count:
+                return
 
     def _send(
         self, ops: Any, keys: pa.BinaryArray, subs: pa.BinaryArray | None = None, values: pa.BinaryArray | None = None
     ) -> None:
         send(self._bound()[0], self._id, ops, keys, subs, values, self._expires_at)
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def send(
