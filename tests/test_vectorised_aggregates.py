@@ -1,4 +1,4 @@
-"""`Batch.aggregate` without Spark.
+"""`Batch.aggregate` and aggregating states, without Spark.
 
 Owns: each function against plain Python over random rows, types of results, refusals.
 Does not own: equality with Spark's aggregates (`tests/spark/test_processor_vectorised.py`).
@@ -12,10 +12,13 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import fastchangelog as fc
+from fastchangelog.testing import run_processor
 from fastchangelog.vectorised.batch import Batch
+from fastchangelog.vectorised.context import Context
 
 
 def batch_of(groups: list[list[Any]], dtype: pa.DataType, **more: pa.Array) -> Batch:
@@ -151,3 +154,87 @@ def test_refusals(named: Any, message: str) -> None:
     more = {"d": pa.array([Decimal(1)], pa.decimal128(5, 2)), "s": pa.array(["x"])}
     with pytest.raises(fc.FastChangelogError, match=message):
         batch_of([[1]], pa.int64(), **more).aggregate(**named)
+
+
+@pytest.mark.parametrize("kind", ["int", "double", "decimal", "string", "boolean", "time"])
+def test_an_aggregating_state_gives_what_all_rows_together_give(kind: str) -> None:
+    dtype, make = MAKERS[kind]
+    calls = {"n": fc.count("v"), "low": fc.min("v"), "high": fc.max("v"), "some": fc.count(where="i > 3")}
+    if kind in ("int", "double", "decimal"):
+        calls["total"] = fc.sum("v", where="i > 1")
+    if kind == "boolean":
+        calls |= {"every": fc.bool_and("v"), "any": fc.bool_or("v")}
+
+    class Totals(fc.Processor):
+        def open(self, ctx: Any) -> None:
+            self.totals = ctx.aggregating_state("totals", pa.schema([("v", dtype), ("i", pa.int32())]), **calls)
+
+        def process(self, batch: Any) -> Any:
+            half = batch.rows.num_rows // 2
+            for part in (slice(half, None), slice(0, half)):
+                self.totals.add(batch.row_keys[part], batch.rows[part])
+            found = self.totals.get(batch.keys)
+            yield pa.RecordBatch.from_arrays([batch.keys.field("k"), found], ["k", "found"])
+
+    rng = random.Random(kind)
+    rows: list[tuple[Any, ...]] = []
+    for _ in range(6):
+        new = [
+            (rng.choice("abc"), make(rng) if rng.random() < 0.7 else None, rng.randrange(9))
+            for _ in range(rng.randrange(1, 9))
+        ]
+        rows.append(tuple(new))
+    schema = pa.schema([("k", pa.string()), ("v", dtype), ("i", pa.int32())])
+    tables = [
+        pa.table([pa.array(column, field.type) for column, field in zip(zip(*new), schema)], schema) for new in rows
+    ]
+    answered = run_processor(Totals(), tables)
+    for i, table in enumerate(answered):
+        every = pa.concat_tables(tables[: i + 1])
+        for row in table.to_pylist():
+            of_key = every.filter(pc.equal(every["k"], row["k"])).combine_chunks().to_batches()[0]
+            whole = Batch(pa.array([{"k": row["k"]}]), of_key, pa.array([0, of_key.num_rows], pa.int64()))
+            assert row["found"] == whole.aggregate(**calls).to_pylist()[0]
+
+
+def test_plain_rows_and_overflow_of_an_aggregating_state() -> None:
+    class Sums(fc.Processor):
+        def open(self, ctx: Any) -> None:
+            self.sums = ctx.aggregating_state("sums", "decimal(38,0)", total=fc.sum("value"))
+
+        def process(self, batch: Any) -> Any:
+            self.sums.add(batch.keys[:0], [])
+            self.sums.add(batch.row_keys, batch.rows["v"])
+            yield pa.record_batch({"total": self.sums.get(batch.keys).field("total")})
+            if len(batch.keys) > 1:
+                self.sums.clear(batch.keys)
+                assert self.sums.get(batch.keys).null_count == len(batch.keys)
+
+    def rows(*pairs: Any) -> pa.Table:
+        values = pa.array([v for _, v in pairs], pa.decimal128(38, 0))
+        return pa.table({"k": [k for k, _ in pairs], "v": values})
+
+    large = Decimal(6 * 10**37)
+    one = rows(("a", large))
+    answered = run_processor(Sums(), [one, rows(("a", Decimal(1)), ("b", None)), one])
+    assert [table["total"].to_pylist() for table in answered] == [[large], [Decimal(6 * 10**37 + 1), None], [large]]
+    with pytest.raises(fc.InvalidArgumentError, match="sum"):
+        run_processor(Sums(), [one, one])
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (
+            {"x": fc.avg("v")},
+            r"state `s`: results of avg\(v\) cannot be merged; an aggregating state of a processor takes",
+        ),
+        ({"x": fc.sum("missing")}, "missing"),
+        ({"x": 1}, "is no aggregate"),
+        ({}, "takes aggregates"),
+    ],
+)
+def test_refusals_of_an_aggregating_state(named: Any, message: str) -> None:
+    ctx = Context(pa.struct([("k", pa.string())]), "none", 0, 0)
+    with pytest.raises(fc.FastChangelogError, match=message):
+        ctx.aggregating_state("s", "v long", **named)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ import fastchangelog as fc
 __all__ = ["make"]
 
 TTL = 400
+EPOCH = date(1970, 1, 1)
 
 
 class RowSide(StatefulProcessor):
@@ -139,3 +140,34 @@ def test_an_initial_state(make: Callable[..., CodecRunner]) -> None:
     with pytest.raises(fc.InvalidArgumentError, match=r"VectorSide has no method initial_state\(\); write one"):
         plain.batch([("a", 0)], initial=[("a", 5)])
     plain.abort()
+
+
+def test_aggregates_and_nested_values_come_back(make: Callable[..., CodecRunner]) -> None:
+    class Nested(fc.Processor):
+        def open(self, ctx: Any) -> None:
+            self.totals = ctx.aggregating_state("totals", "v long", n=fc.count(), total=fc.sum("v"))
+            self.lists = ctx.list_state("lists", "a array<long>, b struct<x: decimal(5,2)>")
+            self.maps = ctx.map_state("maps", "map<struct<a: date>, array<string>>")
+
+        def process(self, batch: Any) -> Any:
+            self.totals.add(batch.row_keys, batch.rows)
+            v = batch.rows["v"].to_pylist()
+            self.lists.append(batch.row_keys, [([one, None], (None,)) for one in v])
+            self.maps.put(batch.row_keys, [{"a": EPOCH + timedelta(days=one)} for one in v], [["x", None]] * len(v))
+            lists, maps = self.lists.get(batch.keys).to_pylist(), self.maps.entries(batch.keys).to_pylist()
+            for seen, entries in zip(lists, maps):
+                assert all(one == {"a": [one["a"][0], None], "b": {"x": None}} for one in seen)
+                days = {one["a"][0] for one in seen}
+                assert entries == [({"a": EPOCH + timedelta(days=day)}, ["x", None]) for day in sorted(days)]
+            found = self.totals.get(batch.keys)
+            n = pc.add(pc.multiply(found.field("n"), 1000), found.field("total"))
+            yield pa.record_batch({"k": batch.keys.field("k"), "n": n})
+
+    runner, model = make(Nested, api="arrow"), dict[str, int]()
+    rng = random.Random(3)
+    for _ in range(4):
+        given = [(rng.choice("ab"), rng.randrange(20)) for _ in range(5)]
+        for k, v in given:
+            model[k] = model.get(k, 0) + 1000 + v
+        assert sorted(runner.batch(given)) == sorted((k, model[k]) for k in {k for k, _ in given})
+        runner.kill_server()

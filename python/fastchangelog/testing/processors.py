@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fastchangelog import _internal
 from fastchangelog.catalog import TIMERS
@@ -25,6 +23,7 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.schema import arrow_type
 from fastchangelog.testing.memory_session import MemorySession, Store
 from fastchangelog.vectorised.context import Declared
+from fastchangelog.vectorised.keys import by_key
 from fastchangelog.vectorised.processor import Processor
 from fastchangelog.vectorised.run import Place, Times, VectorRun
 
@@ -175,11 +174,5 @@ def _grouped(table: pa.Table, names: Sequence[str], key_type: pa.DataType) -> It
     rows = table.combine_chunks().to_batches(max_chunksize=table.num_rows)[0]
     columns = pa.StructArray.from_arrays([rows[name] for name in names], fields=list(key_type))
     encoded = _internal.StateCodec(key_type, pa.struct([])).encode_keys(columns)
-    order = pc.sort_indices(encoded)  # stable: rows of a key stay in their order
-    ordered = encoded.take(order)
-    is_first = np.concatenate(
-        [[True], np.asarray(pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False))]
-    )
-    starts = np.flatnonzero(is_first)
-    offsets = pa.array(np.append(starts, len(ordered)), pa.int64())
-    yield _Chunk(rows.take(order), ordered.take(pa.array(starts)), offsets)
+    order, starts, offsets = by_key(encoded)
+    yield _Chunk(rows.take(order), encoded.take(order).take(pa.array(starts)), pa.array(offsets, pa.int64()))

@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from fastchangelog.embedded.times import ttl_millis
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.functions import Aggregate
 from fastchangelog.schema import arrow_type
+from fastchangelog.vectorised.aggregating_state import VectorAggregatingState
 from fastchangelog.vectorised.counters import Metrics
 from fastchangelog.vectorised.keys import BatchKeys
 from fastchangelog.vectorised.list_state import VectorListState
@@ -135,6 +137,30 @@ class Context:
             raise InvalidArgumentError(f'state `{name}`: {declared} is no map; write "map<string, long>"')
         state = VectorMapState(name, declared, self.batch_keys)
         self._declare("map", state, state.map_key_form.kept, ttl)
+        return state
+
+    def aggregating_state(
+        self, name: str, schema: DataTypeLike, *, ttl: Duration | None = None, **named: Aggregate
+    ) -> VectorAggregatingState:
+        """Declares aggregates for each key; within `open` only.
+
+        Args:
+            name: The state's name.
+            schema: The type of rows, as for `value_state`; plain ones have the one column ``value``.
+            ttl: How long a key's results are there after a row was added, by the processing time.
+            **named: Aggregates by the name of their result: `count`, `sum`, `min`, `max`, `bool_and` or `bool_or`.
+
+        Returns:
+            The state.
+
+        Raises:
+            InvalidArgumentError: The name, the schema, an aggregate or the TTL cannot be.
+            UnsupportedError: Results of an aggregate cannot be merged.
+
+        Example: see `VectorAggregatingState`.
+        """
+        state = VectorAggregatingState(name, arrow_type(f"state `{name}`", schema), named, self.batch_keys)
+        self._declare("value", state, None, ttl)
         return state
 
     def register_timers(self, keys: ArrowArrayLike, times: ArrowArrayLike) -> None:

@@ -6,8 +6,9 @@ Does not own: what is done with them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,7 +19,20 @@ from fastchangelog.vectorised.session import Codec
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike
 
-__all__ = ["BatchKeys"]
+__all__ = ["BatchKeys", "by_key"]
+
+
+def by_key(encoded: pa.BinaryArray) -> tuple[pa.Array, Any, Any]:
+    """The order by keys, in which equal ones keep theirs, the first row of each key in it, and offsets of keys.
+
+    >>> [part.tolist() for part in by_key(pa.array([b"b", b"a", b"b"]))[1:]]
+    [[0, 1], [0, 1, 3]]
+    """
+    order = pc.sort_indices(encoded)  # a stable sort
+    ordered = encoded.take(order)
+    changes = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(np.concatenate([np.ones(min(len(ordered), 1), bool), np.asarray(changes, bool)]))
+    return order, starts, np.append(starts, len(ordered))
 
 
 class BatchKeys:
