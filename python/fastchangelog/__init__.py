@@ -46,10 +46,14 @@ if TYPE_CHECKING:
     from fastchangelog.embedded.value_state import ValueState
     from fastchangelog.materialization.policy import MaterializationPolicy
     from fastchangelog.process_metrics import metrics
+    from fastchangelog.vectorised.batch import Batch
+    from fastchangelog.vectorised.processor import Processor
+    from fastchangelog.vectorised.timers import Timers
 
 __all__ = [
     "Aggregate",
     "AggregatingState",
+    "Batch",
     "Change",
     "ChangelogHandle",
     "ChangelogReader",
@@ -65,6 +69,7 @@ __all__ = [
     "MapState",
     "MaterializationPolicy",
     "PermissionDeniedError",
+    "Processor",
     "RetryableError",
     "SchemaMismatchError",
     "State",
@@ -72,6 +77,7 @@ __all__ = [
     "StateNotFoundError",
     "StoreError",
     "TimerState",
+    "Timers",
     "ValueState",
     "__version__",
     "functions",
@@ -82,6 +88,7 @@ __all__ = [
 #: Public name -> the module that holds it; None where the name is the module.
 _LAZY: dict[str, str | None] = {
     "AggregatingState": "fastchangelog.embedded.aggregating_state",
+    "Batch": "fastchangelog.vectorised.batch",
     "Change": "fastchangelog.changelog",
     "ChangelogHandle": "fastchangelog.changelog",
     "ChangelogReader": "fastchangelog.changelog",
@@ -90,9 +97,11 @@ _LAZY: dict[str, str | None] = {
     "ListState": "fastchangelog.embedded.list_state",
     "MapState": "fastchangelog.embedded.map_state",
     "MaterializationPolicy": "fastchangelog.materialization.policy",
+    "Processor": "fastchangelog.vectorised.processor",
     "State": "fastchangelog.embedded.state",
     "StateHandle": "fastchangelog.embedded.handle",
     "TimerState": "fastchangelog.embedded.timer_state",
+    "Timers": "fastchangelog.vectorised.timers",
     "ValueState": "fastchangelog.embedded.value_state",
     "__version__": "fastchangelog._internal",
     "metrics": "fastchangelog.process_metrics",

@@ -81,15 +81,15 @@ def pairs_of(others: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[list[An
     return [key for key, _ in pairs], [value for _, value in pairs]
 
 
-def rows_of(data: RowsLike, wanted: pa.DataType) -> pa.Array:
-    """Rows of a record batch or table, columns by name, or of whatever `many_of` takes."""
+def rows_of(data: RowsLike, wanted: pa.DataType, what: str = "rows") -> pa.Array:
+    """Rows of a record batch or table, columns by name, or of whatever `many_of` takes; ``what`` is for messages."""
     arrow = hasattr(data, "__arrow_c_array__") or hasattr(data, "__arrow_c_stream__")
     if not arrow or not pa.types.is_struct(wanted) or isinstance(data, pa.Array | pa.ChunkedArray):
-        return many_of("rows", data, wanted)
+        return many_of(what, data, wanted)
     table = pa.table(data)
     missing = [field.name for field in wanted if field.name not in table.column_names]
     if missing:
-        raise InvalidArgumentError(f"rows have no column `{missing[0]}`; {wanted} was declared")
+        raise InvalidArgumentError(f"{what} have no column `{missing[0]}`; {wanted} was declared")
     columns = [many_of(f"column `{field.name}`", table[field.name], field.type) for field in wanted]
     return pa.StructArray.from_arrays(columns, fields=list(wanted))
 

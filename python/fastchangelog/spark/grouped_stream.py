@@ -8,10 +8,8 @@ Does not own: the meaning of keys and aggregates (`analyse`), settings (`setting
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, overload
 
 from pyspark.sql import functions as F
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from fastchangelog.functions import Aggregate
     from fastchangelog.spark.imported_state import ImportedState
     from fastchangelog.types import ColumnLike, Options, PathLike, StorageOptions
+    from fastchangelog.vectorised.processor import Processor
 
 __all__ = ["GroupedStream", "grouped"]
 
@@ -133,7 +132,7 @@ class GroupedStream:
             start = settings.start_from(self._options, self._storage_options, self._partitions)
             self._options, self._start_schema = start
             self._warn_about_waves()
-        elif _inside_foreach_batch():
+        elif internals.is_inside_foreach_batch():
             warnings.warn(
                 "grouped() inside a foreachBatch function sees one batch only and keeps nothing; call it on the stream "
                 "and write its result: grouped(stream, …).agg(…).writeStream.foreachBatch(f)",
@@ -359,6 +358,40 @@ class GroupedStream:
             )
         )
 
+    def transformWithStateInArrow(
+        self,
+        processor: Processor,
+        outputStructType: T.StructType | str,
+        outputMode: str = "update",
+        timeMode: str = "none",
+        initialState: GroupedData | GroupedStream | None = None,
+        eventTimeColumnName: str = "",
+    ) -> DataFrame:
+        """Runs a vectorised processor: one call for the rows of many keys, in Arrow.
+
+        Args:
+            processor: An instance of a subclass of `fastchangelog.Processor`.
+            outputStructType: The schema of the record batches that it yields, as a StructType or a text.
+            outputMode: `"update"` or `"append"`.
+            timeMode: `"none"`, or for timers `"processingtime"` or `"eventtime"`, with which late rows are dropped.
+            initialState: Rows that `initial_state` of the processor gets in the first batch: a batch DataFrame's
+                `groupBy(…)` or `grouped(…)`, by keys of the same types.
+            eventTimeColumnName: The column of the result that carries the watermark on.
+
+        Returns:
+            A DataFrame of the rows that the processor yields.
+
+        Raises:
+            InvalidArgumentError: Something cannot work as it was given; the message says what to change.
+
+        Example:
+            >>> calls = grouped(bids, "auction", state=folder)  # doctest: +SKIP
+            >>> calls.transformWithStateInArrow(Counts(), "auction long, n long")  # doctest: +SKIP
+        """
+        return self._process(
+            ProcessorCall("arrow", processor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName)
+        )
+
     def _process(self, call: ProcessorCall) -> DataFrame:
         from fastchangelog.spark.processor.stream import transform  # an aggregation needs none of it
 
@@ -411,7 +444,7 @@ class GroupedStream:
             rows = _in_batch(payloads, operator, analysed.wire_result)
         left_out = 0 if analysed.keys_in_result else analysed.num_keys
         fields = analysed.result.fields[left_out:]
-        return rows.select(*[_named(F.col(f"__r{left_out + i}"), f) for i, f in enumerate(fields)])
+        return rows.select(*[wire_types.result_column(F.col(f"__r{left_out + i}"), f) for i, f in enumerate(fields)])
 
     def _initial_payloads(self, analysed: Analysed, given: ImportedState | DataFrame) -> DataFrame:
         from fastchangelog.spark.aggregate_seed import BufferSplit, accumulators  # few queries need it
@@ -460,33 +493,5 @@ def _in_batch(payloads: DataFrame, operator: OperatorConfig, rows: T.StructType)
     return payloads.repartition("shard").sortWithinPartitions("shard").mapInArrow(BatchOperator(operator), rows)
 
 
-def _named(on_wire: Column, field: T.StructField) -> Column:
-    column = wire_types.from_wire(on_wire, field.dataType)
-    if not field.nullable and (default := _default(field.dataType)) is not None:
-        column = F.coalesce(column, default)  # it is never null, and Spark's schema should say so
-    metadata = {k: v for k, v in field.metadata.items() if not k.startswith("spark.")}
-    return column.alias(field.name, metadata=metadata) if metadata else column.alias(field.name)
-
-
-def _default(dtype: T.DataType) -> Column | None:
-    if isinstance(dtype, T.NumericType):
-        return F.lit(0).cast(dtype)
-    if isinstance(dtype, T.BooleanType):
-        return F.lit(False)
-    return F.lit("") if dtype == T.StringType() else None
-
-
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _inside_foreach_batch() -> bool:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module == "pyspark.sql.utils" and type(frame.f_locals.get("self")).__name__ == "ForeachBatchFunction":
-            return True
-        if module == "pyspark.sql.connect.streaming.worker.foreach_batch_worker":
-            return True
-        frame = frame.f_back
-    return False

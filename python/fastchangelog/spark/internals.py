@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 
@@ -38,6 +40,7 @@ __all__ = [
     "function_names",
     "grouping_of",
     "is_connect",
+    "is_inside_foreach_batch",
     "is_plain_grouping",
     "is_plain_reference",
     "native_method",
@@ -467,3 +470,16 @@ def _observed(plan: Any, tables: dict[int, Any]) -> Iterator[tuple[str, frozense
         yield str(plan.name()), frozenset(str(attribute.name()) for attribute in _items(plan.references().toSeq()))
     for child in _items(plan.children()):
         yield from _observed(child, tables)
+
+
+def is_inside_foreach_batch() -> bool:
+    """True if a function of `foreachBatch` is a caller."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module == "pyspark.sql.utils" and type(frame.f_locals.get("self")).__name__ == "ForeachBatchFunction":
+            return True
+        if module == "pyspark.sql.connect.streaming.worker.foreach_batch_worker":
+            return True
+        frame = frame.f_back
+    return False

@@ -10,7 +10,7 @@ for people only: a discarded attempt may be counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fastchangelog import _internal
@@ -31,9 +31,9 @@ PREFIX = "fastchangelog."
 NAMES = tuple(name for name, _, in_batch, _ in _internal.metrics_table() if in_batch)
 
 
-def row(counted: Mapping[str, int]) -> list[int]:
-    """The numbers in the order of `NAMES`; what was not counted is 0."""
-    return [int(counted.get(name, 0)) for name in NAMES]
+def row(counted: Mapping[str, int], more: Sequence[str] = ()) -> list[int]:
+    """The numbers in the order of `NAMES`, then those of user code; what was not counted is 0."""
+    return [int(counted.get(name, 0)) for name in (*NAMES, *more)]
 
 
 def observed_name(name: str) -> str:
@@ -41,8 +41,8 @@ def observed_name(name: str) -> str:
     return PREFIX + name
 
 
-def observed(column: str = COLUMN) -> list[Column]:
-    """One sum per metric, over all shards; `column` holds them."""
+def observed(column: str = COLUMN, more: Sequence[str] = ()) -> list[Column]:
+    """One sum per metric, over all shards, those of user code last; `column` holds them."""
     from pyspark.sql import functions as F
 
-    return [F.coalesce(F.sum(F.col(column)[i]), F.lit(0)).alias(name) for i, name in enumerate(NAMES)]
+    return [F.coalesce(F.sum(F.col(column)[i]), F.lit(0)).alias(name) for i, name in enumerate((*NAMES, *more))]

@@ -28,6 +28,7 @@ __all__ = [
     "has_numbered_fields",
     "is_collated",
     "is_unchanged",
+    "result_column",
     "to_wire",
     "wire_type",
 ]
@@ -171,6 +172,23 @@ def from_wire(column: Column, dtype: T.DataType) -> Column:
     fields = [from_wire(column.getField(n), f.dataType).alias(n) for n, f in zip(names, dtype.fields, strict=True)]
     rebuilt = F.when(column.isNotNull(), F.struct(*fields))
     return rebuilt if names == [f.name for f in dtype.fields] else rebuilt.cast(_nullable(dtype))
+
+
+def result_column(on_wire: Column, field: T.StructField) -> Column:
+    """A column of a result from its wire form, with the name, the metadata and the nullability of `field`."""
+    column = from_wire(on_wire, field.dataType)
+    if not field.nullable and (default := _default(field.dataType)) is not None:
+        column = F.coalesce(column, default)  # it is never null, and Spark's schema should say so
+    metadata = {k: v for k, v in field.metadata.items() if not k.startswith("spark.")}
+    return column.alias(field.name, metadata=metadata) if metadata else column.alias(field.name)
+
+
+def _default(dtype: T.DataType) -> Column | None:
+    if isinstance(dtype, T.NumericType):
+        return F.lit(0).cast(dtype)
+    if isinstance(dtype, T.BooleanType):
+        return F.lit(False)
+    return F.lit("") if dtype == T.StringType() else None
 
 
 def _nullable(dtype: T.DataType) -> T.DataType:

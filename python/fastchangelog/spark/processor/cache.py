@@ -27,11 +27,9 @@ from fastchangelog.spark.processor.column_values import list_slices
 from fastchangelog.spark.processor.spark_errors import CREATED, PRE_INIT, spark_error
 from fastchangelog.spark.processor.spec import Codec, SessionLike
 from fastchangelog.spark.processor.state_values import Refused, StateType, UnencodableRow
+from fastchangelog.vectorised.session import APPEND, CLEAR, DELETE, PUT, cursor_behind
 
 __all__ = ["APPEND", "CLEAR", "DELETE", "PUT", "CachedState", "EntryPages", "OpenPages", "Scope"]
-
-# Operations of `SessionLike.write`.
-CLEAR, PUT, DELETE, APPEND = 0, 1, 2, 3
 
 #: Changes of a state that wait in memory: beyond this number they are written back before the scope moves on. It begins
 #: low, and is then what fits into so many bytes.
@@ -356,11 +354,8 @@ class EntryPages:
     def _cursor(self, at: int) -> bytes | None:
         """What follows the first entries of a key."""
         start, end = self._slices[at - self._first]
-        if start == end:
-            return None
         assert self._subs is not None
-        sub: bytes | None = self._subs[end - 1].as_py()
-        return (end - start).to_bytes(8, "big") if sub is None else sub
+        return cursor_behind(self._subs, end, end - start)
 
     def _read(self, at: int) -> None:
         had = self._end - self._first

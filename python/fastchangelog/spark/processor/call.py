@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from fastchangelog.types import StorageOption
+    from fastchangelog.vectorised.processor import Processor
 
 __all__ = ["Grouping", "ProcessorCall"]
 
@@ -40,10 +41,10 @@ class Grouping:
 
 @dataclasses.dataclass(frozen=True)
 class ProcessorCall:
-    """The arguments of `transformWithState` or, with the api `pandas`, of `transformWithStateInPandas`."""
+    """The arguments of `transformWithState`, or of `transformWithStateInPandas` or `transformWithStateInArrow`."""
 
-    api: Literal["row", "pandas"]
-    processor: StatefulProcessor
+    api: Literal["row", "pandas", "arrow"]
+    processor: StatefulProcessor | Processor
     output: T.StructType | str
     output_mode: str
     time_mode: str
@@ -54,4 +55,4 @@ class ProcessorCall:
     @property
     def method(self) -> str:
         """Its name."""
-        return "transformWithState" if self.api == "row" else "transformWithStateInPandas"
+        return "transformWithState" + {"row": "", "pandas": "InPandas", "arrow": "InArrow"}[self.api]

@@ -86,6 +86,8 @@ class ProcessorConfig(task.VersionChecked):
     imported: tuple[str, ...] | None = None
     #: `init` deletes states: of each shard, in each batch.
     deletes: bool = False
+    #: The counters of a vectorised processor.
+    counters: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,8 +215,9 @@ class ProcessorOperator(StatefulProcessor):
                 first = None
             if first is None and _is_first_batch():
                 first = no_initial_rows(spec)
+            user: dict[str, int] = {}
             for batch in run_batch(
-                spec, session, rows.grouped(), times, first, query_info=query_info(), imported=imported
+                spec, session, rows.grouped(), times, first, query_info=query_info(), imported=imported, counted=user
             ):
                 columns = exact_columns(batch, spec.output)
                 yield frame([*columns, pa.nulls(batch.num_rows, METRICS_TYPE)], names)
@@ -226,7 +229,8 @@ class ProcessorOperator(StatefulProcessor):
             _internal.failpoint("operator.committed")
         finally:
             session.close()
-        numbers = metrics.row({**counted, **rows.counted(), **clock.laps, "shards": 1})
+        all_counted = {**user, **counted, **rows.counted(), **clock.laps, "shards": 1}
+        numbers = metrics.row(all_counted, self._config.counters)
         nothing = [placeholder(field) for field in operator.output]
         yield frame([*nothing, pa.array([numbers], METRICS_TYPE)], names)
         return handle, timer

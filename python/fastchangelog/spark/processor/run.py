@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -54,6 +54,7 @@ from fastchangelog.spark.processor.spec import (
 from fastchangelog.spark.processor.state_values import StateType
 from fastchangelog.spark.processor.timers import TIMERS, DueTimers
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
+from fastchangelog.spark.processor.vectorised import declarations_of, run_vectorised
 
 __all__ = [
     "CHUNK_BYTES",
@@ -89,6 +90,7 @@ def run_batch(
     query_info: QueryInfo = NO_QUERY,
     make_codec: CodecMaker | None = None,
     imported: ImportedRows | None = None,
+    counted: MutableMapping[str, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Runs the processor of `spec` and yields its output, in the output's wire form; the caller commits.
 
@@ -102,8 +104,15 @@ def run_batch(
         query_info: What `getQueryInfo` answers.
         make_codec: For tests.
         imported: In the first batch, what another query's states held.
+        counted: Where the counters of a vectorised processor are put.
     """
     codec = make_codec if make_codec is not None else _internal.StateCodec
+    if spec.api == "arrow":
+        try:
+            yield from run_vectorised(spec, session, rows, times, codec, initial, counted)
+        except Exception as error:
+            raise_from_user_code(error)
+        return
     run = _Run(spec, session, times, query_info, codec)
     try:
         with _rare_collections():
@@ -119,8 +128,8 @@ def _chunks(rows: GroupedRows | None) -> Iterable[RowChunkLike]:
     return () if rows is None else rows.finish(CHUNK_ROWS, CHUNK_BYTES)
 
 
-def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], bool]:
-    """What `init` declares, and whether it calls `deleteIfExists`.
+def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], bool, tuple[str, ...]]:
+    """What `init` declares, whether it calls `deleteIfExists`, and the counters of a vectorised processor.
 
     Runs it, and `close`, on a copy of the processor, as Spark does on the driver.
 
@@ -129,6 +138,12 @@ def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], bool]:
     """
     pickler: Any = CloudPickleSerializer
     processor = pickler().loads(pickler().dumps(spec.processor))
+    if spec.api == "arrow":
+        try:
+            declarations, counters = declarations_of(processor, spec)
+            return declarations, False, counters
+        except Exception as error:
+            raise_from_user_code(error)
     scope = Scope(PRE_INIT)
     handle = ProcessorHandle(scope, spec.time_mode, NO_QUERY)
     try:
@@ -136,7 +151,7 @@ def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], bool]:
         processor.close()
     except Exception as error:
         raise_from_user_code(error)
-    return [declaration for declaration, _ in handle.declared.values()], bool(handle.deleted)
+    return [declaration for declaration, _ in handle.declared.values()], bool(handle.deleted), ()
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.run import init_on_driver
 from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
 from fastchangelog.spark.split import WATERMARK_DELAY, payload_type, watermark_of
+from fastchangelog.vectorised.processor import Processor
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData
@@ -55,7 +56,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
     initial = None if given is None or imported is not None else _initial(grouping, call)
     conf = grouping.df.sparkSession.conf
     spec = ProcessorSpec(
-        processor=_checked(call.processor),
+        processor=_checked(call),
         api=call.api,
         key=grouping.key,
         input=rows.rows,
@@ -68,7 +69,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         initial_columns=() if initial is None else initial.columns.positions,
         **spark_settings(lambda name: conf.get(name, None)),
     )
-    declarations, deletes = init_on_driver(spec)
+    declarations, deletes, counters = init_on_driver(spec)
     seeded = None if imported is None else _imported(grouping, call, imported, declarations, spec.time_mode, rows)
     config = ProcessorConfig(
         OperatorConfig(
@@ -86,6 +87,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         rows.event_time,
         None if initial is None else initial.columns.schema,
         deletes=deletes,
+        counters=counters,
     )
     streaming = bool(grouping.df.isStreaming)
     starts = initial is not None or seeded is not None or bool(grouping.options.get("start_from"))
@@ -109,7 +111,9 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         None if first is None else first.groupBy("shard"),
         call.event_time_column,
     )
-    answered = answered.observe(metrics.observed_name(grouping.name), *metrics.observed(metrics.PROCESSOR_COLUMN))
+    answered = answered.observe(
+        metrics.observed_name(grouping.name), *metrics.observed(metrics.PROCESSOR_COLUMN, counters)
+    )
     kept = answered.where(F.col(metrics.PROCESSOR_COLUMN).isNull())
     return kept.drop(metrics.PROCESSOR_COLUMN)
 
@@ -212,6 +216,11 @@ def _imported(
     columns: _Columns,
 ) -> tuple[DataFrame, tuple[str, ...]]:
     """The payload rows of the state of Spark's own query, and the names of its variables."""
+    if call.api == "arrow":
+        raise UnsupportedError(
+            f"initialState=import_state(…) is for processors of rows and pandas frames; {call.method}() takes rows, as "
+            "df.groupBy(…)"
+        )
     if not grouping.df.isStreaming:
         raise InvalidArgumentError(
             f"initialState=import_state(…) of {call.method}() is for a stream's first batch, and the DataFrame is no "
@@ -264,7 +273,7 @@ def _initial(grouping: Grouping, call: ProcessorCall) -> _Initial:
 
 
 def _check_version(df: DataFrame, call: ProcessorCall) -> None:
-    if hasattr(df.groupBy(), call.method):
+    if call.api == "arrow" or hasattr(df.groupBy(), call.method):
         return
     if internals.is_connect(df):
         raise InvalidArgumentError(
@@ -288,7 +297,8 @@ def _modes(grouping: Grouping, call: ProcessorCall) -> tuple[str, TimeMode]:
             'use "update" or "append"'
         )
     if output_mode not in _OUTPUT_MODES or time_mode not in _TIME_MODES:
-        _let_spark_refuse(grouping, call)
+        if call.api != "arrow":
+            _let_spark_refuse(grouping, call)
         raise InvalidArgumentError(
             f"outputMode={call.output_mode!r}, timeMode={call.time_mode!r} of {call.method}(): an output mode is "
             f"one of {', '.join(_OUTPUT_MODES)}, a time mode one of None, ProcessingTime, EventTime"
@@ -312,7 +322,14 @@ def _output(call: ProcessorCall) -> T.StructType:
     return output
 
 
-def _checked(processor: Any) -> StatefulProcessor:
+def _checked(call: ProcessorCall) -> StatefulProcessor | Processor:
+    processor: Any = call.processor
+    if call.api == "arrow":
+        if not isinstance(processor, Processor):
+            raise InvalidArgumentError(
+                f"processor of {call.method}() is an instance of a subclass of fc.Processor, not {processor!r}"
+            )
+        return processor
     if isinstance(processor, type):
         raise InvalidArgumentError(
             f"statefulProcessor is the class {processor.__name__}; give an instance of it: {processor.__name__}()"

@@ -1,22 +1,18 @@
 """Timers: registered by the key in work, fired after all rows.
 
-Owns: the timers of the keys in work (`TimerCache`), and which timers are due, in which order (`DueTimers`).
-Does not own: calls of user code (`run`), where timers are stored (the session; they are written like entries of a map
-whose key is the time).
+Owns: the timers of the keys in work (`TimerCache`).
+Does not own: which timers are due, in which order (`fastchangelog.vectorised.due_timers`), calls of user code (`run`),
+where timers are stored (the session; they are written like entries of a map whose key is the time).
 
-Which timers fire is settled before the first handler runs: those that are due then, ascending by time. One that a
-handler deletes fires all the same. One that a handler registers fires in a later batch, however early its time, but
-not one for the time that is firing: it goes with the fired one.
+A timer that a handler registers for the time that is firing goes with the fired one.
 """
 
 from __future__ import annotations
 
-import heapq
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
@@ -24,23 +20,14 @@ from fastchangelog.catalog import TIMERS
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.cache import DELETE, PUT, CachedState, Scope
 from fastchangelog.spark.processor.spark_errors import DATA_PROCESSED, INITIALIZED, spark_error, time_mode_name
-from fastchangelog.spark.processor.spec import SessionLike, TimeMode
+from fastchangelog.spark.processor.spec import TimeMode
 from fastchangelog.spark.processor.state_values import StateType
+from fastchangelog.vectorised.due_timers import DueTimers, encoded_times
 
 __all__ = ["TIMERS", "DueTimers", "TimerCache", "encoded_times"]
 
 _KEYS_AHEAD = 256
 _FIRST, _LAST = -(2**63), 2**63 - 1
-
-#: A timer: time, key.
-Timer = tuple[int, bytes]
-
-
-def encoded_times(times: Sequence[int] | np.ndarray[Any, np.dtype[np.int64]]) -> pa.BinaryArray:
-    """Times as the session takes them: eight bytes each, big endian."""
-    offsets = np.arange(0, 8 * len(times) + 1, 8, dtype=np.int32)
-    data = np.array(times, ">i8").tobytes()
-    return pa.Array.from_buffers(pa.binary(), len(times), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 class TimerCache(CachedState):
@@ -147,67 +134,3 @@ class TimerCache(CachedState):
                 state=phase,
             )
         return at
-
-
-class DueTimers:
-    """The timers that were due when this was made, ascending, in pages; whatever is changed in between.
-
-    The session lists what is there now, after the last timer of the page before. So what was registered since is left
-    out of it, and what was deleted since is put back.
-    """
-
-    def __init__(self, session: SessionLike, until: int, page: int) -> None:
-        self._session = session
-        self._until = until
-        self._page = page
-        self._last: Timer | None = None
-        self._ended = False
-        #: Timers that were registered since, and are therefore not due.
-        self._new: set[Timer] = set()
-        #: Timers that were deleted since, and are due all the same: a heap, and the same as a set.
-        self._deleted: list[Timer] = []
-        self._is_deleted: set[Timer] = set()
-
-    def next_page(self) -> list[Timer]:
-        """The next timers; none at the end."""
-        found: list[Timer] = []
-        while not found and not (self._ended and not self._deleted):
-            times, keys = self._session.due_timers(self._until, self._last, self._page)
-            listed = list(zip(times.to_pylist(), keys.to_pylist()))
-            self._ended = len(listed) < self._page
-            found = [timer for timer in listed if timer not in self._new]
-            deleted = []
-            while self._deleted and (self._ended or self._deleted[0] <= listed[-1]):
-                deleted.append(heapq.heappop(self._deleted))
-            if deleted:
-                self._is_deleted.difference_update(deleted)
-                found = sorted({*found, *deleted})
-            self._last = max([*listed[-1:], *found[-1:]], default=self._last)
-            if self._new:
-                self._new = {timer for timer in self._new if self._is_ahead(timer)}
-        return found
-
-    def may_be_ahead(self, time: int) -> bool:
-        """False if a timer of this time is none of those that are still to come."""
-        return time <= self._until and (self._last is None or time >= self._last[0])
-
-    def notice(self, changes: list[tuple[Timer, bool]]) -> None:
-        """Hears of timers that are about to be registered (True) or deleted (False)."""
-        ahead = [(timer, is_there) for timer, is_there in changes if self._is_ahead(timer)]
-        if not ahead:
-            return
-        keys = list(dict.fromkeys(key for (_, key), _ in ahead))
-        times = self._session.timers_of(pa.array(keys, pa.binary())).to_pylist()
-        there = {(time, key) for key, found in zip(keys, times) for time in found}
-        for timer, is_there in ahead:
-            was_due = timer in there and timer not in self._new
-            if is_there and not was_due and timer not in self._is_deleted:
-                self._new.add(timer)
-            elif not is_there and was_due and timer not in self._is_deleted:
-                heapq.heappush(self._deleted, timer)
-                self._is_deleted.add(timer)
-            elif not is_there:
-                self._new.discard(timer)
-
-    def _is_ahead(self, timer: Timer) -> bool:
-        return timer[0] <= self._until and (self._last is None or timer > self._last)

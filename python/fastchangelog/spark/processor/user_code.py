@@ -18,7 +18,9 @@ from fastchangelog.errors import FastChangelogError, InvalidArgumentError
 
 __all__ = ["is_from_user_code", "raise_from_user_code"]
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_HERE = os.path.dirname(os.path.abspath(__file__))
+#: This package, and what user code of `transformWithStateInArrow` calls.
+_PACKAGES = (_HERE + os.sep, os.path.join(os.path.dirname(os.path.dirname(_HERE)), "vectorised") + os.sep)
 #: What this package calls: frames of theirs before any other are no user's.
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark")
 _MARK = "_fastchangelog_from_user_code"
@@ -30,7 +32,7 @@ def _users(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None:
         frame = traceback.tb_frame
         library = str(frame.f_globals.get("__name__", "")).partition(".")[0] in _LIBRARIES
-        if not frame.f_code.co_filename.startswith(_PACKAGE) and (frames or not library):
+        if not frame.f_code.co_filename.startswith(_PACKAGES) and (frames or not library):
             frames.append(traceback)
         traceback = traceback.tb_next
     kept: TracebackType | None = None

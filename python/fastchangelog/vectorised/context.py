@@ -1,0 +1,220 @@
+"""What `open` of a vectorised processor is given.
+
+Owns: `Context`: states, timers, counters and the times of the batch; checks of declarations.
+Does not own: states (`state`), timers (`timers`), the base class of user code (`processor`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from fastchangelog.embedded.times import ttl_millis
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.functions import Aggregate
+from fastchangelog.schema import arrow_type
+from fastchangelog.vectorised.aggregating_state import VectorAggregatingState
+from fastchangelog.vectorised.counters import Metrics
+from fastchangelog.vectorised.keys import BatchKeys
+from fastchangelog.vectorised.list_state import VectorListState
+from fastchangelog.vectorised.map_state import VectorMapState
+from fastchangelog.vectorised.state import Form, VectorState
+from fastchangelog.vectorised.timers import TimerChanges
+from fastchangelog.vectorised.value_state import VectorValueState
+
+if TYPE_CHECKING:
+    from fastchangelog.types import ArrowArrayLike, DataTypeLike, Duration
+
+__all__ = ["Context", "Declared"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """A state that `open` asked for."""
+
+    name: str
+    kind: Literal["value", "list", "map"]
+    #: The struct that is kept; a plain type is its field `value`.
+    kept: pa.DataType
+    #: Of a map: the struct of its keys; a plain type is its field `key`.
+    map_key: pa.DataType | None
+    ttl_millis: int | None
+    state: VectorState
+
+
+class Context:
+    """What `Processor.open` is given: states, timers, counters, and the times of the batch.
+
+    Example: see `Processor`.
+    """
+
+    def __init__(self, key_type: pa.DataType, time_mode: str, now_millis: int, watermark_millis: int) -> None:
+        self._now, self._watermark = now_millis, watermark_millis
+        self._is_open = True
+        self.metrics = Metrics()
+        """Counters: ``ctx.metrics.counter("late").add(3)``; see `Counter`."""
+        self.batch_keys = BatchKeys(key_type)
+        """The keys in work; of this package."""
+        self.declared: dict[str, Declared] = {}
+        """What `open` declared, by name; of this package."""
+        self.timers = TimerChanges(self.batch_keys, time_mode)
+        """Registers and deletes timers; of this package."""
+
+    @property
+    def watermark(self) -> datetime:
+        """The watermark of the batch, in UTC; the epoch before the first one."""
+        return _EPOCH + timedelta(milliseconds=max(self._watermark, 0))
+
+    @property
+    def processing_time(self) -> datetime:
+        """When the batch was planned, in UTC; without a time mode, when its shard's task began."""
+        return _EPOCH + timedelta(milliseconds=self._now)
+
+    def value_state(self, name: str, schema: DataTypeLike, *, ttl: Duration | None = None) -> VectorValueState:
+        """Declares a value for each key; within `open` only.
+
+        Args:
+            name: The state's name.
+            schema: The type of values: ``"long"`` gives plain arrays, ``"n long, last timestamp"`` struct arrays; also
+                a PySpark or an Arrow type or schema.
+            ttl: How long after it was put a value is returned, by the processing time.
+
+        Returns:
+            The state.
+
+        Raises:
+            InvalidArgumentError: The name, the schema or the TTL cannot be.
+
+        Example: see `Processor`.
+        """
+        state = VectorValueState(name, arrow_type(f"state `{name}`", schema), self.batch_keys)
+        self._declare("value", state, None, ttl)
+        return state
+
+    def list_state(self, name: str, schema: DataTypeLike, *, ttl: Duration | None = None) -> VectorListState:
+        """Declares a list for each key; within `open` only.
+
+        Args:
+            name: The state's name.
+            schema: The type of elements, as for `value_state`.
+            ttl: How long after it was added an element is returned, by the processing time.
+
+        Returns:
+            The state.
+
+        Raises:
+            InvalidArgumentError: The name, the schema or the TTL cannot be.
+
+        Example: see `VectorListState`.
+        """
+        state = VectorListState(name, arrow_type(f"state `{name}`", schema), self.batch_keys)
+        self._declare("list", state, None, ttl)
+        return state
+
+    def map_state(self, name: str, schema: DataTypeLike, *, ttl: Duration | None = None) -> VectorMapState:
+        """Declares a map for each key; within `open` only.
+
+        Args:
+            name: The state's name.
+            schema: The type of maps: ``"map<string, long>"``, or a PySpark or an Arrow map type.
+            ttl: How long after it was put an entry is returned, by the processing time.
+
+        Returns:
+            The state.
+
+        Raises:
+            InvalidArgumentError: The name, the schema or the TTL cannot be.
+
+        Example: see `VectorMapState`.
+        """
+        declared = arrow_type(f"state `{name}`", schema)
+        if not pa.types.is_map(declared):
+            raise InvalidArgumentError(f'state `{name}`: {declared} is no map; write "map<string, long>"')
+        state = VectorMapState(name, declared, self.batch_keys)
+        self._declare("map", state, state.map_key_form.kept, ttl)
+        return state
+
+    def aggregating_state(
+        self, name: str, schema: DataTypeLike, *, ttl: Duration | None = None, **named: Aggregate
+    ) -> VectorAggregatingState:
+        """Declares aggregates for each key; within `open` only.
+
+        Args:
+            name: The state's name.
+            schema: The type of rows, as for `value_state`; plain ones have the one column ``value``.
+            ttl: How long a key's results are there after a row was added, by the processing time.
+            **named: Aggregates by the name of their result: `count`, `sum`, `min`, `max`, `bool_and` or `bool_or`.
+
+        Returns:
+            The state.
+
+        Raises:
+            InvalidArgumentError: The name, the schema, an aggregate or the TTL cannot be.
+            UnsupportedError: Results of an aggregate cannot be merged.
+
+        Example: see `VectorAggregatingState`.
+        """
+        state = VectorAggregatingState(name, arrow_type(f"state `{name}`", schema), named, self.batch_keys)
+        self._declare("value", state, None, ttl)
+        return state
+
+    def register_timers(self, keys: ArrowArrayLike, times: ArrowArrayLike) -> None:
+        """Registers one timer for each of many keys; `Processor.on_timer` is called when they are due.
+
+        A timer is due when the processing time, or with ``timeMode="eventtime"`` the watermark, has reached its time.
+        Timers have milliseconds: parts of one count as a whole. One that is there already is fine.
+
+        Args:
+            keys: `batch.keys`, or some of them; one may come more than once.
+            times: As many times: an Arrow array of timestamps with a time zone, or aware datetimes.
+
+        Raises:
+            InvalidArgumentError: There is no time mode, a key is none of the batch, or a time is null or naive.
+
+        Example: see `Timers`.
+        """
+        self.timers.register(keys, times)
+
+    def delete_timers(self, keys: ArrowArrayLike, times: ArrowArrayLike) -> None:
+        """Removes one timer of each of many keys. Those that are not there are fine.
+
+        Args:
+            keys: `batch.keys`, or some of them; one may come more than once.
+            times: As many times, as of `register_timers`.
+
+        Raises:
+            InvalidArgumentError: As of `register_timers`.
+
+        Example: see `Timers`.
+        """
+        self.timers.delete(keys, times)
+
+    def close(self) -> None:
+        """Ends declarations; of this package."""
+        self._is_open = False
+        self.metrics.close()
+
+    def _declare(
+        self,
+        kind: Literal["value", "list", "map"],
+        state: VectorState,
+        map_key: pa.DataType | None,
+        ttl: Duration | None,
+    ) -> None:
+        name = state.name
+        if not self._is_open:
+            raise InvalidArgumentError(f"state {name!r} is declared too late; declare states in open()")
+        if not isinstance(name, str) or not name or name != name.strip() or name.startswith("$") or name == "default":
+            raise InvalidArgumentError(
+                f"{name!r} is no name of a state; give a text that is not empty, is not `default`, has no spaces "
+                "around it and does not begin with $"
+            )
+        if name in self.declared:
+            raise InvalidArgumentError(f"the state `{name}` is declared twice; give each state a name of its own")
+        kept = Form(state.value_type, "value").kept
+        self.declared[name] = Declared(name, kind, kept, map_key, ttl_millis(ttl), state)

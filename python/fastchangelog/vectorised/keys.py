@@ -1,0 +1,84 @@
+"""The keys in work, and their bytes.
+
+Owns: which keys states and timers take, and the error for others.
+Does not own: what is done with them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastchangelog.embedded.arrow import many_of
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.vectorised.session import Codec
+
+if TYPE_CHECKING:
+    from fastchangelog.types import ArrowArrayLike
+
+__all__ = ["BatchKeys", "by_key"]
+
+
+def by_key(encoded: pa.BinaryArray) -> tuple[pa.Array, Any, Any]:
+    """The order by keys, in which equal ones keep theirs, the first row of each key in it, and offsets of keys.
+
+    >>> [part.tolist() for part in by_key(pa.array([b"b", b"a", b"b"]))[1:]]
+    [[0, 1], [0, 1, 3]]
+    """
+    order = pc.sort_indices(encoded)  # a stable sort
+    ordered = encoded.take(order)
+    changes = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(np.concatenate([np.ones(min(len(ordered), 1), bool), np.asarray(changes, bool)]))
+    return order, starts, np.append(starts, len(ordered))
+
+
+class BatchKeys:
+    """The keys in work: those for which states may be read and written."""
+
+    def __init__(self, key_type: pa.DataType) -> None:
+        self._type = key_type
+        self._codec: Codec | None = None
+        self._keys: pa.Array | None = None
+        self._bytes = pa.array([], pa.binary())
+
+    def bind(self, codec: Codec) -> None:
+        """Gives the codec of the grouping key."""
+        self._codec = codec
+
+    def move(self, keys: pa.Array | None, encoded: pa.BinaryArray) -> None:
+        """Moves on to these keys; None: to none."""
+        self._keys, self._bytes = keys, encoded
+
+    def encoded(self, what: str, keys: ArrowArrayLike) -> pa.BinaryArray:
+        """The bytes of keys, or the error for one that is not in work."""
+        if self._keys is None or self._codec is None:
+            raise InvalidArgumentError(f"{what}: only keys of a batch are taken; use it in process() or on_timer()")
+        if keys is self._keys:
+            return self._bytes
+        given = self._structs(f"{what}: keys", keys)
+        if given.null_count:
+            raise InvalidArgumentError(f"{what}: a key is null; give a key with null fields, or leave it out")
+        found = self._codec.encode_keys(given)
+        known = pc.is_in(found, value_set=self._bytes)
+        if not pc.all(known, min_count=0).as_py():
+            first = given[pc.index(known, False).as_py()].as_py()
+            raise InvalidArgumentError(
+                f"{what}: the key {tuple(first.values())!r} is none of the batch: its state may be in another shard; "
+                "use keys of batch.keys, or of timers.keys in on_timer()"
+            )
+        return found
+
+    def _structs(self, what: str, keys: ArrowArrayLike) -> pa.StructArray:
+        """Keys as structs; of one grouping column they may be its values."""
+        if self._type.num_fields == 1:
+            if isinstance(keys, pa.Array | pa.ChunkedArray):
+                is_plain = not pa.types.is_struct(keys.type)
+            else:
+                is_plain = isinstance(keys, list) and not any(isinstance(key, dict | tuple) for key in keys)
+            if is_plain:
+                column = many_of(what, keys, self._type.field(0).type)
+                return pa.StructArray.from_arrays([column], fields=list(self._type))
+        return many_of(what, keys, self._type)

@@ -1,0 +1,166 @@
+"""Runs a vectorised processor over the rows of a shard's batch.
+
+Owns: the order of calls of user code: `open`, rows of the initial state, rows, due timers, `close`; binding of states;
+the check of what user code yields.
+Does not own: the session's life and its commit, and where a state is in it (the caller).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from fastchangelog.catalog import TIMERS
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.vectorised.batch import Batch, whole_keys
+from fastchangelog.vectorised.context import Context, Declared
+from fastchangelog.vectorised.due_timers import DueTimers
+from fastchangelog.vectorised.processor import Processor
+from fastchangelog.vectorised.session import Codec, CodecMaker, RowChunkLike, SessionLike
+from fastchangelog.vectorised.timers import Timers, one_for_each_key, shown_times
+
+__all__ = ["Place", "Times", "VectorRun", "opened"]
+
+#: Due timers that are listed in one call.
+_TIMERS_PAGE = 16_384
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """The time mode, and the times of the batch in milliseconds."""
+
+    mode: str
+    now: int
+    watermark: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a state is in the session, and all types of its values, the newest last."""
+
+    id: int
+    versions: Sequence[pa.DataType] = ()
+
+
+def opened(processor: Processor, key_type: pa.DataType, times: Times) -> Context:
+    """What `open` declared."""
+    context = Context(key_type, times.mode, times.now, times.watermark)
+    processor.open(context)
+    context.close()
+    return context
+
+
+class VectorRun:
+    """One batch of one shard.
+
+    `declare` gives each declared state its place in the session, and the timers theirs if there is a time mode.
+    """
+
+    def __init__(
+        self,
+        processor: Processor,
+        key_type: pa.DataType,
+        times: Times,
+        session: SessionLike,
+        make_codec: CodecMaker,
+        declare: Callable[[Mapping[str, Declared]], Mapping[str, Place]],
+    ) -> None:
+        self._processor, self._times, self._session = processor, times, session
+        self.context = opened(processor, key_type, times)
+        self._key_codec: Codec = make_codec(key_type, pa.binary(), [pa.binary()])
+        self.context.batch_keys.bind(self._key_codec)
+        places = declare(self.context.declared)
+        for name, found in self.context.declared.items():
+            place = places[name]
+            ends = None if found.ttl_millis is None else times.now + found.ttl_millis
+            codec = make_codec(found.map_key or key_type, place.versions[-1], list(place.versions))
+            found.state.bind(session, place.id, codec, ends)
+        if TIMERS in places:
+            self.context.timers.bind(session, places[TIMERS].id)
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """What user code counted."""
+        return {name: counter.value for name, counter in self.context.metrics.counters.items()}
+
+    def initial(self, chunks: Iterable[RowChunkLike], shown: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+        """Calls `initial_state` for all keys."""
+        for batch in self._batches(chunks, shown):
+            self._processor.initial_state(batch)
+
+    def rows(
+        self,
+        chunks: Iterable[RowChunkLike],
+        shown: Callable[[pa.RecordBatch], pa.RecordBatch],
+        schema: pa.Schema | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Calls `process` for all keys. `shown` gives the columns that user code sees; a schema is what it yields."""
+        for batch in self._batches(chunks, shown):
+            for answered in _results("process()", self._processor.process(batch)):
+                yield from _checked("process()", answered, schema)
+
+    def timers(self, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        """Calls `on_timer` for all timers that are due."""
+        mode, keys, changes = self._times.mode, self.context.batch_keys, self.context.timers
+        if mode == "none":
+            return
+        until = self._times.now if mode == "processingtime" else self._times.watermark
+        due = DueTimers(self._session, until, _TIMERS_PAGE)
+        changes.begin_firing(due)
+        while page := due.next_page():
+            for part in one_for_each_key(page):
+                encoded = pa.array([key for _, key in part], pa.binary())
+                shown = self._key_codec.decode_keys(encoded)
+                keys.move(shown, encoded)
+                answers = self._processor.on_timer(Timers(shown, shown_times(part)))
+                for answered in () if answers is None else _results("on_timer()", answers):
+                    yield from _checked("on_timer()", answered, schema)
+                changes.fired(part)
+                keys.move(None, encoded[:0])
+
+    def close(self) -> None:
+        """Calls `close`."""
+        self._processor.close()
+
+    def _batches(
+        self, chunks: Iterable[RowChunkLike], shown: Callable[[pa.RecordBatch], pa.RecordBatch]
+    ) -> Iterator[Batch]:
+        """Each batch of rows; its keys are in work while user code has it."""
+        for encoded, columns, offsets in whole_keys(chunks):
+            keys = self._key_codec.decode_keys(encoded)
+            self.context.batch_keys.move(keys, encoded)
+            yield Batch(keys, shown(columns), offsets)
+            self.context.batch_keys.move(None, encoded[:0])
+
+
+def _results(method: str, results: Any) -> Iterator[Any]:
+    if results is None or isinstance(results, pa.RecordBatch | pa.Table) or not hasattr(results, "__iter__"):
+        raise InvalidArgumentError(
+            f"{method} returned a {type(results).__name__}; yield record batches, or return a list of them"
+        )
+    yield from results
+
+
+def _checked(method: str, answered: Any, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    if not isinstance(answered, pa.RecordBatch | pa.Table):
+        raise InvalidArgumentError(f"{method} yielded a {type(answered).__name__}; yield record batches of pyarrow")
+    if schema is None:
+        yield from answered.to_batches() if isinstance(answered, pa.Table) else [answered]
+        return
+    names = answered.schema.names
+    if names != schema.names:
+        raise InvalidArgumentError(
+            f"{method} yielded the columns {', '.join(names) or 'none'}; the output has {', '.join(schema.names)}"
+        )
+    for field, column in zip(schema, answered.columns, strict=True):
+        if column.type != field.type:
+            raise InvalidArgumentError(
+                f"output column `{field.name}` is of type {column.type}, declared was {field.type}; cast it"
+            )
+        if column.null_count and not field.nullable:
+            raise InvalidArgumentError(f"output column `{field.name}` has a null, which its declaration excludes")
+    for batch in answered.to_batches() if isinstance(answered, pa.Table) else [answered]:
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)

@@ -1,0 +1,129 @@
+"""Vectorised processors without Spark's operator, over a session in plain Python.
+
+Owns: a model of value states over random batches, whole keys, refusals.
+Does not own: the same on Spark (`tests/spark/test_processor_vectorised.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+pytest.importorskip("pyspark")
+from processor_runs import Runner
+
+import fastchangelog as fc
+
+
+class Code(fc.Processor):
+    """Runs a function for each batch."""
+
+    def __init__(self, process: Callable[..., Any], schema: Any = "long", ttl: str | None = None) -> None:
+        self.run, self.schema, self.ttl = process, schema, ttl
+
+    def open(self, ctx: Any) -> None:
+        self.ctx = ctx
+        self.seen = ctx.value_state("seen", self.schema, ttl=self.ttl)
+
+    def process(self, batch: Any) -> Any:
+        return self.run(self, batch)
+
+
+def answer(batch: Any, numbers: Any) -> list[pa.RecordBatch]:
+    return [pa.RecordBatch.from_arrays([batch.keys.field("k"), pa.array(numbers, pa.int64())], ["k", "n"])]
+
+
+def sums(code: Code, batch: Any) -> Any:
+    values = np.asarray(batch.rows["v"])
+    added = pa.array(np.add.reduceat(values, np.asarray(batch.offsets)[:-1]))
+    total = pc.add(pc.fill_null(code.seen.get(batch.keys), 0), added)
+    code.seen.put(batch.keys, pc.if_else(pc.greater(total, 50), pa.scalar(None, pa.int64()), total))
+    return answer(batch, total)
+
+
+def runner(process: Callable[..., Any], schema: Any = "long", ttl: str | None = None, **settings: Any) -> Runner:
+    def make() -> Any:
+        return Code(process, schema, ttl)
+
+    return Runner(make, api="arrow", **settings)
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 2, 3, 1000])
+def test_sums_are_those_of_a_dict(chunk_rows: int) -> None:
+    rng = random.Random(chunk_rows)
+    shard, model = runner(sums, chunk_rows=chunk_rows), {}
+    for _ in range(20):
+        rows = [(rng.choice(["a", "b", "c", None]), rng.randrange(10)) for _ in range(rng.randrange(12))]
+        wanted = {}
+        for k, v in rows:
+            wanted[k] = wanted.get(k, model.get(k, 0)) + v
+        assert sorted(shard.batch(rows), key=repr) == sorted(wanted.items(), key=repr)
+        model.update(wanted)
+        model = {k: n for k, n in model.items() if n <= 50}
+
+
+def test_the_last_duplicate_counts_and_a_null_deletes() -> None:
+    def twice(code: Code, batch: Any) -> Any:
+        code.seen.put(["a", "a"], [1, 2])
+        first = code.seen.get(batch.keys).to_pylist()
+        code.seen.put(["a", "a"], [3, None])
+        assert code.seen.get([{"k": "a"}]).to_pylist() == [None]
+        return answer(batch, first)
+
+    assert runner(twice).batch([("a", 1)]) == [("a", 2)]
+
+
+def test_values_end() -> None:
+    def put(code: Code, batch: Any) -> Any:
+        before = code.seen.get(batch.keys)
+        code.seen.put(batch.keys, batch.rows["v"])
+        return answer(batch, before)
+
+    shard = runner(put, ttl="10s", time_mode="processingtime")
+    assert shard.batch([("a", 1)], now=1000) == [("a", None)]
+    assert shard.batch([("a", 2)], now=10_999) == [("a", 1)]
+    assert shard.batch([("a", 3)], now=20_999) == [("a", None)]
+
+
+def test_structs_and_times() -> None:
+    def put(code: Code, batch: Any) -> Any:
+        code.seen.put(batch.keys, [(1, "x")])
+        assert code.seen.get(batch.keys).to_pylist() == [{"n": 1, "t": "x"}]
+        code.seen.delete(batch.keys)
+        assert code.seen.get(batch.keys).to_pylist() == [None]
+        return answer(batch, [code.ctx.processing_time.timestamp() + code.ctx.watermark.timestamp()])
+
+    structs = runner(put, "n long, t string", time_mode="eventtime")
+    assert structs.batch([("a", 1)], now=4000, watermark=-1) == [("a", 4)]
+
+
+@pytest.mark.parametrize(
+    ("process", "message"),
+    [
+        (lambda code, batch: code.seen.get(["b"]), r"key \('b',\) is none of the batch"),
+        (lambda code, batch: code.seen.put(batch.keys, ["x"]), "state `seen`: values: this is not int64"),
+        (lambda code, batch: code.seen.put(batch.keys, [1, 2]), "1 keys and 2 values"),
+        (lambda code, batch: None, "returned a NoneType; yield record batches"),
+        (lambda code, batch: [1], "yielded a int"),
+        (lambda code, batch: [batch.rows], "yielded the columns k, v; the output has k, n"),
+        (lambda code, batch: [batch.rows.rename_columns(["k", "n"]).cast(WRONG)], "`n` is of type string"),
+        (lambda code, batch: code.ctx.value_state("late", "long"), "declared too late"),
+    ],
+)
+def test_refusals(process: Callable[..., Any], message: str) -> None:
+    with pytest.raises(fc.InvalidArgumentError, match=message):
+        runner(process).batch([("a", 1)])
+
+
+WRONG = pa.schema([("k", pa.string()), ("n", pa.string())])
+
+
+def test_a_map_is_refused_by_name() -> None:
+    with pytest.raises(fc.FastChangelogError, match="field `m` has the type map"):
+        runner(sums, pa.schema([("m", pa.map_(pa.string(), pa.int64()))])).batch([("a", 1)])
