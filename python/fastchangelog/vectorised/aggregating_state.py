@@ -20,7 +20,7 @@ from fastchangelog.functions import Aggregate
 from fastchangelog.vectorised.aggregates import aggregate
 from fastchangelog.vectorised.keys import BatchKeys, by_key
 from fastchangelog.vectorised.session import DELETE, PUT
-from fastchangelog.vectorised.state import VectorState
+from fastchangelog.vectorised.state import Form, VectorState
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike, RowsLike
@@ -51,7 +51,7 @@ class VectorAggregatingState(VectorState):
 
     def __init__(self, name: str, rows: pa.DataType, named: Mapping[str, Aggregate], keys: BatchKeys) -> None:
         self._declared = rows
-        self._rows = rows if pa.types.is_struct(rows) else pa.struct([pa.field("value", rows)])
+        self._rows = Form(rows, "value").kept
         self._named = dict(named)
         self._merging: dict[str, Aggregate] = {}
         for result, one in self._named.items():

@@ -21,7 +21,7 @@ from fastchangelog.vectorised.counters import Metrics
 from fastchangelog.vectorised.keys import BatchKeys
 from fastchangelog.vectorised.list_state import VectorListState
 from fastchangelog.vectorised.map_state import VectorMapState
-from fastchangelog.vectorised.state import Form, VectorState
+from fastchangelog.vectorised.state import VectorState
 from fastchangelog.vectorised.timers import TimerChanges
 from fastchangelog.vectorised.value_state import VectorValueState
 
@@ -216,5 +216,4 @@ class Context:
             )
         if name in self.declared:
             raise InvalidArgumentError(f"the state `{name}` is declared twice; give each state a name of its own")
-        kept = Form(state.value_type, "value").kept
-        self.declared[name] = Declared(name, kind, kept, map_key, ttl_millis(ttl), state)
+        self.declared[name] = Declared(name, kind, state.form.kept, map_key, ttl_millis(ttl), state)

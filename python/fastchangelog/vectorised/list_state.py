@@ -59,7 +59,7 @@ class VectorListState(VectorState):
         encoded = self._keys.encoded(self._what, keys)
         session, codec = self._bound()
         counts, entries = read_all_entries(session, self._id, encoded)
-        elements = self._form.shown(codec.decode_values(entries.field("value")))
+        elements = self.form.shown(codec.decode_values(entries.field("value")))
         return pa.ListArray.from_arrays(offsets_of(counts), elements)
 
     def length(self, keys: ArrowArrayLike) -> pa.Int64Array:
@@ -161,7 +161,7 @@ class VectorListState(VectorState):
             raise InvalidArgumentError(
                 f"{self._what}: an element is null; leave it out, or keep structs with null fields"
             )
-        return self._bound()[1].encode_values(self._form.struct(elements))
+        return self._bound()[1].encode_values(self.form.struct(elements))
 
 
 def offsets_of(counts: Any) -> pa.Int32Array:

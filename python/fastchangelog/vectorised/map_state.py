@@ -103,7 +103,7 @@ class VectorMapState(VectorState):
         session, codec = self._bound()
         counts, found = read_all_entries(session, self._id, encoded)
         map_keys = self.map_key_form.shown(codec.decode_keys(found.field("sub")))
-        values = self._form.shown(codec.decode_values(found.field("value")))
+        values = self.form.shown(codec.decode_values(found.field("value")))
         return pa.MapArray.from_arrays(offsets_of(counts), map_keys, values)
 
     def length(self, keys: ArrowArrayLike) -> pa.Int64Array:
@@ -138,7 +138,7 @@ class VectorMapState(VectorState):
         Example: see the class.
         """
         encoded, subs = self._entry_keys(keys, map_keys)
-        given = self._form.struct(self._given("values", values, self.value_type, encoded))
+        given = self.form.struct(self._given("values", values, self.value_type, encoded))
         absent = given.is_null().to_numpy(zero_copy_only=False)
         self._send(np.where(absent, DELETE, PUT), encoded, subs, self._bound()[1].encode_values(given))
 

@@ -59,7 +59,8 @@ class VectorState:
         """The state's name."""
         self.value_type = declared
         """The Arrow type of values."""
-        self._form = Form(declared, "value")
+        self.form = Form(declared, "value")
+        """How values are kept; of this package."""
         self._what = f"state `{name}`"
         self._keys = keys
         self._session: SessionLike | None = None
@@ -87,7 +88,7 @@ class VectorState:
     def _read(self, count: int, read: Callable[[int, int], pa.BinaryArray]) -> pa.Array:
         """Values of so many keys; see `_pages`."""
         codec = self._bound()[1]
-        return self._form.shown(_joined([codec.decode_values(page) for page in self._pages(count, read)]))
+        return self.form.shown(_joined([codec.decode_values(page) for page in self._pages(count, read)]))
 
     def _are_there(self, count: int, read: Callable[[int, int], pa.BinaryArray]) -> pa.BooleanArray:
         """Which of so many keys have a value; see `_pages`."""

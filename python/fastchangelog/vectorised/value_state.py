@@ -58,7 +58,7 @@ class VectorValueState(VectorState):
         """
         encoded = self._keys.encoded(self._what, keys)
         _, codec = self._bound()
-        given = self._form.struct(self._given("values", values, self.value_type, encoded))
+        given = self.form.struct(self._given("values", values, self.value_type, encoded))
         absent = given.is_null().to_numpy(zero_copy_only=False)
         self._send(np.where(absent, DELETE, PUT), encoded, None, codec.encode_values(given))
 
