@@ -66,9 +66,7 @@ class Frames:
     def frame(self, start: int, end: int) -> pd.DataFrame:
         """A frame of its own of some rows."""
         if self._whole is not None:
-            frame = self._whole.iloc[start:end].copy()
-            frame.index = pd.RangeIndex(end - start)
-            return frame
+            return self._whole.iloc[start:end].reset_index(drop=True)  # the fastest copy with an index of its own
         cut = [c[start:end] if isinstance(c, np.ndarray) else c.cut(start, end) for c in self._columns]
         return _frame(self._index, cut)
 
