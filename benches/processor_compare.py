@@ -140,6 +140,8 @@ def _arguments() -> argparse.Namespace:
     args.rows = args.rows or (5_000 if args.quick else 100_000)
     args.batches = args.batches or (4 if args.quick else 8)
     args.rounds = args.rounds or (1 if args.quick else 3)
+    if args.batches <= _WARM_BATCHES:
+        parser.error(f"--batches must be more than {_WARM_BATCHES}: so many warm up, and are not measured")
     return args
 
 

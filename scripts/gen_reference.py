@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 RUST = ROOT / "rust"
@@ -47,8 +48,8 @@ Each batch reports the sum over its shards in
 count an attempt that it later throws away: they are for people, nothing depends on them. Times are microseconds, added
 up over shards that worked at the same time.
 
-| Metric | Meaning |
-|---|---|
+| Metric | Batches of | Meaning |
+|---|---|---|
 """
 
 _ENGINE_HEAD = """
@@ -100,6 +101,10 @@ _ARGUMENTS = {
 }
 
 
+#: Whose batches report a metric, for its row in the table.
+_OPERATORS = {"": "all", "aggregation": "aggregations", "processor": "processors"}
+
+
 def options_page() -> str:
     """docs/options.md."""
     text = (RUST / "format" / "src" / "config.rs").read_text()
@@ -130,14 +135,14 @@ def metrics_page() -> str:
     """docs/metrics.md."""
     text = (RUST / "store" / "src" / "metrics.rs").read_text()
     engine, batch, shard = (_section(text, name) for name in ("process", "batch", "shard"))
-    reported = [*batch, *(row for row in engine if row[2])]
+    reported = [*batch, *(row for row in engine if row.in_batch)]
     return (
         _METRICS_HEAD
-        + "".join(f"| `{name}` | {meaning} |\n" for name, _, _, meaning in reported)
+        + "".join(f"| `{row.name}` | {_OPERATORS[row.operators]} | {row.meaning} |\n" for row in reported)
         + _ENGINE_HEAD
-        + "".join(f"| `{name}` | {kind} | {meaning} |\n" for name, kind, _, meaning in engine)
+        + "".join(f"| `{row.name}` | {row.kind} | {row.meaning} |\n" for row in engine)
         + _SHARD_HEAD
-        + "".join(f"| `{name}` | {meaning} |\n" for name, _, _, meaning in shard)
+        + "".join(f"| `{row.name}` | {row.meaning} |\n" for row in shard)
     )
 
 
@@ -162,13 +167,24 @@ def aggregates_page() -> str:
     return _AGGREGATES_HEAD + "".join(lines)
 
 
-def _section(text: str, name: str) -> list[tuple[str, str, str, str]]:
-    """Name, kind, mark and meaning of each row of one section of the table of metrics."""
+class _Metric(NamedTuple):
+    """A row of the table of metrics."""
+
+    name: str
+    kind: str
+    in_batch: str
+    operators: str
+    meaning: str
+
+
+def _section(text: str, name: str) -> list[_Metric]:
+    """The rows of one section of the table of metrics."""
     section = re.search(rf"^{name} \{{\n(.*?)^\}}", text, re.MULTILINE | re.DOTALL)
     if section is None:
         raise SystemExit(f"metrics.rs: the section {name} of the table was not found")
-    rows = re.findall(r"((?:\s*///[^\n]*\n)+)\s*(\w+)(?:: (\w+)(?: (\w+))?)?,", section.group(1))
-    return [(row, kind, mark, _doc(doc)) for doc, row, kind, mark in rows]
+    row = r"((?:\s*///[^\n]*\n)+)\s*(\w+)(?:: (\w+)(?: (batch|growth))?)?(?: (\w+))?,"
+    rows = re.findall(row, section.group(1))
+    return [_Metric(name, kind, in_batch, operators, _doc(doc)) for doc, name, kind, in_batch, operators in rows]
 
 
 def _doc(comment: str) -> str:

@@ -29,12 +29,12 @@ from waiting import until
 import fastchangelog as fc
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.metrics import NAMES
+from fastchangelog.spark.metrics import OF_AGGREGATION, of_processor
 
 __all__ = ["job"]
 
 ROOT = Path(__file__).parent.parent
-TABLE = {name: (kind, in_batch, meaning) for name, kind, in_batch, meaning in _internal.metrics_table()}
+TABLE = {name: (kind, operators, meaning) for name, kind, operators, meaning in _internal.metrics_table()}
 ENGINE = {name for name, (kind, _, _) in TABLE.items() if kind in ("counter", "gauge", "histogram")}
 
 
@@ -369,8 +369,22 @@ def test_a_batch_reports_its_metrics(job: Callable[..., Job]) -> None:
     assert all(numbers[name] > 0 for name in ("open_micros", "rows_merged", "keys_updated", "state_keys", "log_bytes"))
     assert numbers["store_requests"] > 0
     # The operator measures these, and `shards` is 1 for each of its reports.
-    others = {"shards", "finish_micros", "commit_micros", "spilled_bytes", "restores"} | MOVED_BY_A_PROCESSOR
-    assert set(NAMES) - set(numbers) <= others | {name for name in ENGINE if TABLE[name][1]}
+    others = {"shards", "finish_micros", "commit_micros", "spilled_bytes", "restores"}
+    assert set(OF_AGGREGATION.names) - set(numbers) <= others | {name for name in ENGINE if TABLE[name][1] != "none"}
+
+
+def test_a_batch_reports_the_metrics_of_its_kind_of_operator() -> None:
+    of_both = {name for name, (_, operators, _) in TABLE.items() if operators == "all"}
+    assert {"shards", "commit_micros", "state_keys"} <= of_both
+    assert set(OF_AGGREGATION.names) - of_both == {"rows_merged"}
+    assert set(of_processor().names) - of_both == MOVED_BY_A_PROCESSOR | {
+        "changes",
+        "write_micros",
+        "due_timers",
+        "entries_ended",
+    }
+    assert of_processor(["mine"]).names == (*of_processor().names, "mine")
+    assert of_processor(["mine"]).row({"mine": 3, "shards": 1})[-1] == 3
 
 
 def test_the_process_has_all_its_engines_and_those_that_are_closed(tmp_path: Path) -> None:

@@ -913,11 +913,11 @@ def default_max_parallelism(shards: int) -> int:
 def handle_json(text: str) -> str:
     """A handle, as it is kept in Spark's state, as a JSON object. Ids are 128-bit numbers."""
 
-def metrics_table() -> list[tuple[str, str, bool, str]]:
-    """`(name, kind, in_batch, meaning)` of every metric.
+def metrics_table() -> list[tuple[str, str, str, str]]:
+    """`(name, kind, operators, meaning)` of every metric.
 
     `kind` is counter, gauge, histogram, batch (only the report of a batch has it) or shard (only the text endpoint has
-    it); `in_batch` is true of those that a batch reports.
+    it); `operators` says whose batches report it: none, all, aggregation or processor.
     """
 
 def process_metrics() -> dict[str, int]:

@@ -162,7 +162,7 @@ def test_metrics_are_in_the_users_progress(feed: Any, tmp_path: pathlib.Path) ->
     assert [m["keys_updated"] for m in seen] == [3, 1, 2, 3]
     assert all(m["log_bytes"] > 0 and m["commit_micros"] >= 0 for m in seen)
     assert seen[0]["state_keys"] == 3
-    assert tuple(seen[0]) == metrics.NAMES
+    assert tuple(seen[0]) == metrics.OF_AGGREGATION.names
 
 
 def _last_line_of_the_traceback(error: BaseException) -> str:

@@ -466,7 +466,7 @@ class GroupedStream:
         initial = None if first is None else first.groupBy("shard")
         spark_operator = internals.native_method(payloads.groupBy("shard"), "transformWithStateInPandas")
         answered = spark_operator(ShardProcessor(operator), output, "Update", "None", initial)
-        answered = answered.observe(metrics.observed_name(self._name), *metrics.observed())
+        answered = answered.observe(metrics.observed_name(self._name), *metrics.OF_AGGREGATION.observed())
         return answered.where(F.col(metrics.COLUMN).isNull())
 
     def _check_start_schema(self, spec: str, old: str) -> None:

@@ -4,12 +4,13 @@ Owns: their order on the wire, and the expressions that add them up over shards.
 Does not own: their names (the core's table of metrics), their values (the state server counts), nor Spark's progress.
 
 The operator returns them in one extra row per shard: every column null but `__m`, an array of numbers in the order of
-`NAMES`. Spark's `observe` adds them up, and the row is dropped after it. Like all of Spark's observed metrics they are
-for people only: a discarded attempt may be counted.
+`Reported.names`. Spark's `observe` adds them up, and the row is dropped after it. Like all of Spark's observed metrics
+they are for people only: a discarded attempt may be counted.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from fastchangelog import _internal
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["COLUMN", "NAMES", "PREFIX", "PROCESSOR_COLUMN", "observed", "observed_name", "row"]
+__all__ = ["COLUMN", "OF_AGGREGATION", "PREFIX", "PROCESSOR_COLUMN", "Reported", "observed_name", "of_processor"]
 
 #: The column of metrics in the result of an aggregation; by its name it is told apart from a processor's.
 COLUMN = "__m"
@@ -27,22 +28,45 @@ PROCESSOR_COLUMN = "__m_processor"
 #: Of the name under which the metrics of an operator appear.
 PREFIX = "fastchangelog."
 
-#: In the order of the table of metrics (rust/store/src/metrics.rs). Both ends of the wire are the same version.
-NAMES = tuple(name for name, _, in_batch, _ in _internal.metrics_table() if in_batch)
+
+@dataclasses.dataclass(frozen=True)
+class Reported:
+    """The metrics that batches of one kind of operator report: each one costs every batch time.
+
+    Args:
+        column: The column that holds them.
+        names: In the order of the table of metrics (rust/store/src/metrics.rs), behind them those of user code. Both
+            ends of the wire are the same version.
+    """
+
+    column: str
+    names: tuple[str, ...]
+
+    def row(self, counted: Mapping[str, int]) -> list[int]:
+        """The numbers in the order of `names`; what was not counted is 0."""
+        return [int(counted.get(name, 0)) for name in self.names]
+
+    def observed(self) -> list[Column]:
+        """One sum per metric, over all shards."""
+        from pyspark.sql import functions as F
+
+        # `get` and not an index, which checks its bounds: Spark makes source code of each sum in each task.
+        sums = [F.sum(F.get(F.col(self.column), F.lit(i))) for i in range(len(self.names))]
+        return [F.coalesce(total, F.lit(0)).alias(name) for total, name in zip(sums, self.names, strict=True)]
 
 
-def row(counted: Mapping[str, int], more: Sequence[str] = ()) -> list[int]:
-    """The numbers in the order of `NAMES`, then those of user code; what was not counted is 0."""
-    return [int(counted.get(name, 0)) for name in (*NAMES, *more)]
+def _names(operator: str) -> tuple[str, ...]:
+    return tuple(name for name, _, operators, _ in _internal.metrics_table() if operators in ("all", operator))
+
+
+OF_AGGREGATION = Reported(COLUMN, _names("aggregation"))
+
+
+def of_processor(counters: Sequence[str] = ()) -> Reported:
+    """Those of a stateful processor; `counters` are the names that its user code counts."""
+    return Reported(PROCESSOR_COLUMN, (*_names("processor"), *counters))
 
 
 def observed_name(name: str) -> str:
     """The name under which the metrics of the operator `name` appear."""
     return PREFIX + name
-
-
-def observed(column: str = COLUMN, more: Sequence[str] = ()) -> list[Column]:
-    """One sum per metric, over all shards, those of user code last; `column` holds them."""
-    from pyspark.sql import functions as F
-
-    return [F.coalesce(F.sum(F.col(column)[i]), F.lit(0)).alias(name) for i, name in enumerate((*NAMES, *more))]

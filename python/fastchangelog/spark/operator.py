@@ -153,7 +153,7 @@ class ShardProcessor(StatefulProcessor):
             _internal.failpoint("operator.committed")
         finally:
             session.close()
-        numbers = metrics.row({**counted, **clock.laps, "shards": 1})
+        numbers = metrics.OF_AGGREGATION.row({**counted, **clock.laps, "shards": 1})
         nothing = [pa.nulls(1, field.type) for field in operator.output]
         yield frame([*nothing, pa.array([numbers], METRICS_TYPE)], names)
         return handle

@@ -84,15 +84,15 @@ pub(crate) fn process_metrics(py: Python<'_>) -> PyResult<BTreeMap<String, u64>>
     detached(py, |_| Ok(Process::global().read().0.all()))
 }
 
-type Rows = Vec<(&'static str, &'static str, bool, &'static str)>;
+type Rows = Vec<(&'static str, &'static str, &'static str, &'static str)>;
 
-/// `(name, kind, in_batch, meaning)` of every metric; `kind` is counter, gauge, histogram, batch or shard.
+/// `(name, kind, operators, meaning)` of every metric; `kind` is counter, gauge, histogram, batch or shard, `operators`
+/// says whose batches report it: none, all, aggregation or processor.
 #[pyfunction]
 pub(crate) fn metrics_table() -> Rows {
-    use fastchangelog_store::metrics::InBatch;
-    let of_batch = Metrics::OF_BATCH.iter().map(|row| (row.name, "batch", true, row.meaning.trim()));
-    let engine = Metrics::TABLE.iter();
-    let engine = engine.map(|row| (row.name, row.kind.name(), row.in_batch != InBatch::No, row.meaning.trim()));
-    let of_shard = ShardGauges::TABLE.iter().map(|row| (row.name, "shard", false, row.meaning.trim()));
-    of_batch.chain(engine).chain(of_shard).collect()
+    let of_batch = Metrics::OF_BATCH.iter().map(|row| (row, "batch"));
+    let engine = Metrics::TABLE.iter().map(|row| (row, row.kind.name()));
+    let of_shard = ShardGauges::TABLE.iter().map(|row| (row, "shard"));
+    let rows = of_batch.chain(engine).chain(of_shard);
+    rows.map(|(row, kind)| (row.name, kind, row.operators.name(), row.meaning.trim())).collect()
 }

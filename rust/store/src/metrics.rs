@@ -50,6 +50,31 @@ pub enum InBatch {
     Growth,
 }
 
+/// The operators whose batches report a metric: each one that is reported costs a batch of them time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operators {
+    /// None: no batch reports it.
+    None,
+    /// Aggregations and stateful processors.
+    All,
+    /// Aggregations.
+    Aggregation,
+    /// Stateful processors.
+    Processor,
+}
+
+impl Operators {
+    /// Its name in Python.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::All => "all",
+            Self::Aggregation => "aggregation",
+            Self::Processor => "processor",
+        }
+    }
+}
+
 /// One row of a table of metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
@@ -57,16 +82,18 @@ pub struct Row {
     pub name: &'static str,
     /// Counter, gauge or histogram.
     pub kind: Kind,
-    /// Whether a batch reports it.
+    /// How the report of a session gets it.
     pub in_batch: InBatch,
+    /// Whose batches report it.
+    pub operators: Operators,
     /// One sentence.
     pub meaning: &'static str,
 }
 
 macro_rules! metrics {
     (
-        process { $($(#[doc = $doc:literal])* $name:ident: $kind:ident $($batch:ident)?),* $(,)? }
-        batch { $($(#[doc = $batch_doc:literal])* $batch_name:ident),* $(,)? }
+        process { $($(#[doc = $doc:literal])* $name:ident: $kind:ident $($batch:ident $($of:ident)?)?),* $(,)? }
+        batch { $($(#[doc = $batch_doc:literal])* $batch_name:ident $($batch_of:ident)?),* $(,)? }
         shard { $($(#[doc = $shard_doc:literal])* $shard_name:ident),* $(,)? }
     ) => {
         /// All metrics of one engine, or of one process. Names are stable: they are what users see.
@@ -86,7 +113,8 @@ macro_rules! metrics {
             pub const TABLE: &'static [Row] = &[$(Row {
                 name: stringify!($name),
                 kind: metrics!(@kind $kind),
-                in_batch: metrics!(@batch $($batch)?),
+                in_batch: metrics!(@batch $($batch $($of)?)?),
+                operators: metrics!(@operators $($batch $($of)?)?),
                 meaning: concat!($($doc),*),
             }),*];
 
@@ -95,6 +123,7 @@ macro_rules! metrics {
                 name: stringify!($batch_name),
                 kind: Kind::Counter,
                 in_batch: InBatch::Session,
+                operators: metrics!(@operators batch $($batch_of)?),
                 meaning: concat!($($batch_doc),*),
             }),*];
 
@@ -110,6 +139,7 @@ macro_rules! metrics {
                 name: stringify!($shard_name),
                 kind: Kind::Gauge,
                 in_batch: InBatch::No,
+                operators: Operators::None,
                 meaning: concat!($($shard_doc),*),
             }),*];
 
@@ -126,7 +156,12 @@ macro_rules! metrics {
     (@kind histogram) => { Kind::Histogram };
     (@batch) => { InBatch::No };
     (@batch batch) => { InBatch::Session };
+    (@batch $how:ident $of:ident) => { metrics!(@batch $how) };
     (@batch growth) => { InBatch::Growth };
+    (@operators) => { Operators::None };
+    (@operators $how:ident) => { Operators::All };
+    (@operators $how:ident aggregation) => { Operators::Aggregation };
+    (@operators $how:ident processor) => { Operators::Processor };
 }
 
 impl Metrics {
@@ -179,17 +214,17 @@ pub type SharedMetrics = Arc<Metrics>;
 metrics! {
 process {
 /// Partial rows merged by sessions.
-    rows_merged: counter batch,
+    rows_merged: counter batch aggregation,
     /// Distinct keys changed by sessions.
     keys_updated: counter batch,
     /// Changes of states by stateful processors.
-    changes: counter batch,
+    changes: counter batch processor,
     /// Microseconds spent taking over changes of states by stateful processors.
-    write_micros: counter batch,
+    write_micros: counter batch processor,
     /// Timers that were found due, of stateful processors and embedded states.
-    due_timers: counter batch,
+    due_timers: counter batch processor,
     /// Values, list elements and map entries that were removed because their time to live was over.
-    entries_ended: counter batch,
+    entries_ended: counter batch processor,
     /// Keys that exist in live shards.
     state_keys: gauge batch,
     /// Bytes of keys and values in live shards.
@@ -379,11 +414,11 @@ batch {
     /// Microseconds until the change set was durable.
     commit_micros,
     /// Rows that reached stateful processors, late ones included.
-    input_rows,
+    input_rows processor,
     /// Rows that stateful processors did not get because they were late: not after the watermark of the batch before.
-    late_rows,
+    late_rows processor,
     /// Bytes of rows that Spark's workers wrote to the local disk because they were more than `worker_memory`.
-    worker_spilled_bytes,
+    worker_spilled_bytes processor,
 }
 shard {
     /// Keys of the shard.

@@ -230,7 +230,7 @@ class ProcessorOperator(StatefulProcessor):
         finally:
             session.close()
         all_counted = {**user, **counted, **rows.counted(), **clock.laps, "shards": 1}
-        numbers = metrics.row(all_counted, self._config.counters)
+        numbers = metrics.of_processor(self._config.counters).row(all_counted)
         nothing = [placeholder(field) for field in operator.output]
         yield frame([*nothing, pa.array([numbers], METRICS_TYPE)], names)
         return handle, timer

@@ -111,9 +111,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         None if first is None else first.groupBy("shard"),
         call.event_time_column,
     )
-    answered = answered.observe(
-        metrics.observed_name(grouping.name), *metrics.observed(metrics.PROCESSOR_COLUMN, counters)
-    )
+    answered = answered.observe(metrics.observed_name(grouping.name), *metrics.of_processor(counters).observed())
     kept = answered.where(F.col(metrics.PROCESSOR_COLUMN).isNull())
     return kept.drop(metrics.PROCESSOR_COLUMN)
 
