@@ -203,3 +203,48 @@ def test_a_time_that_frames_cannot_hold_is_refused_by_its_value(dtype: str, year
     time = datetime.datetime(year, 12, 31, 1, 2, 3)
     with pytest.raises(InvalidArgumentError, match=rf"the timestamp {year:04}-12-31 01:02:03.* transformWithState\(\)"):
         frames([("a", [time] if dtype.startswith("array") else time)], rows=f"at {dtype}")
+
+
+class Changing(StatefulProcessor):
+    """Changes what it is given, in place, before the frames of other keys are read; keeps all of them."""
+
+    kept: list[tuple[str, pd.DataFrame, pd.DataFrame]]
+
+    def init(self, handle: Any) -> None:
+        self.kept = []
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            self.kept.append((key[0], frame.copy(), frame))
+            frame.iloc[:, 1:] = 0
+            frame.values[:] = 0
+            frame.loc[len(frame)] = [key[0], 7, 7.0]
+            frame.index.name = key[0]
+            frame.sort_values("i", ascending=False, inplace=True)
+            frame["more"] = "more"
+        return iter(())
+
+    def close(self) -> None:
+        for key, before, after in self.kept:
+            assert before.index.equals(pd.RangeIndex(3)) and before.index.name is None
+            assert before["i"].tolist() == [int(key), int(key) + 1, int(key) + 2]
+            assert list(before.columns) == ["k", "i", "d"]
+            assert after["i"].tolist() == [7, 0, 0, 0] and after.index.name == key
+
+
+def test_frames_of_a_chunk_are_independent() -> None:
+    given = [(str(n), n + i, 0.5) for n in range(40) for i in range(3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Runner(Changing, key="k string", rows="i long, d double", api="pandas").batch(given)
+
+
+def test_frames_are_the_same_without_the_inside_of_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [(str(n), n + i, NOON, 0.5, str(i)) for n in range(5) for i in range(n + 1)]
+    columns = {"key": "k string", "rows": "i long, at timestamp, d double, s string"}
+    fast = frames(given, **columns)
+    monkeypatch.setattr("fastchangelog.spark.processor.input_frames._HAS_MANAGERS", False)
+    plain = frames(given, **columns)
+    assert fast.keys() == plain.keys()
+    for key, frame in fast.items():
+        pd.testing.assert_frame_equal(frame, plain[key], check_index_type="exact")

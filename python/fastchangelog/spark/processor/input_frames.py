@@ -32,6 +32,9 @@ _TO_PANDAS = {"date_as_object": True, "coerce_temporal_nanoseconds": True, "inte
 #: What 64 bits of nanoseconds hold.
 _MOST_MICROS = (2**63 - 1) // 1000
 
+#: pandas has no public way to rows of a frame without copies and checks.
+_HAS_MANAGERS = hasattr(pd.DataFrame, "_from_mgr") and hasattr(pd.DataFrame()._mgr, "get_slice")
+
 #: Since this version PySpark makes frames of named tuples, which rename columns that are no Python names.
 _RENAMES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
 
@@ -64,11 +67,21 @@ class Frames:
             self._whole = _frame(self._index, columns)
 
     def frame(self, start: int, end: int) -> pd.DataFrame:
-        """A frame of its own of some rows."""
+        """A frame of some rows that no other frame has."""
         if self._whole is not None:
-            return self._whole.iloc[start:end].reset_index(drop=True)  # the fastest copy with an index of its own
+            return _cut(self._whole, start, end)
         cut = [c[start:end] if isinstance(c, np.ndarray) else c.cut(start, end) for c in self._columns]
         return _frame(self._index, cut)
+
+
+def _cut(whole: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
+    """Some rows of a frame, with an index of their own. They share the memory of the whole where pandas lets them."""
+    if not _HAS_MANAGERS:
+        return whole.iloc[start:end].reset_index(drop=True)
+    # As `iloc` and `reset_index` do it, in a quarter of their time: one such call for each key counts.
+    manager = whole._mgr.get_slice(slice(start, end), axis=1)
+    manager.axes[1] = pd.RangeIndex(end - start)
+    return pd.DataFrame._from_mgr(manager, manager.axes)
 
 
 def _frame(labels: pd.Index, columns: Sequence[np.ndarray[Any, Any]]) -> pd.DataFrame:
