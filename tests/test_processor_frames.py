@@ -226,10 +226,12 @@ class Changing(StatefulProcessor):
 
     def close(self) -> None:
         for key, before, after in self.kept:
-            assert before.index.equals(pd.RangeIndex(3)) and before.index.name is None
+            assert before.index.equals(pd.RangeIndex(3))
+            assert before.index.name is None
             assert before["i"].tolist() == [int(key), int(key) + 1, int(key) + 2]
             assert list(before.columns) == ["k", "i", "d"]
-            assert after["i"].tolist() == [7, 0, 0, 0] and after.index.name == key
+            assert after["i"].tolist() == [7, 0, 0, 0]
+            assert after.index.name == key
 
 
 def test_frames_of_a_chunk_are_independent() -> None:
