@@ -10,12 +10,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyspark
 import pytest
 from processor_runs import Runner
+from pyspark.sql import Row
+from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark.processor.exact_types import exact_schema
+from fastchangelog.spark.processor.input_frames import FrameMaker
+from fastchangelog.spark.processor.input_rows import RowMaker
 
 NOON = datetime.datetime(2024, 7, 1, 12)
 
@@ -195,6 +201,33 @@ def test_an_interval_that_frames_cannot_hold_is_refused() -> None:
     assert frames([("a", days)], rows="span interval day to second")["a",]["span"][0] == pd.Timedelta(days)
     with pytest.raises(InvalidArgumentError, match="an interval of more than 292 years does not fit into a frame"):
         frames([("a", days + days)], rows="span interval day to second")
+
+
+def test_a_variant_is_one_in_frames_and_its_bytes_in_rows() -> None:
+    """So it is with PySpark: without a schema its Row API shows what Arrow has."""
+    struct = T.StructType([T.StructField("v", T.VariantType()), T.StructField("many", T.ArrayType(T.VariantType()))])
+    value = {"value": b"\x0c\x01", "metadata": b"\x01\x00\x00"}
+    schema = exact_schema(struct, "column")
+    batch = pa.RecordBatch.from_pylist([{"v": value, "many": [value, None]}, {"v": None, "many": None}], schema)
+    frame = FrameMaker(struct, (0, 1), "UTC").frames(batch).frame(0, 2)
+    assert (type(frame["v"][0]), frame["v"][0].toPython(), frame["v"][1]) == (T.VariantVal, 1, None)
+    assert [type(part) for part in frame["many"][0]] == [T.VariantVal, type(None)]
+    assert RowMaker(struct, (0, 1), "UTC").rows(batch) == [
+        Row(v=value, many=[value, None]), Row(v=None, many=None),
+    ]  # fmt: skip
+
+
+def test_a_users_type_is_what_it_is_kept_as() -> None:
+    class Point(T.UserDefinedType):
+        @classmethod
+        def sqlType(cls) -> T.DataType:
+            return T.StructType([T.StructField("at", T.ArrayType(T.DoubleType()))])
+
+    struct = T.StructType([T.StructField("p", Point())])
+    batch = pa.RecordBatch.from_pylist([{"p": {"at": [1.5]}}, {"p": None}], exact_schema(struct, "column"))
+    assert RowMaker(struct, (0,), "UTC").rows(batch) == [Row(p={"at": [1.5]}), Row(p=None)]
+    column = FrameMaker(struct, (0,), "UTC").frames(batch).frame(0, 2)["p"]
+    assert (type(column[0]["at"]), list(column[0]["at"]), column[1]) == (np.ndarray, [1.5], None)
 
 
 @pytest.mark.parametrize("year", [1, 1676, 2262, 9999])

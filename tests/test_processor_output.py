@@ -12,9 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
+from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.ddl import parse_ddl
+from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.output_frames import OutputFrames
 from fastchangelog.spark.processor.output_rows import OutputRows, output_schema
 from fastchangelog.spark.processor.row_class import row_class
@@ -80,6 +82,7 @@ def test_fields_are_taken_by_name() -> None:
         ("array<int>", (1, 2), [1, 2]),
         ("map<string,int>", {"a": 1}, [{"key": "a", "value": 1}]),
         ("map<string,int>", [("a", None)], [{"key": "a", "value": None}]),
+        ("map<string,int>", Row(a=1), [{"key": "a", "value": 1}]),
         ("struct<x:int,y:string>", Row(y="b", x=1), {"x": 1, "y": "b"}),
         ("struct<x:int,y:string>", {"x": 1, "z": 5}, {"x": 1, "y": None}),
         ("struct<x:int,y:string>", (1, "b"), {"x": 1, "y": "b"}),
@@ -104,7 +107,7 @@ def test_values_are_converted_as_arrow_does(ddl: str, value: Any, expected: Any)
         ("bigint", True), ("bigint", "5"), ("string", 5), ("tinyint", 300), ("bigint", 2**63), ("date", "2024-01-01"),
         ("decimal(5,2)", Decimal("1.005")), ("array<int>", 5), ("map<string,int>", 5), ("struct<x:int>", 5),
         ("struct<x:int>", (1, 2)), ("string", "\ud800"), ("array<struct<x:int>>", [Row(x="y")]), ("void", 5),
-        ("void", True), ("array<void>", [0]),
+        ("void", True), ("array<void>", [0]), ("map<string,int>", {None: 1}), ("array<map<int,int>>", [[(None, 1)]]),
     ],
     ids=str,
 )  # fmt: skip
@@ -121,6 +124,24 @@ def test_other_values_are_refused_with_column_and_row(ddl: str, value: Any) -> N
 def test_other_things_than_named_rows_are_refused(row: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"yields Rows with names, such as Row\(n=1\), not"):
         rows_of("n int", Row(n=1), row)
+
+
+def test_a_null_key_of_a_map_does_not_end_the_process() -> None:
+    """Arrow checks it with an abort: an array that the user's own Arrow code made comes this far."""
+    output = parse_ddl("k string, f map<string,int>")
+    entry = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.int32())])
+    batch = pa.RecordBatch.from_pylist(
+        [{"k": "a", "f": [{"key": None, "value": 1}]}], pa.schema([("k", pa.string()), ("f", pa.list_(entry))])
+    )
+    with pytest.raises(InvalidArgumentError, match="output column `f`: a key of a map is null"):
+        exact_columns(batch, output)
+
+
+def test_an_output_without_columns_has_no_rows() -> None:
+    """As with PySpark."""
+    out = OutputRows(T.StructType([]))
+    out.append(Row(a=1))
+    assert [batch.num_rows for batch in out.flush()] == [0]
 
 
 def test_batches_grow_while_rows_are_small() -> None:
@@ -212,6 +233,7 @@ def test_columns_are_taken_by_name_or_by_place() -> None:
         ("decimal(5,2)", [Decimal("1.5"), None], [Decimal("1.50"), None]),
         ("binary", [b"x", bytearray(b"y")], [b"x", b"y"]),
         ("void", [None, None], [None, None]),
+        ("void", [pd.NA, None], [None, None]),
         ("timestamp_ntz", [pd.Timestamp(NOON), pd.NaT], [NOON, None]),
         ("interval day to second", [pd.Timedelta(1, "s")], [datetime.timedelta(seconds=1)]),
         ("array<int>", [[1, 2], np.array([3]), None], [[1, 2], [3], None]),
@@ -260,6 +282,7 @@ def test_naive_times_are_of_the_sessions_zone() -> None:
         ("array<int>", [5], "5 of dtype int64"),
         ("struct<x:int>", [(1, 2)], "(1, 2) of dtype object"),
         ("void", [None, "x"], "'x' of dtype object"),
+        ("map<string,int>", [{"a": 1}, {None: 1}], "{None: 1} of dtype object"),
     ],
     ids=str,
 )
@@ -270,6 +293,53 @@ def test_columns_that_do_not_fit_are_named_with_the_value(ddl: str, values: Any,
     assert text in str(caught.value)
     if ddl == "bigint" and values[0] == 1.0:
         assert column_of(ddl, values, safe=False) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value", "path"),
+    [
+        ("bigint not null", None, "f"),
+        ("struct<x:int not null>", Row(x=None), "f.x"),
+        ("struct<x:int not null>", Row(y=1), "f.x"),
+        ("array<struct<s:struct<x:int not null>>>", [None, {"s": None}, {"s": {"x": None}}], "f.element.s.x"),
+        ("map<string,struct<x:int not null>>", {"a": None, "b": {}}, "f.value.x"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_nulls_of_rows_where_the_schema_allows_none_are_named(ddl: str, value: Any, path: str) -> None:
+    ddl = f"n int, f {ddl}"
+    with pytest.raises(InvalidArgumentError, match=rf"of Row\(n=2.* does not fit: `{path}` allows no null"):
+        rows_of(ddl, Row(n=2, f=value))
+    if path == "f":
+        with pytest.raises(InvalidArgumentError, match="None of Row\\(n=1\\) does not fit: `f` allows no null"):
+            rows_of(ddl, Row(n=1))
+    else:
+        assert rows_of(ddl, Row(n=1, f=None)) == [{"n": 1, "f": None}]
+        with pytest.raises(InvalidArgumentError, match=f"output column `{path}` allows no null"):
+            frames_of(
+                ddl,
+                pd.DataFrame(
+                    {
+                        "n": [1, 2],
+                        "f": [
+                            None,
+                            value
+                            if isinstance(value, list)
+                            else dict(value.asDict() if isinstance(value, Row) else value),
+                        ],
+                    }
+                ),
+            )
+
+
+def test_nulls_in_parts_of_what_is_null_itself_are_none() -> None:
+    ddl = "f array<struct<x:int not null, y:string>>"
+    assert rows_of(ddl, Row(f=[None, Row(x=1)]), Row(f=None)) == [{"f": [None, {"x": 1, "y": None}]}, {"f": None}]
+
+
+def test_a_row_whose_names_are_no_texts_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="the names of a Row are texts"):
+        rows_of("f int", Row(f=[1])(1), Row([1])(1))
 
 
 def test_null_where_the_schema_allows_none_is_refused() -> None:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from processor_runs import Runner
 from pyspark.sql import Row
+from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark.processor.map_order import spark_order, spark_places
 
 
 class Timed(StatefulProcessor):
@@ -52,6 +55,32 @@ def test_timers_fire_in_the_batch_that_registers_them_ascending_by_time() -> Non
     assert runner.batch(rows, now=100) == [("b", -5), ("a", 50), ("b", 90), ("a", 100)]
     assert runner.batch(now=100) == []
     assert runner.batch(now=101) == [("c", 101)]
+
+
+def test_timers_of_one_time_fire_in_the_order_of_sparks_store() -> None:
+    """Texts by length first, numbers by their lowest byte."""
+    texts = ["10", "é", "b", "", "a", "long key of many bytes", None, "9"]
+    rows = [(text, time) for text in texts for time in (7, 5)]
+    sorted_texts = ["", None, "9", "a", "b", "10", "é", "long key of many bytes"]
+    assert timed().batch(rows, now=10) == [(text, time) for time in (5, 7) for text in sorted_texts]
+    assert timed().batch([*rows, ("b", 6)], now=10)[8:10] == [("b", 6), ("", 7)]
+    numbers = [3, None, 256, -5, 0, 300]
+    runner = timed(key="k long", output="k long, n long")
+    assert [k for k, _ in runner.batch([(n, 5) for n in numbers], now=5)] == [0, 256, 3, 300, -5, None]
+
+
+def test_the_order_of_many_texts_is_that_of_the_sort_key() -> None:
+    rng = random.Random(5)
+    lengths = [0, 1, 7, 8, 9, 16, 17, 255, 256, 257, 300]
+    texts = {"".join(rng.choice("aé\0\U0001f600") for _ in range(rng.choice(lengths))) for _ in range(500)}
+    values: list[str | None] = [*texts, None]
+    rng.shuffle(values)
+    struct = T.StructType([T.StructField("k", T.StringType())])
+    order, places = spark_order(struct), spark_places(struct)
+    assert order is not None
+    assert places is not None
+    found = places(pa.array([{"k": value} for value in values], pa.struct([("k", pa.string())])))
+    assert sorted(zip(found.tolist(), values)) == list(enumerate(sorted(values, key=lambda value: order((value,)))))
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("processingtime", [("a", 5)]), ("eventtime", [("a", 0)])])

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from processor_harness import Job, by_value, compare
 from pyspark.sql import Row
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from test_equal_to_spark import VALUES
 
@@ -143,6 +144,31 @@ def test_a_struct_as_key(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     batches = [[((1, "x"), 1), ((1, None), 2), ((None, "x"), 3)], [((1, "x"), 4), ((0, ""), 5)]]
     job = Job(Counter, "key string, n long")
     compare(feed, spark, tmp_path, job, "k struct<a:int,b:string>, v int", batches, restarts=True)
+
+
+class Shows(Counter):
+    """Shows its rows."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        yield Row(key=repr(sorted(map(repr, rows))), n=1)
+
+
+class ShowsFrames(Counter):
+    """The same with frames."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        shown = [repr(value) for frame in rows for value in frame["v"]]
+        yield pd.DataFrame({"key": [repr(sorted(shown))], "n": [1]})
+
+
+@pytest.mark.parametrize(("api", "processor"), [("row", Shows), ("pandas", ShowsFrames)])
+def test_variants_in_rows(feed: Any, spark: Any, tmp_path: pathlib.Path, api: str, processor: type[Counter]) -> None:
+    def variants(df: Any) -> Any:
+        return df.select("k", F.parse_json("text").alias("v"))
+
+    batches = [[("a", '{"x": [1, null]}'), ("a", None), ("b", "5")], [("a", "null")]]
+    job = Job(processor, "key string, n long", api=api, prepare=variants)
+    compare(feed, spark, tmp_path, job, "k string, text string", batches)
 
 
 #: A state for each kind of key, and keys of it in no order.

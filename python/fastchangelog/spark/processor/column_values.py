@@ -221,6 +221,8 @@ def row_values(dtype: T.DataType, timezone: str) -> Values:
         return structs_of([row_values(f.dataType, timezone) for f in dtype.fields], lambda row: dict(zip(names, row)))
     if isinstance(dtype, T.TimestampType):
         return _aware(timezone)
+    if isinstance(dtype, T.UserDefinedType):
+        return row_values(dtype.sqlType(), timezone)
     return _SCALARS.get(type(dtype), _python)
 
 

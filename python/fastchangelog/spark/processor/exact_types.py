@@ -13,10 +13,14 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from fastchangelog.errors import UnsupportedError
+from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.spark import wire_types
 
 __all__ = ["exact_columns", "exact_schema"]
+
+
+class _NullKey(Exception):
+    """A map has a key that is null."""
 
 
 def exact_schema(struct: T.StructType, what: str) -> pa.Schema:
@@ -26,7 +30,13 @@ def exact_schema(struct: T.StructType, what: str) -> pa.Schema:
 
 def exact_columns(batch: pa.RecordBatch, output: T.StructType) -> list[pa.Array]:
     """The columns of a batch in its wire form, in the types of `exact_schema`."""
-    return [_exact(column, f.dataType) for column, f in zip(batch.columns, output.fields, strict=True)]
+    columns = []
+    for column, field in zip(batch.columns, output.fields, strict=True):
+        try:
+            columns.append(_exact(column, field.dataType))
+        except _NullKey:
+            raise InvalidArgumentError(f"output column `{field.name}`: a key of a map is null") from None
+    return columns
 
 
 def _type(dtype: T.DataType, what: str) -> pa.DataType:
@@ -41,6 +51,8 @@ def _type(dtype: T.DataType, what: str) -> pa.DataType:
         return pa.struct([pa.field(f.name, _type(f.dataType, what), f.nullable) for f in dtype.fields])
     if isinstance(dtype, T.UserDefinedType):
         return _type(dtype.sqlType(), what)
+    if isinstance(dtype, T.VariantType):
+        return pa.struct([pa.field("value", pa.binary(), False), pa.field("metadata", pa.binary(), False)])
     if isinstance(dtype, T.YearMonthIntervalType):
         raise UnsupportedError(
             f"{what} is of type {dtype.simpleString()}, which PySpark hands to no Python code; "
@@ -63,6 +75,8 @@ def _exact(array: pa.Array, dtype: T.DataType) -> pa.Array:
     else:
         assert isinstance(dtype, T.MapType)
         key, value = _children(array.values)
+        if key.null_count:  # Arrow ends the process
+            raise _NullKey
         entries = [_exact(key, dtype.keyType), _exact(value, dtype.valueType)]
         items = pa.StructArray.from_arrays(entries, fields=[target.key_field, target.item_field])
     buffers = array.buffers()[:2]

@@ -220,6 +220,11 @@ def _times_or_none(array: pa.Array) -> list[Any]:
     return [None if time is pd.NaT else time for time in _times(array)]
 
 
+def _variants(array: pa.Array) -> list[Any]:
+    values = array.to_pylist()
+    return [None if value is None else T.VariantVal(value["value"], value["metadata"]) for value in values]
+
+
 def _spans(array: pa.Array) -> list[Any]:
     return _times_or_none(_nanoseconds(array))
 
@@ -228,12 +233,14 @@ def _has_objects(dtype: T.DataType) -> bool:
     """True if arrays of the type need more than Arrow's own conversion."""
     if isinstance(dtype, T.ArrayType):
         return _has_objects(dtype.elementType)
-    return isinstance(dtype, (T.StructType, T.MapType, T.TimestampType, T.TimestampNTZType))
+    return isinstance(dtype, (T.StructType, T.MapType, T.TimestampType, T.TimestampNTZType, T.VariantType))
 
 
 def _objects(dtype: T.DataType, timezone: str, *, in_value: bool = False) -> Values:
     """Values of a column of objects. With `in_value` they are parts of structs, maps or keys: in an array that is a
     column of its own a null time is NaT, elsewhere it is None."""
+    if isinstance(dtype, T.UserDefinedType):
+        return _objects(dtype.sqlType(), timezone, in_value=in_value)
     if isinstance(dtype, T.ArrayType):
         if isinstance(dtype.elementType, (*_WHOLE, T.BooleanType)):
             return _arrays
@@ -251,4 +258,6 @@ def _objects(dtype: T.DataType, timezone: str, *, in_value: bool = False) -> Val
         return structs_of(fields, lambda row: dict(zip(names, row)))
     if isinstance(dtype, (T.TimestampType, T.TimestampNTZType)):
         return lambda array: _times_or_none(_naive(array, timezone))
+    if isinstance(dtype, T.VariantType):
+        return _variants
     return row_values(dtype, timezone)

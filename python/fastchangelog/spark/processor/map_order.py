@@ -1,7 +1,9 @@
-"""The order in which maps are iterated: that of Spark's state store, which programs see though nothing promises it.
+"""The order in which maps are iterated and timers of one time fire.
 
-Owns: the sort key of a map's keys, the bytes of Spark's `UnsafeRow`.
-Does not own: the entries (`map_state`), the order of the store here (the core).
+It is that of Spark's state store, which programs see though nothing promises it.
+
+Owns: the sort key of keys, the bytes of Spark's `UnsafeRow`.
+Does not own: the entries (`map_state`), the timers (`run`), the order of the store here (the core).
 
 Numbers are compared by their bytes, the lowest first: 1, 2, 256, 3 have the order 256, 1, 2, 3. Texts are compared by
 length first.
@@ -13,13 +15,19 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as T
 
+from fastchangelog.spark.processor.column_values import exact_values
 from fastchangelog.spark.processor.state_converters import INTEGERS
 
-__all__ = ["spark_order"]
+__all__ = ["spark_order", "spark_places"]
 
 Order = Callable[[tuple[Any, ...]], bytes]
+#: For each key of an array, its place among all of them.
+Places = Callable[[pa.StructArray], "np.ndarray[Any, np.dtype[np.int64]]"]
 
 _FIRST_DAY = 719_163
 _NOTHING = bytes(8)
@@ -88,3 +96,42 @@ def spark_order(key: T.StructType) -> Order | None:
         return struct.pack("<I", start + len(texts)) + nulls.to_bytes(null_bytes, "little") + slots + texts
 
     return order
+
+
+def spark_places(key: T.StructType) -> Places | None:
+    """The same for an array of keys; quick for a single text, which most keys are."""
+    order = spark_order(key)
+    if order is None:
+        return None
+    if len(key.fields) == 1 and isinstance(key.fields[0].dataType, T.StringType):
+        return lambda keys: _ranks(_sorted_texts(keys.field(0)))
+    values = [exact_values(f.dataType) for f in key.fields]
+
+    def places(keys: pa.StructArray) -> np.ndarray[Any, np.dtype[np.int64]]:
+        rows = zip(*[exact(column) for exact, column in zip(values, keys.flatten())])
+        orders = list(map(order, rows))
+        return _ranks(np.array(sorted(range(len(orders)), key=orders.__getitem__), np.int64))
+
+    return places
+
+
+def _ranks(indices: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    ranks = np.empty(len(indices), np.int64)
+    ranks[indices] = np.arange(len(indices))
+    return ranks
+
+
+def _sorted_texts(texts: pa.StringArray) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The numbers of texts in their order."""
+    lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False).astype("<u4")
+    sizes = (16 + (lengths + 7) // 8 * 8).astype("<u4")
+    table = pa.table(
+        {
+            "size": sizes.view(">u4").astype(np.int64),
+            "is_null": texts.is_null().cast(pa.int8()),
+            "length": lengths.view(">u4").astype(np.int64),
+            "text": texts.cast(pa.binary()),
+        }
+    )
+    keys = [(name, "ascending") for name in table.column_names]
+    return pc.sort_indices(table, sort_keys=keys).to_numpy().astype(np.int64)  # type: ignore[no-any-return]

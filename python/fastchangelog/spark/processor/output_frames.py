@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.held_values import held, is_changeable
-from fastchangelog.spark.processor.output_rows import no_value, output_schema
+from fastchangelog.spark.processor.output_rows import check_nulls, forbids_null, no_null, no_value, output_schema
 
 __all__ = ["OutputFrames"]
 
@@ -46,8 +46,9 @@ class OutputFrames:
 
     def __init__(self, struct: T.StructType, timezone: str, *, by_name: bool = True, safe: bool = True) -> None:
         self._names: list[str] = struct.names
+        #: For the columns that allow no null somewhere.
+        self._not_null = [f if forbids_null(f) else None for f in struct.fields]
         self._has_unique_names = len(set(self._names)) == len(self._names)
-        self._nullable = [f.nullable for f in struct.fields]
         self._schema = output_schema(struct)
         self._convert = [_converter(f.dataType, timezone) for f in struct.fields]
         self._is_changeable = [is_changeable(f.dataType) for f in struct.fields]
@@ -128,8 +129,12 @@ class OutputFrames:
             # What is one column for Arrow may be several for pandas: each frame for itself, as PySpark converts them.
             arrays = [self._checked(place, field, _series(column)) for column in columns]
         array = pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
-        if array.null_count and not self._nullable[place]:
-            raise InvalidArgumentError(f"output column `{field.name}` allows no null, and a frame has one there")
+        not_null = self._not_null[place]
+        if not_null is not None:
+            try:
+                check_nulls(array, not_null)
+            except ValueError as error:
+                raise InvalidArgumentError(f"output column {error}, and a frame has one there") from None
         return array
 
     def _checked(self, place: int, field: pa.Field, series: pd.Series) -> pa.Array:
@@ -248,7 +253,8 @@ def _value_converter(dtype: T.DataType, timezone: str) -> Callable[[Any], Any] |
         key = _value_converter(dtype.keyType, timezone) or _same
         value = _value_converter(dtype.valueType, timezone) or _same
         return lambda pairs: [
-            (key(k), v if v is None else value(v)) for k, v in (pairs.items() if isinstance(pairs, Mapping) else pairs)
+            (key(no_null(k)), v if v is None else value(v))
+            for k, v in (pairs.items() if isinstance(pairs, Mapping) else pairs)
         ]
     if isinstance(dtype, T.StructType):
         return _struct_converter(dtype, timezone)

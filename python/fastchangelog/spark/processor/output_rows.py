@@ -21,7 +21,7 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import wire_types
 from fastchangelog.spark.processor.held_values import held, is_changeable
 
-__all__ = ["OutputRows", "no_value", "output_schema"]
+__all__ = ["OutputRows", "check_nulls", "forbids_null", "no_null", "no_value", "output_schema"]
 
 #: Rows of the first batch, most rows of one, and the bytes that one aims at.
 _FIRST_ROWS = 256
@@ -45,6 +45,8 @@ class OutputRows:
         self._names: list[str] = struct.names
         self._schema = output_schema(struct)
         self._convert = [_python_form(f.dataType) for f in struct.fields]
+        #: For the columns that allow no null somewhere.
+        self._not_null = [f if forbids_null(f) else None for f in struct.fields]
         #: The rows that were taken; `append` takes one.
         self.pending: list[Any] = []
         keeps = any(is_changeable(f.dataType) for f in struct.fields)
@@ -67,7 +69,7 @@ class OutputRows:
                 end += 1
             batch = self._batch(rows[start:end], names)
             start = end
-            each = max(batch.nbytes // batch.num_rows, 1)
+            each = max(batch.nbytes // max(batch.num_rows, 1), 1)  # without columns a batch has no rows
             self.limit = max(min(self.limit * 4, _MOST_ROWS, _BATCH_BYTES // each), 1)
             yield batch
 
@@ -77,27 +79,33 @@ class OutputRows:
         if any(len(row) != width for row in rows):
             # A row with fewer values than names: those at the end are missing.
             rows = [tuple(row)[:width] + (None,) * (width - len(row)) for row in rows]  # type: ignore[misc]
+        if not all(isinstance(name, str) for name in names):
+            raise InvalidArgumentError(
+                f"the names of a Row are texts, as in Row(n=1); {_cut(repr(rows[0]))} has others"
+            )
         columns = list(zip(*rows)) if width else []
         # Of fields of one name the last counts, as in `asDict`.
         places = {name: i for i, name in enumerate(names)}
         arrays = []
-        for field, name, convert in zip(self._schema, self._names, self._convert):
+        for field, name, convert, not_null in zip(self._schema, self._names, self._convert, self._not_null):
             place = places.get(name)
-            if place is None:
-                arrays.append(pa.nulls(len(rows), field.type))
-                continue
-            values: Sequence[Any] = columns[place]
+            values: Sequence[Any] = [None] * len(rows) if place is None else columns[place]
             try:
-                if convert is not None:
-                    values = [value if value is None else convert(value) for value in values]
-                arrays.append(pa.array(values, field.type))
+                if place is None:
+                    array = pa.nulls(len(rows), field.type)
+                else:
+                    array = pa.array(values if convert is None else _converted(convert, values), field.type)
+                if not_null is not None:
+                    check_nulls(array, not_null)
             except _FAILURES as error:
-                raise self._refused(field, convert, rows, columns[place], error) from None
+                raise self._refused(field, not_null, convert, rows, values, error) from None
+            arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _refused(
         self,
         field: pa.Field,
+        not_null: T.StructField | None,
         convert: Callable[[Any], Any] | None,
         rows: Sequence[Row],
         values: Sequence[Any],
@@ -106,7 +114,9 @@ class OutputRows:
         """The error that names the first row whose value is refused."""
         for row, value in zip(rows, values):
             try:
-                pa.array([value if convert is None or value is None else convert(value)], field.type)
+                array = pa.array([value if convert is None or value is None else convert(value)], field.type)
+                if not_null is not None:
+                    check_nulls(array, not_null)
             except _FAILURES as reason:
                 why = " ".join(str(reason).split())
                 return InvalidArgumentError(
@@ -116,6 +126,41 @@ class OutputRows:
         return InvalidArgumentError(
             f"output column `{field.name}` of type {field.type}: {' '.join(str(error).split())}"
         )
+
+
+def forbids_null(field: T.StructField) -> bool:
+    """True if the field, or a part of it, is to hold no null."""
+    return not field.nullable or any(map(forbids_null, _parts(field.dataType)))
+
+
+def check_nulls(array: pa.Array, field: T.StructField, path: str = "") -> None:
+    """Refuses a null where the field, or a part of it, allows none: behind Python it is a failure without a name."""
+    path = f"{path}.{field.name}" if path else field.name
+    if not field.nullable and array.null_count:
+        raise ValueError(f"`{path}` allows no null")
+    parts = _parts(field.dataType)
+    if not any(map(forbids_null, parts)):
+        return
+    inner = array.drop_null() if array.null_count else array
+    if not isinstance(field.dataType, T.StructType):
+        inner = inner.flatten()
+    columns = [inner] if isinstance(field.dataType, T.ArrayType) else inner.flatten()
+    for column, part in zip(columns, parts, strict=True):
+        check_nulls(column, part, path)
+
+
+def _parts(dtype: T.DataType) -> list[T.StructField]:
+    if isinstance(dtype, T.StructType):
+        return dtype.fields
+    if isinstance(dtype, T.ArrayType):
+        return [T.StructField("element", dtype.elementType, dtype.containsNull)]
+    if isinstance(dtype, T.MapType):
+        return [T.StructField("key", dtype.keyType), T.StructField("value", dtype.valueType, dtype.valueContainsNull)]
+    return []
+
+
+def _converted(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    return [value if value is None else convert(value) for value in values]
 
 
 def _cut(text: str) -> str:
@@ -146,9 +191,7 @@ def _python_form(dtype: T.DataType) -> Callable[[Any], Any] | None:
         return lambda items: [x if x is None else element(x) for x in items]
     if isinstance(dtype, T.MapType):
         key, value = _python_form(dtype.keyType) or _same, _python_form(dtype.valueType) or _same
-        return lambda pairs: [
-            (key(k), v if v is None else value(v)) for k, v in (pairs.items() if isinstance(pairs, dict) else pairs)
-        ]
+        return lambda pairs: [(key(no_null(k)), v if v is None else value(v)) for k, v in _pairs(pairs)]
     if isinstance(dtype, T.StructType):
         return _struct_form(dtype)
     return no_value if isinstance(dtype, T.NullType) else None
@@ -158,9 +201,23 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _pairs(value: Any) -> Any:
+    """The entries of a map; a Row inside of a row is one, as in PySpark."""
+    if isinstance(value, Row) and hasattr(value, "__fields__"):
+        value = value.asDict()
+    return value.items() if isinstance(value, dict) else value
+
+
+def no_null(key: Any) -> Any:
+    """The key of a map, or an error: with a null key Arrow ends the process."""
+    if key is None:
+        raise ValueError("a key of a map is null")
+    return key
+
+
 def no_value(value: Any) -> None:
-    """What becomes of a value in a `void` column: a NaN, which is pandas' null, or an error."""
-    if value == value:
+    """What becomes of a value in a `void` column: a null of pandas, or an error."""
+    if type(value).__name__ != "NAType" and value == value:
         raise ValueError("a void column holds nulls alone")
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
@@ -25,6 +24,7 @@ from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.cache import Scope
 from fastchangelog.spark.processor.column_values import has_floats
+from fastchangelog.spark.processor.driver_copy import driver_copy
 from fastchangelog.spark.processor.evolution import evolve
 from fastchangelog.spark.processor.feed import ChunkFeed, FrameParts, Group, MergedFeed, Parts, RowParts
 from fastchangelog.spark.processor.handle import Declaration, ProcessorHandle
@@ -52,7 +52,7 @@ from fastchangelog.spark.processor.spec import (
     TimeMode,
 )
 from fastchangelog.spark.processor.state_values import StateType
-from fastchangelog.spark.processor.timers import TIMERS, DueTimers
+from fastchangelog.spark.processor.timers import TIMERS, DueTimers, TimerOrder
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from fastchangelog.spark.processor.vectorised import declarations_of, run_vectorised
 
@@ -136,8 +136,7 @@ def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], bool, tuple[
     Raises what `init` raises, Spark's error for a declaration that it refuses, and `pickle.PicklingError` for a
     processor that no worker could get.
     """
-    pickler: Any = CloudPickleSerializer
-    processor = pickler().loads(pickler().dumps(spec.processor))
+    processor = driver_copy(spec.processor)
     if spec.api == "arrow":
         try:
             declarations, counters = declarations_of(processor, spec)
@@ -407,12 +406,12 @@ class _Run:
         due = DueTimers(self._session, until, _TIMERS_PAGE)
         timers.begin_firing(due)
         make_key = row_class(spec.key.names)
+        in_order = TimerOrder(spec.key)
         while page := due.next_page():
-            places: dict[bytes, int] = {}
-            for _, key in page:
-                places.setdefault(key, len(places))
-            keys = pa.array(list(places), pa.binary())
-            shown = self._key_type.shown_rows(self._key_codec.decode_keys(keys))
+            keys = pa.array(dict.fromkeys(key for _, key in page), pa.binary())
+            page, keys, decoded = in_order(page, keys, self._key_codec.decode_keys(keys))
+            places = {key: i for i, key in enumerate(dict.fromkeys(key for _, key in page))}
+            shown = self._key_type.shown_rows(decoded)
             scope.open(keys, [make_key(row) for row in shown if row is not None])
             for time, key in page:
                 at = scope.at = places[key]

@@ -317,6 +317,9 @@ def _output(call: ProcessorCall) -> T.StructType:
             f"outputStructType of {call.method}() is a StructType or a text such as 'key string, n long', not "
             f"{output!r}"
         )
+    if call.api != "arrow":  # Rows and frames are converted to the wire form
+        for field in output.fields:
+            wire_types.wire_type(field.dataType, f"the output column {field.name}")
     return output
 
 

@@ -1,6 +1,6 @@
 """Timers: registered by the key in work, fired after all rows.
 
-Owns: the timers of the keys in work (`TimerCache`).
+Owns: the timers of the keys in work (`TimerCache`), the order of those that are due at one time.
 Does not own: which timers are due, in which order (`fastchangelog.vectorised.due_timers`), calls of user code (`run`),
 where timers are stored (the session; they are written like entries of a map whose key is the time).
 
@@ -13,21 +13,49 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
 from fastchangelog.catalog import TIMERS
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.cache import DELETE, PUT, CachedState, Scope
+from fastchangelog.spark.processor.map_order import spark_places
 from fastchangelog.spark.processor.spark_errors import DATA_PROCESSED, INITIALIZED, spark_error, time_mode_name
 from fastchangelog.spark.processor.spec import TimeMode
 from fastchangelog.spark.processor.state_values import StateType
-from fastchangelog.vectorised.due_timers import DueTimers, encoded_times
+from fastchangelog.vectorised.due_timers import DueTimers, Timer, encoded_times
 
-__all__ = ["TIMERS", "DueTimers", "TimerCache", "encoded_times"]
+__all__ = ["TIMERS", "DueTimers", "TimerCache", "TimerOrder", "encoded_times"]
 
 _KEYS_AHEAD = 256
 _FIRST, _LAST = -(2**63), 2**63 - 1
+
+
+class TimerOrder:
+    """Puts timers of one time in the order of Spark's store, as far as they are in one page."""
+
+    def __init__(self, key: T.StructType) -> None:
+        self._places = spark_places(key)
+
+    def __call__(
+        self, page: list[Timer], keys: pa.BinaryArray, decoded: pa.StructArray
+    ) -> tuple[list[Timer], pa.BinaryArray, pa.StructArray]:
+        """A page of due timers, ascending by time, with its keys: the same, the keys as they come in the page."""
+        times = np.array([time for time, _ in page], np.int64)
+        if self._places is None or len(keys) == 1 or not (times[1:] == times[:-1]).any():
+            return page, keys, decoded
+        places = self._places(decoded)
+        if len(keys) == len(page):  # one timer of each key
+            order = np.lexsort((places, times))
+            numbers = pa.array(order)
+            return [page[i] for i in order.tolist()], keys.take(numbers), decoded.take(numbers)
+        place = dict(zip(keys.to_pylist(), places.tolist()))
+        order = np.lexsort((np.array([place[key] for _, key in page], np.int64), times))
+        page = [page[i] for i in order.tolist()]
+        number = {key: i for i, key in enumerate(place)}
+        taken = pa.array([number[key] for key in dict.fromkeys(key for _, key in page)], pa.int64())
+        return page, keys.take(taken), decoded.take(taken)
 
 
 class TimerCache(CachedState):
