@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from fake_state_session import FakeSession
 from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql import types as T
@@ -282,9 +283,21 @@ class Changing(Timed):
         yield Row(k=key.k, n=time)
 
 
+class ShortPages(FakeSession):
+    """Ends pages before they are full, as those of long keys do, and reads two keys at once."""
+
+    def due_timers(self, until: int, after: tuple[int, bytes] | None, limit: int) -> Any:
+        return super().due_timers(until, after, min(limit, 2))
+
+    def timers_of(self, keys: Any) -> Any:
+        return super().timers_of(keys.slice(0, 2))
+
+
+@pytest.mark.parametrize("session", [FakeSession, ShortPages])
 @pytest.mark.parametrize("page", [1, 2, 5, 100])
 @pytest.mark.parametrize("seed", range(6))
-def test_pages_change_nothing(page: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_change_nothing(session: type, page: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("processor_runs.FakeSession", session)
     monkeypatch.setattr("fastchangelog.spark.processor.run._TIMERS_PAGE", page)
     model = Settled(seed)
     rng = model.rng

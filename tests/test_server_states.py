@@ -111,9 +111,9 @@ class Job:
         assert session.next_timer() == min((time for time, _ in self.timers), default=None)
         due: list[tuple[int, bytes]] = []
         while True:
-            some, of = session.due_timers(0, due[-1] if due else None, 3)
+            some, of, more = session.due_timers(0, due[-1] if due else None, 3)
             due += zip(some.to_pylist(), of.to_pylist())
-            if len(some) < 3:
+            if not more:
                 break
         assert due == sorted(timer for timer in self.timers if timer[0] <= 0)
         scanned: dict[bytes, bytes] = {}

@@ -548,11 +548,14 @@ class StateSession:
 
     def due_timers(
         self, until: int, after: tuple[int, bytes] | None, limit: int
-    ) -> tuple[pa.Int64Array, pa.BinaryArray]:
-        """Timers up to the time `until`, in the order of time and key, after the given one: times and keys."""
+    ) -> tuple[pa.Int64Array, pa.BinaryArray, bool]:
+        """Timers up to the time `until`, in the order of time and key, after the given one: times and keys.
+
+        True = there are more. A page has fewer than `limit` timers if their keys are long.
+        """
 
     def timers_of(self, keys: pa.BinaryArray) -> pa.ListArray:
-        """Times of the timers of each key, ascending."""
+        """Times of the timers of each of the first keys, ascending; of one key at least."""
 
     def next_timer(self) -> int | None:
         """The earliest timer's time."""

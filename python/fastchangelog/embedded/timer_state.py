@@ -190,7 +190,7 @@ class TimerState:
 
         Args:
             until: The last time that is due: an aware datetime.
-            batch_size: Most rows of a batch.
+            batch_size: Most rows of a batch; it has fewer if keys are long.
 
         Returns:
             An iterator of record batches with the columns ``time`` and ``key``.

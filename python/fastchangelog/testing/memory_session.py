@@ -126,10 +126,11 @@ class MemorySession:
 
     def due_timers(
         self, until: int, after: tuple[int, bytes] | None, limit: int
-    ) -> tuple[pa.Int64Array, pa.BinaryArray]:
+    ) -> tuple[pa.Int64Array, pa.BinaryArray, bool]:
         self.calls["due_timers"] += 1
-        due = sorted(t for t in self._store.timers if t[0] <= until and (after is None or t > after))[:limit]
-        return pa.array([time for time, _ in due], pa.int64()), pa.array([key for _, key in due], pa.binary())
+        due = sorted(t for t in self._store.timers if t[0] <= until and (after is None or t > after))
+        more, due = len(due) > limit, due[:limit]
+        return pa.array([time for time, _ in due], pa.int64()), pa.array([key for _, key in due], pa.binary()), more
 
     def timers_of(self, keys: pa.BinaryArray) -> pa.ListArray:
         self.calls["timers_of"] += 1

@@ -54,9 +54,9 @@ class DueTimers:
         """The next timers; none at the end."""
         found: list[Timer] = []
         while not found and not (self._ended and not self._deleted):
-            times, keys = self._session.due_timers(self._until, self._last, self._page)
+            times, keys, more = self._session.due_timers(self._until, self._last, self._page)
             listed = list(zip(times.to_pylist(), keys.to_pylist()))
-            self._ended = len(listed) < self._page
+            self._ended = not more
             found = [timer for timer in listed if timer not in self._new]
             deleted = []
             while self._deleted and (self._ended or self._deleted[0] <= listed[-1]):
@@ -79,7 +79,9 @@ class DueTimers:
         if not ahead:
             return
         keys = list(dict.fromkeys(key for (_, key), _ in ahead))
-        times = self._session.timers_of(pa.array(keys, pa.binary())).to_pylist()
+        times: list[list[int]] = []
+        while len(times) < len(keys):
+            times += self._session.timers_of(pa.array(keys[len(times) :], pa.binary())).to_pylist()
         there = {(time, key) for key, found in zip(keys, times) for time in found}
         for timer, is_there in ahead:
             was_due = timer in there and timer not in self._new

@@ -104,11 +104,11 @@ class SessionLike(Protocol):
 
     def due_timers(
         self, until: int, after: tuple[int, bytes] | None, limit: int
-    ) -> tuple[pa.Int64Array, pa.BinaryArray]:
-        """Timers up to a time, ascending by time and key."""
+    ) -> tuple[pa.Int64Array, pa.BinaryArray, bool]:
+        """A page of the timers up to a time, ascending by time and key; True = there are more."""
 
     def timers_of(self, keys: pa.BinaryArray) -> pa.ListArray:
-        """The times of each key's timers, ascending."""
+        """The times of the timers of each of the first keys, ascending; of one key at least."""
 
     def clear_all(self, state: int) -> None:
         """Removes everything from a state."""

@@ -134,12 +134,12 @@ impl StateSession {
         until: i64,
         after: Option<(i64, PyBackedBytes)>,
         limit: usize,
-    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        let (times, keys) = detached(py, |tick| {
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, bool)> {
+        let (times, keys, more) = detached(py, |tick| {
             let after = after.as_ref().map(|(time, key)| (*time, &key[..]));
             exclusive(&self.client, WHAT)?.due_timers(until, after, limit, tick)
         })?;
-        Ok((to_pyarrow(py, Arc::new(times))?, to_pyarrow(py, Arc::new(keys))?))
+        Ok((to_pyarrow(py, Arc::new(times))?, to_pyarrow(py, Arc::new(keys))?, more))
     }
 
     fn timers_of<'py>(&self, py: Python<'py>, keys: ForeignArray) -> PyResult<Bound<'py, PyAny>> {

@@ -96,14 +96,14 @@ pub trait StateBackend: Send {
     ) -> Result<()>;
     /// Removes all entries of a state.
     fn clear_all(&mut self, state: StateId) -> Result<()>;
-    /// Timers that are due.
+    /// A page of timers that are due, and whether there are more.
     fn due_timers(
         &mut self,
         until: i64,
         after: Option<(i64, &[u8])>,
         limit: usize,
-    ) -> Result<(Int64Array, BinaryArray)>;
-    /// Times of the timers of keys.
+    ) -> Result<(Int64Array, BinaryArray, bool)>;
+    /// Times of the timers of the first keys; of one at least.
     fn timers_of(&mut self, keys: &BinaryArray) -> Result<ListArray>;
     /// The earliest timer's time.
     fn next_timer(&mut self) -> Result<Option<i64>>;

@@ -132,7 +132,7 @@ impl StateBackend for StateSession {
         until: i64,
         after: Option<(i64, &[u8])>,
         limit: usize,
-    ) -> Result<(Int64Array, BinaryArray)> {
+    ) -> Result<(Int64Array, BinaryArray, bool)> {
         StateSession::due_timers(self, until, after, limit)
     }
 

@@ -139,21 +139,21 @@ impl StateSessionClient {
         self.change(&StateChange::ClearAll { state: state.0 }, vec![], tick)
     }
 
-    /// Timers of a time up to `until`, in the order of time and key, after the given one.
+    /// Timers of a time up to `until`, in the order of time and key, after the given one: a page, and whether there are more.
     pub fn due_timers(
         &mut self,
         until: i64,
         after: Option<(i64, &[u8])>,
         limit: usize,
         tick: Tick<'_>,
-    ) -> Result<(Int64Array, BinaryArray)> {
+    ) -> Result<(Int64Array, BinaryArray, bool)> {
         let after = after.map(|(time, key)| (time, key.to_vec()));
         let call = StateCall::DueTimers { until, after, limit: limit as u64 };
-        let (_, columns) = self.call(&call, vec![], tick)?;
-        Ok((columns[0].as_primitive::<Int64Type>().clone(), columns[1].as_binary().clone()))
+        let (part, columns) = self.call(&call, vec![], tick)?;
+        Ok((columns[0].as_primitive::<Int64Type>().clone(), columns[1].as_binary().clone(), part.more_pages))
     }
 
-    /// Times of the timers of keys, ascending.
+    /// Times of the timers of the first keys, ascending; of one at least.
     pub fn timers_of(&mut self, keys: BinaryArray, tick: Tick<'_>) -> Result<ListArray> {
         let (_, columns) = self.call(&StateCall::TimersOf, vec![("key", Arc::new(keys))], tick)?;
         Ok(columns[0].as_list().clone())

@@ -95,7 +95,8 @@ impl StateConnection {
             }
             StateCall::DueTimers { until, after, limit } => {
                 let after = after.as_ref().map(|(time, key)| (*time, &key[..]));
-                let (times, keys) = session.due_timers(until, after, bound(limit))?;
+                let (times, keys, more) = session.due_timers(until, after, bound(limit))?;
+                part.more_pages = more;
                 batch_of(vec![("time", Arc::new(times)), ("key", Arc::new(keys))])?
             }
             StateCall::TimersOf => batch_of(vec![("times", Arc::new(session.timers_of(binary(columns, 0))?))])?,

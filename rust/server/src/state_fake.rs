@@ -178,10 +178,10 @@ impl StateBackend for FakeStates {
         until: i64,
         after: Option<(i64, &[u8])>,
         limit: usize,
-    ) -> Result<(Int64Array, BinaryArray)> {
+    ) -> Result<(Int64Array, BinaryArray, bool)> {
         let (time, key) = after.unwrap_or((i64::MIN, b"none"));
-        let limit = i64::try_from(limit).unwrap();
-        Ok((Int64Array::from(vec![until, time, limit]), BinaryArray::from(vec![key; 3])))
+        let (limit, more) = (i64::try_from(limit).unwrap(), limit < 9);
+        Ok((Int64Array::from(vec![until, time, limit]), BinaryArray::from(vec![key; 3]), more))
     }
 
     fn timers_of(&mut self, keys: &BinaryArray) -> Result<ListArray> {

@@ -72,7 +72,7 @@ pub(crate) enum StateCall {
         /// The key of all entries.
         key: Option<Vec<u8>>,
     },
-    /// Timers that are due, in the order of time and key. Reply: times and keys.
+    /// Timers that are due, in the order of time and key. Reply: times and keys; whether there are more.
     DueTimers {
         /// Their latest time.
         until: i64,
@@ -81,7 +81,7 @@ pub(crate) enum StateCall {
         /// Bound on their number.
         limit: u64,
     },
-    /// Times of the timers of keys. With: keys. Reply: lists of times.
+    /// Times of the timers of keys. With: keys. Reply: lists of times, of the first keys.
     TimersOf,
     /// The earliest timer. Reply: its time.
     NextTimer,
@@ -127,6 +127,9 @@ pub(crate) struct StatePart {
     /// Where the next page begins; none at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cursor: Option<Vec<u8>>,
+    /// There are pages behind this one, whose last row names its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) more_pages: bool,
     /// The earliest timer's time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) time: Option<i64>,

@@ -60,8 +60,8 @@ proptest! {
     }
 
     #[test]
-    fn parts_round_trip(more: bool, cursor in prop::option::of(bytes()), time: Option<i64>) {
-        let part = StatePart { more, cursor, time };
+    fn parts_round_trip(more: bool, cursor in prop::option::of(bytes()), more_pages: bool, time: Option<i64>) {
+        let part = StatePart { more, cursor, more_pages, time };
         prop_assert_eq!(StatePart::decode(part.encode(None).unwrap(), &[]).unwrap(), (part, vec![]));
     }
 

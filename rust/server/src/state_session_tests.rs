@@ -140,9 +140,10 @@ fn every_read_brings_its_arguments_there_and_its_columns_back() {
         let (keys, subs) = (bytes(&vec![&b"k"[..]; keys]), bytes(&vec![&b"s"[..]; subs]));
         assert_eq!(session.get_entries(N, keys, subs.clone(), &quiet).unwrap(), subs);
     }
-    let (times, keys) = session.due_timers(-5, Some((i64::MAX, b"k")), 9, &quiet).unwrap();
-    assert_eq!((times.values().to_vec(), keys), (vec![-5, i64::MAX, 9], bytes(&[&b"k"[..]; 3])));
-    assert_eq!(session.due_timers(0, None, 9, &quiet).unwrap().0.value(1), i64::MIN);
+    let (times, keys, more) = session.due_timers(-5, Some((i64::MAX, b"k")), 9, &quiet).unwrap();
+    assert_eq!((times.values().to_vec(), keys, more), (vec![-5, i64::MAX, 9], bytes(&[&b"k"[..]; 3]), false));
+    let (times, _, more) = session.due_timers(0, None, 8, &quiet).unwrap();
+    assert_eq!((times.value(1), more), (i64::MIN, true));
     let times = session.timers_of(bytes(&[b"ab", b""]), &quiet).unwrap();
     assert_eq!(times.value(0).as_primitive::<Int64Type>().values(), &[0, 1]);
     assert_eq!((times.len(), times.value(1).len()), (2, 0));

@@ -90,8 +90,8 @@ class TimerCache(CachedState):
         """Times of the key in work, ascending, as they are at the first `next`."""
         at = self._checked("list_timers", "listing timers")
         if not self._first <= at < self._end:
-            self._first, self._end = at, min(at + _KEYS_AHEAD, self._scope.count)
-            self._times = self.session.timers_of(self._scope.keys.slice(at, self._end - at)).to_pylist()
+            self._times = self.session.timers_of(self._scope.keys.slice(at, _KEYS_AHEAD)).to_pylist()
+            self._first, self._end = at, at + len(self._times)
         times = self._times[at - self._first]
         changed = self._changed.get(at)
         if changed:

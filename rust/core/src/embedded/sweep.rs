@@ -6,7 +6,7 @@
 //! What it removes is part of the checkpoint. A failure is logged, and the next checkpoint tries again: nothing depends on it.
 //!
 //! Invariants:
-//! 1. a checkpoint passes at most [`sweep::MOST_PASSED`] entries, and KiB of them;
+//! 1. a checkpoint passes at most [`sweep::MOST_PASSED`] entries, and KiB of them, and those of one step for each state;
 //! 2. what is written while it runs stays: it reads and removes a step under the lock that writers take.
 
 use super::GROUP;
@@ -14,7 +14,7 @@ use super::core::Core;
 use crate::states::catalog::Kind;
 use crate::states::look_up::look_up;
 use crate::states::scan::MergedCursor;
-use crate::states::sweep::{self, Outcome, STEP, Sweep};
+use crate::states::sweep::{self, Allowance, Outcome, Sweep};
 use crate::states::under::Under;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::StateId;
@@ -41,22 +41,16 @@ impl Core {
         }
         // Without a lock, as far as it goes: under one others wait.
         self.shard().read_settled(|_| Ok(()))?;
-        let all = sweep::allowance(changes);
-        let each = usize::try_from(all / due.len() as u64).unwrap_or(usize::MAX).max(1);
+        let each = Allowance::of(changes, due.len());
         for (id, kind) in due {
             let mut left = each;
-            while left > 0 {
-                match self.sweep_step(id, kind, now, left.min(STEP))? {
-                    Some(passed) => left -= passed.min(left),
-                    None => break,
-                }
-            }
+            while left.rows() > 0 && self.sweep_step(id, kind, now, &mut left)? {}
         }
         Ok(())
     }
 
-    /// Passes the next entries of a state, and returns how many it counts; none at its end, or if there is no memory for the changes.
-    fn sweep_step(&self, id: StateId, kind: Kind, now: i64, rows: usize) -> Result<Option<usize>> {
+    /// Passes the next entries of a state. False at its end, and if there is no memory for the changes.
+    fn sweep_step(&self, id: StateId, kind: Kind, now: i64, left: &mut Allowance) -> Result<bool> {
         let place = (id, GROUP);
         // A list is read and changed under the first, all else is changed under the second.
         let _exclusive = self.exclusive();
@@ -66,7 +60,7 @@ impl Core {
         let (found, outcome) = self.shard().read_settled(|keyed| {
             let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
             let cursor = MergedCursor::new(&layers, Under::live(keyed), None, place, from, None)?;
-            let found = sweep::step(cursor, rows)?;
+            let found = sweep::step(cursor, left.rows())?;
             let outcome = Outcome::of(kind, &found, now, |head| {
                 let found = look_up(&layers, id, std::iter::once((GROUP, head)), |keys, out| {
                     keyed.get_many(id, keys, out).map(drop)
@@ -77,10 +71,11 @@ impl Core {
         })?;
         let (changes, bytes) = outcome.size();
         if layers.check_space(changes as u64, bytes as u64).is_err() {
-            return Ok(None);
+            return Ok(false);
         }
         self.shard().context().metrics.entries_ended.add(outcome.removed);
         sweep.first = sweep.first.min(outcome.first);
+        left.count(&found, &outcome);
         outcome.apply(&mut layers, place);
         self.account(&layers);
         let last = found.keys().last().map(<[u8]>::to_vec);
@@ -93,7 +88,7 @@ impl Core {
                 ends.sweep = Some(sweep);
             }
         });
-        Ok((!at_end).then(|| sweep::passed(&found)))
+        Ok(!at_end)
     }
 }
 

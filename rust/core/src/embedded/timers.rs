@@ -9,7 +9,8 @@
 //! Invariants:
 //! 1. what is due comes in the order of time and key, a batch at a time, each batch as of its call: a timer that is registered
 //!    behind the end of the batch before is in a later one, a removed one is not;
-//! 2. a batch is removed when the next one is asked for, all of it at once: a checkpoint before holds its timers, one after does not.
+//! 2. a batch is removed when the next one is asked for, all of it at once: a checkpoint before holds its timers, one after does not;
+//! 3. a batch holds a bounded part of what is due: a number of timers, and [`PAGE_BYTES`] beside the last one's.
 
 use super::core::Core;
 use super::lifetime::Lifetime;
@@ -19,7 +20,9 @@ use crate::states::catalog::{Declaration, Kind};
 use crate::states::first_timer::{FirstTimer, end_of_timers, entry_by_time, known, timer};
 use crate::states::layers::Layers;
 use crate::states::scan::{Found, MergedCursor};
-use crate::states::timer::{BY_KEY, TIME, ordered, push_by_key, push_by_time, split_by_time, time_of, times_of_key};
+use crate::states::timer::{
+    BY_KEY, PAGE_BYTES, TIME, ordered, push_by_key, push_by_time, split_by_time, time_of, times_of_key,
+};
 use crate::states::under::Under;
 use arrow_array::builder::{ListBuilder, PrimitiveBuilder};
 use arrow_array::cast::AsArray;
@@ -127,7 +130,7 @@ impl TimerState {
         Ok(timer.first_chunk::<TIME>().map(|time| time_of(*time)))
     }
 
-    /// What is due at `until` (inclusive), `rows` at a time. See [`DueTimers`].
+    /// What is due at `until` (inclusive), `rows` at a time, fewer if keys are long. See [`DueTimers`].
     pub fn due(&self, until: i64, rows: usize) -> Result<DueTimers> {
         self.core.check_writable()?;
         let to = until.checked_add(1).map_or_else(end_of_timers, |end| entry_by_time(&ordered(end)));
@@ -204,7 +207,7 @@ impl TimerState {
         })
     }
 
-    /// Entries by time after one of them, below `to`, `rows` at most.
+    /// Entries by time after one of them, below `to`, `rows` at most, fewer if they are long.
     fn fetch(&self, after: Option<&[u8]>, to: &[u8], rows: usize) -> Result<Found> {
         self.core.read(|layers, shard| {
             let first = self.core.with_first_timer(self.place.0, |first| first.clone());
@@ -221,7 +224,9 @@ impl TimerState {
                     self.core.with_first_timer(self.place.0, |first| *first = found);
                 }
                 let mut found = Found::default();
-                while let Some((entry, _)) = cursor.entry()?.filter(|_| found.len() < rows) {
+                while let Some((entry, _)) =
+                    cursor.entry()?.filter(|_| found.len() < rows && found.bytes() < PAGE_BYTES)
+                {
                     found.push(entry, &[]);
                     cursor.advance()?;
                 }

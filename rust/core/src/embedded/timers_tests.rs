@@ -110,6 +110,22 @@ fn invariant_2_the_checkpoint_decides_which_timers_are_due_again() {
 }
 
 #[test]
+fn invariant_3_a_batch_of_long_keys_has_fewer_timers() {
+    const LONG: usize = 1 << 20;
+    let world = world(&[]);
+    let s = world.open();
+    let t = timers(&s);
+    let names: Vec<String> = (0..10).map(|i| format!("{}{i}", "x".repeat(LONG))).collect();
+    for (name, time) in names.iter().zip(0..) {
+        register(&t, &[(time, name.as_str())]);
+    }
+    let batches: Vec<_> = t.due(99, 6).unwrap().map(|batch| back(&batch.unwrap())).collect();
+    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 2], "of four MiB");
+    assert!(batches.iter().flatten().map(|(_, key)| key).eq(&names));
+    assert_eq!(s.state.checkpoint().unwrap().state_keys, 0);
+}
+
+#[test]
 fn t08_what_is_due_is_removed_on_the_way_and_that_is_logged() {
     let world = world(&[]);
     let s = world.open();

@@ -1,6 +1,7 @@
 //! The removal of entries that have ended.
 //!
-//! Owns: what of some entries goes, as changes; what is known of the ends of a state's entries; how many entries one removal passes.
+//! Owns: what of some entries goes, as changes; what is known of the ends of a state's entries; how many entries one removal
+//! passes ([`Allowance`]).
 //! Does not own: the walk over a state, and when it takes place (`shard::state_session`, `embedded`).
 //!
 //! A walk begins when an entry may have ended, and goes on over the versions until all of the state is passed. Of a list, the
@@ -21,22 +22,53 @@ use fastchangelog_format::model::KeyGroup;
 use fastchangelog_format::wire::put_bytes;
 use std::collections::HashMap;
 
-/// Entries that one version passes: so many for each change, at least and at most these.
+/// Entries that one version passes although they stay: so many for each change, at least and at most these.
 const PER_CHANGE: u64 = 2;
 pub(crate) const LEAST_PASSED: u64 = 1024;
 pub(crate) const MOST_PASSED: u64 = 65_536;
-/// Entries, and about the bytes, that are read at once.
-pub(crate) const STEP: usize = 1024;
+/// Entries that one version passes if they go, however few its changes are.
+pub(crate) const MOST_GOING: u64 = 16_384;
+/// Entries, and about the bytes, that are read at once; and entries if few more may stay.
+const STEP: usize = 1024;
 const STEP_BYTES: usize = 4 << 20;
+const LEAST_STEP: usize = 64;
 
-/// What a step counts of the allowance: its entries, or what they would be if each had a KiB.
-pub(crate) fn passed(found: &Found) -> usize {
-    found.len().max(found.bytes() >> 10)
+/// How many entries a version still passes of one state. An entry counts once, or as often as it has KiB; so does a step that
+/// finds none.
+///
+/// Why it has two numbers: an entry that stays is read in vain, and again by the next walk, so these follow the changes of the
+/// version. One that goes is read once, and a walk over many of them must end.
+///
+/// Invariants:
+/// 1. it ends: a version passes at most [`MOST_PASSED`] entries, and those of one step for each state;
+/// 2. of entries that stay, it passes [`PER_CHANGE`] for each change, [`LEAST_PASSED`] at least, and [`LEAST_STEP`] for each state;
+/// 3. of entries that go, it passes [`MOST_GOING`] at least, shared by the states.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Allowance {
+    all: usize,
+    staying: usize,
 }
 
-/// How many entries the version after so many changes passes.
-pub(crate) fn allowance(changes: u64) -> u64 {
-    changes.saturating_mul(PER_CHANGE).clamp(LEAST_PASSED, MOST_PASSED)
+impl Allowance {
+    /// Of the version after so many changes, for each of so many states.
+    pub(crate) fn of(changes: u64, states: usize) -> Self {
+        let staying = changes.saturating_mul(PER_CHANGE).clamp(LEAST_PASSED, MOST_PASSED);
+        let each = |all: u64| usize::try_from(all).unwrap_or(usize::MAX).div_ceil(states.max(1));
+        Self { all: each(staying.max(MOST_GOING)), staying: each(staying) }
+    }
+
+    /// The most entries of the next step; 0: there is none.
+    pub(crate) fn rows(&self) -> usize {
+        if self.staying == 0 { 0 } else { self.all.min(STEP).min(self.staying.max(LEAST_STEP)) }
+    }
+
+    /// Counts a step.
+    pub(crate) fn count(&mut self, found: &Found, outcome: &Outcome) {
+        let all = found.len().max(found.bytes() >> 10).max(1);
+        let staying = if found.len() == 0 { 1 } else { (all * outcome.stay).div_ceil(found.len()) };
+        self.all = self.all.saturating_sub(all);
+        self.staying = self.staying.saturating_sub(staying);
+    }
 }
 
 /// What is known of the ends of one state's entries.
@@ -98,11 +130,13 @@ pub(crate) fn step(mut cursor: MergedCursor<'_>, rows: usize) -> Result<Found> {
     Ok(found)
 }
 
-/// What a step has found out: changes, the first end of what stays, how many values, elements or map entries go.
+/// What a step has found out: changes, the first end of what stays, how many values, elements or map entries go, and how many
+/// entries stay as they are.
 pub(crate) struct Outcome {
     changes: Vec<Change>,
     pub(crate) first: i64,
     pub(crate) removed: u64,
+    stay: usize,
 }
 
 enum Change {
@@ -111,6 +145,10 @@ enum Change {
 }
 
 impl Outcome {
+    fn new() -> Self {
+        Self { changes: Vec::new(), first: i64::MAX, removed: 0, stay: 0 }
+    }
+
     /// What goes of the entries of a place, which a state of this kind has found in their order. `head` reads the head of a
     /// list, by the key of its entry.
     pub(crate) fn of(
@@ -168,11 +206,12 @@ impl Outcome {
 }
 
 fn sweep_values(found: &Found, now: i64) -> Result<Outcome> {
-    let mut outcome = Outcome { changes: Vec::new(), first: i64::MAX, removed: 0 };
+    let mut outcome = Outcome::new();
     for (key, value) in found.rows() {
         let (ends, _) = ttl::split(value)?;
         if ends > now {
             outcome.first = outcome.first.min(ends);
+            outcome.stay += 1;
         } else {
             outcome.changes.push(Change::Put(key.to_vec(), None));
             outcome.removed += 1;
@@ -213,7 +252,7 @@ impl Left {
 
 /// Heads and chunks of a place, in their order: heads come first.
 fn sweep_lists(found: &Found, now: i64, mut head_of: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>>) -> Result<Outcome> {
-    let mut outcome = Outcome { changes: Vec::new(), first: i64::MAX, removed: 0 };
+    let mut outcome = Outcome::new();
     // The heads of lists of which this step has changed something, as they are by now.
     let mut heads: HashMap<Vec<u8>, Option<Vec<u8>>> = HashMap::new();
     let mut head_key = Vec::new();
@@ -230,6 +269,8 @@ fn sweep_lists(found: &Found, now: i64, mut head_of: impl FnMut(&[u8]) -> Result
                 let head = ListHeader { elements: head.elements.saturating_sub(left.gone), tail: &left.bytes, ..head };
                 outcome.removed += left.gone;
                 heads.insert(key.to_vec(), outcome.change_head(key, head));
+            } else {
+                outcome.stay += 1;
             }
             continue;
         }
@@ -251,6 +292,7 @@ fn sweep_lists(found: &Found, now: i64, mut head_of: impl FnMut(&[u8]) -> Result
         let stays = if left.elements + left.gone == 0 { !is_first } else { left.half > now };
         if stays {
             outcome.first = outcome.first.min(if left.elements == 0 { i64::MAX } else { left.half });
+            outcome.stay += 1;
             continue;
         }
         outcome.removed += left.gone;
@@ -265,4 +307,87 @@ fn sweep_lists(found: &Found, now: i64, mut head_of: impl FnMut(&[u8]) -> Result
         heads.insert(key.to_vec(), outcome.change_head(key, head));
     }
     Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entries of so many bytes each, of which every `nth` one has ended.
+    fn found(entries: usize, bytes: usize, nth: usize) -> (Found, Outcome) {
+        let mut found = Found::default();
+        for i in 0..entries {
+            let ends = if i % nth == nth - 1 { 0 } else { 9 };
+            let value = [&ttl::prefix(ends)[..], &vec![7; bytes - 12]].concat();
+            found.push(&u32::try_from(i).unwrap().to_be_bytes(), &value);
+        }
+        let outcome = Outcome::of(Kind::Value, &found, 1, |_| Ok(None)).unwrap();
+        (found, outcome)
+    }
+
+    /// What a version passes and removes of endless entries like these, in steps.
+    fn passed(changes: u64, states: usize, bytes: usize, nth: usize) -> (u64, u64) {
+        let (mut passed, mut removed) = (0, 0);
+        for _ in 0..states {
+            let mut left = Allowance::of(changes, states);
+            while left.rows() > 0 {
+                let (found, outcome) = found(left.rows(), bytes, nth);
+                (passed, removed) = (passed + found.len() as u64, removed + outcome.removed);
+                left.count(&found, &outcome);
+            }
+        }
+        (passed, removed)
+    }
+
+    const ALL: usize = 1;
+    const HARDLY: usize = 1 << 20;
+    const STATES: [usize; 4] = [1, 2, 7, 300];
+
+    #[test]
+    fn invariant_1_of_an_allowance_it_ends() {
+        for changes in [0, 10, 1000, 100_000, u64::MAX] {
+            for states in STATES {
+                for nth in [ALL, 2, HARDLY] {
+                    let most = MOST_PASSED + (states * STEP) as u64;
+                    let (entries, _) = passed(changes, states, 20, nth);
+                    assert!(entries <= most, "{changes} changes, {states} states: {entries}");
+                }
+            }
+        }
+        let (entries, _) = passed(0, 1, 16 << 10, ALL);
+        assert_eq!(entries, MOST_GOING / 16, "each has sixteen KiB");
+        // Empty places count, too.
+        let (mut left, mut steps) = (Allowance::of(0, 1), 0);
+        while left.rows() > 0 {
+            left.count(&Found::default(), &Outcome::new());
+            steps += 1;
+        }
+        assert_eq!(steps, LEAST_PASSED);
+    }
+
+    #[test]
+    fn invariant_2_of_an_allowance_entries_that_stay_follow_the_changes() {
+        for (changes, most) in [(0, LEAST_PASSED), (10, LEAST_PASSED), (5000, 10_000), (1 << 40, MOST_PASSED)] {
+            for states in STATES {
+                let (entries, _) = passed(changes, states, 20, HARDLY);
+                assert!(
+                    (most..=most + (states * LEAST_STEP) as u64).contains(&entries),
+                    "{changes}, {states}: {entries}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn invariant_3_of_an_allowance_entries_that_go_do_not_wait_for_changes() {
+        for changes in [0, 1000, 1 << 40] {
+            for states in STATES {
+                let (_, removed) = passed(changes, states, 20, ALL);
+                assert!(removed >= MOST_GOING, "{changes} changes, {states} states: {removed}");
+            }
+        }
+        let (entries, removed) = passed(0, 1, 20, 2);
+        assert!(entries <= 2 * (LEAST_PASSED + LEAST_STEP as u64), "{entries}: half of them stay");
+        assert!(removed >= LEAST_PASSED, "{removed}");
+    }
 }

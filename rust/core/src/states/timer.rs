@@ -16,6 +16,8 @@ use fastchangelog_format::error::{Error, Result};
 
 /// Bytes of a time.
 pub(crate) const TIME: usize = size_of::<i64>();
+/// Bytes of a page of timers, about: keys may be long.
+pub(crate) const PAGE_BYTES: usize = 4 << 20;
 /// First bytes of the keys of the two entries.
 pub(crate) const BY_KEY: u8 = 0;
 pub(crate) const BY_TIME: u8 = 1;

@@ -95,6 +95,11 @@ impl Bucket {
         older.into_iter().chain(handle.segments.iter().cloned()).collect()
     }
 
+    /// Versions that are replayed after a handle's snapshot.
+    pub fn replayed(&self, handle: &ShardHandle) -> usize {
+        self.segments(handle).iter().map(|segment| segment.version).collect::<BTreeSet<_>>().len()
+    }
+
     /// All objects that a handle leads to.
     pub fn closure(&self, handle: &ShardHandle) -> Vec<ObjectRef> {
         let mut found: Vec<ObjectRef> = self.segments(handle).into_iter().map(|segment| segment.object).collect();

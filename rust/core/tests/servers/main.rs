@@ -1,22 +1,30 @@
-//! Servers over one bucket: random stories of a query whose shards move between them, against a plain map.
+//! Servers over one bucket: random stories of a query whose shards move between them, against a plain model.
 //!
 //! A failure prints its seed and the shortest story found that fails. `FASTCHANGELOG_SEED=<n>` plays the story of that
 //! seed, `FASTCHANGELOG_STORIES=<n>` plays so many.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a failure here is a failed test, and tells its story")]
 
+mod aggregates;
 mod bucket;
 #[path = "../common/mod.rs"]
 mod common;
+mod processors;
+mod states;
 mod story;
+mod work;
 mod world;
 
+use aggregates::Aggregates;
+use fastchangelog_core::engine::Operator;
+use processors::Processors;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use story::Story;
 
-/// Stories in each run of all tests: about a minute.
+/// Stories in each run of all tests, of aggregates and of processors, which read much: some minutes at most.
 const STORIES: u64 = 250;
+const PROCESSOR_STORIES: u64 = 20;
 /// Stories that are tried to find a shorter one.
 const SHRINKS: usize = 150;
 /// Stories at the same time.
@@ -24,7 +32,10 @@ const THREADS: usize = 2;
 
 /// What went wrong in a story.
 fn failure(story: &Story) -> Option<String> {
-    let played = catch_unwind(AssertUnwindSafe(|| world::play(story)));
+    let played = catch_unwind(AssertUnwindSafe(|| match story.operator {
+        Operator::Aggregate => world::play::<Aggregates>(story),
+        Operator::Processor => world::play::<Processors>(story),
+    }));
     match played {
         Ok(played) => played.err(),
         Err(panic) => {
@@ -36,8 +47,8 @@ fn failure(story: &Story) -> Option<String> {
 }
 
 /// What a seed's story fails with, and the shortest story found that does.
-fn told(seed: u64) -> Option<String> {
-    let story = Story::of(seed);
+fn told(seed: u64, operator: Operator) -> Option<String> {
+    let story = Story::of(seed, operator);
     let first = failure(&story)?;
     println!("seed {seed} fails ({first}); looking for a shorter story");
     let short = story.shrunk(SHRINKS, |story| failure(story).is_some());
@@ -45,12 +56,12 @@ fn told(seed: u64) -> Option<String> {
     Some(format!("{first}\nthe shortest story found ({last}):\n{short}"))
 }
 
-#[test]
-fn p2_p3_p6_p8_shards_that_move_between_servers_keep_their_state() {
+/// Plays random stories of a kind.
+fn tell(stories: u64, operator: Operator) {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let (seed, stories) = match number("FASTCHANGELOG_SEED") {
         Some(seed) => (seed, 1),
-        None => (rand::random_range(0..1_000_000_000), number("FASTCHANGELOG_STORIES").unwrap_or(STORIES)),
+        None => (rand::random_range(0..1_000_000_000), number("FASTCHANGELOG_STORIES").unwrap_or(stories)),
     };
     println!("seeds {seed} to {}", seed + stories - 1);
     let next = AtomicU64::new(seed);
@@ -63,7 +74,7 @@ fn p2_p3_p6_p8_shards_that_move_between_servers_keep_their_state() {
                     if seed_now >= seed + stories || failed.lock().unwrap().is_some() {
                         break;
                     }
-                    if let Some(text) = told(seed_now) {
+                    if let Some(text) = told(seed_now, operator) {
                         failed.lock().unwrap().get_or_insert(text);
                     }
                 }
@@ -73,4 +84,14 @@ fn p2_p3_p6_p8_shards_that_move_between_servers_keep_their_state() {
     if let Some(text) = failed.into_inner().unwrap() {
         panic!("{text}");
     }
+}
+
+#[test]
+fn p2_p3_p6_p8_shards_that_move_between_servers_keep_their_state() {
+    tell(STORIES, Operator::Aggregate);
+}
+
+#[test]
+fn p2_p3_p6_p8_processors_that_move_between_servers_keep_their_states() {
+    tell(PROCESSOR_STORIES, Operator::Processor);
 }

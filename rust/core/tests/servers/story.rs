@@ -3,6 +3,7 @@
 //! Owns: the steps, how a seed makes a story, and how a story that fails is made shorter.
 //! Does not own: what a step does (`world`).
 
+use fastchangelog_core::engine::Operator;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -29,6 +30,7 @@ pub struct Attempt {
 #[derive(Debug, Clone)]
 pub enum Step {
     /// A batch, with the executions of each shard. `pause`: minutes between results and commits, with a sweep after them.
+    /// Of each row the work knows what it does.
     Batch {
         rows: Vec<(u32, i64)>,
         attempts: Vec<Vec<Attempt>>,
@@ -73,6 +75,7 @@ pub enum Step {
 #[derive(Clone)]
 pub struct Story {
     pub seed: u64,
+    pub operator: Operator,
     pub servers: usize,
     pub shards: u32,
     pub options: Vec<(&'static str, &'static str)>,
@@ -83,8 +86,11 @@ pub struct Story {
 
 impl std::fmt::Display for Story {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { seed, servers, shards, options, padding, steps } = self;
-        writeln!(f, "seed {seed}: {servers} servers, {shards} shards, {options:?}, keys {padding} bytes longer")?;
+        let Self { seed, operator, servers, shards, options, padding, steps } = self;
+        writeln!(
+            f,
+            "seed {seed}: {operator:?}, {servers} servers, {shards} shards, {options:?}, keys {padding} bytes longer"
+        )?;
         steps.iter().enumerate().try_for_each(|(i, step)| writeln!(f, "{i:4}  {step:?}"))
     }
 }
@@ -92,7 +98,9 @@ impl std::fmt::Display for Story {
 /// Distinct keys.
 pub const KEYS: u32 = 60;
 const STEPS: std::ops::Range<usize> = 30..70;
-const POINTS: [&str; 10] = [
+/// Of these the first ones are set in stories of aggregates.
+const AGGREGATE_POINTS: usize = 10;
+const POINTS: [&str; 15] = [
     "session.before-persist",
     "session.durable",
     "promote.applied",
@@ -103,6 +111,11 @@ const POINTS: [&str; 10] = [
     "checkpoint.made",
     "snapshot.before-manifest",
     "materialize.offer",
+    "session.merge",
+    "session.spill",
+    "session.spilled",
+    "session.range",
+    "session.finish",
 ];
 
 fn one_of<T: Copy>(rng: &mut StdRng, of: &[T]) -> T {
@@ -111,12 +124,11 @@ fn one_of<T: Copy>(rng: &mut StdRng, of: &[T]) -> T {
 
 impl Story {
     /// The story of a seed.
-    pub fn of(seed: u64) -> Self {
+    pub fn of(seed: u64, operator: Operator) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let rng = &mut rng;
         let (servers, shards) = (rng.random_range(2..4), rng.random_range(1..3));
-        // Options of batches that spill belong here, too.
-        let options = vec![
+        let mut options = vec![
             ("incremental", one_of(rng, &["true", "true", "true", "false"])),
             ("snapshot_pack_below", one_of(rng, &["0", "1MiB"])),
             ("max_handle_segments", one_of(rng, &["2", "4", "32"])),
@@ -124,10 +136,16 @@ impl Story {
             ("restore", one_of(rng, &["eager", "lazy"])),
             ("local_recovery", one_of(rng, &["true", "false"])),
         ];
-        let padding = one_of(rng, &[0, 0, 0, 8_000]);
+        // Of aggregates, options of batches that spill belong here, too.
+        let is_processor = operator == Operator::Processor;
+        if is_processor {
+            options.push(("session_memory", one_of(rng, &["0", "8KiB"])));
+        }
+        let padding = one_of(rng, &[0, 0, 0, if is_processor { 1_000 } else { 8_000 }]);
+        let limits = if is_processor { (1 << 40, POINTS.len()) } else { (1000, AGGREGATE_POINTS) };
         let mut places = vec![0; shards as usize];
-        let steps = (0..rng.random_range(STEPS)).map(|_| step(rng, servers, &mut places)).collect();
-        Self { seed, servers, shards, options, padding, steps }
+        let steps = (0..rng.random_range(STEPS)).map(|_| step(rng, servers, &mut places, limits)).collect();
+        Self { seed, operator, servers, shards, options, padding, steps }
     }
 
     /// A story with fewer steps that fails as well, after so many attempts at most.
@@ -156,10 +174,11 @@ impl Story {
     }
 }
 
-fn step(rng: &mut StdRng, servers: usize, places: &mut [usize]) -> Step {
+/// `most`: no amount is as high; `points`: so many failpoints are set.
+fn step(rng: &mut StdRng, servers: usize, places: &mut [usize], (most, points): (i64, usize)) -> Step {
     let server = rng.random_range(0..servers);
     match rng.random_range(0..100) {
-        0..42 => batch(rng, servers, places),
+        0..42 => batch(rng, servers, places, most),
         42..50 => Step::Materialize(server),
         50..55 => Step::Begin(server),
         55..61 => Step::Run(server),
@@ -169,7 +188,7 @@ fn step(rng: &mut StdRng, servers: usize, places: &mut [usize]) -> Step {
         69..71 => Step::CloseIdle(server),
         71..74 => Step::Die { server, wipe: rng.random() },
         74 => Step::LoseFiles(server),
-        75..77 => Step::Fail { server, point: one_of(rng, &POINTS) },
+        75..77 => Step::Fail { server, point: one_of(rng, &POINTS[..points]) },
         77..83 => Step::Advance(one_of(rng, &[1, 20, 70, 200])),
         83..91 => Step::Sweep,
         91..96 => Step::Retire(rng.random_range(1..6)),
@@ -178,9 +197,9 @@ fn step(rng: &mut StdRng, servers: usize, places: &mut [usize]) -> Step {
     }
 }
 
-fn batch(rng: &mut StdRng, servers: usize, places: &mut [usize]) -> Step {
+fn batch(rng: &mut StdRng, servers: usize, places: &mut [usize], most: i64) -> Step {
     let rows = if rng.random_ratio(1, 12) { 0 } else { rng.random_range(1..80) };
-    let rows = (0..rows).map(|_| (rng.random_range(0..KEYS), rng.random_range(-50..1000))).collect();
+    let rows = (0..rows).map(|_| (rng.random_range(0..KEYS), rng.random_range(-50..most))).collect();
     let attempts = places.iter_mut().map(|place| {
         // Spark prefers the server that had the shard last.
         if rng.random_ratio(1, 3) {

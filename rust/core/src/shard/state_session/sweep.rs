@@ -8,13 +8,13 @@
 //! the one that it began with. What it removes is part of the change set.
 //!
 //! Invariants:
-//! 1. a commit passes at most [`sweep::MOST_PASSED`] entries, and KiB of them;
+//! 1. a commit passes at most [`sweep::MOST_PASSED`] entries, and KiB of them, and those of one step for each state;
 //! 2. its changes take at most the memory of changes, beside those of one step: more are on the local disk.
 
 use super::writes::CHANGE_BYTES;
 use super::{StateSession, Used};
 use crate::states::catalog::DeclaredState;
-use crate::states::sweep::{self, Outcome, STEP, Sweep};
+use crate::states::sweep::{self, Allowance, Outcome, Sweep};
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{KeyGroup, KeyGroupRange, StateId};
 use std::ops::Bound;
@@ -31,39 +31,38 @@ impl StateSession {
         if due.is_empty() {
             return Ok(());
         }
-        let all = sweep::allowance(self.counters.get("changes"));
-        let each = usize::try_from(all / due.len() as u64).unwrap_or(usize::MAX).max(1);
+        let each = Allowance::of(self.counters.get("changes"), due.len());
         for used in due {
             self.sweep_state(used, each)?;
         }
         Ok(())
     }
 
-    fn sweep_state(&mut self, used: Used, mut left: usize) -> Result<()> {
+    fn sweep_state(&mut self, used: Used, mut left: Allowance) -> Result<()> {
         let first = self.first_group();
         let mut sweep = self.hints.ends(used.id).sweep.take().unwrap_or_else(|| Sweep::from(first));
         loop {
             let (group, after) = &sweep.after;
             let place = (used.id, *group);
-            if left == 0 {
+            if left.rows() == 0 {
                 self.hints.ends(used.id).sweep = Some(sweep);
                 return Ok(());
             }
             let (found, outcome) = self.read(Some((used.id, &[])), |view| {
                 let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                let found = sweep::step(view.cursor(place, from, None)?, left.min(STEP))?;
+                let found = sweep::step(view.cursor(place, from, None)?, left.rows())?;
                 let outcome = Outcome::of(used.kind, &found, used.now, |head| {
                     Ok(view.look_up(used.id, std::iter::once((place.1, head)))?.get(0).map(<[u8]>::to_vec))
                 })?;
                 Ok((found, outcome))
             })?;
+            left.count(&found, &outcome);
             self.counters.count("entries_ended", outcome.removed);
             sweep.first = sweep.first.min(outcome.first);
             let (changes, bytes) = outcome.size();
             self.overlay.make_room(bytes as u64 + CHANGE_BYTES * changes as u64, &mut self.counters)?;
             outcome.apply(&mut self.overlay.layers, place);
             self.overlay.account();
-            left -= sweep::passed(&found).min(left);
             sweep.after = match found.keys().last() {
                 Some(last) => (*group, Some(last.to_vec())),
                 None => (self.group_after(*group), None),

@@ -4,7 +4,7 @@ use crate::shard::Shard;
 use crate::shard::testing::World;
 use crate::states::list::{CHUNK, HEAD, ListHeader, ListLayout, TAIL};
 use crate::states::net::FEW_KEYS;
-use crate::states::sweep::LEAST_PASSED;
+use crate::states::sweep::{LEAST_PASSED, MOST_GOING};
 use fastchangelog_format::model::{Op, ShardHandle};
 use std::sync::Arc;
 
@@ -30,10 +30,12 @@ fn batch(shard: &Arc<Shard>, base: Option<&ShardHandle>, now: i64, writes: &[Wri
 fn invariant_1_what_has_ended_goes_over_several_batches() {
     let mut world = World::new(&[]);
     let shard = world.shard(None);
-    let (keys, most) = (names(0..3000), LEAST_PASSED);
+    // More than two versions pass.
+    let (all_keys, most) = (2 * MOST_GOING + 3000, MOST_GOING);
+    let keys = names(0..u32::try_from(all_keys).unwrap());
     for state in [ENDING_VALUE, ENDING_LIST, ENDING_MAP] {
         let (mut handle, removed) = batch(&shard, None, 0, &[ending(state, &keys, b"value", 10)]);
-        assert_eq!((handle.state_keys, removed), (3000, 0));
+        assert_eq!((handle.state_keys, removed), (all_keys, 0));
         // Some are renewed, and stay.
         (handle, _) = batch(&shard, Some(&handle), 5, &[ending(state, &keys[..100], b"value", 1000)]);
         let left = handle.state_keys;
@@ -44,18 +46,40 @@ fn invariant_1_what_has_ended_goes_over_several_batches() {
             assert!(left - next.state_keys == all + removed || state == ENDING_LIST, "entries are counted");
             (handle, all) = (next, all + removed);
             if removed == 0 {
-                assert_eq!(round, 3000_u64.div_ceil(most), "no batch is idle before");
+                assert_eq!(round, all_keys.div_ceil(most), "no batch is idle before, and there are few");
                 break;
             }
         }
         // Of a renewed list the elements that have ended are gone, too.
-        let renewed = if state == ENDING_LIST { 3000 } else { 2900 };
+        let renewed = if state == ENDING_LIST { all_keys } else { all_keys - 100 };
         assert_eq!((all, handle.state_keys), (renewed, 100), "{state:?}");
         let mut session = open(&world.shard(None), Some(&handle), 10).unwrap();
         assert_eq!(all_rows(&mut session, state, 1 << 20).unwrap().len(), 100);
         drop(session);
         shard.evict();
     }
+}
+
+#[test]
+fn invariant_1_what_stays_is_passed_as_the_changes_allow_and_the_walk_goes_on_where_it_was() {
+    let mut world = World::new(&[]);
+    let shard = world.shard(None);
+    let keys = names(0..5000);
+    let (mut handle, _) = batch(&shard, None, 0, &[ending(ENDING_VALUE, &keys, b"value", 1000)]);
+    (handle, _) = batch(&shard, Some(&handle), 0, &[ending(ENDING_VALUE, &keys[..1], b"value", 10)]);
+    let (mut rounds, mut all) = (0, 0);
+    loop {
+        let (next, removed) = batch(&shard, Some(&handle), 10, &[]);
+        (handle, rounds, all) = (next, rounds + 1, all + removed);
+        let mut session = open(&shard, Some(&handle), 10).unwrap();
+        if session.hints.ends(ENDING_VALUE).sweep.is_none() {
+            assert_eq!(session.hints.ends(ENDING_VALUE).first, Some(1000));
+            break;
+        }
+    }
+    assert_eq!((all, handle.state_keys), (1, 4999));
+    let fewest = 5000_u64.div_ceil(LEAST_PASSED);
+    assert!((fewest..=fewest + 1).contains(&rounds), "{rounds} rounds");
 }
 
 #[test]

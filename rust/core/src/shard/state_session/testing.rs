@@ -209,11 +209,10 @@ pub(super) fn all_due(session: &mut StateSession, until: i64, limit: usize) -> R
     let mut found: Vec<(i64, Bytes)> = Vec::new();
     loop {
         let after = found.last().map(|(time, key)| (*time, &key[..]));
-        let (times, keys) = session.due_timers(until, after, limit)?;
-        assert!(times.len() <= limit);
-        let is_last = times.len() < limit;
+        let (times, keys, more) = session.due_timers(until, after, limit)?;
+        assert!(times.len() <= limit && !(more && times.is_empty()));
         found.extend(times.values().iter().copied().zip(keys.iter().flatten().map(<[u8]>::to_vec)));
-        if is_last {
+        if !more {
             return Ok(found);
         }
     }

@@ -7,7 +7,8 @@
 //! Invariants:
 //! 1. what is due comes in the order of time and key over all key groups, a page at a time, each page as of its call: a timer
 //!    that is registered behind the end of the page before is in a later one, a removed one is not;
-//! 2. a page holds a bounded part of what is due, however much that is.
+//! 2. a page holds a bounded part of what is due, however much that is and however long its keys are: a number of timers, and
+//!    [`PAGE_BYTES`] beside the last one's; it says whether there are more. Of one key all times are read at once.
 
 use super::StateSession;
 use super::overlay::View;
@@ -15,7 +16,7 @@ use super::reads::check_keys;
 use crate::states::Place;
 use crate::states::first_timer::{FirstTimer, end_of_timers, entry_by_time, known, timer};
 use crate::states::scan::Found;
-use crate::states::timer::{BY_KEY, BY_TIME, ordered, split_by_time, time_of, times_of_key};
+use crate::states::timer::{BY_KEY, BY_TIME, PAGE_BYTES, TIME, ordered, split_by_time, time_of, times_of_key};
 use crate::states::under::Spare;
 use arrow_array::builder::{ArrayBuilder, BinaryBuilder, Int64Builder, ListBuilder};
 use arrow_array::{Array, BinaryArray, Int64Array, ListArray};
@@ -27,16 +28,18 @@ use std::collections::BinaryHeap;
 use std::ops::Bound;
 use std::time::Instant;
 
-/// Entries that are read of one key group at once.
+/// Entries that are read of one key group at once, and about the bytes, at least.
 const LEAST_READ: usize = 16;
 const MOST_READ: usize = 4096;
+const LEAST_BYTES: usize = 16 << 10;
 
-/// What is read of key groups: timers below `to`, so many rows at once.
+/// What is read of key groups: timers below `to`, so many rows and about so many bytes at once.
 struct Part<'v, 't> {
     view: View<'v>,
     spare: Spare<'v>,
     to: &'t [u8],
     rows: usize,
+    bytes: usize,
 }
 
 /// The timers of one key group that are being merged.
@@ -54,13 +57,20 @@ impl Group {
     fn read<'v>(part: &mut Part<'v, '_>, place: Place, from: Bound<&[u8]>) -> Result<Self> {
         let mut cursor = part.view.cursor_again(part.spare.take(), place, from, Some(part.to))?;
         let mut found = Found::default();
-        while let Some((entry, _)) = cursor.entry()?.filter(|_| found.len() < part.rows) {
+        let is_all = loop {
+            let Some((entry, _)) = cursor.entry()? else { break true };
+            if found.len() >= part.rows || found.bytes() >= part.bytes {
+                break false;
+            }
             found.push(entry, &[]);
             cursor.advance()?;
-        }
+        };
         part.spare = cursor.into_spare();
-        let is_all = found.len() < part.rows;
         Ok(Self { place, found, next: 0, is_all })
+    }
+
+    fn has_next(&self) -> bool {
+        self.next < self.found.len() || !self.is_all
     }
 
     /// Takes the next timer: its entry's key.
@@ -81,23 +91,24 @@ impl Group {
 
 impl StateSession {
     /// The timers until `until` (inclusive) after a time and key, in the order of time and key over all key groups, `limit` of
-    /// them at most. Fewer are the last ones.
+    /// them at most, fewer if their keys are long; and whether there are more.
     pub fn due_timers(
         &mut self,
         until: i64,
         after: Option<(i64, &[u8])>,
         limit: usize,
-    ) -> Result<(Int64Array, BinaryArray)> {
+    ) -> Result<(Int64Array, BinaryArray, bool)> {
         let start = Instant::now();
-        let (mut times, mut keys) = (Int64Builder::new(), BinaryBuilder::new());
+        let (mut times, mut keys, mut bytes, mut more) = (Int64Builder::new(), BinaryBuilder::new(), 0, false);
         let state = self.declared()?.catalog.timers();
         let after = after.map(|(time, key)| timer(time, key));
         let groups = self.groups_with(|first| first.may_be_due(until));
         if let (Some(state), false, true) = (state, groups.is_empty(), limit > 0) {
             let to = until.checked_add(1).map_or_else(end_of_timers, |end| entry_by_time(&ordered(end)));
             let rows = (limit / groups.len()).saturating_add(1).clamp(LEAST_READ, MOST_READ);
+            let part_bytes = (PAGE_BYTES / groups.len()).max(LEAST_BYTES);
             let learned = self.read(Some((state, &[BY_TIME])), |view| {
-                let mut part = Part { view, spare: None, to: &to, rows };
+                let mut part = Part { view, spare: None, to: &to, rows, bytes: part_bytes };
                 let (mut merged, mut learned, mut heap) = (Vec::new(), Vec::new(), BinaryHeap::new());
                 for (group, first) in groups {
                     let first = first.bound().unwrap_or_default();
@@ -116,7 +127,9 @@ impl StateSession {
                     let (time, key) = split_by_time(&entry)?;
                     times.append_value(time);
                     keys.append_value(key);
-                    if times.len() == limit {
+                    bytes += entry.len();
+                    if times.len() == limit || bytes >= PAGE_BYTES {
+                        more = !heap.is_empty() || merged[i].has_next();
                         break;
                     }
                     heap.extend(merged[i].take(&mut part)?.map(|entry| Reverse((entry, i))));
@@ -127,7 +140,7 @@ impl StateSession {
         }
         self.counters.count("due_timers", times.len() as u64);
         self.count_read(start);
-        Ok((times.finish(), keys.finish()))
+        Ok((times.finish(), keys.finish(), more))
     }
 
     /// The first time of all timers; none if there are no timers.
@@ -165,8 +178,14 @@ impl StateSession {
         Ok(first.and_then(|timer| timer.first_chunk().copied()).map(time_of))
     }
 
-    /// The times of the timers of each key, in their order.
+    /// The times of the timers of each of the first keys, in their order: of all keys, unless they have so many timers that they
+    /// are more than a page; of one key at least.
     pub fn timers_of(&mut self, keys: &BinaryArray) -> Result<ListArray> {
+        self.timers_of_some(keys, PAGE_BYTES)
+    }
+
+    /// The same with this bound.
+    fn timers_of_some(&mut self, keys: &BinaryArray, most: usize) -> Result<ListArray> {
         let start = Instant::now();
         let state = self.declared()?.catalog.timers();
         check_keys(keys)?;
@@ -175,12 +194,19 @@ impl StateSession {
         let times = match state.filter(|_| groups.iter().any(|group| may_have(*group))) {
             None => vec![Vec::new(); keys.len()],
             Some(state) => self.read(Some((state, &[BY_KEY])), |view| {
-                let mut spare = None;
-                let of = |(i, group): (usize, &KeyGroup)| times_of(view, &mut spare, (state, *group), keys.value(i));
-                groups.iter().enumerate().map(of).collect::<Result<_>>()
+                let (mut lists, mut bytes, mut spare) = (Vec::new(), 0, None);
+                for (i, group) in groups.iter().enumerate() {
+                    if bytes >= most {
+                        break;
+                    }
+                    let times = times_of(view, &mut spare, (state, *group), keys.value(i))?;
+                    bytes += TIME * times.len();
+                    lists.push(times);
+                }
+                Ok(lists)
             })?,
         };
-        let mut lists = ListBuilder::with_capacity(Int64Builder::new(), keys.len());
+        let mut lists = ListBuilder::with_capacity(Int64Builder::new(), times.len());
         for times in &times {
             lists.values().append_slice(times);
             lists.append(true);

@@ -28,7 +28,7 @@ fn fire(options: &[(&str, &str)]) {
     let (mut after, mut fired): (Option<(i64, Bytes)>, usize) = (None, 0);
     loop {
         let position = after.as_ref().map(|(time, key)| (*time, &key[..]));
-        let (times, found) = session.due_timers(40, position, 400).unwrap();
+        let (times, found, more) = session.due_timers(40, position, 400).unwrap();
         let page: Vec<(i64, Bytes)> =
             times.values().iter().copied().zip(found.iter().flatten().map(<[u8]>::to_vec)).collect();
         let expected: Vec<_> = model
@@ -38,6 +38,8 @@ fn fire(options: &[(&str, &str)]) {
             .cloned()
             .collect();
         assert!(page == expected, "after {after:?}");
+        let behind = |timer: &&(i64, Bytes)| timer.0 <= 40 && page.last().is_some_and(|last| *timer > last);
+        assert_eq!(more, model.iter().any(|timer| behind(&timer)));
         let Some(last) = page.last().cloned() else { break };
         fired += page.len();
         // Every tenth one comes again behind, every hundredth before: that one is not seen in this batch.
@@ -67,6 +69,59 @@ fn invariant_1_due_timers_come_in_order_page_after_page() {
 #[test]
 fn invariant_1_due_timers_of_changes_on_the_local_disk_come_in_order() {
     fire(&[("session_memory", "64KiB")]);
+}
+
+/// Timers of long keys in all key groups, some of one time.
+fn long_timers(count: u32, bytes: usize) -> Vec<(i64, Bytes)> {
+    let long = |name: Bytes| [vec![b'x'; bytes], name].concat();
+    names(0..count).into_iter().zip(0..).map(|(name, i)| (i / 3, long(name))).collect()
+}
+
+#[test]
+fn invariant_2_a_page_of_long_keys_ends_early_and_says_whether_there_are_more() {
+    const LONG: usize = 300 << 10;
+    let mut world = World::new(&[]);
+    let shard = world.shard(None);
+    let mut session = open(&shard, None, 0).unwrap();
+    let mut timers = long_timers(40, LONG);
+    timers.chunks(5).for_each(|part| write(&mut session, &change(PUT, part)).unwrap());
+    timers.sort_unstable();
+    let handle = session.commit(None).unwrap().handle.unwrap();
+    let mut session = open(&shard, Some(&handle), 0).unwrap();
+    for limit in [usize::MAX, 40, 39, 7, 1] {
+        let (mut found, mut pages): (Vec<(i64, Bytes)>, usize) = (Vec::new(), 0);
+        loop {
+            let after = found.last().map(|(time, key)| (*time, &key[..]));
+            let (times, keys, more) = session.due_timers(i64::MAX, after, limit).unwrap();
+            let bytes: usize = keys.iter().flatten().map(<[u8]>::len).sum();
+            assert!(bytes <= PAGE_BYTES + LONG && times.len() <= limit && !times.is_empty());
+            found.extend(times.values().iter().copied().zip(keys.iter().flatten().map(<[u8]>::to_vec)));
+            pages += 1;
+            assert_eq!(more, found.len() < timers.len(), "after {} of them", found.len());
+            if !more {
+                break;
+            }
+        }
+        assert!(found == timers);
+        assert_eq!(pages, 40_usize.div_ceil(limit.min(PAGE_BYTES / LONG + 1)));
+    }
+}
+
+#[test]
+fn invariant_2_timers_of_many_keys_are_a_page_of_the_first_ones() {
+    let mut world = World::new(&[]);
+    let mut session = open(&world.shard(None), None, 0).unwrap();
+    let keys = names(0..5);
+    let timers: Vec<_> = keys.iter().flat_map(|key| [3, 1, 2].map(|time| (time, key.clone()))).collect();
+    write(&mut session, &change(PUT, &timers)).unwrap();
+    let lists = |session: &mut StateSession, keys: &[Bytes], most: usize| {
+        let lists = session.timers_of_some(&binary(keys), most).unwrap();
+        assert!(lists.offsets().lengths().all(|length| length == 3));
+        lists.len()
+    };
+    let most = [1, 3 * TIME, 3 * TIME + 1, 6 * TIME, 15 * TIME, usize::MAX];
+    assert_eq!(most.map(|most| lists(&mut session, &keys, most)), [1, 1, 2, 2, 5, 5], "one at least");
+    assert_eq!(lists(&mut session, &keys[3..], PAGE_BYTES), 2);
 }
 
 #[test]

@@ -1,0 +1,293 @@
+//! Stateful processors: state sessions, and plain states.
+//!
+//! Owns: what an execution does, and that what it reads is what the plain states hold, before its changes and after them.
+//! Does not own: which changes there are (`states`), when sessions are opened, and where (`world`).
+
+use crate::common::GROUPS;
+use crate::states::{
+    APPEND, Bytes, CATALOG, Call, Change, DELETE, EMPTY, ENDING_LIST, ENDING_MAP, ENDING_VALUE, Entry, LIST, MAP,
+    STATES, StateRow, States, TIMERS, VALUE, calls, time,
+};
+use crate::story::{KEYS, Story};
+use crate::work::{Trouble, Work};
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{BinaryArray, StructArray, UInt8Array};
+use fastchangelog_columns::codec::hash_key;
+use fastchangelog_core::engine::{Engine, OpenRequest, Operator, StateId, StateSession};
+use fastchangelog_format::model::ids::shard_of;
+use fastchangelog_format::model::{ShardHandle, key_group_of};
+use fastchangelog_format::{Error, Result as Done};
+use std::sync::Arc;
+
+/// Due timers that are taken at once.
+const DUE: usize = 3;
+/// Bytes of pages.
+const PAGES: [usize; 4] = [1, 30, 700, 1 << 20];
+/// Entries that a map gets at once: more than are removed one by one, if keys are short.
+const MANY: u16 = 300;
+const MANY_LONG: u16 = 8;
+
+pub struct Processors {
+    /// The keys of each shard.
+    keys: Vec<Vec<Bytes>>,
+    padding: usize,
+}
+
+/// What the executions of one shard do and find.
+struct OfShard {
+    before: States,
+    calls: Vec<Call>,
+    /// The timers that run after these calls.
+    due: Vec<(i64, Bytes)>,
+    after: States,
+}
+
+pub struct Batch {
+    now: i64,
+    shards: Vec<OfShard>,
+    /// Reads whole states, too: that makes a server write what it holds to its disk.
+    is_thorough: bool,
+}
+
+pub struct Executing {
+    session: StateSession,
+    shard: usize,
+}
+
+/// The call that runs some timers.
+fn run_timers(due: &[(i64, Bytes)]) -> [Call; 2] {
+    let change = |op, key: &Bytes, sub, value| Change { op, key: key.clone(), sub, value };
+    let gone = due.iter().map(|(at, key)| change(DELETE, key, Some(time(*at)), None)).collect();
+    let said = due.iter().map(|(at, key)| change(APPEND, key, None, Some(time(*at)))).collect();
+    [Call::Write { state: TIMERS, changes: gone, ends: None }, Call::Write { state: LIST, changes: said, ends: None }]
+}
+
+impl Processors {
+    fn key(&self, key: u32) -> Bytes {
+        // None begins with another one.
+        format!("k{key}{}\0", "=".repeat(self.padding)).into_bytes()
+    }
+}
+
+fn shard_of_key(key: &[u8], shards: u32) -> usize {
+    shard_of(key_group_of(hash_key(key), GROUPS), shards, GROUPS) as usize
+}
+
+impl Work for Processors {
+    const OPERATOR: Operator = Operator::Processor;
+    type Model = Vec<States>;
+    type Batch = Batch;
+    type Session = Executing;
+
+    fn of(story: &Story) -> Self {
+        let mut work = Self { keys: vec![Vec::new(); story.shards as usize], padding: story.padding };
+        for key in 0..KEYS {
+            let key = work.key(key);
+            work.keys[shard_of_key(&key, story.shards)].push(key);
+        }
+        work
+    }
+
+    fn spec(&self) -> String {
+        String::new()
+    }
+
+    fn nothing(&self) -> Vec<States> {
+        vec![States::default(); self.keys.len()]
+    }
+
+    fn batch(&self, before: &Vec<States>, rows: &[(u32, i64)], now: i64) -> (Batch, Vec<States>) {
+        let rows: Vec<(Bytes, i64)> = rows.iter().map(|(key, amount)| (self.key(*key), *amount)).collect();
+        let many = if self.padding == 0 { MANY } else { MANY_LONG };
+        let is_thorough = rows.last().is_none_or(|(_, amount)| amount % 2 == 0);
+        let shards = before.iter().enumerate().map(|(shard, before)| {
+            let keys = &self.keys[shard];
+            let own: Vec<_> = rows.iter().filter(|(key, _)| keys.contains(key)).cloned().collect();
+            let (calls, mut after) = (calls(&own, now, many), before.clone());
+            calls.iter().for_each(|call| after.apply(call));
+            let due = after.due(now);
+            run_timers(&due).iter().for_each(|call| after.apply(call));
+            after.watermark = is_thorough.then_some(now);
+            OfShard { before: before.clone(), calls, due, after }
+        });
+        let shards: Vec<OfShard> = shards.collect();
+        let model = shards.iter().map(|shard| shard.after.clone()).collect();
+        (Batch { now, shards, is_thorough }, model)
+    }
+
+    fn reading(&self, state: &Vec<States>, now: i64) -> Batch {
+        Batch { is_thorough: true, ..self.batch(state, &[], now).0 }
+    }
+
+    fn last_rows() -> Option<Vec<(u32, i64)>> {
+        Some((0..KEYS).map(|key| (key, EMPTY)).collect())
+    }
+
+    fn answers(batch: &Batch) -> usize {
+        batch.shards.iter().map(|shard| shard.due.len()).sum()
+    }
+
+    fn open(&self, engine: &Arc<Engine>, request: &OpenRequest, batch: &Batch) -> Result<Executing, Trouble> {
+        let shard = request.shard as usize;
+        let OfShard { before, calls, .. } = &batch.shards[shard];
+        let mut session = engine.open_states(request)?;
+        same("the watermark", &session.watermark(), &before.watermark)?;
+        session.declare(CATALOG, batch.now)?;
+        self.compare(&mut session, batch, shard, before)?;
+        calls.iter().try_for_each(|call| make(&mut session, call))?;
+        Ok(Executing { session, shard })
+    }
+
+    fn finish(&self, Executing { session, shard }: &mut Executing, batch: &Batch) -> Result<usize, Trouble> {
+        let OfShard { due, after, .. } = &batch.shards[*shard];
+        let mut ran: Vec<(i64, Bytes)> = Vec::new();
+        loop {
+            let last = ran.last().map(|(at, key)| (*at, &key[..]));
+            let (times, keys, more) = session.due_timers(batch.now, last, DUE)?;
+            let page: Vec<_> = times.values().iter().copied().zip(binaries(&keys).into_iter().flatten()).collect();
+            run_timers(&page).iter().try_for_each(|call| make(session, call))?;
+            ran.extend(page);
+            if !more {
+                break;
+            }
+        }
+        same("the timers that are due", &ran, due)?;
+        self.compare(session, batch, *shard, after)?;
+        Ok(ran.len())
+    }
+
+    fn commit(&self, Executing { session, shard }: &mut Executing, batch: &Batch) -> Result<ShardHandle, Trouble> {
+        let committed = session.commit(batch.shards[*shard].after.watermark)?;
+        Ok(committed.handle.ok_or_else(|| Error::internal("a commit without a handle"))?)
+    }
+}
+
+impl Processors {
+    /// All that a session reads is what the states hold.
+    fn compare(
+        &self,
+        session: &mut StateSession,
+        batch: &Batch,
+        shard: usize,
+        expected: &States,
+    ) -> Result<(), Trouble> {
+        let (keys, now) = (&self.keys[shard], batch.now);
+        let all = binary(keys);
+        for state in [VALUE, ENDING_VALUE] {
+            let found = binaries(&session.get(state, &all)?);
+            let values: Vec<_> = keys.iter().map(|key| expected.value(state, key, now)).collect();
+            same(&format!("{state:?}"), &found, &values)?;
+        }
+        let thorough = if batch.is_thorough { &[MAP, ENDING_MAP][..] } else { &[] };
+        for (i, &state) in [LIST, ENDING_LIST].iter().chain(thorough).enumerate() {
+            let found = all_entries(session, state, keys, PAGES[(keys.len() + i) % PAGES.len()])?;
+            for (key, found) in keys.iter().zip(found) {
+                same(&format!("{state:?} of {}", name(key)), &found, &expected.entries(state, key, now))?;
+            }
+        }
+        let subs: Vec<Bytes> = (0..6).map(|i: u8| vec![i; usize::from(i)]).chain([vec![0, 9], vec![1, 9]]).collect();
+        for (key, state) in keys.iter().flat_map(|key| [(key, MAP), (key, ENDING_MAP)]) {
+            let found = binaries(&session.get_entries(state, &binary([key]), &binary(&subs))?);
+            let map = expected.entries(state, key, now);
+            let of =
+                |sub: &Bytes| map.iter().find(|(own, _)| own.as_ref() == Some(sub)).map(|(_, value)| value.clone());
+            same(&format!("{state:?} of {}", name(key)), &found, &subs.iter().map(of).collect())?;
+        }
+        if !batch.is_thorough {
+            return Ok(());
+        }
+        for (i, state) in STATES.into_iter().enumerate() {
+            let mut found = all_rows(session, state, PAGES[(shard + i) % PAGES.len()])?;
+            let mut rows = expected.rows(state, now);
+            // Key groups follow each other, in each of them keys are in order; a list stays as it is.
+            found.sort_by(|one, other| (&one.0, &one.1).cmp(&(&other.0, &other.1)));
+            rows.sort_by(|one, other| (&one.0, &one.1).cmp(&(&other.0, &other.1)));
+            same(&format!("all of {state:?}"), &found, &rows)?;
+        }
+        same("the first timer", &session.next_timer()?, &expected.timers.first().map(|(at, _)| *at))?;
+        let (times, ..) = session.due_timers(i64::MAX, None, usize::from(u16::MAX))?;
+        let due: Vec<i64> = expected.timers.iter().map(|(at, _)| *at).collect();
+        same("the times of all timers", &times.values().to_vec(), &due)?;
+        let lists = session.timers_of(&all)?;
+        for (i, key) in keys.iter().enumerate() {
+            let own = lists.value(i).as_primitive::<Int64Type>().values().to_vec();
+            same(&format!("the timers of {}", name(key)), &own, &expected.timers_of(key))?;
+        }
+        Ok(())
+    }
+}
+
+/// A key as a story names it.
+fn name(key: &[u8]) -> String {
+    key.iter().take_while(|byte| byte.is_ascii_alphanumeric()).map(|byte| char::from(*byte)).collect()
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Result<(), Trouble> {
+    if found == expected {
+        return Ok(());
+    }
+    let short = |value: &T| format!("{value:?}").chars().take(400).collect::<String>();
+    Err(Trouble::Wrong(format!("{what}: found {}, expected is {}", short(found), short(expected))))
+}
+
+fn binary<'a>(rows: impl IntoIterator<Item = &'a Bytes>) -> BinaryArray {
+    BinaryArray::from_iter_values(rows)
+}
+
+fn binaries(array: &BinaryArray) -> Vec<Option<Bytes>> {
+    array.iter().map(|row| row.map(<[u8]>::to_vec)).collect()
+}
+
+fn entries(rows: &StructArray) -> Vec<Entry> {
+    let [subs, values] = [0, 1].map(|i| binaries(rows.column(i).as_binary::<i32>()));
+    subs.into_iter().zip(values.into_iter().flatten()).collect()
+}
+
+fn make(session: &mut StateSession, call: &Call) -> Done<()> {
+    match call {
+        Call::ClearAll(state) => session.clear_all(*state),
+        Call::Write { state, changes, ends } => {
+            let ops = UInt8Array::from_iter_values(changes.iter().map(|change| change.op));
+            let keys = binary(changes.iter().map(|change| &change.key));
+            let subs: BinaryArray = changes.iter().map(|change| change.sub.as_deref()).collect();
+            let values: BinaryArray = changes.iter().map(|change| change.value.as_deref()).collect();
+            session.write(*state, &ops, &keys, Some(&subs), Some(&values), *ends)
+        }
+    }
+}
+
+/// All entries of each key: the first pages together, then page after page.
+fn all_entries(session: &mut StateSession, state: StateId, keys: &[Bytes], bytes: usize) -> Done<Vec<Vec<Entry>>> {
+    let (lists, more) = session.read_entries(state, &binary(keys), bytes)?;
+    let mut all = Vec::new();
+    for (i, key) in keys.iter().enumerate() {
+        let mut found = entries(lists.value(i).as_struct());
+        let mut after = more.value(i).then(|| match found.last() {
+            Some((Some(sub), _)) => sub.clone(),
+            _ => (found.len() as u64).to_be_bytes().to_vec(),
+        });
+        while let Some(end) = after {
+            let (page, next) = session.read_page(state, key, Some(&end), bytes)?;
+            found.extend(entries(&page));
+            after = next;
+        }
+        all.push(found);
+    }
+    Ok(all)
+}
+
+/// All rows of a state, page after page.
+fn all_rows(session: &mut StateSession, state: StateId, bytes: usize) -> Done<Vec<StateRow>> {
+    let (mut found, mut after) = (Vec::new(), None::<Bytes>);
+    loop {
+        let (page, next) = session.scan(state, after.as_deref(), bytes)?;
+        let [keys, subs, values] = [0, 1, 2].map(|i| binaries(page.column(i).as_binary::<i32>()));
+        let rest = subs.into_iter().zip(values);
+        found.extend(keys.into_iter().flatten().zip(rest).map(|(key, (sub, value))| (key, sub, value)));
+        if next.is_none() {
+            return Ok(found);
+        }
+        after = next;
+    }
+}
