@@ -16,6 +16,8 @@ from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from fastchangelog.spark.processor.map_order import number_bytes
+
 TTL = 7
 
 
@@ -174,7 +176,7 @@ class World:
             model.timers.discard(time)
 
     def timers_list(self, p: Operations, model: Model, _: Any) -> None:
-        assert list(p.handle.listTimers()) == sorted(model.timers)
+        assert list(p.handle.listTimers()) == sorted(model.timers, key=number_bytes)
 
 
 OPERATIONS = [name for name in vars(World) if name.startswith(("value_", "list_", "map_", "iterator_", "timers_"))]

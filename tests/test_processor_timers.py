@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.map_order import spark_order, spark_places
+from fastchangelog.spark.processor.map_order import number_bytes, spark_order, spark_places
 
 
 class Timed(StatefulProcessor):
@@ -126,6 +126,20 @@ def test_listed_timers_are_those_of_the_key() -> None:
     assert sorted(time for time, _ in runner.store.timers) == [10, 50, 70]
     runner.batch([("a", 60)], now=0)
     assert sorted(time for time, _ in runner.store.timers) == [10, 50, 70]
+
+
+def test_timers_are_listed_in_the_order_of_sparks_store() -> None:
+    """By the bytes of their times, the lowest first: a program may take the first one."""
+    seen: list[Any] = []
+    runner = timed(None, lambda p, key: seen.append(list(p.handle.listTimers())))
+    base = 1_700_000_000_000
+    stored = [("a", 5), ("a", base + 40_000), ("a", base + 15_000), ("a", base)]
+    runner.batch(stored, now=0)
+    runner.batch([("a", 256), ("a", -1)], now=-2)
+    assert seen == [
+        [base, 5, base + 40_000, base + 15_000],
+        [256, base, 5, base + 40_000, base + 15_000, -1],
+    ]
 
 
 def test_a_handler_still_lists_the_timer_that_fires() -> None:
@@ -277,7 +291,8 @@ class Changing(Timed):
         model, time = self.model, expiredTimerInfo.getExpiryTimeInMs()
         if not model.due:
             model.due = sorted(timer for timer in model.timers if timer[0] <= model.now)
-        assert list(self.handle.listTimers()) == sorted(t for t, k in model.timers if k == key.k)
+        listed = list(self.handle.listTimers())
+        assert listed == sorted((t for t, k in model.timers if k == key.k), key=number_bytes)
         model.change(self, key.k)
         model.timers.discard((time, key.k))
         yield Row(k=key.k, n=time)

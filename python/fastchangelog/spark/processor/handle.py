@@ -113,7 +113,7 @@ class ProcessorHandle(StatefulProcessorHandle):
         self._timers.delete(expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:
-        """Times of the timers of the key in work, ascending."""
+        """Times of the timers of the key in work, in the order of Spark's store."""
         return self._timers.listed()
 
     def deleteIfExists(self, stateName: str) -> None:

@@ -1,8 +1,8 @@
-"""The order in which maps are iterated and timers of one time fire.
+"""The order in which maps are iterated, timers of a key are listed, and timers of one time fire.
 
 It is that of Spark's state store, which programs see though nothing promises it.
 
-Owns: the sort key of keys, the bytes of Spark's `UnsafeRow`.
+Owns: the sort key of keys and of times, the bytes of Spark's `UnsafeRow`.
 Does not own: the entries (`map_state`), the timers (`run`), the order of the store here (the core).
 
 Numbers are compared by their bytes, the lowest first: 1, 2, 256, 3 have the order 256, 1, 2, 3. Texts are compared by
@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 from fastchangelog.spark.processor.column_values import exact_values
 from fastchangelog.spark.processor.state_converters import INTEGERS
 
-__all__ = ["spark_order", "spark_places"]
+__all__ = ["number_bytes", "spark_order", "spark_places"]
 
 Order = Callable[[tuple[Any, ...]], bytes]
 #: For each key of an array, its place among all of them.
@@ -33,24 +33,29 @@ _FIRST_DAY = 719_163
 _NOTHING = bytes(8)
 
 
-def _number(value: int) -> bytes:
+def number_bytes(value: int) -> bytes:
+    """What whole numbers and times are sorted by.
+
+    >>> sorted([5_000, 10_000, 20_000], key=number_bytes)
+    [10000, 20000, 5000]
+    """
     return value.to_bytes(8, "little", signed=True)
 
 
 def _decimal(dtype: T.DecimalType) -> Callable[[Any], bytes]:
-    return lambda value: _number(int(value.scaleb(dtype.scale)))
+    return lambda value: number_bytes(int(value.scaleb(dtype.scale)))
 
 
 #: Types whose values stand in their slot of eight bytes, in their exact form.
 _FIXED: dict[type[T.DataType], Callable[[Any], bytes]] = {
-    **dict.fromkeys(INTEGERS, _number),
-    T.BooleanType: _number,
+    **dict.fromkeys(INTEGERS, number_bytes),
+    T.BooleanType: number_bytes,
     T.FloatType: lambda value: struct.pack("<f4x", value),
     T.DoubleType: lambda value: struct.pack("<d", value),
-    T.DateType: lambda value: _number(value.toordinal() - _FIRST_DAY),
-    T.TimestampType: _number,
-    T.TimestampNTZType: _number,
-    T.DayTimeIntervalType: _number,
+    T.DateType: lambda value: number_bytes(value.toordinal() - _FIRST_DAY),
+    T.TimestampType: number_bytes,
+    T.TimestampNTZType: number_bytes,
+    T.DayTimeIntervalType: number_bytes,
 }
 _TEXTS: dict[type[T.DataType], Callable[[Any], bytes]] = {
     T.StringType: lambda value: value.encode("utf-8", "surrogatepass"),

@@ -1,6 +1,7 @@
 """Timers: registered by the key in work, fired after all rows.
 
-Owns: the timers of the keys in work (`TimerCache`), the order of those that are due at one time.
+Owns: the timers of the keys in work (`TimerCache`), the order in which they are listed, and of those that are due at
+one time.
 Does not own: which timers are due, in which order (`fastchangelog.vectorised.due_timers`), calls of user code (`run`),
 where timers are stored (the session; they are written like entries of a map whose key is the time).
 
@@ -20,7 +21,7 @@ from pyspark.sql import types as T
 from fastchangelog.catalog import TIMERS
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.cache import DELETE, PUT, CachedState, Scope
-from fastchangelog.spark.processor.map_order import spark_places
+from fastchangelog.spark.processor.map_order import number_bytes, spark_places
 from fastchangelog.spark.processor.spark_errors import DATA_PROCESSED, INITIALIZED, spark_error, time_mode_name
 from fastchangelog.spark.processor.spec import TimeMode
 from fastchangelog.spark.processor.state_values import StateType
@@ -87,7 +88,7 @@ class TimerCache(CachedState):
         self._changed.setdefault(at, {})[time] = False
 
     def listed(self) -> Iterator[int]:
-        """Times of the key in work, ascending, as they are at the first `next`."""
+        """Times of the key in work in the order of Spark's store, as they are at the first `next`."""
         at = self._checked("list_timers", "listing timers")
         if not self._first <= at < self._end:
             self._times = self.session.timers_of(self._scope.keys.slice(at, _KEYS_AHEAD)).to_pylist()
@@ -96,8 +97,8 @@ class TimerCache(CachedState):
         changed = self._changed.get(at)
         if changed:
             kept = [time for time in times if time not in changed]
-            times = sorted(kept + [time for time, is_there in changed.items() if is_there])
-        yield from list(times)
+            times = kept + [time for time, is_there in changed.items() if is_there]
+        yield from sorted(times, key=number_bytes)
 
     def open(self, count: int) -> None:
         """See `CachedState`."""
