@@ -6,7 +6,9 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import types as T
 
+from fastchangelog.errors import UnsupportedError
 from fastchangelog.spark.processor.ddl import ddl_text, parse_ddl
+from fastchangelog.spark.processor.state_values import StateType
 
 ALL = (
     "b boolean, t tinyint, s smallint, i int, l bigint, f float, d double, p decimal(12,3), x string, y binary, "
@@ -48,6 +50,14 @@ def test_other_spellings(text: str, same: str) -> None:
 @pytest.mark.skipif(not hasattr(T, "TimeType"), reason="this PySpark has no TIME")
 def test_time() -> None:
     assert ddl_text(parse_ddl("t time, u time(3)")) == "t time(6), u time(3)"
+
+
+def test_a_type_that_no_state_keeps_is_read_and_then_refused_as_such() -> None:
+    """Spark's own operator keeps it: `accelerate` must not take it for an error of the user's."""
+    struct = parse_ddl("v variant, a array<variant>")
+    assert ddl_text(struct) == "v variant, a array<variant>"
+    with pytest.raises(UnsupportedError, match="state `s` has the type variant, which fastchangelog cannot keep"):
+        StateType(parse_ddl("v variant"), "state `s`")
 
 
 def test_collations() -> None:

@@ -34,6 +34,7 @@ _FLAT: dict[str, T.DataType] = {
     "timestamp": T.TimestampType(),
     "timestamp_ltz": T.TimestampType(),
     "timestamp_ntz": T.TimestampNTZType(),
+    "variant": T.VariantType(),
     "void": T.NullType(),
 }
 
