@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -106,6 +108,31 @@ def test_handlers_see_rows_as_keys_and_the_batchs_times() -> None:
     assert (repr(key), key.k, key["n"], now, watermark) == ("Row(k='a', n=[1.0])", "a", [1.0], 7, 2)
     assert issubclass(cls, Row)
     assert (values, info) == (TimerValues, ExpiredTimerInfo)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+def test_times_in_keys_of_handlers_of_frames_are_those_that_rows_had(zone: str) -> None:
+    """With frames Spark takes the session's clock for that of the process, and gives it back."""
+    seen: list[Any] = []
+
+    class Frames(Timed):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            seen.append(key)
+            self.handle.registerTimer(5)
+            return iter(())
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            seen.append(key)
+            return iter(())
+
+    key = "t timestamp, s struct<t:timestamp>, n timestamp_ntz"
+    runner = Runner(Frames, key=key, api="pandas", timezone=zone, time_mode="processingtime")
+    noon = datetime.datetime(2024, 7, 1, 12)
+    runner.batch([(noon, {"t": noon}, noon, 1)], now=5)
+    of_rows, of_timer = seen
+    clock = noon.replace(tzinfo=datetime.timezone.utc).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+    assert of_rows == (clock, {"t": clock}, noon)
+    assert repr(of_timer) == repr(Row(t=clock, s=Row(t=clock), n=noon))
 
 
 def test_listed_timers_are_those_of_the_key() -> None:

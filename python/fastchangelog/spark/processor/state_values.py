@@ -42,10 +42,21 @@ def _local(micros: int) -> datetime.datetime:
         return datetime.datetime(*time.localtime(seconds)[:6], rest)
 
 
-def _shown(dtype: T.DataType) -> Convert | None:
-    """What turns exact values into those that are seen; None where they are the same."""
+def _in_zone(timezone: str) -> Convert:
+    """What shows a timestamp as the clocks of a zone did."""
+    zone: datetime.tzinfo = pa.lib.string_to_tzinfo(timezone)
+
+    def shown(micros: int) -> datetime.datetime:
+        utc = (_UTC_EPOCH + datetime.timedelta(microseconds=micros)).replace(tzinfo=datetime.timezone.utc)
+        return utc.astimezone(zone).replace(tzinfo=None, fold=0)
+
+    return shown
+
+
+def _shown(dtype: T.DataType, local: Convert) -> Convert | None:
+    """What turns exact values into those that are seen, timestamps by `local`; None where they are the same."""
     if isinstance(dtype, T.TimestampType):
-        return _local
+        return local
     if isinstance(dtype, T.TimestampNTZType):
         return lambda micros: _UTC_EPOCH + datetime.timedelta(microseconds=micros)
     if isinstance(dtype, T.DayTimeIntervalType):
@@ -53,14 +64,14 @@ def _shown(dtype: T.DataType) -> Convert | None:
     if isinstance(dtype, T.BinaryType):
         return None if _HAS_BYTES else bytearray
     if isinstance(dtype, T.ArrayType):
-        element = _shown(dtype.elementType)
+        element = _shown(dtype.elementType, local)
         return list if element is None else lambda items: [x if x is None else element(x) for x in items]
     if isinstance(dtype, T.MapType):
-        key, value = _shown(dtype.keyType), _shown(dtype.valueType)
+        key, value = _shown(dtype.keyType, local), _shown(dtype.valueType, local)
         to_key, to_value = key or _same, value or _same
         return lambda pairs: {to_key(k): v if v is None else to_value(v) for k, v in pairs}
     if isinstance(dtype, T.StructType):
-        make, fields = row_class(dtype.names), [_shown(f.dataType) or _same for f in dtype.fields]
+        make, fields = row_class(dtype.names), [_shown(f.dataType, local) or _same for f in dtype.fields]
         return lambda row: make([x if x is None else field(x) for field, x in zip(fields, row)])
     return None
 
@@ -114,10 +125,11 @@ def _is_exact(struct: T.StructType) -> Convert:
 class StateType:
     """The type of a state's values, or of a map's keys: named columns.
 
-    `admit` and `shown` are for one row, `columns` and `rows` for many; a row is a tuple of exact values.
+    `admit` and `shown` are for one row, `columns` and `rows` for many; a row is a tuple of exact values. Timestamps are
+    seen in `timezone`, without one in the zone of this process.
     """
 
-    def __init__(self, struct: T.StructType, what: str) -> None:
+    def __init__(self, struct: T.StructType, what: str, timezone: str | None = None) -> None:
         if not struct.fields:
             raise InvalidArgumentError(f"{what} has no fields; name at least one, such as `value long`")
         self.struct = struct
@@ -127,7 +139,8 @@ class StateType:
         self.arrow: pa.DataType = pa.struct(list(wire_types.arrow_schema(wire)))
         self._fields = [converter(f.dataType, f.nullable) for f in struct.fields]
         self._values = [exact_values(f.dataType) for f in struct.fields]
-        self._shown = [_shown(f.dataType) for f in struct.fields]
+        local = _local if timezone is None else _in_zone(timezone)
+        self._shown = [_shown(f.dataType, local) for f in struct.fields]
         self._is_exact = _is_exact(struct)
         #: True if exact rows are seen as they are.
         self.is_plain = not any(self._shown)
