@@ -149,6 +149,10 @@ def test_renamed_keys_are_the_same_keys() -> None:
     first = evolve("", KEY, "none", [value("a", "n int")])
     found = evolve(first.text, parse_ddl("other string not null"), "none", [value("a", "n int")])
     assert entries(found.text)["a"]["key"] == "other string not null"
+    first = evolve("", KEY, "none", [mapped("m", "x string, y int", "n int")])
+    found = evolve(first.text, KEY, "none", [mapped("m", "u string not null, v int", "n int")])
+    assert entries(found.text)["m"]["map_key"] == "u string not null, v int"
+    assert found.states["m"].id == first.states["m"].id
 
 
 def test_renamed_fields_keep_their_values() -> None:

@@ -134,15 +134,18 @@ def _check_key(catalog: list[dict[str, Any]], key: T.StructType, key_text: str) 
     was = next((entry["key"] for entry in catalog), None)
     if was is None or was == key_text:
         return
-    old = parse_ddl(was)
-    same_types = [ddl_text(_unnamed(struct)) for struct in (old, key)]
-    if same_types[0] != same_types[1]:
+    if not _are_same_keys(parse_ddl(was), key):
         raise SchemaMismatchError(
             f"[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] the state is kept by the key ({was}), now the query groups by "
             f"({key_text}); group as before, or start with a new checkpoint"
         )
     for entry in catalog:
         entry["key"] = key_text  # renamed columns, or nulls that became possible: the bytes are the same
+
+
+def _are_same_keys(old: T.StructType, new: T.StructType) -> bool:
+    """True if the bytes of keys are the same: of renamed columns, and of such as can be null now or cannot any more."""
+    return ddl_text(_unnamed(old)) == ddl_text(_unnamed(new))
 
 
 def _unnamed(struct: T.StructType) -> T.StructType:
@@ -177,7 +180,7 @@ def _versions(known: dict[str, Any] | None, declaration: Declaration) -> list[st
     if known["ttl"] != _has_ttl(declaration):
         had, has = ("a TTL", "none") if known["ttl"] else ("no TTL", "one")
         changes.append(f"it had {had} and now has {has}")
-    if declaration.map_key is not None and known["map_key"] != ddl_text(declaration.map_key):
+    if declaration.map_key is not None and not _are_same_keys(parse_ddl(known["map_key"]), declaration.map_key):
         changes.append(f"its keys were ({known['map_key']}) and now are ({ddl_text(declaration.map_key)})")
         side = "KEY"
     versions = _renamed(known["versions"], declaration.value)

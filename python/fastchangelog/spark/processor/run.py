@@ -187,8 +187,8 @@ class _Run:
         self._make_codec = make_codec
         self._scope = Scope(CREATED)
         self._handle = ProcessorHandle(self._scope, spec.time_mode, query_info)
-        #: The grouping key as a state's key: what handlers of timers see. With frames Spark takes the session's clock for
-        #: that of the process, and gives it back as it was.
+        #: The grouping key as a state's key: what handlers of timers see. With frames Spark takes the session's clock
+        #: for that of the process, and gives it back as it was.
         zone = spec.timezone if spec.api == "pandas" else None
         self._key_type = StateType(spec.key, "the grouping key", zone)
         self._key_codec = make_codec(self._key_type.arrow, pa.binary(), [pa.binary()])
