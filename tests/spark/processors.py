@@ -50,7 +50,7 @@ class Script(StatefulProcessor):
         yield Row(k=key[0], i=-1, said=said)
 
     def timers(self) -> list[int]:
-        """The key's timers, in order: Spark gives them in none."""
+        """The key's timers, ascending: Spark lists them by the bytes of their times."""
         return sorted(self.handle.listTimers())
 
     def close(self) -> None:

@@ -130,7 +130,7 @@ class Alarms(StatefulProcessor):
                 self.handle.registerTimer(time + offset)
             self.handle.deleteTimer(time)
             self.handle.deleteTimer(12345)
-        yield Row(k=key[0], said=f"set {sorted(self.handle.listTimers())}")
+        yield Row(k=key[0], said=f"set {list(self.handle.listTimers())}")
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         time = expiredTimerInfo.getExpiryTimeInMs()
@@ -170,7 +170,7 @@ def test_timers_at_zero_and_before(feed: Any, spark: Any, tmp_path: pathlib.Path
         def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
             for time in (0, -1, -(10**12), 1):
                 self.handle.registerTimer(time)
-            yield Row(k=key[0], said=f"set {sorted(self.handle.listTimers())}")
+            yield Row(k=key[0], said=f"set {list(self.handle.listTimers())}")
 
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
             yield Row(k=key[0], said=f"fired {expiredTimerInfo.getExpiryTimeInMs()}")
