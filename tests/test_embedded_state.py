@@ -159,10 +159,58 @@ def test_schemas_of_pyspark() -> None:
     expected = fastchangelog.schema.arrow_type("value", "n long, tags array<string>")
     assert fastchangelog.schema.arrow_type("value", types.StructType(fields)) == expected
     assert fastchangelog.schema.arrow_type("key", types.DecimalType(12, 3)) == pa.decimal128(12, 3)
+    inner = types.StructType([types.StructField("a-b", types.LongType()), types.StructField("c`d", types.DateType())])
+    odd = types.StructType(
+        [
+            types.StructField("last seen", types.ArrayType(inner), nullable=False),
+            types.StructField("m", types.MapType(types.StringType(), inner)),
+        ]
+    )
+    struct = pa.struct([("a-b", pa.int64()), ("c`d", pa.date32())])
+    listed = pa.list_(pa.field("element", struct))
+    expected = pa.struct([("last seen", listed), ("m", pa.map_(pa.string(), struct))])
+    assert fastchangelog.schema.arrow_type("value", odd) == expected
+
+
+def test_a_text_may_speak_of_nulls_and_have_comments() -> None:
+    said = "n long NOT NULL, s struct<a: int not null, b: string> comment 'so <far', t date Not Null COMMENT \"x\""
+    expected = fastchangelog.schema.arrow_type("value", "n long, s struct<a: int, b: string>, t date")
+    assert fastchangelog.schema.arrow_type("value", said) == expected
+
+
+def test_folders_may_be_paths(tmp_path: Path) -> None:
+    with fc.open_state(tmp_path / "state", options=FAST) as st:
+        st.value_state("a", key="string", value="long")["x"] = 1
+        st.savepoint(tmp_path / "savepoint")
+    with fc.open_state(tmp_path / "new", start_from=tmp_path / "savepoint", options=FAST) as st:
+        assert st.value_state("a", key="string", value="long")["x"] == 1
+    with fc.ChangelogStorage(tmp_path / "log") as storage:
+        assert storage.uri.endswith("/log")
+
+
+def test_a_handle_that_is_none_is_refused(root: str) -> None:
+    with pytest.raises(fc.InvalidArgumentError, match=r"handle is a bytes; give a StateHandle"):
+        fc.open_state(root, handle=b"x")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    "schema", ["", "lnog", "n", "n lnog", "n long,", "array<", "array<int", "decimal(40,2)", "n long, n int", "a%b", 7]
+    "schema",
+    [
+        "",
+        "lnog",
+        "n",
+        "n lnog",
+        "n long,",
+        "array<",
+        "array<int",
+        "decimal(40,2)",
+        "n long, n int",
+        "a%b",
+        "n long not",
+        "'n' long",
+        "n 'long'",
+        7,
+    ],
 )
 def test_a_schema_that_is_none_is_named(schema: Any) -> None:
     with pytest.raises(fc.InvalidArgumentError, match=r"^value: "):

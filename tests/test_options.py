@@ -49,6 +49,12 @@ def test_every_option_has_a_default_that_parses_and_a_meaning() -> None:
 def test_durations_and_sizes() -> None:
     assert parse_duration("x", timedelta(1)) == timedelta(1)
     assert parse_duration("x", "10 minutes") == timedelta(minutes=10)
+    for text in ("1 hour 30 minutes", "interval 90 minutes", "INTERVAL 1 Hour 30 Minutes", "1h 30m", "1.5 hours"):
+        assert parse_duration("x", text) == timedelta(minutes=90)
+    assert parse_duration("x", "2 weeks 1 day") == timedelta(days=15)
+    for text in ("1 hour 30", "1 hour 2 months", "interval", "-1 hour", "interval '1' hour"):
+        with pytest.raises(InvalidArgumentError, match="option `x`"):
+            parse_duration("x", text)
     assert parse_size("x", 7) == 7
     assert parse_size("x", "1GiB") == 1 << 30
     with pytest.raises(InvalidArgumentError, match="`x`"):

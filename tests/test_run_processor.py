@@ -72,6 +72,8 @@ def test_several_keys_and_rows_in_their_order() -> None:
         ({"watermark": [datetime(2026, 1, 1, tzinfo=UTC)] * 2}, "1 batches and 2 watermarks"),
         ({"watermark": datetime(2026, 1, 1)}, "aware datetime"),
         ({"output": "long"}, "has no columns"),
+        ({"clock": 1.0}, r"clock=1.0 is no function"),
+        ({"clock": lambda: datetime(2026, 1, 1)}, r"clock\(\) returned datetime.*it returns seconds"),
         ({"time_mode": "event"}, "time_mode='event' is none of"),
         ({"initial": CLICKS.select(["ts"]), "key": "user"}, "rows have the columns of the key, user, once each"),
         ({"key": "user", "output": "user string"}, "yielded the columns user, n, before; the output has user"),
@@ -108,6 +110,28 @@ def test_other_batches_are_refused() -> None:
         run_processor(Sessions(), [CLICKS, CLICKS.select(["ts"])], key="user")
     with pytest.raises(fc.InvalidArgumentError, match="a int is no batch of rows"):
         run_processor(Sessions(), [1])
+    for one in (CLICKS, CLICKS.to_batches()[0], {"user": ["ann"]}):
+        with pytest.raises(fc.InvalidArgumentError, match=r"batches is one .*; give a list of batches"):
+            run_processor(Sessions(), one)
+
+
+def test_a_class_is_no_processor() -> None:
+    with pytest.raises(fc.InvalidArgumentError, match="takes an instance of a subclass of"):
+        run_processor(Sessions, [CLICKS])  # type: ignore[arg-type]
+
+
+def test_what_is_yielded_has_one_schema() -> None:
+    class Two(fc.Processor):
+        def open(self, ctx: Any) -> None:
+            pass
+
+        def process(self, batch: Any) -> Any:
+            yield batch.rows
+            yield pa.record_batch({"n": [1]})
+
+    message = r"record batches of ts timestamp\[us, tz=UTC\], user string and of n int64"
+    with pytest.raises(fc.InvalidArgumentError, match=message):
+        run_processor(Two(), [CLICKS])
 
 
 def test_it_needs_no_pyspark() -> None:

@@ -104,6 +104,32 @@ def test_structs_and_times() -> None:
 
 
 @pytest.mark.parametrize(
+    "form",
+    [
+        lambda values: values,
+        tuple,
+        np.array,
+        lambda values: np.array(values, object),
+        pa.array,
+        lambda values: pa.chunked_array([values]),
+        lambda values: pa.array(values, pa.large_string()),
+        lambda values: [{"k": value} for value in values],
+        lambda values: [(value,) for value in values],
+        lambda values: pa.array([{"k": value} for value in values]),
+        lambda values: pa.table({"k": values}),
+        lambda values: pa.record_batch({"k": values}),
+        lambda values: pytest.importorskip("pandas").Series(values),
+    ],
+)
+def test_keys_of_one_column_in_all_forms(form: Callable[[Any], Any]) -> None:
+    def put(code: Code, batch: Any) -> Any:
+        code.seen.put(form(["b", "a"]), [1, 2])
+        return answer(batch, code.seen.get(batch.keys).to_pylist())
+
+    assert runner(put).batch([("a", 0), ("b", 0)]) == [("a", 2), ("b", 1)]
+
+
+@pytest.mark.parametrize(
     ("process", "message"),
     [
         (lambda code, batch: code.seen.get(["b"]), r"key \('b',\) is none of the batch"),

@@ -231,7 +231,7 @@ def test_plain_rows_and_overflow_of_an_aggregating_state() -> None:
         ),
         ({"x": fc.sum("missing")}, "missing"),
         ({"x": 1}, "is no aggregate"),
-        ({}, "takes aggregates"),
+        ({}, "has no aggregates"),
     ],
 )
 def test_refusals_of_an_aggregating_state(named: Any, message: str) -> None:

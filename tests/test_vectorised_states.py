@@ -271,6 +271,7 @@ def test_a_processor_without_on_timer_drops_them() -> None:
         (lambda code, batch: code.map.get(batch.keys, ["a", "b"]), "1 keys and 2 map keys"),
         (lambda code, batch: code.map.put(batch.keys, ["a"], ["x"]), "state `map`: values: this is not int64"),
         (lambda code, batch: code.ctx.map_state("m", "long"), "int64 is no map"),
+        (lambda code, batch: code.ctx.aggregating_state("g", "long"), "state `g` has no aggregates; give them by"),
         (lambda code, batch: code.ctx.list_state("late", "long"), "declared too late"),
         (lambda code, batch: code.ctx.metrics.counter("late"), "declared too late"),
         (lambda code, batch: code.ctx.register_timers(["b"], [at(1)]), r"key \('b',\) is none of the batch"),
@@ -313,3 +314,7 @@ def test_counters() -> None:
             ctx.metrics.counter(name)
     with pytest.raises(fc.InvalidArgumentError, match="only grows"):
         late.add(-1)
+    ctx.close()
+    assert ctx.metrics.counter("late") is late
+    with pytest.raises(fc.InvalidArgumentError, match="declared too late"):
+        ctx.metrics.counter("other")

@@ -8,6 +8,7 @@ Does not own: names, defaults and meanings of options, and which of them exclude
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, cast
@@ -44,6 +45,10 @@ _NOT_OPTIONS = frozenset({"state"})
 """Settings under the prefix that are arguments of their own."""
 
 _S3A = "spark.hadoop.fs.s3a."
+
+#: A number and its unit, and Spark's intervals of one or more of them.
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+_INTERVAL = re.compile(r"\s*(?:interval\s+)?((?:\d+(?:\.\d+)?\s*[A-Za-z]+\s*)+)", re.IGNORECASE)
 
 _ANONYMOUS = "AnonymousAWSCredentialsProvider"
 
@@ -118,7 +123,7 @@ def existing_folder(uri: str) -> str:
 
 
 def parse_duration(name: str, value: Duration) -> timedelta:
-    """A duration from ``timedelta``, ``"10s"``, ``"5m"`` or Spark's ``"10 minutes"``; ``name`` is for messages.
+    """A duration from ``timedelta``, ``"10s"``, ``"5m"`` or Spark's ``"1 hour 30 minutes"``; ``name`` is for messages.
 
     >>> parse_duration("interval", "5m")
     datetime.timedelta(seconds=300)
@@ -127,7 +132,14 @@ def parse_duration(name: str, value: Duration) -> timedelta:
         return value
     if not isinstance(value, str):
         raise InvalidArgumentError(f'`{name}` = {value!r} is not a duration; write a timedelta, "10s" or "5 minutes"')
-    return timedelta(seconds=_internal.parse_duration(name, value))
+    parts = _INTERVAL.fullmatch(value)
+    if parts is None:
+        return timedelta(seconds=_internal.parse_duration(name, value))
+    seconds = 0.0
+    for number, unit in _PART.findall(parts[1]):
+        is_week = unit.lower() in ("week", "weeks")
+        seconds += _internal.parse_duration(name, f"{number} {'days' if is_week else unit}") * (7 if is_week else 1)
+    return timedelta(seconds=seconds)
 
 
 def parse_size(name: str, value: Size) -> int:

@@ -4,13 +4,14 @@ Owns: reading DDL texts, PySpark types and Arrow types into one Arrow type each.
 Does not own: which types can be kept (the core says so), data.
 
 A text without field names (``"long"``) is a plain type; one with names (``"n long, last timestamp"``) is a struct.
+Comments, and what a text or a PySpark type says of nulls, are read over.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -46,7 +47,9 @@ _TYPES: dict[str, pa.DataType] = {
 _DAY_TIME = ("day", "hour", "minute", "second")
 _YEAR_MONTH = ("year", "month")
 
-_TOKEN = re.compile(r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|(?P<mark>[<>(),:]))")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<word>\w+)|`(?P<quoted>(?:[^`]|``)+)`|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<mark>[<>(),:]))"
+)
 
 
 def arrow_type(what: str, schema: DataTypeLike) -> pa.DataType:
@@ -65,13 +68,25 @@ def arrow_type(what: str, schema: DataTypeLike) -> pa.DataType:
     if isinstance(schema, pa.Schema):
         return pa.struct(list(schema))
     if hasattr(schema, "simpleString"):  # PySpark's types, without importing PySpark
-        schema = schema.simpleString()
+        schema = _text_of(schema)
     if not isinstance(schema, str):
         raise InvalidArgumentError(
             f'{what}: a {type(schema).__name__} is no schema; write "long" or "n long, last timestamp", or give a '
             "PySpark or Arrow type"
         )
     return _Parser(what, schema).parse()
+
+
+def _text_of(dtype: Any) -> str:
+    """The text of a PySpark type: its `simpleString`, with the names of fields in quotes."""
+    if hasattr(dtype, "fields"):
+        fields = ("`" + field.name.replace("`", "``") + "`:" + _text_of(field.dataType) for field in dtype.fields)
+        return f"struct<{','.join(fields)}>"
+    if hasattr(dtype, "elementType"):
+        return f"array<{_text_of(dtype.elementType)}>"
+    if hasattr(dtype, "keyType"):
+        return f"map<{_text_of(dtype.keyType)},{_text_of(dtype.valueType)}>"
+    return str(dtype.simpleString())
 
 
 class _Parser:
@@ -89,15 +104,9 @@ class _Parser:
             found = _TOKEN.match(text, place)
             if found is None:
                 raise self.wrong(f"`{text[place:].strip()[:1]}` is not understood")
-            quoted = found["quoted"]
-            yield (
-                ("name", quoted.replace("``", "`"))
-                if quoted
-                else (
-                    "word" if found["word"] else "mark",
-                    found["word"] or found["mark"],
-                )
-            )
+            for kind in ("word", "quoted", "text", "mark"):
+                if found[kind] is not None:
+                    yield kind, found[kind].replace("``", "`") if kind == "quoted" else found[kind]
             place = found.end()
 
     def wrong(self, why: str) -> InvalidArgumentError:
@@ -123,6 +132,8 @@ class _Parser:
         if kind == "end" or (mark is not None and token != mark):
             wanted = f"`{mark}`" if mark else "a name or a type"
             raise self.wrong(f"{wanted} is missing in `{self.text}`")
+        if kind == "text":
+            raise self.wrong(f"{token} in `{self.text}` is no name and no type")
         self.at += 1
         return token
 
@@ -135,6 +146,7 @@ class _Parser:
             if self.peek()[1] == ":":
                 self.take()
             fields.append(pa.field(name, self.type()))
+            self.skip_remarks()
             if self.peek()[1] == ",":
                 self.take()
                 continue
@@ -145,6 +157,13 @@ class _Parser:
                 if names.count(name) > 1:
                     raise self.wrong(f"`{name}` stands twice in `{self.text}`")
             return fields
+
+    def skip_remarks(self) -> None:
+        """Skips ``not null`` and ``comment '…'``."""
+        if [token.lower() for _, token in self.tokens[self.at : self.at + 2]] == ["not", "null"]:
+            self.at += 2
+        if self.peek()[1].lower() == "comment" and [kind for kind, _ in self.tokens[self.at :]][1:2] == ["text"]:
+            self.at += 2
 
     def type(self) -> pa.DataType:
         word = self.take()

@@ -104,7 +104,7 @@ ColumnLike: TypeAlias = "str | Column"
 """A column name, or a PySpark `Column`."""
 
 Duration: TypeAlias = "str | timedelta"
-"""A duration: a `timedelta`, ``"10s"``, ``"5m"`` (minutes), ``"1h"``, ``"2d"``, or Spark's ``"10 minutes"``."""
+"""A duration: a `timedelta`, ``"10s"``, ``"5m"`` (minutes), ``"1h"``, ``"2d"``, or Spark's ``"1 hour 30 minutes"``."""
 
 Size: TypeAlias = "int | str"
 """A number of bytes, or a text such as ``"5MiB"``."""

@@ -6,6 +6,7 @@ core).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,17 +78,17 @@ class ChangelogStorage(Closing):
 
     def __init__(
         self,
-        uri: str,
+        uri: PathLike,
         *,
         options: Options | None = None,
         storage_options: StorageOptions | None = None,
         cache_dir: PathLike | None = None,
     ) -> None:
         provider, given = split_provider(storage_options)
-        store = gather_storage_options(uri, given)
+        store = gather_storage_options(os.fspath(uri), given)
         folder = None if cache_dir is None else str(cache_dir)
         asked = None if provider is None else partial(request_credentials, provider)
-        self._native = _internal.ChangelogStorage(uri, option_texts(options), store, folder, asked)
+        self._native = _internal.ChangelogStorage(os.fspath(uri), option_texts(options), store, folder, asked)
 
     @property
     def uri(self) -> str:

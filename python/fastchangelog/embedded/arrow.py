@@ -118,8 +118,8 @@ def many_of(what: str, data: ArrowArrayLike, wanted: pa.DataType | None) -> pa.A
         else:
             if isinstance(data, str | bytes | bytearray | memoryview | Mapping) or not _is_many(data):
                 raise InvalidArgumentError(
-                    f"{what}: a {type(data).__name__} is one value; give an array or a list, or call the method for "
-                    "one key, without _many in its name"
+                    f"{what}: a {type(data).__name__} is one value, and many are wanted; give an array or a list, or "
+                    "leave out _many in the name of the method, if it has that"
                 )
             if not hasattr(data, "__array__"):
                 data = list(data)

@@ -6,6 +6,7 @@ collections (a module each), its materialization (`materialization.embedded`).
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -33,17 +34,17 @@ from fastchangelog.options import gather_options, gather_storage_options, reques
 from fastchangelog.schema import arrow_type
 
 if TYPE_CHECKING:
-    from fastchangelog.types import DataTypeLike, Duration, Options, SavepointFormat, StorageOptions
+    from fastchangelog.types import DataTypeLike, Duration, Options, PathLike, SavepointFormat, StorageOptions
 
 __all__ = ["State", "open_state"]
 
 
 def open_state(
-    uri: str,
+    uri: PathLike,
     *,
     name: str = "default",
     handle: StateHandle | None = None,
-    start_from: str | None = None,
+    start_from: PathLike | None = None,
     read_only: bool = False,
     create: bool = True,
     materialization: MaterializationPolicy | None = None,
@@ -98,22 +99,28 @@ def open_state(
         fastchangelog.errors.StateNotFoundError: there is no state in memory://docs/none/default; check the address \
 and the name, or let it be made (create=True, and not read_only)
     """
+    folder = os.fspath(uri)
+    if handle is not None and not isinstance(handle, StateHandle):
+        raise InvalidArgumentError(
+            f"handle is a {type(handle).__name__}; give a StateHandle, of bytes by StateHandle.from_bytes()"
+        )
     provider, given = split_provider(storage_options)
-    store = gather_storage_options(uri, given)
+    store = gather_storage_options(folder, given)
     asked = None if provider is None else partial(request_credentials, provider)
     start = None if handle is None else handle._native
     begin = None if start_from is None else _savepoint_folder(start_from, storage_options)
     texts = {"restore": "lazy", **gather_options(option_texts_of(materialization, options))}
     millis = clock_millis(clock)
-    native = _internal.LocalState(uri, name, texts, store, start, read_only, create, asked, begin, millis)
+    native = _internal.LocalState(folder, name, texts, store, start, read_only, create, asked, begin, millis)
     policy = materialization or MaterializationPolicy.from_options(texts)
     return State(native, None if read_only else EmbeddedMaterializer(native, policy))
 
 
-def _savepoint_folder(uri: str, storage_options: StorageOptions | None) -> _internal.SavepointFolder:
+def _savepoint_folder(uri: PathLike, storage_options: StorageOptions | None) -> _internal.SavepointFolder:
     provider, given = split_provider(storage_options)
     asked = None if provider is None else partial(request_credentials, provider)
-    return _internal.SavepointFolder(uri, {}, gather_storage_options(uri, given), asked)
+    folder = os.fspath(uri)
+    return _internal.SavepointFolder(folder, {}, gather_storage_options(folder, given), asked)
 
 
 class State(Closing):
@@ -163,7 +170,7 @@ class State(Closing):
         return None if newest is None else StateHandle(newest)
 
     def savepoint(
-        self, uri: str, format: SavepointFormat = "canonical", *, storage_options: StorageOptions | None = None
+        self, uri: PathLike, format: SavepointFormat = "canonical", *, storage_options: StorageOptions | None = None
     ) -> StateHandle:
         """Takes a checkpoint and copies it into the empty folder ``uri``, which then needs nothing else.
 

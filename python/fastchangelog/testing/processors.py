@@ -82,6 +82,14 @@ def run_processor(
         >>> [answer.to_pylist() for answer in run_processor(Counts(), [clicks, clicks.slice(1)])]
         [[{'user': 'ann', 'n': 2}, {'user': 'bob', 'n': 1}], [{'user': 'ann', 'n': 3}, {'user': 'bob', 'n': 2}]]
     """
+    if not isinstance(processor, Processor):
+        raise InvalidArgumentError(
+            f"run_processor() takes an instance of a subclass of fc.Processor first, not {processor!r}"
+        )
+    if not isinstance(batches, Iterable) or hasattr(batches, "columns") or isinstance(batches, Mapping):
+        raise InvalidArgumentError(f"batches is one {type(batches).__name__}; give a list of batches")
+    if clock is not None and not callable(clock):
+        raise InvalidArgumentError(f"clock={clock!r} is no function; give one that returns seconds, as time.time does")
     tables = [_table(batch) for batch in batches]
     if not tables:
         return []
@@ -114,7 +122,7 @@ def run_processor(
     for table, mark in zip(tables, marks):
         millis = 0 if mark is None else micros_of(mark) // 1000
         session = MemorySession(store)
-        times = Times(mode, round((clock or time.time)() * 1000), millis)
+        times = Times(mode, _millis(clock or time.time), millis)
         run = VectorRun(
             copy.deepcopy(processor),
             key_type,
@@ -130,6 +138,12 @@ def run_processor(
         run.close()
         store = session.commit()
         known = answered[0].schema if schema is None and answered else schema
+        if known is not None and any(answer.schema != known for answer in answered):
+            other = next(answer.schema for answer in answered if answer.schema != known)
+            raise InvalidArgumentError(
+                f"the processor yielded record batches of {_said(known)} and of {_said(other)}; all of them have the "
+                "columns of the output"
+            )
         answers.append(pa.table({}) if known is None else pa.Table.from_batches(answered, known))
     return answers
 
@@ -139,6 +153,17 @@ def _table(batch: Any) -> pa.Table:
         return pa.table(batch)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"a {type(batch).__name__} is no batch of rows: {error}") from None
+
+
+def _millis(clock: Callable[[], float]) -> int:
+    now: Any = clock()
+    if isinstance(now, datetime) or not hasattr(now, "__float__"):
+        raise InvalidArgumentError(f"clock() returned {now!r}; it returns seconds since the epoch, as time.time() does")
+    return round(float(now) * 1000)
+
+
+def _said(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns"
 
 
 def _declaring(session: MemorySession, mode: str, now: int) -> Callable[[Mapping[str, Declared]], dict[str, Place]]:

@@ -50,6 +50,10 @@ class VectorAggregatingState(VectorState):
     """
 
     def __init__(self, name: str, rows: pa.DataType, named: Mapping[str, Aggregate], keys: BatchKeys) -> None:
+        if not named:
+            raise InvalidArgumentError(
+                f"state `{name}` has no aggregates; give them by the name of their result, such as n=fc.count()"
+            )
         self._declared = rows
         self._rows = Form(rows, "value").kept
         self._named = dict(named)

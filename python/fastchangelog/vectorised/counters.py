@@ -58,7 +58,7 @@ class Metrics:
         self._is_open = True
 
     def counter(self, name: str) -> Counter:
-        """Declares a counter; within `open` only.
+        """Declares a counter, within `open` only; later it gives one that was declared.
 
         Args:
             name: Its name in the metrics of a batch: letters, digits and ``_``.
@@ -72,6 +72,8 @@ class Metrics:
         Example: see `Counter`.
         """
         if not self._is_open:
+            if name in self.counters:
+                return self.counters[name]
             raise InvalidArgumentError(f"counter {name!r} is declared too late; declare counters in open()")
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise InvalidArgumentError(f"{name!r} is no name of a counter; give letters, digits and _, a letter first")

@@ -73,12 +73,16 @@ class BatchKeys:
 
     def _structs(self, what: str, keys: ArrowArrayLike) -> pa.StructArray:
         """Keys as structs; of one grouping column they may be its values."""
+        given: Any = keys
         if self._type.num_fields == 1:
-            if isinstance(keys, pa.Array | pa.ChunkedArray):
-                is_plain = not pa.types.is_struct(keys.type)
+            if hasattr(given, "__arrow_c_stream__") and not isinstance(given, pa.ChunkedArray):
+                given = pa.chunked_array(given)
+            if isinstance(given, pa.Array | pa.ChunkedArray):
+                is_plain = not pa.types.is_struct(given.type)
             else:
-                is_plain = isinstance(keys, list) and not any(isinstance(key, dict | tuple) for key in keys)
+                are_many = isinstance(given, list | tuple) or getattr(given, "ndim", 0) == 1
+                is_plain = are_many and not any(isinstance(key, dict | tuple) for key in given)
             if is_plain:
-                column = many_of(what, keys, self._type.field(0).type)
+                column = many_of(what, given, self._type.field(0).type)
                 return pa.StructArray.from_arrays([column], fields=list(self._type))
-        return many_of(what, keys, self._type)
+        return many_of(what, given, self._type)
