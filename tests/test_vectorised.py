@@ -135,7 +135,7 @@ def test_keys_of_one_column_in_all_forms(form: Callable[[Any], Any]) -> None:
         (lambda code, batch: code.seen.get(["b"]), r"key \('b',\) is none of the batch"),
         (lambda code, batch: code.seen.put(batch.keys, ["x"]), "state `seen`: values: this is not int64"),
         (lambda code, batch: code.seen.put(batch.keys, [1, 2]), "1 keys and 2 values"),
-        (lambda code, batch: None, "returned a NoneType; yield record batches"),
+        (lambda code, batch: 5, "returned a int; yield record batches"),
         (lambda code, batch: [1], "yielded a int"),
         (lambda code, batch: [batch.rows], "yielded the columns k, v; the output has k, n"),
         (lambda code, batch: [batch.rows.rename_columns(["k", "n"]).cast(WRONG)], "`n` is of type string"),
@@ -145,6 +145,34 @@ def test_keys_of_one_column_in_all_forms(form: Callable[[Any], Any]) -> None:
 def test_refusals(process: Callable[..., Any], message: str) -> None:
     with pytest.raises(fc.InvalidArgumentError, match=message):
         runner(process).batch([("a", 1)])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"n": pa.array([5], pa.int32()), "k": pa.array(["a"])},
+        {"k": pa.array(["a"], pa.large_string()), "n": pa.array([5.0])},
+        {"k": pa.array(["a"]).dictionary_encode(), "n": pa.array([5], pa.uint8())},
+    ],
+)
+def test_what_is_yielded_has_the_declared_columns_by_name_and_without_loss(columns: dict[str, pa.Array]) -> None:
+    assert runner(lambda code, batch: [pa.record_batch(columns)]).batch([("a", 1)]) == [("a", 5)]
+    assert runner(lambda code, batch: [pa.table(columns)]).batch([("a", 1)]) == [("a", 5)]
+
+
+@pytest.mark.parametrize("number", [pa.array([5.5]), pa.array([2**63], pa.uint64()), pa.array([True]), pa.array(["5"])])
+def test_what_would_lose_something_is_refused(number: pa.Array) -> None:
+    columns = {"k": pa.array(["a"]), "n": number}
+    with pytest.raises(
+        fc.InvalidArgumentError, match=f"output column `n` is of type {number.type}, declared was int64"
+    ):
+        runner(lambda code, batch: [pa.record_batch(columns)]).batch([("a", 1)])
+
+
+def test_a_processor_may_yield_nothing() -> None:
+    code = runner(lambda code, batch: code.seen.put(batch.keys, pa.array([7] * len(batch.keys))))
+    assert code.batch([("a", 1), ("b", 2)]) == []
+    assert len(code.store.values) == 2
 
 
 WRONG = pa.schema([("k", pa.string()), ("n", pa.string())])

@@ -47,14 +47,14 @@ class Processor(ABC):
         """
 
     @abstractmethod
-    def process(self, batch: Batch) -> Iterable[pa.RecordBatch]:
+    def process(self, batch: Batch) -> Iterable[pa.RecordBatch] | None:
         """Works on the rows of some keys; each key of a shard is in one batch.
 
         Args:
             batch: Keys, rows, and which rows are of which key.
 
         Returns:
-            Any number of record batches with the columns of the output.
+            Any number of record batches with the columns of the output; perhaps none, and perhaps None.
 
         Example: see the class.
         """

@@ -116,7 +116,7 @@ class VectorRun:
                 shown = self._key_codec.decode_keys(encoded)
                 keys.move(shown, encoded)
                 answers = self._processor.on_timer(Timers(shown, shown_times(part)))
-                for answered in () if answers is None else _results("on_timer()", answers):
+                for answered in _results("on_timer()", answers):
                     yield from _checked("on_timer()", answered, schema)
                 changes.fired(part)
                 keys.move(None, encoded[:0])
@@ -137,7 +137,9 @@ class VectorRun:
 
 
 def _results(method: str, results: Any) -> Iterator[Any]:
-    if results is None or isinstance(results, pa.RecordBatch | pa.Table) or not hasattr(results, "__iter__"):
+    if results is None:  # of a method that yields nothing
+        return
+    if isinstance(results, pa.RecordBatch | pa.Table) or not hasattr(results, "__iter__"):
         raise InvalidArgumentError(
             f"{method} returned a {type(results).__name__}; yield record batches, or return a list of them"
         )
@@ -151,16 +153,53 @@ def _checked(method: str, answered: Any, schema: pa.Schema | None) -> Iterator[p
         yield from answered.to_batches() if isinstance(answered, pa.Table) else [answered]
         return
     names = answered.schema.names
-    if names != schema.names:
+    if sorted(names) != sorted(schema.names):
         raise InvalidArgumentError(
             f"{method} yielded the columns {', '.join(names) or 'none'}; the output has {', '.join(schema.names)}"
         )
-    for field, column in zip(schema, answered.columns, strict=True):
-        if column.type != field.type:
-            raise InvalidArgumentError(
-                f"output column `{field.name}` is of type {column.type}, declared was {field.type}; cast it"
-            )
-        if column.null_count and not field.nullable:
-            raise InvalidArgumentError(f"output column `{field.name}` has a null, which its declaration excludes")
+    if names != schema.names and len(set(names)) == len(names):
+        answered = answered.select(schema.names)
     for batch in answered.to_batches() if isinstance(answered, pa.Table) else [answered]:
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        columns = [_column(column, field) for field, column in zip(schema, batch.columns, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """The column as its declaration says; numbers, times and texts of another width are cast if nothing is lost."""
+    if column.type != field.type:
+        refused = f"output column `{field.name}` is of type {column.type}, declared was {field.type}"
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if not any(kind(column.type) and kind(field.type) for kind in _KINDS):
+            raise InvalidArgumentError(f"{refused}; cast it")
+        try:
+            column = column.cast(field.type)
+        except pa.ArrowException as error:
+            raise InvalidArgumentError(f"{refused}: {' '.join(str(error).split())}") from None
+    if column.null_count and not field.nullable:
+        raise InvalidArgumentError(f"output column `{field.name}` has a null, which its declaration excludes")
+    return column
+
+
+def _is_number(dtype: pa.DataType) -> bool:
+    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
+
+
+def _is_text(dtype: pa.DataType) -> bool:
+    return pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
+
+
+def _is_binary(dtype: pa.DataType) -> bool:
+    return pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) or pa.types.is_fixed_size_binary(dtype)
+
+
+def _is_instant(dtype: pa.DataType) -> bool:
+    return pa.types.is_timestamp(dtype) and dtype.tz is not None
+
+
+def _is_clock_time(dtype: pa.DataType) -> bool:
+    return pa.types.is_timestamp(dtype) and dtype.tz is None
+
+
+#: A column of one of these may be declared as another one of the same kind.
+_KINDS = (_is_number, _is_text, _is_binary, _is_instant, _is_clock_time, pa.types.is_duration)
