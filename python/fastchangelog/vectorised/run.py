@@ -182,23 +182,25 @@ def _column(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _is_number(dtype: pa.DataType) -> bool:
-    return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
+    return any(is_one(dtype) for is_one in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
 
 
 def _is_text(dtype: pa.DataType) -> bool:
-    return pa.types.is_string(dtype) or pa.types.is_large_string(dtype)
+    return any(is_one(dtype) for is_one in (pa.types.is_string, pa.types.is_large_string))
 
 
 def _is_binary(dtype: pa.DataType) -> bool:
-    return pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype) or pa.types.is_fixed_size_binary(dtype)
+    return any(
+        is_one(dtype) for is_one in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    )
 
 
 def _is_instant(dtype: pa.DataType) -> bool:
-    return pa.types.is_timestamp(dtype) and dtype.tz is not None
+    return pa.types.is_timestamp(dtype) and bool(dtype.tz)
 
 
 def _is_clock_time(dtype: pa.DataType) -> bool:
-    return pa.types.is_timestamp(dtype) and dtype.tz is None
+    return pa.types.is_timestamp(dtype) and not dtype.tz
 
 
 #: A column of one of these may be declared as another one of the same kind.
