@@ -39,17 +39,6 @@ impl Kind {
     }
 }
 
-/// How a metric gets into the report of a session, which Spark adds up over the shards of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InBatch {
-    /// It does not.
-    No,
-    /// The session counts it.
-    Session,
-    /// No single session owns it: each report has the growth since the report before, so that they add up to the whole.
-    Growth,
-}
-
 /// The operators whose batches report a metric: each one that is reported costs a batch of them time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operators {
@@ -82,10 +71,10 @@ pub struct Row {
     pub name: &'static str,
     /// Counter, gauge or histogram.
     pub kind: Kind,
-    /// How the report of a session gets it.
-    pub in_batch: InBatch,
-    /// Whose batches report it.
+    /// Whose batches report it. Spark adds up the reports of the sessions of a batch.
     pub operators: Operators,
+    /// No single session owns it: each report has the growth since the report before, so that they add up to the whole.
+    is_growth: bool,
     /// One sentence.
     pub meaning: &'static str,
 }
@@ -113,8 +102,8 @@ macro_rules! metrics {
             pub const TABLE: &'static [Row] = &[$(Row {
                 name: stringify!($name),
                 kind: metrics!(@kind $kind),
-                in_batch: metrics!(@batch $($batch $($of)?)?),
                 operators: metrics!(@operators $($batch $($of)?)?),
+                is_growth: metrics!(@growth $($batch $($of)?)?),
                 meaning: concat!($($doc),*),
             }),*];
 
@@ -122,8 +111,8 @@ macro_rules! metrics {
             pub const OF_BATCH: &'static [Row] = &[$(Row {
                 name: stringify!($batch_name),
                 kind: Kind::Counter,
-                in_batch: InBatch::Session,
                 operators: metrics!(@operators batch $($batch_of)?),
+                is_growth: false,
                 meaning: concat!($($batch_doc),*),
             }),*];
 
@@ -138,8 +127,8 @@ macro_rules! metrics {
             pub const TABLE: &'static [Row] = &[$(Row {
                 name: stringify!($shard_name),
                 kind: Kind::Gauge,
-                in_batch: InBatch::No,
                 operators: Operators::None,
+                is_growth: false,
                 meaning: concat!($($shard_doc),*),
             }),*];
 
@@ -154,14 +143,12 @@ macro_rules! metrics {
     (@kind counter) => { Kind::Counter };
     (@kind gauge) => { Kind::Gauge };
     (@kind histogram) => { Kind::Histogram };
-    (@batch) => { InBatch::No };
-    (@batch batch) => { InBatch::Session };
-    (@batch $how:ident $of:ident) => { metrics!(@batch $how) };
-    (@batch growth) => { InBatch::Growth };
     (@operators) => { Operators::None };
     (@operators $how:ident) => { Operators::All };
     (@operators $how:ident aggregation) => { Operators::Aggregation };
     (@operators $how:ident processor) => { Operators::Processor };
+    (@growth growth $($of:ident)?) => { true };
+    (@growth $($how:ident)*) => { false };
 }
 
 impl Metrics {
@@ -191,7 +178,7 @@ impl Metrics {
 
     /// The growth since the last call of what no single session owns: name and growth.
     pub fn take_growth(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let growing = self.rows().filter(|(row, _)| row.in_batch == InBatch::Growth);
+        let growing = self.rows().filter(|(row, _)| row.is_growth);
         growing.filter_map(|(row, found)| Some((row.name, found.number()?.take_growth())))
     }
 
