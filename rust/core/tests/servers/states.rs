@@ -30,14 +30,7 @@ pub const ENDING_LIST: StateId = StateId(5);
 pub const ENDING_MAP: StateId = StateId(6);
 pub const STATES: [StateId; 7] = [VALUE, LIST, MAP, TIMERS, ENDING_VALUE, ENDING_LIST, ENDING_MAP];
 
-pub const CATALOG: &str = r#"[
-    {"id":0,"name":"value","kind":"value","key":"binary","value":"binary","encoding":1},
-    {"id":1,"name":"list","kind":"list","key":"binary","value":"binary","encoding":1},
-    {"id":2,"name":"map","kind":"map","key":"binary","value":"binary","encoding":1},
-    {"id":3,"name":"$timers","kind":"timers","key":"binary","value":"bigint","encoding":1},
-    {"id":4,"name":"ending value","kind":"value","ttl":true,"key":"binary","value":"binary","encoding":1},
-    {"id":5,"name":"ending list","kind":"list","ttl":true,"key":"binary","value":"binary","encoding":1},
-    {"id":6,"name":"ending map","kind":"map","ttl":true,"key":"binary","value":"binary","encoding":1}]"#;
+pub const CATALOG: &str = include_str!("../states.json");
 
 /// The row of this amount removes what lasts of its key.
 pub const EMPTY: i64 = i64::MIN;

@@ -30,14 +30,7 @@ pub(super) const ENDING_VALUE: StateId = StateId(4);
 pub(super) const ENDING_LIST: StateId = StateId(5);
 pub(super) const ENDING_MAP: StateId = StateId(6);
 
-pub(super) const CATALOG: &str = r#"[
-    {"id":0,"name":"value","kind":"value","key":"binary","value":"binary","encoding":1},
-    {"id":1,"name":"list","kind":"list","key":"binary","value":"binary","encoding":1},
-    {"id":2,"name":"map","kind":"map","key":"binary","value":"binary","encoding":1},
-    {"id":3,"name":"$timers","kind":"timers","key":"binary","value":"bigint","encoding":1},
-    {"id":4,"name":"ending value","kind":"value","ttl":true,"key":"binary","value":"binary","encoding":1},
-    {"id":5,"name":"ending list","kind":"list","ttl":true,"key":"binary","value":"binary","encoding":1},
-    {"id":6,"name":"ending map","kind":"map","ttl":true,"key":"binary","value":"binary","encoding":1}]"#;
+pub(super) const CATALOG: &str = include_str!("../../../tests/states.json");
 
 pub(super) type Bytes = Vec<u8>;
 
