@@ -85,10 +85,11 @@ class ChangelogStorage(Closing):
         cache_dir: PathLike | None = None,
     ) -> None:
         provider, given = split_provider(storage_options)
-        store = gather_storage_options(os.fspath(uri), given)
+        root = os.fspath(uri)
+        store = gather_storage_options(root, given)
         folder = None if cache_dir is None else str(cache_dir)
         asked = None if provider is None else partial(request_credentials, provider)
-        self._native = _internal.ChangelogStorage(os.fspath(uri), option_texts(options), store, folder, asked)
+        self._native = _internal.ChangelogStorage(root, option_texts(options), store, folder, asked)
 
     @property
     def uri(self) -> str:

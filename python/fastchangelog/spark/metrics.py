@@ -60,11 +60,12 @@ def _names(operator: str) -> tuple[str, ...]:
 
 
 OF_AGGREGATION = Reported(COLUMN, _names("aggregation"))
+_OF_PROCESSOR = _names("processor")
 
 
 def of_processor(counters: Sequence[str] = ()) -> Reported:
     """Those of a stateful processor; `counters` are the names that its user code counts."""
-    return Reported(PROCESSOR_COLUMN, (*_names("processor"), *counters))
+    return Reported(PROCESSOR_COLUMN, (*_OF_PROCESSOR, *counters))
 
 
 def observed_name(name: str) -> str:

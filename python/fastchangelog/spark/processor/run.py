@@ -412,7 +412,7 @@ class _Run:
         while page := due.next_page():
             keys = pa.array(dict.fromkeys(key for _, key in page), pa.binary())
             page, keys, decoded = in_order(page, keys, self._key_codec.decode_keys(keys))
-            places = {key: i for i, key in enumerate(dict.fromkeys(key for _, key in page))}
+            places = {key: i for i, key in enumerate(keys.to_pylist())}
             shown = self._key_type.shown_rows(decoded)
             scope.open(keys, [make_key(row) for row in shown if row is not None])
             for time, key in page:
