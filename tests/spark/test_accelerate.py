@@ -357,10 +357,11 @@ def test_the_initial_state_of_a_stream(accelerated: Any, spark: Any, feed: Any, 
     assert {n: rows_of(rows) for n, rows in got.items()} == {0: [("a", 101), ("b", 2)], 1: [("a", 111)]}
 
 
-def test_a_grouped_initial_state_cannot_go_to_spark(accelerated: Any, spark: Any, stream: Any, root: str) -> None:
+def test_an_initial_state_of_ours_cannot_go_to_spark(accelerated: Any, spark: Any, stream: Any, root: str) -> None:
     initial = grouped(spark.createDataFrame([("a", 100)], SCHEMA), "k", state=root)
-    with pytest.raises(fc.InvalidArgumentError, match="is complete"):
-        total(stream, "Complete", initialState=initial)
+    for given in (initial, fc.spark.import_state(root)):
+        with pytest.raises(fc.InvalidArgumentError, match="is complete"):
+            total(stream, "Complete", initialState=given)
 
 
 def test_a_checkpoint_of_sparks_operator_is_refused(

@@ -22,6 +22,7 @@ from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
 from fastchangelog.spark import internals, metrics, settings
 from fastchangelog.spark.grouped_stream import GroupedStream
+from fastchangelog.spark.imported_state import ImportedState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData, SparkSession
@@ -123,8 +124,8 @@ def _divert(
     try:
         result = _ours(group, given, name, method, arguments)
     except UnsupportedError as reason:
-        if isinstance(arguments.get("initialState"), GroupedStream):
-            raise  # Spark's operator does not know one
+        if isinstance(arguments.get("initialState"), (GroupedStream, ImportedState)):
+            raise  # Spark's operator does not know them
         # The call of the user: under it are PySpark's method and this function.
         warnings.warn(f"{shown} stays on Spark's operator: {reason}", stacklevel=3)
         return native()

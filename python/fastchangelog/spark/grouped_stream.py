@@ -309,7 +309,6 @@ class GroupedStream:
 
         Raises:
             InvalidArgumentError: Something cannot work as it was given; the message says what to change.
-            SchemaMismatchError: The savepoint of `start_from` holds other states.
 
         Example:
             >>> calls = grouped(bids, "auction", state=folder)  # doctest: +SKIP
@@ -346,7 +345,6 @@ class GroupedStream:
 
         Raises:
             InvalidArgumentError: Something cannot work as it was given; the message says what to change.
-            SchemaMismatchError: The savepoint of `start_from` holds other states.
 
         Example:
             >>> calls = grouped(bids, "auction", state=folder)  # doctest: +SKIP

@@ -54,7 +54,8 @@ def import_state(
     `handleInitialState` is not called. What the sources have delivered is not a part of it: `fastchangelog migrate`
     shows where each source is to go on.
 
-    The state is read when the new query runs its first batch. Keep the old checkpoint until then.
+    The state is read when the new query runs its first batch; its schema whenever the query is built. So keep the old
+    checkpoint until the argument is out of the program, which it may be once the first batch has committed.
 
     Args:
         checkpoint: The `checkpointLocation` of a query of Spark's own `groupBy(…)`.
