@@ -14,6 +14,7 @@ import pytest
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark import task
 from fastchangelog.spark.batch import BatchOperator
 from fastchangelog.spark.operator import OperatorConfig, ShardProcessor, open_request
 from fastchangelog.spark.split import Split
@@ -44,6 +45,20 @@ assert gc.get_freeze_count() > first, "the first task of another kind may have l
 
 def test_a_worker_freezes_its_modules_once_for_each_kind_of_task() -> None:
     subprocess.run([sys.executable, "-c", _SCRIPT], check=True, timeout=120)
+
+
+def test_the_first_batch_of_a_run_is_told_apart_from_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties: dict[str, str] = {}
+    monkeypatch.setattr(task, "local_property", properties.get)
+    monkeypatch.setattr(task, "_first_batches", {})
+    assert not task.is_first_of_run(), "no batch of a stream"
+    for run, batch, first in [("a", 7, True), ("a", 7, True), ("b", 0, True), ("a", 8, False), ("b", 1, False)]:
+        properties.update({task.RUN_ID: run, task.BATCH_ID: str(batch)})
+        assert task.is_first_of_run() is first
+    for number in range(1_000):
+        properties[task.RUN_ID] = f"run {number}"
+        assert task.is_first_of_run()
+    assert len(task._first_batches) < 300
 
 
 @pytest.mark.parametrize(

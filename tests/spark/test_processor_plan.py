@@ -321,6 +321,51 @@ def test_a_savepoint_carries_a_processors_states(feed: Any, spark: Any, tmp_path
     assert rows_of(answered.rows[0]) == [("a", 111), ("b", 102), ("c", 1)]
 
 
+class Parts(Total):
+    """The sum of a key's values, once in each of some states."""
+
+    def __init__(self, *names: str):
+        self.names = names
+
+    def init(self, handle: Any) -> None:
+        self.states = [handle.getValueState(name, "n long") for name in self.names]
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        added, said = sum(row.v for row in rows), 0
+        for state in self.states:
+            n = (state.get() or (0,))[0] + added
+            state.update((n,))
+            said = said * 1000 + n
+        yield Row(k=key[0], n=said)
+
+
+@needs_readable_checkpoints
+def test_a_savepoint_of_shards_that_had_no_rows_since_the_states_changed(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any
+) -> None:
+    """Each shard has the states of the program from the first batch on, in one order."""
+    from fastchangelog.cli import main
+
+    source = feed(SCHEMA)
+    ours, _ = sides(spark, tmp_path)
+    keys = "abcdefgh"  # of both shards
+    for batch, names in [
+        ([("a", 1)], "x"),
+        ([("a", 10)], "xy"),
+        ([("a", 20)], "zxy"),
+        ([(k, 5) for k in keys], "yzx"),
+    ]:
+        source.add(batch)
+        ours.run(Job(lambda names=names: Parts(*names), OUTPUT), source.stream())
+        taken = str(tmp_path / f"savepoint of {names}")
+        assert main(["savepoint", str(ours.checkpoint), "--state", str(tmp_path / "state"), "--to", taken]) == 0
+    conf("spark.sql.shuffle.partitions", "3")
+    again, _ = sides(spark, tmp_path / "again", start_from=taken)
+    later = feed(SCHEMA, [(k, 100) for k in keys], name="later")
+    answered = again.run(Job(lambda: Parts("x", "y", "z"), OUTPUT), later.stream())
+    assert rows_of(answered.rows[0]) == [("a", 136_135_125), *((k, 105_105_105) for k in keys[1:])]
+
+
 def test_a_version_without_the_method_is_named(stream: Any, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     group = grouped(stream, "k", state=root)
     kind = type(stream.groupBy())

@@ -17,8 +17,10 @@ from fastchangelog.spark.worker_socket import acknowledge
 __all__ = [
     "BATCH_ID",
     "QUERY_ID",
+    "RUN_ID",
     "VersionChecked",
     "is_first",
+    "is_first_of_run",
     "is_first_partition",
     "local_property",
     "freeze_modules",
@@ -26,6 +28,12 @@ __all__ = [
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
+#: The id of a query's run, which Spark takes for the name of its jobs.
+RUN_ID = "spark.jobGroup.id"
+
+#: Of runs that this worker has seen, the batch that it saw first.
+_first_batches: dict[str, str] = {}
+_MOST_RUNS = 256
 
 
 def local_property(name: str) -> str | None:
@@ -47,6 +55,19 @@ def is_first_partition() -> bool:
 def is_first() -> bool:
     """True in one task of a query's first batch."""
     return is_first_partition() and local_property(BATCH_ID) == "0"
+
+
+def is_first_of_run() -> bool:
+    """True in the first batch of a query's run, also where a task is tried again.
+
+    A worker that comes later cannot tell: it takes the first batch that it sees for the first one of the run.
+    """
+    run, batch = local_property(RUN_ID), local_property(BATCH_ID)
+    if run is None or batch is None:
+        return False
+    if len(_first_batches) > _MOST_RUNS:
+        _first_batches.clear()
+    return _first_batches.setdefault(run, batch) == batch
 
 
 class VersionChecked:

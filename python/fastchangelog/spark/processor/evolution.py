@@ -32,7 +32,7 @@ from fastchangelog.spark.processor.spec import TimeMode
 from fastchangelog.spark.processor.timers import TIMERS
 from fastchangelog.spark.wire_types import has_numbered_fields
 
-__all__ = ["Evolved", "EvolvedState", "evolve", "schema_changes"]
+__all__ = ["Evolved", "EvolvedState", "evolve", "is_current", "schema_changes"]
 
 _ENCODING = 1
 _MOST_STATES = 1024
@@ -91,6 +91,14 @@ def evolve(
         states[declaration.name] = EvolvedState(known["id"], tuple(map(parse_ddl, versions)))
     purged = tuple(entry["id"] for entry in emptied)
     return Evolved(json.dumps(catalog, separators=(",", ":")), states, purged)
+
+
+def is_current(catalog: str, key: T.StructType, mode: TimeMode, declarations: Iterable[Declaration]) -> bool:
+    """True if the states of a version are those that are declared, and in no older form."""
+    try:
+        return evolve(catalog, key, mode, declarations).text == catalog
+    except SchemaMismatchError:
+        return False
 
 
 def _live(catalog: list[dict[str, Any]], name: str) -> dict[str, Any] | None:

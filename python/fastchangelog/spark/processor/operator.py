@@ -36,7 +36,9 @@ from fastchangelog.server import open_state_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
 from fastchangelog.spark.operator import METRICS_TYPE, NO_FIRST_BATCH, OperatorConfig, Stopwatch, open_request
+from fastchangelog.spark.processor.evolution import is_current
 from fastchangelog.spark.processor.exact_types import exact_columns
+from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.imported import ImportedRows
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.placeholders import placeholder
@@ -64,8 +66,6 @@ _SETTINGS = {
     "columns_by_name": "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName",
     "safe_casts": "spark.sql.execution.pandas.convertToArrowArraySafely",
 }
-#: The local property with the id of a query's run, which Spark takes for the name of its jobs.
-_RUN_ID = "spark.jobGroup.id"
 #: With "false" Spark takes the current watermark for the mark of late rows, and not the one of the batch before.
 _SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
 
@@ -84,6 +84,8 @@ class ProcessorConfig(task.VersionChecked):
     initial: pa.Schema | None
     #: If that is what Spark's own state held: the names of its variables.
     imported: tuple[str, ...] | None = None
+    #: What `init` declares.
+    declared: tuple[Declaration, ...] = ()
     #: `init` deletes states: of each shard, in each batch.
     deletes: bool = False
     #: The counters of a vectorised processor.
@@ -157,8 +159,7 @@ class ProcessorOperator(StatefulProcessor):
                 payloads.push(payload)
         has_rows = payloads or initial
         has_states_to_delete = self._config.deletes and kept.handle is not None
-        starts = kept.handle is None and self._starts_from_savepoint()
-        if has_rows or self._is_due(kept, times) or has_states_to_delete or starts:
+        if has_rows or self._is_due(kept, times) or has_states_to_delete or self._changes_states(kept):
             yield from self._session(shard_id, kept, payloads, initial, times)
         else:
             self._keep(kept, dataclasses.replace(kept, watermark=self._watermark(times)))
@@ -276,8 +277,15 @@ class ProcessorOperator(StatefulProcessor):
     def _watermark(self, times: TimerValues) -> int | None:
         return times.getCurrentWatermarkInMs() if self._event_time() else None
 
-    def _starts_from_savepoint(self) -> bool:
-        return bool(self._config.operator.options.get("start_from"))
+    def _changes_states(self, kept: _Kept) -> bool:
+        """True if the shard has yet to get the states that `init` declares, or its part of a savepoint."""
+        if kept.handle is None:
+            return True
+        if not task.is_first_of_run():
+            return False
+        run = self._config.run
+        catalog: str = json.loads(_internal.handle_json(kept.handle))["schema"]
+        return not is_current(catalog, run.key, run.time_mode, self._config.declared)
 
     def _payloads(self, input: pa.Schema, late: tuple[int, int] | None = None) -> Payloads:
         config = self._config
@@ -308,7 +316,7 @@ def _is_true(text: str) -> bool:
 
 def query_info() -> QueryInfo:
     """What the user's code may ask about the query of this task."""
-    query, run = task.local_property(task.QUERY_ID), task.local_property(_RUN_ID)
+    query, run = task.local_property(task.QUERY_ID), task.local_property(task.RUN_ID)
     return QueryInfo(query or NO_QUERY.query_id, run or NO_QUERY.run_id, int(task.local_property(task.BATCH_ID) or 0))
 
 

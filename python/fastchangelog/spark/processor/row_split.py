@@ -6,7 +6,8 @@ Does not own: hashing and buffering (the Rust splitter), the schema of payload r
 
 The operator sees what Spark's operator calls per key as calls per shard. An empty payload, a heartbeat, calls it for a
 shard without rows: a shard that Spark never calls can neither keep the watermark of the batch before nor take its part
-of a savepoint or of the initial state.
+of a savepoint or of the initial state. In the first batch of a query's run all shards are called, so that all of them
+get the states that `init` declares: a savepoint is of shards with the same states.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.spark.split import PayloadSplit, Splitting, shaped
-from fastchangelog.spark.task import is_first, is_first_partition
+from fastchangelog.spark.task import is_first_of_run, is_first_partition
 
 __all__ = ["RowSplit"]
 
@@ -33,18 +34,18 @@ class RowSplit(PayloadSplit):
         payload_bytes: int,
         partitions: int,
         *,
+        streaming: bool,
         heartbeats: bool,
-        first_heartbeat: bool,
     ):
         super().__init__(options, payload_bytes, partitions)
         self._keys = keys
         self._input = input
+        self._streaming = streaming
         self._heartbeats = heartbeats
-        self._first_heartbeat = first_heartbeat
 
     def _splitter(self, shards: int, groups: int, payload_bytes: int, row_bytes: int | None) -> Splitting:
         splitter = _internal.RowSplitter(self._keys, self._input, shards, groups, payload_bytes, row_bytes)
         return lambda batch: splitter.push(shaped(batch, self._input)), splitter.finish
 
     def _opens_all_shards(self) -> bool:
-        return (self._heartbeats and is_first_partition()) or (self._first_heartbeat and is_first())
+        return self._streaming and is_first_partition() and (self._heartbeats or is_first_of_run())

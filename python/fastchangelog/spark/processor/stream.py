@@ -86,14 +86,14 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         rows.schema,
         rows.event_time,
         None if initial is None else initial.columns.schema,
+        declared=tuple(declarations),
         deletes=deletes,
         counters=counters,
     )
     streaming = bool(grouping.df.isStreaming)
-    starts = initial is not None or seeded is not None or bool(grouping.options.get("start_from"))
     # Shards without rows keep the watermark, and delete what `init` deletes.
-    heartbeats = streaming and (time_mode == "eventtime" or deletes)
-    payloads = _payloads(grouping, grouping.df, rows, heartbeats=heartbeats, first_heartbeat=starts)
+    heartbeats = time_mode == "eventtime" or deletes
+    payloads = _payloads(grouping, grouping.df, rows, streaming=streaming, heartbeats=heartbeats)
     first = None
     if initial is not None:  # its shards are called anyway
         first = _payloads(grouping, initial.frame, initial.columns)
@@ -180,24 +180,22 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType, call: Pro
 
 
 def _payloads(
-    grouping: Grouping, df: DataFrame, columns: _Columns, *, heartbeats: bool = False, first_heartbeat: bool = False
+    grouping: Grouping, df: DataFrame, columns: _Columns, *, streaming: bool = False, heartbeats: bool = False
 ) -> DataFrame:
     """The payload rows of a frame."""
-    split = _split(grouping, columns.schema, heartbeats=heartbeats, first_heartbeat=first_heartbeat)
+    split = _split(grouping, columns.schema, streaming=streaming, heartbeats=heartbeats)
     return df.select(*columns.projection).mapInArrow(split, payload_type(watermark_of(df.schema)))
 
 
-def _split(
-    grouping: Grouping, schema: pa.Schema, *, heartbeats: bool = False, first_heartbeat: bool = False
-) -> RowSplit:
+def _split(grouping: Grouping, schema: pa.Schema, *, streaming: bool = False, heartbeats: bool = False) -> RowSplit:
     return RowSplit(
         len(grouping.keys),
         schema,
         grouping.options,
         settings.size_option(grouping.options, "payload_size"),
         grouping.partitions,
+        streaming=streaming,
         heartbeats=heartbeats,
-        first_heartbeat=first_heartbeat,
     )
 
 
