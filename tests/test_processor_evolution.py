@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.spark.processor.ddl import parse_ddl
-from fastchangelog.spark.processor.evolution import evolve, schema_changes
+from fastchangelog.spark.processor.evolution import evolve, is_current, schema_changes
 from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.spec import TimeMode
 
@@ -53,6 +53,18 @@ def test_states_keep_their_numbers_and_values() -> None:
     assert third.states["a"].id == 1
     assert third.purged == ()
     assert evolve(third.text, KEY, "processingtime", []).text == third.text
+
+
+def test_a_catalog_is_current_until_another_one_follows() -> None:
+    a, b = value("a", "n int"), value("b", "n int")
+    text = evolve("", KEY, "none", [a, b]).text
+    assert is_current(text, KEY, "none", [a, b])
+    assert is_current(text, KEY, "none", [b]), "a state that is not declared stays"
+    assert not is_current(text, KEY, "none", [a, b, value("c", "n int")])
+    assert not is_current(text, KEY, "none", [value("a", "n long")])
+    assert not is_current(text, KEY, "none", [value("a", "n array<int>")]), "the session says why"
+    with pytest.raises(SchemaMismatchError, match="an aggregation has other state"):
+        evolve('{"keys":[]}', KEY, "none", [a])
 
 
 def test_versions_are_kept_in_order() -> None:

@@ -459,9 +459,10 @@ def test_the_driver_hears_what_init_declares() -> None:
             super().init(handle)
 
     runner = Runner(Locked(v=5), time_mode="processingtime")
-    found, deletes, _ = init_on_driver(runner.spec())
-    assert not deletes
-    assert init_on_driver(Runner(Script(None, lambda p, handle: handle.deleteIfExists("v"))).spec()) == ([], True, ())
+    found, deleted, _ = init_on_driver(runner.spec())
+    assert not deleted
+    deleting = Runner(Script(None, lambda p, handle: handle.deleteIfExists("v")))
+    assert init_on_driver(deleting.spec()) == ([], {"v"}, ())
     assert [(d.name, d.kind, d.value.names, d.ttl_millis) for d in found] == [
         ("v", "value", ["n", "d"], 5),
         ("l", "list", ["x"], None),

@@ -319,6 +319,21 @@ def test_a_savepoint_carries_a_processors_states(feed: Any, spark: Any, tmp_path
     again, _ = sides(spark, tmp_path / "again", start_from=taken)
     answered = again.run(Job(Total, OUTPUT), later.stream())
     assert rows_of(answered.rows[0]) == [("a", 111), ("b", 102), ("c", 1)]
+    group = grouped(later.stream(), "k", state=str(tmp_path / "other"), start_from=taken)
+    for processor, mode, said in [
+        (Total(), "EventTime", "timeMode from NoTime to EventTime"),
+        (Texts(), "None", "`n` was"),
+    ]:
+        with pytest.raises(fc.SchemaMismatchError, match=said) as error:
+            group.transformWithState(processor, OUTPUT, "Update", mode)
+        assert "`start_from`" in str(error.value)
+
+
+class Texts(Total):
+    """With another type of state."""
+
+    def init(self, handle: Any) -> None:
+        self.total = handle.getValueState("total", "n array<long>")
 
 
 class Parts(Total):

@@ -309,6 +309,7 @@ class GroupedStream:
 
         Raises:
             InvalidArgumentError: Something cannot work as it was given; the message says what to change.
+            SchemaMismatchError: The savepoint of `start_from` holds other states.
 
         Example:
             >>> calls = grouped(bids, "auction", state=folder)  # doctest: +SKIP
@@ -345,6 +346,7 @@ class GroupedStream:
 
         Raises:
             InvalidArgumentError: Something cannot work as it was given; the message says what to change.
+            SchemaMismatchError: The savepoint of `start_from` holds other states.
 
         Example:
             >>> calls = grouped(bids, "auction", state=folder)  # doctest: +SKIP
@@ -381,6 +383,7 @@ class GroupedStream:
 
         Raises:
             InvalidArgumentError: Something cannot work as it was given; the message says what to change.
+            SchemaMismatchError: The savepoint of `start_from` holds other states.
 
         Example:
             >>> calls = grouped(bids, "auction", state=folder)  # doctest: +SKIP

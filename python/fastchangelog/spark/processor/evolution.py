@@ -66,7 +66,7 @@ def evolve(
     deleted: Iterable[str] = (),
 ) -> Evolved:
     """The catalog that follows `stored` (empty for the first), or a `SchemaMismatchError`."""
-    catalog: list[dict[str, Any]] = json.loads(stored) if stored else []
+    catalog = _read(stored)
     removed = set(deleted)
     emptied = [entry for entry in catalog if _variable(entry) in removed and not entry.get("deleted")]
     for entry in emptied:
@@ -91,6 +91,13 @@ def evolve(
         states[declaration.name] = EvolvedState(known["id"], tuple(map(parse_ddl, versions)))
     purged = tuple(entry["id"] for entry in emptied)
     return Evolved(json.dumps(catalog, separators=(",", ":")), states, purged)
+
+
+def _read(stored: str) -> list[dict[str, Any]]:
+    catalog: object = json.loads(stored) if stored else []
+    if not isinstance(catalog, list) or any("ttl" not in entry for entry in catalog):
+        raise SchemaMismatchError("the state is not that of a processor: an aggregation has other state")
+    return catalog
 
 
 def is_current(catalog: str, key: T.StructType, mode: TimeMode, declarations: Iterable[Declaration]) -> bool:

@@ -128,8 +128,8 @@ def _chunks(rows: GroupedRows | None) -> Iterable[RowChunkLike]:
     return () if rows is None else rows.finish(CHUNK_ROWS, CHUNK_BYTES)
 
 
-def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], bool, tuple[str, ...]]:
-    """What `init` declares, whether it calls `deleteIfExists`, and the counters of a vectorised processor.
+def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], frozenset[str], tuple[str, ...]]:
+    """What `init` declares, what it calls `deleteIfExists` for, and the counters of a vectorised processor.
 
     Runs it, and `close`, on a copy of the processor, as Spark does on the driver.
 
@@ -140,7 +140,7 @@ def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], bool, tuple[
     if spec.api == "arrow":
         try:
             declarations, counters = declarations_of(processor, spec)
-            return declarations, False, counters
+            return declarations, frozenset(), counters
         except Exception as error:
             raise_from_user_code(error)
     scope = Scope(PRE_INIT)
@@ -150,7 +150,7 @@ def init_on_driver(spec: ProcessorSpec) -> tuple[list[Declaration], bool, tuple[
         processor.close()
     except Exception as error:
         raise_from_user_code(error)
-    return [declaration for declaration, _ in handle.declared.values()], bool(handle.deleted), ()
+    return [declaration for declaration, _ in handle.declared.values()], frozenset(handle.deleted), ()
 
 
 @contextlib.contextmanager

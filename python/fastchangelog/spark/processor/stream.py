@@ -11,7 +11,7 @@ metadata by which Spark's next operator finds the event time.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -19,12 +19,13 @@ import pyspark
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from fastchangelog.errors import InvalidArgumentError, UnsupportedError
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedError
 from fastchangelog.spark import internals, metrics, settings, wire_types
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor.batch import in_batch
 from fastchangelog.spark.processor.call import Grouping, ProcessorCall
+from fastchangelog.spark.processor.evolution import evolve
 from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.imported import imported_payloads, imported_schema
@@ -69,7 +70,9 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         initial_columns=() if initial is None else initial.columns.positions,
         **spark_settings(lambda name: conf.get(name, None)),
     )
-    declarations, deletes, counters = init_on_driver(spec)
+    declarations, deleted, counters = init_on_driver(spec)
+    if grouping.start_schema is not None:
+        _check_savepoint(grouping, spec, declarations, deleted)
     seeded = None if imported is None else _imported(grouping, call, imported, declarations, spec.time_mode, rows)
     config = ProcessorConfig(
         OperatorConfig(
@@ -87,12 +90,12 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         rows.event_time,
         None if initial is None else initial.columns.schema,
         declared=tuple(declarations),
-        deletes=deletes,
+        deletes=bool(deleted),
         counters=counters,
     )
     streaming = bool(grouping.df.isStreaming)
     # Shards without rows keep the watermark, and delete what `init` deletes.
-    heartbeats = time_mode == "eventtime" or deletes
+    heartbeats = time_mode == "eventtime" or bool(deleted)
     payloads = _payloads(grouping, grouping.df, rows, streaming=streaming, heartbeats=heartbeats)
     first = None
     if initial is not None:  # its shards are called anyway
@@ -114,6 +117,19 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
     answered = answered.observe(metrics.observed_name(grouping.name), *metrics.of_processor(counters).observed())
     kept = answered.where(F.col(metrics.PROCESSOR_COLUMN).isNull())
     return kept.drop(metrics.PROCESSOR_COLUMN)
+
+
+def _check_savepoint(
+    grouping: Grouping, spec: ProcessorSpec, declarations: Sequence[Declaration], deleted: Iterable[str]
+) -> None:
+    assert grouping.start_schema is not None
+    try:
+        evolve(grouping.start_schema, spec.key, spec.time_mode, declarations, deleted)
+    except SchemaMismatchError as error:
+        raise SchemaMismatchError(
+            f"option `start_from`: the savepoint {grouping.options['start_from']} does not fit the processor: "
+            f"{str(error).rstrip('.')}; if the query has its first batch behind it, take the option out"
+        ) from None
 
 
 @dataclasses.dataclass(frozen=True)
