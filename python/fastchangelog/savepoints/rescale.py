@@ -32,7 +32,7 @@ def rescale_lines(taken: Mapping[str, Any], root: str, partitions: int | None) -
     more = "" if partitions else f"  # N from 1 to {taken['max_parallelism']}; it was {taken['shards']}"
     return [
         f'spark.conf.set("spark.sql.shuffle.partitions", {partitions or "N"}){more}',
-        f"grouped(df, …, state={root!r}{name}, start_from={taken['uri']!r}).agg(…)  # as it was",
+        f"grouped(df, …, state={root!r}{name}, start_from={taken['uri']!r}).…  # agg or transformWithState, as before",
         '.writeStream.outputMode("update").option("checkpointLocation", "…")  # a new one; sources begin after batch '
         f"{taken['batch']}",
     ]
