@@ -291,6 +291,7 @@ def test_columns_that_do_not_fit_are_named_with_the_value(ddl: str, values: Any,
         frames_of(f"f {ddl}", pd.DataFrame({"f": values[:1]}), pd.DataFrame({"f": values}))
     assert str(caught.value).startswith("output column `f` of type")
     assert text in str(caught.value)
+    assert f"row {len(values) - 1} of a frame: " in str(caught.value)
     if ddl == "bigint" and values[0] == 1.0:
         assert column_of(ddl, values, safe=False) == [1, 1]
 
@@ -315,7 +316,7 @@ def test_nulls_of_rows_where_the_schema_allows_none_are_named(ddl: str, value: A
             rows_of(ddl, Row(n=1))
     else:
         assert rows_of(ddl, Row(n=1, f=None)) == [{"n": 1, "f": None}]
-        with pytest.raises(InvalidArgumentError, match=f"output column `{path}` allows no null"):
+        with pytest.raises(InvalidArgumentError, match=f"output column `{path}` allows no null, and row 1 of a frame"):
             frames_of(
                 ddl,
                 pd.DataFrame(
@@ -343,8 +344,8 @@ def test_a_row_whose_names_are_no_texts_is_refused() -> None:
 
 
 def test_null_where_the_schema_allows_none_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="output column `f` allows no null"):
-        frames_of("f bigint not null", pd.DataFrame({"f": [1.0, None]}))
+    with pytest.raises(InvalidArgumentError, match="output column `f` allows no null, and row 1 of a frame has"):
+        frames_of("f bigint not null", pd.DataFrame({"f": [1.0] * 5}), pd.DataFrame({"f": [1.0, None]}))
 
 
 def test_frames_of_different_dtypes_are_each_converted() -> None:

@@ -11,7 +11,7 @@ may change a frame as soon as it has yielded it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -134,7 +134,8 @@ class OutputFrames:
             try:
                 check_nulls(array, not_null)
             except ValueError as error:
-                raise InvalidArgumentError(f"output column {error}, and a frame has one there") from None
+                row = _row_with_null(array, not_null, map(len, columns))
+                raise InvalidArgumentError(f"output column {error}, and row {row} of a frame has one there") from None
         return array
 
     def _checked(self, place: int, field: pa.Field, series: pd.Series) -> pa.Array:
@@ -163,22 +164,34 @@ class OutputFrames:
 
     def _refused(self, place: int, field: pa.Field, series: pd.Series, error: Exception) -> InvalidArgumentError:
         """The error that names the first value that is refused."""
-        why, value = error, None
+        why, value, where = error, None, ""
         for i in range(len(series)):
             one = series.iloc[i : i + 1]
             try:
                 self._converted(place, field.type, one)
             except _FAILURES as reason:
-                why, value = reason, one.tolist()[0]
+                why, value, where = reason, one.tolist()[0], f"row {i} of a frame: "
                 break
         shown = f"{_cut(repr(value))} " if value is not None else ""
         return InvalidArgumentError(
-            f"output column `{field.name}` of type {field.type}: {shown}of dtype {series.dtype} does not fit: "
+            f"output column `{field.name}` of type {field.type}: {where}{shown}of dtype {series.dtype} does not fit: "
             f"{' '.join(str(why).split())}"
         )
 
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+
+
+def _row_with_null(array: pa.Array, field: T.StructField, sizes: Iterable[int]) -> int:
+    """In which row of its frame `check_nulls` finds the first null; `sizes` are those of the frames."""
+    for size in sizes:
+        for row in range(size):
+            try:
+                check_nulls(array.slice(row, 1), field)
+            except ValueError:
+                return row
+        array = array.slice(size)
+    raise AssertionError("no null")
 
 
 def _cut(text: str) -> str:
