@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -47,8 +48,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
+    jvm = session.sparkContext._gateway.proc
     yield session
-    session.stop()
+    if jvm.poll() is None:
+        session.stop()
+    else:  # a test that needed it has failed; else it ended after the last one
+        warnings.warn(f"Spark's JVM has ended by itself, with code {jvm.returncode}", stacklevel=1)
 
 
 @pytest.fixture
