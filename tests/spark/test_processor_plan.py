@@ -322,14 +322,14 @@ def test_a_savepoint_carries_a_processors_states(feed: Any, spark: Any, tmp_path
     group = grouped(later.stream(), "k", state=str(tmp_path / "other"), start_from=taken)
     for processor, mode, said in [
         (Total(), "EventTime", "timeMode from NoTime to EventTime"),
-        (Texts(), "None", "`n` was"),
+        (Arrays(), "None", "`n` was"),
     ]:
         with pytest.raises(fc.SchemaMismatchError, match=said) as error:
             group.transformWithState(processor, OUTPUT, "Update", mode)
         assert "`start_from`" in str(error.value)
 
 
-class Texts(Total):
+class Arrays(Total):
     """With another type of state."""
 
     def init(self, handle: Any) -> None:

@@ -158,8 +158,7 @@ class ProcessorOperator(StatefulProcessor):
             for payload in arrived["payload"]:
                 payloads.push(payload)
         has_rows = payloads or initial
-        has_states_to_delete = self._config.deletes and kept.handle is not None
-        if has_rows or self._is_due(kept, times) or has_states_to_delete or self._changes_states(kept):
+        if has_rows or self._is_due(kept, times) or self._changes_states(kept):
             yield from self._session(shard_id, kept, payloads, initial, times)
         else:
             self._keep(kept, dataclasses.replace(kept, watermark=self._watermark(times)))
@@ -278,8 +277,8 @@ class ProcessorOperator(StatefulProcessor):
         return times.getCurrentWatermarkInMs() if self._event_time() else None
 
     def _changes_states(self, kept: _Kept) -> bool:
-        """True if the shard has yet to get the states that `init` declares, or its part of a savepoint."""
-        if kept.handle is None:
+        """True if `init` deletes states, or the shard has yet to get those it declares, or its part of a savepoint."""
+        if self._config.deletes or kept.handle is None:
             return True
         if not task.is_first_of_run():
             return False
