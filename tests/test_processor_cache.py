@@ -69,6 +69,23 @@ def test_few_touched_lists_of_many_keys_are_read_a_few_at_a_time() -> None:
     assert 20 <= read <= 50, "each touch reads fewer keys ahead than the one before"
 
 
+@pytest.mark.parametrize(("most_bytes", "most_calls"), [(4 * 1024 * 1024, 9), (16 * 1024, 22)])
+def test_more_lists_are_read_in_a_call_if_they_are_short(
+    most_bytes: int, most_calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastchangelog.spark.processor.cache._BYTES_AHEAD", most_bytes)
+
+    def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
+        assert list(p.l.get()) in ([], [(1,)])
+        p.l.put([(1,)])
+
+    runner = Runner(lambda: Script(rows), key="k long")
+    for _ in range(2):
+        runner.batch([(i, 1) for i in range(5000)])
+    assert runner.session is not None
+    assert most_calls - 3 <= runner.session.calls["read_entries"] <= most_calls
+
+
 def test_large_lists_and_maps_are_read_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastchangelog.spark.processor.cache._BYTES_AHEAD", 200)
     monkeypatch.setattr("fastchangelog.spark.processor.cache._PAGE_BYTES", 300)

@@ -38,9 +38,11 @@ MOST_PENDING = 50_000
 PENDING_BYTES = 8 * 1024 * 1024
 #: Encoded bytes that are read for a scope; beyond these, what was read before is forgotten.
 MOST_READ_BYTES = 8 * 1024 * 1024
-#: Keys and bytes of each key that are read ahead at the first touch of a list or map: at most 4 MiB together.
+#: Lists or maps that are read ahead at the first touch of one: with short ones the most, with others the first number.
+#: Together they have at most so many bytes.
 _KEYS_AHEAD = 256
-_BYTES_AHEAD = 16 * 1024
+_MOST_KEYS_AHEAD = 1024
+_BYTES_AHEAD = 4 * 1024 * 1024
 #: A page of one large list or map.
 _PAGE_BYTES = 512 * 1024
 #: How Spark's texts begin.
@@ -316,7 +318,7 @@ class EntryPages:
     """Lists or maps of the keys of the scope: the first entries of many keys in one call, more of one by pages.
 
     Keys are read ahead from the one that is asked for on: keys are worked on in order. How many adapts to how many of
-    those that were read were asked for.
+    those that were read were asked for, and to their bytes.
     """
 
     def __init__(self, state: CachedState, decode: Decode) -> None:
@@ -329,7 +331,8 @@ class EntryPages:
         """Forgets what was read."""
         self._first = self._end = 0
         self._asked = 0
-        self._read_bytes = 0
+        #: Bytes of the last read, and of all since the last time that reads were forgotten.
+        self._last_bytes = self._read_bytes = 0
         self._entries: list[Any] = []
         self._slices: list[tuple[int, int]] = []
         self._more: list[bool] = []
@@ -361,15 +364,17 @@ class EntryPages:
         had = self._end - self._first
         if had:
             if self._asked * 2 > had:
-                self._width = min(self._width * 2, _KEYS_AHEAD)
+                short = self._width * 4 * self._last_bytes < _BYTES_AHEAD * had
+                self._width = min(self._width * 2, _MOST_KEYS_AHEAD if short else _KEYS_AHEAD)
             elif self._asked * 8 < had:
                 self._width = max(self._width // 4, 1)
         state = self._state
         self._first, self._asked = at, 0
         self._end = min(at + self._width, state._scope.count)
         keys = state._scope.keys.slice(at, self._end - at)
-        lists, more = state.session.read_entries(state._id, keys, _BYTES_AHEAD)
-        self._read_bytes += int(lists.nbytes)
+        lists, more = state.session.read_entries(state._id, keys, max(_BYTES_AHEAD // self._width, 1))
+        self._last_bytes = int(lists.nbytes)
+        self._read_bytes += self._last_bytes
         if self._read_bytes > MOST_READ_BYTES:
             self._read_bytes = 0
             state.forget()

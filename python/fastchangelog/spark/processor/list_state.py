@@ -80,7 +80,11 @@ class ProcessorListState(CachedState, ListState):
         """Appends elements to the list of the key."""
         rows = self._rows(newState)
         at = self._at("appendList")
-        self._appended.setdefault(at, []).extend(rows)
+        appended = self._appended.get(at)
+        if appended is None:
+            self._appended[at] = rows
+        else:
+            appended += rows
         self._count(len(rows))
 
     def clear(self) -> None:
@@ -111,8 +115,12 @@ class ProcessorListState(CachedState, ListState):
                 rows.append(None)
             appended = self._appended.get(at)
             if appended:
-                ops += [APPEND] * len(appended)
-                places += [at] * len(appended)
+                if len(appended) == 1:  # as most are
+                    ops.append(APPEND)
+                    places.append(at)
+                else:
+                    ops += [APPEND] * len(appended)
+                    places += [at] * len(appended)
                 rows += appended
         self.open(0)
         if ops:
@@ -135,10 +143,10 @@ class ProcessorListState(CachedState, ListState):
             raise InvalidArgumentError(
                 f"state `{self._name}`, key {self._scope.key_text(self._scope.at)}: {values!r} is no list of tuples"
             ) from None
-        found = []
-        for i, value in enumerate(given):
-            try:
-                found.append(self._admit(value))
-            except Refused as refused:
-                raise self._refused(refused.within(f"[{i}]")) from None
+        admit, found = self._admit, []
+        try:
+            for value in given:
+                found.append(admit(value))
+        except Refused as refused:
+            raise self._refused(refused.within(f"[{len(found)}]")) from None
         return found

@@ -57,7 +57,9 @@ class ProcessorMapState(CachedState, MapState):
     def __init__(self, name: str, scope: Scope, key_type: StateType, value_type: StateType) -> None:
         CachedState.__init__(self, name, scope, value_type)
         self._key_type = key_type
+        self._admit_key = key_type.admit
         self._value_row = row_class(value_type.names)
+        self._is_plain, self._is_changeable = value_type.is_plain, value_type.is_seen_changeable
         self._has_floats = has_floats(key_type.struct)
         self._order = spark_order(key_type.struct)
         self._pages = EntryPages(self, self._decode)
@@ -75,12 +77,17 @@ class ProcessorMapState(CachedState, MapState):
         """The value of an entry as a Row, None if there is no such entry."""
         at = self._at("getValue")
         entry = self._key(key)
-        found = self._map(at)
+        found = self._maps.get(at) or self._map(at)
+        value: Fields | None
         if entry in found.changed:
-            row = found.changed[entry]
-            return None if row is None else self._value_row(self._type.shown(row))
-        value = self._look_up(found, at, entry)
-        return None if value is None else self._value_row(self._type.given(value))
+            value = found.changed[entry]
+            if value is not None and not self._is_plain:
+                value = self._type.shown(value)
+        else:
+            value = self._look_up(found, at, entry)
+            if value is not None and self._is_changeable:
+                value = self._type.given(value)
+        return None if value is None else self._value_row(value)
 
     def containsKey(self, key: Any) -> bool:
         """Whether there is such an entry."""
@@ -99,8 +106,10 @@ class ProcessorMapState(CachedState, MapState):
             row = self._admit(value)
         except Refused as refused:
             raise self._refused(refused.within(f"[{key!r}]")) from None
-        self._map(at).changed[entry] = row
-        self._count(1)
+        (self._maps.get(at) or self._map(at)).changed[entry] = row
+        self._pending += 1
+        if self._pending >= self._limit:
+            self.write_back()
 
     def iterator(self) -> Iterator[tuple[Fields, Fields]]:
         """Keys and values of all entries, as they are at the first `next`."""
@@ -191,14 +200,16 @@ class ProcessorMapState(CachedState, MapState):
     def _key(self, key: Any) -> Fields:
         """The exact key of an entry."""
         try:
-            row = self._key_type.admit(key)
+            row = self._admit_key(key)
         except Refused as refused:
             raise self._refused(refused, self._key_type) from None
         return _normal(row) if self._has_floats else row
 
     def _look_up(self, found: _Map, at: int, entry: Fields) -> Fields | None:
         """The stored value of an entry, as it is kept."""
-        known = self._known(found, at)
+        known = found.known
+        if known is None:
+            known = self._known(found, at)
         value = known.get(entry, _UNREAD)
         if value is _UNREAD:
             if found.is_complete:
@@ -228,7 +239,7 @@ class ProcessorMapState(CachedState, MapState):
         """Exact keys and shown values of all entries, as they are now."""
         known = self._known(found, at)
         stored: Iterable[tuple[Fields, Any]] = known.items() if found.is_complete else self._pages.all(at)
-        if self._type.is_seen_changeable:
+        if self._is_changeable:
             given, kept = self._type.given, stored
             stored = ((key, given(value)) for key, value in kept)
         return self._merged(stored, dict(found.changed)) if found.changed else iter(stored)
