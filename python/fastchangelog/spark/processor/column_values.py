@@ -103,29 +103,35 @@ def _dates(array: pa.Array) -> list[Any]:
     return _with_nulls(values, array) if array.null_count else values
 
 
-def _naive(array: pa.Array) -> list[Any]:
-    """Timestamps of microseconds as naive `datetime`s of UTC."""
+def _micros(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Timestamps as microseconds, all within what `datetime` holds; 0 for null."""
     numbers = array.view(pa.int64())
     numbers = (numbers.fill_null(0) if array.null_count else numbers).to_numpy(zero_copy_only=False)
     if len(numbers) and not (numbers.min() >= _FIRST and numbers.max() <= _LAST):
         raise _beyond(array, (numbers < _FIRST) | (numbers > _LAST))
-    values = numbers.view("datetime64[us]").tolist()
+    return numbers  # type: ignore[no-any-return]
+
+
+def _naive(array: pa.Array) -> list[Any]:
+    """Timestamps of microseconds as naive `datetime`s of UTC."""
+    values = _micros(array).view("datetime64[us]").tolist()
     return _with_nulls(values, array) if array.null_count else values
 
 
 def _aware(timezone: str) -> Values:
     zone: datetime.tzinfo = pa.lib.string_to_tzinfo(timezone)
-    utc = datetime.timezone.utc
+    is_utc = timezone == "UTC"
+    # A sum takes a quarter of the time of `replace`.
+    after_epoch = datetime.datetime(1970, 1, 1, tzinfo=zone if is_utc else datetime.timezone.utc).__add__
 
     def values(array: pa.Array) -> list[Any]:
-        naive = _naive(array)
-        if timezone == "UTC":
-            return [value if value is None else value.replace(tzinfo=zone) for value in naive]
-        try:
-            return [value if value is None else value.replace(tzinfo=utc).astimezone(zone) for value in naive]
-        except OverflowError:
-            is_beyond = [value is not None and _is_beyond(value.replace(tzinfo=utc), zone) for value in naive]
-            raise _beyond(array, np.array(is_beyond)) from None
+        found = list(map(after_epoch, _micros(array).view("timedelta64[us]").tolist()))
+        if not is_utc:
+            try:
+                found = [value.astimezone(zone) for value in found]
+            except OverflowError:
+                raise _beyond(array, np.array([_is_beyond(value, zone) for value in found])) from None
+        return _with_nulls(found, array) if array.null_count else found
 
     return values
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,17 +109,16 @@ _FAST: dict[type[T.DataType], str] = {
 }
 
 
-def _is_exact(struct: T.StructType) -> Convert:
-    """A function that is true for tuples that are exact already, as most are. It may be false for others of them."""
-    tests = []
+def _admission(struct: T.StructType, converted: Convert) -> Convert:
+    """What takes a row that user code gave: exact tuples, as most are, stay; others are `converted`."""
+    tests = [f"type(row) is tuple and len(row) == {len(struct.fields)}"]
     for i, field in enumerate(struct.fields):
         test = _FAST.get(type(field.dataType))
         if test is None:
-            return lambda *_values: False
-        tests.append(f"({test.format(f'v{i}')}{f' or v{i} is None' if field.nullable else ''})")
-    names = ", ".join(f"v{i}" for i in range(len(tests)))
+            return converted
+        tests.append(f"({test.format(f'row[{i}]')}{f' or row[{i}] is None' if field.nullable else ''})")
     # One expression over all fields, compiled once: a loop over them costs several times as much, per key and batch.
-    return eval(f"lambda {names}: {' and '.join(tests)}")  # type: ignore[no-any-return]
+    return eval(f"lambda row: row if {' and '.join(tests)} else converted(row)", {"converted": converted})  # type: ignore[no-any-return]
 
 
 class StateType:
@@ -141,17 +140,12 @@ class StateType:
         self._values = [exact_values(f.dataType) for f in struct.fields]
         local = _local if timezone is None else _in_zone(timezone)
         self._shown = [_shown(f.dataType, local) for f in struct.fields]
-        self._is_exact = _is_exact(struct)
+        #: Gives the exact row of what user code gave, or raises `Refused`.
+        self.admit: Callable[[Any], tuple[Any, ...]] = _admission(struct, self._converted)
         #: True if exact rows are seen as they are.
         self.is_plain = not any(self._shown)
         #: True if what is seen can be changed: a row is then kept exact, and each reader gets an object of its own.
         self.is_seen_changeable = _is_seen_changeable(struct)
-
-    def admit(self, value: Any) -> tuple[Any, ...]:
-        """The exact row of what user code gave, or `Refused`."""
-        if type(value) is tuple and len(value) == len(self._fields) and self._is_exact(*value):
-            return value
-        return self._converted(value)
 
     def _converted(self, value: Any) -> tuple[Any, ...]:
         names = self.names
