@@ -306,7 +306,7 @@ class _Run:
                     self._results = results
                     for result in results:
                         append(result)
-                        if len(pending) >= out.limit:
+                        if len(pending) >= out.limit and out.is_full():
                             yield from out.flush()
                 at += 1
 
@@ -316,7 +316,7 @@ class _Run:
         out = self._out
         for result in results:
             out.append(result)
-            if len(out.pending) >= out.limit:
+            if len(out.pending) >= out.limit and out.is_full():
                 yield from out.flush()
 
     def check_results(self) -> None:
@@ -427,7 +427,7 @@ class _Run:
                 self._results = results
                 for result in results:
                     append(result)
-                    if len(pending) >= out.limit:
+                    if len(pending) >= out.limit and out.is_full():
                         yield from out.flush()
                 fired(time)
             scope.close()  # the next page is listed after the changes of this one
