@@ -48,7 +48,7 @@ class Session(FakeSession):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     """Runs rows of a runner in one task with four shards, over sessions that keep nothing."""
     monkeypatch.setattr(batch, "open_state_session", lambda *_: Session())
-    monkeypatch.setattr(payloads, "_spill_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(payloads, "spill_folder", lambda: str(tmp_path))
 
     def answers(runner: Runner, rows: Sequence[Any], initial: Sequence[Any] | None = None) -> list[Any]:
         spec = runner.spec()

@@ -48,7 +48,7 @@ class Shard:
         self.kept: tuple[Any, ...] | None = None
         self.stores: list[Store] = []
         monkeypatch.setattr(operator, "open_state_session", self.open)
-        monkeypatch.setattr("fastchangelog.spark.processor.payloads._spill_folder", lambda: str(tmp_path))
+        monkeypatch.setattr("fastchangelog.spark.processor.payloads.spill_folder", lambda: str(tmp_path))
         self.properties = {**settings.REQUIRED, task.QUERY_ID: "query", task.BATCH_ID: "3"}
         monkeypatch.setattr(task, "local_property", self.properties.get)
 

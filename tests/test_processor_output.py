@@ -150,10 +150,48 @@ def test_batches_grow_while_rows_are_small() -> None:
     for text in ("x", "x" * 100_000):
         for i in range(30_000 if text == "x" else 300):
             out.append(Row(n=i, s=text))
-            if len(out.pending) >= out.limit:
+            if len(out.pending) >= out.limit and out.is_full():
                 sizes += [(batch.num_rows, batch.nbytes) for batch in out.flush()]
     assert [rows for rows, _ in sizes[:5]] == [256, 1024, 4096, 8192, 8192]
     assert max(size for _, size in sizes[-3:]) < 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("ddl", "small", "large"),
+    [
+        ("s string", "x", "x" * 2**20),
+        ("s binary", b"", bytes(2**20)),
+        ("s array<string>", [], ["x" * 2**10] * 2**10),
+        ("s map<string,array<double>>", {}, {"a": np.zeros(2**17), "b": [0.5]}),
+        ("s struct<a:string,b:int>", Row(a=None, b=1), Row(a="x" * 2**20, b=2)),
+        ("n int", "of no column", "x" * 2**20),
+    ],
+)
+def test_rows_wait_by_their_bytes_whatever_came_before(ddl: str, small: Any, large: Any) -> None:
+    """The first rows are large, or those after thousands of small ones."""
+    out = OutputRows(parse_ddl(ddl))
+    for value, count in ((large, 100), (small, 20_000), (large, 300)):
+        most = 0
+        for _ in range(count):
+            out.append(Row(s=value))
+            most = max(most, len(out.pending))
+            if len(out.pending) >= out.limit and out.is_full():
+                list(out.flush())
+        list(out.flush())
+        assert most == 8192 if value is small else most <= 64, (most, count)
+
+
+def test_frames_wait_by_their_bytes() -> None:
+    out = OutputFrames(parse_ddl("s string, n bigint"), "UTC")
+    for text, dtype, count in (("x", object, 2000), ("x" * 2**20, object, 100), ("x" * 2**20, "string", 100)):
+        most = 0
+        for _ in range(count):
+            out.append(pd.DataFrame({"s": pd.Series([text], dtype=dtype), "n": [1]}))
+            most = max(most, len(out.pending))
+            if len(out.pending) >= out.limit and out.is_full():
+                list(out.flush())
+        list(out.flush())
+        assert most == 1024 if text == "x" else most <= 5, (most, dtype)
 
 
 def test_what_user_code_changes_later_does_not_reach_a_row() -> None:
@@ -391,17 +429,17 @@ def test_batches_of_frames_with_large_values_have_few_of_them() -> None:
     sizes = []
     for _ in range(300):
         out.append(pd.DataFrame({"s": ["x" * 100_000]}))
-        if len(out.pending) >= out.limit:
+        if len(out.pending) >= out.limit and out.is_full():
             sizes += [batch.nbytes for batch in out.flush()]
-    assert len(sizes) == 2
-    assert sizes[1] < 5_000_000
+    assert len(sizes) == 7
+    assert max(sizes) < 5_000_000
 
 
 def test_many_frames_or_rows_are_a_batch() -> None:
     out = OutputFrames(parse_ddl("n bigint"), "UTC")
     out.append(pd.DataFrame({"n": range(5)}))
-    assert len(out.pending) < out.limit
+    assert not out.is_full()
     out.append(pd.DataFrame({"n": range(10_000)}))
-    assert len(out.pending) >= out.limit
+    assert out.is_full()
     assert sum(batch.num_rows for batch in out.flush()) == 10_005
-    assert len(out.pending) < out.limit
+    assert not out.is_full()

@@ -6,6 +6,7 @@ import ast
 import datetime
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -337,10 +338,16 @@ class ShortPages(FakeSession):
 
 @pytest.mark.parametrize("session", [FakeSession, ShortPages])
 @pytest.mark.parametrize("page", [1, 2, 5, 100])
+@pytest.mark.parametrize("kept", [0, 3, 1000])
 @pytest.mark.parametrize("seed", range(6))
-def test_pages_change_nothing(session: type, page: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_change_nothing(
+    session: type, page: int, kept: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do changes that are more than may be kept."""
     monkeypatch.setattr("processor_runs.FakeSession", session)
     monkeypatch.setattr("fastchangelog.spark.processor.run._TIMERS_PAGE", page)
+    monkeypatch.setattr("fastchangelog.spark.processor.run.spill_folder", lambda: str(tmp_path))
+    monkeypatch.setattr("fastchangelog.vectorised.due_timers._KEPT_BYTES", 300 * kept)
     model = Settled(seed)
     rng = model.rng
     runner = Runner(lambda: Changing(model), time_mode="processingtime")

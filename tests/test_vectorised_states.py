@@ -189,7 +189,12 @@ def test_elements_and_entries_end_in_each_time_mode(mode: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["processingtime", "eventtime"])
-def test_timers_are_those_of_a_set(mode: Any) -> None:
+@pytest.mark.parametrize(("page", "kept"), [(100, 10**6), (1, 10**6), (1, 600), (2, 0)])
+def test_timers_are_those_of_a_set(mode: Any, page: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether changes of due timers are kept in memory or not."""
+    monkeypatch.setattr("fastchangelog.vectorised.run._TIMERS_PAGE", page)
+    monkeypatch.setattr("fastchangelog.vectorised.timers._NOTICED", page)
+    monkeypatch.setattr("fastchangelog.vectorised.due_timers._KEPT_BYTES", kept)
     rng = random.Random(7)
     batches, wanted, model = [], [], set()
     marks = [rng.randrange(100) for _ in range(30)]

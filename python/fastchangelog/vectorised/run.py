@@ -7,7 +7,9 @@ Does not own: the session's life and its commit, and where a state is in it (the
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -102,13 +104,19 @@ class VectorRun:
             for answered in _results("process()", self._processor.process(batch)):
                 yield from _checked("process()", answered, schema)
 
-    def timers(self, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        """Calls `on_timer` for all timers that are due."""
-        mode, keys, changes = self._times.mode, self.context.batch_keys, self.context.timers
+    def timers(
+        self, schema: pa.Schema | None, folder: Callable[[], str] = tempfile.gettempdir
+    ) -> Iterator[pa.RecordBatch]:
+        """Calls `on_timer` for all timers that are due. `folder` is for those that are beyond what memory may hold."""
+        mode = self._times.mode
         if mode == "none":
             return
         until = self._times.now if mode == "processingtime" else self._times.watermark
-        due = DueTimers(self._session, until, _TIMERS_PAGE)
+        with contextlib.closing(DueTimers(self._session, until, _TIMERS_PAGE, folder)) as due:
+            yield from self._fire(due, schema)
+
+    def _fire(self, due: DueTimers, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        keys, changes = self.context.batch_keys, self.context.timers
         changes.begin_firing(due)
         while page := due.next_page():
             for part in one_for_each_key(page):

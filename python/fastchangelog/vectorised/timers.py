@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["TimerChanges", "Timers", "one_for_each_key"]
 
 _TIME = pa.timestamp("us", "UTC")
+#: Timers of one change that are Python's objects at once.
+_NOTICED = 16_384
 
 
 class Timers:
@@ -91,9 +93,11 @@ class TimerChanges:
         millis = -(-np.asarray(given.cast(pa.int64())) // 1000)
         due = self._due
         if due is not None:
-            near = [i for i, time in enumerate(millis.tolist()) if due.may_be_ahead(time)]
-            if near:
-                due.notice([((int(millis[i]), encoded[i].as_py()), is_there) for i in near])
+            for start in range(0, len(millis), _NOTICED):
+                part = enumerate(millis[start : start + _NOTICED].tolist(), start)
+                near = [((time, encoded[i].as_py()), is_there) for i, time in part if due.may_be_ahead(time)]
+                if near:
+                    due.notice(near)
         self._send(np.full(len(millis), PUT if is_there else DELETE), encoded, millis)
 
     def _send(self, ops: Any, keys: pa.BinaryArray, times: Any) -> None:

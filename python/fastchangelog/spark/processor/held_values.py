@@ -1,6 +1,6 @@
 """Values that user code has yielded and may change before they are converted.
 
-Owns: which types have such values, and a copy that later changes do not reach.
+Owns: which types have such values, a copy that later changes do not reach, and about how large a value is.
 Does not own: when output is converted (`output_rows`, `output_frames`).
 
 PySpark converts what a call yields while it yields it, or before the next call. Here output is converted many rows at
@@ -10,16 +10,19 @@ once. A list that a processor keeps, yields and goes on to fill must be in a row
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import Any
 
 import numpy as np
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-__all__ = ["held", "is_changeable"]
+__all__ = ["held", "held_bytes", "is_changeable"]
 
 _FIXED = (int, float, str, bytes, bool, type(None))
 _LISTS = (list, set, frozenset, collections.deque)
+#: Of more elements than these some stand for all.
+_MEASURED = 16
 
 
 def is_changeable(dtype: T.DataType) -> bool:
@@ -53,6 +56,27 @@ def held(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return list(map(held, value)) if value.dtype == object else value.copy()
     return value
+
+
+def held_bytes(value: Any) -> int:
+    """About the bytes of a value.
+
+    >>> held_bytes(5), held_bytes("ten bytes."), held_bytes(["ten bytes."] * 1000)
+    (8, 10, 18000)
+    """
+    if isinstance(value, (str, bytes, bytearray)):
+        return len(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return value.nbytes
+    if isinstance(value, dict):
+        items: Any = value.items()
+    elif isinstance(value, (tuple, np.ndarray, *_LISTS)):
+        items = value
+    else:
+        return 8
+    count = len(items)
+    some = [held_bytes(item) + 8 for item in itertools.islice(items, 0, None, max(count // _MEASURED, 1))]
+    return sum(some) * count // max(len(some), 1)
 
 
 def _held_row(row: Row) -> Row:

@@ -21,7 +21,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.held_values import held, is_changeable
+from fastchangelog.spark.processor.held_values import held, held_bytes, is_changeable
 from fastchangelog.spark.processor.output_rows import check_nulls, forbids_null, no_null, no_value, output_schema
 
 __all__ = ["OutputFrames"]
@@ -56,9 +56,9 @@ class OutputFrames:
         self._safe = safe
         #: For each frame that was taken its columns, in the order of the schema.
         self.pending: list[list[_Column]] = []
-        #: With so many frames a batch is full.
-        self.limit = _MOST_FRAMES
-        self._rows = 0
+        #: With so many frames a batch may be full.
+        self.limit = 1
+        self._rows = self._bytes = 0
         self._most_rows = _FIRST_ROWS
 
     def append(self, frame: Any) -> None:
@@ -67,18 +67,21 @@ class OutputFrames:
         if columns is None:
             return
         self._rows += len(frame)
-        is_full = self._rows >= self._most_rows
-        if is_full:
+        self._bytes += sum(map(_column_bytes, columns))
+        if self.is_full():
             self.pending.append(list(columns))
         else:
             self.pending.append([_held(column, deep) for column, deep in zip(columns, self._is_changeable)])
-        self.limit = 0 if is_full else _MOST_FRAMES
+
+    def is_full(self) -> bool:
+        """True if the frames that were taken are a batch."""
+        return self._rows >= self._most_rows or self._bytes >= _BATCH_BYTES or len(self.pending) >= _MOST_FRAMES
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the frames that were taken."""
         frames = list(self.pending)
         self.pending.clear()
-        self._rows, self.limit = 0, _MOST_FRAMES
+        self._rows = self._bytes = 0
         if frames:
             arrays = [self._array(i, [columns[i] for columns in frames]) for i in range(len(self._schema))]
             batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -216,6 +219,11 @@ def _held(column: _Column, deep: bool) -> _Column:
         for i, value in enumerate(values):
             values[i] = held(value)
     return values
+
+
+def _column_bytes(column: _Column) -> int:
+    values = column.to_numpy() if column.dtype == object and isinstance(column, pd.Series) else column
+    return held_bytes(values) if values.dtype == object else int(values.nbytes)
 
 
 def _series(column: _Column) -> pd.Series:

@@ -10,6 +10,7 @@ timestamps are taken as UTC.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import wire_types
-from fastchangelog.spark.processor.held_values import held, is_changeable
+from fastchangelog.spark.processor.held_values import held, held_bytes, is_changeable
 
 __all__ = ["OutputRows", "check_nulls", "forbids_null", "no_null", "no_value", "output_schema"]
 
@@ -27,6 +28,10 @@ __all__ = ["OutputRows", "check_nulls", "forbids_null", "no_null", "no_value", "
 _FIRST_ROWS = 256
 _MOST_ROWS = 8192
 _BATCH_BYTES = 4 * 1024 * 1024
+#: So many rows are measured at once.
+_MEASURED_ROWS = 32
+#: What a Row has most of, and is small.
+_SMALL = {int, float, bool, type(None)}
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
@@ -51,17 +56,31 @@ class OutputRows:
         self.pending: list[Any] = []
         keeps = any(is_changeable(f.dataType) for f in struct.fields)
         self.append: Callable[[Any], None] = self._append_held if keeps else self.pending.append
-        #: With so many rows a batch is full.
-        self.limit = _FIRST_ROWS
+        #: With so many rows a batch may be full.
+        self.limit = _MEASURED_ROWS
+        self._most_rows = _FIRST_ROWS
+        self._measured = self._bytes = 0
 
     def _append_held(self, row: Any) -> None:
         self.pending.append(held(row))
+
+    def is_full(self) -> bool:
+        """True if the rows that were taken are a batch. If not, the next time to ask is when there are `limit`."""
+        rows = self.pending[self._measured :]
+        self._measured = len(self.pending)
+        try:
+            values = itertools.chain.from_iterable(rows)
+            self._bytes += sum([held_bytes(value) for value in values if value.__class__ not in _SMALL])
+        except TypeError:
+            return True  # one of them is no Row, and `flush` says so
+        self.limit = min(self._measured + _MEASURED_ROWS, self._most_rows)
+        return self._measured >= self._most_rows or self._bytes >= _BATCH_BYTES
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows that were taken."""
         rows = list(self.pending)
         self.pending.clear()
-        start = 0
+        self._measured = self._bytes = start = 0
         while start < len(rows):
             names = _names(rows[start])
             end = start + 1
@@ -70,7 +89,8 @@ class OutputRows:
             batch = self._batch(rows[start:end], names)
             start = end
             each = max(batch.nbytes // max(batch.num_rows, 1), 1)  # without columns a batch has no rows
-            self.limit = max(min(self.limit * 4, _MOST_ROWS, _BATCH_BYTES // each), 1)
+            self._most_rows = max(min(self._most_rows * 4, _MOST_ROWS, _BATCH_BYTES // each), 1)
+            self.limit = min(_MEASURED_ROWS, self._most_rows)
             yield batch
 
     def _batch(self, rows: Sequence[Row], names: Sequence[str]) -> pa.RecordBatch:

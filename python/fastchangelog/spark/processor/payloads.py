@@ -1,6 +1,6 @@
 """The payloads of one shard, grouped by key when all are there.
 
-Owns: the grouper of a shard and its spill folder.
+Owns: the grouper of a shard, and the folder for what spills.
 Does not own: sorting, chunks and spilling (the Rust grouper).
 """
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from fastchangelog import _internal
 from fastchangelog.server.paths import ServerPaths
 
-__all__ = ["Payloads"]
+__all__ = ["Payloads", "spill_folder"]
 
 
 class Payloads:
@@ -40,9 +40,7 @@ class Payloads:
         if not payload:
             return
         if self._grouper is None:
-            self._grouper = _internal.RowGrouper(
-                self._keys, self._input, self._memory, _spill_folder(), late=self._late
-            )
+            self._grouper = _internal.RowGrouper(self._keys, self._input, self._memory, spill_folder(), late=self._late)
         self._grouper.push(payload)
 
     def grouped(self) -> _internal.RowGrouper | None:
@@ -61,8 +59,8 @@ class Payloads:
         }
 
 
-def _spill_folder() -> str:
-    """A folder on the executor's local disk. Spark removes it with the executor, or the grouper's files go with it."""
+def spill_folder() -> str:
+    """A folder on the executor's local disk. Spark removes it with the executor; files in it go with their owner."""
     folder = ServerPaths.here().data_dir
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

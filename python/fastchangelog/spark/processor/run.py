@@ -33,6 +33,7 @@ from fastchangelog.spark.processor.input_frames import FrameKeyMaker, FrameMaker
 from fastchangelog.spark.processor.input_rows import KeyMaker, RowMaker, has_nan
 from fastchangelog.spark.processor.output_frames import OutputFrames
 from fastchangelog.spark.processor.output_rows import OutputRows, output_schema
+from fastchangelog.spark.processor.payloads import spill_folder
 from fastchangelog.spark.processor.row_class import row_class
 from fastchangelog.spark.processor.spark_errors import (
     CLOSED,
@@ -305,7 +306,7 @@ class _Run:
                     self._results = results
                     for result in results:
                         append(result)
-                        if len(pending) >= out.limit:
+                        if len(pending) >= out.limit and out.is_full():
                             yield from out.flush()
                 at += 1
 
@@ -315,7 +316,7 @@ class _Run:
         out = self._out
         for result in results:
             out.append(result)
-            if len(out.pending) >= out.limit:
+            if len(out.pending) >= out.limit and out.is_full():
                 yield from out.flush()
 
     def check_results(self) -> None:
@@ -400,13 +401,16 @@ class _Run:
 
     def _timers(self) -> Iterator[pa.RecordBatch]:
         """Calls `handleExpiredTimer` for all timers that are due."""
+        until = self._now if self._spec.time_mode == "processingtime" else self._times.getCurrentWatermarkInMs()
+        with contextlib.closing(DueTimers(self._session, until, _TIMERS_PAGE, spill_folder)) as due:
+            self._handle.timers.begin_firing(due)
+            yield from self._fire(due)
+
+    def _fire(self, due: DueTimers) -> Iterator[pa.RecordBatch]:
         spec, scope, times = self._spec, self._scope, self._times
-        until = self._now if spec.time_mode == "processingtime" else times.getCurrentWatermarkInMs()
         handle_timer = spec.processor.handleExpiredTimer
-        timers, out = self._handle.timers, self._out
-        append, pending, fired = out.append, out.pending, timers.fired
-        due = DueTimers(self._session, until, _TIMERS_PAGE)
-        timers.begin_firing(due)
+        out, fired = self._out, self._handle.timers.fired
+        append, pending = out.append, out.pending
         make_key = row_class(spec.key.names)
         in_order = TimerOrder(spec.key)
         while page := due.next_page():
@@ -423,7 +427,7 @@ class _Run:
                 self._results = results
                 for result in results:
                     append(result)
-                    if len(pending) >= out.limit:
+                    if len(pending) >= out.limit and out.is_full():
                         yield from out.flush()
                 fired(time)
             scope.close()  # the next page is listed after the changes of this one

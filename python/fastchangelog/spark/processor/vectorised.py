@@ -20,6 +20,7 @@ from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.evolution import evolve
 from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.handle import Declaration
+from fastchangelog.spark.processor.payloads import spill_folder
 from fastchangelog.spark.processor.spec import CodecMaker, GroupedRows, ProcessorSpec, RowChunkLike, SessionLike
 from fastchangelog.spark.processor.state_values import StateType
 from fastchangelog.vectorised.context import Declared
@@ -77,7 +78,7 @@ def run_vectorised(
         assert spec.initial is not None
         run.initial(_chunks(initial), _shown(spec.initial_columns, spec.initial.names))
     yield from run.rows(_chunks(rows), _shown(spec.columns, spec.input.names), schema)
-    yield from run.timers(schema)
+    yield from run.timers(schema, spill_folder)
     run.close()
     if counted is not None:
         counted.update(run.counted)
