@@ -10,7 +10,9 @@ timestamps are taken as UTC.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -32,6 +34,8 @@ _BATCH_BYTES = 4 * 1024 * 1024
 _MEASURED_ROWS = 32
 #: What a Row has most of, and is small.
 _SMALL = {int, float, bool, type(None)}
+
+_FIELDS = operator.attrgetter("__fields__")
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
@@ -70,7 +74,8 @@ class OutputRows:
         self._measured = len(self.pending)
         try:
             values = itertools.chain.from_iterable(rows)
-            self._bytes += sum([held_bytes(value) for value in values if value.__class__ not in _SMALL])
+            large = [value for value in values if value.__class__ not in _SMALL]
+            self._bytes += sum([len(value) if value.__class__ is str else held_bytes(value) for value in large])
         except TypeError:
             return True  # one of them is no Row, and `flush` says so
         self.limit = min(self._measured + _MEASURED_ROWS, self._most_rows)
@@ -83,9 +88,7 @@ class OutputRows:
         self._measured = self._bytes = start = 0
         while start < len(rows):
             names = _names(rows[start])
-            end = start + 1
-            while end < len(rows) and _names(rows[end]) == names:
-                end += 1
+            end = _end_of_names(rows, start, names)
             batch = self._batch(rows[start:end], names)
             start = end
             each = max(batch.nbytes // max(batch.num_rows, 1), 1)  # without columns a batch has no rows
@@ -96,7 +99,7 @@ class OutputRows:
     def _batch(self, rows: Sequence[Row], names: Sequence[str]) -> pa.RecordBatch:
         """Rows with these names."""
         width = len(names)
-        if any(len(row) != width for row in rows):
+        if set(map(len, rows)) != {width}:
             # A row with fewer values than names: those at the end are missing.
             rows = [tuple(row)[:width] + (None,) * (width - len(row)) for row in rows]  # type: ignore[misc]
         if not all(isinstance(name, str) for name in names):
@@ -200,6 +203,18 @@ def _names(row: Any) -> Any:
             f"({type(row).__name__})"
         )
     return names
+
+
+def _end_of_names(rows: Sequence[Any], start: int, names: Any) -> int:
+    """Where the Rows with these names end."""
+    if start == 0 and all(map(isinstance, rows, itertools.repeat(Row))):
+        with contextlib.suppress(AttributeError):  # a Row without names
+            if list(map(_FIELDS, rows)).count(names) == len(rows):  # as of most processors
+                return len(rows)
+    end = start + 1
+    while end < len(rows) and _names(rows[end]) == names:
+        end += 1
+    return end
 
 
 def _python_form(dtype: T.DataType) -> Callable[[Any], Any] | None:
