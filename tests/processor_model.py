@@ -226,7 +226,8 @@ def set_bounds(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
     bounds = {
         "cache._KEYS_AHEAD": (1, 2, 256),
         "cache._MOST_KEYS_AHEAD": (2, 256, 1024),
-        "cache._BYTES_AHEAD": (1, 80, 3000, 10**7),
+        "cache._BYTES_AHEAD": (1, 80, 300, 10**6),
+        "cache._ALL_BYTES_AHEAD": (1, 3000, 10**7),
         "cache._PAGE_BYTES": (1, 100, 10**6),
         "cache._WRITE_BYTES": (50, 500, 10**7),
         "cache.MOST_PENDING": (2, 10, 10**5),

@@ -69,11 +69,11 @@ def test_few_touched_lists_of_many_keys_are_read_a_few_at_a_time() -> None:
     assert 20 <= read <= 50, "each touch reads fewer keys ahead than the one before"
 
 
-@pytest.mark.parametrize(("most_bytes", "most_calls"), [(4 * 1024 * 1024, 9), (16 * 1024, 22)])
+@pytest.mark.parametrize(("most_bytes", "most_calls"), [(8 * 1024 * 1024, 9), (32 * 1024, 22)])
 def test_more_lists_are_read_in_a_call_if_they_are_short(
     most_bytes: int, most_calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastchangelog.spark.processor.cache._BYTES_AHEAD", most_bytes)
+    monkeypatch.setattr("fastchangelog.spark.processor.cache._ALL_BYTES_AHEAD", most_bytes)
 
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
         assert list(p.l.get()) in ([], [(1,)])

@@ -38,11 +38,12 @@ MOST_PENDING = 50_000
 PENDING_BYTES = 8 * 1024 * 1024
 #: Encoded bytes that are read for a scope; beyond these, what was read before is forgotten.
 MOST_READ_BYTES = 8 * 1024 * 1024
-#: Lists or maps that are read ahead at the first touch of one: with short ones the most, with others the first number.
-#: Together they have at most so many bytes.
+#: Lists or maps that are read ahead at the first touch of one: at most the first number of them, of short ones the
+#: second. Bytes of each, and of all.
 _KEYS_AHEAD = 256
 _MOST_KEYS_AHEAD = 1024
-_BYTES_AHEAD = 4 * 1024 * 1024
+_BYTES_AHEAD = 16 * 1024
+_ALL_BYTES_AHEAD = 8 * 1024 * 1024
 #: A page of one large list or map.
 _PAGE_BYTES = 512 * 1024
 #: How Spark's texts begin.
@@ -364,7 +365,7 @@ class EntryPages:
         had = self._end - self._first
         if had:
             if self._asked * 2 > had:
-                short = self._width * 4 * self._last_bytes < _BYTES_AHEAD * had
+                short = self._last_bytes * 8 < _ALL_BYTES_AHEAD
                 self._width = min(self._width * 2, _MOST_KEYS_AHEAD if short else _KEYS_AHEAD)
             elif self._asked * 8 < had:
                 self._width = max(self._width // 4, 1)
@@ -372,7 +373,8 @@ class EntryPages:
         self._first, self._asked = at, 0
         self._end = min(at + self._width, state._scope.count)
         keys = state._scope.keys.slice(at, self._end - at)
-        lists, more = state.session.read_entries(state._id, keys, max(_BYTES_AHEAD // self._width, 1))
+        each = min(_BYTES_AHEAD, max(_ALL_BYTES_AHEAD // self._width, 1))
+        lists, more = state.session.read_entries(state._id, keys, each)
         self._last_bytes = int(lists.nbytes)
         self._read_bytes += self._last_bytes
         if self._read_bytes > MOST_READ_BYTES:
