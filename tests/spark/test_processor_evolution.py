@@ -1,7 +1,8 @@
 """States whose types change at restarts, beside Spark's own evolution, which needs its Avro encoding.
 
 Owns: entries of every older version, read under each newer one, in a query that really restarts. Does not own: which
-changes are allowed, type by type (`tests/test_processor_evolution.py`), states that come and go (`test_processor_plan`).
+changes are allowed, type by type (`tests/test_processor_evolution.py`), states that come and go (in
+`test_processor_plan`).
 """
 
 from __future__ import annotations
