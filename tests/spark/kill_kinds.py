@@ -1,7 +1,7 @@
 """The kinds of queries that are killed: a row for each.
 
-Owns: what Spark runs of a kind, over which rows, and the model of what must come out. Does not own: the processor and
-its model (`kill_ledger`), the queries of the campaign, which has a table of its own.
+Owns: what Spark runs of a kind, over which rows, and the model of what must come out. Does not own: the processors and
+their models (`kill_ledger`, `kill_clock`), the queries of the campaign, which has a table of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import kill_clock
 import pyarrow as pa
+from kill_clock import Clocked, ClockModel
 from kill_ledger import DELAY_SECONDS, OUTPUT, SCHEMA, Ledger, LedgerModel
 from kill_points import PROCESSOR_POINTS, WORKER_POINTS
 from pyspark.sql import DataFrame
@@ -69,9 +71,19 @@ def ledger(stream: DataFrame, group: Callable[[DataFrame], Any]) -> DataFrame:
     return marked.transformWithState(Ledger(), OUTPUT, "Update", "EventTime")  # type: ignore[no-any-return]
 
 
+def clocked(stream: DataFrame, group: Callable[[DataFrame], Any]) -> DataFrame:
+    """The processor of frames."""
+    initial = stream.sparkSession.createDataFrame(kill_clock.INITIAL, kill_clock.INITIAL_SCHEMA).groupBy("k")
+    of_key = group(stream)
+    return of_key.transformWithStateInPandas(  # type: ignore[no-any-return]
+        Clocked(), kill_clock.OUTPUT, "Update", "ProcessingTime", initial
+    )
+
+
 #: Every batch is one of the input's files.
 BATCHES_OF_FILES = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 
 AGGREGATES = Kind("aggregates", pa.schema([("k", pa.string()), ("v", pa.int64())]), Numbers, numbers, WORKER_POINTS)
 PROCESSOR = Kind("processor", SCHEMA, LedgerModel, ledger, PROCESSOR_POINTS, BATCHES_OF_FILES)
-KINDS = {kind.name: kind for kind in (AGGREGATES, PROCESSOR)}
+CLOCKED = Kind("clocked", kill_clock.SCHEMA, ClockModel, clocked, PROCESSOR_POINTS, BATCHES_OF_FILES)
+KINDS = {kind.name: kind for kind in (AGGREGATES, PROCESSOR, CLOCKED)}

@@ -16,7 +16,9 @@ WORKER_POINTS = [
     "operator.committed",  # 9: durable, not yet in Spark's state
     "operator.stored",  # 9: in Spark's state, not yet committed
 ]
-#: The same of a stateful processor; what user code hits stands in the processor of the tests (`kill_ledger`).
+#: The same of a stateful processor; what user code hits stands in the processors of the tests (`kill_ledger`,
+#: `kill_clock`).
+INITIAL_POINT = "user.initial"  # 5, in a query's first batch
 USER_POINTS = ["user.rows", "user.timer"]  # 5, 6
 PROCESSOR_POINTS = [
     "split.finish",

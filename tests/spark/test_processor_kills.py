@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kill_kinds import BATCHES_OF_FILES, PROCESSOR
+from kill_kinds import BATCHES_OF_FILES, CLOCKED, PROCESSOR
 from kill_ledger import DELAY_SECONDS, OUTPUT, Ledger, LedgerModel
-from kill_points import PROCESSOR_POINTS, SERVER_POINTS, SINK_POINTS, SPILL_POINTS, USER_POINTS
+from kill_points import INITIAL_POINT, PROCESSOR_POINTS, SERVER_POINTS, SINK_POINTS, SPILL_POINTS, USER_POINTS
 from kill_steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
 from processor_harness import Job, by_value, sides
 from processor_harness import finish as end
@@ -57,6 +57,43 @@ def test_the_jvm_and_state_servers_killed_while_sessions_spill(start: Start, see
     others = [point for point in PROCESSOR_POINTS if point not in USER_POINTS]
     for point in [*USER_POINTS, *some([*others, *SPILL_POINTS, *SINK_POINTS], seed, 1)]:
         strike(run, "driver", point)
+    run.check_all()
+    run.stop()
+
+
+def test_the_first_batch_with_an_initial_state_and_batches_by_the_clock(start: Start, seed: int) -> None:
+    """A processor of frames with states that end: a batch that runs again has the time at which it was planned."""
+    run = start(kind=CLOCKED)
+    kills = [("worker", INITIAL_POINT), ("state server", "session.before-persist"), ("driver", "operator.stored")]
+    for _, point in kills:
+        run.arm(point)
+    number = run.feed()
+    for victim, point in kills:
+        assert run.reached(point, number)
+        if victim == "driver":
+            run.kill_driver()
+        else:
+            assert run.kill(victim), f"no {victim} to kill at {point}"
+        run.release(point)
+    run.answered(number)
+    warm(run)
+    for point in some(PROCESSOR_POINTS, seed, 3):
+        strike(run, "worker", point)
+    for point in some(SERVER_POINTS[3:], seed, 3):
+        strike(run, "state server", point)
+    assert run.starts == 2, "Spark repaired it by itself"
+    strike(run, "driver", "operator.committed")
+    run.check_all()
+    run.stop()
+
+
+def test_two_executors_with_a_state_server_each(start: Start) -> None:
+    run = start(kind=PROCESSOR, master="local-cluster[2,1,1024]")
+    warm(run, 4)
+    assert len(run.living("state server")) == 2
+    for shard, servers in run.homes().items():
+        assert len(set(servers[2:])) == 1, f"shard {shard} moved: {servers}"
+    strike(run, "executor", "user.timer")
     run.check_all()
     run.stop()
 

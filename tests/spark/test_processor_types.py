@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 import pathlib
 import random
 import re
@@ -32,6 +33,11 @@ GROUPS = [TYPES[i : i + 6] for i in range(0, len(TYPES), 6)]
 KEY_TYPES = ["boolean", "tinyint", "int", "bigint", "double", "decimal(20,5)", "string", "binary", "date", "timestamp"]
 
 
+def shown(seen: Any) -> str:
+    """As text. Spark's state adds two digits to a decimal."""
+    return repr(seen).replace("Decimal('1.00E-10')", "Decimal('1E-10')")
+
+
 class Keeper(StatefulProcessor):
     """Keeps the last row of a key in each kind of state, and answers with what was there and how it looks."""
 
@@ -48,8 +54,7 @@ class Keeper(StatefulProcessor):
             values = tuple(row)[2:]
             before = self.value.get()
             seen = (row, before, list(self.list.get()), self.map.getValue((row.i % 2,)))
-            shown = repr(seen).replace("Decimal('1.00E-10')", "Decimal('1E-10')")  # Spark's state adds two digits
-            yield Row(k=key[0], i=row.i, seen=shown, **dict(zip(row.__fields__[2:], values)))
+            yield Row(k=key[0], i=row.i, seen=shown(seen), **dict(zip(row.__fields__[2:], values)))
             state = self.shaped(values)
             self.value.update(state)
             self.list.appendValue(state)
@@ -211,3 +216,47 @@ class Mapper(StatefulProcessor):
 def test_maps_have_the_order_of_sparks_store(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     batches = [[(name, n) for name in MAP_KEYS for n in numbers] for numbers in ((1,), (2, 3))]
     compare(feed, spark, tmp_path, Job(Mapper, "key string, n long"), "k string, v int", batches, restarts=True)
+
+
+#: Values at the limits of their types, where those of aggregates stay within what adds up exactly.
+LIMITS: dict[str, list[Any]] = {
+    "bigint": [-(2**63), 2**63 - 1],
+    "float": [-math.inf, 3.4028234663852886e38, 1e-45],
+    "double": [math.inf, 1.7976931348623157e308, 5e-324],
+    "decimal(38,10)": [decimal.Decimal("-9999999999999999999999999999.9999999999")],
+    "string": ["x" * 300],
+    "timestamp": [dt.datetime(1900, 1, 1, tzinfo=dt.timezone.utc), dt.datetime(9999, 12, 30, tzinfo=dt.timezone.utc)],
+    "timestamp_ntz": [dt.datetime(1, 1, 1)],
+}
+STATE_VALUES = {t: [*LIMITS.get(t, []), None, *VALUES[t]] for t in TYPES}
+
+
+class StatesOfFrames(Keeper):
+    """Keeps values of its own and answers with what was there, as text and as values, with frames."""
+
+    def handleInputRows(  # type: ignore[override]
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        for i in sorted(int(i) for frame in rows for i in frame["i"]):
+            before = self.value.get()
+            values = before, *self.list.get(), self.map.getValue((i % 2,))
+            seen = shown([*map(self.in_order, values), sorted(self.map.keys())])
+            columns = {f"c{n}": pd.Series([v], dtype=object) for n, v in enumerate(before or [None] * len(TYPES))}
+            yield pd.DataFrame({"k": [key[0]], "i": [i], "seen": [seen], **columns})
+            state = tuple(values[i % len(values)] for values in STATE_VALUES.values())
+            self.value.update(state)
+            self.list.appendValue(state)
+            self.map.updateValue((i % 2,), state)
+
+    @staticmethod
+    def in_order(values: Any) -> Any:
+        """Maps by their keys: Spark has them in the order of Java's hashes."""
+        return values and [dict(sorted(v.items())) if isinstance(v, dict) else v for v in values]
+
+
+def test_states_of_every_type_with_frames(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+    fields = columns(TYPES)
+    job = Job(lambda: StatesOfFrames(fields), f"k string, i int, seen string, {fields}", api="pandas")
+    count = max(map(len, STATE_VALUES.values()))
+    made = [(f"k{i % 2}", i) for i in range(2 * count)]
+    compare(feed, spark, tmp_path, job, "k string, i int", [made[:5], made[5:]], restarts=True)

@@ -1,0 +1,75 @@
+"""States whose types change at restarts, beside Spark's own evolution, which needs its Avro encoding.
+
+Owns: entries of every older version, read under each newer one, in a query that really restarts. Does not own: which
+changes are allowed, type by type (`tests/test_processor_evolution.py`), states that come and go (in
+`test_processor_plan`).
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from processor_harness import Job, by_value, check, sides
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+from stream_harness import STORE
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+by_value(__name__)
+
+OUTPUT = "k string, said string"
+#: One after another: fields are added, move, become wider, are left out, and all of it inside of a struct.
+VERSIONS = (
+    "a int, s string",
+    "b float, a bigint, s string",
+    "t string, n struct<x:int,y:string>, a bigint, b float",
+    "b double, n struct<z:double,x:bigint>, l array<bigint>, a bigint",
+)
+VALUES: tuple[tuple[Any, ...], ...] = (
+    (1, "one"),
+    (2.5, 2 * 10**12, None),
+    ("three", (3, None), None, 3.5),
+    (4.1, (4.25, 4 * 10**12), [4, 40], 4),
+)
+
+
+class Changing(StatefulProcessor):
+    """Answers with what is there of a key, then writes. Its states have the fields of a version."""
+
+    def __init__(self, version: int):
+        self.version = version
+
+    def init(self, handle: Any) -> None:
+        fields = VERSIONS[self.version]
+        self.value = handle.getValueState("value", fields)
+        self.list = handle.getListState("list", fields)
+        self.map = handle.getMapState("map", "m int", fields)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        there = self.value.get(), list(self.list.get()), sorted(self.map.iterator(), key=repr)
+        yield Row(k=key[0], said=repr(there))
+        if key[0] in (str(self.version), "all"):
+            new = VALUES[self.version]
+            self.value.update(new)
+            self.list.appendValue(new)
+            self.map.updateValue((self.version,), new)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def test_every_version_reads_all_older_ones(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any) -> None:
+    """Each version writes to a key of its own, and to one that all write to."""
+    conf(STORE + "encodingFormat", "avro")
+    source, (ours, sparks) = feed("k string"), sides(spark, tmp_path)
+    for version in range(len(VERSIONS)):
+        source.add([(key,) for key in [*map(str, range(version + 1)), "all"]])
+        for side in (ours, sparks):
+            side.run(Job(lambda version=version: Changing(version), OUTPUT), source.stream())
+    check(ours.answers, sparks.answers)
+    old = [(None, None, None, 1), (2.5, None, None, 2 * 10**12), (3.5, Row(z=None, x=3), None, None)]
+    last = next(row.said for row in ours.answers.rows[len(VERSIONS) - 1] if row.k == "all")
+    assert last == repr((old[-1], old, [((version,), value) for version, value in enumerate(old)]))
