@@ -240,6 +240,7 @@ def set_bounds(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
     }
     for name, choices in bounds.items():
         monkeypatch.setattr(f"fastchangelog.spark.processor.{name}", rng.choice(choices))
+    monkeypatch.setattr("fastchangelog.testing.memory_session._READ_BYTES", rng.choice((0, 30, 10**6)))
 
 
 def run_batches(runner: Runner, world: World, rng: random.Random, batches: int) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from processor_runs import Runner, Script
 
+from fastchangelog.testing.memory_session import MemorySession
+
 
 def test_reads_and_writes_are_one_call_for_many_keys() -> None:
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
@@ -183,6 +185,38 @@ def test_large_values_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[:1000] == [(None, None)] * 1000
     expected = sorted("x" * 1000 + str(i) for i in range(1000))
     assert sorted(old for (old,), _ in seen[1000:]) == sorted(entry for _, (entry,) in seen[1000:]) == expected
+
+
+def test_values_that_become_large_come_in_several_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastchangelog.testing.memory_session._READ_BYTES", 20_000)
+    monkeypatch.setattr("fastchangelog.spark.processor.value_state._READ_BYTES", 10_000)
+
+    def answered(session: MemorySession, state: int, keys: Any) -> Any:
+        found = get(session, state, keys)
+        answers.append((len(keys), len(found)))
+        return found
+
+    get, answers = MemorySession.get, []
+    monkeypatch.setattr(MemorySession, "get", answered)
+
+    def init(p: Script, handle: Any) -> None:
+        p.v = handle.getValueState("v", "s string")
+
+    def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
+        if values == [0]:
+            p.v.update(("x" * (1 if key[0] < "k200" else 1000) + key[0],))
+        else:
+            seen[key[0]] = p.v.get()
+
+    seen: dict[str, Any] = {}
+    runner = Runner(lambda: Script(rows, init))
+    runner.batch([(f"k{i:03}", 0) for i in range(400)])
+    runner.batch([(f"k{i:03}", 1) for i in range(400)])
+    names = [f"k{i:03}" for i in range(400)]
+    assert seen == {name: ("x" * (1 if name < "k200" else 1000) + name,) for name in names}
+    cut = [i for i, (asked, found) in enumerate(answers) if found < asked]
+    assert 1 <= len(cut) <= 2, "answers tell how large values have become"
+    assert all(asked < 20 for asked, _ in answers[cut[-1] + 1 :])
 
 
 @pytest.mark.parametrize("kind", ["v", "l", "m"])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from fastchangelog import _internal, server
@@ -263,6 +264,46 @@ def test_errors_of_writes_arrive_by_the_commit(job: Callable[..., Job]) -> None:
     with pytest.raises(TypeError, match="an Arrow array is needed"):
         session.get(VALUE, [b"k"])
     session.commit()
+
+
+def test_large_values_are_answered_for_the_first_keys(job: Callable[..., Job]) -> None:
+    megabyte, most = 1 << 20, 64 << 20
+    keys = [b"%03d" % i for i in range(200)]
+    # Sizes that no bound is a multiple of, and that tell whose value it is.
+    sizes = [megabyte + i for i in range(200)]
+
+    def check(session: _internal.StateSession) -> None:
+        # Keys without a value come first, and last.
+        asked = [*(b"none %d" % i for i in range(16_000)), *keys, b"none"]
+        wanted = [*([None] * 16_000), *sizes, None]
+        for get in (
+            lambda rest: session.get(VALUE, column(rest)),
+            lambda rest: session.get_entries(MAP, column([b"map"]), column(rest)),
+            lambda rest: session.get_entries(MAP, column([b"map"] * len(rest)), column(rest)),
+        ):
+            found: list[int | None] = []
+            calls = 0
+            while len(found) < len(asked):
+                answer = get(asked[len(found) :])
+                assert 0 < answer.nbytes < most + megabyte
+                found += pc.binary_length(answer).to_pylist()
+                calls += 1
+            assert found == wanted
+            assert 4 <= calls <= 16
+
+    one = job(session_memory="32MiB")
+    with one.open() as session:
+        for key, size in zip(keys, sizes):
+            put = pa.array([PUT], pa.uint8())
+            session.write(VALUE, put, column([key]), None, column([bytes(size)]))
+            session.write(MAP, put, column([b"map"]), column([key]), column([bytes(size)]))
+        check(session)
+        one.commit(session, None)
+    with one.open() as session:
+        check(session)
+    one.kill()
+    with one.open() as session:
+        check(session)
 
 
 def test_stored_states_keep_their_names_and_kinds(job: Callable[..., Job]) -> None:

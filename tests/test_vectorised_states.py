@@ -106,6 +106,43 @@ class Shared(Code):
         return Shared(self.run, self.fire, self.ttl)
 
 
+class AllReads(fc.Processor):
+    """Reads values, aggregates and entries of all keys of a batch, then changes them."""
+
+    def open(self, ctx: Any) -> None:
+        self.value = ctx.value_state("value", "string")
+        self.sums = ctx.aggregating_state("sums", "long", n=fc.sum("value"))
+        self.map = ctx.map_state("map", "map<string, string>")
+
+    def process(self, batch: Any) -> Any:
+        texts = ["x" * n for n in batch.rows["v"].to_pylist()]
+        found = {
+            "value": self.value.get(batch.keys),
+            "sums": self.sums.get(batch.keys),
+            "entry": self.map.get(batch.row_keys, ["m"] * len(texts)),
+            "is_there": self.map.contains(batch.row_keys, ["m"] * len(texts)),
+        }
+        self.value.put(batch.row_keys, texts)
+        self.sums.add(batch.row_keys, batch.rows["v"])
+        self.map.put(batch.row_keys, ["m"] * len(texts), texts)
+        return shown(batch.keys, **found)
+
+
+@pytest.mark.parametrize("most", [0, 300, 5000])
+def test_large_values_come_in_several_answers(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [rows(*((f"k{i:03}", i + more) for i in range(600))) for more in range(3)]
+    expected = run_processor(AllReads(), batches)
+    assert expected[2].to_pylist()[599] == {
+        "k": "k599",
+        "value": "x" * 600,
+        "sums": {"n": 599 + 600},
+        "entry": "x" * 600,
+        "is_there": True,
+    }
+    monkeypatch.setattr("fastchangelog.testing.memory_session._READ_BYTES", most)
+    assert run_processor(AllReads(), batches) == expected
+
+
 def test_of_equal_keys_the_last_list_counts() -> None:
     def work(code: Code, batch: Any) -> Any:
         code.list.put(["a", "a", "b"], [[1], [2, 3], None])

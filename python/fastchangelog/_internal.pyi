@@ -510,7 +510,11 @@ class StateSession:
         """Declares the states, once, before all else, and the time by which entries have ended."""
 
     def get(self, state: int, keys: pa.BinaryArray) -> pa.BinaryArray:
-        """Values of keys; null where there is none."""
+        """Values of each of the first keys; null where there is none.
+
+        They are of all keys, unless they are large: then as many as have 64 MiB, of one key at least. The next call has
+        the keys behind.
+        """
 
     def read_entries(
         self, state: int, keys: pa.BinaryArray, max_bytes_per_key: int
@@ -527,7 +531,10 @@ class StateSession:
         """Entries of one key, and where the next page begins; None at the end."""
 
     def get_entries(self, state: int, keys: pa.BinaryArray, subs: pa.BinaryArray) -> pa.BinaryArray:
-        """Values of entries of maps; null where there is none. One key may stand for all `subs`."""
+        """Values of entries of maps; null where there is none. One key may stand for all `subs`.
+
+        They are of the first entries, as those of `get`.
+        """
 
     def write(
         self,

@@ -11,12 +11,16 @@ import copy
 import dataclasses
 import json
 import struct
+from collections.abc import Iterable
 
 import pyarrow as pa
 
 from fastchangelog.vectorised.session import APPEND, CLEAR, DELETE, PUT
 
 __all__ = ["ENTRY", "MemorySession", "Store"]
+
+#: Values of one answer have at most so many bytes, unless they are of one key.
+_READ_BYTES = 64 * 1024 * 1024
 
 #: Of lists and maps.
 ENTRY = pa.struct([("sub", pa.binary()), ("value", pa.binary())])
@@ -65,8 +69,7 @@ class MemorySession:
 
     def get(self, state: int, keys: pa.BinaryArray) -> pa.BinaryArray:
         self._count("get", state, "value")
-        found = [self._store.values.get((state, key)) for key in keys.to_pylist()]
-        return pa.array([v[0] if v is not None and self._lives(v) else None for v in found], pa.binary())
+        return self._first(self._store.values.get((state, key)) for key in keys.to_pylist())
 
     def read_entries(
         self, state: int, keys: pa.BinaryArray, max_bytes_per_key: int
@@ -97,10 +100,8 @@ class MemorySession:
 
     def get_entries(self, state: int, keys: pa.BinaryArray, subs: pa.BinaryArray) -> pa.BinaryArray:
         self._count("get_entries", state, "map")
-        found = [
-            self._store.maps.get((state, key), {}).get(sub) for key, sub in zip(keys.to_pylist(), subs.to_pylist())
-        ]
-        return pa.array([v[0] if v is not None and self._lives(v) else None for v in found], pa.binary())
+        pairs = zip(keys.to_pylist(), subs.to_pylist())
+        return self._first(self._store.maps.get((state, key), {}).get(sub) for key, sub in pairs)
 
     def write(
         self,
@@ -148,6 +149,17 @@ class MemorySession:
     def _lives(self, value: tuple[bytes, int | None]) -> bool:
         assert self._now is not None
         return value[1] is None or value[1] > self._now
+
+    def _first(self, stored: Iterable[tuple[bytes, int | None] | None]) -> pa.BinaryArray:
+        """The first values, as many as one answer may have."""
+        found: list[bytes | None] = []
+        size = 0
+        for value in stored:
+            size += len(value[0]) if value is not None else 0
+            if found and size > _READ_BYTES:
+                break
+            found.append(value[0] if value is not None and self._lives(value) else None)
+        return pa.array(found, pa.binary())
 
     def _entries(self, state: int, key: bytes) -> list[tuple[bytes | None, bytes]]:
         if self._kinds[state] == "list":

@@ -72,7 +72,7 @@ class SessionLike(Protocol):
         """The states of this batch, and the time that decides what has expired. Once, first."""
 
     def get(self, state: int, keys: pa.BinaryArray) -> pa.BinaryArray:
-        """Values, null where there are none."""
+        """Values of the first keys, null where there are none: of all unless they are large, of one at least."""
 
     def read_entries(
         self, state: int, keys: pa.BinaryArray, max_bytes_per_key: int
@@ -89,7 +89,7 @@ class SessionLike(Protocol):
         """Entries of a key after a cursor, and the cursor of the next ones."""
 
     def get_entries(self, state: int, keys: pa.BinaryArray, subs: pa.BinaryArray) -> pa.BinaryArray:
-        """Values of entries of maps, null where there are none."""
+        """Values of the first entries of maps, null where there are none; as many as `get` has."""
 
     def write(
         self,

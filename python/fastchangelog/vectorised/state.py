@@ -95,13 +95,13 @@ class VectorState:
         return _joined([page.is_valid() for page in self._pages(count, read)])
 
     def _pages(self, count: int, read: Callable[[int, int], pa.BinaryArray]) -> Iterator[pa.BinaryArray]:
-        """Encoded values in parts, one at least: `read` takes the first key and how many."""
+        """Encoded values in parts, one at least: `read` takes the first key and how many, and may have fewer values."""
         start = 0
         while True:
             asked = min(self._width, count - start)
             found = read(start, asked)
-            start += asked
-            each = max(found.nbytes // max(asked, 1), 1)
+            start += len(found)
+            each = max(found.nbytes // max(len(found), 1), 1)
             self._width = max(min(self._width * 8, READ_BYTES // each), 1)
             yield found
             if start == count:

@@ -11,6 +11,7 @@ use fastchangelog_state::rocks::SharedResources;
 use fastchangelog_store::budget::MemoryBudget;
 use fastchangelog_store::metrics::Metrics;
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +101,11 @@ fn clear(c: &mut Criterion) {
             let keys: Vec<_> =
                 keys.iter().map(|key| KeyRef { hash: hash_key(key), key_group: KeyGroup(0), key }).collect();
             group.bench_function(format!("{name}/read 16 by key"), |b| {
-                b.iter(|| state.get_many(StateId(0), &keys[..16], &mut |_, value| _ = black_box(value)).unwrap());
+                let mut take = |_, value| {
+                    black_box(value);
+                    ControlFlow::Continue(())
+                };
+                b.iter(|| state.get_many(StateId(0), &keys[..16], &mut take).unwrap());
             });
             state.set_hot_limit(256 << 20).unwrap();
             state.warm_up().unwrap();

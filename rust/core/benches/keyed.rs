@@ -10,6 +10,7 @@ use fastchangelog_state::rocks::SharedResources;
 use fastchangelog_store::budget::MemoryBudget;
 use fastchangelog_store::metrics::Metrics;
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +52,11 @@ fn read(state: &KeyedState, keys: &[(u64, KeyGroup, [u8; 9])]) -> usize {
     let refs: Vec<_> =
         keys.iter().map(|(hash, key_group, key)| KeyRef { hash: *hash, key_group: *key_group, key }).collect();
     let mut bytes = 0;
-    state.get_many(STATE, &refs, &mut |_, value| bytes += black_box(value).map_or(0, <[u8]>::len)).unwrap();
+    let mut take = |_, value| {
+        bytes += black_box(value).map_or(0, <[u8]>::len);
+        ControlFlow::Continue(())
+    };
+    state.get_many(STATE, &refs, &mut take).unwrap();
     bytes
 }
 

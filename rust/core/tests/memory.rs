@@ -10,6 +10,7 @@ use fastchangelog_state::keyed::{KeyRef, KeyedState};
 use fastchangelog_state::rocks::SharedResources;
 use fastchangelog_store::budget::MemoryBudget;
 use fastchangelog_store::metrics::Metrics;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 const BUDGET: u64 = 128 << 20;
@@ -71,7 +72,11 @@ fn measure() {
                 })
                 .collect();
             let mut found = 0;
-            state.get_many(StateId(0), &refs, &mut |_, value| found += usize::from(value.is_some())).unwrap();
+            let mut take = |_, value: Option<&[u8]>| {
+                found += usize::from(value.is_some());
+                ControlFlow::Continue(())
+            };
+            state.get_many(StateId(0), &refs, &mut take).unwrap();
             assert_eq!(found, refs.len());
         }
     }

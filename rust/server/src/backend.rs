@@ -65,7 +65,7 @@ pub trait StateBackend: Send {
     fn watermark(&self) -> Option<i64>;
     /// Declares the states, and the time by which entries have ended.
     fn declare(&mut self, catalog: &str, now_millis: i64) -> Result<()>;
-    /// Values of keys.
+    /// Values of the first keys; of one at least.
     fn get(&mut self, state: StateId, keys: &BinaryArray) -> Result<BinaryArray>;
     /// The first entries of each key, and whether there are more.
     fn read_entries(
@@ -82,7 +82,7 @@ pub trait StateBackend: Send {
         after: Option<&[u8]>,
         max_bytes: usize,
     ) -> Result<(StructArray, Option<Vec<u8>>)>;
-    /// Values of entries of maps.
+    /// Values of the first entries of maps; of one at least.
     fn get_entries(&mut self, state: StateId, keys: &BinaryArray, subs: &BinaryArray) -> Result<BinaryArray>;
     /// Changes, in their order.
     fn write(

@@ -63,7 +63,7 @@ impl StateSessionClient {
         self.call(&StateCall::Declare { catalog: catalog.to_owned(), now: now_millis }, vec![], tick).map(drop)
     }
 
-    /// Values of keys; null where there is none.
+    /// Values of the first keys, null where there is none: of all unless they are large, of one at least.
     pub fn get(&mut self, state: StateId, keys: BinaryArray, tick: Tick<'_>) -> Result<BinaryArray> {
         let (_, columns) = self.call(&StateCall::Get { state: state.0 }, vec![("key", Arc::new(keys))], tick)?;
         Ok(columns[0].as_binary().clone())
@@ -97,7 +97,7 @@ impl StateSessionClient {
         Ok((StructArray::from(named(&["sub", "value"], columns)?), part.cursor))
     }
 
-    /// Values of entries of maps. One key may stand for all map keys.
+    /// Values of the first entries of maps, as of [`Self::get`]. One key may stand for all map keys.
     pub fn get_entries(
         &mut self,
         state: StateId,

@@ -42,7 +42,7 @@ pub(crate) enum StateCall {
         /// The time by which entries have ended, in milliseconds since the epoch.
         now: i64,
     },
-    /// Values of keys. With: keys. Reply: values.
+    /// Values of keys. With: keys. Reply: values, of the first keys.
     Get {
         /// The state.
         state: u16,
@@ -65,7 +65,8 @@ pub(crate) enum StateCall {
         /// Bound on the bytes of the page.
         max_bytes: u64,
     },
-    /// Values of entries of maps. With: keys unless `key` stands for all of them, map keys. Reply: values.
+    /// Values of entries of maps. With: keys unless `key` stands for all of them, map keys. Reply: values, of the first
+    /// entries.
     GetEntries {
         /// The state.
         state: u16,

@@ -35,13 +35,14 @@ use parking_lot::Mutex;
 use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, IngestExternalFileOptions, ReadOptions, WriteBatch};
 use std::collections::HashSet;
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 /// Keys whose memory is fetched side by side.
 const LANE: usize = 32;
-/// Keys of one `multi_get`.
-const READ_CHUNK: usize = 1024;
+/// Keys of one `multi_get`, whose values are in memory together: as many as RocksDB reads side by side.
+const READ_CHUNK: usize = 32;
 /// Bytes of one step of a flush.
 const FLUSH_BYTES: usize = 8 << 20;
 /// Most bytes that wait between a read from disk and the hot tier; and their share of the hot limit.
@@ -49,6 +50,9 @@ const RECENT_BYTES: u64 = 8 << 20;
 const RECENT_SHARE: u64 = 32;
 /// Hot limit until the owner sets one.
 const FIRST_HOT_LIMIT: u64 = 16 << 20;
+
+/// Takes values that were looked up: the number of the key, and its value; breaks off when it wants no more.
+pub type Out<'a> = &'a mut dyn FnMut(usize, Option<&[u8]>) -> ControlFlow<()>;
 
 /// A key to look up.
 #[derive(Debug, Clone, Copy)]
@@ -140,14 +144,9 @@ impl KeyedState {
         })
     }
 
-    /// The values of `keys` in `state`; `out` is called once per key, with its index, in any order. Several threads may
-    /// read at once. Returns how many keys the hot tier could not answer for.
-    pub fn get_many(
-        &self,
-        state: StateId,
-        keys: &[KeyRef<'_>],
-        out: &mut dyn FnMut(usize, Option<&[u8]>),
-    ) -> Result<u64> {
+    /// The values of `keys` in `state`; `out` is called once per key, with its index, in any order, until it breaks off.
+    /// Several threads may read at once. Returns how many keys the hot tier could not answer for.
+    pub fn get_many(&self, state: StateId, keys: &[KeyRef<'_>], out: Out<'_>) -> Result<u64> {
         self.check()?;
         let ask_disk = self.stored && !self.hot.is_complete();
         let mut misses = Vec::new();
@@ -155,10 +154,16 @@ impl KeyedState {
             black_box(self.hot.prefetch::<LANE>(run.iter().map(|k| (k.hash, state))));
             for (i, k) in run.iter().enumerate() {
                 let index = lane * LANE + i;
-                match self.hot.get(&HotKey { hash: k.hash, state, key_group: k.key_group, key: k.key }) {
+                let flow = match self.hot.get(&HotKey { hash: k.hash, state, key_group: k.key_group, key: k.key }) {
                     Lookup::Value(value) => out(index, Some(value)),
-                    Lookup::Miss if ask_disk => misses.push(index),
+                    Lookup::Miss if ask_disk => {
+                        misses.push(index);
+                        continue;
+                    }
                     Lookup::Deleted | Lookup::Miss => out(index, None),
+                };
+                if flow.is_break() {
+                    return Ok(misses.len() as u64);
                 }
             }
         }
@@ -172,13 +177,7 @@ impl KeyedState {
         Ok(missed)
     }
 
-    fn read_disk(
-        &self,
-        state: StateId,
-        keys: &[KeyRef<'_>],
-        mut misses: Vec<usize>,
-        out: &mut dyn FnMut(usize, Option<&[u8]>),
-    ) -> Result<()> {
+    fn read_disk(&self, state: StateId, keys: &[KeyRef<'_>], mut misses: Vec<usize>, out: Out<'_>) -> Result<()> {
         misses.sort_unstable_by(|&a, &b| (keys[a].key_group, keys[a].key).cmp(&(keys[b].key_group, keys[b].key)));
         let cf = self
             .db
@@ -196,6 +195,7 @@ impl KeyedState {
             }
             let disk_keys = ends.windows(2).map(|w| &buffer[w[0]..w[1]]);
             let values = self.db.batched_multi_get_cf(cf, disk_keys, true);
+            self.account.shared.metrics().rocksdb_reads.add(chunk.len() as u64);
             let (mut recent, most) = (self.recent.lock(), (self.hot.limit() / RECENT_SHARE).min(RECENT_BYTES));
             for (&i, value) in chunk.iter().zip(&values) {
                 if let Ok(Some(value)) = value {
@@ -208,10 +208,11 @@ impl KeyedState {
             }
             drop(recent);
             for (&i, value) in chunk.iter().zip(values) {
-                out(i, value.map_err(|error| self.failed(rocks_error(error)))?.as_deref());
+                if out(i, value.map_err(|error| self.failed(rocks_error(error)))?.as_deref()).is_break() {
+                    return Ok(());
+                }
             }
         }
-        self.account.shared.metrics().rocksdb_reads.add(misses.len() as u64);
         Ok(())
     }
 

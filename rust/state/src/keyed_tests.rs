@@ -71,6 +71,7 @@ fn assert_reads(state: &KeyedState, model: &Model, keys: &[Key]) {
             .get_many(StateId(id), &refs, &mut |i, value| {
                 answers[i] += 1;
                 assert_eq!(value, model.get(&(keys[i].0, id, keys[i].2.clone())).map(|v| &v[..]), "{:?}", keys[i]);
+                ControlFlow::Continue(())
             })
             .unwrap();
         assert!(answers.iter().all(|&n| n == 1), "one answer per key");
@@ -217,7 +218,11 @@ fn read_numbered(state: &KeyedState, range: std::ops::Range<u32>) -> Vec<Option<
     let refs: Vec<_> =
         keys.iter().map(|(g, k)| KeyRef { hash: hash_key(k), key_group: KeyGroup(*g), key: k }).collect();
     let mut values = vec![None; refs.len()];
-    state.get_many(StateId(0), &refs, &mut |i, v| values[i] = v.map(<[u8]>::to_vec)).unwrap();
+    let mut take = |i: usize, value: Option<&[u8]>| {
+        values[i] = value.map(<[u8]>::to_vec);
+        ControlFlow::Continue(())
+    };
+    state.get_many(StateId(0), &refs, &mut take).unwrap();
     values
 }
 
@@ -431,6 +436,35 @@ fn what_is_read_from_disk_comes_into_the_hot_tier_with_the_next_change() {
 }
 
 #[test]
+fn a_look_up_that_is_broken_off_answers_no_more() {
+    let shared = shared();
+    let root = TempDir::new().unwrap();
+    let mut state = KeyedState::create(&root.path().join("a"), &shared).unwrap();
+    state.apply(&numbered(0..1000, b"v")).unwrap();
+    let keys: Vec<_> = (0..1000_u32).map(|i| ((i % 16) as u16, i.to_be_bytes())).collect();
+    let keys: Vec<_> =
+        keys.iter().map(|(g, k)| KeyRef { hash: hash_key(k), key_group: KeyGroup(*g), key: k }).collect();
+    let check = |state: &KeyedState| {
+        for wanted in [1, 31, 32, 33, 999, 1000] {
+            let mut answers = 0;
+            let mut take = |_, value: Option<&[u8]>| {
+                assert_eq!(value, Some(&b"v"[..]));
+                answers += 1;
+                if answers < wanted { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            };
+            state.get_many(StateId(0), &keys, &mut take).unwrap();
+            assert_eq!(answers, wanted);
+        }
+    };
+    check(&state);
+    flush_all(&mut state);
+    state.checkpoint(&root.path().join("b")).unwrap();
+    let before = shared.metrics().rocksdb_reads.get();
+    check(&KeyedState::open(&root.path().join("b"), &shared).unwrap());
+    assert_eq!(shared.metrics().rocksdb_reads.get() - before, 32 + 32 + 32 + 64 + 1000 + 1000, "nor is more read");
+}
+
+#[test]
 fn after_a_failed_write_nothing_is_answered() {
     let shared = shared();
     let root = TempDir::new().unwrap();
@@ -438,7 +472,7 @@ fn after_a_failed_write_nothing_is_answered() {
     assert!(state.wrote(Err(Error::retryable("disk full"))).is_err());
     let errors = [
         state.apply(&numbered(0..1, b"v")).unwrap_err(),
-        state.get_many(StateId(0), &[], &mut |_, _| ()).unwrap_err(),
+        state.get_many(StateId(0), &[], &mut |_, _| ControlFlow::Continue(())).unwrap_err(),
         state.flush_dirty(1).unwrap_err(),
         state.checkpoint(&root.path().join("b")).unwrap_err(),
         state.set_hot_limit(1).unwrap_err(),

@@ -129,6 +129,7 @@ class ProcessorValueState(CachedState, ValueState):
         if self._read_bytes > cache.MOST_READ_BYTES:
             self.forget()
         encoded = self.session.get(self._id, self._scope.keys.slice(first, end - first))
+        end = first + len(encoded)
         found = self._type.kept_rows(self.codec.decode_values(encoded))
         if self._changed.keys().isdisjoint(range(first, end)):
             self._values[first:end] = found

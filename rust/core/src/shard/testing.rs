@@ -19,6 +19,7 @@ use fastchangelog_store::{Background, Store};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
@@ -228,7 +229,11 @@ pub(super) fn look_up(shard: &Shard, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<
         .map(|key| KeyRef { hash: hash_key(key), key_group: key_group_of(hash_key(key), GROUPS), key })
         .collect();
     let mut found = vec![None; keys.len()];
-    shard.read(|keyed| keyed.get_many(STATE, &refs, &mut |i, value| found[i] = value.map(<[u8]>::to_vec)))?;
+    let mut take = |i: usize, value: Option<&[u8]>| {
+        found[i] = value.map(<[u8]>::to_vec);
+        ControlFlow::Continue(())
+    };
+    shard.read(|keyed| keyed.get_many(STATE, &refs, &mut take))?;
     Ok(found)
 }
 

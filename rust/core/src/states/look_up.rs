@@ -1,33 +1,40 @@
 //! Values of some keys, read through layers and what lies under them at one moment.
 //!
-//! Owns: the look-up, and the flat memory that found values are in. Does not own: the walk over keys in order (`scan`).
+//! Owns: the look-up of all keys, or of as many as a bound allows; the flat memory that found values are in. Does not own: the walk over keys in order (`scan`).
 
 use super::entries::{LANE, hashes};
 use super::layers::Layers;
 use super::ttl;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{KeyGroup, StateId};
-use fastchangelog_state::keyed::KeyRef;
-
-/// Takes the values of keys: the number of the key, and its value.
-pub(crate) type Out<'a> = &'a mut dyn FnMut(usize, Option<&[u8]>);
+use fastchangelog_state::keyed::{KeyRef, Out};
+use std::ops::ControlFlow;
 
 /// Values that were found, in flat memory.
 pub(crate) struct Values {
     bytes: Vec<u8>,
     spans: Vec<Option<(usize, usize)>>,
+    /// Most bytes of all values: those beyond are not taken.
+    most: usize,
+    /// Number of keys whose values were taken.
+    taken: usize,
 }
 
 impl Values {
-    fn of(keys: usize) -> Self {
-        Self { bytes: Vec::new(), spans: vec![None; keys] }
+    fn of(keys: usize, most: usize) -> Self {
+        Self { bytes: Vec::new(), spans: vec![None; keys], most, taken: 0 }
     }
 
-    fn set(&mut self, i: usize, value: Option<&[u8]>) {
-        self.spans[i] = value.map(|value| {
+    fn set(&mut self, i: usize, value: Option<&[u8]>) -> ControlFlow<()> {
+        if let Some(value) = value {
+            if value.len() > self.most - self.bytes.len() {
+                return ControlFlow::Break(());
+            }
             self.bytes.extend_from_slice(value);
-            (self.bytes.len() - value.len(), self.bytes.len())
-        });
+            self.spans[i] = Some((self.bytes.len() - value.len(), self.bytes.len()));
+        }
+        self.taken += 1;
+        ControlFlow::Continue(())
     }
 
     /// Number of keys.
@@ -68,7 +75,38 @@ pub(crate) fn look_up<'a>(
     keys: impl ExactSizeIterator<Item = (KeyGroup, &'a [u8])>,
     below: impl FnOnce(&[KeyRef<'_>], Out<'_>) -> Result<()>,
 ) -> Result<Values> {
-    let mut values = Values::of(keys.len());
+    look_up_within(layers, state, keys, usize::MAX, below)
+}
+
+/// The same of the first keys: of all, unless their values have more than `most` bytes; of one at least.
+pub(crate) fn look_up_first<'a>(
+    layers: &Layers,
+    state: StateId,
+    keys: impl ExactSizeIterator<Item = (KeyGroup, &'a [u8])> + Clone,
+    most: usize,
+    mut below: impl FnMut(&[KeyRef<'_>], Out<'_>) -> Result<()>,
+) -> Result<Values> {
+    let mut count = keys.len();
+    loop {
+        let most = if count > 1 { most } else { usize::MAX };
+        let values = look_up_within(layers, state, keys.clone().take(count), most, &mut below)?;
+        if values.taken == count {
+            return Ok(values);
+        }
+        // Values come in the order that costs least: those that were taken need not be of the first keys.
+        count = values.taken.clamp(1, count / 2);
+    }
+}
+
+/// The same of all keys, or of some of them if their values have more than `most` bytes.
+fn look_up_within<'a>(
+    layers: &Layers,
+    state: StateId,
+    keys: impl ExactSizeIterator<Item = (KeyGroup, &'a [u8])>,
+    most: usize,
+    below: impl FnOnce(&[KeyRef<'_>], Out<'_>) -> Result<()>,
+) -> Result<Values> {
+    let mut values = Values::of(keys.len(), most);
     let (mut rest, mut places) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
     let mut keys = keys.enumerate();
     let mut lane = Vec::with_capacity(LANE);
@@ -83,7 +121,9 @@ pub(crate) fn look_up<'a>(
         }
         for (&(i, (key_group, key)), hash) in lane.iter().zip(hashes) {
             if let Some(value) = layers.get((state, key_group), hash, key) {
-                values.set(i, value);
+                if values.set(i, value).is_break() {
+                    return Ok(values);
+                }
             } else {
                 rest.push(KeyRef { hash, key_group, key });
                 places.push(i);

@@ -18,6 +18,7 @@ use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op, StateId};
 use fastchangelog_state::keyed::{KeyRef, KeyedState};
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
 /// Keys that are compared with the live version at once.
 const COMPARED: usize = 16_384;
@@ -100,6 +101,7 @@ impl Net {
         let mut old: Vec<Option<(usize, bool)>> = vec![None; chunk.len()];
         self.misses += keyed.get_many(state, &keys, &mut |i, value| {
             old[i] = value.map(|value| (value.len(), chunk[i].entry.value == Some(value)));
+            ControlFlow::Continue(())
         })?;
         self.compared += chunk.len() as u64;
         for (&Changed { group, entry: Entry { key, value, .. }, is_emptied }, old) in chunk.iter().zip(&old) {

@@ -14,16 +14,16 @@
 use super::Place;
 use super::entries::Entries;
 use super::layers::Layer;
-use super::look_up::Out;
 use super::net::FEW_KEYS;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::typed::successor;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{Change, ChangeSet, Op, StateId, VersionId};
-use fastchangelog_state::keyed::{KeyRef, KeyedState};
+use fastchangelog_state::keyed::{KeyRef, KeyedState, Out};
 use fastchangelog_state::rocks::SharedResources;
 use fastchangelog_state::scan::Cursor;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// States from this number on are clears.
@@ -151,12 +151,19 @@ impl SpilledChanges {
         let mut rest = Vec::new();
         self.keyed()?.get_many(state, keys, &mut |i, change| match change {
             Some(change) => out(i, value_of(change)),
-            None => rest.push(i),
+            None => {
+                rest.push(i);
+                ControlFlow::Continue(())
+            }
         })?;
         let mut unchanged = Vec::with_capacity(rest.len());
         for i in rest {
             match self.cleared_with((state, keys[i].key_group), keys[i].key)? {
-                Some(_) => out(i, None),
+                Some(_) => {
+                    if out(i, None).is_break() {
+                        break;
+                    }
+                }
                 None => unchanged.push(i),
             }
         }
@@ -167,7 +174,10 @@ impl SpilledChanges {
     pub(crate) fn contains(&self, (state, key_group): Place, key: &[u8]) -> Result<bool> {
         let mut found = false;
         let key = KeyRef { hash: hash_key(key), key_group, key };
-        self.keyed()?.get_many(state, &[key], &mut |_, change| found = change.is_some())?;
+        self.keyed()?.get_many(state, &[key], &mut |_, change| {
+            found = change.is_some();
+            ControlFlow::Continue(())
+        })?;
         Ok(found)
     }
 

@@ -9,7 +9,7 @@ use fastchangelog_format::model::KeyGroup;
 use fastchangelog_store::budget::MemoryBudget;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 const PLACES: [Place; 3] = [(StateId(0), KeyGroup(1)), (StateId(0), KeyGroup(2)), (StateId(7), KeyGroup(1))];
@@ -94,7 +94,11 @@ fn check(rng: &mut StdRng, layers: &Layers, under: Under<'_>, model: &Model) {
         let mut found = layers.get(place, hash_key(&key), &key).map(|value| value.map(<[u8]>::to_vec));
         if found.is_none() {
             let asked = KeyRef { hash: hash_key(&key), key_group: place.1, key: &key };
-            under.get_many(place.0, &[asked], &mut |_, value| found = Some(value.map(<[u8]>::to_vec))).unwrap();
+            let mut take = |_, value: Option<&[u8]>| {
+                found = Some(value.map(<[u8]>::to_vec));
+                ControlFlow::Continue(())
+            };
+            under.get_many(place.0, &[asked], &mut take).unwrap();
         }
         assert_eq!(found, Some(model.get(&(place, key.clone())).cloned()), "{place:?} {key:?}");
     }

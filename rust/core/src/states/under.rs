@@ -3,11 +3,10 @@
 //! Owns: reading both as one. Does not own: what is above (`layers`), that the live version is the one that is wanted.
 
 use super::Place;
-use super::look_up::Out;
 use super::spilled::{SpilledChanges, SpilledCursor};
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::StateId;
-use fastchangelog_state::keyed::{KeyRef, KeyedState};
+use fastchangelog_state::keyed::{KeyRef, KeyedState, Out};
 use fastchangelog_state::scan::Cursor;
 
 /// A cursor of the live version that is not needed any more, for the next one; see [`Cursor::moved`].
@@ -38,7 +37,7 @@ impl<'a> Under<'a> {
         match self.live {
             Some(live) => live.get_many(state, keys, out),
             None => {
-                (0..keys.len()).for_each(|i| out(i, None));
+                let _ = (0..keys.len()).try_for_each(|i| out(i, None));
                 Ok(0)
             }
         }

@@ -100,6 +100,7 @@ mod tests {
     use crate::rocks::SharedResources;
     use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op, StateId};
     use fastchangelog_store::budget::MemoryBudget;
+    use std::ops::ControlFlow;
     use std::sync::Arc;
 
     const KEYS: u32 = 5_000;
@@ -116,7 +117,11 @@ mod tests {
     fn value(state: &KeyedState, key: u32) -> Option<u8> {
         let (key, mut found) = (key.to_be_bytes(), None);
         let key = KeyRef { hash: hash_key(&key), key_group: KeyGroup(0), key: &key };
-        state.get_many(StateId(0), &[key], &mut |_, value| found = value.map(|v| v[0])).unwrap();
+        let mut take = |_, value: Option<&[u8]>| {
+            found = value.map(|v| v[0]);
+            ControlFlow::Continue(())
+        };
+        state.get_many(StateId(0), &[key], &mut take).unwrap();
         found
     }
 

@@ -13,6 +13,7 @@ use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{Change, ChangeSet, Op, StateId, key_group_of};
 use fastchangelog_format::segment::encode_set;
 use fastchangelog_state::keyed::{KeyRef, KeyedState};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 /// The state that aggregates live in.
@@ -115,6 +116,7 @@ fn combine(table: &mut GroupTable, groups: u16, keyed: &KeyedState) -> Result<Co
                 spans[i] = Some((rows.len(), rows.len() + row.len()));
                 rows.extend_from_slice(row);
             }
+            ControlFlow::Continue(())
         })?
     };
     let mut combined = Combined { hot_misses, changed: vec![true; table.len()], new_keys: 0, old_bytes: 0 };

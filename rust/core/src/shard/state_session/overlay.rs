@@ -9,13 +9,13 @@
 use crate::shard::session::{SessionCounters, SessionEnvironment, SessionMemory};
 use crate::states::Place;
 use crate::states::layers::Layers;
-use crate::states::look_up::{Values, look_up};
+use crate::states::look_up::{Values, look_up, look_up_first};
 use crate::states::scan::MergedCursor;
 use crate::states::spilled::SpilledChanges;
 use crate::states::under::{Spare, Under};
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{KeyGroup, StateId};
-use fastchangelog_state::keyed::KeyedState;
+use fastchangelog_state::keyed::{KeyRef, KeyedState, Out};
 use fastchangelog_state::rocks::SharedResources;
 use std::cell::Cell;
 use std::ops::Bound;
@@ -125,12 +125,24 @@ impl<'a> View<'a> {
         state: StateId,
         keys: impl ExactSizeIterator<Item = (KeyGroup, &'k [u8])>,
     ) -> Result<Values> {
-        look_up(&self.overlay.layers, state, keys, |keys, out| {
-            let misses = self.under.get_many(state, keys, out)?;
-            self.overlay.looked_up.set(self.overlay.looked_up.get() + keys.len() as u64);
-            self.overlay.misses.set(self.overlay.misses.get() + misses);
-            Ok(())
-        })
+        look_up(&self.overlay.layers, state, keys, |keys, out| self.look_up_below(state, keys, out))
+    }
+
+    /// The same of the first keys: of all, unless their values have more than `most` bytes; of one at least.
+    pub(super) fn look_up_first<'k>(
+        self,
+        state: StateId,
+        keys: impl ExactSizeIterator<Item = (KeyGroup, &'k [u8])> + Clone,
+        most: usize,
+    ) -> Result<Values> {
+        look_up_first(&self.overlay.layers, state, keys, most, |keys, out| self.look_up_below(state, keys, out))
+    }
+
+    fn look_up_below(self, state: StateId, keys: &[KeyRef<'_>], out: Out<'_>) -> Result<()> {
+        let misses = self.under.get_many(state, keys, out)?;
+        self.overlay.looked_up.set(self.overlay.looked_up.get() + keys.len() as u64);
+        self.overlay.misses.set(self.overlay.misses.get() + misses);
+        Ok(())
     }
 
     /// The keys of a place from `from` on (or after it), below `to`, in their order. Of a view that is settled.

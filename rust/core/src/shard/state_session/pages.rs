@@ -15,7 +15,7 @@
 //! With the number of elements alone a list is passed from its start. Elements that have ended are not counted.
 
 use super::overlay::View;
-use super::reads::check_keys;
+use super::reads::{MOST_BYTES, check_keys};
 use super::{StateSession, Used};
 use crate::states::catalog::Kind;
 use crate::states::list::{CHUNKS, HEAD, ListHeader, ListKeys, bad_list, elements, push_key};
@@ -32,8 +32,6 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most bytes of the first pages of all keys of one call; keys beyond it get none.
-const MOST_BYTES: usize = 64 << 20;
 /// Bytes of a page's end: of a list as a number of elements, and with its place.
 const COUNT: usize = size_of::<u64>();
 const PLACE: usize = 3 * COUNT;

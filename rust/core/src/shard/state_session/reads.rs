@@ -13,24 +13,43 @@ use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{KeyGroup, StateId};
 use std::time::Instant;
 
-/// Most bytes of one Arrow array of binaries.
-const MOST_BYTES: usize = i32::MAX as usize;
+/// Most bytes of the values that one call answers with, however many keys it has: keys beyond are read by a call of their
+/// own. A single value may be larger.
+pub(super) const MOST_BYTES: usize = 64 << 20;
 
 impl StateSession {
-    /// The values of `keys`, one row each; null where there is none.
+    /// The values of each of the first keys, in their order; null where there is none: of all keys, unless their values are
+    /// too large for one answer; of one key at least.
     pub fn get(&mut self, state: StateId, keys: &BinaryArray) -> Result<BinaryArray> {
+        self.get_some(state, keys, MOST_BYTES)
+    }
+
+    /// The same with this bound.
+    pub(super) fn get_some(&mut self, state: StateId, keys: &BinaryArray, most: usize) -> Result<BinaryArray> {
         let start = Instant::now();
         let used = self.used(state, &[Kind::Value, Kind::Aggregating], "have values by key")?;
         check_keys(keys)?;
         let groups = self.groups_of(keys)?;
         let keys = groups.iter().enumerate().map(|(i, group)| (*group, keys.value(i)));
-        let values = self.read(None, |view| view.look_up(state, keys))?;
+        let values = self.read(None, |view| view.look_up_first(state, keys, most))?;
         self.count_read(start);
         used.binaries(&values)
     }
 
-    /// The values of map entries, one row for each key and map key, or for each map key of one key; null where there is none.
+    /// The values of map entries, a row for each key and map key, or for each map key of one key; null where there is none. Of
+    /// the first entries, as [`Self::get`].
     pub fn get_entries(&mut self, state: StateId, keys: &BinaryArray, subs: &BinaryArray) -> Result<BinaryArray> {
+        self.get_some_entries(state, keys, subs, MOST_BYTES)
+    }
+
+    /// The same with this bound.
+    pub(super) fn get_some_entries(
+        &mut self,
+        state: StateId,
+        keys: &BinaryArray,
+        subs: &BinaryArray,
+        most: usize,
+    ) -> Result<BinaryArray> {
         let start = Instant::now();
         let used = self.used(state, &[Kind::Map], "have entries by map key")?;
         check_keys(keys)?;
@@ -52,7 +71,7 @@ impl StateSession {
         }
         let entry = |i: usize| &bytes[if i == 0 { 0 } else { ends[i - 1] }..ends[i]];
         let entries = (0..subs.len()).map(|i| (groups[if one { 0 } else { i }], entry(i)));
-        let values = self.read(None, |view| view.look_up(state, entries))?;
+        let values = self.read(None, |view| view.look_up_first(state, entries, most))?;
         self.count_read(start);
         used.binaries(&values)
     }
@@ -78,11 +97,6 @@ impl Used {
     }
 
     fn binaries(self, values: &Values) -> Result<BinaryArray> {
-        if values.bytes() > MOST_BYTES {
-            return Err(
-                Error::invalid("the values of one call have more than 2 GiB").with_remedy("read fewer keys at once")
-            );
-        }
         let mut rows = BinaryBuilder::with_capacity(values.len(), values.bytes());
         for value in values.iter() {
             rows.append_option(value.map(|value| self.alive(value)).transpose()?.flatten());
@@ -97,3 +111,7 @@ pub(super) fn check_keys(keys: &BinaryArray) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "reads_tests.rs"]
+mod tests;
