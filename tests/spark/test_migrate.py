@@ -5,8 +5,10 @@ Owns: the command's output and exit codes. Does not own: the import itself (`tes
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -86,6 +88,52 @@ def test_nothing_to_import(feed: Any, spark: Any, tmp_path: pathlib.Path, capsys
     error = capsys.readouterr().err
     assert "has no committed batch" in error
     assert len(error.strip().splitlines()) == 1
+
+
+def late(df: Any) -> Any:
+    return df.withWatermark("ts", "5 seconds")
+
+
+#: Queries of Spark's own that `grouped` refuses, and what is said of their states.
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a window": (
+        lambda df: late(df).groupBy("k", F.window("ts", "1 minute")).count(),
+        "the key `window` is a window column, which is not supported yet",
+    ),
+    "the event time": (
+        lambda df: late(df).groupBy("k", "ts").count(),
+        "the key `ts` carries the stream's watermark (withWatermark)",
+    ),
+    "no key": (lambda df: df.groupBy().count(), "it groups by no key"),
+    "a rollup": (lambda df: df.rollup("k").count(), "it is a rollup, a cube or has grouping sets"),
+    "collections": (
+        lambda df: df.groupBy("k").agg(F.count("*"), F.collect_list("v"), F.collect_set("v")),
+        "it keeps `buf` binary and 1 more columns, as an aggregate does that is not supported, such as collect_list",
+    ),
+    "a type": (
+        lambda df: df.groupBy("k").agg(F.first(F.expr("parse_json(k)"))),
+        "the accumulator `first` has the type variant, which fastchangelog cannot keep",
+    ),
+    "a sketch": (
+        lambda df: df.groupBy("k").agg(F.approx_count_distinct("v")),
+        "such as approx_count_distinct; supported are count,",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_grouped_refuses(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    query, says = REFUSED[name]
+    source = feed("k string, ts timestamp, v int", [("1", dt.datetime(2024, 1, 1), 1)])
+    finish(start(query(source.stream()), tmp_path / "sparks", {}))
+    assert cli.main(["migrate", str(tmp_path / "sparks")]) == cli.FOUND
+    shown = capsys.readouterr().out
+    assert "operator 0: stateStoreSave, cannot be imported" in shown
+    assert says in shown
+    assert "initial_state=" not in shown
+    assert "nothing of this query can be imported" in shown
 
 
 @pytest.mark.parametrize(
