@@ -1,10 +1,12 @@
 """`fastchangelog migrate`: what people and machines read about a checkpoint of Spark's own.
 
-Owns: the command's output and exit codes. Does not own: the import itself (`test_import_state`).
+Owns: the command's output and exit codes, and which formats a version of Spark cannot read.
+Does not own: the import itself (`test_import_state`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import pathlib
@@ -15,13 +17,14 @@ import pytest
 from processor_harness import NO_DATA_BATCHES, by_value, finish, start
 from processors import SCRIPT_OUTPUT, SCRIPT_SCHEMA, Script, script
 from pyspark.sql import functions as F
-from stream_harness import needs_readable_checkpoints
+from stream_harness import FORMAT, needs_readable_checkpoints
 from test_processor_states import BASE, STATES
 
-from fastchangelog import cli
-from fastchangelog.spark import grouped
+from fastchangelog import InvalidArgumentError, cli
+from fastchangelog.spark import grouped, internals
 from fastchangelog.spark.migration import describe
 from fastchangelog.spark.settings import REQUIRED
+from fastchangelog.spark.spark_states import Checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 by_value("processors")
@@ -134,6 +137,36 @@ def test_what_grouped_refuses(
     assert says in shown
     assert "initial_state=" not in shown
     assert "nothing of this query can be imported" in shown
+
+
+@pytest.mark.parametrize(
+    ("version", "format_", "connect", "says"),
+    [
+        ("4.0.1", "2", False, "whose checkpoint format is 2: .* Spark 4.1 or newer reads them"),
+        ("4.0.1", "1", False, None),
+        ("4.1.4", "1", True, "whose checkpoint format is 1, over Spark Connect; use a classic session, or Spark 4.2"),
+        ("4.1.4", "2", True, None),
+        ("4.2.1", "1", True, None),
+    ],
+)
+def test_formats_that_a_version_cannot_read(
+    feed: Any,
+    spark: Any,
+    tmp_path: pathlib.Path,
+    conf: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    format_: str,
+    connect: bool,
+    says: str | None,
+) -> None:
+    for name, value in {**REQUIRED, FORMAT: format_}.items():
+        conf(name, value)
+    finish(start(feed("k int", [(1,)]).stream().groupBy("k").count(), tmp_path / "sparks", {}))
+    monkeypatch.setattr(type(spark), "version", version)
+    monkeypatch.setattr(internals, "is_connect", lambda _: connect)
+    with contextlib.nullcontext() if says is None else pytest.raises(InvalidArgumentError, match=says):
+        assert Checkpoint(spark, str(tmp_path / "sparks")).batch == 0
 
 
 @pytest.mark.parametrize(
