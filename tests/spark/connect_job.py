@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, internals
-from fastchangelog.spark.settings import REQUIRED
+from fastchangelog.spark.settings import FORMAT_VERSION, REQUIRED
 
 by_value("processors")
 BASE = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
@@ -155,6 +155,32 @@ def accelerated(job: Job) -> Any:
     return out
 
 
+def imported(job: Job) -> Any:
+    """State of Spark's own queries, of either format of checkpoints, goes on."""
+    import connect_processors as p
+
+    by_value("connect_processors")
+    job.spark.conf.set("spark.fastchangelog.state", str(job.folder / "state"))
+    out: dict[str, Any] = {}
+    for number in ("1", "2"):
+        for key, value in {**REQUIRED, FORMAT_VERSION: number}.items():
+            job.spark.conf.set(key, value)
+        stream = job.feed(f"in-{number}", p.SCHEMA, p.BATCHES)
+        old = job.folder / f"sparks-{number}"
+        job.answers(stream.groupBy("k").transformWithStateInPandas(p.Total(), p.OUTPUT, "Append", "None"), old.name)
+        for key, value in REQUIRED.items():
+            job.spark.conf.set(key, value)
+        later = job.feed(f"later-{number}", p.SCHEMA, [[("a", 1000), ("c", 1)]])
+        call = grouped(later, "k").transformWithStateInPandas
+        try:
+            going_on = call(p.Total(), p.OUTPUT, "Append", "None", fc.spark.import_state(old))
+        except fc.InvalidArgumentError as error:
+            out[f"format {number}"] = str(error)
+        else:
+            out[f"format {number}"] = job.answers(going_on, f"ours-{number}")
+    return out
+
+
 def without(job: Job) -> Any:
     """A server whose workers lack the package."""
     stream = job.feed("in", "k string, v bigint", [[("a", 1)]])
@@ -165,7 +191,7 @@ def without(job: Job) -> Any:
     return {}
 
 
-PARTS = {part.__name__: part for part in (same, calls, accelerated, without)}
+PARTS = {part.__name__: part for part in (same, calls, accelerated, imported, without)}
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pyspark
 import pytest
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio, grpcio-status, googleapis-common-protos and zstandard")
@@ -50,7 +51,7 @@ def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return said(tmp_path_factory.mktemp("connect"), "same", "calls", "accelerated")
+    return said(tmp_path_factory.mktemp("connect"), "same", "calls", "accelerated", "imported")
 
 
 @pytest.mark.parametrize("api", ["row", "pandas"])
@@ -83,6 +84,16 @@ def test_accelerate(answers: dict[str, Any]) -> None:
     complete, rollup = found["warned"]
     assert "is complete" in complete
     assert "a rollup" in rollup
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_import_state(answers: dict[str, Any], number: int) -> None:
+    found = answers["imported"][f"format {number}"]
+    if isinstance(found, str):  # refused
+        assert (pyspark.__version__[:4], number) in {("4.0.", 1), ("4.0.", 2), ("4.1.", 1)}
+        assert "cannot read the state of" in found
+    else:
+        assert found == [["a", 1011], ["c", 1]]
 
 
 def test_workers_without_the_package(tmp_path: pathlib.Path) -> None:

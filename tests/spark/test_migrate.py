@@ -1,25 +1,30 @@
 """`fastchangelog migrate`: what people and machines read about a checkpoint of Spark's own.
 
-Owns: the command's output and exit codes. Does not own: the import itself (`test_import_state`).
+Owns: the command's output and exit codes, and which formats a version of Spark cannot read.
+Does not own: the import itself (`test_import_state`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from processor_harness import NO_DATA_BATCHES, by_value, finish, start
 from processors import SCRIPT_OUTPUT, SCRIPT_SCHEMA, Script, script
 from pyspark.sql import functions as F
-from stream_harness import needs_readable_checkpoints
+from stream_harness import FORMAT, needs_readable_checkpoints
 from test_processor_states import BASE, STATES
 
-from fastchangelog import cli
-from fastchangelog.spark import grouped
+from fastchangelog import InvalidArgumentError, cli
+from fastchangelog.spark import grouped, internals
 from fastchangelog.spark.migration import describe
 from fastchangelog.spark.settings import REQUIRED
+from fastchangelog.spark.spark_states import Checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 by_value("processors")
@@ -86,6 +91,82 @@ def test_nothing_to_import(feed: Any, spark: Any, tmp_path: pathlib.Path, capsys
     error = capsys.readouterr().err
     assert "has no committed batch" in error
     assert len(error.strip().splitlines()) == 1
+
+
+def late(df: Any) -> Any:
+    return df.withWatermark("ts", "5 seconds")
+
+
+#: Queries of Spark's own that `grouped` refuses, and what is said of their states.
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a window": (
+        lambda df: late(df).groupBy("k", F.window("ts", "1 minute")).count(),
+        "the key `window` is a window column, which is not supported yet",
+    ),
+    "the event time": (
+        lambda df: late(df).groupBy("k", "ts").count(),
+        "the key `ts` carries the stream's watermark (withWatermark)",
+    ),
+    "no key": (lambda df: df.groupBy().count(), "it groups by no key"),
+    "a rollup": (lambda df: df.rollup("k").count(), "it is a rollup, a cube or has grouping sets"),
+    "collections": (
+        lambda df: df.groupBy("k").agg(F.count("*"), F.collect_list("v"), F.collect_set("v")),
+        "it keeps `buf` binary and 1 more columns, as an aggregate does that is not supported, such as collect_list",
+    ),
+    "a type": (
+        lambda df: df.groupBy("k").agg(F.first(F.expr("parse_json(k)"))),
+        "the accumulator `first` has the type variant, which fastchangelog cannot keep",
+    ),
+    "a sketch": (
+        lambda df: df.groupBy("k").agg(F.approx_count_distinct("v")),
+        "such as approx_count_distinct; supported are count,",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_grouped_refuses(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    query, says = REFUSED[name]
+    source = feed("k string, ts timestamp, v int", [("1", dt.datetime(2024, 1, 1), 1)])
+    finish(start(query(source.stream()), tmp_path / "sparks", {}))
+    assert cli.main(["migrate", str(tmp_path / "sparks")]) == cli.FOUND
+    shown = capsys.readouterr().out
+    assert "operator 0: stateStoreSave, cannot be imported" in shown
+    assert says in shown
+    assert "initial_state=" not in shown
+    assert "nothing of this query can be imported" in shown
+
+
+@pytest.mark.parametrize(
+    ("version", "format_", "connect", "says"),
+    [
+        ("4.0.1", "2", False, "whose checkpoint format is 2: .* Spark 4.1 or newer reads them"),
+        ("4.0.1", "1", False, None),
+        ("4.1.4", "1", True, "whose checkpoint format is 1, over Spark Connect; use a classic session, or Spark 4.2"),
+        ("4.1.4", "2", True, None),
+        ("4.2.1", "1", True, None),
+    ],
+)
+def test_formats_that_a_version_cannot_read(
+    feed: Any,
+    spark: Any,
+    tmp_path: pathlib.Path,
+    conf: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    format_: str,
+    connect: bool,
+    says: str | None,
+) -> None:
+    for name, value in {**REQUIRED, FORMAT: format_}.items():
+        conf(name, value)
+    finish(start(feed("k int", [(1,)]).stream().groupBy("k").count(), tmp_path / "sparks", {}))
+    monkeypatch.setattr(type(spark), "version", version)
+    monkeypatch.setattr(internals, "is_connect", lambda _: connect)
+    with contextlib.nullcontext() if says is None else pytest.raises(InvalidArgumentError, match=says):
+        assert Checkpoint(spark, str(tmp_path / "sparks")).batch == 0
 
 
 @pytest.mark.parametrize(

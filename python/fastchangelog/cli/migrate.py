@@ -21,8 +21,8 @@ def add_parser(commands: Any) -> None:
         "migrate",
         help="show what a Spark query's state would bring along, and the lines to change",
         description="Reads the checkpoint of a query of Spark's own groupBy().agg() or transformWithState: operators, "
-        "state variables, schemas, counts, and where its sources are. Nothing is written. Exit code 1 if nothing "
-        "can be imported.",
+        "state variables, schemas, counts, and where its sources are. What cannot be imported is named, with the "
+        "reason. Nothing is written. Exit code 1 if nothing can be imported.",
     )
     parser.add_argument("checkpoint", help="the query's checkpointLocation")
     parser.add_argument("--batch", type=int, help="by default the newest that committed")
@@ -53,6 +53,8 @@ def _print(said: dict[str, Any]) -> None:
             print(f"{what}, of fastchangelog already")
         elif not operator["imported"]:
             print(f"{what}, cannot be imported")
+            for reason in operator["reasons"]:
+                print(f"  {reason}")
         elif operator["kind"] == "aggregate":
             print(f"{what}, {operator['rows']} keys")
             print_table([["  key", operator["key"]], ["  kept", operator["value"]]])
@@ -67,6 +69,6 @@ def _print(said: dict[str, Any]) -> None:
     for source in said["sources"]:
         print(f"source ({source['source']}) at {source['offset']}")
         print(f"  {source['go_on']}")
-    print("the lines that change:")
+    print("the lines that change:" if said["lines"] else "nothing of this query can be imported")
     for line in said["lines"]:
         print(f"  {line}")

@@ -1,7 +1,7 @@
 """The initial state of an aggregation: from the state of Spark's own query, or from rows like the result.
 
-Owns: which columns of Spark's state are which accumulator's, what results determine, the refusals, and the function
-that makes payloads of accumulators.
+Owns: which columns of Spark's state are which accumulator's, their names, what results determine, the refusals, and the
+function that makes payloads of accumulators.
 Does not own: reading Spark's checkpoint (`spark_states`), the columns of an accumulator (the Rust core), how payloads
 become the first version (`operator`).
 
@@ -22,7 +22,9 @@ from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.function_table import FUNCTIONS
 from fastchangelog.spark import wire_types
+from fastchangelog.spark.aggregate_spec import AggregateSpec, calls_json, spec_json
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.spark_states import Checkpoint
 from fastchangelog.spark.split import PayloadSplit, Splitting, shaped
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from fastchangelog.spark.analyse import Analysed, Result
 
-__all__ = ["BufferSplit", "accumulators"]
+__all__ = ["BufferSplit", "accumulators", "kept_names"]
 
 #: Digits of decimals that Spark sums as whole numbers, and averages as doubles.
 _WHOLE_DIGITS = 8
@@ -52,6 +54,24 @@ def accumulators(spark: SparkSession, analysed: Analysed, initial: ImportedState
             "initial_state is a stream; it is read once, in the first batch: give a batch DataFrame"
         )
     return _given(analysed, initial)
+
+
+def kept_names() -> frozenset[str]:
+    """The names of all columns in which accumulators can be imported.
+
+    >>> sorted(kept_names() & {"count", "isEmpty", "buf"})
+    ['count', 'isEmpty']
+    """
+    columns = pa.schema([("number", pa.decimal128(10, 2)), ("integer", pa.int64()), ("truth", pa.bool_())])
+    at = {"integer": 1, "boolean": 2}
+    calls = [
+        AggregateSpec(fn.name, tuple(at.get(kind, 0) for kind in fn.arguments), None, False, True, fn.name)
+        for fn in {fn.name: fn for fn in FUNCTIONS.values()}.values()
+    ]
+    results = pa.schema(list(_internal.aggregate_results(columns, calls_json(calls))))
+    return frozenset(
+        field.name.partition(".")[2] for field in _internal.spec_buffers(spec_json(0, columns, results, calls))
+    )
 
 
 class BufferSplit(PayloadSplit):

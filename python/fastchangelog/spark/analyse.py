@@ -25,7 +25,7 @@ from fastchangelog.spark.split import WATERMARK_DELAY
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Analysed", "Result", "analyse", "key_columns"]
+__all__ = ["Analysed", "Result", "analyse", "check_key", "key_columns"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
 _LEGACY = "spark.sql.legacy.statisticalAggregate"
@@ -128,7 +128,7 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
     if len(schema) != len(parts):
         raise InvalidArgumentError("a key or an argument stands for several columns; name each column on its own")
     for key, field in zip(keys, schema.fields, strict=False):
-        _check_key(internals.text_of(key), field, streaming=bool(df.isStreaming))
+        check_key(internals.text_of(key), field, streaming=bool(df.isStreaming))
     ansi = str(df.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 
     legacy = str(df.sparkSession.conf.get(_LEGACY, "false")).lower() == "true"
@@ -328,7 +328,8 @@ def _refused(column: Column) -> InvalidArgumentError:
     )
 
 
-def _check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
+def check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
+    """Refuses a key by which an aggregation would be silently wrong; `text` names it."""
     if any(mark in field.metadata for mark in _WINDOW_MARKS):
         raise InvalidArgumentError(
             f"the key {text} is a window column, which is not supported yet; group by its start, "

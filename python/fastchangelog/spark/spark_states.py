@@ -5,8 +5,8 @@ variables, schemas and rows, and the source offsets.
 Does not own: checkpoints of this package (`checkpoints`), what becomes of the rows (`aggregate_seed`,
 `processor.imported`).
 
-The `statestore` source takes the format of checkpoints from the settings of the session at `load()`, and not from the
-checkpoint. Format 2 writes ids of state stores into its commits, so the commit tells the format.
+Both sources take the format of checkpoints from the settings of the session at `load()`, and not from the checkpoint.
+Format 2 writes ids of state stores into its commits, so the commit tells the format.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, StoreError
-from fastchangelog.spark import settings
+from fastchangelog.spark import internals, settings
 from fastchangelog.spark.checkpoints import is_not_found, plain_location, unreadable
 
 if TYPE_CHECKING:
@@ -88,6 +88,18 @@ class Checkpoint:
             )
         commit = self._json_lines(f"commits/{self.batch}")[0]
         self._format = "2" if commit.get("stateUniqueIds") else "1"
+        self._check_version(spark.version)
+
+    def _check_version(self, version: str) -> None:
+        """Refuses what this version of Spark cannot read."""
+        what = f"Spark {version} cannot read the state of {self.location}, whose checkpoint format is {self._format}"
+        if self._format == "2" and version.startswith("4.0."):
+            raise InvalidArgumentError(
+                f"{what}: it fails on the files that it has written; Spark 4.1 or newer reads them"
+            )
+        # A frame of Spark Connect is analysed when it is used, under the format that `grouped` has set for the session.
+        if self._format == "1" and internals.is_connect(self._spark) and version.startswith(("4.0.", "4.1.")):
+            raise InvalidArgumentError(f"{what}, over Spark Connect; use a classic session, or Spark 4.2 or newer")
 
     def _committed(self) -> list[int]:
         try:
@@ -124,10 +136,11 @@ class Checkpoint:
 
     def operators(self) -> list[Operator]:
         """The stateful operators, by number."""
-        try:
-            rows = self._spark.read.format("state-metadata").load(self.location).collect()
-        except Exception as error:
-            raise unreadable(self.location, error) from None
+        with self._settings():
+            try:
+                rows = self._spark.read.format("state-metadata").load(self.location).collect()
+            except Exception as error:
+                raise unreadable(self.location, error) from None
         found: dict[int, Operator] = {}
         for row in rows:  # a join has several stores, and a row for each
             found.setdefault(int(row["operatorId"]), _operator(row))

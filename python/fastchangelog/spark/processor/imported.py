@@ -267,18 +267,30 @@ def _codec(map_key: T.StructType | None, value: T.StructType, what: str) -> Any:
 def write_imported(
     session: SessionLike, rows: ImportedRows, ids: Mapping[str, int], kinds: Mapping[str, str], now: int
 ) -> None:
-    """Writes imported rows; what has ended by `now` is left out."""
+    """Writes imported rows; what has ended by `now` is left out.
+
+    Parts of a list that is longer than a chunk wait for the last one: Spark sorts payloads by their shard alone, so
+    that its elements come in any order.
+    """
+    waiting: dict[int, list[pa.RecordBatch]] = {}
     for chunk in rows.chunks:
         offsets = np.asarray(chunk.offsets)
         places = np.repeat(np.arange(len(chunk.keys)), np.diff(offsets))
         own = chunk.rows.select(range(chunk.rows.num_columns - len(_OWN), chunk.rows.num_columns))
         variables = own.column(0).to_numpy()
-        for number in np.unique(variables).tolist():
+        for number in {*np.unique(variables).tolist(), *waiting}:
             name = rows.names[number]
-            at = np.flatnonzero(variables == number)
-            part = own.take(pa.array(at))
             kind = kinds.get(name, "timers")
-            _write(session, ids[name], kind, chunk.keys.take(pa.array(places[at])), places[at], part, now)
+            at = np.flatnonzero(variables == number)
+            part, owners = own.take(pa.array(at)), places[at]
+            if kind == "list":
+                if chunk.more:  # of the one key of the chunk
+                    waiting.setdefault(number, []).append(part)
+                    continue
+                before = waiting.pop(number, [])
+                owners = np.concatenate([np.zeros(sum(map(len, before)), np.int64), owners])
+                part = pa.Table.from_batches([*before, part]).combine_chunks().to_batches()[0]
+            _write(session, ids[name], kind, chunk.keys.take(pa.array(owners)), owners, part, now)
 
 
 def _write(

@@ -1,0 +1,106 @@
+"""Imported states whose rows do not fit into a chunk, from the columns of Spark's source to the writes of a session.
+
+Owns: the order of long lists, long maps, and their times. Does not own: what of a checkpoint is imported
+(`spark/test_import_state`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as T
+
+from fastchangelog import _internal
+from fastchangelog.spark.processor.handle import Declaration
+from fastchangelog.spark.processor.imported import ImportedRows, VariableSplit, imported_schema, write_imported
+from fastchangelog.spark.processor.row_split import RowSplit
+from fastchangelog.testing.memory_session import MemorySession
+
+KEY = pa.schema([("k", pa.string())])
+NUMBER, TEXT = T.StructType().add("n", "long"), T.StructType().add("s", "string")
+NOW, SHARDS = 1000, 1
+
+
+def payloads(declaration: Declaration, number: int, columns: dict[str, pa.Array]) -> list[bytes]:
+    """What the map side makes of the rows of a variable, in small payloads."""
+    split = VariableSplit(
+        declaration, number, RowSplit(1, imported_schema(KEY), {}, 1, SHARDS, streaming=False, heartbeats=False), KEY
+    )
+    encoded = split._encoded(pa.RecordBatch.from_pydict(columns))
+    splitter = _internal.RowSplitter(1, imported_schema(KEY), SHARDS, 128, 1 << 10)
+    found = [splitter.push(encoded.slice(at, 10)) for at in range(0, len(encoded), 10)] + [splitter.finish()]
+    return [payload for _, payload in itertools.chain.from_iterable(found)]
+
+
+def written(folder: pathlib.Path, given: list[bytes], *declarations: Declaration, chunk_rows: int) -> Any:
+    """The store after an import of these payloads, in this order."""
+    grouper = _internal.RowGrouper(1, imported_schema(KEY), 1 << 20, folder)
+    for payload in given:
+        grouper.push(payload)
+    session = MemorySession()
+    kinds = {declaration.name: declaration.kind for declaration in declarations}
+    ids = {name: number for number, name in enumerate(kinds)}
+    entries = [
+        {"id": ids[d.name], "name": d.name, "kind": d.kind, "ttl": d.ttl_millis is not None} for d in declarations
+    ]
+    session.declare(json.dumps(entries), NOW)
+    write_imported(session, ImportedRows(tuple(kinds), grouper.finish(chunk_rows, 1 << 20)), ids, kinds, NOW)
+    return session.commit()
+
+
+def numbers(values: list[bytes]) -> list[int]:
+    codec = _internal.StateCodec(pa.struct([("at", pa.int64())]), pa.struct([("n", pa.int64())]), [])
+    return [row["n"] for row in pa.array(codec.decode_values(pa.array(values, pa.binary()))).to_pylist()]
+
+
+@pytest.mark.parametrize("chunk_rows", [7, 100, 10_000])
+@pytest.mark.parametrize("ttl", [None, 60_000])
+def test_long_lists_keep_their_order(tmp_path: pathlib.Path, chunk_rows: int, ttl: int | None) -> None:
+    """Payloads come in any order: Spark sorts them by their shard alone."""
+    of = {"a": 3, "b": 500, "c": 0, "d": 600, "e": 1}
+    lists = [[{"n": n} for n in range(length)] for length in of.values()]
+    ends = [[2000 + n % 3 if n % 50 else 1 for n in range(length)] for length in of.values()]
+    columns = {
+        "k": pa.array(list(of)),
+        "sub": pa.nulls(len(of), pa.binary()),
+        "value": pa.array(lists, pa.list_(pa.struct([("n", pa.int64())]))),
+        "ends": pa.nulls(len(of), pa.int64()) if ttl is None else pa.array(ends, pa.list_(pa.int64())),
+    }
+    both = Declaration("l", "list", NUMBER, ttl_millis=ttl), Declaration("second", "list", NUMBER, ttl_millis=ttl)
+    given = [payload for number, d in enumerate(both) for payload in payloads(d, number, columns)]
+    random.Random(chunk_rows).shuffle(given)
+    store = written(tmp_path, given, *both, chunk_rows=chunk_rows)
+    kept = [[n for n in range(length) if ttl is None or n % 50] for length in sorted(of.values())]
+    kept = [elements for elements in kept if elements]
+    for state in (0, 1):
+        found = sorted((rows for (s, _), rows in store.lists.items() if s == state), key=len)
+        assert [numbers([value for value, _ in rows]) for rows in found] == kept
+        assert all(
+            end == (None if ttl is None else 2000 + n % 3)
+            for rows, of in zip(found, kept)
+            for (_, end), n in zip(rows, of)
+        )
+
+
+@pytest.mark.parametrize("chunk_rows", [7, 10_000])
+def test_long_maps_keep_all_entries(tmp_path: pathlib.Path, chunk_rows: int) -> None:
+    count = 500
+    columns = {
+        "k": pa.array(["a"] * count + ["b"]),
+        "sub": pa.array([{"s": f"{n:05}"} for n in range(count)] + [{"s": "x"}], pa.struct([("s", pa.string())])),
+        "value": pa.array([{"n": n} for n in range(count)] + [{"n": 7}], pa.struct([("n", pa.int64())])),
+        "ends": pa.array([2000 + n for n in range(count)] + [1]),
+    }
+    declaration = Declaration("m", "map", NUMBER, TEXT, ttl_millis=60_000)
+    given = payloads(declaration, 0, columns)
+    random.Random(chunk_rows).shuffle(given)
+    (entries,) = written(tmp_path, given, declaration, chunk_rows=chunk_rows).maps.values()
+    in_order = [entries[sub] for sub in sorted(entries)]
+    assert numbers([value for value, _ in in_order]) == list(range(count))
+    assert [end for _, end in in_order] == [2000 + n for n in range(count)]
