@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from processor_harness import by_value
+from processor_harness import NO_DATA_BATCHES, by_value
 from processors import LIST, MAP, SCRIPT_OUTPUT, SCRIPT_SCHEMA, VALUE, Script, ScriptInPandas, script
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -101,6 +101,34 @@ def same(job: Job) -> Any:
                 call = getattr(group(stream, "k"), method)
                 frame = call(processor(), SCRIPT_OUTPUT, "Append", "None")
                 out[f"{api} {side}"] = job.answers(frame, f"{api}-{side}")
+    return out
+
+
+def timed(job: Job) -> Any:
+    """Ours and Spark's with a watermark and timers, and with states that end; with a restart."""
+    import connect_processors as p
+
+    by_value("connect_processors")
+    for key, value in REQUIRED.items():
+        job.spark.conf.set(key, value)
+    noon = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc)
+    by_event = [[(k, noon + dt.timedelta(seconds=second)) for k, second in rows] for rows in p.TIMED_BATCHES]
+    by_clock = [*p.BATCHES, [("a", 3), ("c", 4)], [("b", 5), ("d", 6)]]
+    out: dict[str, Any] = {}
+    for mode, schema, batches, processor in (
+        ("EventTime", p.TIMED_SCHEMA, by_event, p.Alarms()),
+        ("ProcessingTime", p.SCHEMA, by_clock, p.Ending()),
+    ):
+        job.spark.conf.set(NO_DATA_BATCHES, mode == "EventTime")  # by the clock they never end
+        for part in (batches[:-1], batches[-1:]):
+            stream = job.feed(mode, schema, part)
+            if mode == "EventTime":
+                stream = stream.withWatermark("ts", "10 seconds")
+            sides = {"ours": grouped(stream, "k", state=job.folder / "state"), "sparks": stream.groupBy("k")}
+            for side, group in sides.items():
+                frame = group.transformWithStateInPandas(processor, p.TIMED_OUTPUT, "Append", mode)
+                out[f"{mode} {side}"] = job.answers(frame, f"{mode}-{side}")
+    job.spark.conf.unset(NO_DATA_BATCHES)
     return out
 
 
@@ -191,7 +219,7 @@ def without(job: Job) -> Any:
     return {}
 
 
-PARTS = {part.__name__: part for part in (same, calls, accelerated, imported, without)}
+PARTS = {part.__name__: part for part in (same, timed, calls, accelerated, imported, without)}
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

@@ -51,7 +51,7 @@ def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return said(tmp_path_factory.mktemp("connect"), "same", "calls", "accelerated", "imported")
+    return said(tmp_path_factory.mktemp("connect"), "same", "timed", "calls", "accelerated", "imported")
 
 
 @pytest.mark.parametrize("api", ["row", "pandas"])
@@ -61,6 +61,14 @@ def test_random_calls_answer_as_sparks(answers: dict[str, Any], api: str) -> Non
         pytest.skip("this version of PySpark has no transformWithState over Spark Connect")
     assert len(found[f"{api} ours"]) == 75
     assert found[f"{api} ours"] == found[f"{api} sparks"]
+
+
+@pytest.mark.parametrize("mode", ["EventTime", "ProcessingTime"])
+def test_timers_watermarks_and_states_that_end(answers: dict[str, Any], mode: str) -> None:
+    ours, sparks = (answers["timed"][f"{mode} {side}"] for side in ("ours", "sparks"))
+    assert ours == sparks
+    assert any("fired" in said for _, said in ours)
+    assert "late" not in {key for key, _ in ours}
 
 
 def test_initial_state(answers: dict[str, Any]) -> None:
