@@ -90,6 +90,12 @@ def _flat(value: Any) -> Any:
     return next(iter(value.values())) if len(value) == 1 else tuple(value.values())
 
 
+def server_restores() -> int:
+    """How often the server has restored a state: also after a first batch that changed nothing."""
+    metrics = json.loads(_internal.ServerClient(str(ServerPaths.here().socket)).metrics())
+    return int(metrics["restores"])
+
+
 @pytest.mark.parametrize("ttl", [None, TTL], ids=["forever", "ttl"])
 @pytest.mark.parametrize("seed", range(SEED, SEED + 2))
 def test_each_version_is_read_beside_the_server_that_goes_on(
@@ -108,14 +114,13 @@ def test_each_version_is_read_beside_the_server_that_goes_on(
         for model in models.values():
             model.expire(world.now)
         versions.append((runner.handle, world.now, models))
-    before = objects(runner)
+    before, restores = objects(runner), server_restores()
     for handle, now, models in rng.sample(versions, 3):
         for name in ("v", "l", "m", TIMERS):
             assert flat(read(runner, handle, name, now)) == expected(models, name, ttl is not None), (seed, name)
     assert objects(runner) == before, "a reader writes nothing"
     run_batches(runner, world, rng, 1)
-    metrics = json.loads(_internal.ServerClient(str(ServerPaths.here().socket)).metrics())
-    assert metrics["restores"] == 0, "the server still had the version that it went on from"
+    assert server_restores() == restores, "the server still had the version that it went on from"
 
 
 def test_a_reader_changes_nothing_of_a_state_with_a_shorter_grace_period(make: Callable[..., ServerRunner]) -> None:

@@ -8,7 +8,7 @@ use super::ttl;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{KeyGroup, StateId};
 use fastchangelog_state::keyed::{KeyRef, Out};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// Values that were found, in flat memory.
 pub(crate) struct Values {
@@ -35,6 +35,19 @@ impl Values {
         }
         self.taken += 1;
         ControlFlow::Continue(())
+    }
+
+    /// True if the values of all keys were taken.
+    fn is_whole(&self) -> bool {
+        self.taken == self.spans.len()
+    }
+
+    /// Takes the values of more keys.
+    fn append(&mut self, next: &Self) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(&next.bytes);
+        self.spans.extend(next.spans.iter().map(|span| span.map(|(from, to)| (at + from, at + to))));
+        self.taken += next.taken;
     }
 
     /// Number of keys.
@@ -78,23 +91,37 @@ pub(crate) fn look_up<'a>(
     look_up_within(layers, state, keys, usize::MAX, below)
 }
 
-/// The same of the first keys: of all, unless their values have more than `most` bytes; of one at least.
+/// The same of the first of so many keys: of as many as have at most `most` bytes, of one at least.
 pub(crate) fn look_up_first<'a>(
     layers: &Layers,
     state: StateId,
-    keys: impl ExactSizeIterator<Item = (KeyGroup, &'a [u8])> + Clone,
+    keys: usize,
+    key: impl Fn(usize) -> (KeyGroup, &'a [u8]),
     most: usize,
     mut below: impl FnMut(&[KeyRef<'_>], Out<'_>) -> Result<()>,
 ) -> Result<Values> {
-    let mut count = keys.len();
+    let mut look_up = |keys: Range<usize>, most| look_up_within(layers, state, keys.map(&key), most, &mut below);
+    let all = look_up(0..keys, most)?;
+    if all.is_whole() {
+        return Ok(all);
+    }
+    // Values come in the order that costs least: those that were taken need not be of the first keys.
+    drop(all);
+    let (mut first, mut width) = (look_up(0..1, usize::MAX)?, LANE);
     loop {
-        let most = if count > 1 { most } else { usize::MAX };
-        let values = look_up_within(layers, state, keys.clone().take(count), most, &mut below)?;
-        if values.taken == count {
-            return Ok(values);
+        let next = first.len()..keys.min(first.len() + width);
+        if next.is_empty() {
+            return Ok(first);
         }
-        // Values come in the order that costs least: those that were taken need not be of the first keys.
-        count = values.taken.clamp(1, count / 2);
+        let values = look_up(next.clone(), most.saturating_sub(first.bytes()))?;
+        if values.is_whole() {
+            first.append(&values);
+            width *= 2;
+        } else if next.len() == 1 {
+            return Ok(first);
+        } else {
+            width = next.len() / 2;
+        }
     }
 }
 

@@ -128,14 +128,16 @@ impl<'a> View<'a> {
         look_up(&self.overlay.layers, state, keys, |keys, out| self.look_up_below(state, keys, out))
     }
 
-    /// The same of the first keys: of all, unless their values have more than `most` bytes; of one at least.
+    /// The same of the first of so many keys: of as many as have at most `most` bytes, of one at least.
     pub(super) fn look_up_first<'k>(
         self,
         state: StateId,
-        keys: impl ExactSizeIterator<Item = (KeyGroup, &'k [u8])> + Clone,
+        keys: usize,
+        key: impl Fn(usize) -> (KeyGroup, &'k [u8]),
         most: usize,
     ) -> Result<Values> {
-        look_up_first(&self.overlay.layers, state, keys, most, |keys, out| self.look_up_below(state, keys, out))
+        let below = |keys: &[KeyRef<'_>], out: Out<'_>| self.look_up_below(state, keys, out);
+        look_up_first(&self.overlay.layers, state, keys, key, most, below)
     }
 
     fn look_up_below(self, state: StateId, keys: &[KeyRef<'_>], out: Out<'_>) -> Result<()> {

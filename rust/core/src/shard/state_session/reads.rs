@@ -30,8 +30,8 @@ impl StateSession {
         let used = self.used(state, &[Kind::Value, Kind::Aggregating], "have values by key")?;
         check_keys(keys)?;
         let groups = self.groups_of(keys)?;
-        let keys = groups.iter().enumerate().map(|(i, group)| (*group, keys.value(i)));
-        let values = self.read(None, |view| view.look_up_first(state, keys, most))?;
+        let key = |i: usize| (groups[i], keys.value(i));
+        let values = self.read(None, |view| view.look_up_first(state, keys.len(), key, most))?;
         self.count_read(start);
         used.binaries(&values)
     }
@@ -69,9 +69,11 @@ impl StateSession {
             bytes.extend_from_slice(subs.value(i));
             ends.push(bytes.len());
         }
-        let entry = |i: usize| &bytes[if i == 0 { 0 } else { ends[i - 1] }..ends[i]];
-        let entries = (0..subs.len()).map(|i| (groups[if one { 0 } else { i }], entry(i)));
-        let values = self.read(None, |view| view.look_up_first(state, entries, most))?;
+        let entry = |i: usize| {
+            let from = if i == 0 { 0 } else { ends[i - 1] };
+            (groups[if one { 0 } else { i }], &bytes[from..ends[i]])
+        };
+        let values = self.read(None, |view| view.look_up_first(state, subs.len(), entry, most))?;
         self.count_read(start);
         used.binaries(&values)
     }
