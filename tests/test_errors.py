@@ -36,6 +36,8 @@ def test_every_class_says_what_to_do(cls: type[errors.FastChangelogError]) -> No
     ("ours", "builtin"),
     [
         ("InvalidArgumentError", "ValueError"),
+        ("ArgumentTypeError", "TypeError"),
+        ("ArgumentTypeError", "ValueError"),
         ("StateNotFoundError", "FileNotFoundError"),
         ("SchemaMismatchError", "TypeError"),
         ("PermissionDeniedError", "PermissionError"),

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.stateful_processor import (
     ValueState,
 )
 
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import ArgumentTypeError, InvalidArgumentError
 from fastchangelog.spark.processor import run
 from fastchangelog.spark.processor.run import QueryInfo, init_on_driver
 
@@ -223,6 +223,20 @@ def test_refused_values_name_state_key_and_field(call: Callable[[Script], Any], 
     assert "\n" not in caught[0]
 
 
+def test_what_is_no_row_is_a_type_error_as_in_spark() -> None:
+    def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
+        for call, *args in (
+            *((p.v.update, None), (p.v.update, 5), (p.l.put, None), (p.l.put, [None]), (p.l.appendValue, None)),
+            *((p.l.appendList, 5), (p.m.getValue, None), (p.m.updateValue, None, (1,)), (p.m.removeKey, 5)),
+        ):
+            with pytest.raises(TypeError) as info:
+                call(*args)
+            assert isinstance(info.value, InvalidArgumentError)
+        p.v.update((1, 1.0))
+
+    runs(rows)
+
+
 def test_text_that_is_no_unicode_is_named_with_its_key() -> None:
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
         p.m.updateValue(("fine",), (1,))
@@ -316,9 +330,10 @@ def test_ttls_are_checked_as_spark_checks_them() -> None:
         runner = Runner(lambda ttl=ttl: Script(None, lambda p, h: h.getValueState("s", "n int", ttl)))
         runner.batch([("a", 1)])
         assert json.loads(runner.store.catalog)[0]["ttl"] is False
-    runner = Runner(lambda: Script(None, lambda p, h: h.getValueState("s", "n int", "1 hour")))
-    with pytest.raises(InvalidArgumentError, match="'1 hour' is no TTL; give milliseconds"):
-        runner.batch()
+    for wrong in ("1 hour", 1.5, True):
+        runner = Runner(lambda wrong=wrong: Script(None, lambda p, h: h.getValueState("s", "n int", wrong)))
+        with pytest.raises(ArgumentTypeError, match=f"{wrong!r} is no TTL; give milliseconds"):
+            runner.batch()
     runner = Runner(lambda: Script(v=2**63 - 1), time_mode="processingtime")
     with pytest.raises(InvalidArgumentError, match="a TTL of 9223372036854775807 ms ends beyond all times"):
         runner.batch()

@@ -243,13 +243,23 @@ def test_without_a_handler_timers_vanish() -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "why"), [(1.5, "1.5 is no time"), ("5", "'5' is no time"), (2**63, "beyond"), (None, "no time")]
+    ("time", "sparks", "why"),
+    [
+        (1.5, TypeError, "1.5 is no time"),
+        ("5", TypeError, "'5' is no time"),
+        (True, TypeError, "True is no time"),
+        (None, TypeError, "no time"),
+        (2**63, ValueError, "beyond"),
+    ],
 )
-def test_times_that_are_none_are_refused(time: Any, why: str) -> None:
-    runner = timed(None, lambda p, key: p.handle.registerTimer(time))
-    with pytest.raises(InvalidArgumentError) as caught:
-        runner.batch([("a", 1)])
-    assert why in str(caught.value)
+def test_times_that_are_none_are_refused(time: Any, sparks: type[Exception], why: str) -> None:
+    """As an error of ours, and of the class that Spark raises, if it raises one."""
+    for call in ("registerTimer", "deleteTimer"):
+        runner = timed(None, lambda p, key, call=call: getattr(p.handle, call)(time))
+        with pytest.raises(sparks) as caught:
+            runner.batch([("a", 1)])
+        assert isinstance(caught.value, InvalidArgumentError)
+        assert why in str(caught.value)
 
 
 def test_times_may_be_numpys_and_floats_without_fraction() -> None:

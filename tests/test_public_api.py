@@ -107,6 +107,17 @@ def test_all_names_exist() -> None:
         fc.nothing  # type: ignore[attr-defined]
 
 
+def test_what_programs_catch_and_annotate_has_a_name() -> None:
+    assert set(fc.errors.__all__) <= set(fc.__all__)
+    assert {
+        cls.__name__
+        for cls in vars(fc.errors).values()
+        if isinstance(cls, type) and issubclass(cls, fc.FastChangelogError)
+    } == set(fc.errors.__all__)
+    for kind in ("value", "list", "map", "aggregating"):
+        assert inspect.signature(getattr(fc.Context, f"{kind}_state")).return_annotation in fc.__all__
+
+
 def test_kinds_of_collections() -> None:
     assert issubclass(fc.ValueState, MutableMapping)
     assert issubclass(fc.AggregatingState, Mapping)
@@ -143,7 +154,7 @@ def test_docstrings_have_their_parts(name: str, value: Any) -> None:
     parameters = [p for p in signature.parameters if p != "self"]
     if name.split(".")[-1] in ("keys", "values", "items", "close"):  # as of a mapping, of a file
         return
-    if name.startswith("MaterializationPolicy."):  # the loop calls them
+    if name.startswith("MaterializationPolicy.") or name.endswith(".bind"):  # the loop calls them, and the context
         return
     assert "Example" in text
     if parameters:

@@ -48,6 +48,22 @@ def test_states_are_kept_from_batch_to_batch_and_end() -> None:
     assert [table["n"].to_pylist() for table in answered] == [[2, 1]] * 3
 
 
+@pytest.mark.parametrize("mode", [None, "ProcessingTime", "EventTime", "None"])
+def test_time_modes_are_written_as_for_spark_and_clocks_give_datetimes(mode: str | None) -> None:
+    class Times(fc.Processor):
+        def open(self, ctx: Any) -> None:
+            self.ctx = ctx
+
+        def process(self, batch: Any) -> Any:
+            if mode != "None":
+                self.ctx.register_timers(batch.keys, pa.array([0] * len(batch.keys), pa.timestamp("us", "UTC")))
+            yield pa.record_batch({"now": [self.ctx.processing_time] * len(batch.keys)})
+
+    now = datetime(2026, 1, 1, 12, 30, 15, 250_000, tzinfo=UTC)
+    [table] = run_processor(Times(), [CLICKS], key="user", clock=lambda: now, time_mode=mode)
+    assert table["now"].to_pylist() == [now, now]
+
+
 def test_several_keys_and_rows_in_their_order() -> None:
     class Rows(fc.Processor):
         def open(self, ctx: Any) -> None:
@@ -73,8 +89,10 @@ def test_several_keys_and_rows_in_their_order() -> None:
         ({"watermark": datetime(2026, 1, 1)}, "aware datetime"),
         ({"output": "long"}, "has no columns"),
         ({"clock": 1.0}, r"clock=1.0 is no function"),
-        ({"clock": lambda: datetime(2026, 1, 1)}, r"clock\(\) returned datetime.*it returns seconds"),
+        ({"clock": lambda: datetime(2026, 1, 1)}, "aware datetime"),
+        ({"clock": lambda: "noon"}, r"clock\(\) returned 'noon'; it returns seconds"),
         ({"time_mode": "event"}, "time_mode='event' is none of"),
+        ({"time_mode": 1}, "time_mode=1 is none of"),
         ({"initial": CLICKS.select(["ts"]), "key": "user"}, "rows have the columns of the key, user, once each"),
         ({"key": "user", "output": "user string"}, "yielded the columns user, n, before; the output has user"),
     ],

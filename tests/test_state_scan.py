@@ -19,6 +19,8 @@ from test_processor_server import ServerRunner
 
 from fastchangelog import _internal, cli
 from fastchangelog.catalog import TIMERS, is_processor, state_rows, states_of
+from fastchangelog.savepoints import batch as savepoints_batch
+from fastchangelog.savepoints.source import FoundHandles
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.state_columns import StateColumns
@@ -287,6 +289,31 @@ def test_inspect_shows_the_states_of_a_handle(make: Callable[..., ServerRunner],
     }
     assert cli.main(["inspect", runner.handle, "--count"]) == cli.COULD_NOT_RUN
     assert "--count reads a savepoint" in capsys.readouterr().err
+
+
+def test_a_batch_of_a_query_is_counted(
+    make: Callable[..., ServerRunner], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = started(make)
+    (folder,) = (runner.root / "state").glob("*/default")
+    assert runner.handle is not None
+    found = FoundHandles(folder.parent.name, "default", 7, 0, (runner.handle,), f"file://{folder}")
+    monkeypatch.setattr(savepoints_batch, "find_handles", lambda source: found)
+    asked = ["inspect", str(runner.root / "state"), "--checkpoint", "/checkpoint"]
+    assert cli.main(asked) == cli.OK
+    said = capsys.readouterr().out
+    assert "batch                  7" in said
+    assert "l: list (k string) → (x bigint)" in said
+    assert "entries" not in said
+    assert cli.main([*asked, "--count"]) == cli.OK
+    said = capsys.readouterr().out
+    assert "l: list (k string) → (x bigint), 3 entries" in said
+    assert "$timers: timers (k string), by processingtime, 2 entries" in said
+    assert cli.main([*asked, "--count", "--json"]) == cli.OK
+    states = json.loads(capsys.readouterr().out)["states"]
+    assert {state["name"]: state["entries"] for state in states} == {"v": 2, "l": 3, "m": 2, "$timers": 2}
+    assert cli.main(["inspect", str(runner.root / "state"), "--count"]) == cli.COULD_NOT_RUN
+    assert "give its checkpointLocation with --checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("format", ["canonical", "native"])

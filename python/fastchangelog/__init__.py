@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from fastchangelog import functions
 from fastchangelog.errors import (
+    ArgumentTypeError,
     ClosedError,
     CorruptDataError,
     FastChangelogError,
@@ -29,6 +30,7 @@ from fastchangelog.errors import (
     SchemaMismatchError,
     StateNotFoundError,
     StoreError,
+    UnsupportedError,
 )
 from fastchangelog.functions import *  # noqa: F403 attributes outside of __all__
 from fastchangelog.functions import Aggregate
@@ -46,13 +48,20 @@ if TYPE_CHECKING:
     from fastchangelog.embedded.value_state import ValueState
     from fastchangelog.materialization.policy import MaterializationPolicy
     from fastchangelog.process_metrics import metrics
+    from fastchangelog.vectorised.aggregating_state import VectorAggregatingState
     from fastchangelog.vectorised.batch import Batch
+    from fastchangelog.vectorised.context import Context
+    from fastchangelog.vectorised.counters import Counter
+    from fastchangelog.vectorised.list_state import VectorListState
+    from fastchangelog.vectorised.map_state import VectorMapState
     from fastchangelog.vectorised.processor import Processor
     from fastchangelog.vectorised.timers import Timers
+    from fastchangelog.vectorised.value_state import VectorValueState
 
 __all__ = [
     "Aggregate",
     "AggregatingState",
+    "ArgumentTypeError",
     "Batch",
     "Change",
     "ChangelogHandle",
@@ -60,7 +69,9 @@ __all__ = [
     "ChangelogStorage",
     "ChangelogWriter",
     "ClosedError",
+    "Context",
     "CorruptDataError",
+    "Counter",
     "FastChangelogError",
     "FencedError",
     "InternalError",
@@ -78,7 +89,12 @@ __all__ = [
     "StoreError",
     "TimerState",
     "Timers",
+    "UnsupportedError",
     "ValueState",
+    "VectorAggregatingState",
+    "VectorListState",
+    "VectorMapState",
+    "VectorValueState",
     "__version__",
     "functions",
     "metrics",
@@ -94,6 +110,8 @@ _LAZY: dict[str, str | None] = {
     "ChangelogReader": "fastchangelog.changelog",
     "ChangelogStorage": "fastchangelog.changelog",
     "ChangelogWriter": "fastchangelog.changelog",
+    "Context": "fastchangelog.vectorised.context",
+    "Counter": "fastchangelog.vectorised.counters",
     "ListState": "fastchangelog.embedded.list_state",
     "MapState": "fastchangelog.embedded.map_state",
     "MaterializationPolicy": "fastchangelog.materialization.policy",
@@ -103,6 +121,10 @@ _LAZY: dict[str, str | None] = {
     "TimerState": "fastchangelog.embedded.timer_state",
     "Timers": "fastchangelog.vectorised.timers",
     "ValueState": "fastchangelog.embedded.value_state",
+    "VectorAggregatingState": "fastchangelog.vectorised.aggregating_state",
+    "VectorListState": "fastchangelog.vectorised.list_state",
+    "VectorMapState": "fastchangelog.vectorised.map_state",
+    "VectorValueState": "fastchangelog.vectorised.value_state",
     "__version__": "fastchangelog._internal",
     "metrics": "fastchangelog.process_metrics",
     "open_state": "fastchangelog.embedded.state",

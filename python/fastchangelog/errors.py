@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 __all__ = [
+    "ArgumentTypeError",
     "ClosedError",
     "CorruptDataError",
     "FastChangelogError",
@@ -27,6 +28,7 @@ __all__ = [
     "SchemaMismatchError",
     "StateNotFoundError",
     "StoreError",
+    "UnsupportedError",
 ]
 
 
@@ -82,6 +84,13 @@ class InvalidArgumentError(FastChangelogError, ValueError):
     """The call can never work as it was made.
 
     What to do: change what the message names.
+    """
+
+
+class ArgumentTypeError(InvalidArgumentError, TypeError):
+    """An argument is of a type that the call never takes, where PySpark's own call raises a `TypeError`.
+
+    What to do: as for `InvalidArgumentError`, which is the class to catch.
     """
 
 

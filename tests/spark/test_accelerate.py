@@ -18,6 +18,7 @@ import pytest
 from processor_harness import by_value, finish, start
 from pyspark.sql import Row
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.streaming import StatefulProcessor
 from stream_harness import rows_of
 
@@ -58,6 +59,16 @@ class TotalOfTotals(Total):
     """Behind another one."""
 
     column = "n"
+
+
+class Declares(Total):
+    """With a state of another type."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+
+    def init(self, handle: Any) -> None:
+        handle.getValueState("total", self.schema)
 
 
 class TotalOfRows(Total):
@@ -189,6 +200,9 @@ def test_what_is_not_supported_stays_with_spark_and_says_why(
     stays(lambda: stream.rollup("k").transformWithStateInPandas(Total(), OUTPUT, "Update", "None"), "a rollup, a cube")
     months = stream.withColumn("months", F.expr("interval '1' month * v"))
     stays(lambda: total(months), "interval")
+    for dtype in ("interval", "variant", *(["geometry(4326)"] if hasattr(T, "GeometryType") else [])):
+        declares = Declares(f"n {dtype}")
+        stays(lambda declares=declares: total(stream, processor=declares), f"state `total` has the type {dtype}")
     two = stream.select("k", "v", F.current_timestamp().alias("t")).withWatermark("t", "1 second")
     two = two.withColumn("u", F.col("t"))
     stays(lambda: total(two), "carry a watermark each")

@@ -193,6 +193,9 @@ def test_export_verify_ls_and_inspect(spark: Any, feed: Any, old: Any, tmp_path:
     code, out, _ = command(capsys, "ls", tmp_path, "--json")
     kinds = {item["folder"].split("/")[0]: item["kind"] for item in json.loads(out)}
     assert (kinds["canonical"], kinds["native"], kinds["state"]) == ("savepoint", "savepoint", "query")
+    code, out, _ = command(capsys, "inspect", old["state"], "--checkpoint", old["checkpoint"], "--count", "--json")
+    assert code == cli.OK
+    assert json.loads(out)["keys"] == len(expected(3))
     # What a batch of a running query needs, and one of its objects deleted by hand.
     check = ["verify", old["state"], "--checkpoint", old["checkpoint"]]
     assert command(capsys, *check)[0] == cli.OK

@@ -1,7 +1,7 @@
-"""`fastchangelog inspect`: what a state folder, a savepoint or a handle holds.
+"""`fastchangelog inspect`: what a state folder, a batch of a query, a savepoint or a handle holds.
 
-Owns: the command. Does not own: the listing (`cli.listing`), savepoints (`savepoints`), handles (the core), declared
-states (`catalog`).
+Owns: the command. Does not own: the listing (`cli.listing`), savepoints and batches (`savepoints`), handles (the core),
+declared states (`catalog`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastchangelog.cli.arguments import add_store, object_folder, state_source
+from fastchangelog.cli.arguments import add_batch, object_folder, state_source
 from fastchangelog.cli.output import FOUND, OK, print_json, print_table, print_values, show_bytes
 from fastchangelog.errors import InvalidArgumentError
 
@@ -31,17 +31,22 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "inspect",
         help="show what a state folder or a handle holds",
-        description="Lists queries and operators under a state folder, with objects and bytes by kind; or what a "
-        "savepoint says; or what a handle names, as it is kept in Spark's state. Of savepoints and handles also the "
-        "states that a processor or a program has declared.",
+        description="Lists queries and operators under a state folder, with objects and bytes by kind; or with "
+        "--checkpoint the state of a query's batch; or what a savepoint says; or what a handle names, as it is kept in "
+        "Spark's state. Of all but folders also the states that a processor or a program has declared.",
     )
     parser.add_argument(
         "uri", help="a state folder or a savepoint, such as /data/state or s3://bucket/state, or a handle"
     )
     parser.add_argument(
-        "--count", action="store_true", help="read a savepoint of a processor and count the entries of each state"
+        "--checkpoint", metavar="URI", help="a query's checkpointLocation; the state folder is the state= of grouped()"
     )
-    add_store(parser)
+    parser.add_argument(
+        "--count",
+        action="store_true",
+        help="read the batch of a query, or the savepoint of a processor, and count the entries of each state",
+    )
+    add_batch(parser)
     parser.set_defaults(run=run)
 
 
@@ -49,16 +54,24 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
     if len(args.uri) > _SHORTEST_HANDLE and not os.path.exists(args.uri) and "://" not in args.uri:
         if args.count:
-            raise InvalidArgumentError("a handle does not say where its objects are; --count reads a savepoint")
+            raise InvalidArgumentError(
+                "a handle does not say where its objects are; --count reads a savepoint, or a query's batch with "
+                "--checkpoint"
+            )
         return _inspect_handle(args.uri, args.json)
     from fastchangelog.cli import listing
     from fastchangelog.savepoints.savepoint import is_savepoint
 
     source = state_source(args)
+    if args.checkpoint is not None:
+        return _inspect_batch(args, source)
     if is_savepoint(args.uri, source):
         return _inspect_savepoint(args, source)
     if args.count:
-        raise InvalidArgumentError(f"there is no savepoint in {args.uri}; --count reads one")
+        raise InvalidArgumentError(
+            f"there is no savepoint in {args.uri} to count in; for the state of a query give its checkpointLocation "
+            "with --checkpoint, and for a state of open_state take a savepoint"
+        )
     rows: list[dict[str, Any]] = []
     for item in listing.items(object_folder(args)):
         query, _, name = item.folder.rpartition("/")
@@ -94,6 +107,14 @@ def _inspect_savepoint(args: argparse.Namespace, source: StateSource) -> int:
     files = [["file", f"{name} ({show_bytes(size)})"] for name, size in said["files"]]
     left_out = ("files", *(("schema", "states") if shown else ()))
     return print_values({**said, **states}, args.json, skip=left_out, more=shown + files)
+
+
+def _inspect_batch(args: argparse.Namespace, source: StateSource) -> int:
+    from fastchangelog.savepoints.batch import describe_batch
+
+    said = describe_batch(source, count=args.count)
+    states, shown = _states(said["schema"], said.pop("counts", {}))
+    return print_values({**said, **states}, args.json, skip=("schema", "states") if shown else (), more=shown)
 
 
 def _inspect_handle(text: str, as_json: bool) -> int:

@@ -67,6 +67,8 @@ class FoundHandles:
     query: str
     name: str
     batch: int
+    planned_millis: int
+    """When the batch was planned: the processing time of its processors."""
     handles: tuple[str, ...]
     uri: str
 
@@ -81,7 +83,9 @@ def find_handles(source: StateSource) -> FoundHandles:
     uri = existing_folder(source.root)
     root = _internal.ObjectFolder(uri, {}, storage_options_of(uri, source))
     with source.session() as session:
-        query, batch, operators = SparkCheckpoints(session).handles(source.checkpoint, source.batch)
+        checkpoints = SparkCheckpoints(session)
+        query, batch, operators = checkpoints.handles(source.checkpoint, source.batch)
+        planned = checkpoints.time_of(source.checkpoint, batch)
     found = choose_state(
         root,
         source.checkpoint,
@@ -90,10 +94,10 @@ def find_handles(source: StateSource) -> FoundHandles:
         operators,
         source.name,
         argument="--name",
-        remedy="take this savepoint after they had some",
+        remedy="choose a batch after they had some",
     )
     handles = tuple(handle for _, handle in sorted(found.handles.items()))
-    return FoundHandles(query, found.name, batch, handles, f"{uri.rstrip('/')}/{query}/{found.name}")
+    return FoundHandles(query, found.name, batch, planned, handles, f"{uri.rstrip('/')}/{query}/{found.name}")
 
 
 def storage_options_of(uri: str, source: StateSource) -> dict[str, str]:

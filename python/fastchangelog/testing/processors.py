@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -32,15 +32,17 @@ if TYPE_CHECKING:
 
 __all__ = ["run_processor"]
 
+_TIME_MODES = ("none", "processingtime", "eventtime")
+
 
 def run_processor(
     processor: Processor,
     batches: Iterable[Any],
     *,
     watermark: datetime | Sequence[datetime] | None = None,
-    clock: Callable[[], float] | None = None,
+    clock: Callable[[], float | datetime] | None = None,
     key: str | Sequence[str] | None = None,
-    time_mode: Literal["none", "processingtime", "eventtime"] | None = None,
+    time_mode: str | None = None,
     output: DataTypeLike | None = None,
     initial: Any | None = None,
 ) -> list[pa.Table]:
@@ -53,10 +55,11 @@ def run_processor(
         processor: The processor.
         batches: The batches: record batches, tables or other Arrow data, with the same columns.
         watermark: The watermark of all batches, or a list with one for each: aware datetimes; None: the epoch.
-        clock: Gives the processing time in seconds since the epoch, once for each batch; None: `time.time`.
+        clock: Gives the processing time in seconds since the epoch or as an aware datetime, once for each batch; None:
+            `time.time`.
         key: The grouping columns; None: the first column.
-        time_mode: As `timeMode` of `transformWithStateInArrow`; None: ``"eventtime"`` with a watermark,
-            ``"processingtime"`` with a clock, else ``"none"``.
+        time_mode: As `timeMode` of `transformWithStateInArrow`, in any case of letters; None: ``"eventtime"`` with a
+            watermark, ``"processingtime"`` with a clock, else ``"none"``.
         output: The schema that the yielded record batches are checked against; None: no check.
         initial: Rows for `initial_state` of the processor, before the first batch; they have the columns of the key.
 
@@ -90,12 +93,13 @@ def run_processor(
         raise InvalidArgumentError(f"batches is one {type(batches).__name__}; give a list of batches")
     if clock is not None and not callable(clock):
         raise InvalidArgumentError(f"clock={clock!r} is no function; give one that returns seconds, as time.time does")
+    if time_mode is not None and (not isinstance(time_mode, str) or time_mode.lower() not in _TIME_MODES):
+        raise InvalidArgumentError(f'time_mode={time_mode!r} is none of "None", "ProcessingTime", "EventTime"')
     tables = [_table(batch) for batch in batches]
     if not tables:
         return []
-    mode = time_mode or ("eventtime" if watermark is not None else "processingtime" if clock is not None else "none")
-    if mode not in ("none", "processingtime", "eventtime"):
-        raise InvalidArgumentError(f'time_mode={mode!r} is none of "none", "processingtime", "eventtime"')
+    known_times = "eventtime" if watermark is not None else "processingtime" if clock is not None else "none"
+    mode: Any = known_times if time_mode is None else time_mode.lower()
     marks = list(watermark) if isinstance(watermark, Sequence) else [watermark] * len(tables)
     if len(marks) != len(tables):
         raise InvalidArgumentError(
@@ -155,9 +159,11 @@ def _table(batch: Any) -> pa.Table:
         raise InvalidArgumentError(f"a {type(batch).__name__} is no batch of rows: {error}") from None
 
 
-def _millis(clock: Callable[[], float]) -> int:
+def _millis(clock: Callable[[], float | datetime]) -> int:
     now: Any = clock()
-    if isinstance(now, datetime) or not hasattr(now, "__float__"):
+    if isinstance(now, datetime):
+        return micros_of(now) // 1000
+    if not hasattr(now, "__float__"):
         raise InvalidArgumentError(f"clock() returned {now!r}; it returns seconds since the epoch, as time.time() does")
     return round(float(now) * 1000)
 

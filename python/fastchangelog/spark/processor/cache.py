@@ -208,7 +208,7 @@ class CachedState:
         """The error for a value that the state does not take."""
         text = refused.text((dtype or self._type).struct)
         key = self._scope.key_text(self._scope.at if at is None else at)
-        return InvalidArgumentError(f"state `{self._name}`, key {key}: {text}")
+        return refused.error(f"state `{self._name}`, key {key}: {text}")
 
     def _columns(self, dtype: StateType, rows: Sequence[tuple[Any, ...] | None], places: Sequence[int]) -> pa.Array:
         """Rows as a column; `places` are the numbers of their keys, for errors."""

@@ -9,7 +9,7 @@ A text is a list of columns, as Spark's `parseTableSchema` takes it: ``n long, `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import types as T
@@ -192,6 +192,8 @@ class _Parser:
             return self.interval()
         if name == "time" and hasattr(T, "TimeType"):
             return self.time()
+        if name in ("geometry", "geography") and hasattr(T, "GeometryType"):
+            return self.spatial(T.GeometryType if name == "geometry" else T.GeographyType)
         raise self.unsupported(word)
 
     def struct(self) -> T.StructType:
@@ -225,7 +227,15 @@ class _Parser:
             self.mark(")")
         return T.TimeType(precision)
 
+    def spatial(self, make: Callable[[int | str], T.DataType]) -> T.DataType:
+        self.mark("(")
+        srid: int | str = "ANY" if self.skip("word", "any") else self.number()
+        self.mark(")")
+        return make(srid)
+
     def interval(self) -> T.DataType:
+        if self.peek()[1].lower() not in (*_DAY_TIME, *_YEAR_MONTH):
+            return T.CalendarIntervalType()
         start = self.take(("word",), "a unit of an interval").lower()
         end = self.take(("word",), "a unit of an interval").lower() if self.skip("word", "to") else start
         for units, make in ((_DAY_TIME, T.DayTimeIntervalType), (_YEAR_MONTH, T.YearMonthIntervalType)):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from fastchangelog.errors import InvalidArgumentError, UnsupportedError
+from fastchangelog.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from fastchangelog.spark import wire_types
 from fastchangelog.spark.processor.cache import CachedState, Scope
 from fastchangelog.spark.processor.ddl import parse_ddl
@@ -147,7 +147,7 @@ class ProcessorHandle(StatefulProcessorHandle):
     @staticmethod
     def _check_name(doing: str, operation: str, name: str) -> None:
         if not isinstance(name, str):
-            raise InvalidArgumentError(f"the name of a state is a str, not {name!r}")
+            raise ArgumentTypeError(f"the name of a state is a str, not {name!r}")
         if not name or name != name.strip() or name == "default":
             condition = "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME"
             raise spark_error(doing, condition, operation=operation, name=name)
@@ -159,7 +159,7 @@ class ProcessorHandle(StatefulProcessorHandle):
             return T.StructType(list(schema.fields))  # a later `add` to the user's is for another state
         if isinstance(schema, str):
             return parse_ddl(schema)
-        raise InvalidArgumentError(
+        raise ArgumentTypeError(
             f"{kind} state `{name}`: {schema!r} is no schema; give a StructType, or columns such as 'n long'"
         )
 
@@ -169,9 +169,9 @@ class ProcessorHandle(StatefulProcessorHandle):
         try:
             number = operator.index(millis)
         except TypeError:
-            raise InvalidArgumentError(
-                f"{kind} state `{name}`: {millis!r} is no TTL; give milliseconds as an int"
-            ) from None
+            number = None
+        if number is None or isinstance(millis, bool):
+            raise ArgumentTypeError(f"{kind} state `{name}`: {millis!r} is no TTL; give milliseconds as an int")
         if number == 0:
             return None  # as in Spark: no TTL
         doing = f"initializing {kind} state"

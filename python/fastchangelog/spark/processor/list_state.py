@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ListState
 
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import ArgumentTypeError
 from fastchangelog.spark.processor.cache import APPEND, CLEAR, CachedState, EntryPages, Scope
 from fastchangelog.spark.processor.state_values import Refused, StateType
 
@@ -140,7 +140,7 @@ class ProcessorListState(CachedState, ListState):
         try:
             given = iter(values)
         except TypeError:
-            raise InvalidArgumentError(
+            raise ArgumentTypeError(
                 f"state `{self._name}`, key {self._scope.key_text(self._scope.at)}: {values!r} is no list of tuples"
             ) from None
         admit, found = self._admit, []

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from pyspark.sql import types as T
 
+from fastchangelog.errors import ArgumentTypeError, InvalidArgumentError
 from fastchangelog.spark.processor.column_values import NAN
 
-__all__ = ["INTEGERS", "Convert", "Refused", "converter"]
+__all__ = ["INTEGERS", "Convert", "NoRow", "Refused", "converter"]
 
 Convert = Callable[[Any], Any]
 
@@ -33,6 +34,9 @@ _CONTEXT = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
 
 class Refused(Exception):
     """A value that a state cannot take: why, and the path to the field from the inside out."""
+
+    #: What user code sees.
+    error: type[InvalidArgumentError] = InvalidArgumentError
 
     def __init__(self, value: object, why: str) -> None:
         super().__init__(why)
@@ -52,6 +56,12 @@ class Refused(Exception):
         shown = shown if len(shown) <= 100 else f"{shown[:97]}..."
         place = f"field `{'.'.join(reversed(self.path))}`" if self.path else f"`{dtype.simpleString()}`"
         return f"{place}: {shown} {self.why}"
+
+
+class NoRow(Refused):
+    """A value that is no row at all."""
+
+    error = ArgumentTypeError
 
 
 def _is_nothing(value: object) -> bool:

@@ -24,7 +24,7 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import wire_types
 from fastchangelog.spark.processor.column_values import exact_values
 from fastchangelog.spark.processor.row_class import row_class
-from fastchangelog.spark.processor.state_converters import INTEGERS, Convert, Refused, converter
+from fastchangelog.spark.processor.state_converters import INTEGERS, Convert, NoRow, Refused, converter
 
 __all__ = ["Refused", "StateType", "UnencodableRow"]
 
@@ -157,7 +157,7 @@ class StateType:
         try:
             items = iter(value)
         except TypeError:
-            raise Refused(value, f"is no tuple of the fields {', '.join(names)}") from None
+            raise NoRow(value, f"is no tuple of the fields {', '.join(names)}") from None
         row = tuple(items)
         if len(row) != len(names):
             raise Refused(value, f"has {len(row)} values for the {len(names)} fields {', '.join(names)}")

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from fastchangelog.catalog import TIMERS
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import ArgumentTypeError, InvalidArgumentError
 from fastchangelog.spark.processor.cache import DELETE, PUT, CachedState, Scope
 from fastchangelog.spark.processor.map_order import number_bytes, spark_places
 from fastchangelog.spark.processor.spark_errors import DATA_PROCESSED, INITIALIZED, spark_error, time_mode_name
@@ -132,10 +132,10 @@ class TimerCache(CachedState):
             number = operator.index(time)
         except TypeError:
             if not (isinstance(time, float) and time.is_integer()):
-                raise InvalidArgumentError(
-                    f"{operation}: {time!r} is no time; give milliseconds since the epoch as an int"
-                ) from None
+                raise _no_time(operation, time) from None
             number = int(time)
+        if isinstance(time, bool):
+            raise _no_time(operation, time)
         if not _FIRST <= number <= _LAST:
             raise InvalidArgumentError(f"{operation}: {time!r} is beyond what a timer can hold, 64 bits")
         times = self._changed.get(at)
@@ -163,3 +163,7 @@ class TimerCache(CachedState):
                 state=phase,
             )
         return at
+
+
+def _no_time(operation: str, time: object) -> ArgumentTypeError:
+    return ArgumentTypeError(f"{operation}: {time!r} is no time; give milliseconds since the epoch as an int")
