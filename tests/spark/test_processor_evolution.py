@@ -38,7 +38,7 @@ VALUES: tuple[tuple[Any, ...], ...] = (
 
 
 class Changing(StatefulProcessor):
-    """Answers with what is there of a key, then writes. Its states have the fields of a version, with a TTL and without."""
+    """Answers with what is there of a key, then writes. Its states have a version's fields, with a TTL and without."""
 
     def __init__(self, version: int):
         self.version = version
