@@ -410,6 +410,29 @@ def test_errors_without_a_frame_of_user_code_are_ours() -> None:
     assert not is_from_user_code(caught.value)
 
 
+def test_a_method_with_other_parameters_is_an_error_of_user_code() -> None:
+    class Few(Calls):
+        def handleInputRows(self, key: Any, rows: Any) -> Any:  # type: ignore[override]
+            return iter(())
+
+    class OtherNames(Calls):
+        def init(self, handle: Any) -> None:
+            super().init(handle)
+            self.handle = handle
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            self.handle.registerTimer(0)
+            return iter(())
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, info: Any) -> Any:  # type: ignore[override]
+            return iter(())
+
+    for processor, text in ((Few, "takes 3 positional arguments but 4 were given"), (OtherNames, "'expiredTimerInfo'")):
+        with pytest.raises(TypeError, match=text) as caught:
+            Runner(lambda processor=processor: processor([]), time_mode="processingtime").batch([("a", 1)])
+        assert is_from_user_code(caught.value)
+
+
 def test_a_chunk_that_promises_too_much_is_a_bug() -> None:
     run = runner([])
     grouped = run.grouped([("a", 1)], run.columns)

@@ -152,6 +152,16 @@ def test_nan_is_one_key_with_a_call_for_each_row(feed: Any, spark: Any, tmp_path
     assert got == rows_of([("(0.0,)", 2, 4), ("(nan,)", 3, 3), ("(nan,)", 4, 4)])
 
 
+@pytest.mark.parametrize(("api", "processor"), [("row", Counts), ("pandas", CountsInPandas)])
+def test_zero_and_its_negative_are_one_key(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, api: str, processor: type[Counts]
+) -> None:
+    """Spark keeps a state for each; where both are in one batch, one gets all rows."""
+    batches = [[(-0.0, 1)], [(0.0, 2), (-0.0, 3)], [(-0.0, 4)]]
+    got = counted(feed, spark, tmp_path, "k double, v int", batches, processor=processor, api=api)
+    assert got == [("(0.0,)", 3, 4)]
+
+
 def test_two_times_that_a_clock_shows_alike_are_two_keys(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     """Spark's operator calls once for both, at the end of summer time."""
     rows = [(dt.datetime(2024, 11, 3, hour, 30, tzinfo=dt.timezone.utc), 1) for hour in (5, 6)]

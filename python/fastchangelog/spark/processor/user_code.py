@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from types import TracebackType
 from typing import NoReturn
 
@@ -24,6 +25,8 @@ _PACKAGES = (_HERE + os.sep, os.path.join(os.path.dirname(os.path.dirname(_HERE)
 #: What this package calls: frames of theirs before any other are no user's.
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark")
 _MARK = "_fastchangelog_from_user_code"
+#: What Python says when a method does not take the arguments that it is called with; it has no frame of its own then.
+_NOT_CALLED = re.compile(r"\b(init|close|handle\w+|open|process|on_timer|initial_state)\(\) (got|missing|takes) ")
 
 
 def _users(traceback: TracebackType | None) -> TracebackType | None:
@@ -58,7 +61,7 @@ def raise_from_user_code(error: BaseException) -> NoReturn:
         # A call that let `next` raise: Python makes a RuntimeError of it where it leaves a generator, here one of ours.
         kept = _users(cause.__traceback__)
         cause.__traceback__ = kept
-    if kept is None:
+    if kept is None and not (isinstance(error, TypeError) and _NOT_CALLED.search(str(error))):
         raise error
     with contextlib.suppress(AttributeError):  # one with slots takes no mark: it is shown as one of this package
         setattr(error, _MARK, True)
