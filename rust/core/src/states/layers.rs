@@ -188,6 +188,11 @@ impl Layers {
         std::iter::once(&self.active).chain(self.frozen.iter().rev().map(Arc::as_ref))
     }
 
+    /// The changes since the last layer ended.
+    pub(crate) fn active(&self) -> &Layer {
+        &self.active
+    }
+
     /// Ends the active layer, for a checkpoint.
     pub(crate) fn freeze(&mut self) -> Arc<Layer> {
         let layer = Arc::new(std::mem::take(&mut self.active));

@@ -14,7 +14,7 @@ use super::layers::Layer;
 use super::under::Spare;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::typed::successor;
-use fastchangelog_format::error::Result;
+use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op, StateId};
 use fastchangelog_state::keyed::{KeyRef, KeyedState};
 use std::collections::BTreeSet;
@@ -121,6 +121,11 @@ impl Net {
 
 /// What of a layer is different from the live version. If keys were cleared, RocksDB must hold all of it.
 pub(crate) fn net(layer: &Layer, keyed: &KeyedState) -> Result<Net> {
+    net_within(layer, keyed, u64::MAX)?.ok_or_else(|| Error::internal("a change set reached a bound that it has not"))
+}
+
+/// The same; none if its change set takes about this many bytes: that of a clear may be far larger than the layer.
+pub(crate) fn net_within(layer: &Layer, keyed: &KeyedState, most: u64) -> Result<Option<Net>> {
     let records = layer.places.values().map(|entries| entries.len() + entries.clears().len()).sum();
     let bytes = layer.places.values().map(Entries::held).sum::<u64>();
     let set = ChangeSet::with_capacity(records, usize::try_from(bytes).unwrap_or_default());
@@ -131,7 +136,8 @@ pub(crate) fn net(layer: &Layer, keyed: &KeyedState) -> Result<Net> {
         let state = parts[0].0.0;
         let mut emptied = Vec::with_capacity(parts.len());
         for &(&place, entries) in parts {
-            emptied.push(clear(&mut net, place, entries, (keyed, &mut spare))?);
+            let Some(prefixes) = clear(&mut net, place, entries, (keyed, &mut spare), most)? else { return Ok(None) };
+            emptied.push(prefixes);
         }
         // Those of several key groups together.
         let mut rest = parts.iter().zip(&emptied).flat_map(|(&(&(_, group), entries), emptied)| {
@@ -153,24 +159,28 @@ pub(crate) fn net(layer: &Layer, keyed: &KeyedState) -> Result<Net> {
     if places.iter().any(|((_, group), _)| *group != places[0].0.1) {
         net.set.sort_by_key_group();
     }
-    Ok(net)
+    Ok(Some(net))
 }
 
 /// Removes the cleared keys of a place that have no entry. Those of the returned prefixes are removed as a whole, with
-/// or without an entry.
+/// or without an entry. None once the change set takes `most` bytes.
 fn clear<'a, 'k>(
     net: &mut Net,
     place: Place,
     entries: &'a Entries,
     (keyed, spare): (&'k KeyedState, &mut Spare<'k>),
-) -> Result<BTreeSet<&'a [u8]>> {
+    most: u64,
+) -> Result<Option<BTreeSet<&'a [u8]>>> {
     let mut emptied = BTreeSet::new();
     for prefix in entries.clears() {
         if net.clear(place, prefix, (keyed, spare), |key| Ok(entries.contains(hash_key(key), key)))? {
             emptied.insert(prefix);
         }
+        if net.set.memory_bytes() >= most {
+            return Ok(None);
+        }
     }
-    Ok(emptied)
+    Ok(Some(emptied))
 }
 
 fn covers(emptied: &BTreeSet<&[u8]>, entries: &Entries, key: &[u8]) -> bool {

@@ -58,7 +58,7 @@ impl SpilledChanges {
         let mut bytes = 0;
         let mut set = ChangeSet::default();
         for (&place, entries) in &layer.places {
-            self.clear(place, entries, &mut set)?;
+            bytes += self.clear(place, entries, &mut set)?;
         }
         bytes += self.apply(&mut set)?;
         let mut put = Vec::new();
@@ -76,21 +76,25 @@ impl SpilledChanges {
             *clears |= entries.clears().len() > 0;
         }
         bytes += self.apply(&mut set)?;
-        let keyed = self.keyed.as_mut().ok_or_else(gone)?;
-        keyed.begin_flush();
-        while keyed.flush_dirty(usize::MAX)? {}
+        self.flush()?;
         Ok(bytes)
     }
 
-    /// Adds to `set` what the clears of a place change.
-    fn clear(&self, place: Place, entries: &Entries, set: &mut ChangeSet) -> Result<()> {
+    /// Adds to `set` what the clears of a place change; applies it when it is large. Returns the bytes of what it applied.
+    fn clear(&mut self, place: Place, entries: &Entries, set: &mut ChangeSet) -> Result<u64> {
         let Some(&has_clears) = self.places.get(&place) else {
             // Nothing is older.
             entries.clears().for_each(|prefix| set.push(put_clear(place, prefix)));
-            return Ok(());
+            return Ok(0);
         };
         let (state, key_group) = place;
+        let mut bytes = 0;
         for prefix in entries.clears() {
+            if set.payload_bytes() >= STEP_BYTES {
+                bytes += self.apply(set)?;
+                // The next one is looked for in order.
+                self.flush()?;
+            }
             let keys = self.keys_of(place, prefix, FEW_KEYS + 1)?;
             if keys.len() > FEW_KEYS {
                 set.push(Change { op: Op::DeletePrefix, state, key_group, key: prefix, value: &[] });
@@ -108,7 +112,7 @@ impl SpilledChanges {
             }
             set.push(put_clear(place, prefix));
         }
-        Ok(())
+        Ok(bytes)
     }
 
     fn keys_of(&self, (state, group): Place, prefix: &[u8], most: usize) -> Result<Vec<Vec<u8>>> {
@@ -125,6 +129,13 @@ impl SpilledChanges {
         let set = std::mem::take(set);
         self.keyed.as_mut().ok_or_else(gone)?.apply(&set)?;
         Ok(set.payload_bytes())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let keyed = self.keyed.as_mut().ok_or_else(gone)?;
+        keyed.begin_flush();
+        while keyed.flush_dirty(usize::MAX)? {}
+        Ok(())
     }
 
     fn keyed(&self) -> Result<&KeyedState> {

@@ -3,8 +3,8 @@
 //! Owns: the change set of a session, whole or in parts, and the handle of what it makes.
 //! Does not own: the comparison with the version below (`states::net`), waiting for the store and the handle's lineage (`seal`).
 //!
-//! Changes that fit into memory are one change set. Of those on the local disk each part is a segment of the version; parts
-//! have no key in common, so together they are one change set (P5).
+//! Changes that fit into memory, with what they remove, are one change set. Others are on the local disk, and each part of them
+//! is a segment of the version; parts have no key in common, so together they are one change set (P5).
 
 use super::{Attached, Declared, StateSession};
 use crate::shard::base::Part;
@@ -12,7 +12,7 @@ use crate::shard::lineage::Lineage;
 use crate::shard::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
 use crate::shard::session::{Committed, encode};
 use crate::shard::{Live, Shard};
-use crate::states::net::{Net, net};
+use crate::states::net::{Net, net_within};
 use crate::states::net_spilled::SpilledNet;
 use crate::states::spilled::SpilledChanges;
 use fastchangelog_columns::codec::hash_key;
@@ -84,12 +84,13 @@ impl StateSession {
         let Some(Attached { base, .. }) = &self.attached else { return Ok(None) };
         let shard = Arc::clone(&base.shard);
         self.sweep()?;
-        if self.overlay.spilled.is_some() || self.overlay.layers.bytes() > self.overlay.limit() {
+        let start = Instant::now();
+        let submitted = if let Some(net) = self.net_in_memory()? {
+            self.submit_whole(&shard, net, start)?
+        } else {
             self.overlay.spill(&mut self.counters)?;
-        }
-        let submitted = match self.overlay.spilled.take() {
-            Some(spilled) => self.submit_parts(&shard, &spilled)?,
-            None => self.submit_whole(&shard)?,
+            let spilled = self.overlay.spilled.take().ok_or_else(|| Error::internal("changes were not spilled"))?;
+            self.submit_parts(&shard, &spilled)?
         };
         let meta = self.meta(watermark)?;
         let Some(Submitted { pending, since, state_keys, state_bytes }) = submitted else {
@@ -109,18 +110,31 @@ impl StateSession {
         Ok(Some(handle))
     }
 
-    /// Submits the changes that are in memory; none if they change nothing.
-    fn submit_whole(&mut self, shard: &Arc<Shard>) -> Result<Option<Submitted>> {
-        let (start, context) = (Instant::now(), shard.context());
-        let layer = self.overlay.layers.freeze();
-        let with_base = |live: &Live| Ok((net(&layer, &live.keyed)?, Parent::of(live)));
-        let attached = self.attached.as_mut().ok_or_else(|| Error::internal("a version without a shard"))?;
-        let base = &attached.base;
+    /// What the changes are to the version below, and that version; none if there is no memory for either.
+    fn net_in_memory(&self) -> Result<Option<(Net, Parent)>> {
+        let (layer, most) = (self.overlay.layers.active(), self.overlay.limit());
+        if self.overlay.spilled.is_some() || self.overlay.layers.bytes() > most {
+            return Ok(None);
+        }
+        let attached = self.attached.as_ref().ok_or_else(|| Error::internal("a version without a shard"))?;
         let cleared = layer.cleared_states();
         let parts: Vec<Part<'_>> = cleared.iter().map(|state| (*state, &[][..])).collect();
-        let (net, parent) = base.read_settled(&parts, with_base)?;
+        attached
+            .base
+            .read_settled(&parts, |live| Ok(net_within(layer, &live.keyed, most)?.map(|net| (net, Parent::of(live)))))
+    }
+
+    /// Submits the changes that are in memory; none if they change nothing.
+    fn submit_whole(
+        &mut self,
+        shard: &Arc<Shard>,
+        (net, parent): (Net, Parent),
+        start: Instant,
+    ) -> Result<Option<Submitted>> {
+        let context = shard.context();
+        let attached = self.attached.as_mut().ok_or_else(|| Error::internal("a version without a shard"))?;
         let (guard, batch) = (attached.guard.take(), attached.batch);
-        drop(layer);
+        drop(self.overlay.layers.freeze());
         let over = self.overlay.layers.mark_applied();
         self.overlay.hold(net.set.memory_bytes());
         drop(over);
@@ -237,3 +251,7 @@ impl StateSession {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "clear_tests.rs"]
+mod tests;
