@@ -24,7 +24,8 @@ from stream_harness import rows_of
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, internals, settings
-from fastchangelog.spark.acceleration import _accelerated
+from fastchangelog.spark.acceleration import _accelerated, _built
+from fastchangelog.spark.failures import explain_error
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)
@@ -100,6 +101,7 @@ def root(tmp_path: pathlib.Path) -> str:
 def undone() -> Iterator[None]:
     yield
     _accelerated.clear()
+    _built.clear()
 
 
 @pytest.fixture
@@ -341,17 +343,57 @@ def test_a_frame_behind_a_view_is_seen(accelerated: Any, stream: Any, spark: Any
     assert operators(total(spark.table("totals"), "Append", TotalOfTotals())) == {"default", "default-2"}
 
 
-def test_two_processors_beside_each_other_need_names(accelerated: Any, stream: Any, root: str) -> None:
-    one = total(stream, "Append")
-    other = total(stream.where("v > 1"), "Append")
-    from fastchangelog.spark.failures import explain_error
+def test_processors_beside_each_other_keep_states_of_their_own(
+    feed: Any, accelerated: Any, root: str, tmp_path: pathlib.Path
+) -> None:
+    """Two results in a union, then all of it twice: four operators, the same ones after a restart."""
+    source = feed(SCHEMA)
+    got: dict[int, list[Any]] = {}
 
-    with pytest.raises(Exception, match="DUPLICATED_METRICS_NAME") as error:
-        finish(one.union(other).writeStream.format("noop").start())
-    assert "name=" in explain_error(error.value)
+    def build() -> Any:
+        one = total(source.stream(), "Append")
+        other = total(source.stream().where("v > 1"), "Append").select(F.upper("k").alias("k"), "n").where("n > 0")
+        union = one.union(other)
+        twice = union.unionByName(other=union.withColumn("n", F.col("n") * 1000))
+        assert (operators(one), operators(other)) == ({"default"}, {"default"})
+        assert operators(union) == {"default", "default-2"}
+        assert operators(twice) == {"default", "default-2", "default-3", "default-4"}
+        return twice
+
+    for rows in BATCHES:
+        source.add(rows)
+        finish(start(build(), tmp_path / "checkpoint", got, "append"))
+    first, second = [("a", 1), ("b", 2), ("B", 2)], [("a", 11), ("A", 10)]
+    assert {n: rows_of(rows) for n, rows in got.items()} == {
+        n: rows_of([(k, v * times) for k, v in rows for times in (1, 1000)]) for n, rows in ((0, first), (1, second))
+    }
+    folders = {folder.name for folder in pathlib.Path(root).glob("*/*") if folder.is_dir()}
+    assert folders == {"default", "default-2", "default-3", "default-4"}
+
+
+def test_chains_beside_each_other(accelerated: Any, stream: Any) -> None:
+    def chain() -> Any:
+        return total(total(stream, "Append").withColumn("v", F.col("n")), "Append", TotalOfTotals())
+
+    one, other = chain(), chain()
+    both = one.union(other)
+    assert operators(both) == {"default", "default-2", "default-3", "default-4"}
+    assert both.columns == ["k", "n"]
+    other = other.withColumnRenamed("n", "m")
+    assert one.join(other, "k").columns == ["k", "n", "m"]
+    assert operators(one.join(other, one["k"] == other["k"])) == operators(both)
+
+
+def test_names_of_grouped_are_left_as_they_are(accelerated: Any, stream: Any, root: str) -> None:
+    one = total(stream, "Append")
     named = grouped(stream.where("v > 1"), "k", state=root, name="other")
     other = named.transformWithStateInPandas(Total(), OUTPUT, "Append", "None")
     assert operators(one.union(other)) == {"default", "other"}
+    same = grouped(stream.where("v > 1"), "k", state=root).transformWithStateInPandas(Total(), OUTPUT, "Append", "None")
+    assert operators(same.union(one)) == {"default", "default-2"}
+    with pytest.raises(Exception, match="DUPLICATED_METRICS_NAME") as error:
+        finish(one.union(same).writeStream.format("noop").start())
+    assert "name=" in explain_error(error.value)
 
 
 def test_batch_frames_run_on_ours_too(accelerated: Any, spark: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -387,8 +429,6 @@ def test_a_checkpoint_of_sparks_operator_is_refused(
     finish(start(total(source.stream()), tmp_path / "checkpoint", {}))
     source.add([("a", 1)])
     fc.spark.accelerate(spark, state=root)
-    from fastchangelog.spark.failures import explain_error
-
     with pytest.raises(Exception) as error:
         finish(start(total(source.stream()), tmp_path / "checkpoint", {}))
     assert "new checkpoint" in explain_error(error.value), str(error.value)[:3000]

@@ -87,6 +87,8 @@ def test_accelerate(answers: dict[str, Any]) -> None:
     assert found["first"] == ["fastchangelog.default"]
     assert found["second"] == ["fastchangelog.default", "fastchangelog.default-2"]
     assert found["answers"] == [["a", 1], ["a", 12], ["b", 2]]
+    assert found["beside"] == ["fastchangelog.default", "fastchangelog.default-2"]
+    assert found["answers beside"] == [["a", 1], ["a", 10], ["a", 11], ["b", 2], ["b", 2]]
     assert found["answers after a restart"] == [["a", 1], ["a", 12], ["a", 123], ["b", 2]]
     assert found["rollup"] == ["k", "n"]
     complete, rollup = found["warned"]

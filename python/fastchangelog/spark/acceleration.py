@@ -1,15 +1,19 @@
 """`accelerate(spark)`: PySpark's own `groupBy(…).transformWithState…` of a session runs on our operator.
 
 Owns: which sessions are accelerated and with which arguments, the names of their operators, what goes back to Spark.
-Does not own: how a method of PySpark is replaced (`internals`), what is unsupported (the code that raises
-`UnsupportedError`), the plan (`grouped_stream`, `processor.stream`).
+Does not own: how methods of PySpark are replaced (`internals`, `internals_plans`), what is unsupported (the code that
+raises `UnsupportedError`), the plan (`grouped_stream`, `processor.stream`).
 
 A call goes back to Spark for one reason alone: an `UnsupportedError`, which says that Spark's operator does what ours
 does not. Every other error is the user's, and is raised.
+
+An operator gets the first name that none has in its input. Two of them beside each other, as in a union, have the same
+one until their frames are combined: then those of the second frame are built anew under other names.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import logging
@@ -20,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
-from fastchangelog.spark import internals, metrics, settings
+from fastchangelog.spark import internals, internals_plans, metrics, settings
 from fastchangelog.spark.grouped_stream import GroupedStream
 from fastchangelog.spark.imported_state import ImportedState
 
@@ -50,8 +54,24 @@ class _Given:
     storage_options: StorageOptions | None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Built:
+    """An operator that took the place of Spark's, with what it was made of."""
+
+    given: _Given
+    group: GroupedData
+    method: str
+    arguments: Mapping[str, Any]
+    name: str
+    result: DataFrame
+
+
 #: By the id of a session.
 _accelerated: dict[str, _Given] = {}
+#: By the id of a session, the newest operators, in the order in which they were built.
+_built: dict[str, collections.deque[_Built]] = {}
+#: As many as one query has at most; with each, the plan of its frame stays in memory.
+_MOST_BUILT = 256
 _lock = threading.Lock()
 
 
@@ -75,7 +95,8 @@ def accelerate(
     with its batches. Calls of `grouped` are not changed.
 
     An operator's name is `default`, or `default-2`, `default-3` and so on if its input comes out of other operators of
-    fastchangelog: the first name that none of them has. So it is the same whenever the program builds the query anew.
+    fastchangelog, or if it is combined with them, by a union or a join of DataFrames: the first name that none of them
+    has. So it is the same whenever the program builds the query anew.
 
     Args:
         spark: The session, of classic PySpark or of Spark Connect.
@@ -100,6 +121,7 @@ def accelerate(
     if not enabled:
         with _lock:
             _accelerated.pop(session, None)
+            _built.pop(session, None)
         return
     root = settings.state_root(spark, state)
     settings.read_options(spark, option_texts_of(materialization, options))
@@ -107,6 +129,7 @@ def accelerate(
     with _lock:
         _accelerated[session] = _Given(state, materialization, options, storage_options)
     internals.divert_processors(spark, _divert)
+    internals_plans.divert_combinations(spark, _beside)
 
 
 def _divert(
@@ -120,16 +143,48 @@ def _divert(
     if given is None:
         return native()
     shown = f"{method}() of {type(arguments['statefulProcessor']).__name__}"
-    name = _free_name(frame)
+    name = _free_name(_taken(frame))
     try:
-        result = _ours(group, given, name, method, arguments)
+        return _build(group, given, name, method, arguments)
     except UnsupportedError as reason:
         if isinstance(arguments.get("initialState"), (GroupedStream, ImportedState)):
             raise  # Spark's operator does not know them
         # The call of the user: under it are PySpark's method and this function.
         warnings.warn(f"{shown} stays on Spark's operator: {reason}", stacklevel=3)
         return native()
-    _log.info("%s runs on fastchangelog, under the name %s", shown, name)
+
+
+def _beside(first: DataFrame, second: DataFrame) -> DataFrame:
+    """The second frame of a combination, without operators that have the names of those of the first one."""
+    session = internals.session_id(second.sparkSession) if _accelerated else None
+    if session not in _accelerated:
+        return second
+    taken, own = _taken(first), _taken(second)
+    again = [
+        built
+        for built in tuple(_built.get(session, ()))
+        if metrics.observed_name(built.name) in taken & own and internals_plans.has_plan(second, built.result)
+    ]
+    names: list[str] = []
+    for _ in again:
+        names.append(_free_name({*taken, *own, *map(metrics.observed_name, names)}))
+    # The last one first: behind it there may be others, which are then in its own plan.
+    for built, name in zip(reversed(again), reversed(names)):
+        result = _build(built.group, built.given, name, built.method, built.arguments)
+        second = internals_plans.replaced(second, built.result, result)
+    return second
+
+
+def _build(group: GroupedData, given: _Given, name: str, method: str, arguments: Mapping[str, Any]) -> DataFrame:
+    """Our operator, which `_beside` may build again."""
+    result = _ours(group, given, name, method, arguments)
+    if result.isStreaming:
+        session = internals.session_id(result.sparkSession)
+        with _lock:
+            operators = _built.setdefault(session, collections.deque(maxlen=_MOST_BUILT))
+            operators.append(_Built(given, group, method, arguments, name, result))
+    processor = type(arguments["statefulProcessor"]).__name__
+    _log.info("%s() of %s runs on fastchangelog, under the name %s", method, processor, name)
     return result
 
 
@@ -154,8 +209,12 @@ def _ours(group: GroupedData, given: _Given, name: str, method: str, arguments: 
     return result
 
 
-def _free_name(frame: DataFrame) -> str:
-    """The first name that no operator of ours has in the plan of the frame."""
-    taken = internals.observed_names(frame) if frame.isStreaming else set()
+def _taken(frame: DataFrame) -> set[str]:
+    """Names of metrics in the plan of a frame."""
+    return internals.observed_names(frame) if frame.isStreaming else set()
+
+
+def _free_name(taken: set[str]) -> str:
+    """The first name that no operator with these metrics has."""
     names = itertools.chain([_NAME], (f"{_NAME}-{number}" for number in itertools.count(2)))
     return next(name for name in names if metrics.observed_name(name) not in taken)

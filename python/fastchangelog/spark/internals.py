@@ -1,10 +1,10 @@
-"""The only file that uses private parts of PySpark: the tree of a `Column`, keys of a `groupBy`, task slots, starting
-queries, methods of a `GroupedData`.
+"""Private parts of PySpark, which no other file but `internals_plans` uses: the tree of a `Column`, keys of a
+`groupBy`, task slots, starting queries, methods of a `GroupedData`.
 
 Owns: everything that touches `_jc`, `_jvm`, `_jdf`, `_jgd`, `_expr`, `_plan`, `_jsparkSession` or `sparkContext`, for
-classic PySpark and for Spark Connect; the one change of a class of PySpark.
-Does not own: which functions are understood (`analyse`), which queries are refused (`starts`), which calls go to our
-operator (`acceleration`).
+classic PySpark and for Spark Connect; the change of the methods that run a processor.
+Does not own: one plan in the place of another (`internals_plans`), which functions are understood (`analyse`), which
+queries are refused (`starts`), which calls go to our operator (`acceleration`).
 Tested per Spark version; nothing else in the package may use those attributes.
 """
 

@@ -1,0 +1,173 @@
+"""Private parts of PySpark's plans: one plan in the place of another, and the change of a DataFrame's methods that
+combine two frames.
+
+Owns: finding the plan of a frame in that of another, and the frame with another plan in its place, for classic PySpark
+and for Spark Connect.
+Does not own: all other private parts of PySpark (`internals`), which frames are changed (`acceleration`).
+Tested per Spark version.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fastchangelog.spark.internals import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["COMBINING", "divert_combinations", "has_plan", "replaced"]
+
+#: The methods of a DataFrame that take another one into the same query.
+COMBINING = ("union", "unionAll", "unionByName", "join", "crossJoin")
+_DIVERTED = "_fastchangelog_diverted"
+_diverting = threading.Lock()
+
+#: What gives the second frame of a combination: both frames as the caller gave them.
+Prepare: TypeAlias = "Callable[[DataFrame, DataFrame], DataFrame]"
+
+
+def divert_combinations(spark: SparkSession, prepare: Prepare) -> None:
+    """From here on the methods of `COMBINING` take what `prepare` gives for their second frame, whatever the session.
+
+    The methods of PySpark's class are replaced once, for classic PySpark or for Spark Connect, as the session is.
+    """
+    kind = type(spark.range(0))
+    with _diverting:
+        for name in COMBINING:
+            native = getattr(kind, name)
+            if not hasattr(native, _DIVERTED):
+                setattr(kind, name, _diverted(native, prepare))
+
+
+def _diverted(native: Callable[..., DataFrame], prepare: Prepare) -> Callable[..., DataFrame]:
+    @functools.wraps(native)
+    def method(self: DataFrame, other: DataFrame, *args: Any, **kwargs: Any) -> DataFrame:
+        second = prepare(self, other) if isinstance(other, type(self)) else other
+        return native(self, second, *args, **kwargs)
+
+    setattr(method, _DIVERTED, True)
+    return method
+
+
+def has_plan(frame: DataFrame, part: DataFrame) -> bool:
+    """True if the plan of `part` is that of the frame, or is in it."""
+    if is_connect(frame):
+        old = _connect_plan(part)
+        return any(plan is old for plan in _connect_plans(_connect_plan(frame)))
+    old = _analysed(part)
+    return any(node.fastEquals(old) for node in _classic_nodes(_analysed(frame)))
+
+
+def replaced(frame: DataFrame, old: DataFrame, new: DataFrame) -> DataFrame:
+    """The frame with the plan of `new` wherever that of `old` is in its own."""
+    owner: Any = frame
+    spark: Any = owner.sparkSession
+    made: DataFrame
+    if is_connect(frame):
+        there = _connect_plan(old)
+        plan = _connect_replaced(_connect_plan(frame), there, _with_id_of(_connect_plan(new), there))
+        made = type(owner)(plan, spark)
+    else:
+        there = _analysed(old)
+        plan = _classic_replaced(spark, _analysed(frame), there, _named_as(spark, _analysed(new), there))
+        dataset = getattr(spark.sparkContext._jvm, "org.apache.spark.sql.classic.Dataset")
+        made = type(owner)(dataset.ofRows(spark._jsparkSession, plan), spark)
+    return made
+
+
+# Classic: analysed plans are immutable trees in the JVM. A frame that is made of another one has its tree as a part.
+
+
+def _analysed(frame: Any) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _children(node: Any) -> list[Any]:
+    nodes = node.children()
+    return [nodes.apply(i) for i in range(nodes.size())]
+
+
+def _classic_nodes(node: Any) -> Iterator[Any]:
+    yield node
+    for child in _children(node):
+        yield from _classic_nodes(child)
+
+
+def _classic_replaced(spark: Any, node: Any, old: Any, new: Any) -> Any:
+    if node.fastEquals(old):
+        return new
+    children = _children(node)
+    changed = [_classic_replaced(spark, child, old, new) for child in children]
+    if all(after is before for after, before in zip(changed, children, strict=True)):
+        return node
+    return node.withNewChildren(_seq(spark, changed))
+
+
+def _named_as(spark: Any, new: Any, old: Any) -> Any:
+    """A plan whose columns are those of `old` for all that refers to them."""
+    catalyst = spark.sparkContext._jvm.org.apache.spark.sql.catalyst
+    nothing = spark.sparkContext._jvm.scala.Option.apply(None)
+    wanted, there = old.output(), new.output()
+    columns = []
+    for i in range(wanted.size()):
+        column = wanted.apply(i)
+        parts = (column.name(), column.exprId(), column.qualifier(), nothing, _seq(spark, []))
+        columns.append(catalyst.expressions.Alias(there.apply(i), *parts))
+    return catalyst.plans.logical.Project(_seq(spark, columns), new)
+
+
+def _seq(spark: Any, items: list[Any]) -> Any:
+    return spark.sparkContext._jvm.PythonUtils.toSeq(items)
+
+
+# Connect: plans are Python objects that refer to each other.
+
+
+def _connect_plan(frame: Any) -> Any:
+    return frame._plan
+
+
+def _with_id_of(plan: Any, other: Any) -> Any:
+    """The plan under the number of another one, by which columns of its frame refer to it."""
+    twin = copy.copy(plan)
+    twin._root_plan_id, twin._plan_id_with_rel = other._root_plan_id, other._plan_id_with_rel
+    return twin
+
+
+def _connect_parts(value: Any) -> list[Any]:
+    """The plans in a value of a plan."""
+    from pyspark.sql.connect.plan import LogicalPlan
+
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    return [part for part in parts if isinstance(part, LogicalPlan)]
+
+
+def _connect_plans(plan: Any) -> Iterator[Any]:
+    yield plan
+    for value in vars(plan).values():
+        for part in _connect_parts(value):
+            yield from _connect_plans(part)
+
+
+def _connect_replaced(plan: Any, old: Any, new: Any) -> Any:
+    if plan is old:
+        return new
+    changes: dict[str, Any] = {}
+    for name, value in vars(plan).items():
+        after = {id(part): _connect_replaced(part, old, new) for part in _connect_parts(value)}
+        if isinstance(value, (list, tuple)):
+            changed: Any = type(value)(after.get(id(part), part) for part in value)
+        else:
+            changed = after.get(id(value), value)
+        if any(a is not b for a, b in zip(after.values(), _connect_parts(value))):
+            changes[name] = changed
+    if not changes:
+        return plan
+    twin = copy.copy(plan)
+    vars(twin).update(changes)
+    return twin
