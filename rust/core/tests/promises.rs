@@ -75,8 +75,9 @@ fn p2_every_store_call_may_fail() {
     // Each point fails once at its n-th hit: the execution fails or is exact, and the next one is exact.
     for seed in seeds(1) {
         for point in [
-            "store.before",
-            "store.after",
+            "store.before-put",
+            "store.after-put",
+            "store.before-get",
             "write.before-upload",
             "write.after-upload",
             "session.live",
@@ -98,24 +99,25 @@ fn p2_every_store_call_may_fail() {
             "snapshot.after-manifest",
         ] {
             for (n, action) in [(1, "error"), (2, "store-error"), (5, "error")] {
-                {
-                    println!("seed {seed} {point}={action}@{n}");
-                    let mut rng = StdRng::seed_from_u64(seed);
-                    let mut world = World::new(seed, &[("max_attempts", "2"), ("retry_delay", "1ms")]);
-                    for step in 0..6 {
-                        let rows = world.random_rows(&mut rng);
-                        if step == 2 {
-                            world.failpoints(&format!("{point}={action}@{n}"));
-                        }
-                        world.batch(&rows, 1, Kept::Last);
-                        world.materialize();
-                        if step == 3 {
-                            world.restart(true);
-                            world.failpoints(&format!("{point}={action}@{n}"));
-                        }
+                println!("seed {seed} {point}={action}@{n}");
+                let mut rng = StdRng::seed_from_u64(seed);
+                let mut world = World::new(seed, &[("max_attempts", "2"), ("retry_delay", "1ms")]);
+                let mut hits = 0;
+                for step in 0..6 {
+                    let rows = world.random_rows(&mut rng);
+                    if step == 2 {
+                        world.failpoints(&format!("{point}={action}@{n}"));
                     }
-                    world.check_all();
+                    world.batch(&rows, 1, Kept::Last);
+                    world.materialize();
+                    if step == 3 {
+                        hits += world.hits(point);
+                        world.restart(true);
+                        world.failpoints(&format!("{point}={action}@{n}"));
+                    }
                 }
+                assert!(hits + world.hits(point) > 0, "{point} is never reached");
+                world.check_all();
             }
         }
     }

@@ -121,6 +121,11 @@ impl Failpoints {
         self.armed.store(false, Ordering::Release);
     }
 
+    /// How often `name` was reached since it was set.
+    pub fn hits(&self, name: &str) -> u64 {
+        self.points.lock().get(name).map_or(0, |point| point.hits)
+    }
+
     /// Runs the action of `name`, if one is set and due.
     pub fn hit(&self, name: &str) -> Result<()> {
         if !self.armed.load(Ordering::Acquire) {
@@ -169,6 +174,7 @@ mod tests {
         assert!(points.hit("a").unwrap_err().is_retryable());
         assert!(points.hit("a").is_ok());
         assert!(points.hit("b").is_err() && points.hit("c").is_ok());
+        assert_eq!(["a", "b", "c"].map(|name| points.hits(name)), [3, 1, 0]);
         points.clear();
         assert!(points.hit("b").is_ok());
     }

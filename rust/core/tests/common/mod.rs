@@ -345,6 +345,11 @@ impl World {
         self.engine.failpoints().set(text).unwrap();
     }
 
+    /// How often a failpoint was reached since it was set.
+    pub fn hits(&self, point: &str) -> u64 {
+        self.engine.failpoints().hits(point)
+    }
+
     /// One materialization of every shard; failures are allowed.
     pub fn materialize(&self) {
         for status in self.engine.shards() {

@@ -38,7 +38,10 @@ pub struct Bucket {
 impl Bucket {
     pub fn new(clock: &Arc<ManualClock>, folder: &str) -> Self {
         static NAMES: AtomicU64 = AtomicU64::new(0);
-        let root = format!("memory://story-{}", NAMES.fetch_add(1, Ordering::Relaxed));
+        Self::at(format!("memory://story-{}", NAMES.fetch_add(1, Ordering::Relaxed)), clock, folder)
+    }
+
+    pub fn at(root: String, clock: &Arc<ManualClock>, folder: &str) -> Self {
         let store =
             Store::open(&root, &BTreeMap::new(), &Options::default(), Arc::default(), Failpoints::none()).unwrap();
         Self {

@@ -8,6 +8,7 @@ mod aggregates;
 mod bucket;
 #[path = "../common/mod.rs"]
 mod common;
+mod one_server;
 mod processors;
 mod states;
 mod story;

@@ -5,8 +5,8 @@
 
 use crate::common::GROUPS;
 use crate::states::{
-    APPEND, Bytes, CATALOG, Call, Change, DELETE, EMPTY, ENDING_LIST, ENDING_MAP, ENDING_VALUE, Entry, LIST, MAP,
-    STATES, StateRow, States, TIMERS, VALUE, calls, time,
+    ALL_STATES, APPEND, Bytes, Call, Change, DELETE, EMPTY, ENDING_LIST, ENDING_MAP, ENDING_VALUE, Entry, LIST, MAP,
+    STATES, StateRow, States, TIMERS, VALUE, calls, catalog, is_declared, time,
 };
 use crate::story::{KEYS, Story};
 use crate::work::{Trouble, Work};
@@ -64,10 +64,38 @@ fn run_timers(due: &[(i64, Bytes)]) -> [Call; 2] {
 }
 
 impl Processors {
+    /// Of one shard with these keys.
+    pub fn of_keys(keys: Vec<Bytes>) -> Self {
+        Self { keys: vec![keys], padding: 0 }
+    }
+
+    /// A batch of these calls for one shard, and the state after it.
+    pub fn batch_of(before: &States, calls: Vec<Call>, now: i64) -> (Batch, States) {
+        let shard = of_calls(before, calls, now, ALL_STATES, true);
+        let after = shard.after.clone();
+        (Batch { now, shards: vec![shard], is_thorough: true }, after)
+    }
+
     fn key(&self, key: u32) -> Bytes {
         // None begins with another one.
         format!("k{key}{}\0", "=".repeat(self.padding)).into_bytes()
     }
+}
+
+/// The calls of a shard that concern states of this version, and the timers that are due after them.
+fn of_calls(before: &States, mut calls: Vec<Call>, now: i64, version: u32, is_thorough: bool) -> OfShard {
+    let mut after = before.clone();
+    after.version = version;
+    if version > ALL_STATES && version != before.version {
+        // As `deleteIfExists` does.
+        calls.insert(0, Call::ClearAll(STATES[version as usize % STATES.len()]));
+    }
+    calls.retain(|call| is_declared(call.state(), version));
+    calls.iter().for_each(|call| after.apply(call));
+    let due = after.due(now);
+    run_timers(&due).iter().for_each(|call| after.apply(call));
+    after.watermark = is_thorough.then_some(now);
+    OfShard { before: before.clone(), calls, due, after }
 }
 
 fn shard_of_key(key: &[u8], shards: u32) -> usize {
@@ -100,16 +128,13 @@ impl Work for Processors {
     fn batch(&self, before: &Vec<States>, rows: &[(u32, i64)], now: i64) -> (Batch, Vec<States>) {
         let rows: Vec<(Bytes, i64)> = rows.iter().map(|(key, amount)| (self.key(*key), *amount)).collect();
         let many = if self.padding == 0 { MANY } else { MANY_LONG };
+        let changes = rows.first().is_some_and(|(_, amount)| amount % 4 == 0);
+        let version = before[0].version.max(1) + u32::from(changes);
         let is_thorough = rows.last().is_none_or(|(_, amount)| amount % 2 == 0);
         let shards = before.iter().enumerate().map(|(shard, before)| {
             let keys = &self.keys[shard];
             let own: Vec<_> = rows.iter().filter(|(key, _)| keys.contains(key)).cloned().collect();
-            let (calls, mut after) = (calls(&own, now, many), before.clone());
-            calls.iter().for_each(|call| after.apply(call));
-            let due = after.due(now);
-            run_timers(&due).iter().for_each(|call| after.apply(call));
-            after.watermark = is_thorough.then_some(now);
-            OfShard { before: before.clone(), calls, due, after }
+            of_calls(before, calls(&own, now, many), now, version, is_thorough)
         });
         let shards: Vec<OfShard> = shards.collect();
         let model = shards.iter().map(|shard| shard.after.clone()).collect();
@@ -130,10 +155,11 @@ impl Work for Processors {
 
     fn open(&self, engine: &Arc<Engine>, request: &OpenRequest, batch: &Batch) -> Result<Executing, Trouble> {
         let shard = request.shard as usize;
-        let OfShard { before, calls, .. } = &batch.shards[shard];
+        let OfShard { before, calls, after, .. } = &batch.shards[shard];
         let mut session = engine.open_states(request)?;
         same("the watermark", &session.watermark(), &before.watermark)?;
-        session.declare(CATALOG, batch.now)?;
+        same("the catalog", &session.catalog(), &&*catalog(before.version))?;
+        session.declare(&catalog(after.version), batch.now)?;
         self.compare(&mut session, batch, shard, before)?;
         calls.iter().try_for_each(|call| make(&mut session, call))?;
         Ok(Executing { session, shard })
@@ -172,22 +198,24 @@ impl Processors {
         shard: usize,
         expected: &States,
     ) -> Result<(), Trouble> {
-        let (keys, now) = (&self.keys[shard], batch.now);
+        let (keys, now, version) = (&self.keys[shard], batch.now, batch.shards[shard].after.version);
+        let declared = |state: &StateId| is_declared(*state, version);
         let all = binary(keys);
-        for state in [VALUE, ENDING_VALUE] {
+        for state in [VALUE, ENDING_VALUE].into_iter().filter(declared) {
             let found = binaries(&session.get(state, &all)?);
             let values: Vec<_> = keys.iter().map(|key| expected.value(state, key, now)).collect();
             same(&format!("{state:?}"), &found, &values)?;
         }
         let thorough = if batch.is_thorough { &[MAP, ENDING_MAP][..] } else { &[] };
-        for (i, &state) in [LIST, ENDING_LIST].iter().chain(thorough).enumerate() {
+        for (i, &state) in [LIST, ENDING_LIST].iter().chain(thorough).filter(|state| declared(state)).enumerate() {
             let found = all_entries(session, state, keys, PAGES[(keys.len() + i) % PAGES.len()])?;
             for (key, found) in keys.iter().zip(found) {
                 same(&format!("{state:?} of {}", name(key)), &found, &expected.entries(state, key, now))?;
             }
         }
         let subs: Vec<Bytes> = (0..6).map(|i: u8| vec![i; usize::from(i)]).chain([vec![0, 9], vec![1, 9]]).collect();
-        for (key, state) in keys.iter().flat_map(|key| [(key, MAP), (key, ENDING_MAP)]) {
+        let maps = [MAP, ENDING_MAP].into_iter().filter(declared);
+        for (key, state) in maps.flat_map(|state| keys.iter().map(move |key| (key, state))) {
             let found = binaries(&session.get_entries(state, &binary([key]), &binary(&subs))?);
             let map = expected.entries(state, key, now);
             let of =
@@ -197,7 +225,7 @@ impl Processors {
         if !batch.is_thorough {
             return Ok(());
         }
-        for (i, state) in STATES.into_iter().enumerate() {
+        for (i, state) in STATES.into_iter().filter(declared).enumerate() {
             let mut found = all_rows(session, state, PAGES[(shard + i) % PAGES.len()])?;
             let mut rows = expected.rows(state, now);
             // Key groups follow each other, in each of them keys are in order; a list stays as it is.

@@ -1,6 +1,6 @@
 //! The states of a stateful processor as a plain program would hold them.
 //!
-//! Owns: the declared states, what a row of a story changes, and what reads must find.
+//! Owns: the declared states, which come one after another, what a row of a story changes, and what reads must find.
 //! Does not own: sessions (`processors`).
 
 use fastchangelog_core::engine::StateId;
@@ -30,7 +30,21 @@ pub const ENDING_LIST: StateId = StateId(5);
 pub const ENDING_MAP: StateId = StateId(6);
 pub const STATES: [StateId; 7] = [VALUE, LIST, MAP, TIMERS, ENDING_VALUE, ENDING_LIST, ENDING_MAP];
 
-pub const CATALOG: &str = include_str!("../states.json");
+/// The versions of the catalog up to the one that has all states; those after it change what a server does not know.
+pub const ALL_STATES: u32 = 4;
+
+/// Which states a version of the catalog has; the first version is 1, and 0 is what a query has before its first batch.
+pub fn is_declared(state: StateId, version: u32) -> bool {
+    version > 0 && u32::from(state.0) < 3 + version
+}
+
+/// The catalog of a version.
+pub fn catalog(version: u32) -> String {
+    let mut states: Vec<serde_json::Value> = serde_json::from_str(include_str!("../states.json")).unwrap();
+    states.retain(|state| state["id"].as_u64().is_some_and(|id| is_declared(StateId(id as u16), version)));
+    states.iter_mut().for_each(|state| state["versions"] = version.into());
+    serde_json::Value::from(states).to_string()
+}
 
 /// The row of this amount removes what lasts of its key.
 pub const EMPTY: i64 = i64::MIN;
@@ -54,6 +68,14 @@ pub struct Change {
 pub enum Call {
     Write { state: StateId, changes: Vec<Change>, ends: Option<i64> },
     ClearAll(StateId),
+}
+
+impl Call {
+    pub fn state(&self) -> StateId {
+        match self {
+            Self::Write { state, .. } | Self::ClearAll(state) => *state,
+        }
+    }
 }
 
 pub fn has_ends(state: StateId) -> bool {
@@ -131,6 +153,8 @@ pub struct States {
     maps: BTreeMap<(StateId, Bytes), BTreeMap<Bytes, (Bytes, i64)>>,
     pub timers: BTreeSet<(i64, Bytes)>,
     pub watermark: Option<i64>,
+    /// Of the catalog.
+    pub version: u32,
 }
 
 impl States {

@@ -33,10 +33,10 @@ const ROUNDS_AFTER_FAILURES: usize = 5;
 const LIFETIME: u64 = 2000;
 const LAST_BATCHES: usize = 30;
 
-struct Server {
+pub struct Server {
     /// Materializations in progress, by shard; true when the long part is over.
     runs: BTreeMap<String, (MaterializeRun, bool)>,
-    engine: Arc<Engine>,
+    pub engine: Arc<Engine>,
     // After the engine: RocksDB waits for seconds if it is closed without its folder.
     local: tempfile::TempDir,
     /// Something was done to it that makes attempts fail.
@@ -52,9 +52,9 @@ struct Stuck<W: Work> {
 
 /// A batch that Spark committed.
 #[derive(Clone)]
-struct Committed<M> {
-    handles: Vec<Option<ShardHandle>>,
-    model: M,
+pub struct Committed<M> {
+    pub handles: Vec<Option<ShardHandle>>,
+    pub model: M,
 }
 
 struct World<'a, W: Work> {
@@ -72,7 +72,7 @@ struct World<'a, W: Work> {
 }
 
 impl Server {
-    fn start(local: tempfile::TempDir, clock: &Arc<ManualClock>) -> Self {
+    pub fn start(local: tempfile::TempDir, clock: &Arc<ManualClock>) -> Self {
         let config = EngineConfig {
             local_dir: local.path().to_owned(),
             options: Options { memory_budget: 64 << 20, ..Options::default() },
@@ -81,6 +81,41 @@ impl Server {
             failpoints: Failpoints::none(),
         };
         Self { engine: Engine::start(config).unwrap(), local, runs: BTreeMap::new(), shaky: false }
+    }
+
+    /// Ends; its local folder is left.
+    pub fn stopped(self) -> tempfile::TempDir {
+        let Self { local, engine, runs, .. } = self;
+        drop((runs, engine));
+        local
+    }
+}
+
+/// What a batch of a story's query asks a server for.
+pub fn request<W: Work>(
+    story: &Story,
+    work: &W,
+    root: &str,
+    shard: u32,
+    handle: Option<&ShardHandle>,
+    batch: i64,
+) -> OpenRequest {
+    let fixed = [("persist_delay", "1ms"), ("retry_delay", "1ms"), ("max_attempts", "2")];
+    let options = fixed.iter().chain(&story.options);
+    OpenRequest {
+        root: root.to_owned(),
+        query_id: "query".into(),
+        name: "default".into(),
+        shard,
+        shards: story.shards,
+        batch,
+        handle: handle.map(format_handle),
+        operator: W::OPERATOR,
+        spec: work.spec(),
+        ephemeral: false,
+        options: options.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        storage_options: BTreeMap::new(),
+        credentials_expire_at: None,
     }
 }
 
@@ -193,23 +228,7 @@ impl<'a, W: Work> World<'a, W> {
     // Batches
 
     fn request(&self, shard: u32, handle: Option<&ShardHandle>, batch: i64) -> OpenRequest {
-        let fixed = [("persist_delay", "1ms"), ("retry_delay", "1ms"), ("max_attempts", "2")];
-        let options = fixed.iter().chain(&self.story.options);
-        OpenRequest {
-            root: self.bucket.root.clone(),
-            query_id: "query".into(),
-            name: "default".into(),
-            shard,
-            shards: self.story.shards,
-            batch,
-            handle: handle.map(format_handle),
-            operator: W::OPERATOR,
-            spec: self.work.spec(),
-            ephemeral: false,
-            options: options.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
-            storage_options: BTreeMap::new(),
-            credentials_expire_at: None,
-        }
+        request(self.story, &self.work, &self.bucket.root, shard, handle, batch)
     }
 
     /// Repeats what fails at a server to which something was done.
@@ -318,8 +337,7 @@ impl<'a, W: Work> World<'a, W> {
     fn die(&mut self, server: usize, wipe: bool) {
         self.stuck.retain(|stuck| stuck.server != server);
         let fresh = Server::start(tempfile::tempdir().unwrap(), &self.clock);
-        let Server { local, engine, runs, .. } = std::mem::replace(&mut self.servers[server], fresh);
-        drop((runs, engine));
+        let local = std::mem::replace(&mut self.servers[server], fresh).stopped();
         if !wipe {
             self.servers[server] = Server::start(local, &self.clock);
         }
