@@ -101,7 +101,7 @@ fn clear(c: &mut Criterion) {
             let keys: Vec<_> =
                 keys.iter().map(|key| KeyRef { hash: hash_key(key), key_group: KeyGroup(0), key }).collect();
             group.bench_function(format!("{name}/read 16 by key"), |b| {
-                let mut take = |_, value| {
+                let mut take = |_, value: Option<&[u8]>| {
                     black_box(value);
                     ControlFlow::Continue(())
                 };

@@ -52,7 +52,7 @@ fn read(state: &KeyedState, keys: &[(u64, KeyGroup, [u8; 9])]) -> usize {
     let refs: Vec<_> =
         keys.iter().map(|(hash, key_group, key)| KeyRef { hash: *hash, key_group: *key_group, key }).collect();
     let mut bytes = 0;
-    let mut take = |_, value| {
+    let mut take = |_, value: Option<&[u8]>| {
         bytes += black_box(value).map_or(0, <[u8]>::len);
         ControlFlow::Continue(())
     };

@@ -93,8 +93,8 @@ fn p7_resident_memory_stays_low_while_many_maps_are_cleared() {
 }
 
 fn measure() {
-    const KEYS: u32 = 8_000;
-    const MOST_MIB: u64 = 48;
+    const KEYS: u32 = 5_000;
+    const MOST_MIB: u64 = 36;
     let mut world = World::new(&[("session_memory", "2MiB")]);
     let shard = world.shard(None);
     let mut session = open(&shard, None, 0).unwrap();
