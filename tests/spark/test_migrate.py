@@ -142,7 +142,7 @@ def test_what_grouped_refuses(
 @pytest.mark.parametrize(
     ("version", "format_", "connect", "says"),
     [
-        ("4.0.1", "2", False, "whose checkpoint format is 2: .* Spark 4.1 or newer reads them"),
+        ("4.0.1", "2", False, "whose checkpoint format is 2: .* Spark 4.1 or newer reads it"),
         ("4.0.1", "1", False, None),
         ("4.1.4", "1", True, "whose checkpoint format is 1, over Spark Connect; use a classic session, or Spark 4.2"),
         ("4.1.4", "2", True, None),

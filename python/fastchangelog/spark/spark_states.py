@@ -95,7 +95,8 @@ class Checkpoint:
         what = f"Spark {version} cannot read the state of {self.location}, whose checkpoint format is {self._format}"
         if self._format == "2" and version.startswith("4.0."):
             raise InvalidArgumentError(
-                f"{what}: it fails on the files that it has written; Spark 4.1 or newer reads them"
+                f"{what}: its source fails on that format. Spark 4.1 or newer reads it, but for the states of a "
+                "transformWithState that Spark 4.0 has written"
             )
         # A frame of Spark Connect is analysed when it is used, under the format that `grouped` has set for the session.
         if self._format == "1" and internals.is_connect(self._spark) and version.startswith(("4.0.", "4.1.")):
