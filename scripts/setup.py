@@ -228,18 +228,22 @@ def build_env() -> dict[str, str]:
 
 
 def touch_changed() -> None:
-    """Gives changed Rust sources a new time stamp: cargo looks at times only, and copied files may carry old ones."""
+    """Gives changed Rust sources a new time stamp.
+
+    Cargo looks at times only. Copied files may carry old ones, and another clone that shares the cache may have been
+    built from other contents in between.
+    """
     files = [ROOT / "Cargo.toml", *sorted((ROOT / "rust").rglob("*.rs")), *sorted((ROOT / "rust").rglob("Cargo.toml"))]
-    now = {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
-    record = CACHE / "stamps" / f"rust-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}.json"
+    now = {str(f.relative_to(ROOT)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+    record = CACHE / "stamps" / "rust.json"
     try:
         before = json.loads(record.read_text())
         made = record.stat().st_mtime
     except (OSError, ValueError):
         before, made = {}, 0.0
     for name, value in now.items():
-        if before and before.get(name) != value and Path(name).stat().st_mtime <= made:
-            Path(name).touch()
+        if before and before.get(name) != value and (ROOT / name).stat().st_mtime <= made:
+            (ROOT / name).touch()
     if now != before:
         record.parent.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps(now))
