@@ -7,6 +7,7 @@ Does not own: the functions themselves (`test_functions_equal_to_spark`), initia
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 import functools
@@ -472,3 +473,29 @@ def test_states_that_do_not_fit(feed: Any, spark: Any, tmp_path: pathlib.Path, c
             F.count("*"), initial_state=import_state(checkpoint)
         )
     assert fc.spark.import_state is import_state
+
+
+class Seen(StatefulProcessor):
+    """Keeps one value."""
+
+    def init(self, handle: Any) -> None:
+        self.seen = handle.getValueState("seen", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        self.seen.update((1,))
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_zeros_that_are_two_keys_of_sparks(feed: Any, spark: Any, tmp_path: pathlib.Path, zero: float) -> None:
+    for name, value in REQUIRED.items():
+        spark.conf.set(name, value)
+    source = feed("k double", [(-0.0,), (1.0,)], [(zero,)])
+    ran(source.stream().groupBy("k").transformWithState(Seen(), "k double", "Update", "None"), tmp_path / "sparks")
+    group, old = grouped(source.stream(), "k", state=str(tmp_path / "state")), import_state(tmp_path / "sparks")
+    both = pytest.raises(InvalidArgumentError, match=r"`seen` has entries of 0.0 and of -0.0 \(-?0.0\), which are")
+    with contextlib.nullcontext() if str(zero) == "-0.0" else both:
+        group.transformWithState(Seen(), "k double", "Update", "None", old)
