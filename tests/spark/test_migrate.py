@@ -163,7 +163,7 @@ def test_formats_that_a_version_cannot_read(
     for name, value in {**REQUIRED, FORMAT: format_}.items():
         conf(name, value)
     finish(start(feed("k int", [(1,)]).stream().groupBy("k").count(), tmp_path / "sparks", {}))
-    monkeypatch.setattr(type(spark), "version", version)
+    monkeypatch.setattr(type(spark), "version", property(lambda _: version))  # also where it was read before
     monkeypatch.setattr(internals, "is_connect", lambda _: connect)
     with contextlib.nullcontext() if says is None else pytest.raises(InvalidArgumentError, match=says):
         assert Checkpoint(spark, str(tmp_path / "sparks")).batch == 0
