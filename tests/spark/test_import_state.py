@@ -491,8 +491,7 @@ class Seen(StatefulProcessor):
 
 @pytest.mark.parametrize("zero", [0.0, -0.0])
 def test_zeros_that_are_two_keys_of_sparks(feed: Any, spark: Any, tmp_path: pathlib.Path, zero: float) -> None:
-    for name, value in REQUIRED.items():
-        spark.conf.set(name, value)
+    [spark.conf.set(*setting) for setting in REQUIRED.items()]
     source = feed("k double", [(-0.0,), (1.0,)], [(zero,)])
     ran(source.stream().groupBy("k").transformWithState(Seen(), "k double", "Update", "None"), tmp_path / "sparks")
     group, old = grouped(source.stream(), "k", state=str(tmp_path / "state")), import_state(tmp_path / "sparks")
