@@ -115,12 +115,8 @@ class ProcessorListState(CachedState, ListState):
                 rows.append(None)
             appended = self._appended.get(at)
             if appended:
-                if len(appended) == 1:  # as most are
-                    ops.append(APPEND)
-                    places.append(at)
-                else:
-                    ops += [APPEND] * len(appended)
-                    places += [at] * len(appended)
+                ops += [APPEND] * len(appended)
+                places += [at] * len(appended)
                 rows += appended
         self.open(0)
         if ops:

@@ -59,7 +59,7 @@ class ProcessorMapState(CachedState, MapState):
         self._key_type = key_type
         self._admit_key = key_type.admit
         self._value_row = row_class(value_type.names)
-        self._is_plain, self._is_changeable = value_type.is_plain, value_type.is_seen_changeable
+        self._is_changeable = value_type.is_seen_changeable
         self._has_floats = has_floats(key_type.struct)
         self._order = spark_order(key_type.struct)
         self._pages = EntryPages(self, self._decode)
@@ -77,11 +77,11 @@ class ProcessorMapState(CachedState, MapState):
         """The value of an entry as a Row, None if there is no such entry."""
         at = self._at("getValue")
         entry = self._key(key)
-        found = self._maps.get(at) or self._map(at)
+        found = self._map(at)
         value: Fields | None
         if entry in found.changed:
             value = found.changed[entry]
-            if value is not None and not self._is_plain:
+            if value is not None:
                 value = self._type.shown(value)
         else:
             value = self._look_up(found, at, entry)
@@ -106,10 +106,8 @@ class ProcessorMapState(CachedState, MapState):
             row = self._admit(value)
         except Refused as refused:
             raise self._refused(refused.within(f"[{key!r}]")) from None
-        (self._maps.get(at) or self._map(at)).changed[entry] = row
-        self._pending += 1
-        if self._pending >= self._limit:
-            self.write_back()
+        self._map(at).changed[entry] = row
+        self._count(1)
 
     def iterator(self) -> Iterator[tuple[Fields, Fields]]:
         """Keys and values of all entries, as they are at the first `next`."""
@@ -207,9 +205,7 @@ class ProcessorMapState(CachedState, MapState):
 
     def _look_up(self, found: _Map, at: int, entry: Fields) -> Fields | None:
         """The stored value of an entry, as it is kept."""
-        known = found.known
-        if known is None:
-            known = self._known(found, at)
+        known = self._known(found, at)
         value = known.get(entry, _UNREAD)
         if value is _UNREAD:
             if found.is_complete:

@@ -10,9 +10,7 @@ timestamps are taken as UTC.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -34,8 +32,6 @@ _BATCH_BYTES = 4 * 1024 * 1024
 _MEASURED_ROWS = 32
 #: What a Row has most of, and is small.
 _SMALL = {int, float, bool, type(None)}
-
-_FIELDS = operator.attrgetter("__fields__")
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
@@ -85,12 +81,9 @@ class OutputRows:
         """Yields the rows that were taken."""
         rows = list(self.pending)
         self.pending.clear()
-        self._measured = self._bytes = start = 0
-        while start < len(rows):
-            names = _names(rows[start])
-            end = _end_of_names(rows, start, names)
-            batch = self._batch(rows[start:end], names)
-            start = end
+        self._measured = self._bytes = 0
+        for names, run in itertools.groupby(rows, _names):
+            batch = self._batch(list(run), names)
             each = max(batch.nbytes // max(batch.num_rows, 1), 1)  # without columns a batch has no rows
             self._most_rows = max(min(self._most_rows * 4, _MOST_ROWS, _BATCH_BYTES // each), 1)
             self.limit = min(_MEASURED_ROWS, self._most_rows)
@@ -203,18 +196,6 @@ def _names(row: Any) -> Any:
             f"({type(row).__name__})"
         )
     return names
-
-
-def _end_of_names(rows: Sequence[Any], start: int, names: Any) -> int:
-    """Where the Rows with these names end."""
-    if start == 0 and all(map(isinstance, rows, itertools.repeat(Row))):
-        with contextlib.suppress(AttributeError):  # a Row without names
-            if list(map(_FIELDS, rows)).count(names) == len(rows):  # as of most processors
-                return len(rows)
-    end = start + 1
-    while end < len(rows) and _names(rows[end]) == names:
-        end += 1
-    return end
 
 
 def _python_form(dtype: T.DataType) -> Callable[[Any], Any] | None:
