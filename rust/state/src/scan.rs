@@ -11,12 +11,17 @@ use std::sync::OnceLock;
 
 /// Deleted keys that a cursor which will be moved passes beyond its end, before it gets an end in RocksDB.
 const PASSED: u64 = 64;
+/// Keys that a cursor which is moved steps over, at most, before it seeks. A seek costs as much as some twenty steps.
+const STEPS: u32 = 8;
 
 /// A place in the keys of one state and key group; see [`super::keyed::KeyedState::cursor`].
 ///
 /// An iterator of RocksDB costs many times what a seek costs, so one serves many ranges of keys: [`Cursor::moved`]. The end of
 /// a range is then known here only. RocksDB passes deleted keys beyond it; after a few it says so, and this
 /// range gets an iterator of its own, which ends where the range does.
+///
+/// Invariant: no key from the end of the range on is before the iterator's place, so that a range which begins there or later is
+/// reached by steps.
 pub struct Cursor<'a> {
     db: &'a DB,
     iterator: DBRawIterator<'a>,
@@ -28,6 +33,8 @@ pub struct Cursor<'a> {
     is_open: bool,
     /// The last key that was seen, in the form on disk; or the first to look for.
     last: Vec<u8>,
+    /// Keys to step over before a seek, the next time: fewer where the ranges lie far from each other.
+    steps: u32,
     /// The first failure of the state.
     broken: &'a OnceLock<Error>,
 }
@@ -43,12 +50,12 @@ impl<'a> Cursor<'a> {
         let (first, end) = bounds(state, group, from, to);
         let mut iterator = db.raw_iterator_opt(bounded(&end));
         iterator.seek(&first);
-        Self { db, iterator, state, group, end, is_open: false, last: Vec::new(), broken }
+        Self { db, iterator, state, group, end, is_open: false, last: Vec::new(), steps: STEPS, broken }
     }
 
-    /// The same over other keys. Costs less than a new one from the second time on.
+    /// The same over other keys. Costs less than a new one from the second time on, least if they follow closely on those before.
     pub fn moved(self, state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> Self {
-        let Self { db, iterator, is_open, broken, .. } = self;
+        let Self { db, iterator, is_open, end: passed, steps, broken, .. } = self;
         let iterator = if is_open {
             iterator
         } else {
@@ -58,10 +65,28 @@ impl<'a> Cursor<'a> {
             db.raw_iterator_opt(options)
         };
         let (first, end) = bounds(state, group, from, to);
-        let mut moved = Self { db, iterator, state, group, end, is_open: true, last: first, broken };
-        moved.iterator.seek(&moved.last);
+        let mut moved = Self { db, iterator, state, group, end, is_open: true, last: first, steps, broken };
+        if !(is_open && passed <= moved.last && moved.step()) {
+            moved.iterator.seek(&moved.last);
+        }
         moved.found(true);
         moved
+    }
+
+    /// Steps to the first key from the last one on; false if it is not near.
+    fn step(&mut self) -> bool {
+        for left in (0..=self.steps).rev() {
+            match self.iterator.key() {
+                Some(key) if key >= &self.last[..] => {
+                    self.steps = STEPS;
+                    return true;
+                }
+                Some(_) if left > 0 => self.iterator.next(),
+                _ => break,
+            }
+        }
+        self.steps /= 2;
+        false
     }
 
     /// Key and value at this place; none at the end.
@@ -83,7 +108,7 @@ impl<'a> Cursor<'a> {
     pub fn skip(&mut self, prefix: &[u8]) {
         let mut key = Vec::new();
         push_key(&mut key, self.group, self.state, prefix);
-        self.last = after_prefix(&key);
+        self.last = after_prefix(&key).min(self.end.clone());
         self.iterator.seek(&self.last);
         self.found(true);
     }
@@ -111,7 +136,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The first key and the end of a range, in the form on disk.
+/// The first key and the end of a range, in the form on disk; the end is not before the first key.
 fn bounds(state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
     let mut first = Vec::new();
     push_key(&mut first, group, state, &[]);
@@ -120,6 +145,7 @@ fn bounds(state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> (V
         Some(to) => [&first[..], to].concat(),
     };
     first.extend_from_slice(from);
+    let end = end.max(first.clone());
     (first, end)
 }
 

@@ -3,6 +3,8 @@ use crate::rocks::SharedResources;
 use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op, StateId};
 use fastchangelog_store::budget::MemoryBudget;
 use fastchangelog_store::metrics::Metrics;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -75,6 +77,65 @@ fn a_moved_cursor_reads_what_a_new_one_reads_however_much_was_deleted() {
                 i += 5;
             }
             assert_eq!(found, all_of, "{from}..{to}");
+            spare = Some(cursor);
+        }
+    }
+}
+
+/// A range of the keys of a group (its end may lie before its start), how many of them are read, and whether the rest of a
+/// byte is passed then.
+type Walk = ((u16, u16, i16), usize, bool);
+
+fn walks() -> impl Strategy<Value = Vec<Walk>> {
+    let walk = ((0..3_u16, 0..600_u16, -20..60_i16), 0..12_usize, prop::bool::weighted(0.2));
+    prop::collection::vec(walk, 1..120).prop_flat_map(|walks| {
+        // As they come, and in the order of keys, where ranges follow closely on each other.
+        let mut sorted = walks.clone();
+        sorted.sort_unstable();
+        prop_oneof![Just(walks), Just(sorted)]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_moved_cursor_reads_any_ranges_as_a_set_does(
+        there in prop::collection::btree_set((0..3_u16, 0..600_u16), 0..600),
+        gone in prop::collection::btree_set((0..3_u16, 100..400_u16), 0..500),
+        walks in walks(),
+    ) {
+        let root = TempDir::new().unwrap();
+        let mut state = created(&root);
+        for (op, keys) in [(Op::Put, &there | &gone), (Op::Delete, gone.clone())] {
+            let mut set = ChangeSet::default();
+            for (group, key) in &keys {
+                let key = key.to_be_bytes();
+                set.push(Change { op, state: StateId(1), key_group: KeyGroup(*group), key: &key, value: &[] });
+            }
+            state.apply(&set).unwrap();
+            flush_all(&mut state);
+        }
+        let model: BTreeSet<(u16, u16)> = &there - &gone;
+        let mut spare = None;
+        for ((group, from, length), most, passes) in walks {
+            let to = from.saturating_add_signed(length);
+            let (first, end) = (from.to_be_bytes(), to.to_be_bytes());
+            let mut cursor =
+                state.cursor_again(spare.take(), StateId(1), KeyGroup(group), &first, Some(&end)).unwrap();
+            let mut expected = model.range((group, from)..(group, to.max(from))).map(|(_, key)| *key).peekable();
+            for step in 0..=most {
+                let found = cursor.entry().unwrap().map(|(key, _)| u16::from_be_bytes(key.try_into().unwrap()));
+                prop_assert_eq!(found, expected.peek().copied(), "step {} of {}..{} in group {}", step, from, to, group);
+                let Some(found) = found else { break };
+                if passes {
+                    cursor.skip(&found.to_be_bytes()[..1]);
+                    while expected.next_if(|key| key >> 8 == found >> 8).is_some() {}
+                } else {
+                    cursor.advance();
+                    expected.next();
+                }
+            }
             spare = Some(cursor);
         }
     }
