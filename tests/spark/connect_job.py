@@ -12,6 +12,7 @@ import datetime as dt
 import itertools
 import json
 import os
+import socket
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from processor_harness import NO_DATA_BATCHES, by_value
 from processors import LIST, MAP, SCRIPT_OUTPUT, SCRIPT_SCHEMA, VALUE, Script, ScriptInPandas, script
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, internals
@@ -42,6 +44,12 @@ def session(folder: Path) -> SparkSession:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
     }
+    # A port of its own: PySpark's local server and its client have one fixed port, which another run may be using.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    confs["spark.connect.grpc.binding.port"] = str(port)
+    DefaultChannelBuilder.default_port = staticmethod(lambda: port)
     builder = SparkSession.builder.remote("local[2]")
     for key, value in confs.items():
         builder = builder.config(key, value)

@@ -41,7 +41,9 @@ def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
     job = pathlib.Path(__file__).with_name("connect_job.py")
     env = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE")}
     folder.mkdir(exist_ok=True)
-    env |= {"XDG_RUNTIME_DIR": str(folder), "PYSPARK_PYTHON": sys.executable, **environ}
+    # PySpark's warning about functions that users have not written.
+    warned = "error:Cannot infer the eval type:UserWarning"
+    env |= {"XDG_RUNTIME_DIR": str(folder), "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": warned, **environ}
     line = [sys.executable, str(job), str(folder), *parts]
     done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=580, check=False)
     assert done.returncode == 0, done.stderr[-6000:]

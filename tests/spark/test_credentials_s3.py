@@ -1,6 +1,6 @@
-"""A stream whose temporary credentials end while it runs, and what Spark shows of credentials.
+"""Streams and reads of state whose temporary credentials end meanwhile, and what Spark shows of credentials.
 
-Owns: that a credential provider serves a query that outlives its answers, in one application.
+Owns: that a credential provider serves what outlives its answers, in one application.
 Does not own: the server's side (tests/stores/test_server_credentials), the worker's questions (tests/test_renewal).
 """
 
@@ -14,10 +14,13 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from processor_harness import by_value
+from pyspark.sql import Row
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, rows_of, run
+from pyspark.sql.streaming import StatefulProcessor
+from stream_harness import end_state_server, needs_readable_checkpoints, needs_rows, rows_of, run
 
-from fastchangelog.spark import grouped, redaction
+from fastchangelog.spark import grouped, read_state, redaction
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "stores"))
 
@@ -26,6 +29,7 @@ from faults import PUT, Refuse, Request
 from places import SECRET, S3Place, s3_admin
 from servers import s3_server
 
+by_value(__name__)
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SCHEMA = "k string, v bigint"
@@ -54,15 +58,20 @@ def rotating(file: str, secret: str) -> Any:
     return provider
 
 
-def test_a_stream_outlives_its_credentials(spark: Any, feed: Any, bucket: S3Place, tmp_path: pathlib.Path) -> None:
-    current = tmp_path / "current"
+def storage_of(bucket: S3Place, current: pathlib.Path) -> dict[str, Any]:
+    """Storage options with a provider. The store refuses all credentials but those whose number stands in `current`."""
 
     def revoked(request: Request) -> bool:
         return request.key_id != f"AKIAROTATING{int(current.read_text()):08}"
 
     bucket.proxy.always(Refuse(400, "ExpiredToken", "The provided token has expired."), where=revoked)
     others = {k: v for k, v in bucket.credentials.items() if k not in ("aws_access_key_id", "aws_secret_access_key")}
-    storage = {**others, "credential_provider": rotating(str(current), SECRET)}
+    return {**others, "credential_provider": rotating(str(current), SECRET)}
+
+
+def test_a_stream_outlives_its_credentials(spark: Any, feed: Any, bucket: S3Place, tmp_path: pathlib.Path) -> None:
+    current = tmp_path / "current"
+    storage = storage_of(bucket, current)
     source = feed(SCHEMA)
     root, checkpoint = f"s3://{bucket.bucket}/state", tmp_path / "checkpoint"
     for batch in range(3):
@@ -79,6 +88,47 @@ def test_a_stream_outlives_its_credentials(spark: Any, feed: Any, bucket: S3Plac
         assert rows_of(ran.batches[batch]) == rows_of([(f"k{i}", batch + 1) for i in range(KEYS)])
     used = [request.key_id for request in bucket.proxy.requests(PUT)]
     assert {f"AKIAROTATING{number:08}" for number in range(3)} == set(used)
+    end_state_server(spark)
+
+
+class Counts(StatefulProcessor):
+    """Counts rows."""
+
+    def init(self, handle: Any) -> None:
+        self.n = handle.getValueState("n", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        self.n.update(((self.n.get() or (0,))[0] + sum(1 for _ in rows),))
+        yield Row(k=key[0], n=self.n.get()[0])
+
+    def close(self) -> None:
+        pass
+
+
+@needs_rows
+@needs_readable_checkpoints
+def test_states_are_read_with_the_credentials_of_the_moment(
+    spark: Any, feed: Any, bucket: S3Place, tmp_path: pathlib.Path
+) -> None:
+    current, root = tmp_path / "current", f"s3://{bucket.bucket}/state"
+    current.write_text("0")
+    storage = storage_of(bucket, current)
+    source = feed(SCHEMA, [(f"k{i}", i) for i in range(KEYS)])
+    for name in ("aggregate", "processor"):
+        frame = grouped(source.stream(), "k", state=root, name=name, storage_options=storage)
+        result = (
+            frame.agg(F.count("*").alias("n"))
+            if name == "aggregate"
+            else frame.transformWithState(Counts(), "k string, n long", "Update", "None")
+        )
+        checkpoint = tmp_path / name
+        assert rows_of(run(result, checkpoint).batches[0]) == rows_of([(f"k{i}", 1) for i in range(KEYS)])
+        # Those with which a read was planned have ended when it is done.
+        current.write_text(str(int(current.read_text()) + 1))
+        read = read_state(spark, checkpoint, state=root, name=name, storage_options=storage)
+        current.write_text(str(int(current.read_text()) + 1))
+        keys = {row[0] if name == "aggregate" else row.key.k for row in read.collect()}
+        assert keys == {f"k{i}" for i in range(KEYS)}
     end_state_server(spark)
 
 

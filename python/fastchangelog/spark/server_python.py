@@ -36,7 +36,7 @@ def check(spark: SparkSession) -> None:
     with _lock:
         if session in _checked:
             return
-    found = spark.range(1).select(F.udf(_probe(), "string")("id")).first()
+    found = spark.range(1).select(F.udf(_probe(), "string", useArrow=False)("id")).first()
     missing = None if found is None else found[0]
     if missing:
         raise InvalidArgumentError(
