@@ -1,7 +1,7 @@
 //! Reading the keys of one state in their order.
 //!
-//! Owns: the walk over RocksDB between two keys, and the last key before another. Does not own: what is only in the hot tier; the caller has it flushed
-//! first (`keyed`).
+//! Owns: the walk over RocksDB between two keys, and the last key before another.
+//! Does not own: what is only in the hot tier; the caller has it flushed first (`keyed`).
 
 use super::rocks::{after_prefix, push_key, rocks_error, split_key};
 use fastchangelog_format::error::{Error, Result};
@@ -20,7 +20,7 @@ const STEPS: u32 = 8;
 /// a range is then known here only. RocksDB passes deleted keys beyond it; after a few it says so, and this
 /// range gets an iterator of its own, which ends where the range does.
 ///
-/// Invariant: no key from the end of the range on is before the iterator's place, so that a range which begins there or later is
+/// Invariant: no key from the end of the range on is before the iterator's place. So a range which begins there or later can be
 /// reached by steps.
 pub struct Cursor<'a> {
     db: &'a DB,
@@ -73,7 +73,7 @@ impl<'a> Cursor<'a> {
         moved
     }
 
-    /// Steps to the first key from the last one on; false if it is not near.
+    /// Steps to the first key that is not before `last`; false if it is not near.
     fn step(&mut self) -> bool {
         for left in (0..=self.steps).rev() {
             match self.iterator.key() {
@@ -98,8 +98,11 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes to the next key.
+    /// Goes to the next key; stays at the end.
     pub fn advance(&mut self) {
+        if self.iterator.key().is_some_and(|key| self.is_open && key >= &self.end[..]) {
+            return;
+        }
         self.iterator.next();
         self.found(false);
     }

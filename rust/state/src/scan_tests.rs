@@ -127,7 +127,11 @@ proptest! {
             for step in 0..=most {
                 let found = cursor.entry().unwrap().map(|(key, _)| u16::from_be_bytes(key.try_into().unwrap()));
                 prop_assert_eq!(found, expected.peek().copied(), "step {} of {}..{} in group {}", step, from, to, group);
-                let Some(found) = found else { break };
+                let Some(found) = found else {
+                    cursor.advance();
+                    prop_assert!(cursor.entry().unwrap().is_none());
+                    break;
+                };
                 if passes {
                     cursor.skip(&found.to_be_bytes()[..1]);
                     while expected.next_if(|key| key >> 8 == found >> 8).is_some() {}
