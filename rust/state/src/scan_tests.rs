@@ -89,10 +89,11 @@ type Walk = ((u16, u16, i16), usize, bool);
 fn walks() -> impl Strategy<Value = Vec<Walk>> {
     let walk = ((0..3_u16, 0..600_u16, -20..60_i16), 0..12_usize, prop::bool::weighted(0.2));
     prop::collection::vec(walk, 1..120).prop_flat_map(|walks| {
-        // As they come, and in the order of keys, where ranges follow closely on each other.
+        // As they come, and in the order of keys, where ranges follow closely on each other, and backwards.
         let mut sorted = walks.clone();
         sorted.sort_unstable();
-        prop_oneof![Just(walks), Just(sorted)]
+        let backwards = sorted.iter().rev().copied().collect();
+        prop_oneof![Just(walks), Just(sorted), Just(backwards)]
     })
 }
 
