@@ -32,16 +32,16 @@ def describe_batch(source: StateSource, *, count: bool) -> dict[str, Any]:
     }
     if not count:
         return said
+    given: Any = (gather_options(conf=source.conf), storage_options_of(found.uri, source))
     if is_processor(schema):
-        return {**said, "counts": _entries(source, found, schema)}
-    return {**said, "keys": _keys(source, found, schema)}
+        return {**said, "counts": _entries(found, schema, given)}
+    return {**said, "keys": _keys(found, schema, given)}
 
 
-def _entries(source: StateSource, found: FoundHandles, schema: str) -> dict[str, int]:
+def _entries(found: FoundHandles, schema: str, given: Any) -> dict[str, int]:
     from fastchangelog.spark.state_columns import StateColumns
     from fastchangelog.spark.state_scan import processor_rows
 
-    given: Any = (gather_options(conf=source.conf), storage_options_of(found.uri, source))
     counts: dict[str, int] = {}
     for state in states_of(schema):
         columns = StateColumns.of(state)
@@ -53,11 +53,10 @@ def _entries(source: StateSource, found: FoundHandles, schema: str) -> dict[str,
     return counts
 
 
-def _keys(source: StateSource, found: FoundHandles, schema: str) -> int:
+def _keys(found: FoundHandles, schema: str, given: Any) -> int:
     from fastchangelog.spark.state_scan import aggregate_rows
     from fastchangelog.spark.stored_aggregates import stored_spec
 
-    given: Any = (gather_options(conf=source.conf), storage_options_of(found.uri, source))
     spec, _ = stored_spec(json.loads(schema))
     return sum(
         rows.num_rows for handle in found.handles for rows in aggregate_rows(_folder(found), handle, spec, *given)
