@@ -4,10 +4,11 @@
 //! Does not own: the source of the bytes (`put`: memory, `transfer`: files), attempts of the whole (`retry`).
 //!
 //! Invariants:
-//! 1. an upload that fails or is dropped is aborted: stores keep and bill the parts of one that is neither completed
-//!    nor aborted;
+//! 1. an upload that fails or is dropped is aborted, with as many attempts as other requests have: stores keep and bill the
+//!    parts of one that is neither completed nor aborted;
 //! 2. memory: at most [`PARALLEL_PARTS`] parts of one upload are taken from its source and not sent.
 
+use super::diagnose::diagnose;
 use super::retry::Failure;
 use super::{Inner, Store};
 use crate::budget::Buffer;
@@ -54,7 +55,7 @@ impl Store {
         let policy = PartRetries { inner: Arc::downgrade(&self.inner) };
         let options = PutMultipartOptions::default().with_retry_policy(Arc::new(policy));
         let upload = self.limited(0, self.inner.store.put_multipart_opts(path, options)).await?;
-        let mut unfinished = Unfinished { store: self, upload: None };
+        let mut unfinished = Unfinished { store: self, path, upload: None };
         let upload = unfinished.upload.insert(upload);
         let vacant = async { if look { self.expect_vacant(path).await } else { Ok(()) } };
         let sent = match tokio::try_join!(vacant, self.send_parts(upload.as_mut(), size, source)) {
@@ -62,7 +63,7 @@ impl Store {
             Err(failure) => Err(failure),
         };
         if let Err(failure) = sent {
-            let _ = self.limited(0, upload.abort()).await;
+            self.abort(path, upload.as_mut()).await;
             unfinished.upload = None;
             return Err(failure);
         }
@@ -120,6 +121,29 @@ impl Store {
         Ok(())
     }
 
+    /// Aborts an upload. A store may refuse that while it still has parts of it under way.
+    async fn abort(&self, path: &ObjectPath, upload: &mut dyn MultipartUpload) {
+        let requests = &self.inner.requests;
+        for attempt in 1.. {
+            requests.metrics.store_requests.add(1);
+            let limit = requests.limits.time_for(0);
+            let (cause, is_final) = match tokio::time::timeout(limit, upload.abort()).await {
+                Ok(Ok(()) | Err(object_store::Error::NotFound { .. })) => return,
+                Ok(Err(error)) => {
+                    let diagnosis = diagnose(&error);
+                    (requests.redactor.clean(&diagnosis.cause), diagnosis.permanent.is_some())
+                }
+                Err(_) => (format!("no answer within {limit:?}"), false),
+            };
+            if is_final || attempt >= requests.limits.attempts {
+                tracing::warn!(object = %path, cause, "an upload could not be aborted: its parts stay in the store");
+                return;
+            }
+            requests.metrics.store_retries.add(1);
+            tokio::time::sleep(requests.limits.pause(attempt, requests.jitter.next())).await;
+        }
+    }
+
     /// One request inside a larger one: counted and limited in time, part retries included.
     pub(super) async fn limited<T, E: Into<Failure>>(
         &self,
@@ -140,16 +164,15 @@ impl Store {
 /// An upload that is neither completed nor aborted. Dropped as such, it is aborted in the background.
 struct Unfinished<'a> {
     store: &'a Store,
+    path: &'a ObjectPath,
     upload: Option<Box<dyn MultipartUpload>>,
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if let Some(mut upload) = self.upload.take() {
-            let store = self.store.clone();
-            self.store.in_background(async move {
-                let _ = store.limited(0, upload.abort()).await;
-            });
+            let (store, path) = (self.store.clone(), self.path.clone());
+            self.store.in_background(async move { store.abort(&path, upload.as_mut()).await });
         }
     }
 }
