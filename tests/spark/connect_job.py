@@ -3,7 +3,7 @@
 Owns: a local Connect server and session, and for each PART what is asked of it. Does not own: what must come out (the
 test), the processors (`processors`).
 
-Prints one line of JSON.
+Prints one line of JSON. `CONNECT_PORT` is the server's port.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import datetime as dt
 import itertools
 import json
 import os
-import socket
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -44,10 +43,8 @@ def session(folder: Path) -> SparkSession:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
     }
-    # A port of its own: PySpark's local server and its client have one fixed port, which another run may be using.
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    # PySpark's local server and its client have one fixed port, which another run may be using.
+    port = int(os.environ["CONNECT_PORT"])
     confs["spark.connect.grpc.binding.port"] = str(port)
     DefaultChannelBuilder.default_port = staticmethod(lambda: port)
     builder = SparkSession.builder.remote("local[2]")

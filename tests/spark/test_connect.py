@@ -14,6 +14,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from metrics_endpoint import free_port
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio, grpcio-status, googleapis-common-protos and zstandard")
 pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status")
@@ -43,7 +44,8 @@ def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     # PySpark's warning about functions that users have not written.
     warned = "error:Cannot infer the eval type:UserWarning"
-    env |= {"XDG_RUNTIME_DIR": str(folder), "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": warned, **environ}
+    env |= {"XDG_RUNTIME_DIR": str(folder), "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": warned}
+    env |= {"CONNECT_PORT": str(free_port()), **environ}
     line = [sys.executable, str(job), str(folder), *parts]
     done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=580, check=False)
     assert done.returncode == 0, done.stderr[-6000:]

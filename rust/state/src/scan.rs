@@ -111,7 +111,10 @@ impl<'a> Cursor<'a> {
     pub fn skip(&mut self, prefix: &[u8]) {
         let mut key = Vec::new();
         push_key(&mut key, self.group, self.state, prefix);
-        self.last = after_prefix(&key).min(self.end.clone());
+        self.last = after_prefix(&key);
+        if self.last > self.end {
+            self.last.clone_from(&self.end);
+        }
         self.iterator.seek(&self.last);
         self.found(true);
     }
@@ -143,12 +146,14 @@ impl<'a> Cursor<'a> {
 fn bounds(state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
     let mut first = Vec::new();
     push_key(&mut first, group, state, &[]);
-    let end = match to {
+    let mut end = match to {
         None => after_prefix(&first),
         Some(to) => [&first[..], to].concat(),
     };
     first.extend_from_slice(from);
-    let end = end.max(first.clone());
+    if end < first {
+        end.clone_from(&first);
+    }
     (first, end)
 }
 

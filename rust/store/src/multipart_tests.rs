@@ -113,6 +113,8 @@ async fn x05_a_failed_and_a_dropped_upload_are_aborted() {
 #[tokio::test(start_paused = true)]
 async fn x05_an_abort_that_is_refused_is_tried_again_as_often_as_a_request() {
     let (parts, _) = content();
+    // After the start and the look: the part that is refused, and the aborts.
+    let since = |inner: &FaultStore| inner.log()[2..].iter().filter(|(call, _)| *call == Operation::Multipart).count();
     for (fault, aborts) in [(Fault::Throttled, 2), (Fault::Hang, 2), (Fault::FailAfter, 2), (Fault::Denied, 1)] {
         let inner = FaultStore::in_memory();
         let store = over(&inner);
@@ -120,16 +122,14 @@ async fn x05_an_abort_that_is_refused_is_tried_again_as_often_as_a_request() {
         inner.at(2, Fault::Denied);
         inner.at(3, fault);
         assert_eq!(store.put_new("log/a", parts.clone()).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
-        let started = inner.log()[2..].iter().filter(|(operation, _)| *operation == Operation::Multipart).count();
-        assert_eq!(started, 1 + aborts, "{fault:?}");
+        assert_eq!(since(&inner), 1 + aborts, "{fault:?}");
     }
     let inner = FaultStore::in_memory();
     let store = over(&inner);
     inner.at(2, Fault::Denied);
     (3..20).for_each(|call| inner.at(call, Fault::Throttled));
     assert_eq!(store.put_new("log/a", parts).await.unwrap_err().kind(), ErrorKind::PermissionDenied);
-    let last = inner.log()[2..].iter().filter(|(operation, _)| *operation == Operation::Multipart).count();
-    assert_eq!(last, 1 + 3, "as many as max_attempts");
+    assert_eq!(since(&inner), 1 + 3, "as many as max_attempts");
 }
 
 #[test]
