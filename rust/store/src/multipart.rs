@@ -8,8 +8,7 @@
 //!    parts of one that is neither completed nor aborted;
 //! 2. memory: at most [`PARALLEL_PARTS`] parts of one upload are taken from its source and not sent.
 
-use super::diagnose::diagnose;
-use super::retry::Failure;
+use super::retry::{Attempts, Failure};
 use super::{Inner, Store};
 use crate::budget::Buffer;
 use async_trait::async_trait;
@@ -18,6 +17,7 @@ use object_store::path::Path as ObjectPath;
 use object_store::retry::{RetryContext, RetryFailure, RetryPolicy};
 use object_store::{MultipartUpload, ObjectStoreExt, PutMultipartOptions, PutPayload};
 use std::sync::{Arc, Weak};
+use tokio::sync::Mutex;
 
 /// Below the limit of stores (10,000 parts): larger objects get larger parts.
 const MAX_PARTS: u64 = 9_000;
@@ -47,15 +47,16 @@ impl Store {
     /// be replaced is an error, [`object_store::Error::AlreadyExists`]; the look costs no time of its own.
     pub(super) async fn put_parts(
         &self,
-        path: &ObjectPath,
+        name: &str,
         size: u64,
         source: &mut impl PartSource,
         look: bool,
     ) -> Result<u64, Failure> {
+        let path = &self.path(name).map_err(Failure::Fatal)?;
         let policy = PartRetries { inner: Arc::downgrade(&self.inner) };
         let options = PutMultipartOptions::default().with_retry_policy(Arc::new(policy));
         let upload = self.limited(0, self.inner.store.put_multipart_opts(path, options)).await?;
-        let mut unfinished = Unfinished { store: self, path, upload: None };
+        let mut unfinished = Unfinished { store: self, name, upload: None };
         let upload = unfinished.upload.insert(upload);
         let vacant = async { if look { self.expect_vacant(path).await } else { Ok(()) } };
         let sent = match tokio::try_join!(vacant, self.send_parts(upload.as_mut(), size, source)) {
@@ -63,7 +64,7 @@ impl Store {
             Err(failure) => Err(failure),
         };
         if let Err(failure) = sent {
-            self.abort(path, upload.as_mut()).await;
+            self.abort(name, upload.as_mut()).await;
             unfinished.upload = None;
             return Err(failure);
         }
@@ -122,25 +123,17 @@ impl Store {
     }
 
     /// Aborts an upload. A store may refuse that while it still has parts of it under way.
-    async fn abort(&self, path: &ObjectPath, upload: &mut dyn MultipartUpload) {
-        let requests = &self.inner.requests;
-        for attempt in 1.. {
-            requests.metrics.store_requests.add(1);
-            let limit = requests.limits.time_for(0);
-            let (cause, is_final) = match tokio::time::timeout(limit, upload.abort()).await {
-                Ok(Ok(()) | Err(object_store::Error::NotFound { .. })) => return,
-                Ok(Err(error)) => {
-                    let diagnosis = diagnose(&error);
-                    (requests.redactor.clean(&diagnosis.cause), diagnosis.permanent.is_some())
-                }
-                Err(_) => (format!("no answer within {limit:?}"), false),
-            };
-            if is_final || attempt >= requests.limits.attempts {
-                tracing::warn!(object = %path, cause, "an upload could not be aborted: its parts stay in the store");
-                return;
+    async fn abort(&self, name: &str, upload: &mut dyn MultipartUpload) {
+        let upload = Mutex::new(upload);
+        let call = self.call("abort the upload of", name, Some(0));
+        let abort = self.inner.requests.run_some(call, Attempts::Inside, |_| async {
+            match upload.lock().await.abort().await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(Failure::Store(error)),
             }
-            requests.metrics.store_retries.add(1);
-            tokio::time::sleep(requests.limits.pause(attempt, requests.jitter.next())).await;
+        });
+        if let Err(error) = abort.await {
+            tracing::warn!(%error, "the parts of an upload stay in the store");
         }
     }
 
@@ -164,15 +157,15 @@ impl Store {
 /// An upload that is neither completed nor aborted. Dropped as such, it is aborted in the background.
 struct Unfinished<'a> {
     store: &'a Store,
-    path: &'a ObjectPath,
+    name: &'a str,
     upload: Option<Box<dyn MultipartUpload>>,
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if let Some(mut upload) = self.upload.take() {
-            let (store, path) = (self.store.clone(), self.path.clone());
-            self.store.in_background(async move { store.abort(&path, upload.as_mut()).await });
+            let (store, name) = (self.store.clone(), self.name.to_owned());
+            self.store.in_background(async move { store.abort(&name, upload.as_mut()).await });
         }
     }
 }

@@ -11,8 +11,10 @@ fn content() -> (Vec<Bytes>, Vec<u8>) {
     (whole.chunks(3_000_017).map(Bytes::copy_from_slice).collect(), whole)
 }
 
+/// A store of three attempts and one slot: what is inside of a request must not wait for another.
 fn over(inner: &Arc<FaultStore>) -> Store {
-    let few = Options::from_map(&BTreeMap::from([("max_attempts".to_owned(), "3".to_owned())])).unwrap();
+    let few = [("max_attempts", "3"), ("store_concurrency", "1")];
+    let few = Options::from_map(&few.map(|(name, value)| (name.to_owned(), value.to_owned())).into()).unwrap();
     let metrics = SharedMetrics::default();
     Store::from_object_store(Arc::clone(inner) as _, "q", "test://b/q", &few, metrics, Failpoints::none())
 }

@@ -204,7 +204,7 @@ impl Store {
         let failpoints = &self.inner.requests.failpoints;
         failpoints.hit("store.before-put").map_err(failed_point)?;
         let mut source = Slices { rest: payload.clone().into_iter(), first: Bytes::new() };
-        match self.put_parts(path, object.size, &mut source, true).await {
+        match self.put_parts(&object.name, object.size, &mut source, true).await {
             Ok(found) => self.check_size(object, found)?,
             Err(Failure::Store(object_store::Error::AlreadyExists { .. })) => {
                 self.limited(object.size, self.expect_ours(object, path, foreign)).await?;

@@ -111,12 +111,14 @@ pub(super) struct RequestContext<'a> {
     pub(super) uri: &'a str,
 }
 
-/// How many attempts a request gets.
+/// How many attempts a request gets, and in which slot each runs.
 #[derive(Debug)]
 pub(super) enum Attempts {
-    /// Up to `max_attempts` times; each waits for a slot.
+    /// Up to `max_attempts`; each waits for a slot.
     All,
-    /// Once, in this slot.
+    /// Up to `max_attempts`, as a part of a request that has a slot: with one slot in all, a second would never be free.
+    Inside,
+    /// One, in this slot.
     Once(OwnedSemaphorePermit),
 }
 
@@ -185,15 +187,16 @@ impl Requests {
         Fut: Future<Output = Result<T, Failure>>,
     {
         let start = Instant::now();
-        let (attempts, mut slot) = match tries {
-            Attempts::All => (self.limits.attempts, None),
-            Attempts::Once(slot) => (1, Some(slot)),
+        let (attempts, slots, _slot) = match tries {
+            Attempts::All => (self.limits.attempts, Some(&self.permits), None),
+            Attempts::Inside => (self.limits.attempts, None, None),
+            Attempts::Once(slot) => (1, None, Some(slot)),
         };
         let mut number = 1;
         let mut renewed = false;
         loop {
             let credentials = self.renew.as_ref().map_or(0, |renew| renew.number());
-            let failure = match self.once(call, slot.take(), attempt(number)).await {
+            let failure = match self.once(call, slots, attempt(number)).await {
                 Ok(value) => {
                     self.metrics.request_attempts.record(number as u64);
                     return Ok(value);
@@ -243,17 +246,17 @@ impl Requests {
         }
     }
 
-    /// One attempt, counted, within its time and the bound on concurrent requests; in `slot`, or else in the next free one.
+    /// One attempt, counted, within its time; in the next free one of `slots`, which bound the concurrent requests.
     async fn once<T>(
         &self,
         call: RequestContext<'_>,
-        slot: Option<OwnedSemaphorePermit>,
+        slots: Option<&Arc<Semaphore>>,
         attempt: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let waited = match &slot {
-            Some(_) => None,
-            None => {
-                Some(self.permits.acquire().await.map_err(|_| Failure::Fatal(Error::closed("the store was closed")))?)
+        let slot = match slots {
+            None => None,
+            Some(slots) => {
+                Some(slots.acquire().await.map_err(|_| Failure::Fatal(Error::closed("the store was closed")))?)
             }
         };
         self.metrics.store_requests.add(1);
@@ -268,7 +271,7 @@ impl Requests {
             }
         };
         self.metrics.store_micros.add_elapsed(start);
-        drop((slot, waited));
+        drop(slot);
         result
     }
 

@@ -71,7 +71,7 @@ impl Store {
         let put = self.inner.requests.run(self.call("write", name, None), |_| async {
             self.inner.requests.failpoints.hit("store.before-put").map_err(failed_point)?;
             let mut source = FileSource::open(file, &self.inner.memory, pace)?;
-            let found = self.put_parts(&path, size, &mut source, false).await?;
+            let found = self.put_parts(name, size, &mut source, false).await?;
             let object = ObjectRef { name: name.to_owned(), size, crc: source.crc.value() };
             self.check_size(&object, found)?;
             self.inner.requests.failpoints.hit("store.after-put").map_err(failed_point)?;
