@@ -19,6 +19,7 @@ Owns: the folder $FASTCHANGELOG_CACHE (default ~/.cache/fastchangelog), whose pa
     azurite/        the Azure server of tests/stores, installed by those tests when there is npm
     venv-X.Y/       the interpreter with all dependencies and the built wheel (never an editable install)
     wheels/         the newest wheel
+    spark.jsa       Spark's classes as a JVM of the virtual environment keeps them in memory
     stamps/         what each part was made from
 
 Does not own: what to run when (Makefile). Progress goes to standard error, answers to standard output. A part is made
@@ -46,11 +47,14 @@ CONSTRAINTS = ROOT / "constraints.txt"
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 VENV = CACHE / f"venv-{VERSION}"
 VENV_PYTHON = VENV / "bin" / "python"
+CLASSES = CACHE / "spark.jsa"
 LIBCLANG = CACHE / "libclang"
 CXX = CACHE / "cxx" / "c++"
 VENV_PARTS = (CONSTRAINTS, ROOT / "pyproject.toml", sys.version, sys.base_prefix)
 #: Tools of cargo that no compiler brings, and their versions.
 CARGO_TOOLS = {"deny": "0.20.2", "fuzz": "0.13.2", "machete": "0.9.2", "mutants": "27.1.0"}
+#: An archive that does not fit is no reason for lines in the output of a test.
+QUIET = "-Xlog:disable"
 SOURCES = ("Cargo.toml", "Cargo.lock", "pyproject.toml", "README.md", "LICENSE", "rust", "python")
 
 
@@ -301,6 +305,31 @@ def install(wheel: Path) -> None:
     set_stamp(name, key)
 
 
+def make_classes() -> None:
+    """An archive of Spark's classes: a JVM that maps it needs 4 s and not 10 until its first query has run.
+
+    Written by the JVM that runs an example. A JVM that has other jars or is another Java goes without it.
+    """
+    jars = next(VENV.glob("lib/python*/site-packages/pyspark/jars"))
+    java = Path(str(prerequisites.java())).resolve()
+    key = fingerprint(*VENV_PARTS, *((str(part), part.stat().st_mtime_ns) for part in (jars, java)))
+    if is_fresh(CLASSES.name, key):
+        return
+    say("archive of Spark's classes")
+    CLASSES.unlink(missing_ok=True)
+    example = [str(VENV_PYTHON), str(ROOT / "examples" / "sessionization.py")]
+    # With the collector that tests use, since an archive is of no use to a JVM whose pointers have another size.
+    options = {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={CLASSES} -XX:+UseSerialGC {QUIET}"}
+    python = {"PYSPARK_PYTHON": str(VENV_PYTHON), "PYSPARK_DRIVER_PYTHON": str(VENV_PYTHON)}
+    # Its end is that of the pipes: the JVM outlives Python.
+    done = subprocess.run(
+        example, env={**os.environ, **python, **options}, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    if done.returncode != 0 or not CLASSES.exists():
+        say(f"no archive of Spark's classes, all goes on without it: {done.stderr[-500:]}")
+    set_stamp(CLASSES.name, key)
+
+
 def make_cargo_tool(name: str) -> str:
     """The program `cargo-NAME`, compiled from the version in CARGO_TOOLS."""
     folder = CACHE / "cargo-tools" / f"{name}-{CARGO_TOOLS[name]}"
@@ -339,6 +368,8 @@ def main(argv: list[str]) -> int:
         wheel = make(build=what not in ("tool", "cargo-tool"), wheel=what in ("wheel", "python", "venv"))
         if wheel is not None and what != "wheel":
             install(wheel)
+        if what == "venv":
+            make_classes()
         if what == "cargo":
             touch_changed()
         if what == "develop":
@@ -359,7 +390,8 @@ def main(argv: list[str]) -> int:
     elif what != "develop":
         program = str(prerequisites.cargo()) if what == "cargo" else str(VENV_PYTHON)
         path = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", "")])
-        python = {"PATH": path, "PYSPARK_PYTHON": program, "PYSPARK_DRIVER_PYTHON": program}
+        jvm = " ".join([os.environ.get("SPARK_SUBMIT_OPTS", ""), f"-XX:SharedArchiveFile={CLASSES} {QUIET}"])
+        python = {"PYSPARK_PYTHON": program, "PYSPARK_DRIVER_PYTHON": program, "SPARK_SUBMIT_OPTS": jvm, "PATH": path}
         extra = build_env() if what == "cargo" else python
         sys.stdout.flush()
         os.execve(program, [program, *args], {**os.environ, **extra})

@@ -14,3 +14,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for `waiting`
 # Spark's workers, also those of scripts that tests start, run this interpreter and not the first one on the PATH.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+# The JVMs of tests end before their second compiler pays, and two cores have no use for a collector with many threads.
+_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+if _JVM not in os.environ.get("SPARK_SUBMIT_OPTS", ""):  # a worker of pytest-xdist has what its parent has
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_JVM}"
