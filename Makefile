@@ -15,7 +15,7 @@ PYTEST = -m pytest -p no:cacheprovider
 # A file of tests stays in one process. Files in their order: those that start Spark, the longest, come first.
 # A process that crashes is not replaced: with a new one pytest-xdist may wait for ever. Failures are shown at once: what
 # ends a run from outside hides none.
-PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail
+PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail --durations 20
 ARGS =
 
 help:

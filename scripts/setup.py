@@ -53,8 +53,6 @@ CXX = CACHE / "cxx" / "c++"
 VENV_PARTS = (CONSTRAINTS, ROOT / "pyproject.toml", sys.version, sys.base_prefix)
 #: Tools of cargo that no compiler brings, and their versions.
 CARGO_TOOLS = {"deny": "0.20.2", "fuzz": "0.13.2", "machete": "0.9.2", "mutants": "27.1.0"}
-#: An archive that does not fit is no reason for lines in the output of a test.
-QUIET = "-Xlog:disable"
 SOURCES = ("Cargo.toml", "Cargo.lock", "pyproject.toml", "README.md", "LICENSE", "rust", "python")
 
 
@@ -318,16 +316,24 @@ def make_classes() -> None:
     say("archive of Spark's classes")
     CLASSES.unlink(missing_ok=True)
     example = [str(VENV_PYTHON), str(ROOT / "examples" / "sessionization.py")]
-    # With the collector that tests use, since an archive is of no use to a JVM whose pointers have another size.
-    options = {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={CLASSES} -XX:+UseSerialGC {QUIET}"}
-    python = {"PYSPARK_PYTHON": str(VENV_PYTHON), "PYSPARK_DRIVER_PYTHON": str(VENV_PYTHON)}
-    # Its end is that of the pipes: the JVM outlives Python.
-    done = subprocess.run(
-        example, env={**os.environ, **python, **options}, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
-    if done.returncode != 0 or not CLASSES.exists():
-        say(f"no archive of Spark's classes, all goes on without it: {done.stderr[-500:]}")
+    env = {**os.environ, **spark_env(f"-XX:ArchiveClassesAtExit={CLASSES}")}
+    # The JVM outlives Python, and keeps the pipes: this waits for both.
+    done = subprocess.run(example, cwd=CACHE, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        CLASSES.unlink(missing_ok=True)
+    if not CLASSES.exists():
+        say(f"no archive of Spark's classes, all goes on without: {done.stderr[-500:]}")
     set_stamp(CLASSES.name, key)
+
+
+def spark_env(classes: str) -> dict[str, str]:
+    """What Spark needs to run the interpreter of the virtual environment, and its JVM with this option for classes."""
+    path = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", "")])
+    python = str(VENV_PYTHON)
+    # Without logs: an archive that does not fit is no reason for lines in the output of a test.
+    jvm = [os.environ.get("SPARK_SUBMIT_OPTS", ""), *([classes, "-Xlog:disable"] if classes else [])]
+    env = {"PATH": path, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    return {**env, "SPARK_SUBMIT_OPTS": " ".join(jvm)}
 
 
 def make_cargo_tool(name: str) -> str:
@@ -389,10 +395,8 @@ def main(argv: list[str]) -> int:
         os.execve(cargo, [cargo, *args], env)
     elif what != "develop":
         program = str(prerequisites.cargo()) if what == "cargo" else str(VENV_PYTHON)
-        path = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", "")])
-        jvm = " ".join([os.environ.get("SPARK_SUBMIT_OPTS", ""), f"-XX:SharedArchiveFile={CLASSES} {QUIET}"])
-        python = {"PYSPARK_PYTHON": program, "PYSPARK_DRIVER_PYTHON": program, "SPARK_SUBMIT_OPTS": jvm, "PATH": path}
-        extra = build_env() if what == "cargo" else python
+        classes = f"-XX:SharedArchiveFile={CLASSES}" if CLASSES.exists() else ""
+        extra = build_env() if what == "cargo" else spark_env(classes)
         sys.stdout.flush()
         os.execve(program, [program, *args], {**os.environ, **extra})
     return 0

@@ -122,6 +122,32 @@ def test_develop_names_the_environment_that_it_needs(
     assert "make develop installs into a virtual environment, and none is active" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("ends", ["with an archive", "without", "with a failure"])
+def test_spark_classes_are_archived_once_for_these_jars(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str
+) -> None:
+    jars, calls, java = setup.VENV / "lib/python3.10/site-packages/pyspark/jars", tmp_path / "calls", tmp_path / "java"
+    jars.mkdir(parents=True)
+    java.touch()
+    (setup.VENV / "bin").mkdir()
+    (setup.ROOT / "constraints.txt").touch()
+    monkeypatch.setattr(setup, "VENV_PARTS", (setup.ROOT / "constraints.txt",))
+    monkeypatch.setattr(setup.prerequisites, "java", lambda: java)
+    writes = "" if ends == "without" else f": >{setup.CLASSES};"
+    code = 1 if ends == "with a failure" else 0
+    setup.VENV_PYTHON.write_text(f'#!/bin/sh\necho "$SPARK_SUBMIT_OPTS" >>{calls}; {writes} exit {code}\n')
+    setup.VENV_PYTHON.chmod(0o755)
+    setup.make_classes()
+    setup.make_classes()
+    (line,) = calls.read_text().splitlines()
+    assert f"-XX:ArchiveClassesAtExit={setup.CLASSES}" in line
+    assert setup.CLASSES.exists() == (ends == "with an archive")
+    assert ("no archive" in capsys.readouterr().err) == (ends != "with an archive")
+    os.utime(jars, (1, 1))
+    setup.make_classes()
+    assert len(calls.read_text().splitlines()) == 2, "PySpark was installed again"
+
+
 def test_a_tool_of_cargo_is_compiled_once_with_its_version(
     setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-BOUND = 120.0
+BOUND = 240.0
 _LOOK = 0.01
 
 

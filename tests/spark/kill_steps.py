@@ -12,6 +12,8 @@ from collections.abc import Callable
 from kills import KillRun
 from waiting import until
 
+PATIENCE = 50
+"""So many batches may pass before one reaches a point."""
 MATERIALIZE_OFTEN = {"materialization_interval": "200ms"}
 ALL = os.environ.get("FASTCHANGELOG_KILLS") == "all"
 
@@ -29,8 +31,10 @@ def strike(run: KillRun, victim: str, point: str) -> None:
     print(f"{victim} at {point}")
     run.arm(point)
     number = run.feed()
+    last = number + PATIENCE
     while not run.reached(point, number):  # in the background, some batches may pass
         run.answered(number)
+        assert number < last, f"{PATIENCE} batches have passed, and none has reached {point}"
         number = run.feed()
     below = {p.pid for p in run.living("worker", "worker daemon", "state server")} if victim == "executor" else set()
     if victim == "driver":

@@ -14,7 +14,7 @@ from kill_points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, SINK_P
 from kill_steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
 from waiting import pause
 
-pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(900)]
 
 
 def test_p8_workers_killed_at_every_step(start: Start) -> None:
