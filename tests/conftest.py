@@ -16,6 +16,7 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 # The JVMs of tests end before their second compiler pays, and two cores have no use for a collector with many threads.
-_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# With one compiler the JVM keeps 48 MB of code, where Spark's needs more.
+_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 if _JVM not in os.environ.get("SPARK_SUBMIT_OPTS", ""):  # a worker of pytest-xdist has what its parent has
     os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_JVM}"
