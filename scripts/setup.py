@@ -19,7 +19,7 @@ Owns: the folder $FASTCHANGELOG_CACHE (default ~/.cache/fastchangelog), whose pa
     azurite/        the Azure server of tests/stores, installed by those tests when there is npm
     venv-X.Y/       the interpreter with all dependencies and the built wheel (never an editable install)
     wheels/         the newest wheel
-    spark.jsa       Spark's classes as a JVM of the virtual environment keeps them in memory
+    spark-X.Y.jsa   Spark's classes as a JVM of that virtual environment keeps them in memory
     stamps/         what each part was made from
 
 Does not own: what to run when (Makefile). Progress goes to standard error, answers to standard output. A part is made
@@ -47,7 +47,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 VENV = CACHE / f"venv-{VERSION}"
 VENV_PYTHON = VENV / "bin" / "python"
-CLASSES = CACHE / "spark.jsa"
+CLASSES = CACHE / f"spark-{VERSION}.jsa"
 LIBCLANG = CACHE / "libclang"
 CXX = CACHE / "cxx" / "c++"
 VENV_PARTS = (CONSTRAINTS, ROOT / "pyproject.toml", sys.version, sys.base_prefix)
