@@ -5,37 +5,44 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-benches test-matrix campaign fuzz mutants lint audit format develop bench bench-rust wheel dist print-python
+.PHONY: help demo t test test-rust test-python test-benches test-matrix campaign fuzz mutants lint audit format develop bench \
+	bench-rust wheel dist print-python
 
 # Looked for only when a target needs it; one clear line when there is none.
 SETUP = python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" scripts/setup.py
 # The extension module links against no libpython, so cargo cannot run tests in it: Python tests it.
-RUST = --locked --release --workspace --exclude fastchangelog-pyext
+RUST = --locked --workspace --exclude fastchangelog-pyext
 PYTEST = -m pytest -p no:cacheprovider
 # A file of tests stays in one process. Files in their order: those that start Spark, the longest, come first.
 # A process that crashes is not replaced: with a new one pytest-xdist may wait for ever. Failures are shown at once: what
 # ends a run from outside hides none.
-PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail --durations 20
+PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail --durations 40
+# Measured is what is released: optimized, with RocksDB compiled from its sources.
+RELEASE = export FASTCHANGELOG_PROFILE=release;
 ARGS =
 
 help:
 	@echo 'make demo           replay real flights and a generated auction, kill everything, compare row by row'
-	@echo 'make test           all tests: Rust, Python against the built wheel, benchmarks once as tests'
+	@echo 'make t              one test: ARGS=tests/test_rows.py::test_x, or ARGS="-p fastchangelog-format name" for Rust'
+	@echo 'make test           all tests: Rust, Python on the working tree, benchmarks once as tests'
 	@echo 'make test-matrix    the Spark tests on PySpark 4.0 to 4.3 (ARGS="4.0 tests/spark/test_build.py" for a part)'
 	@echo 'make campaign       kill a Spark job 500 times at random, judge all it leaves (ARGS="--minutes 5" for less)'
 	@echo 'make fuzz           fuzz every decoder for a minute (ARGS="600 manifest": one of them for ten); needs nightly Rust'
 	@echo 'make mutants        change the Rust sources at random, see which tests notice (ARGS="-f rust/format/src/error.rs")'
-	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts, dependencies'
+	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts, spelling, dependencies'
 	@echo 'make audit          known vulnerabilities of the dependencies; needs the network'
 	@echo 'make develop        maturin develop into the active virtual environment'
-	@echo 'make bench          measure, side by side with native Spark (ARGS=--quick for a short round)'
-	@echo 'make wheel          build the wheel and print where it is'
-	@echo 'make dist           build what is uploaded: sdist and manylinux wheel, checked in a new environment'
-	@echo 'make -s print-python  print an interpreter that has the built wheel installed'
-	@echo 'make format         format the Rust sources, apply safe fixes to the Python ones'
+	@echo 'make bench          measure the release build, side by side with native Spark (ARGS=--quick for a short round)'
+	@echo 'make wheel          build a release wheel for this machine and print where it is'
+	@echo 'make dist           build what is uploaded: sdist and manylinux wheel, tested in an empty environment'
+	@echo 'make -s print-python  print an interpreter that imports the working tree'
+	@echo 'make format         format the Rust and Python sources, apply safe fixes'
 
 demo:
-	@$(SETUP) venv -m fastchangelog demo $(ARGS)
+	@$(SETUP) python -m fastchangelog demo $(ARGS)
+
+t:
+	@$(SETUP) test $(ARGS)
 
 test: test-rust test-python test-benches
 	@echo '[test] all passed'
@@ -45,16 +52,16 @@ test-rust:
 	@$(SETUP) cargo test $(RUST) $(ARGS)
 
 test-python:
-	@echo '[test] Python, with the built wheel'
-	@$(SETUP) venv $(PYTEST) $(PARALLEL) tests $(ARGS)
+	@echo '[test] Python, on the working tree'
+	@$(SETUP) python $(PYTEST) $(PARALLEL) tests $(ARGS)
 
 test-benches:
 	@echo '[test] benchmarks, each once'
 	@if ls rust/*/benches/*.rs >/dev/null 2>&1; then $(SETUP) cargo test $(RUST) --bench '*'; fi
-	@$(SETUP) venv $(PYTEST) benches --benchmark-disable
+	@$(SETUP) python $(PYTEST) benches --benchmark-disable
 
 campaign:
-	@$(SETUP) venv tests/campaign $(ARGS)
+	@$(SETUP) python tests/campaign $(ARGS)
 
 test-matrix:
 	@$(SETUP:setup.py=spark_matrix.py) $(ARGS)
@@ -66,18 +73,20 @@ mutants:
 	@$(SETUP) cargo-tool mutants --output "$${FASTCHANGELOG_CACHE:-$$HOME/.cache/fastchangelog}" $(ARGS)
 
 lint:
-	@echo '[lint] Rust'
-	@$(SETUP) cargo fmt --all --check
-	@$(SETUP) cargo clippy --locked --release --workspace --all-targets -- -D warnings
 	@echo '[lint] Python'
-	@$(SETUP) tool -m ruff check .
-	@$(SETUP) tool -m mypy
+	@$(SETUP) tool ruff check .
+	@$(SETUP) tool ruff format --check --quiet .
+	@$(SETUP) tool mypy
 	@$(SETUP) tool scripts/lint_imports.py
 	@$(SETUP) tool scripts/gen_reference.py --check
 	@$(SETUP) tool scripts/package_picture.py --check
 	@$(SETUP) tool benches/ratio_plot.py docs/images/ratios.json --check
 	@echo '[lint] words'
 	@$(SETUP) tool scripts/words.py
+	@$(SETUP) tool typos
+	@echo '[lint] Rust'
+	@$(SETUP) cargo fmt --all --check
+	@$(SETUP) cargo clippy --locked --workspace --all-targets -- -D warnings
 	@echo '[lint] dependencies'
 	@$(SETUP) cargo-tool machete rust
 	@$(SETUP) cargo-tool deny --log-level error check --hide-inclusion-graph bans licenses sources
@@ -88,20 +97,21 @@ audit:
 
 format:
 	@$(SETUP) cargo fmt --all
-	@$(SETUP) tool -m ruff check --fix .
+	@$(SETUP) tool ruff check --fix .
+	@$(SETUP) tool ruff format .
 
 bench: bench-rust
-	@$(SETUP) venv $(PYTEST) benches --benchmark-only --benchmark-columns=min,median,stddev,rounds
-	@$(SETUP) venv benches/spark_compare.py all $(ARGS)
+	@$(RELEASE) $(SETUP) python $(PYTEST) benches --benchmark-only --benchmark-columns=min,median,stddev,rounds
+	@$(RELEASE) $(SETUP) python benches/spark_compare.py all $(ARGS)
 
 bench-rust:
-	@if ls rust/*/benches/*.rs >/dev/null 2>&1; then $(SETUP) cargo bench --locked --workspace --exclude fastchangelog-pyext --bench '*'; fi
+	@$(RELEASE) if ls rust/*/benches/*.rs >/dev/null 2>&1; then $(SETUP) cargo bench --locked --workspace --exclude fastchangelog-pyext --bench '*'; fi
 
 wheel:
 	@$(SETUP) wheel
 
 dist:
-	@$(SETUP:setup.py=distribution.py)
+	@$(SETUP:setup.py=distribution.py) $(ARGS)
 
 develop:
 	@$(SETUP) develop $(ARGS)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints a Python interpreter of 3.10 or newer, or one line that says what is missing. $PYTHON wins.
 # Owns: finding the first interpreter. Does not own: anything else that set-up needs (prerequisites.py).
-for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python3.10 python; do
+for candidate in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11 python3.10 python; do
     [ -n "$candidate" ] || continue
     if path=$("$candidate" -c 'import sys; sys.version_info >= (3, 10) or sys.exit(1); print(sys.executable)' 2>/dev/null </dev/null)
     then

@@ -38,7 +38,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
-import setup
+import cache
+import environment
+import rocksdb
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIABLE = "FASTCHANGELOG_MUTANT"
@@ -116,7 +118,7 @@ def chosen(names: Sequence[str]) -> list[Mutation]:
     found = [m for m in MUTATIONS if not wanted or wanted & {m.key, *map(str.lower, m.cases)}]
     known = {word for m in found for word in (m.key, *map(str.lower, m.cases))}
     if unknown := sorted(wanted - known):
-        setup.fail(f"no fault is called {', '.join(unknown)}; `mutations.py --list` shows all")
+        cache.fail(f"no fault is called {', '.join(unknown)}; `mutations.py --list` shows all")
     return found
 
 
@@ -185,11 +187,11 @@ class Made(NamedTuple):
 def build(tree: Path, cargo: str | None, *arguments: str) -> list[Made]:
     """Runs cargo, or what is given in place of it, in the copy; gives back what it made."""
     command = [cargo] if cargo else [sys.executable, str(tree / "scripts" / "setup.py"), "cargo"]
-    command += [*arguments, "--locked", "--release", "--features", f"fastchangelog-format/{FEATURE}"]
+    command += [*arguments, "--locked", "--features", f"fastchangelog-format/{FEATURE}"]
     command += ["--message-format", "json-render-diagnostics"]
     done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        setup.fail(
+        cache.fail(
             "the sources with the faults in them cannot be built: see above which text of mutations.txt is wrong"
         )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -234,13 +236,13 @@ class Runner:
 
     def passes(self, name: str, fault: str) -> bool:
         """True when the test passes with the fault of that key; with an empty one, without any."""
-        env = {**os.environ, VARIABLE: fault, "PYTHONPATH": str(self._tree / "python")}
+        env = {**os.environ, **rocksdb.variables(), VARIABLE: fault, "PYTHONPATH": str(self._tree / "python")}
         if is_python(name):
-            command = [str(setup.VENV_PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
+            command = [str(environment.PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
         else:
             found = [(path, program) for path, program in self._rust if path == name or path.endswith(f"::{name}")]
             if len(found) != 1:
-                setup.fail(f"{len(found)} tests are called {name}, one was looked for")
+                cache.fail(f"{len(found)} tests are called {name}, one was looked for")
             [(path, program)] = found
             command = [program, "--exact", path]
         try:
@@ -265,10 +267,10 @@ def main(argv: Sequence[str]) -> int:
             print(f"{mutation.key:<20}{' '.join(mutation.cases):<22}{mutation.fault}")
         return 0
     if is_dirty(ROOT):
-        setup.fail(
+        cache.fail(
             "the tree has changes that are not committed: commit them first, the newest commit is what is tested"
         )
-    with copy_of(ROOT, setup.CACHE / "mutations") as tree:
+    with copy_of(ROOT, cache.CACHE / "mutations") as tree:
         return judge(tree, mutations, arguments.cargo)
 
 
@@ -279,7 +281,7 @@ def judge(tree: Path, mutations: Sequence[Mutation], cargo: str | None = None) -
     tests = {test for m in applied for test in m.tests}
     runner = Runner(tree, tests, cargo)
     if broken := [test for test in sorted(tests) if not runner.passes(test, "")]:
-        setup.fail("these tests fail without any fault:", *broken)
+        cache.fail("these tests fail without any fault:", *broken)
     alive = 0
     for mutation in mutations:
         start = time.monotonic()
@@ -300,4 +302,4 @@ if __name__ == "__main__":
     try:
         raise SystemExit(main(sys.argv[1:]))
     except KeyboardInterrupt:
-        setup.fail("interrupted")
+        cache.fail("interrupted")

@@ -2,6 +2,8 @@
 
 Owns: finding cargo, Java, a C++ compiler and Python's venv, and the sentence for each that is missing.
 Does not own: installing anything (setup.py), nor finding Python itself (find_python.sh).
+
+The order is that of the lines: all that is missing is named before anything else is done.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import sys
 from pathlib import Path
 
 MIN_JAVA = 17
+#: Bytes that the first run takes.
+ROOM = 5 << 30
 
 
 def _output(command: list[str]) -> str:
@@ -59,26 +63,38 @@ def min_rust(root: Path) -> tuple[int, int]:
     return (int(found.group(1)), int(found.group(2))) if found else (1, 0)
 
 
-def missing(root: Path, *, need_java: bool) -> list[str]:
-    """One line for each thing that is missing or too old, with what to do."""
+def room(folder: Path) -> int:
+    """The free bytes of the disk that holds a folder, which need not exist yet."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
+def missing(root: Path, cache: Path, *, need_java: bool) -> list[str]:
+    """One line for each thing that is missing or too old, with its remedy."""
     lines = []
     if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
         lines.append(f"missing: the venv module of {sys.executable} (on Debian: apt install python3-venv)")
     want = min_rust(root)
     rust = re.search(r"cargo (\d+)\.(\d+)", _output([cargo() or "cargo", "--version"]))
     if rust is None:
-        lines.append(f"missing: cargo (Rust {want[0]}.{want[1]} or newer; see https://rustup.rs)")
+        lines.append(
+            f"missing: Rust {want[0]}.{want[1]} or newer, with cargo (install it with rustup: https://rustup.rs)"
+        )
     elif (int(rust.group(1)), int(rust.group(2))) < want:
-        have = f"{rust.group(1)}.{rust.group(2)}"
-        lines.append(f"missing: cargo {want[0]}.{want[1]} or newer (this one is {have}; run: rustup update stable)")
+        have = f"{cargo()} is {rust.group(1)}.{rust.group(2)}"
+        remedy = "run: rustup update stable; a distribution's own Rust is often too old"
+        lines.append(f"missing: Rust {want[0]}.{want[1]} or newer ({have}; {remedy})")
     if cxx() is None:
-        lines.append("missing: a C++ compiler for RocksDB (on Debian: apt install g++)")
+        lines.append("missing: a C++ compiler for RocksDB and zstd (on Debian: apt install g++)")
     if need_java:
         found = java()
         version = java_version(_output([found, "-version"])) if found else 0
         if version < MIN_JAVA:
             have = f"this one is {version}" if version else "none was found in JAVA_HOME or on the PATH"
             lines.append(f"missing: Java {MIN_JAVA} or newer, which Spark runs on ({have})")
+    if not (cache / "stamps").exists() and room(cache) < ROOM:
+        free = f"{room(cache) / 1e9:.1f} GB are free for {cache}"
+        lines.append(f"missing: {ROOM / 1e9:.0f} GB of disk ({free}; choose another folder with FASTCHANGELOG_CACHE)")
     return lines
 
 

@@ -3,7 +3,7 @@
     spark_matrix.py [VERSION…] [PYTEST ARGUMENT…]     such as: 4.0 4.2 tests/spark/test_build.py -x
 
 Owns: which patch release stands for a minor version, one virtual environment for each, the table.
-Does not own: the wheel and the environment of the pinned version (setup.py), the tests.
+Does not own: the extension module (setup.py), the environment of the pinned version (environment.py), the tests.
 
 The newest minor version is the one that constraints.txt pins: its environment is that of `make test`. The others are
 under $FASTCHANGELOG_CACHE/matrix, 1 GB each, with the other packages as constraints.txt has them.
@@ -11,10 +11,8 @@ under $FASTCHANGELOG_CACHE/matrix, 1 GB each, with the other packages as constra
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,11 +20,13 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
+import cache
+import environment
 import setup
 
 #: The newest patch release of each minor version before the one that constraints.txt pins.
 OLDER = ("4.0.5", "4.1.4", "4.2.1")
-MATRIX = setup.CACHE / "matrix"
+MATRIX = cache.CACHE / "matrix"
 TESTS = ["tests/spark"]
 
 
@@ -37,7 +37,7 @@ def versions() -> list[str]:
 
 def pinned() -> str:
     """The PySpark of constraints.txt."""
-    return next(line[9:].strip() for line in setup.CONSTRAINTS.read_text().splitlines() if line.startswith("pyspark=="))
+    return environment.pinned("pyspark").removeprefix("pyspark==")
 
 
 def chosen(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -48,33 +48,29 @@ def chosen(arguments: list[str]) -> tuple[list[str], list[str]]:
         word = rest.pop(0)
         found = [v for v in versions() if v == word or v.startswith(f"{word}.")]
         if not found:
-            setup.fail(f"PySpark {word} is not among {', '.join(versions())}")
+            cache.fail(f"PySpark {word} is not among {', '.join(versions())}")
         wanted += found
     named = any(not word.startswith("-") and Path(word.split("::")[0]).exists() for word in rest)
     return wanted or versions(), rest if named else [*TESTS, *rest]
 
 
-def environment(version: str, wheel: Path) -> Path:
-    """The interpreter with this PySpark and the wheel."""
+def interpreter(version: str) -> Path:
+    """The interpreter with this PySpark and the package of this tree."""
     if version == pinned():
-        setup.install(wheel)
-        return setup.VENV_PYTHON
-    folder = MATRIX / f"{setup.VERSION}-pyspark-{version}"
+        return environment.PYTHON
+    folder = MATRIX / f"{environment.VERSION}-pyspark-{version}"
     python, constraints = folder / "bin" / "python", folder / "constraints.txt"
     name = f"matrix-{folder.name}"
-    others = [line for line in setup.CONSTRAINTS.read_text().splitlines() if not line.startswith("pyspark==")]
-    key = setup.fingerprint("\n".join(others), setup.ROOT / "pyproject.toml", version, sys.version, sys.base_prefix)
-    if not setup.is_fresh(name, key):
-        setup.say(f"virtual environment with PySpark {version} (450 MB: the first time takes minutes)")
-        shutil.rmtree(folder, ignore_errors=True)
-        setup.run(sys.executable, "-m", "venv", folder)
-        constraints.write_text("\n".join([*others, f"pyspark=={version}", ""]))
-        setup.pip("install", "--quiet", *setup.requirements(), python=python, constraints=constraints)
-        setup.set_stamp(name, key)
-    installed = setup.fingerprint(hashlib.sha256(wheel.read_bytes()).hexdigest(), key)
-    if not setup.is_fresh(f"{name}-wheel", installed):
-        setup.pip("install", "--quiet", "--no-deps", "--force-reinstall", wheel, python=python, constraints=constraints)
-        setup.set_stamp(f"{name}-wheel", installed)
+    key = cache.fingerprint(*environment.SOURCES, version)
+    if not cache.is_fresh(name, key):
+        with cache.step(f"virtual environment with PySpark {version} (450 MB: the first time takes minutes)"):
+            environment.make_folder(folder)
+            others = [line for line in environment.CONSTRAINTS.read_text().splitlines() if "pyspark==" not in line]
+            constraints.write_text("\n".join([*others, f"pyspark=={version}", ""]))
+            environment.install_all(python, constraints)
+        cache.set_stamp(name, key)
+    (link,) = [path / "fastchangelog.pth" for path in folder.glob("lib/python*/site-packages")]
+    link.write_text(f"{setup.PACKAGE.parent}\n")
     return python
 
 
@@ -84,7 +80,7 @@ def test(python: Path, arguments: list[str], report: Path) -> tuple[list[str], l
     env = {**os.environ, "PATH": path, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", *arguments, f"--junit-xml={report}"]
     start = time.monotonic()
-    done = subprocess.run(list(map(str, command)), cwd=setup.ROOT, env=env, stdin=subprocess.DEVNULL)
+    done = subprocess.run(list(map(str, command)), cwd=cache.ROOT, env=env, stdin=subprocess.DEVNULL)
     seconds = f"{time.monotonic() - start:.0f} s"
     if not report.exists():
         return [f"pytest ended with code {done.returncode}", "", "", seconds], ["no report"]
@@ -101,15 +97,15 @@ def test(python: Path, arguments: list[str], report: Path) -> tuple[list[str], l
 def main(argv: list[str]) -> int:
     """See the text at the top of this file."""
     wanted, arguments = chosen(argv)
-    setup.check(need_java=True)
-    with setup.locked():
-        wheel = setup.make(build=True, wheel=True)
-        assert wheel is not None
-        pythons = {version: environment(version, wheel) for version in wanted}
+    setup.prepare(need_java=True)
+    with cache.locked():
+        setup.make_packages()
+        setup.make_extension()
+        pythons = {version: interpreter(version) for version in wanted}
     rows, failures = [], []
     with tempfile.TemporaryDirectory() as scratch:
         for version, python in pythons.items():
-            setup.say(f"PySpark {version}")
+            cache.say(f"PySpark {version}")
             cells, names = test(python, arguments, Path(scratch, f"{version}.xml"))
             rows.append([f"PySpark {version}", *cells])
             failures += [f"PySpark {version}: {name}" for name in names]
@@ -124,4 +120,4 @@ if __name__ == "__main__":
     try:
         raise SystemExit(main(sys.argv[1:]))
     except KeyboardInterrupt:
-        setup.fail("interrupted")
+        cache.fail("interrupted")

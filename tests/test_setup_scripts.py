@@ -1,110 +1,194 @@
-"""The set-up: which changes rebuild a part, and the sentence for each missing prerequisite."""
+"""The set-up: which changes make a part again, and one clear line for all that a machine may lack or refuse.
+
+Owns: fingerprints, stamps, time stamps of sources, the published RocksDB that cannot be had, the lines of errors.
+Does not own: the commands themselves, which every run of the tests runs.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import errno
+import hashlib
+import importlib
 import os
+import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "scripts"
+MODULES = ("cache", "environment", "prerequisites", "rocksdb", "setup")
+
+
+class Scripts(NamedTuple):
+    """The modules of scripts/, with a cache of their own."""
+
+    cache: ModuleType
+    environment: ModuleType
+    prerequisites: ModuleType
+    rocksdb: ModuleType
+    setup: ModuleType
 
 
 @pytest.fixture
-def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """scripts/setup.py with a root and a cache of its own."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
     monkeypatch.setenv("FASTCHANGELOG_CACHE", str(tmp_path / "cache"))
-    spec = importlib.util.spec_from_file_location("setup_under_test", ROOT / "scripts" / "setup.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    (tmp_path / "root").mkdir()
-    monkeypatch.setattr(module, "ROOT", tmp_path / "root")
-    return module
+    for name in ("FASTCHANGELOG_ROCKSDB", "FASTCHANGELOG_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    found = Scripts(*map(importlib.import_module, MODULES))
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name)
+    return found
 
 
-def test_a_fingerprint_depends_on_contents_and_names_and_not_on_time(setup: ModuleType) -> None:
-    folder = setup.ROOT / "src"
+def test_a_fingerprint_depends_on_contents_and_names_and_not_on_time(scripts: Scripts, tmp_path: Path) -> None:
+    fingerprint, folder = scripts.cache.fingerprint, tmp_path / "src"
     folder.mkdir()
     source = folder / "a.rs"
     source.write_text("one")
-    first = setup.fingerprint(folder, "key")
+    first = fingerprint(folder, "key")
     os.utime(source, (1, 1))
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__" / "x.py").write_text("no source")
-    assert setup.fingerprint(folder, "key") == first
+    assert fingerprint(folder, "key") == first
     source.write_text("two")
-    assert setup.fingerprint(folder, "key") != first
+    assert fingerprint(folder, "key") != first
     source.write_text("one")
-    assert setup.fingerprint(folder, "key") == first
+    assert fingerprint(folder, "key") == first
     source.rename(folder / "b.rs")
-    assert setup.fingerprint(folder, "key") != first
-    assert setup.fingerprint(folder, "other") != setup.fingerprint(folder, "key")
+    assert fingerprint(folder, "key") != first
+    assert fingerprint(folder, "other") != fingerprint(folder, "key")
 
 
-def test_a_stamp_holds_until_its_key_changes(setup: ModuleType) -> None:
-    assert not setup.is_fresh("wheel", "a")
-    setup.set_stamp("wheel", "a")
-    assert setup.is_fresh("wheel", "a")
-    assert not setup.is_fresh("wheel", "b")
+def test_a_stamp_holds_until_its_key_changes(scripts: Scripts) -> None:
+    assert not scripts.cache.is_fresh("wheel", "a")
+    scripts.cache.set_stamp("wheel", "a")
+    assert scripts.cache.is_fresh("wheel", "a")
+    assert not scripts.cache.is_fresh("wheel", "b")
 
 
-def test_a_source_that_changed_under_an_old_time_stamp_is_touched(setup: ModuleType) -> None:
-    source = setup.ROOT / "rust" / "a.rs"
+def test_a_source_that_changed_under_an_old_time_stamp_is_touched(
+    scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts.setup, "ROOT", tmp_path)
+    source = tmp_path / "rust" / "a.rs"
     source.parent.mkdir()
-    (setup.ROOT / "Cargo.toml").touch()
+    (tmp_path / "Cargo.toml").touch()
     source.write_text("one")
-    setup.touch_changed()
+    scripts.setup.touch_changed()
     source.write_text("two")
     os.utime(source, (1_000_000_000, 1_000_000_000))
-    setup.touch_changed()
+    scripts.setup.touch_changed()
     assert source.stat().st_mtime > 1_000_000_000
     before = source.stat().st_mtime_ns
-    setup.touch_changed()
+    scripts.setup.touch_changed()
     assert source.stat().st_mtime_ns == before
 
 
-def test_the_extras_are_read_from_pyproject(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup, "ROOT", ROOT)
-    names = [r.split(">")[0].split("<")[0] for r in setup.requirements()]
-    assert {"pyarrow", "pyspark", "pandas", "protobuf", "pytest", "maturin"} <= set(names)
-    assert "maturin>=1.8,<2" in setup.requirements()
+def test_the_pinned_rocksdb_is_that_of_the_crate(scripts: Scripts) -> None:
+    assert f"+{scripts.rocksdb.VERSION}" in (ROOT / "Cargo.lock").read_text()
+
+
+class Registry:
+    """In the place of Ivy: puts a jar with this library where Ivy would, or nothing."""
+
+    def __init__(self, scripts: Scripts, monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> None:
+        self.asked = 0
+        rocksdb = scripts.rocksdb
+        wanted = rocksdb.Published("lib.so", hashlib.sha256(b"the library").hexdigest())
+        monkeypatch.setattr(rocksdb, "published", lambda: wanted)
+
+        def resolve(scratch: Path) -> Path:
+            self.asked += 1
+            if content is None:
+                raise rocksdb.Unavailable("the registry did not give it")
+            with zipfile.ZipFile(scratch / "x.jar", "w") as jar:
+                jar.writestr("lib.so", content)
+            return scratch / "x.jar"
+
+        monkeypatch.setattr(rocksdb, "resolve", resolve)
+
+
+def test_the_published_rocksdb_is_fetched_once(scripts: Scripts, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry(scripts, monkeypatch, b"the library")
+    scripts.rocksdb.make()
+    scripts.rocksdb.make()
+    assert registry.asked == 1
+    assert scripts.rocksdb.LIBRARY.read_bytes() == b"the library"
+    assert scripts.rocksdb.variables()["ROCKSDB_LIB_DIR"] == str(scripts.rocksdb.FOLDER)
+    package = scripts.cache.CACHE / "package"
+    package.mkdir()
+    scripts.rocksdb.put_beside(package)
+    assert (package / "librocksdb.so").read_bytes() == b"the library"
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "did not give it"), (b"another", "the checksum of lib.so is")])
+def test_without_the_published_rocksdb_it_is_compiled_and_a_line_says_so(
+    scripts: Scripts,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes | None,
+    reason: str,
+) -> None:
+    registry = Registry(scripts, monkeypatch, content)
+    scripts.rocksdb.make()
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "compiled from source" in line]
+    assert reason in line
+    assert not scripts.rocksdb.LIBRARY.exists()
+    assert scripts.rocksdb.variables() == {}
+    scripts.rocksdb.make()
+    assert registry.asked == 1, "the decision is kept"
+    monkeypatch.setenv("FASTCHANGELOG_ROCKSDB", "library")
+    with pytest.raises(SystemExit):
+        scripts.rocksdb.make()
+    assert registry.asked == 2, "unless the user asks for it"
 
 
 @pytest.mark.parametrize(
     ("text", "version"),
     [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_402"', 8), ('version "21" x', 21), ("", 0)],
 )
-def test_java_versions(setup: ModuleType, text: str, version: int) -> None:
-    assert setup.prerequisites.java_version(text) == version
+def test_java_versions(scripts: Scripts, text: str, version: int) -> None:
+    assert scripts.prerequisites.java_version(text) == version
 
 
-def test_what_is_missing_is_named_one_line_each(
-    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_missing_prerequisite_has_one_line(
+    scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("JAVA_HOME", "CXX"):
         monkeypatch.delenv(name, raising=False)
-    lines = setup.prerequisites.missing(ROOT, need_java=True)
-    assert [line.split(":")[0] for line in lines] == ["missing"] * len(lines)
-    text = "\n".join(lines)
-    assert "cargo" in text
-    assert "C++ compiler" in text
-    assert "Java 17" in text
+    monkeypatch.setattr(scripts.prerequisites, "room", lambda folder: 1 << 30)
+    lines = scripts.prerequisites.missing(ROOT, tmp_path / "cache", need_java=True)
+    assert [line.split(":")[0] for line in lines] == ["missing"] * 4
+    for line, word in zip(lines, ("Rust", "C++ compiler", "Java 17", "GB of disk"), strict=True):
+        assert word in line
+
+
+def test_an_old_rust_is_named(scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "cargo"
+    old.write_text("#!/bin/sh\necho 'cargo 1.63.0'\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (line,) = scripts.prerequisites.missing(ROOT, tmp_path, need_java=False)
+    assert f"{old} is 1.63" in line
+    assert "rustup update stable" in line
 
 
 def test_a_python_that_is_too_old_is_named(tmp_path: Path) -> None:
     old = tmp_path / "python"
     old.write_text("#!/bin/sh\nexit 1\n")
     old.chmod(0o755)
-    script = str(ROOT / "scripts" / "find_python.sh")
+    script = str(SCRIPTS / "find_python.sh")
     env = {"PATH": "/usr/bin:/bin", "PYTHON": str(old)}
     done = subprocess.run(["sh", script], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -113,58 +197,44 @@ def test_a_python_that_is_too_old_is_named(tmp_path: Path) -> None:
     assert subprocess.run(["sh", script], env=env, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (KeyboardInterrupt(), "interrupted"),
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), "the disk is full (/x)"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "Permission denied (/x)"),
+    ],
+)
+def test_an_end_from_outside_is_one_line(
+    scripts: Scripts, capsys: pytest.CaptureFixture[str], error: BaseException, line: str
+) -> None:
+    def main(_: list[str]) -> int:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        scripts.cache.guarded(main)
+    assert ended.value.code == 2
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert line in printed
+
+
+def test_a_set_up_that_fails_leaves_no_command_behind(scripts: Scripts) -> None:
+    command = scripts.cache.start(sys.executable, "-c", "import time; time.sleep(600)")
+    with pytest.raises(SystemExit), scripts.cache.stopping(command):
+        scripts.cache.fail("another command failed")
+    assert command.returncode == -signal.SIGTERM
+
+
 def test_develop_names_the_environment_that_it_needs(
-    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     with pytest.raises(SystemExit):
-        setup.develop([])
+        scripts.setup.run_develop([])
     assert "make develop installs into a virtual environment, and none is active" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("ends", ["with an archive", "without", "with a failure"])
-def test_spark_classes_are_archived_once_for_these_jars(
-    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str
-) -> None:
-    jars, calls, java = setup.VENV / "lib/python3.10/site-packages/pyspark/jars", tmp_path / "calls", tmp_path / "java"
-    jars.mkdir(parents=True)
-    java.touch()
-    (setup.VENV / "bin").mkdir()
-    (setup.ROOT / "constraints.txt").touch()
-    monkeypatch.setattr(setup, "VENV_PARTS", (setup.ROOT / "constraints.txt",))
-    monkeypatch.setattr(setup.prerequisites, "java", lambda: java)
-    writes = "" if ends == "without" else f": >{setup.CLASSES};"
-    code = 1 if ends == "with a failure" else 0
-    setup.VENV_PYTHON.write_text(f'#!/bin/sh\necho "$SPARK_SUBMIT_OPTS" >>{calls}; {writes} exit {code}\n')
-    setup.VENV_PYTHON.chmod(0o755)
-    setup.make_classes()
-    setup.make_classes()
-    (line,) = calls.read_text().splitlines()
-    assert f"-XX:ArchiveClassesAtExit={setup.CLASSES}" in line
-    assert setup.CLASSES.exists() == (ends == "with an archive")
-    assert ("no archive" in capsys.readouterr().err) == (ends != "with an archive")
-    os.utime(jars, (1, 1))
-    setup.make_classes()
-    assert len(calls.read_text().splitlines()) == 2, "PySpark was installed again"
-
-
-def test_a_tool_of_cargo_is_compiled_once_with_its_version(
-    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cargo, calls = tmp_path / "cargo", tmp_path / "calls"
-    made = f'echo "$@" >>{calls}; mkdir -p "$5/bin" "$CARGO_TARGET_DIR"; : >"$5/bin/cargo-machete"'
-    cargo.write_text(f"#!/bin/sh\n{made}\n")
-    cargo.chmod(0o755)
-    monkeypatch.setattr(setup.prerequisites, "cargo", lambda: cargo)
-    program = Path(setup.make_cargo_tool("machete"))
-    assert program == Path(setup.make_cargo_tool("machete"))
-    assert program.is_file()
-    (line,) = calls.read_text().splitlines()
-    assert line.endswith(f"cargo-machete@{setup.CARGO_TOOLS['machete']}")
-    assert not list(program.parents[1].glob("target")), "its build is removed"
-
-
-def test_a_tool_that_the_table_does_not_name_is_refused(setup: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tool_that_the_table_does_not_name_is_refused(scripts: Scripts, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        setup.main(["cargo-tool", "udeps"])
+        scripts.setup.run_cargo_tool(["udeps"])
     assert "takes one of deny, fuzz, machete, mutants" in capsys.readouterr().err

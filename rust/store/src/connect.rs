@@ -249,6 +249,8 @@ fn remote(
             .with_remedy("correct the storage options or the URI")
             .with_causes(redactor.clean_causes(Cause::behind(&e)))
     };
+    // The client asks the process for its cryptography. A program that has installed another provider keeps it.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     // Ours is the only time limit that shall strike; the client's is a safety net behind it.
     let timeout = format!("{}s", options.request_timeout.as_secs().saturating_mul(10).max(10));
     let set = |key: &str| storage_options.keys().any(|k| k.eq_ignore_ascii_case(key));
