@@ -64,7 +64,7 @@ def test_a_dict_and_names_mean_what_they_mean_in_pyspark(df: Any, root: str) -> 
 
 
 @pytest.mark.parametrize("form", ["count", "sum", "avg", "mean", "min", "max"])
-def test_short_forms_are_group_datas(df: Any, root: str, form: str) -> None:
+def test_short_forms_are_those_of_grouped_data(df: Any, root: str, form: str) -> None:
     narrow = df.select("k", "g", "price", "qty", "d")
     ours = getattr(grouped(narrow, "k", state=root), form)
     sparks = getattr(narrow.groupBy("k"), form)

@@ -121,8 +121,8 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
             f"the keys and aggregates make {len(native)} columns where {len(keys) + len(bound)} were expected; "
             "name each column on its own instead of using *"
         )
-    wheres = [b.where for b in bound if b.where is not None]
-    parts = [*keys, *(a for b in bound for a in b.args), *wheres]
+    filters = [b.where for b in bound if b.where is not None]
+    parts = [*keys, *(a for b in bound for a in b.args), *filters]
     schema = df.select(*[c.alias(f"c{i}") for i, c in enumerate(parts)]).schema
     texts = df.select(*parts).columns
     if len(schema) != len(parts):
@@ -138,7 +138,7 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
     for i in range(k):
         plan.add(f"__k{i}", keys[i], schema[i].dataType, texts[i], key=True)
     aggregates: list[AggregateSpec] = []
-    arg_at, where_at = k, len(parts) - len(wheres)
+    arg_at, where_at = k, len(parts) - len(filters)
     results = native.fields[-len(bound) :]
     described: list[Result] = []
     for n, b in enumerate(bound):

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_querys_schema_is_told_apart() {
+    fn the_schema_of_a_query_is_told_apart() {
         assert_eq!(Catalog::parse("keys: k string").unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
 
