@@ -77,7 +77,8 @@ def interpreter(version: str) -> Path:
 def test(python: Path, arguments: list[str], report: Path) -> tuple[list[str], list[str]]:
     """Runs pytest: the cells of the table, and the names of the tests that did not pass."""
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
-    env = {**os.environ, "PATH": path, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    own = {"PATH": path, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    env = {**os.environ, **environment.BYTECODE, **own}
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", *arguments, f"--junit-xml={report}"]
     start = time.monotonic()
     done = subprocess.run(list(map(str, command)), cwd=cache.ROOT, env=env, stdin=subprocess.DEVNULL)
