@@ -1,23 +1,48 @@
-"""What is uploaded to PyPI, built and checked: `make dist` leaves the sdist and the wheel in $FASTCHANGELOG_CACHE/dist.
+"""What is uploaded, built and checked: `make dist` leaves sdist, wheel and parts lists in $FASTCHANGELOG_CACHE/dist.
 
-Owns: the wheel is built from the sdist, so nothing that a build needs is missing there; auditwheel agrees with its
-manylinux tag; in a new virtual environment with nothing but its dependencies it passes `SMOKE`.
-Does not own: the compiler and the packages (setup.py), uploading.
+    distribution.py                   test the wheel with all tests that start no Spark
+    distribution.py PYTEST-ARGUMENT…  test it with these: `tests` are all, `tests/spark/test_build.py` is one file
+
+Owns: the wheel is built from the sdist, so nothing that a build needs is missing there; auditwheel confirms that it
+runs with the glibc of `GLIBC`, and abi3audit that it runs with every Python from 3.10; it carries its licenses and the
+lists of its parts; it works in new virtual environments of all Pythons that are found; tests pass with it where there
+are no sources.
+Does not own: the texts of the licenses (notice.py), the build of the sdist by pip (build_backend.py), uploading.
+
+zig compiles C and C++ and links: it knows the symbols of every glibc, and links its own C++ library into the wheel. The
+folder $FASTCHANGELOG_CACHE/dist-build belongs to this file alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
+import build_backend
+import notice
+import prerequisites
 import setup
 
 DIST = setup.CACHE / "dist"
+BUILD = setup.CACHE / "dist-build"
+#: The oldest glibc that the wheel runs with: that of RHEL 8 and Debian 10.
+GLIBC = (2, 28)
+MACHINE = platform.machine()
+TAG = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{MACHINE}"
+TARGET = f"{MACHINE}-unknown-linux-gnu"
+TOOLS = ("abi3audit", "auditwheel", "libclang", "maturin", "ziglang")
+#: zig compiles with -O2 where -O3 is asked for, keeps frame pointers, and its wrapper asks for debug information.
+FLAGS = "-g0 -fomit-frame-pointer -Xclang -O3"
+MINORS = range(10, 15)
 SMOKE = """
 import sys, fastchangelog as fc
 root = sys.argv[1]
@@ -28,65 +53,212 @@ with fc.open_state(root) as st:
 with fc.open_state(root) as st:
     assert st.value_state("visits", key="string", value="long")["ann"] == 3
 """
+#: Tests that are about the sources, not about the wheel, and what they need.
+NEED_SOURCES = {
+    "tests/test_conventions.py": "all sources",
+    "tests/test_dependency_features.py": "the Rust workspace",
+    "tests/test_distribution.py": "scripts",
+    "tests/test_documentation.py": "all pages and sources",
+    "tests/test_error_texts.py": "the Rust and Python sources",
+    "tests/test_metrics.py::test_the_case_of_a_metric_that_is_elsewhere": "the Rust tests",
+    "tests/test_mutations.py": "the Rust and Python sources",
+    "tests/test_setup_scripts.py": "scripts",
+    "tests/test_unity_cxx.py": "scripts",
+}
+#: What the other tests read beside themselves.
+BESIDE_TESTS = ("tests", "docs", "examples", "pyproject.toml", "python/fastchangelog/_internal.pyi")
+PYTEST = "-m pytest -p no:cacheprovider -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder"
+PYTEST += " --max-worker-restart 0 --instafail"
 
 
-def build(scratch: Path) -> tuple[Path, Path]:
+# The build.
+
+
+def environment(name: str, *packages: str, python: str = sys.executable) -> Path:
+    """The interpreter of a virtual environment with packages as constraints.txt has them, made when they change."""
+    folder = BUILD / name
+    key = setup.fingerprint(setup.CONSTRAINTS, *packages, python, sys.version)
+    if not (folder / "bin" / "python").exists() or not setup.is_fresh(f"dist-{name}", key):
+        setup.say(f"virtual environment {folder}")
+        shutil.rmtree(folder, ignore_errors=True)
+        setup.run(python, "-m", "venv", folder)
+        setup.pip("install", "--quiet", *packages, python=folder / "bin" / "python")
+        setup.set_stamp(f"dist-{name}", key)
+    return folder / "bin" / "python"
+
+
+def package(python: Path, name: str) -> Path:
+    """The folder of an installed package."""
+    (folder,) = python.parent.parent.glob(f"lib/python*/site-packages/{name}")
+    return folder
+
+
+def build_env(tools: Path) -> dict[str, str]:
+    """What cargo needs. Values must not change from run to run: RocksDB is compiled again when they do."""
+    cxx = BUILD / "cxx" / "zig-c++"
+    cxx.parent.mkdir(parents=True, exist_ok=True)
+    call = f"{tools.parent}/maturin zig c++ -- -fno-sanitize=all -target {MACHINE}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
+    cxx.write_text(f'#!/bin/sh\nexec {call} "$@"\n')
+    cxx.chmod(0o755)
+    name, zig = TARGET.replace("-", "_"), str(BUILD / "zig")
+    path = [str(tools.parent), str(Path(str(prerequisites.cargo())).parent), os.environ.get("PATH", "")]
+    return {
+        "CARGO_TARGET_DIR": str(BUILD / "target"),
+        "CARGO_ZIGBUILD_CACHE_DIR": zig,
+        f"CFLAGS_{name}": FLAGS,
+        f"CXXFLAGS_{name}": FLAGS,
+        f"CXX_{name}": str(build_backend.grouping(cxx.parent)),
+        "FASTCHANGELOG_CXX": str(cxx),
+        "LIBCLANG_PATH": str(package(tools, "clang") / "native"),
+        "MATURIN_NO_MISSING_BUILD_BACKEND_WARNING": "1",
+        "PATH": os.pathsep.join(path),
+        "ZIG_GLOBAL_CACHE_DIR": zig,
+        "ZIG_LOCAL_CACHE_DIR": zig,
+    }
+
+
+def build(tools: Path, parts: Path) -> tuple[Path, Path]:
     """The sdist, and the wheel that was built from it."""
     shutil.rmtree(DIST, ignore_errors=True)
-    maturin: list[str | Path] = [setup.VENV_PYTHON, "-m", "maturin"]
-    setup.run(*maturin, "sdist", "--out", DIST, **setup.build_env())
+    env = build_env(tools)
+    maturin: list[str | Path] = [tools, "-m", "maturin"]
+    setup.say("sdist")
+    setup.run(*maturin, "sdist", "--out", DIST, **env)
     (sdist,) = DIST.glob("*.tar.gz")
-    shutil.unpack_archive(sdist, scratch)
-    for path in scratch.rglob("*"):  # cargo would take old files for those that it has compiled already
+    unpacked = BUILD / "sources"  # always the same: cargo keeps what it has compiled by the path of the sources
+    shutil.rmtree(unpacked, ignore_errors=True)
+    shutil.unpack_archive(sdist, unpacked)
+    for path in unpacked.rglob("*"):  # cargo would take old files for those that it has compiled already
         path.touch()
-    (sources,) = scratch.iterdir()
+    (sources,) = unpacked.iterdir()
+    setup.say("wheel from the sdist (the first time compiles RocksDB: about 20 minutes on two cores)")
     # Without --locked: the sdist leaves out packages of the workspace, and cargo drops those from its Cargo.lock.
-    flags: list[str | Path] = ["--release", "--compatibility", "pypi", "--auditwheel", "check"]
-    flags += ["--interpreter", setup.VENV_PYTHON]
-    setup.run("env", "-C", sources, *maturin, "build", *flags, "--out", DIST, **setup.build_env())
+    flags: list[str | Path] = ["--release", "--zig", "--compatibility", TAG.removesuffix(f"_{MACHINE}")]
+    flags += ["--auditwheel", "check", "--interpreter", tools, "--sbom-include", parts]
+    setup.run("env", "-C", sources, *maturin, "build", *flags, "--out", DIST, **env)
     (wheel,) = DIST.glob("*.whl")
     return sdist, wheel
 
 
-def audit(wheel: Path) -> str:
-    """The platform tag of the wheel's name; ends with a line if auditwheel finds another one."""
-    command = [str(setup.VENV_PYTHON), "-m", "auditwheel", "show", "--json", str(wheel)]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    tags = wheel.stem.split("-")[-1].split(".")
-    if found["overall_tag"] not in tags:
-        setup.fail(f"{wheel.name} is tagged {tags}, and auditwheel finds {found['overall_tag']}")
-    return str(found["overall_tag"])
+# The checks.
 
 
-def try_out(wheel: Path) -> None:
+def audit(tools: Path, wheel: Path) -> str:
+    """The platform tag that auditwheel finds; ends with a line if the wheel needs more than `GLIBC`."""
+    show = [str(tools), "-m", "auditwheel", "show", "--json", str(wheel)]
+    found = str(json.loads(subprocess.run(show, check=True, capture_output=True, text=True).stdout)["overall_tag"])
+    version = re.fullmatch(rf"manylinux_(\d+)_(\d+)_{MACHINE}", found)
+    if f"-{TAG}" not in wheel.stem or version is None or (int(version[1]), int(version[2])) > GLIBC:
+        setup.fail(f"{wheel.name} is to run with {TAG}, and auditwheel finds {found}")
+    setup.run(tools.parent / "abi3audit", "--strict", wheel)
+    return found
+
+
+def contents(wheel: Path) -> None:
+    """Ends with a line if the wheel carries no licenses or no parts lists; copies these beside it."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        for ending in ("licenses/LICENSE", f"licenses/{notice.FILE.name}", "sboms/libraries.cdx.json"):
+            if not any(name.endswith(f".dist-info/{ending}") for name in names):
+                setup.fail(f"{wheel.name} has no {ending}")
+        lists = [name for name in names if re.search(r"\.dist-info/sboms/[^/]+\.json$", name)]
+        if len(lists) != 2:
+            setup.fail(f"{wheel.name} has {len(lists)} parts lists, and should have those of crates and of libraries")
+        for name in lists:
+            (DIST / f"{wheel.stem}.{Path(name).name}").write_bytes(archive.read(name))
+
+
+def interpreters() -> dict[str, str]:
+    """The Pythons on the PATH and in pyenv's folder that the wheel is for, by version."""
+    found = {setup.VERSION: sys.executable}
+    folder = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    for minor in MINORS:
+        known = [str(path) for path in sorted(folder.glob(f"3.{minor}.*/bin/python"))]
+        for candidate in filter(None, [*known, shutil.which(f"python3.{minor}")]):
+            # pyenv puts programs on the PATH that end with an error.
+            show = [candidate, "-c", "import sys, venv, ensurepip; print(*sys.version_info[:2], sep='.')"]
+            done = subprocess.run(show, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            if done.stdout.strip() == f"3.{minor}":
+                found.setdefault(f"3.{minor}", candidate)
+    return found
+
+
+def try_out(sdist: Path, wheel: Path, python: str) -> None:
     """Installs the wheel into a new environment and runs `SMOKE` and the command there."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "venv")
-        setup.run(sys.executable, "-m", "venv", folder)
-        python = folder / "bin" / "python"
-        setup.pip("install", "--quiet", wheel, python=python)
-        setup.run(python, "-I", "-c", SMOKE, f"file://{scratch}/state")
+        setup.run(python, "-m", "venv", folder)
+        inside = folder / "bin" / "python"
+        setup.pip("install", "--quiet", wheel, python=inside)
+        setup.run(inside, "-I", "-c", SMOKE, f"file://{scratch}/state")
         setup.run(folder / "bin" / "fastchangelog", "--version")
+        if python == sys.executable:  # the backend of the sdist: up to the metadata, without compiling
+            setup.pip("install", "--quiet", "--dry-run", "--no-deps", "--ignore-installed", sdist, python=inside)
 
 
-def main() -> int:
+def environment_of_tests(wheel: Path) -> Path:
+    """The interpreter with the wheel and the packages that tests need."""
+    python = environment(f"tests-{setup.VERSION}", *setup.requirements())
+    stamp, key = f"dist-tests-{setup.VERSION}-wheel", hashlib.sha256(wheel.read_bytes()).hexdigest()
+    installed = any(python.parent.parent.glob("lib/python*/site-packages/fastchangelog"))
+    if not installed or not setup.is_fresh(stamp, key):
+        setup.pip("install", "--quiet", "--no-deps", "--force-reinstall", wheel, python=python)
+        setup.set_stamp(stamp, key)
+    return python
+
+
+def test(python: Path, arguments: list[str]) -> None:
+    """Runs tests where there are no sources; ends with a line if one fails."""
+    for name, needs in NEED_SOURCES.items():
+        setup.say(f"skipped: {name}, which needs {needs}")
+    skipped = [f"--{'deselect' if '::' in name else 'ignore'}={name}" for name in NEED_SOURCES]
+    path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
+    env = {**os.environ, "PATH": path, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+    env.pop("PYTHONPATH", None)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in BESIDE_TESTS:
+            source, copy = setup.ROOT / name, Path(scratch, name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copyfile(source, copy)
+        command = [str(python), *PYTEST.split(), *skipped, *(arguments or ["tests", "-m", "not spark"])]
+        done = subprocess.run(command, cwd=scratch, env=env, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        setup.fail("tests fail with the wheel")
+
+
+def main(argv: list[str]) -> int:
     """See the text at the top of this file."""
-    setup.check(need_java=False)
+    setup.check(need_java=bool(argv))
     with setup.locked():
-        setup.make(build=True, wheel=False)
-        setup.say("sdist, and the wheel from it")
-        with tempfile.TemporaryDirectory() as scratch:
-            sdist, wheel = build(Path(scratch))
-    tag = audit(wheel)
-    try_out(wheel)
-    for file in (sdist, wheel):
+        tools = environment(f"tools-{setup.VERSION}", *TOOLS)
+        zig = package(tools, "ziglang")
+        shown = subprocess.run([zig / "zig", "c++", "--version"], check=True, capture_output=True, text=True).stdout
+        found = notice.about()
+        notice.check(found, zig)
+        parts = BUILD / "libraries.cdx.json"
+        parts.write_text(json.dumps(notice.libraries(found, shown.split()[2]), indent=2))
+        sdist, wheel = build(tools, parts)
+        needs = audit(tools, wheel)
+        contents(wheel)
+        with_tests = environment_of_tests(wheel)
+    pythons = interpreters()
+    for version, python in pythons.items():
+        setup.say(f"wheel in a new environment of Python {version}")
+        try_out(sdist, wheel, python)
+    test(with_tests, argv)
+    for file in sorted(DIST.iterdir()):
         print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
-    print(f"{tag}: checked by auditwheel; installs and runs in a new environment of Python {platform.python_version()}")
+    print(f"{wheel.name}: auditwheel finds {needs}")
+    for minor in MINORS:
+        print(f"Python 3.{minor}: {'works' if f'3.{minor}' in pythons else 'not found on this machine, not tried'}")
     return 0
 
 
 if __name__ == "__main__":
     try:
-        raise SystemExit(main())
+        raise SystemExit(main(sys.argv[1:]))
     except KeyboardInterrupt:
         setup.fail("interrupted")
