@@ -31,8 +31,9 @@ CXX20 = "#include <concepts>\n#include <span>\nint size(std::span<int> s) { retu
 
 def missing(*, compiles: bool) -> list[str]:
     """One line for each thing that the build needs and does not find."""
-    if sys.platform != "linux":
-        return [f"fastchangelog runs on Linux, and this is {platform.system() or sys.platform}"]
+    if sys.platform not in ("linux", "darwin"):
+        system = platform.system() or sys.platform
+        return [f"fastchangelog runs on Linux, and in part on macOS; this is {system}"]
     lines = []
     want = prerequisites.min_rust(ROOT)
     have = cargo_version()

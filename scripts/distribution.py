@@ -28,12 +28,14 @@ import zipfile
 from pathlib import Path
 
 import build_backend
+import cache
+import environment
 import notice
 import prerequisites
 import setup
 
-DIST = setup.CACHE / "dist"
-BUILD = setup.CACHE / "dist-build"
+DIST = cache.CACHE / "dist"
+BUILD = cache.CACHE / "dist-build"
 #: The oldest glibc that the wheel runs with: that of RHEL 8 and Debian 10.
 GLIBC = (2, 28)
 MACHINE = platform.machine()
@@ -43,16 +45,6 @@ TOOLS = ("abi3audit", "auditwheel", "libclang", "maturin", "ziglang")
 #: zig compiles with -O2 where -O3 is asked for, keeps frame pointers, and its wrapper asks for debug information.
 FLAGS = "-g0 -fomit-frame-pointer -Xclang -O3"
 MINORS = range(10, 15)
-SMOKE = """
-import sys, fastchangelog as fc
-root = sys.argv[1]
-with fc.open_state(root) as st:
-    visits = st.value_state("visits", key="string", value="long")
-    visits["ann"] = 3
-    st.checkpoint()
-with fc.open_state(root) as st:
-    assert st.value_state("visits", key="string", value="long")["ann"] == 3
-"""
 #: Tests that are about the sources, not about the wheel, and what they need.
 NEED_SOURCES = {
     "tests/test_conventions.py": "all sources",
@@ -74,17 +66,18 @@ PYTEST += " --max-worker-restart 0 --instafail"
 # The build.
 
 
-def environment(name: str, *packages: str, python: str = sys.executable) -> Path:
-    """The interpreter of a virtual environment with packages as constraints.txt has them, made when they change."""
+def virtual_environment(name: str, *requirements: str | Path) -> Path:
+    """The interpreter of an environment with packages as constraints.txt has them, made when they change."""
     folder = BUILD / name
-    key = setup.fingerprint(setup.CONSTRAINTS, *packages, python, sys.version)
-    if not (folder / "bin" / "python").exists() or not setup.is_fresh(f"dist-{name}", key):
-        setup.say(f"virtual environment {folder}")
-        shutil.rmtree(folder, ignore_errors=True)
-        setup.run(python, "-m", "venv", folder)
-        setup.pip("install", "--quiet", *packages, python=folder / "bin" / "python")
-        setup.set_stamp(f"dist-{name}", key)
-    return folder / "bin" / "python"
+    python = folder / "bin" / "python"
+    key = cache.fingerprint(environment.CONSTRAINTS, *requirements, sys.version, sys.base_prefix)
+    if not python.exists() or not cache.is_fresh(f"dist-{name}", key):
+        with cache.step(f"virtual environment {folder}"):
+            environment.make_folder(folder)
+            cache.run(*environment.install(*requirements, python=python), env=environment.UV)
+            shutil.rmtree(environment.UV["UV_CACHE_DIR"], ignore_errors=True)
+        cache.set_stamp(f"dist-{name}", key)
+    return python
 
 
 def package(python: Path, name: str) -> Path:
@@ -122,8 +115,8 @@ def build(tools: Path, parts: Path) -> tuple[Path, Path]:
     shutil.rmtree(DIST, ignore_errors=True)
     env = build_env(tools)
     maturin: list[str | Path] = [tools, "-m", "maturin"]
-    setup.say("sdist")
-    setup.run(*maturin, "sdist", "--out", DIST, **env)
+    cache.say("sdist")
+    cache.run(*maturin, "sdist", "--out", DIST, env=env)
     (sdist,) = DIST.glob("*.tar.gz")
     unpacked = BUILD / "sources"  # always the same: cargo keeps what it has compiled by the path of the sources
     shutil.rmtree(unpacked, ignore_errors=True)
@@ -131,11 +124,11 @@ def build(tools: Path, parts: Path) -> tuple[Path, Path]:
     for path in unpacked.rglob("*"):  # cargo would take old files for those that it has compiled already
         path.touch()
     (sources,) = unpacked.iterdir()
-    setup.say("wheel from the sdist (the first time compiles RocksDB: about 20 minutes on two cores)")
+    cache.say("wheel from the sdist (the first time compiles RocksDB: about 20 minutes on two cores)")
     # Without --locked: the sdist leaves out packages of the workspace, and cargo drops those from its Cargo.lock.
     flags: list[str | Path] = ["--release", "--zig", "--compatibility", TAG.removesuffix(f"_{MACHINE}")]
     flags += ["--auditwheel", "check", "--interpreter", tools, "--sbom-include", parts]
-    setup.run("env", "-C", sources, *maturin, "build", *flags, "--out", DIST, **env)
+    cache.run("env", "-C", sources, *maturin, "build", *flags, "--out", DIST, env=env)
     (wheel,) = DIST.glob("*.whl")
     return sdist, wheel
 
@@ -149,8 +142,8 @@ def audit(tools: Path, wheel: Path) -> str:
     found = str(json.loads(subprocess.run(show, check=True, capture_output=True, text=True).stdout)["overall_tag"])
     version = re.fullmatch(rf"manylinux_(\d+)_(\d+)_{MACHINE}", found)
     if f"-{TAG}" not in wheel.stem or version is None or (int(version[1]), int(version[2])) > GLIBC:
-        setup.fail(f"{wheel.name} is to run with {TAG}, and auditwheel finds {found}")
-    setup.run(tools.parent / "abi3audit", "--strict", wheel)
+        cache.fail(f"{wheel.name} is to run with {TAG}, and auditwheel finds {found}")
+    cache.run(tools.parent / "abi3audit", "--strict", wheel)
     return found
 
 
@@ -160,17 +153,17 @@ def contents(wheel: Path) -> None:
         names = archive.namelist()
         for ending in ("licenses/LICENSE", f"licenses/{notice.FILE.name}", "sboms/libraries.cdx.json"):
             if not any(name.endswith(f".dist-info/{ending}") for name in names):
-                setup.fail(f"{wheel.name} has no {ending}")
+                cache.fail(f"{wheel.name} has no {ending}")
         lists = [name for name in names if re.search(r"\.dist-info/sboms/[^/]+\.json$", name)]
         if len(lists) != 2:
-            setup.fail(f"{wheel.name} has {len(lists)} parts lists, and should have those of crates and of libraries")
+            cache.fail(f"{wheel.name} has {len(lists)} parts lists, and should have those of crates and of libraries")
         for name in lists:
             (DIST / f"{wheel.stem}.{Path(name).name}").write_bytes(archive.read(name))
 
 
 def interpreters() -> dict[str, str]:
     """The Pythons on the PATH and in pyenv's folder that the wheel is for, by version."""
-    found = {setup.VERSION: sys.executable}
+    found = {environment.VERSION: sys.executable}
     folder = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     for minor in MINORS:
         known = [str(path) for path in sorted(folder.glob(f"3.{minor}.*/bin/python"))]
@@ -184,40 +177,42 @@ def interpreters() -> dict[str, str]:
 
 
 def try_out(sdist: Path, wheel: Path, python: str) -> None:
-    """Installs the wheel into a new environment and runs `SMOKE` and the command there."""
+    """Installs the wheel into a new environment and runs smoke.py there."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "venv")
-        setup.run(python, "-m", "venv", folder)
+        cache.run(python, "-m", "venv", folder)
         inside = folder / "bin" / "python"
-        setup.pip("install", "--quiet", wheel, python=inside)
-        setup.run(inside, "-I", "-c", SMOKE, f"file://{scratch}/state")
-        setup.run(folder / "bin" / "fastchangelog", "--version")
+        # By pip, as users install it.
+        pip: list[str | Path] = [inside, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        constrained = {"PIP_CONSTRAINT": str(environment.CONSTRAINTS)}
+        cache.run(*pip, wheel, env=constrained)
+        cache.run(inside, "-I", cache.ROOT / "scripts" / "smoke.py")
         if python == sys.executable:  # the backend of the sdist: up to the metadata, without compiling
-            setup.pip("install", "--quiet", "--dry-run", "--no-deps", "--ignore-installed", sdist, python=inside)
+            cache.run(*pip, "--dry-run", "--no-deps", "--ignore-installed", sdist, env=constrained)
 
 
 def environment_of_tests(wheel: Path) -> Path:
     """The interpreter with the wheel and the packages that tests need."""
-    python = environment(f"tests-{setup.VERSION}", *setup.requirements())
-    stamp, key = f"dist-tests-{setup.VERSION}-wheel", hashlib.sha256(wheel.read_bytes()).hexdigest()
+    python = virtual_environment(f"tests-{environment.VERSION}", *environment.ALL)
+    stamp, key = f"dist-tests-{environment.VERSION}-wheel", hashlib.sha256(wheel.read_bytes()).hexdigest()
     installed = any(python.parent.parent.glob("lib/python*/site-packages/fastchangelog"))
-    if not installed or not setup.is_fresh(stamp, key):
-        setup.pip("install", "--quiet", "--no-deps", "--force-reinstall", wheel, python=python)
-        setup.set_stamp(stamp, key)
+    if not installed or not cache.is_fresh(stamp, key):
+        cache.run(*environment.install("--no-deps", "--reinstall", wheel, python=python), env=environment.UV)
+        cache.set_stamp(stamp, key)
     return python
 
 
 def test(python: Path, arguments: list[str]) -> None:
     """Runs tests where there are no sources; ends with a line if one fails."""
     for name, needs in NEED_SOURCES.items():
-        setup.say(f"skipped: {name}, which needs {needs}")
+        cache.say(f"skipped: {name}, which needs {needs}")
     skipped = [f"--{'deselect' if '::' in name else 'ignore'}={name}" for name in NEED_SOURCES]
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
     env = {**os.environ, "PATH": path, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
     env.pop("PYTHONPATH", None)
     with tempfile.TemporaryDirectory() as scratch:
         for name in BESIDE_TESTS:
-            source, copy = setup.ROOT / name, Path(scratch, name)
+            source, copy = cache.ROOT / name, Path(scratch, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
                 shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -226,14 +221,14 @@ def test(python: Path, arguments: list[str]) -> None:
         command = [str(python), *PYTEST.split(), *skipped, *(arguments or ["tests", "-m", "not spark"])]
         done = subprocess.run(command, cwd=scratch, env=env, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
-        setup.fail("tests fail with the wheel")
+        cache.fail("tests fail with the wheel")
 
 
 def main(argv: list[str]) -> int:
     """See the text at the top of this file."""
-    setup.check(need_java=bool(argv))
-    with setup.locked():
-        tools = environment(f"tools-{setup.VERSION}", *TOOLS)
+    setup.prepare(need_java=bool(argv))
+    with cache.locked():
+        tools = virtual_environment(f"tools-{environment.VERSION}", *TOOLS)
         zig = package(tools, "ziglang")
         shown = subprocess.run([zig / "zig", "c++", "--version"], check=True, capture_output=True, text=True).stdout
         found = notice.about()
@@ -246,7 +241,7 @@ def main(argv: list[str]) -> int:
         with_tests = environment_of_tests(wheel)
     pythons = interpreters()
     for version, python in pythons.items():
-        setup.say(f"wheel in a new environment of Python {version}")
+        cache.say(f"wheel in a new environment of Python {version}")
         try_out(sdist, wheel, python)
     test(with_tests, argv)
     for file in sorted(DIST.iterdir()):
@@ -258,7 +253,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        raise SystemExit(main(sys.argv[1:]))
-    except KeyboardInterrupt:
-        setup.fail("interrupted")
+    cache.guarded(main)

@@ -80,12 +80,12 @@ def is_ready() -> bool:
 
 
 #: The packages of pyproject.toml that tests, tools and Spark need.
-_ALL = ("-r", PYPROJECT, "--extra", "spark", "--extra", "dev")
+ALL = ("-r", PYPROJECT, "--extra", "spark", "--extra", "dev")
 
 
 def start_packages() -> subprocess.Popen[bytes]:
     """Begins to install all packages, PySpark among them, into the folder of `make_folder`."""
-    return cache.start(*install(*_ALL), env=UV)
+    return cache.start(*install(*ALL), env=UV)
 
 
 def finish_packages(packages: subprocess.Popen[bytes]) -> None:
@@ -97,7 +97,7 @@ def finish_packages(packages: subprocess.Popen[bytes]) -> None:
 
 def install_all(python: Path, constraints: Path) -> None:
     """Installs all packages into another environment of `make_folder`, with versions of its own."""
-    cache.run(*install(*_ALL, python=python, constraints=constraints), env=UV)
+    cache.run(*install(*ALL, python=python, constraints=constraints), env=UV)
     shutil.rmtree(CACHE / "uv", ignore_errors=True)
 
 

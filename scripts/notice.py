@@ -16,10 +16,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cache
 import prerequisites
-import setup
 
-FILE = setup.ROOT / "LICENSE-THIRD-PARTY.txt"
+FILE = cache.ROOT / "LICENSE-THIRD-PARTY.txt"
 #: The version of cargo-about. Its program needs a feature.
 ABOUT = "0.9.3"
 #: Parts of zig that are linked into the wheel, and their licenses below zig's folder.
@@ -54,22 +54,22 @@ class Text(NamedTuple):
 
 def about() -> dict[str, Any]:
     """What cargo-about finds out about the crates of the wheel."""
-    folder = setup.CACHE / "cargo-tools" / f"about-{ABOUT}"
+    folder = cache.CACHE / "cargo-tools" / f"about-{ABOUT}"
     program = folder / "bin" / "cargo-about"
     cargo = str(prerequisites.cargo())
     if not program.exists():
-        setup.say(f"cargo-about {ABOUT} (compiled once: some minutes)")
+        cache.say(f"cargo-about {ABOUT} (compiled once: some minutes)")
         # Not in cargo's folder of this project: nothing is shared with it.
         build = {"CARGO_TARGET_DIR": str(folder / "target")}
         install = [cargo, "install", "--quiet", "--locked", "--root", str(folder), "--features", "cli"]
-        setup.run(*install, f"cargo-about@{ABOUT}", **build)
+        cache.run(*install, f"cargo-about@{ABOUT}", env=build)
         shutil.rmtree(folder / "target", ignore_errors=True)
-    manifest, config = setup.ROOT / "rust" / "pyext" / "Cargo.toml", setup.ROOT / "scripts" / "about.toml"
+    manifest, config = cache.ROOT / "rust" / "pyext" / "Cargo.toml", cache.ROOT / "scripts" / "about.toml"
     command = [program, "generate", "--locked", "--fail", "--format", "json", "--config", config, "-m", manifest]
     done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True)
     # A text that about.toml names is another one in a new version of the crate: cargo-about warns, and goes on.
     if done.returncode != 0 or "failed to validate" in done.stderr:
-        setup.fail("cargo-about cannot read the licenses of all crates:", done.stderr.strip())
+        cache.fail("cargo-about cannot read the licenses of all crates:", done.stderr.strip())
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -150,4 +150,4 @@ def check(found: dict[str, Any], zig: Path) -> None:
     text = rendered([*texts(found, zig), *notices(found)])
     if not FILE.exists() or FILE.read_text() != text:
         FILE.write_text(text)
-        setup.fail(f"{FILE.name} was not up to date and has been written anew: look at it, commit it, start again")
+        cache.fail(f"{FILE.name} was not up to date and has been written anew: look at it, commit it, start again")

@@ -179,7 +179,7 @@ def is_installed() -> bool:
 
 def develop_with(venv: Path, flags: list[str]) -> None:
     """maturin develop into a virtual environment. The extension module looks for RocksDB beside itself."""
-    maturin = [environment.PYTHON, "-m", "maturin", "develop", "--locked", *flags]
+    maturin: list[str | Path] = [environment.PYTHON, "-m", "maturin", "develop", "--locked", *flags]
     cache.run(*maturin, "--", "-Clink-arg=-Wl,-rpath,$ORIGIN", env={**build_env(), "VIRTUAL_ENV": str(venv)})
 
 
@@ -202,7 +202,7 @@ def make_wheel() -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         touch_changed()
         maturin: list[str | Path] = [environment.PYTHON, "-m", "maturin", "build", "--release", "--locked"]
-        flags = ["--interpreter", environment.PYTHON, "--compatibility", "pypi", "--out", folder]
+        flags: list[str | Path] = ["--interpreter", environment.PYTHON, "--compatibility", "pypi", "--out", folder]
         cache.run(*maturin, *flags, env=build_env("release"))
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
@@ -219,7 +219,7 @@ def make_cargo_tool(name: str) -> str:
         with step(f"cargo-{name} {CARGO_TOOLS[name]}, compiled once"):
             # Without optimization: it compiles in a third of the time, and runs for seconds.
             package = f"cargo-{name}@{CARGO_TOOLS[name]}"
-            flags = ["--quiet", "--locked", "--debug", "--root", folder]
+            flags: list[str | Path] = ["--quiet", "--locked", "--debug", "--root", folder]
             # Not in cargo's folder of this project: nothing is shared with it.
             env = {"CARGO_TARGET_DIR": str(folder / "target"), "CARGO_PROFILE_DEV_DEBUG": "false"}
             cache.run(*cargo("install", *flags, package), env=env)
