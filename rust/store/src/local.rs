@@ -10,7 +10,8 @@
 //! Invariants:
 //! 1. a name appears with all its bytes or not at all, and never replaces another under [`PutMode::Create`];
 //! 2. a put that fails leaves no staged file;
-//! 3. with `sync`, bytes and name are on disk when a put returns, folders made for it included.
+//! 3. with `sync`, bytes and name are on disk when a put returns, folders made for it included;
+//! 4. a put touches no staged file but its own, so that puts of one name at the same time all succeed.
 
 use super::space::{WORTH_RESERVING, in_memory, reserve};
 use super::transfer::{blocking, in_place};
@@ -106,8 +107,8 @@ struct Writing {
 
 impl Writing {
     fn run(&self) -> Result<()> {
-        let (mut file, staged) = self.stage()?;
-        let done = self.write(&mut file, &staged.0).and_then(|()| self.publish(&file, &staged));
+        let (mut file, mut staged) = self.stage()?;
+        let done = self.write(&mut file, &staged.path).and_then(|()| self.publish(&file, &mut staged));
         // Published by a link, or failed: either way it is not needed (invariant 2).
         drop(staged);
         done?;
@@ -121,7 +122,7 @@ impl Writing {
             name.push(format!("#{number}"));
             let staged = PathBuf::from(name);
             match File::options().write(true).create_new(true).open(&staged) {
-                Ok(file) => return Ok((file, Staged(staged))),
+                Ok(file) => return Ok((file, Staged { path: staged, renamed: false })),
                 Err(e) if e.kind() == ErrorKind::AlreadyExists && number < u32::MAX => number += 1,
                 Err(e) if e.kind() == ErrorKind::NotFound => make_folder(&self.target, self.sync)?,
                 Err(e) => return Err(refused("make", &staged, e)),
@@ -142,22 +143,33 @@ impl Writing {
         Ok(())
     }
 
-    fn publish(&self, file: &File, staged: &Staged) -> Result<()> {
+    fn publish(&self, file: &File, staged: &mut Staged) -> Result<()> {
         if self.sync {
-            file.sync_all().map_err(|e| refused("sync to disk", &staged.0, e))?;
+            file.sync_all().map_err(|e| refused("sync to disk", &staged.path, e))?;
         }
-        let (staged, target) = (&staged.0, &self.target);
-        let named = if self.create { std::fs::hard_link(staged, target) } else { std::fs::rename(staged, target) };
-        named.map_err(|e| refused("publish", &self.target, e))
+        let publish = |e| refused("publish", &self.target, e);
+        if self.create {
+            std::fs::hard_link(&staged.path, &self.target).map_err(publish)
+        } else {
+            std::fs::rename(&staged.path, &self.target).map_err(publish)?;
+            staged.renamed = true;
+            Ok(())
+        }
     }
 }
 
-/// A staged file, removed at the end; after a rename there is none.
-struct Staged(PathBuf);
+/// A staged file, removed at the end unless it was renamed: by then its name may be that of another writer's file
+/// (invariant 4).
+struct Staged {
+    path: PathBuf,
+    renamed: bool,
+}
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        if !self.renamed {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -64,6 +64,29 @@ async fn invariant_3_synced_puts_make_their_folders() {
     assert!(below.to_string().contains("file/a"), "{below}");
 }
 
+#[test]
+fn invariant_4_a_put_leaves_the_staged_file_of_another() {
+    let folder = folder();
+    let writing = || Writing {
+        target: folder.path().join("note"),
+        pieces: Vec::new(),
+        size: 0,
+        create: false,
+        sync: false,
+        reserve: false,
+    };
+    let (first, second) = (writing(), writing());
+    let (file, mut staged) = first.stage().unwrap();
+    first.publish(&file, &mut staged).unwrap();
+    // The name of the staged file is free again, and the second put takes it before the first one ends.
+    let (other, mut others) = second.stage().unwrap();
+    assert_eq!(staged.path, others.path);
+    drop(staged);
+    second.publish(&other, &mut others).unwrap();
+    drop(others);
+    assert_eq!(found(folder.path()), ["note"]);
+}
+
 #[tokio::test]
 async fn a_folder_that_cannot_be_made_ends_the_put() {
     let folder = folder();
