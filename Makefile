@@ -30,7 +30,7 @@ help:
 	@echo 'make fuzz           fuzz every decoder for a minute (ARGS="600 manifest": one of them for ten); needs nightly Rust'
 	@echo 'make mutants        change the Rust sources at random, see which tests notice (ARGS="-f rust/format/src/error.rs")'
 	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts, spelling, dependencies'
-	@echo 'make audit          known vulnerabilities of the dependencies; needs the network'
+	@echo 'make audit          licenses, origins and known vulnerabilities of the dependencies; needs the network'
 	@echo 'make develop        maturin develop into the active virtual environment'
 	@echo 'make bench          measure the release build, side by side with native Spark (ARGS=--quick for a short round)'
 	@echo 'make wheel          build a release wheel for this machine and print where it is'
@@ -84,16 +84,16 @@ lint:
 	@echo '[lint] words'
 	@$(SETUP) tool scripts/words.py
 	@$(SETUP) tool typos
+	@$(SETUP) tool zizmor --offline --no-progress --quiet .github
 	@echo '[lint] Rust'
 	@$(SETUP) cargo fmt --all --check
 	@$(SETUP) cargo clippy --locked --workspace --all-targets -- -D warnings
 	@echo '[lint] dependencies'
 	@$(SETUP) cargo-tool machete rust
-	@$(SETUP) cargo-tool deny --log-level error check --hide-inclusion-graph bans licenses sources
 	@echo '[lint] clean'
 
 audit:
-	@$(SETUP) cargo-tool deny check advisories
+	@$(SETUP) cargo-tool deny --log-level error check --hide-inclusion-graph
 
 format:
 	@$(SETUP) cargo fmt --all
