@@ -127,27 +127,36 @@ def make_packages() -> None:
         make_libclang()
         rocksdb.make()
         return
-    say("the first run downloads 700 MB and compiles the Rust crates: about 8 minutes on two cores, later ones seconds")
+    if not environment.PYTHON.exists():
+        say(
+            "the first run downloads 700 MB and compiles the Rust crates: some 8 minutes on two cores; later ones seconds"
+        )
     with step("virtual environment"):
         environment.make_folder(environment.VENV)
         make_libclang()
     packages = environment.start_packages()
-    crates = None
-    with cache.stopping(packages):
-        if PROFILE == "dev" and rocksdb.is_wanted():
-            # They are linked against nothing yet, so that RocksDB's library may still be on its way.
-            touch_changed()
-            crates = cache.start(*cargo("build", "--locked", "-p", "fastchangelog-server"), env=build_env())
-        with cache.stopping(crates):
-            with step("Python packages (PySpark alone is 450 MB), and the Rust crates beside them"):
-                environment.finish_packages(packages)
-            rocksdb.make()
-            if crates is not None and rocksdb.is_wanted():
-                with step("the rest of the Rust crates"):
-                    cache.finish(crates)
-            elif crates is not None:
-                crates.terminate()
-                crates.wait()
+    crates = start_crates()
+    with cache.stopping(packages, crates):
+        with step("Python packages (PySpark alone is 450 MB), and the Rust crates beside them"):
+            environment.finish_packages(packages)
+        rocksdb.make()
+        if crates is not None and rocksdb.is_wanted():
+            with step("the other Rust crates"):
+                cache.finish(crates)
+        elif crates is not None:  # RocksDB is compiled after all: with other settings
+            crates.terminate()
+            crates.wait()
+
+
+def start_crates() -> subprocess.Popen[bytes] | None:
+    """Begins to compile the crates below the extension module, if they are linked against the library of RocksDB.
+
+    Nothing is linked yet, so the library may still be on its way.
+    """
+    if PROFILE != "dev" or not rocksdb.is_wanted():
+        return None
+    touch_changed()
+    return cache.start(*cargo("build", "--locked", "-p", "fastchangelog-server"), env=build_env())
 
 
 def make_extension() -> None:
