@@ -129,7 +129,7 @@ def make_packages() -> None:
         return
     if not environment.PYTHON.exists():
         say(
-            "the first run downloads 700 MB and compiles the Rust crates: some 8 minutes on two cores; later ones seconds"
+            "the first run downloads 700 MB and compiles the Rust crates: 8 minutes on two cores; later ones take seconds"
         )
     with step("virtual environment"):
         environment.make_folder(environment.VENV)
