@@ -12,7 +12,8 @@
 //! 2. a put that fails leaves no staged file;
 //! 3. with `sync`, bytes and name are on disk when a put returns, folders made for it included.
 
-use super::space::{WORTH_RESERVING, in_memory, reserve};
+use super::platform::{in_memory, reserve};
+use super::space::WORTH_RESERVING;
 use super::transfer::{blocking, in_place};
 use async_trait::async_trait;
 use bytes::Bytes;
