@@ -68,7 +68,7 @@ def _row(finding: Finding) -> list[str]:
 
 def check(state: str | None = None) -> list[Finding]:
     """All checks; `state` is a state folder to write to, if there is one."""
-    findings = [_python(), _extension(), *packages_and_java(), _disk(), _memory()]
+    findings = [_python(), _extension(), *_state_server(), *packages_and_java(), _disk(), _memory()]
     if state is not None:
         findings.append(_store(state))
     return findings
@@ -90,6 +90,17 @@ def _extension() -> Finding:
     except ImportError as error:
         return Finding("extension", False, str(error), "install the wheel: pip install fastchangelog")
     return Finding("extension", True, str(_internal.__file__))
+
+
+def _state_server() -> list[Finding]:
+    try:
+        from fastchangelog.server.platform import WORKS_ELSEWHERE, refusal
+    except ImportError:  # the check of the extension says so
+        return []
+    reason = refusal()
+    if reason is None:
+        return [Finding("state server", True, f"runs on {platform.system()}")]
+    return [Finding("state server", False, reason, WORKS_ELSEWHERE)]
 
 
 def _package(name: str) -> Finding:

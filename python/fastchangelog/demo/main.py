@@ -22,6 +22,7 @@ from fastchangelog.demo import data, processes, report
 from fastchangelog.demo.compare import compare, expected, final_state
 from fastchangelog.demo.conduct import Conductor, plan_kills
 from fastchangelog.demo.plan import Job, Prepare, Query, parse_agg
+from fastchangelog.server import platform
 
 _FLIGHT_AGGS = ("count(*)", "sum(distance)", "max(arr_delay)", "min(dep_delay)", "avg(air_time)")
 _AUCTION_AGGS = ("count(*)", "sum(price)", "max(price)", "max(bidder)")
@@ -55,6 +56,7 @@ class Stream:
 
 def run(request: DemoRequest) -> int:
     """0 when every result is exact, 1 when one differs."""
+    platform.check()
     seed = request.seed if request.seed is not None else random.SystemRandom().randrange(10_000)
     log = Path(tempfile.gettempdir()) / f"fastchangelog-demo-{seed}.log"
     log.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from typing import TypeVar
 from fastchangelog import _internal
 from fastchangelog.errors import RetryableError, error_of_kind
 from fastchangelog.options import default_option, parse_duration, parse_size
-from fastchangelog.server import memory
+from fastchangelog.server import memory, platform
 from fastchangelog.server.jvm import Jvm
 from fastchangelog.server.paths import ServerPaths
 
@@ -105,6 +105,7 @@ def ensure_server(
     `memory_budget` it follows from `confs` and the limits of this process (`memory.default_budget`).
     What to do about errors: each names the option or the log file to look at.
     """
+    platform.check()
     paths = paths or ServerPaths.here()
     if is_answering(paths):
         return paths

@@ -21,6 +21,7 @@ from typing import Any
 
 from fastchangelog import _internal
 from fastchangelog.options import default_option
+from fastchangelog.server import platform
 from fastchangelog.server.client import connect
 from fastchangelog.server.paths import ServerPaths
 
@@ -64,6 +65,7 @@ class PrivateServer:
 @contextlib.contextmanager
 def private_server(options: Mapping[str, str]) -> Iterator[PrivateServer]:
     """Starts a server in this process, with `reader_options`; ends it and removes its files afterwards."""
+    platform.check()
     run_dir = ServerPaths.here().run_dir.parent / secrets.token_hex(8)
     with local_folder() as folder:
         paths = ServerPaths(run_dir, folder, False)

@@ -111,6 +111,7 @@ class GroupedStream:
                 f"name={name!r} must be letters, digits, `_`, `-` or `.`; it becomes a folder's name"
             )
         spark = df.sparkSession
+        settings.check_platform(spark)
         self._df = df
         self._name = name
         self._streaming = bool(df.isStreaming)

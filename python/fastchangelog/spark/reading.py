@@ -98,6 +98,7 @@ def read_state(
     location = os.fspath(checkpoint)
     if not isinstance(location, str) or not location.strip():
         raise InvalidArgumentError("read_state() takes the query's checkpointLocation, a text or a path")
+    settings.check_platform(spark)
     root = existing_folder(settings.given_root(spark, state))
     gathered = settings.read_options(spark, options)
     storage = settings.storage_options(spark, root, storage_options)

@@ -1,6 +1,7 @@
 """Settings: those of Spark that the operator needs, and fastchangelog's own from arguments and conf.
 
-Owns: which Spark settings are needed, set or refused; the sources of the state's root and of the options.
+Owns: which Spark settings are needed, set or refused, and whether a session's tasks can run here; the sources of the
+state's root and of the options.
 Does not own: the meaning of an option (the Rust core), the store's credentials format (the Rust core).
 """
 
@@ -33,8 +34,8 @@ from fastchangelog.options import (
     request_credentials,
     split_provider,
 )
-from fastchangelog.server import memory
-from fastchangelog.spark import redaction
+from fastchangelog.server import memory, platform
+from fastchangelog.spark import internals, redaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,7 @@ __all__ = [
     "FORMAT_VERSION",
     "PARTITIONS",
     "PROVIDER",
+    "check_platform",
     "check_root",
     "check_task",
     "given_root",
@@ -92,6 +94,17 @@ _FIX_PROVIDER = "see why the `credential_provider` failed"
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
 
 _SCHEMES = {"", "file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"}
+
+
+def check_platform(spark: SparkSession) -> None:
+    """Refuses a session whose tasks run on this machine, if no state server runs here.
+
+    Tasks of a cluster and of Spark Connect may run on other machines: there the start of the state server checks.
+    """
+    if platform.refusal() is None or internals.is_connect(spark):
+        return
+    if (spark.conf.get("spark.master", None) or "local").startswith("local"):
+        platform.check()
 
 
 def prepare_session(spark: SparkSession) -> None:

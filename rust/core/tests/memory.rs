@@ -29,6 +29,7 @@ fn keys(seed: u64) -> Vec<[u8; 8]> {
 }
 
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "/proc is that of Linux")]
 fn resident_memory_stays_near_the_budget() {
     if std::env::var_os(CHILD).is_some() {
         return measure();

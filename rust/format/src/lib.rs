@@ -37,6 +37,9 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+compile_error!("fastchangelog is made for Linux and macOS; on Windows, build and run it in WSL 2, which is Linux");
+
 mod block;
 pub mod byte_set;
 pub mod changelog_handle;

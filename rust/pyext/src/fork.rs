@@ -5,6 +5,9 @@
 //! Does not own: which objects a child may use (`detached`).
 //!
 //! Python's own exit handlers have run by then, and what C had buffered is written.
+//!
+//! Only glibc has an exit handler that is given the exit status (`on_exit`). With another C library, as on macOS, a child
+//! must leave with `os._exit`, as those of `multiprocessing` do.
 
 use pyo3::prelude::*;
 

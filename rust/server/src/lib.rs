@@ -17,6 +17,7 @@
 //! metrics_endpoint   HTTP on the loopback address    Prometheus text
 //! logfile    JSON lines with a size bound
 //! process    all of it, from a text of settings
+//! platform   what only Linux has                a refusal elsewhere
 //! ```
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -26,6 +27,7 @@ pub mod client;
 mod engine;
 pub mod logfile;
 pub mod metrics_endpoint;
+mod platform;
 pub mod process;
 pub mod protocol;
 mod report;
@@ -36,6 +38,7 @@ mod state_body;
 pub mod state_client;
 mod state_connection;
 #[cfg(test)]
+#[cfg(all(target_os = "linux", not(fastchangelog_portable)))]
 mod state_fake;
 mod state_frames;
 

@@ -7,13 +7,14 @@
 use crate::backend::{Backend, MaterializeBackend};
 use crate::logfile::LogFile;
 use crate::metrics_endpoint::MetricsEndpoint;
+use crate::platform::{Wake, peer_user};
 use crate::protocol::{self, Kind, write_frame};
 use crate::session;
 use crate::shared::{Connections, Shared};
 use fastchangelog_format::{Error, ErrorKind, Result};
 use fastchangelog_store::failpoint::SharedFailpoints;
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -58,9 +59,8 @@ impl Server {
         log: LogFile,
         failpoints: SharedFailpoints,
     ) -> Result<Self> {
+        let wake = Wake::new()?;
         let listener = bind(&settings.socket)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| Error::io("creating an event descriptor", &e.into()))?;
         let shared = Arc::new(Shared {
             backend,
             log,
@@ -135,7 +135,7 @@ impl Server {
     pub fn stop(&self, timeout: Duration) -> bool {
         if !self.shared.stopping.swap(true, Ordering::AcqRel) {
             let _ = std::fs::remove_file(&self.socket);
-            let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+            self.shared.wake.wake();
         }
         drop(self.metrics.lock().take());
         let deadline = Instant::now() + timeout;
@@ -221,15 +221,14 @@ fn accept(stream: UnixStream, shared: &Arc<Shared>) {
 
 /// Only this user's processes (and root's) may talk to the server.
 fn check_peer(stream: &UnixStream) -> Result<()> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)
-        .map_err(|e| Error::io("asking for the peer's user", &e.into()))?;
+    let peer = peer_user(stream).map_err(|e| Error::io("asking for the peer's user", &e))?;
     let own = rustix::process::geteuid();
-    if peer.uid == own || peer.uid.is_root() {
+    if peer == own || peer.is_root() {
         return Ok(());
     }
     Err(Error::new(
         ErrorKind::PermissionDenied,
-        format!("the state server belongs to user {} and refuses user {}", own.as_raw(), peer.uid.as_raw()),
+        format!("the state server belongs to user {} and refuses user {}", own.as_raw(), peer.as_raw()),
     ))
 }
 
@@ -280,5 +279,6 @@ fn refuse(mut stream: UnixStream, error: &Error) {
 }
 
 #[cfg(test)]
+#[cfg(all(target_os = "linux", not(fastchangelog_portable)))]
 #[path = "server_tests.rs"]
 mod tests;

@@ -5,13 +5,13 @@
 
 use crate::backend::Backend;
 use crate::logfile::LogFile;
+use crate::platform::Wake;
 use fastchangelog_format::{Error, ErrorKind, Result};
 use fastchangelog_store::failpoint::SharedFailpoints;
 use fastchangelog_store::metrics::{SharedMetrics, render};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) failpoints: SharedFailpoints,
     pub(crate) stopping: AtomicBool,
     pub(crate) shutdown: AtomicBool,
-    pub(crate) wake: OwnedFd,
+    pub(crate) wake: Wake,
     pub(crate) connections: Mutex<Connections>,
     pub(crate) registry: Mutex<PolicyRegistry>,
 }

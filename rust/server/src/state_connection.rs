@@ -187,5 +187,6 @@ pub(crate) fn send_reply(
 }
 
 #[cfg(test)]
+#[cfg(all(target_os = "linux", not(fastchangelog_portable)))]
 #[path = "state_session_tests.rs"]
 mod tests;

@@ -39,6 +39,7 @@ pub mod metrics;
 mod multipart;
 mod named;
 pub mod paths;
+mod platform;
 mod profile;
 mod put;
 mod redact;

@@ -13,7 +13,8 @@
 //! 3. with `sync`, bytes and name are on disk when a put returns, folders made for it included;
 //! 4. a put touches no staged file but its own, so that puts of one name at the same time all succeed.
 
-use super::space::{WORTH_RESERVING, in_memory, reserve};
+use super::platform::{in_memory, reserve};
+use super::space::WORTH_RESERVING;
 use super::transfer::{blocking, in_place};
 use async_trait::async_trait;
 use bytes::Bytes;

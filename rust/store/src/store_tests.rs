@@ -376,6 +376,7 @@ fn a_folder_that_cannot_be_made_is_named() {
 }
 
 #[tokio::test]
+#[cfg_attr(not(target_os = "linux"), ignore = "/proc and /dev/full are those of Linux")]
 async fn a_full_disk_and_a_read_only_folder_are_told_apart() {
     // /dev/full and /proc are the kernel's own: no rights of the user that runs the tests get around them.
     let error = open("/proc/fastchangelog", &[]).unwrap_err();

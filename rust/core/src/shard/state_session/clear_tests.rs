@@ -76,6 +76,7 @@ fn clears_of_what_is_on_the_local_disk_are_taken_over_step_by_step() {
 
 /// Runs in a process of its own, with the allocator set as the state server sets it.
 #[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "/proc is that of Linux")]
 fn p7_resident_memory_stays_low_while_many_maps_are_cleared() {
     if std::env::var_os(CHILD).is_some() {
         return measure();
