@@ -1,0 +1,1 @@
+"""Parts of PySpark as tests start them (tests/conftest.py)."""
