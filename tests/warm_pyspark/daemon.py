@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy  # noqa: F401
 import pandas  # noqa: F401
-import pyarrow.compute  # noqa: F401
+import pyarrow.compute
 import pyarrow.ipc  # noqa: F401
 import pyspark.sql.pandas.serializers
 import pyspark.worker  # noqa: F401
