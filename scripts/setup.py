@@ -185,9 +185,11 @@ def is_installed() -> bool:
 
 
 def develop_with(venv: Path, flags: list[str]) -> None:
-    """maturin develop into a virtual environment. The extension module looks for RocksDB beside itself."""
+    """maturin develop into a virtual environment. The extension module looks for RocksDB beside itself, then in the
+    cache: a test copies the module alone."""
     maturin: list[str | Path] = [environment.PYTHON, "-m", "maturin", "develop", "--locked", *flags]
-    cache.run(*maturin, "--", "-Clink-arg=-Wl,-rpath,$ORIGIN", env={**build_env(), "VIRTUAL_ENV": str(venv)})
+    search = f"-Clink-arg=-Wl,-rpath,$ORIGIN:{rocksdb.FOLDER}"
+    cache.run(*maturin, "--", search, env={**build_env(), "VIRTUAL_ENV": str(venv)})
 
 
 def rustc() -> str:

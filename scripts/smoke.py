@@ -1,7 +1,7 @@
 """What a new installation of the wheel must do, without Spark and without this repository: python -I scripts/smoke.py
 
-Owns: an embedded state that is closed and opened again, a processor in memory, the command. Does not own: the
-installation (its caller), everything else (tests).
+Owns: the profile of the build, an embedded state that is closed and opened again, a processor in memory, the command.
+Does not own: the installation (its caller), everything else (tests).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import fastchangelog as fc
+from fastchangelog import _internal
 from fastchangelog import functions as F
 from fastchangelog.testing import run_processor
 
@@ -48,6 +49,7 @@ def processor() -> None:
 
 def main() -> int:
     """See the text at the top of this file."""
+    assert _internal.build_info()["profile"] == "release", "a wheel is optimized"
     with tempfile.TemporaryDirectory() as scratch:
         embedded(f"file://{Path(scratch).as_posix()}/state")
     processor()

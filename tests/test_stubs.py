@@ -25,7 +25,5 @@ def test_the_stub_is_proven_against_the_binary(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_the_binary_is_an_optimised_one() -> None:
-    info = _internal.build_info()
-    assert info["profile"] == "release"
-    assert info["version"] == _internal.__version__
+def test_the_binary_tells_its_version() -> None:
+    assert _internal.build_info()["version"] == _internal.__version__

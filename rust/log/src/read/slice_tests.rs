@@ -21,7 +21,7 @@ fn store(inner: &Arc<FaultStore>) -> Store {
 fn set_of(value: usize) -> ChangeSet {
     let mut set = ChangeSet::default();
     for group in 0..100u16 {
-        let value: Vec<u8> = (0..value).map(|i| (i as u16 * 31 + group) as u8).collect();
+        let value: Vec<u8> = (0..value).map(|i| (i * 31 + usize::from(group)) as u8).collect();
         let key_group = KeyGroup(group);
         for key in [b"a", b"b", b"c"] {
             set.push(Change { op: Op::Put, state: StateId(0), key_group, key, value: &value });
