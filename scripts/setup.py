@@ -290,7 +290,7 @@ def needs_rocksdb(args: list[str]) -> bool:
 
 def run_cargo(args: list[str]) -> NoReturn:
     """Runs cargo."""
-    if PROFILE == "release" and args[0] in ("build", "test"):
+    if PROFILE == "release" and args[:1] in (["build"], ["test"]):
         args.insert(1, "--release")
     needed = needs_rocksdb(args)
     prepare(need_java=False)
