@@ -46,6 +46,7 @@ SCOPES = (
     "pyproject.toml",
     "Cargo.toml",
     "deny.toml",
+    "_typos.toml",
     ".cargo",
     ".pre-commit-config.yaml",
 )
