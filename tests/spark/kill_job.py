@@ -9,6 +9,7 @@ It runs until its standard input ends, which it takes as "stop cleanly".
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,11 @@ from fastchangelog import _internal
 from fastchangelog.spark import grouped
 
 
+def executor_options() -> str:
+    """The options of the driver's JVM, for those of executors. Settings of Spark are refused there."""
+    return " ".join(word for word in os.environ.get("SPARK_SUBMIT_OPTS", "").split() if not word.startswith("-Dspark."))
+
+
 def main(plan: dict[str, Any], kinds: Mapping[str, Kind]) -> None:
     """Runs the query of the plan, which is one of these kinds."""
     kind = kinds[plan["kind"]]
@@ -33,6 +39,7 @@ def main(plan: dict[str, Any], kinds: Mapping[str, Kind]) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "700m")
         .config("spark.executor.memory", "700m")
+        .config("spark.executor.extraJavaOptions", executor_options())
         .config("spark.sql.shuffle.partitions", plan["partitions"])
         .config("spark.sql.warehouse.dir", str(Path(plan["folder"], "warehouse")))
         .config("spark.deploy.maxExecutorRetries", -1)

@@ -17,18 +17,11 @@ from waiting import pause
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(900)]
 
 
-def test_p8_workers_killed_at_every_step(start: Start) -> None:
+def test_p3_p8_workers_and_state_servers_killed_at_every_step(start: Start) -> None:
     run = start()
     warm(run)
     for point in WORKER_POINTS + SERVER_POINTS:
         strike(run, "worker", point)
-    assert run.starts == 1, "Spark repaired it by itself"
-    finish(run)
-
-
-def test_p3_the_state_server_killed_at_every_step(start: Start) -> None:
-    run = start()
-    warm(run)
     for point in WORKER_POINTS[1:] + SERVER_POINTS:
         if point.startswith("promote"):
             warm(run, 1)  # after a restart nothing is prepared; one batch later it is
@@ -37,24 +30,41 @@ def test_p3_the_state_server_killed_at_every_step(start: Start) -> None:
     finish(run)
 
 
-def test_p1_the_driver_killed_at_every_step(start: Start, seed: int) -> None:
+def test_p1_the_driver_killed_at_every_step_and_an_older_timeline(start: Start, seed: int) -> None:
+    """Kills; then the commits of three batches are deleted by hand: Spark runs them again, from the state before."""
     run = start(options=MATERIALIZE_OFTEN)
     warm(run)
     for point in some([*WORKER_POINTS, *SERVER_POINTS, *SINK_POINTS, *BACKGROUND_POINTS], seed):
         strike(run, "driver", point)
+    warm(run, 3)
+    last = run.feed()
+    run.answered(last)
+    run.check_all()
+    run.stop()
+    run.roll_back(last - 2)
+    run.start()
+    for number in (last - 2, last - 1, last):
+        run.answered(number)
+    warm(run)
     finish(run)
 
 
-def test_p3_executors_killed_at_every_step(start: Start, seed: int) -> None:
+def test_p3_two_executors_are_sticky_and_killed_at_every_step(start: Start, seed: int) -> None:
     run = start(master="local-cluster[2,1,1024]", options=MATERIALIZE_OFTEN)
-    warm(run)
+    warm(run, 8)
+    assert len(run.living("state server")) == 2, "one server for each executor"
+    homes = run.homes()
+    assert sorted(homes) == [0, 1]
+    for shard, servers in homes.items():
+        assert len(set(servers[2:])) == 1, f"shard {shard} moved: {servers}"
     for point in some([*WORKER_POINTS, *SERVER_POINTS, *BACKGROUND_POINTS], seed):
         strike(run, "executor", point)
     assert run.starts == 1, "Spark repaired it by itself"
     finish(run)
 
 
-def test_e03_p6_the_state_server_killed_during_materialization_and_restore(start: Start) -> None:
+def test_e01_e03_p3_p6_the_state_server_killed_in_the_background_and_at_random_moments(start: Start) -> None:
+    """During materialization, during a restore, and whenever."""
     run = start(options=MATERIALIZE_OFTEN)
     warm(run)
     for point in BACKGROUND_POINTS:
@@ -64,12 +74,6 @@ def test_e03_p6_the_state_server_killed_during_materialization_and_restore(start
         run.kill("state server")
         run.forget_state_server()
         strike(run, "state server", point)
-    finish(run)
-
-
-def test_e01_p3_kills_at_random_moments(start: Start) -> None:
-    run = start(options=MATERIALIZE_OFTEN)
-    warm(run)
     for _ in range(12):
         number = run.feed()
         victim = run.choose(["worker", "state server", "local disk"])
@@ -102,18 +106,6 @@ def test_p2_faults_of_the_store(start: Start) -> None:
     finish(run)
 
 
-def test_p1_an_older_timeline_after_commits_were_deleted_by_hand(start: Start) -> None:
-    run = start(options=MATERIALIZE_OFTEN)
-    warm(run, 6)
-    run.stop()
-    run.roll_back(3)  # Spark runs batches 3, 4 and 5 again, from the state of batch 2
-    run.start()
-    for number in (3, 4, 5):
-        run.answered(number)
-    warm(run)
-    finish(run)
-
-
 def test_a_sink_that_fails_after_the_state_commit_then_idle_shards_and_restarts(start: Start) -> None:
     """The failed attempt's state must not come back after a restart, also not for a shard that was idle meanwhile."""
     run = start(partitions=4)
@@ -124,15 +116,3 @@ def test_a_sink_that_fails_after_the_state_commit_then_idle_shards_and_restarts(
     run.answered(run.feed(keys=2))
     warm(run)
     finish(run)
-
-
-def test_a_cluster_of_two_executors_is_sticky_exact_and_leaves_nothing(start: Start) -> None:
-    run = start(master="local-cluster[2,1,1024]")
-    warm(run, 8)
-    assert len(run.living("state server")) == 2, "one server for each executor"
-    homes = run.homes()
-    assert sorted(homes) == [0, 1]
-    for shard, servers in homes.items():
-        assert len(set(servers[2:])) == 1, f"shard {shard} moved: {servers}"
-    run.check_all()
-    run.stop()
