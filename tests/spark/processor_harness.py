@@ -134,6 +134,12 @@ def sides(spark: Any, tmp_path: pathlib.Path, job: Job | None = None, **options:
     return ours, sparks
 
 
+def halves(batches: Sequence[Any]) -> list[Sequence[Any]]:
+    """The batches before a restart and those after it, where there are more."""
+    middle = len(batches) // 2
+    return [batches[:middle], batches[middle:]]
+
+
 def compare(
     feed: Callable[..., Feed],
     spark: Any,
@@ -142,19 +148,15 @@ def compare(
     schema: Any,
     batches: Sequence[Sequence[Any]],
     *,
-    restarts: bool = False,
+    restart: bool = False,
     **options: Any,
 ) -> Answers:
-    """Both over the same batches, with a restart before each one or without; gives what both answered."""
+    """Both over the same batches, with a restart between the halves or without; gives what both answered."""
     ours, sparks = sides(spark, tmp_path, job, **options)
-    if restarts:
-        source = feed(schema)
-        for rows in batches:
+    source = feed(schema)
+    for part in halves(batches) if restart else [batches]:
+        for rows in part:
             source.add(rows)
-            for side in (ours, sparks):
-                side.run(job, source.stream())
-    else:
-        source = feed(schema, *batches)
         for side in (ours, sparks):
             side.run(job, source.stream())
     check(ours.answers, sparks.answers)

@@ -69,7 +69,7 @@ class CallsInPandas(Calls):
 
 @pytest.mark.parametrize(("api", "processor"), [("row", Calls), ("pandas", CallsInPandas)])
 def test_calls(feed: Any, spark: Any, tmp_path: pathlib.Path, api: str, processor: type[Calls]) -> None:
-    compare(feed, spark, tmp_path, Job(processor, OUTPUT, api=api), SCHEMA, BATCHES, restarts=True)
+    compare(feed, spark, tmp_path, Job(processor, OUTPUT, api=api), SCHEMA, BATCHES, restart=True)
 
 
 class Returns(Calls):
@@ -166,7 +166,7 @@ def test_an_initial_state(feed: Any, spark: Any, tmp_path: pathlib.Path, api: st
         return spark.createDataFrame(rows, "start int, k string")
 
     job = Job(processor, OUTPUT, api=api, initial=initial)
-    compare(feed, spark, tmp_path, job, SCHEMA, [*BATCHES, [("z", 9)]], restarts=True)
+    compare(feed, spark, tmp_path, job, SCHEMA, [*BATCHES, [("z", 9)]], restart=True)
 
 
 def test_timers_of_an_initial_state_fire_in_the_first_batch(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:

@@ -46,32 +46,25 @@ def job(api: str, **changes: Any) -> Job:
 
 
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("restarts", [False, True], ids=["one run", "restarts"])
-def test_states_without_time(feed: Any, spark: Any, tmp_path: pathlib.Path, api: str, restarts: bool) -> None:
+def test_states_without_time(feed: Any, spark: Any, tmp_path: pathlib.Path, api: str) -> None:
     batches = script(SEED, 4, 60, STATES, BASE)
-    compare(feed, spark, tmp_path, job(api), SCRIPT_SCHEMA, batches, restarts=restarts)
+    compare(feed, spark, tmp_path, job(api), SCRIPT_SCHEMA, batches, restart=True)
 
 
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("restarts", [False, True], ids=["one run", "restarts"])
-def test_states_and_timers_by_event_time(
-    feed: Any, spark: Any, tmp_path: pathlib.Path, api: str, restarts: bool
-) -> None:
+def test_states_and_timers_by_event_time(feed: Any, spark: Any, tmp_path: pathlib.Path, api: str) -> None:
     batches = script(SEED + 1, 5, 60, (*VALUE, "append", "read", "watermark", *TIMERS, "at", "at"), BASE)
     by_event_time = job(api, time_mode="EventTime", watermark=("ts", "10 seconds"))
-    answered = compare(feed, spark, tmp_path, by_event_time, SCRIPT_SCHEMA, batches, restarts=restarts)
+    answered = compare(feed, spark, tmp_path, by_event_time, SCRIPT_SCHEMA, batches, restart=True)
     assert any("fired" in row.said for rows in answered.rows.values() for row in rows)
     assert sum(map(len, answered.rows.values())) < 5 * 60 + 200, "no row is late"
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["one run", "restarts"])
-def test_states_and_timers_by_processing_time(
-    feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any, restarts: bool
-) -> None:
+def test_states_and_timers_by_processing_time(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any) -> None:
     conf(NO_DATA_BATCHES, "false")  # with them, Spark's operator makes batches for ever in this mode
     batches = script(SEED + 2, 4, 60, (*VALUE, "append", "read", "soon", "some day", "how many"), BASE)
     by_clock = job("row", processor=ScriptByClock, time_mode="ProcessingTime")
-    answered = compare(feed, spark, tmp_path, by_clock, SCRIPT_SCHEMA, batches, restarts=restarts)
+    answered = compare(feed, spark, tmp_path, by_clock, SCRIPT_SCHEMA, batches, restart=True)
     assert any("fired" in row.said for rows in answered.rows.values() for row in rows)
 
 

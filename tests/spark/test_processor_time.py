@@ -64,10 +64,9 @@ LATE = [
 
 
 @pytest.mark.parametrize("time_mode", ["None", "EventTime"])
-@pytest.mark.parametrize("restarts", [False, True], ids=["one run", "restarts"])
-def test_late_rows(feed: Any, spark: Any, tmp_path: pathlib.Path, time_mode: str, restarts: bool) -> None:
+def test_late_rows(feed: Any, spark: Any, tmp_path: pathlib.Path, time_mode: str) -> None:
     job = Job(Seen, OUTPUT, time_mode=time_mode, watermark=TEN_SECONDS)
-    compare(feed, spark, tmp_path, job, SCHEMA, LATE, restarts=restarts)
+    compare(feed, spark, tmp_path, job, SCHEMA, LATE, restart=True)
 
 
 def test_late_rows_are_not_dropped_by_processing_time(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any) -> None:
@@ -150,8 +149,7 @@ class Alarms(StatefulProcessor):
         """Nothing to end."""
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["one run", "restarts"])
-def test_timers_by_event_time(feed: Any, spark: Any, tmp_path: pathlib.Path, restarts: bool) -> None:
+def test_timers_by_event_time(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     batches = [
         [at("a", 0), at("b", 3)],
         [at("c", 60)],  # timers of a and b are due when this batch has moved the watermark: in one without rows
@@ -161,7 +159,7 @@ def test_timers_by_event_time(feed: Any, spark: Any, tmp_path: pathlib.Path, res
         [at("e", 1000)],
     ]
     job = Job(Alarms, OUTPUT, time_mode="EventTime", watermark=TEN_SECONDS)
-    answered = compare(feed, spark, tmp_path, job, SCHEMA, batches, restarts=restarts)
+    answered = compare(feed, spark, tmp_path, job, SCHEMA, batches, restart=True)
     assert any("after" in row.said for rows in answered.rows.values() for row in rows)
 
 
@@ -214,4 +212,4 @@ def test_an_idle_shard_wakes_up(feed: Any, spark: Any, tmp_path: pathlib.Path, c
 def test_batches_without_rows_and_empty_ones(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     batches = [[at("a", 0)], [], [at("a", 100)], [], [], [at("b", 101)]]
     job = Job(Alarms, OUTPUT, time_mode="EventTime", watermark=TEN_SECONDS)
-    compare(feed, spark, tmp_path, job, SCHEMA, batches, restarts=True)
+    compare(feed, spark, tmp_path, job, SCHEMA, batches, restart=True)

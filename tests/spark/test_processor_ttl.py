@@ -82,7 +82,7 @@ def test_what_the_kill_tests_expect(feed: Any, spark: Any, tmp_path: pathlib.Pat
         time_mode="ProcessingTime",
         initial=lambda: spark.createDataFrame(kill_clock.INITIAL, kill_clock.INITIAL_SCHEMA),
     )
-    answered = compare(feed, spark, tmp_path, job, "k string, v bigint", batches, restarts=True)
+    answered = compare(feed, spark, tmp_path, job, "k string, v bigint", batches, restart=True)
     assert {n: rows_of(rows) for n, rows in answered.rows.items()} == {
         n: rows_of(model.apply(rows)) for n, rows in enumerate(batches)
     }
