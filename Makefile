@@ -13,7 +13,7 @@ SETUP = python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" sc
 # The extension module links against no libpython, so cargo cannot run tests in it: Python tests it.
 RUST = --locked --workspace --exclude fastchangelog-pyext
 PYTEST = -m pytest -p no:cacheprovider
-# A file of tests stays in one process. Files in their order: those that start Spark, the longest, come first.
+# tests/conftest.py says how many processes `auto` are and which tests stay in one, in the order of its collection.
 # A process that crashes is not replaced: with a new one pytest-xdist may wait for ever. Failures are shown at once: what
 # ends a run from outside hides none.
 PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail --durations 40

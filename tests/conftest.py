@@ -1,6 +1,7 @@
 """What holds for all tests.
 
-Owns: the environment that every test's processes start from. Does not own: fixtures (they stand beside their tests).
+Owns: the environment that every test's processes start from, which process runs which test. Does not own: fixtures
+(they stand beside their tests).
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
 
 HERE = str(pathlib.Path(__file__).parent)
 sys.path.insert(0, HERE)  # for `waiting`
@@ -24,3 +29,31 @@ _JVM += " -Dspark.python.daemon.module=warm_pyspark.daemon"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH", "")]))
 if _JVM not in os.environ.get("SPARK_SUBMIT_OPTS", ""):  # a worker of pytest-xdist has what its parent has
     os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_JVM}"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of `-n auto`: a query leaves a third of its core idle, and a test may need 3 GB for its JVMs."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(len(os.sched_getaffinity(0)) * 3 // 2, memory // (3 << 30)))
+
+
+def _starts_jobs(nodeid: str) -> bool:
+    """True for a test that starts Spark in processes of its own, for minutes: it shares nothing with its file."""
+    return nodeid.split("::")[0].endswith("kills.py")
+
+
+class _Scheduler(LoadFileScheduling):
+    """A file's tests run in one process, and share its Spark; those that share nothing run in any."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if _starts_jobs(nodeid) else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduler:
+    """The scheduler of `-n`, with any `--dist`."""
+    return _Scheduler(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest come first."""
+    items.sort(key=lambda item: not _starts_jobs(item.nodeid))

@@ -20,6 +20,7 @@ import fastchangelog
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+import quick_spark
 from stream_harness import Feed
 
 # Spark's workers must find the same package and the same interpreter as this process.
@@ -33,7 +34,7 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
-    session = (
+    builder = (
         SparkSession.builder.master("local[2,4]")
         .appName("fastchangelog tests")
         .config("spark.ui.enabled", "false")
@@ -45,15 +46,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.sql.streaming.numRecentProgressUpdates", "50")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.local.dir", str(tmp_path_factory.mktemp("local")))
-        .getOrCreate()
     )
-    session.sparkContext.setLogLevel("OFF")
-    jvm = session.sparkContext._gateway.proc
-    yield session
-    if jvm.poll() is None:
-        session.stop()
-    else:  # a test that needed it has failed; else it ended after the last one
-        warnings.warn(f"Spark's JVM has ended by itself, with code {jvm.returncode}", stacklevel=1)
+    for name, value in quick_spark.settings().items():
+        builder = builder.config(name, value)
+    with quick_spark.python(tmp_path_factory) as python:
+        session = builder.getOrCreate()
+        session.sparkContext.pythonExec = python
+        session.sparkContext.setLogLevel("OFF")
+        jvm = session.sparkContext._gateway.proc
+        yield session
+        if jvm.poll() is None:
+            session.stop()
+        else:  # a test that needed it has failed; else it ended after the last one
+            warnings.warn(f"Spark's JVM has ended by itself, with code {jvm.returncode}", stacklevel=1)
 
 
 @pytest.fixture
