@@ -32,8 +32,9 @@ from fastchangelog.errors import (
     StoreError,
     UnsupportedError,
 )
-from fastchangelog.functions import *  # noqa: F403 attributes outside of __all__
 from fastchangelog.functions import Aggregate
+from fastchangelog.functions.general import *  # noqa: F403 attributes outside of __all__, which mypy finds here alone
+from fastchangelog.functions.statistics import *  # noqa: F403
 
 if TYPE_CHECKING:
     from fastchangelog import spark  # noqa: F401 outside of __all__: it needs PySpark

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import quick_spark
 from processor_harness import NO_DATA_BATCHES, by_value
 from processors import LIST, MAP, SCRIPT_OUTPUT, SCRIPT_SCHEMA, VALUE, Script, ScriptInPandas, script
 from pyspark.sql import SparkSession
@@ -42,6 +43,7 @@ def session(folder: Path) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
+        **quick_spark.settings(),
     }
     # PySpark's local server and its client have one fixed port, which another run may be using.
     port = int(os.environ["CONNECT_PORT"])
