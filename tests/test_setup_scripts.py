@@ -238,3 +238,19 @@ def test_a_tool_that_the_table_does_not_name_is_refused(scripts: Scripts, capsys
     with pytest.raises(SystemExit):
         scripts.setup.run_cargo_tool(["udeps"])
     assert "takes one of deny, fuzz, machete, mutants" in capsys.readouterr().err
+
+
+def test_rust_tests_write_into_memory_where_there_is_room_and_no_other_choice(
+    scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    folder = str(tmp_path / f"fastchangelog-{os.getuid()}")
+    room = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize >= 2 << 30
+    for _ in range(2):  # the second run finds it there
+        assert scripts.setup.scratch(tmp_path) == ({"TMPDIR": folder} if room else {})
+    assert scripts.setup.scratch(tmp_path / "nowhere") == {}
+    monkeypatch.setattr(scripts.setup.os, "getuid", lambda: os.geteuid() + 1)
+    (tmp_path / f"fastchangelog-{os.geteuid() + 1}").mkdir()
+    assert scripts.setup.scratch(tmp_path) == {}, "another user's folder"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert scripts.setup.scratch(tmp_path) == {}
