@@ -191,7 +191,7 @@ class KillRun:
         # The first of them stays planned, as after a crash; of the later ones Spark must not know.
         for log, first in (("commits", number), ("offsets", number + 1), ("sources/0", number + 1)):
             for path in (checkpoint / log).iterdir():
-                name = path.name.strip(".").removesuffix(".crc")  # "3", and ".3.crc" beside it
+                name = path.name.strip(".").split(".")[0]  # "3", ".3.crc" beside it; every tenth is "9.compact"
                 if name.isdigit() and int(name) >= first:
                     path.unlink()
         for path in (self.folder / "out").iterdir():
