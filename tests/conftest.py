@@ -31,6 +31,7 @@ if _JVM not in os.environ.get("SPARK_SUBMIT_OPTS", ""):  # a worker of pytest-xd
     os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {_JVM}"
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Processes of `-n auto`: a query leaves a third of its core idle, and a test may need 3 GB for its JVMs."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -49,6 +50,7 @@ class _Scheduler(LoadFileScheduling):
         return nodeid if _starts_jobs(nodeid) else str(super()._split_scope(nodeid))
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduler:
     """The scheduler of `-n`, with any `--dist`."""
     return _Scheduler(config, log)
