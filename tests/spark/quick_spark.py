@@ -40,18 +40,16 @@ def are_defaults() -> bool:
 
 def settings() -> dict[str, str]:
     """The settings of the session beside those that the tests are about."""
-    if are_defaults():
-        return {}
-    _remember_names()
-    return SETTINGS
+    return {} if are_defaults() else SETTINGS
 
 
 @contextlib.contextmanager
 def python(folders: pytest.TempPathFactory) -> Iterator[str]:
-    """The program that Spark takes for Python, while the block runs."""
+    """The program that Spark takes for Python, while the block runs; names of the JVM are remembered from here on."""
     if are_defaults():
         yield sys.executable
         return
+    _remember_names()
     with forks.interpreter(folders.mktemp("python")) as program:
         yield program
 
