@@ -393,8 +393,22 @@ impl<D> Ledger<D> {
         (self.lowest..self.highest).contains(&number) || self.pins.values().any(|pin| pin.range.contains(&number))
     }
 
+    /// Drops each set for which [`Ledger::is_needed`] does not hold, in one pass over sets and pins by number.
     fn drop_unneeded(&mut self, effects: &mut Effects<D>) {
-        let all: Vec<SequenceNumber> = self.sets.keys().copied().filter(|number| !self.is_needed(*number)).collect();
+        let kept = self.lowest..self.highest;
+        let mut pins: Vec<&Range<SequenceNumber>> = self.pins.values().map(|pin| &pin.range).collect();
+        pins.sort_unstable_by_key(|range| range.start);
+        let mut pins = pins.into_iter().peekable();
+        let mut pinned_to = SequenceNumber::MIN;
+        let mut all = Vec::new();
+        for number in self.sets.keys().copied() {
+            while let Some(pin) = pins.next_if(|pin| pin.start <= number) {
+                pinned_to = pinned_to.max(pin.end);
+            }
+            if number >= pinned_to && !kept.contains(&number) {
+                all.push(number);
+            }
+        }
         for number in all {
             self.drop_set(number, effects);
         }
