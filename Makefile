@@ -13,10 +13,10 @@ SETUP = python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" sc
 # The extension module links against no libpython, so cargo cannot run tests in it: Python tests it.
 RUST = --locked --workspace --exclude fastchangelog-pyext
 PYTEST = -m pytest -p no:cacheprovider
-# tests/conftest.py says how many processes `auto` are and which tests stay in one, in the order of its collection.
-# A process that crashes is not replaced: with a new one pytest-xdist may wait for ever. Failures are shown at once: what
-# ends a run from outside hides none.
-PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --instafail --durations 40
+# In tests/parallel.txt, arguments of all runs of all tests: tests/conftest.py says how many processes `auto` are and which
+# tests stay in one, in the order of its collection. A process that crashes is not replaced: with a new one pytest-xdist may
+# wait for ever. Failures are shown at once, so that a run that is ended from outside hides none.
+PARALLEL = @tests/parallel.txt --durations 40
 # Measured is what is released: optimized, with RocksDB compiled from its sources.
 RELEASE = export FASTCHANGELOG_PROFILE=release;
 ARGS =

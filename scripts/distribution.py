@@ -59,8 +59,7 @@ NEED_SOURCES = {
 }
 #: What the other tests read beside themselves.
 BESIDE_TESTS = ("tests", "docs", "examples", "pyproject.toml", "python/fastchangelog/_internal.pyi")
-PYTEST = "-m pytest -p no:cacheprovider -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder"
-PYTEST += " --max-worker-restart 0 --instafail"
+PYTEST = "-m pytest -p no:cacheprovider @tests/parallel.txt"
 
 
 # The build.

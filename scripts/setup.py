@@ -189,7 +189,8 @@ def develop_with(venv: Path, flags: list[str]) -> None:
     cache: a test copies the module alone."""
     maturin: list[str | Path] = [environment.PYTHON, "-m", "maturin", "develop", "--locked", *flags]
     search = f"-Clink-arg=-Wl,-rpath,$ORIGIN:{rocksdb.FOLDER}"
-    cache.run(*maturin, "--", search, env={**build_env(), "VIRTUAL_ENV": str(venv)})
+    env = {**build_env(), "MATURIN_NO_MISSING_BUILD_BACKEND_WARNING": "1", "VIRTUAL_ENV": str(venv)}
+    cache.run(*maturin, "--", search, env=env)
 
 
 def rustc() -> str:
