@@ -10,6 +10,8 @@ not: a number is no text, a time without a zone is no moment.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -103,17 +105,68 @@ def fit_all(data: Given, wanted: pa.DataType) -> pa.Array:
         return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.array([], wanted)
     if isinstance(data, pa.Array):
         return fit(data, wanted)
-    plain, _ = value_fit(wanted)
-    classes = set(map(type, data))
     try:
-        if classes <= plain:
-            return pa.array(data, wanted)
-        numbers = classes - {type(None)}
-        if pa.types.is_floating(wanted) and (numbers in ({int}, {float})):
-            return fit(pa.array(data, pa.int64() if int in numbers else pa.float64()), wanted)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        pass  # Arrow refuses more than it must
-    return _one_by_one(data, wanted)
+        found = _at_once(data, wanted)
+    except (Misfit, pa.ArrowException, TypeError, ValueError, OverflowError):
+        found = None  # Arrow refuses more than it must, and does not say which
+    return _one_by_one(data, wanted) if found is None else found
+
+
+def _at_once(data: Sequence[Any], wanted: pa.DataType) -> pa.Array | None:
+    """Values of Python that Arrow itself takes by the rule; None for all others."""
+    classes = set(map(type, data))
+    if classes <= value_fit(wanted).plain:
+        return pa.array(data, wanted)
+    given = classes - {type(None)}
+    if len(given) != 1:
+        return None
+    kind = given.pop()
+    if pa.types.is_floating(wanted) and kind in (int, float):
+        return fit(pa.array(data, pa.int64() if kind is int else pa.float64()), wanted)
+    if issubclass(kind, np.number) and kind not in (np.timedelta64, np.longdouble) and len(classes) == 1:
+        return fit(pa.array(np.asarray(data, kind)), wanted)
+    if kind is dict and pa.types.is_struct(wanted):
+        return _by_column(data, wanted)
+    if (kind in (list, tuple, np.ndarray) and is_list(wanted)) or (kind is dict and is_map(wanted)):
+        return _by_element(data, wanted)
+    if kind is datetime and pa.types.is_timestamp(wanted) and wanted.unit == "us":
+        zones = {value.tzinfo for value in data if value is not None}
+        return pa.array(data, wanted) if zones == {timezone.utc if wanted.tz else None} else None
+    return None
+
+
+def _by_column(rows: Sequence[dict[str, Any] | None], wanted: pa.StructType) -> pa.Array | None:
+    """Dicts as structs, field by field; None if a dict has another field."""
+    known = frozenset(field.name for field in wanted)
+    dicts: list[dict[str, Any]] = [row or {} for row in rows]
+    if not known or not all(map(known.issuperset, dicts)):
+        return None
+    columns = [fit_all([row.get(field.name) for row in dicts], field.type) for field in wanted]
+    mask = _nulls(rows)
+    return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=mask)
+
+
+def _by_element(data: Sequence[Any], wanted: pa.DataType) -> pa.Array | None:
+    """Lists, dicts or arrays of numpy as lists or maps, all elements at once; None for arrays of several kinds."""
+    parts = [() if part is None else part for part in data]
+    counts = np.fromiter(map(len, parts), np.int64, len(parts))
+    mask = _nulls(data)
+    if is_map(wanted):
+        keys = fit_all(list(chain.from_iterable(parts)), wanted.key_type)
+        items = [item for part in parts if part for item in part.values()]
+        return _map_of(keys, fit_all(items, wanted.item_type), counts, mask, wanted)
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    if arrays:
+        kinds = {(part.ndim, part.dtype) for part in arrays}
+        if len(kinds) > 1 or arrays[0].ndim != 1:
+            return None
+        return _list_of(fit_all(_of_numpy(np.concatenate(arrays)), wanted.value_type), counts, mask, wanted)
+    return _list_of(fit_all(list(chain.from_iterable(parts)), wanted.value_type), counts, mask, wanted)
+
+
+def _nulls(data: Sequence[Any]) -> pa.Array | None:
+    nulls = [value is None for value in data]
+    return pa.array(nulls) if True in nulls else None
 
 
 def fit_columns(data: Any, wanted: pa.StructType, *, others: bool) -> pa.StructArray:
@@ -246,15 +299,22 @@ def _rounded(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return found
 
 
+def _offsets(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
 def _list(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    counts = pc.fill_null(pc.list_value_length(array), 0)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(counts), dtype=np.int64)])
-    elements = fit(array.flatten(), wanted.value_type)
+    counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
     mask = array.is_null() if array.null_count else None
-    if pa.types.is_large_list(wanted):
-        return pa.LargeListArray.from_arrays(pa.array(offsets), elements, type=wanted, mask=mask)
+    return _list_of(fit(array.flatten(), wanted.value_type), counts, mask, wanted)
+
+
+def _list_of(elements: pa.Array, counts: np.ndarray[Any, Any], mask: pa.Array | None, wanted: pa.DataType) -> pa.Array:
+    offsets = _offsets(counts)
     if pa.types.is_list(wanted):
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements, type=wanted, mask=mask)
+    if pa.types.is_large_list(wanted):
+        return pa.LargeListArray.from_arrays(pa.array(offsets), elements, type=wanted, mask=mask)
     return pa.LargeListArray.from_arrays(pa.array(offsets), elements, mask=mask).cast(wanted)
 
 
@@ -275,14 +335,18 @@ def _map(array: pa.Array, wanted: pa.MapType) -> pa.Array:
             pairs.slice(int(offsets[0]), int(offsets[-1] - offsets[0])),
             mask=array.is_null() if array.null_count else None,
         )
-    pair = pa.struct([wanted.key_field, wanted.item_field])
-    names = [field.name for field in array.type.value_type]
-    keys, items = (fit(part, kind.type) for part, kind in zip(array.flatten().flatten(), pair, strict=True))
-    if keys.null_count:
-        raise Misfit(f"a `{names[0]}` of a map is null")
+    pairs = array.flatten()
+    keys, items = (fit(part, kind) for part, kind in zip(pairs.flatten(), (wanted.key_type, wanted.item_type)))
     counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
-    ends = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-    mask = array.is_null() if array.null_count else None
+    return _map_of(keys, items, counts, array.is_null() if array.null_count else None, wanted)
+
+
+def _map_of(
+    keys: pa.Array, items: pa.Array, counts: np.ndarray[Any, Any], mask: pa.Array | None, wanted: pa.MapType
+) -> pa.Array:
+    if keys.null_count:  # Arrow ends the process
+        raise Misfit("a key of a map is null")
+    ends = pa.array(_offsets(counts), pa.int32())
     return pa.MapArray.from_arrays(ends, keys, items, type=wanted, mask=mask)
 
 

@@ -75,6 +75,8 @@ def moment(unit: str) -> Convert:
     """Aware datetimes, as numbers of a unit since the epoch."""
 
     def convert(value: Any) -> int:
+        if type(value) is datetime and value.tzinfo is timezone.utc and unit == "us":  # most of all
+            return (value - _UTC_EPOCH) // _MICRO
         if isinstance(value, np.datetime64) or (isinstance(value, datetime) and value.utcoffset() is None):
             raise Misfit(f"{shown(value)} has no time zone; give an aware datetime, such as datetime.now(timezone.utc)")
         if not isinstance(value, datetime):
