@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import fastchangelog as fc
@@ -131,7 +132,7 @@ LIST_VIEW = pa.list_view if hasattr(pa, "list_view") else pa.large_list
         ("string", dictionary(pa.array([TEXTS[0], "b"], pa.large_string()), pa.uint8()), TEXTS),
         ("binary", pa.array([b"x", None], BYTES_VIEW), [b"x", None]),
         ("binary", pa.array([b"xy", None], pa.binary(2)), [b"xy", None]),
-        ("long", pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([7, 8])), [7, 7, 8]),
+        ("long", pc.run_end_encode(pa.array([7, 7, 8])), [7, 7, 8]),
         ("int", pa.array([1, None], pa.uint64()), [1, None]),
         ("long", pa.array([D(45), None], pa.decimal128(38, 0)), [45, None]),
         ("double", pa.array([D("0.5")], pa.decimal128(3, 1)), [0.5]),
@@ -176,7 +177,7 @@ LIST_VIEW = pa.list_view if hasattr(pa, "list_view") else pa.large_list
         ),
         ("p struct<x:int,s:string>", pa.array([{"p": {"s": "a", "x": 1}}, {"p": None}, None]), None),
         ("x int, s string", pa.table({"s": ["a", "b"], "x": [1, 2]}), [{"x": 1, "s": "a"}, {"x": 2, "s": "b"}]),
-        ("x int, s string", pa.record_batch({"s": ["a"]}), [{"x": None, "s": "a"}]),
+        ("x int, s string", pa.RecordBatch.from_pydict({"s": ["a"]}), [{"x": None, "s": "a"}]),
         ("string", pd.Series(["a", None], dtype="category"), ["a", None]),
         ("string", pd.Series(["a", None], dtype="string"), ["a", None]),
         ("string", pd.Series(["a", None]), ["a", None]),
@@ -208,7 +209,8 @@ def test_usual_layouts_are_taken(schema: str, data: Any, expected: list[Any] | N
     wanted = arrow_type("value", schema)
     carriers = [data]
     if isinstance(data, pa.Array):
-        carriers += [Foreign(data), pa.chunked_array([data, data])]
+        carriers += [pa.chunked_array([data, data])]
+        carriers += [Foreign(data)] if hasattr(pa.ChunkedArray, "__arrow_c_stream__") else []
     for carrier in carriers:
         found = Typed("value", wanted).many(carrier)
         found.validate(full=True)
@@ -234,7 +236,7 @@ def test_usual_layouts_are_taken(schema: str, data: Any, expected: list[Any] | N
         ("date", pd.Series([NAIVE]), "whose times of day would be lost; cast it"),
         ("timestamp", pa.array([1]).cast(pa.timestamp("ns", "UTC")), "would lose data"),
         ("decimal(10,2)", np.array([1.005]), "is no decimal"),
-        ("decimal(10,2)", pa.array([D("1.005")]), "Rescaling Decimal value would cause data loss"),
+        ("decimal(10,2)", pa.array([D("1.005")]), "Rescaling Decimal.* would cause data loss"),
         ("double", pa.array([D("0.1")]), "has no equal double"),
         ("float", np.array([0.5, 1e300]), r"`\[1\]`: .*1e\+300.* is beyond float"),
         ("float", pa.array([1e-300]), "is beyond float"),

@@ -46,6 +46,8 @@ def array_of(data: Any) -> Given | None:
     """
     if isinstance(data, pa.Array | pa.ChunkedArray):
         return data
+    if isinstance(data, pa.Table):
+        return data.to_struct_array()
     kind = getattr(data, "dtype", None)
     if hasattr(data, "to_numpy") and (isinstance(kind, np.dtype) or type(kind).__name__ == "SparseDtype"):
         return _of_numpy(np.asarray(data.to_numpy()))  # of pandas: NaN stays NaN, as in numpy
@@ -289,7 +291,10 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def _rounded(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Floats as those of another width, unless one is beyond it."""
-    found = array.cast(wanted)
+    try:
+        found = array.cast(wanted)
+    except pa.ArrowNotImplementedError:
+        return _one_by_one(array.to_pylist(), wanted)
     if wanted.bit_width < array.type.bit_width:
         again = found.cast(array.type)
         infinite = pc.and_(pc.is_inf(again), pc.is_finite(array))
@@ -346,8 +351,10 @@ def _map_of(
 ) -> pa.Array:
     if keys.null_count:  # Arrow ends the process
         raise Misfit("a key of a map is null")
-    ends = pa.array(_offsets(counts), pa.int32())
-    return pa.MapArray.from_arrays(ends, keys, items, type=wanted, mask=mask)
+    # An offset that is null begins a map that is null.
+    nulls = None if mask is None else np.append(np.asarray(mask.to_numpy(zero_copy_only=False)), False)
+    ends = pa.array(_offsets(counts), pa.int32(), mask=nulls)
+    return pa.MapArray.from_arrays(ends, keys, items, type=wanted)
 
 
 def _struct(array: pa.StructArray, wanted: pa.StructType) -> pa.Array:
