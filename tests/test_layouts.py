@@ -73,7 +73,7 @@ def test_nan_is_a_number_and_only_a_null_deletes(state: fc.State, data: Any) -> 
 
 
 @pytest.mark.parametrize("null", [None, pd.NA, pd.NaT, np.datetime64("NaT")], ids=str)
-def test_each_librarys_null_is_a_null(state: fc.State, null: Any) -> None:
+def test_a_null_of_each_library_is_a_null(state: fc.State, null: Any) -> None:
     values = state.value_state("values", key="string", value="timestamp")
     values.put_many(["a", "b"], [NOON, NOON])
     values["a"] = null

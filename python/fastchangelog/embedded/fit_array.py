@@ -69,7 +69,7 @@ def array_of(data: Any) -> Given | None:
 def _of_numpy(data: np.ndarray[Any, Any]) -> Given:
     if data.dtype.names:
         return [dict(zip(data.dtype.names, row)) for row in data.tolist()]
-    if data.dtype.kind in "OT":
+    if data.dtype.kind in ("O", "T"):
         return data.tolist()
     if data.ndim != 1:
         return list(data)
