@@ -195,6 +195,7 @@ LIST_VIEW = pa.list_view if hasattr(pa, "list_view") else pa.large_list
         ("int", [np.int64(1), np.int64(2)], [1, 2]),
         ("array<float>", [np.array([0.5, 1.5]), None, np.array([])], [[0.5, 1.5], None, []]),
         ("array<float>", [np.array([0.5]), np.array([2], np.int8)], [[0.5], [2.0]]),
+        ("array<double>", [np.ma.array([0.5, 1.5], mask=[True, False])], [[None, 1.5]]),
         ("array<int>", [(1, 2), None, ()], [[1, 2], None, []]),
         ("map<string,int>", [{"a": 1}, None, {}, {"b": None}], [[("a", 1)], None, [], [("b", None)]]),
         ("array<array<int>>", [[[1], [2, 3]], [], [None]], [[[1], [2, 3]], [], [None]]),

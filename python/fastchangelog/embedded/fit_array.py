@@ -38,8 +38,8 @@ def is_frame(data: object) -> bool:
     return hasattr(data, "iloc") and hasattr(data, "columns")
 
 
-def array_of(data: Any) -> Given | None:
-    """Data as Arrow has it, or as a sequence of Python's values; None: it is not many values.
+def array_of(data: Any) -> Given:
+    """Data as Arrow has it, or as a sequence of Python's values.
 
     >>> array_of(np.array([1.5, float("nan")])).null_count
     0

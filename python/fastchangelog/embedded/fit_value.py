@@ -236,7 +236,7 @@ def _list(dtype: pa.DataType) -> Convert:
         if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
             raise Misfit(f"{shown(value)} is no list")
         if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iuf":
-            if value.dtype.isnative and value.dtype.name == name:
+            if type(value) is np.ndarray and value.dtype.isnative and value.dtype.name == name:
                 return value
             value = value.tolist()
         return _items(value if isinstance(value, list | tuple) else list(value), of)
