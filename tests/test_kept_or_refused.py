@@ -269,7 +269,7 @@ def test_what_is_no_key_is_in_no_state(state: fc.State) -> None:
     sums.add(1)
     for there in (values, lists, maps, maps[1], sums):
         assert (1 in there, 1.0 in there) == (True, True)
-        assert not any(other in there for other in (1.5, "1", True, NOON))
+        assert not any(other in there for other in (1.5, "1", True, NOON, None, pd.NA))
 
 
 def test_a_named_tuple_is_read_by_its_names(state: fc.State) -> None:

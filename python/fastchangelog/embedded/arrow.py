@@ -53,11 +53,12 @@ class Typed:
             raise _misfit(self.what, self.type, self._why(value) or error, hint) from None
 
     def found(self, value: object) -> pa.Array | None:
-        """As `one`, to look for; None for what cannot be there, since it does not fit."""
+        """As `one`, to look for; None for what cannot be there, since it does not fit or is null."""
         try:
-            return self.one(value)
+            found = self.one(value)
         except InvalidArgumentError:
             return None
+        return None if found.null_count and not pa.types.is_null(self.type) else found
 
     def many(self, data: ArrowArrayLike) -> pa.Array:
         """An array of many values."""
