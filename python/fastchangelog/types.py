@@ -89,10 +89,10 @@ KeyLike: TypeAlias = (
 """One key of a declared type. A key with field names is a dict or a tuple, a key of array type a list."""
 
 ArrowArrayLike: TypeAlias = "SupportsArrowArray | SupportsArrowStream | Iterable[Any]"
-"""Many values: an Arrow array, a chunked one, any object with the Arrow PyCapsule interface, a numpy array, a list."""
+"""Many values: any object with the Arrow PyCapsule interface, an Arrow array, one of numpy or pandas, a list."""
 
 RowsLike: TypeAlias = "SupportsArrowArray | SupportsArrowStream | Iterable[Any]"
-"""Many rows: a record batch or a table whose columns are found by name, or what `ArrowArrayLike` is."""
+"""Many rows: a record batch, table or frame whose columns are found by name, or what `ArrowArrayLike` is."""
 
 BinaryArrayLike: TypeAlias = "ArrowArrayLike | tuple[ArrowArrayLike, Buffer]"
 """Many byte strings: what `ArrowArrayLike` is, or a pair of ``n + 1`` offsets and the buffer that they point into."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import one_of, rows_of
+from fastchangelog.embedded.arrow import Typed
 from fastchangelog.embedded.condition import Condition
 from fastchangelog.embedded.keyed import Clearable, MappingByKey
 from fastchangelog.errors import InvalidArgumentError
@@ -94,6 +94,7 @@ class AggregatingState(Clearable, MappingByKey[_internal.AggregatingState]):
         self, state: object, native: _internal.AggregatingState, name: str, schema: pa.Schema, rows: Rows
     ) -> None:
         super().__init__(state, native, name, schema)
+        self._values = Typed("row", self.value_type)
         self._rows = rows
         self.result_type: pa.DataType = pa.schema(native.result_schema()).field(0).type
         """The Arrow type of results."""
@@ -112,7 +113,7 @@ class AggregatingState(Clearable, MappingByKey[_internal.AggregatingState]):
 
         Example: see the class.
         """
-        rows = None if self._counts(row) else self._rows.with_conditions(one_of("row", row, self.value_type))
+        rows = None if self._counts(row) else self._rows.with_conditions(self._values.one(row))
         self._native.add(self._keys.one(key), rows)
 
     def add_many(self, keys: ArrowArrayLike, rows: RowsLike | None = None) -> None:
@@ -139,7 +140,7 @@ class AggregatingState(Clearable, MappingByKey[_internal.AggregatingState]):
         """
         given = None
         if rows is not None or not self._counts(rows):
-            given = self._rows.with_conditions(rows_of(() if rows is None else rows, self.value_type))
+            given = self._rows.with_conditions(self._values.rows(() if rows is None else rows))
         self._native.add(self._keys.many(keys), given)
 
     def get(self, key: KeyLike, default: PythonValue = None) -> PythonValue:
@@ -237,9 +238,10 @@ class AggregatingState(Clearable, MappingByKey[_internal.AggregatingState]):
         self._native.clear(self._keys.many(keys))
 
     def __getitem__(self, key: KeyLike) -> PythonValue:
-        if key not in self:
+        one = self._keys.one(key)
+        if not self._native.contains(one)[0].as_py():
             raise KeyError(key)
-        return self._native.get(self._keys.one(key))[0].as_py()
+        return self._native.get(one)[0].as_py()
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__

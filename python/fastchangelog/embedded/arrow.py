@@ -1,45 +1,72 @@
 """Python's, numpy's and Arrow's data as Arrow arrays of declared types.
 
-Owns: the conversion of one key or value, of many, and the errors for data that does not fit.
-Does not own: reading schemas (`fastchangelog.schema`), the use of the arrays.
+Owns: the conversion of one key or value, of many, of rows, and the errors for data that does not fit.
+Does not own: the rule for what fits (`fit_value`, `fit_array`), reading schemas (`fastchangelog.schema`), the use of
+the arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from fastchangelog.embedded.fit_array import array_of, check_readable, fit_all, fit_columns, is_frame, is_temporal
+from fastchangelog.embedded.fit_value import is_list, value_fit
+from fastchangelog.embedded.misfit import Misfit
 from fastchangelog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike, KeyLike, RowsLike, ValueLike
 
-__all__ = ["Keys", "batch_size_of", "many_of", "one_of", "pairs_of", "rows_of"]
+__all__ = ["Typed", "batch_size_of", "many_of", "pairs_of", "rows_of"]
+
+_REFUSED = (Misfit, pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
-class Keys:
-    """Keys of one type: ``what`` names them in messages.
+class Typed:
+    """Keys or values of one type, which Python can read back: ``what`` names one of them in messages.
 
-    >>> keys = Keys("key", pa.string())
+    >>> keys = Typed("key", pa.string())
     >>> keys.many(["ann"]).to_pylist(), keys.one("ann").to_pylist()
     (['ann'], ['ann'])
-    >>> Keys("key", pa.list_(pa.int64())).one([1, 2]).to_pylist()
+    >>> Typed("key", pa.list_(pa.int64())).one([1, 2]).to_pylist()
     [[1, 2]]
     """
 
     def __init__(self, what: str, data_type: pa.DataType) -> None:
         self.what = what
         self.type = data_type
+        self._plain, self._convert = value_fit(data_type)
+        self._has_times = is_temporal(data_type)
 
-    def one(self, key: KeyLike) -> pa.Array:
-        """An array of one key."""
-        return one_of(self.what, key, self.type)
+    def one(self, value: KeyLike | ValueLike) -> pa.Array:
+        """An array of one value."""
+        try:
+            if type(value) in self._plain:
+                return pa.array([value], self.type)
+            return pa.array([self._convert(value)], self.type)
+        except _REFUSED as error:
+            many = not is_list(self.type) and _is_many(value)
+            hint = "; the methods that end in _many take many at once" if many else ""
+            raise _misfit(self.what, self.type, self._why(value) or error, hint) from None
 
-    def many(self, keys: ArrowArrayLike) -> pa.Array:
-        """An array of many keys."""
-        return many_of(f"{self.what}s", keys, self.type)
+    def found(self, value: object) -> pa.Array | None:
+        """As `one`, to look for; None for what cannot be there, since it does not fit or is null."""
+        try:
+            found = self.one(value)
+        except InvalidArgumentError:
+            return None
+        return None if found.null_count and not pa.types.is_null(self.type) else found
+
+    def many(self, data: ArrowArrayLike) -> pa.Array:
+        """An array of many values."""
+        return self._readable(f"{self.what}s", many_of(f"{self.what}s", data, self.type))
+
+    def rows(self, data: RowsLike) -> pa.Array:
+        """As `many`, of tables the columns that the type has."""
+        return self._readable(f"{self.what}s", rows_of(data, self.type, f"{self.what}s"))
 
     def leading(self, bound: KeyLike | None) -> pa.Array | None:
         """A bound of a scan: None, a key, or the first fields of one."""
@@ -55,7 +82,25 @@ class Keys:
                 f"{bound!r} is no bound of a scan: give the first fields of "
                 f"({', '.join(field.name for field in fields)}), as a dict or a tuple"
             )
-        return one_of(self.what, bound, pa.struct(fields[:given]))
+        return Typed(self.what, pa.struct(fields[:given])).one(bound)
+
+    def _why(self, value: object) -> Misfit | None:
+        """Why a value does not fit, if that is clearer than Arrow's error."""
+        try:
+            self._convert(value)
+        except Misfit as misfit:
+            return misfit
+        except _REFUSED:
+            pass
+        return None
+
+    def _readable(self, what: str, array: pa.Array) -> pa.Array:
+        if self._has_times:
+            try:
+                check_readable(array)
+            except Misfit as misfit:
+                raise _misfit(what, self.type, misfit) from None
+        return array
 
 
 def batch_size_of(batch_size: int) -> int:
@@ -82,51 +127,36 @@ def pairs_of(others: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[list[An
 
 
 def rows_of(data: RowsLike, wanted: pa.DataType, what: str = "rows") -> pa.Array:
-    """Rows of a record batch or table, columns by name, or of whatever `many_of` takes; ``what`` is for messages."""
-    arrow = hasattr(data, "__arrow_c_array__") or hasattr(data, "__arrow_c_stream__")
-    if not arrow or not pa.types.is_struct(wanted) or isinstance(data, pa.Array | pa.ChunkedArray):
+    """Rows of a record batch, table or frame, columns by name, or of what `many_of` takes; ``what`` is for messages."""
+    if not _is_table(data) or not pa.types.is_struct(wanted) or isinstance(data, pa.Array | pa.ChunkedArray):
         return many_of(what, data, wanted)
-    table = pa.table(data)
-    missing = [field.name for field in wanted if field.name not in table.column_names]
-    if missing:
-        raise InvalidArgumentError(f"{what} have no column `{missing[0]}`; {wanted} was declared")
-    columns = [many_of(f"column `{field.name}`", table[field.name], field.type) for field in wanted]
-    return pa.StructArray.from_arrays(columns, fields=list(wanted))
+    return _columns(what, data, wanted, others=True)
 
 
-def one_of(what: str, value: ValueLike, wanted: pa.DataType) -> pa.Array:
-    """One value as an array of the wanted type."""
+def many_of(what: str, data: ArrowArrayLike, wanted: pa.DataType) -> pa.Array:
+    """Data of any usual kind as an Arrow array of the wanted type."""
+    if is_frame(data) and pa.types.is_struct(wanted):
+        return _columns(what, data, wanted, others=False)
     try:
-        return pa.array(_by_name([value], wanted), type=wanted)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        many = not _is_list(wanted) and _is_many(value)
-        hint = "; the methods that end in _many take many at once" if many else ""
-        raise _misfit(what, wanted, error, hint) from None
-
-
-def many_of(what: str, data: ArrowArrayLike, wanted: pa.DataType | None) -> pa.Array:
-    """Data of any usual kind as an Arrow array of the wanted type; None: of its own."""
-    try:
-        if isinstance(data, pa.ChunkedArray):
-            array = pa.concat_arrays(data.chunks) if data.num_chunks else pa.array([], data.type)
-        elif isinstance(data, pa.Array):
-            array = data
-        elif hasattr(data, "__arrow_c_array__"):
-            array = pa.array(data)
-        elif hasattr(data, "__arrow_c_stream__"):
-            return many_of(what, pa.chunked_array(data), wanted)
-        else:
-            if isinstance(data, str | bytes | bytearray | memoryview | Mapping) or not _is_many(data):
-                raise InvalidArgumentError(
-                    f"{what}: a {type(data).__name__} is one value, and many are wanted; give an array or a list, or "
-                    "leave out _many in the name of the method, if it has that"
-                )
-            if not hasattr(data, "__array__"):
-                data = list(data)
-            array = pa.array(_by_name(data, wanted), type=wanted)
-        return array if wanted is None or array.type == wanted else array.cast(wanted)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if not _is_many(data):
+            raise InvalidArgumentError(
+                f"{what}: a {type(data).__name__} is one value, and many are wanted; give an array or a list, or "
+                "leave out _many in the name of the method, if it has that"
+            )
+        return fit_all(array_of(data), wanted)
+    except _REFUSED as error:
         raise _misfit(what, wanted, error) from None
+
+
+def _columns(what: str, data: Any, wanted: pa.StructType, *, others: bool) -> pa.Array:
+    try:
+        return fit_columns(data, wanted, others=others)
+    except _REFUSED as error:
+        raise _misfit(what, wanted, error) from None
+
+
+def _is_table(data: object) -> bool:
+    return hasattr(data, "__arrow_c_array__") or hasattr(data, "__arrow_c_stream__") or is_frame(data)
 
 
 def _is_many(data: object) -> bool:
@@ -134,32 +164,13 @@ def _is_many(data: object) -> bool:
         return False
     if isinstance(data, str | bytes | bytearray | memoryview | Mapping):
         return False
-    return isinstance(data, Iterable) or hasattr(data, "__arrow_c_array__") or hasattr(data, "__array__")
+    return isinstance(data, Iterable) or any(
+        hasattr(data, name) for name in ("__arrow_c_array__", "__arrow_c_stream__", "__array__")
+    )
 
 
-def _is_list(dtype: pa.DataType) -> bool:
-    return bool(pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype))
-
-
-def _misfit(what: str, wanted: pa.DataType | None, error: Exception, hint: str = "") -> InvalidArgumentError:
+def _misfit(what: str, wanted: pa.DataType, error: Exception, hint: str = "") -> InvalidArgumentError:
     if isinstance(error, InvalidArgumentError):
         return error
     cause = " ".join(str(error).split())
     return InvalidArgumentError(f"{what}: this is not {wanted}, as was declared: {cause}{hint}")
-
-
-def _by_name(data: Any, wanted: pa.DataType | None) -> Any:
-    """Tuples as dicts, where structs are wanted: Arrow reads tuples otherwise."""
-    if wanted is None or not pa.types.is_struct(wanted) or not isinstance(data, list | Set):
-        return data
-    names = [field.name for field in wanted]
-    rows = []
-    for row in data:
-        if isinstance(row, tuple):
-            if len(row) != len(names):
-                raise InvalidArgumentError(f"{row!r} has {len(row)} fields, not the {len(names)} of {wanted}")
-            row = dict(zip(names, row))
-        elif isinstance(row, Mapping) and not set(row) <= set(names):
-            raise InvalidArgumentError(f"{row!r} has fields that {wanted} has not")
-        rows.append(row)
-    return rows

@@ -30,6 +30,9 @@ _TOKEN = re.compile(
 )
 _WORDS = {"and", "or", "not", "is", "in", "between", "null", "true", "false"}
 
+#: A whole number with fewer digits is an int64.
+_DIGITS = 19
+
 Columns: TypeAlias = Mapping[str, Any]
 Node: TypeAlias = Callable[[Columns], Any]
 """Gives the value of a part of a condition: an Arrow array, or a scalar."""
@@ -158,8 +161,7 @@ class Condition:
         kind, token = self._tokens[self._at] if self._at < len(self._tokens) else ("end", "")
         self._at += 1
         if kind == "number":
-            number = int(token) if token.isdigit() else float(token) if "e" in token.lower() else Decimal(token)
-            return _constant(pa.scalar(sign * number))
+            return _constant(self._number(token, sign))
         if sign == 1 and kind == "text":
             return _constant(pa.scalar(token[1:-1].replace("''", "'")))
         if sign == 1 and kind in ("word", "quoted"):
@@ -167,6 +169,14 @@ class Condition:
             self.columns.add(name)
             return lambda columns: columns[name]
         raise self._wrong(f"a column or a value is missing{f' before `{token}`' if token else ' at its end'}")
+
+    def _number(self, token: str, sign: int) -> pa.Scalar:
+        whole = token.isdigit() and len(token) < _DIGITS
+        number = int(token) if whole else float(token) if "e" in token.lower() else Decimal(token)
+        try:
+            return pa.scalar(sign * number)
+        except pa.ArrowException:
+            raise self._wrong(f"{token} has too many digits") from None
 
 
 def _constant(value: pa.Scalar) -> Node:
@@ -188,7 +198,12 @@ def _compared(compare: Callable[[Any, Any], Any], left: Node, right: Node) -> No
 
 
 def _alike(left: Any, right: Any) -> tuple[Any, Any]:
-    """Both sides, a text as the date or time that it is compared with, and an untyped null as the other side."""
+    """Both sides, a text as the date or time that it is compared with, and an untyped null as the other side.
+
+    A date is no moment: Arrow would take it for midnight in UTC.
+    """
+    if any(_is_moment(this.type) and pa.types.is_date(other.type) for this, other in ((left, right), (right, left))):
+        raise TypeError("a date and a timestamp are compared; give a timestamp_ntz, or both as one type")
     if isinstance(left, pa.Scalar) and not isinstance(right, pa.Scalar):
         right, left = _alike(right, left)
     elif isinstance(right, pa.Scalar) and (
@@ -196,6 +211,10 @@ def _alike(left: Any, right: Any) -> tuple[Any, Any]:
     ):
         right = pa.scalar(None, left.type) if not right.is_valid else right.cast(left.type)
     return left, right
+
+
+def _is_moment(dtype: pa.DataType) -> bool:
+    return pa.types.is_timestamp(dtype) and dtype.tz is not None
 
 
 def _is_nan(value: Any) -> Any:

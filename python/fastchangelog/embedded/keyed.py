@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from fastchangelog.embedded.arrow import Keys, batch_size_of
+from fastchangelog.embedded.arrow import Typed, batch_size_of
 
 if TYPE_CHECKING:
     from fastchangelog.types import KeyLike, PythonValue
@@ -26,12 +26,13 @@ class Keyed:
 
     def __init__(self, state: object, name: str, schema: pa.Schema) -> None:
         self._state = state  # keeps the state open: an unreferenced state is closed
-        self._keys = Keys("key", schema.field("key").type)
+        self._keys = Typed("key", schema.field("key").type)
         self.name = name
         """The state's name."""
         self.key_type: pa.DataType = self._keys.type
         """The Arrow type of keys."""
-        self.value_type: pa.DataType = schema.field("value").type
+        self._values = Typed("value", schema.field("value").type)
+        self.value_type: pa.DataType = self._values.type
         """The Arrow type of values: of entries of maps, of elements of lists, of rows to add up."""
 
     @abstractmethod
@@ -107,6 +108,7 @@ class Clearable(Keyed):
         """Removes what one key has."""
 
     def __delitem__(self, key: KeyLike) -> None:
+        self._keys.one(key)  # refuses what is no key
         if key not in self:
             raise KeyError(key)
         self.clear(key)
@@ -202,7 +204,8 @@ class MappingByKey(ByKey[M], Mapping["KeyLike", "PythonValue"]):
         return _Items(self)
 
     def __contains__(self, key: object) -> bool:
-        return bool(self._native.contains(self._keys.one(key))[0].as_py())
+        one = self._keys.found(key)
+        return one is not None and bool(self._native.contains(one)[0].as_py())
 
 
 class _Items(ItemsView["KeyLike", "PythonValue"]):

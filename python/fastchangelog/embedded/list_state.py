@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import many_of, one_of
+from fastchangelog.embedded.arrow import Typed
 from fastchangelog.embedded.keyed import ByKey, Clearable
 from fastchangelog.errors import InvalidArgumentError
 
@@ -46,6 +46,11 @@ class ListState(Clearable, ByKey[_internal.ListState]):
         [4, 0]
         >>> st.close()
     """
+
+    def __init__(self, state: object, native: _internal.ListState, name: str, schema: pa.Schema) -> None:
+        super().__init__(state, native, name, schema)
+        self._elements = Typed("element", self.value_type)
+        self._whole = Typed("list", pa.list_(self.value_type))
 
     def get(self, key: KeyLike, default: PythonValue = None) -> PythonValue:
         """The list of one key.
@@ -101,7 +106,7 @@ class ListState(Clearable, ByKey[_internal.ListState]):
 
         Example: see `get`.
         """
-        self._native.append(self._keys.one(key), one_of("value", value, self.value_type))
+        self._native.append(self._keys.one(key), self._values.one(value))
 
     def append_many(self, keys: ArrowArrayLike, values: ArrowArrayLike) -> None:
         """Adds one element for each of many keys, in order.
@@ -116,7 +121,7 @@ class ListState(Clearable, ByKey[_internal.ListState]):
 
         Example: see the class.
         """
-        self._native.append(self._keys.many(keys), many_of("values", values, self.value_type))
+        self._native.append(self._keys.many(keys), self._values.many(values))
 
     def extend(self, key: KeyLike, values: ArrowArrayLike) -> None:
         """Adds elements at the end of the list of one key.
@@ -242,7 +247,8 @@ class ListState(Clearable, ByKey[_internal.ListState]):
         self._native.put(self._keys.one(key), self._list(elements))
 
     def __contains__(self, key: object) -> bool:
-        return bool(self._native.lengths(self._keys.one(key))[0].as_py())
+        one = self._keys.found(key)
+        return one is not None and bool(self._native.lengths(one)[0].as_py())
 
     def _length(self, key: KeyLike) -> int:
         return int(self._native.lengths(self._keys.one(key))[0].as_py())
@@ -250,10 +256,10 @@ class ListState(Clearable, ByKey[_internal.ListState]):
     def _lists(self, lists: ArrowArrayLike) -> pa.Array:
         if isinstance(lists, list | tuple) and any(isinstance(one, str | bytes) for one in lists):
             raise InvalidArgumentError("lists: a text is no list; append_many() takes one element for each key")
-        return many_of("lists", lists, pa.list_(self.value_type))
+        return self._whole.many(lists)
 
     def _list(self, elements: ArrowArrayLike) -> pa.Array:
-        values = many_of("elements", elements, self.value_type)
+        values = self._elements.many(elements)
         return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import Keys, batch_size_of, many_of, one_of, pairs_of
+from fastchangelog.embedded.arrow import Typed, batch_size_of, pairs_of
 from fastchangelog.embedded.keyed import Clearable
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class MapState(Clearable):
     def __init__(self, state: object, native: _internal.MapState, name: str, schema: pa.Schema) -> None:
         super().__init__(state, name, schema)
         self._native = native
-        self._map_keys = Keys("map key", schema.field("map_key").type)
+        self._map_keys = Typed("map key", schema.field("map_key").type)
         self.map_key_type: pa.DataType = self._map_keys.type
         """The Arrow type of map keys."""
 
@@ -110,8 +110,7 @@ class MapState(Clearable):
 
         Example: see `get`.
         """
-        values = one_of("value", value, self.value_type)
-        self._native.put(self._keys.one(key), self._map_keys.one(map_key), values)
+        self._native.put(self._keys.one(key), self._map_keys.one(map_key), self._values.one(value))
 
     def put_many(self, keys: ArrowArrayLike, map_keys: ArrowArrayLike, values: ArrowArrayLike) -> None:
         """Sets many entries.
@@ -127,7 +126,7 @@ class MapState(Clearable):
 
         Example: see the class.
         """
-        data = many_of("values", values, self.value_type)
+        data = self._values.many(values)
         self._native.put(self._keys.many(keys), self._map_keys.many(map_keys), data)
 
     def delete(self, key: KeyLike, map_key: KeyLike) -> None:
@@ -292,11 +291,13 @@ class MapState(Clearable):
 
     def __setitem__(self, key: KeyLike, entries: Mapping[Any, ValueLike]) -> None:
         map_keys = self._map_keys.many(list(entries))
-        values = many_of("values", list(entries.values()), self.value_type)
+        values = self._values.many(list(entries.values()))
         self.clear(key)
         self._native.put(self._keys.one(key), map_keys, values)
 
     def __contains__(self, key: object) -> bool:
+        if self._keys.found(key) is None:
+            return False
         return next(iter(self.scan(key=key, batch_size=1)), None) is not None
 
     def __bool__(self) -> bool:
@@ -328,7 +329,7 @@ class MapView(MutableMapping["KeyLike", "PythonValue"]):
     def put_many(self, map_keys: ArrowArrayLike, values: ArrowArrayLike) -> None:
         """Sets many entries of this key; see `MapState.put_many`."""
         maps = self._maps
-        data = many_of("values", values, maps.value_type)
+        data = maps._values.many(values)
         maps._native.put(maps._keys.one(self._key), maps._map_keys.many(map_keys), data)
 
     def delete_many(self, map_keys: ArrowArrayLike) -> None:
@@ -351,14 +352,15 @@ class MapView(MutableMapping["KeyLike", "PythonValue"]):
         self._maps.put(self._key, map_key, value)
 
     def __delitem__(self, map_key: KeyLike) -> None:
+        self._maps._map_keys.one(map_key)  # refuses what is no key
         if map_key not in self:
             raise KeyError(map_key)
         self._maps.delete(self._key, map_key)
 
     def __contains__(self, map_key: object) -> bool:
         maps = self._maps
-        one = maps._map_keys.one(map_key)
-        return bool(maps._native.contains(maps._keys.one(self._key), one)[0].as_py())
+        one = maps._map_keys.found(map_key)
+        return one is not None and bool(maps._native.contains(maps._keys.one(self._key), one)[0].as_py())
 
     def __iter__(self) -> Iterator[PythonValue]:
         for batch in self._maps.scan(key=self._key):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import Keys, batch_size_of
+from fastchangelog.embedded.arrow import Typed, batch_size_of
 from fastchangelog.embedded.times import datetime_of, many_times, micros_of, one_time
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class TimerState:
     def __init__(self, state: object, native: _internal.TimerState, name: str, schema: pa.Schema) -> None:
         self._state = state  # keeps the state open: an unreferenced state is closed
         self._native = native
-        self._keys = Keys("key", schema.field("key").type)
+        self._keys = Typed("key", schema.field("key").type)
         self.name = name
         """The state's name."""
         self.key_type: pa.DataType = self._keys.type

@@ -6,14 +6,16 @@ Does not own: what they are used for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fastchangelog.embedded.arrow import many_of
+from fastchangelog.embedded.arrow import Typed
+from fastchangelog.embedded.fit_value import value_fit
+from fastchangelog.embedded.misfit import Misfit
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.options import parse_duration
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["clock_millis", "datetime_of", "many_times", "micros_of", "one_time", "ttl_millis"]
 
 _TIME = pa.timestamp("us", tz="UTC")
+_TIMES = Typed("time", _TIME)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -60,9 +63,13 @@ def micros_of(time: datetime) -> int:
     >>> micros_of(datetime(1970, 1, 2, tzinfo=timezone.utc))
     86400000000
     """
-    if not isinstance(time, datetime) or time.utcoffset() is None:
-        raise InvalidArgumentError(f"{time!r} is no time of a timer; give an aware datetime, such as datetime.now(UTC)")
-    return (time - _EPOCH) // timedelta(microseconds=1)
+    try:
+        micros = value_fit(_TIME).convert(time)
+    except Misfit as misfit:
+        raise InvalidArgumentError(f"a time: {misfit}") from None
+    if micros is None:
+        raise InvalidArgumentError(f"{time!r} is no time; give an aware datetime, such as datetime.now(timezone.utc)")
+    return int(micros)
 
 
 def datetime_of(micros: int) -> datetime:
@@ -76,19 +83,16 @@ def datetime_of(micros: int) -> datetime:
 
 def one_time(time: datetime) -> pa.Array:
     """An array of one time."""
-    return many_times([time])
+    return pa.array([micros_of(time)], _TIME)
 
 
 def many_times(times: ArrowArrayLike) -> pa.Array:
-    """An array of times. Numbers, texts and naive times are none.
+    """An array of times. Numbers, texts, nulls and naive times are none.
 
     >>> many_times([datetime(1970, 1, 2, tzinfo=timezone.utc)]).type
     TimestampType(timestamp[us, tz=UTC])
     """
-    given: Any = times
-    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        return pa.array([micros_of(time) for time in given], pa.int64()).cast(_TIME)
-    array = many_of("times", given, None)
-    if not pa.types.is_timestamp(array.type) or array.type.tz is None:
-        raise InvalidArgumentError(f"times: {array.type} came; give timestamps with a time zone, or aware datetimes")
-    return many_of("times", array, _TIME)
+    found = _TIMES.many(times)
+    if found.null_count:
+        raise InvalidArgumentError("times: a time is null; leave its key out")
+    return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import many_of, one_of, pairs_of
+from fastchangelog.embedded.arrow import pairs_of
 from fastchangelog.embedded.keyed import MappingByKey
 from fastchangelog.errors import InvalidArgumentError
 
@@ -108,7 +108,7 @@ class ValueState(MappingByKey[_internal.ValueState], MutableMapping["KeyLike", "
             ...     visits.delete("ann")
             ...     visits.delete("ann")
         """
-        self._native.put(self._keys.one(key), one_of("value", value, self.value_type))
+        self._native.put(self._keys.one(key), self._values.one(value))
 
     def put_many(self, keys: ArrowArrayLike, values: ArrowArrayLike) -> None:
         """Sets the values of many keys: all or none.
@@ -129,7 +129,7 @@ class ValueState(MappingByKey[_internal.ValueState], MutableMapping["KeyLike", "
             ...     dict(visits)
             {'ann': 3, 'bob': 2}
         """
-        self._native.put(self._keys.many(keys), many_of("values", values, self.value_type))
+        self._native.put(self._keys.many(keys), self._values.many(values))
 
     def delete(self, key: KeyLike) -> None:
         """Removes one key. A key without a value is fine; ``del`` of one is a `KeyError`.
@@ -224,9 +224,10 @@ class ValueState(MappingByKey[_internal.ValueState], MutableMapping["KeyLike", "
         self.put(key, value)
 
     def __delitem__(self, key: KeyLike) -> None:
-        if key not in self:
+        one = self._keys.one(key)
+        if not self._native.contains(one)[0].as_py():
             raise KeyError(key)
-        self._native.delete(self._keys.one(key))
+        self._native.delete(one)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.catalog import TIMERS
+from fastchangelog.embedded.fit_array import table_of
 from fastchangelog.embedded.times import micros_of
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.schema import arrow_type
@@ -154,7 +155,7 @@ def run_processor(
 
 def _table(batch: Any) -> pa.Table:
     try:
-        return pa.table(batch)
+        return table_of(batch)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"a {type(batch).__name__} is no batch of rows: {error}") from None
 

@@ -5,6 +5,7 @@ Owns: counters by name. Does not own: where their sums are shown (`fastchangelog
 
 from __future__ import annotations
 
+import operator
 import re
 
 from fastchangelog import _internal
@@ -37,13 +38,17 @@ class Counter:
             count: How much, 0 or more.
 
         Raises:
-            InvalidArgumentError: It is negative.
+            InvalidArgumentError: It is negative, or no whole number.
 
         Example: see the class.
         """
-        if count < 0:
+        try:
+            whole = operator.index(count)
+        except TypeError:
+            raise InvalidArgumentError(f"a counter counts whole numbers; {count!r} came") from None
+        if whole < 0:
             raise InvalidArgumentError(f"a counter only grows; {count} came")
-        self.value += int(count)
+        self.value += whole
 
 
 class Metrics:

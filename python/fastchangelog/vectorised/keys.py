@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastchangelog.embedded.arrow import many_of
+from fastchangelog.embedded.fit_array import array_of
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.vectorised.session import Codec
 
@@ -75,13 +76,12 @@ class BatchKeys:
         """Keys as structs; of one grouping column they may be its values."""
         given: Any = keys
         if self._type.num_fields == 1:
-            if hasattr(given, "__arrow_c_stream__") and not isinstance(given, pa.ChunkedArray):
-                given = pa.chunked_array(given)
+            if hasattr(given, "__arrow_c_stream__") or getattr(given, "ndim", 0) == 1:
+                given = array_of(given)
             if isinstance(given, pa.Array | pa.ChunkedArray):
                 is_plain = not pa.types.is_struct(given.type)
             else:
-                are_many = isinstance(given, list | tuple) or getattr(given, "ndim", 0) == 1
-                is_plain = are_many and not any(isinstance(key, dict | tuple) for key in given)
+                is_plain = isinstance(given, list | tuple) and not any(isinstance(key, dict | tuple) for key in given)
             if is_plain:
                 column = many_of(what, given, self._type.field(0).type)
                 return pa.StructArray.from_arrays([column], fields=list(self._type))

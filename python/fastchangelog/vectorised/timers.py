@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from fastchangelog.embedded.times import many_times
+from fastchangelog.embedded.arrow import many_of
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.vectorised.due_timers import DueTimers, Timer, encoded_times
 from fastchangelog.vectorised.keys import BatchKeys
@@ -84,7 +84,7 @@ class TimerChanges:
         if self._mode == "none":
             raise InvalidArgumentError(f'{what} needs a clock; call with timeMode="processingtime" or "eventtime"')
         encoded = self._keys.encoded(what, keys)
-        given = many_times(times)
+        given = many_of(f"{what}: times", times, _TIME)
         if len(given) != len(encoded):
             raise InvalidArgumentError(f"{what}: {len(encoded)} keys and {len(given)} times; give one for each")
         if given.null_count:
