@@ -39,6 +39,8 @@ class SweepRequest:
     orphans: bool = False
     grace: str = "1d"
     checkpoints: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    all_given: bool = False
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     status: Callable[[str], object] | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -77,7 +79,7 @@ class SweepResult:
         }
 
     def _folder(self, report: FolderReport) -> dict[str, Any]:
-        query, _, name = report.folder.rpartition("/")
+        query, _, name = ("", "", report.folder) if report.embedded else report.folder.rpartition("/")
         kept = {"reachable": _sum(report.reachable), "takeable": _sum(report.adoptable), "young": _sum(report.young)}
         return {
             "query": query or None,
@@ -101,9 +103,9 @@ class SweepResult:
         """Lines and tables, for people."""
         for report in self.folders:
             checkpoints = ", ".join(report.checkpoints) or "no checkpoint known"
-            yield f"{report.folder}  ({checkpoints if '/' in report.folder else 'an embedded state'})"
+            yield f"{report.folder}  ({'an embedded state' if report.embedded else checkpoints})"
             if report.orphan:
-                asked = "" if self.request.orphans else "; --orphans removes it"
+                asked = "" if self.request.orphans or report.kept_because else "; --orphans removes it"
                 yield f"  orphan: its checkpoint is gone{asked}"
             if report.kept_because:
                 yield f"  kept, nothing deleted: {report.kept_because}"
@@ -154,6 +156,18 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--checkpoint", action="append", default=[], metavar="URI", help="a query's checkpoint location (repeatable)"
     )
+    parser.add_argument(
+        "--gone",
+        action="append",
+        default=[],
+        metavar="URI",
+        help="a known checkpoint location that was removed for good (repeatable)",
+    )
+    parser.add_argument(
+        "--all-given",
+        action="store_true",
+        help="where a query's notes of its checkpoints were lost: those of --checkpoint are all",
+    )
     add_conf(parser)
     add_store(parser, "the state's store")
     parser.set_defaults(run=run)
@@ -168,6 +182,8 @@ def run(args: argparse.Namespace) -> int:
             orphans=args.orphans,
             grace=args.grace,
             checkpoints=tuple(args.checkpoint),
+            gone=tuple(args.gone),
+            all_given=args.all_given,
             storage_options=pairs("--storage-option", args.storage_option),
             conf=pairs("--conf", args.conf),
             status=status_line(args),
@@ -207,6 +223,8 @@ def sweep(request: SweepRequest) -> SweepResult:
             grace=grace,
             clock=time.time,
             locations=request.checkpoints,
+            gone=request.gone,
+            all_given=request.all_given,
             delete=request.delete,
             orphans=request.orphans,
         )

@@ -24,7 +24,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_STATE, LOG, PROBE, SEGMENT_INDEX, SNAPSHOT, TABLE
+from fastchangelog.layout import (
+    CHECKPOINT_LOG,
+    FOLDER_META,
+    GC_CHECKPOINTS,
+    GC_STATE,
+    LOG,
+    PROBE,
+    SEGMENT_INDEX,
+    SNAPSHOT,
+    TABLE,
+)
 
 __all__ = [
     "SnapshotRef",
@@ -48,6 +58,9 @@ _ORDER = {SNAPSHOT: 0, SEGMENT_INDEX: 1, TABLE: 2, LOG: 3, PROBE: 4, "note": 5}
 
 #: Seconds: 30,000 years.
 _NO_TIME = 1e12
+
+#: Notes of a folder that only go with the folder.
+_NOTES = (FOLDER_META, GC_STATE, GC_CHECKPOINTS)
 
 Segments = tuple[tuple[str, str], ...]
 """Version and object of each change set, oldest first."""
@@ -83,9 +96,11 @@ class HandleRefs:
     snapshot: SnapshotRef | None
     index: str | None
     segments: Segments
+    operator: int | None = None
+    """Spark's number of the operator whose handle it is; None where that is not known."""
 
     @classmethod
-    def from_json(cls, text: str, source: str) -> HandleRefs:
+    def from_json(cls, text: str, source: str, operator: int | None = None) -> HandleRefs:
         """The handle of `_internal.handle_json`."""
         raw = json.loads(text)
         base = raw["base"]
@@ -94,6 +109,7 @@ class HandleRefs:
             base and SnapshotRef(base["manifest"]["name"], f"{base['version']:032x}", f"{base['replay_after']:032x}"),
             raw["indexed"] and raw["indexed"]["name"],
             tuple((f"{s['version']:032x}", s["object"]["name"]) for s in raw["segments"]),
+            operator,
         )
 
     def names(self) -> Iterator[str]:
@@ -146,28 +162,35 @@ class GcState:
     """When a collection first found each object unreachable."""
     checkpoints: tuple[str, ...] = ()
     """The query's checkpoint locations that were given to a collection."""
+    gone: tuple[str, ...] = ()
+    """Locations of which a person has said that they are gone."""
 
     def to_bytes(self) -> bytes:
         """Its JSON."""
         since = dict(sorted(self.unreachable_since.items()))
-        return json.dumps({"format": 1, "checkpoints": list(self.checkpoints), "unreachable_since": since}).encode()
+        gone = {"gone": list(self.gone)} if self.gone else {}
+        fields = {"format": 1, "checkpoints": list(self.checkpoints), **gone, "unreachable_since": since}
+        return json.dumps(fields).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> GcState:
         """The inverse. Anything else is a `ValueError`.
 
         >>> GcState.from_bytes(GcState({"log/0": 5.0}, ("/ckpt",)).to_bytes())
-        GcState(unreachable_since={'log/0': 5.0}, checkpoints=('/ckpt',))
+        GcState(unreachable_since={'log/0': 5.0}, checkpoints=('/ckpt',), gone=())
         """
         raw = parsed(data)
         if not isinstance(raw, dict) or raw.get("format") != 1:
             raise ValueError("not a state of format 1")
-        since, checkpoints = raw.get("unreachable_since"), raw.get("checkpoints")
+        since: Any = raw.get("unreachable_since")
+        checkpoints: Any = raw.get("checkpoints")
+        gone: Any = raw.get("gone", [])
         if not isinstance(since, dict) or not all(map(is_time, since.values())):
             raise ValueError("a state without times")
-        if not isinstance(checkpoints, list) or not all(isinstance(c, str) for c in checkpoints):
-            raise ValueError("a state without a list of checkpoints")
-        return cls(since, tuple(checkpoints))
+        for locations in (checkpoints, gone):
+            if not isinstance(locations, list) or not all(isinstance(at, str) for at in locations):
+                raise ValueError("a state without a list of checkpoints")
+        return cls(since, tuple(checkpoints), tuple(gone))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,7 +285,7 @@ def plan(given: GcInput, unreachable_since: Mapping[str, float], now: float, gra
     keep((e.name for e in given.listing if e.kind == CHECKPOINT_LOG), "reachable")
     keep(_adoptable(given), "adoptable")
     keep((e.name for e in given.listing if e.kind not in (None, "note") and e.modified > edge), "young")
-    notes = {e.name for e in given.listing if e.name in (FOLDER_META, GC_STATE)}
+    notes = {e.name for e in given.listing if e.name in _NOTES}
     notes |= {e.name for e in given.listing if e.kind == "note" and e.modified > edge}
     rest = [e for e in given.listing if e.kind is not None and e.name not in kept and e.name not in notes]
     delete, waiting, since = _expired(rest, unreachable_since, now, grace)
@@ -281,7 +304,7 @@ def plan(given: GcInput, unreachable_since: Mapping[str, float], now: float, gra
 def plan_orphan(listing: Sequence[Entry], unreachable_since: Mapping[str, float], now: float, grace: float) -> Plan:
     """The plan for a folder whose query's checkpoint is gone: everything is deleted, the notes last."""
     unknown = tuple(e for e in listing if e.kind is None)
-    ours = [e for e in listing if e.kind not in (None, CHECKPOINT_LOG) and e.name != GC_STATE]
+    ours = [e for e in listing if e.kind not in (None, CHECKPOINT_LOG) and e.name not in (GC_STATE, GC_CHECKPOINTS)]
     young = [e for e in ours if e.modified > cutoff(now, grace, None)]
     if young:
         return Plan(f"{young[0].name} was written within the grace period: a query may be using it", unknown=unknown)
@@ -290,8 +313,9 @@ def plan_orphan(listing: Sequence[Entry], unreachable_since: Mapping[str, float]
         # The notes stay as long as any object does: they name its owner.
         delete = tuple(e for e in delete if e.kind != "note")
     else:
-        state = [e for e in listing if e.name == GC_STATE]
-        delete = (*(e for e in delete if e.name != FOLDER_META), *state, *(e for e in delete if e.name == FOLDER_META))
+        # The copy before the state: without the state it would show a loss.
+        states = [e for name in (GC_CHECKPOINTS, GC_STATE) for e in listing if e.name == name]
+        delete = (*(e for e in delete if e.name != FOLDER_META), *states, *(e for e in delete if e.name == FOLDER_META))
     return Plan(delete=delete, waiting=waiting, unknown=unknown, unreachable_since=since)
 
 
