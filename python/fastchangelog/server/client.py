@@ -67,7 +67,7 @@ def _opened(
     options = options or {}
     paths = ServerPaths.here()
     for _ in range(2):
-        if paths.socket.exists():
+        if paths.has_socket():
             try:
                 return connect(kind, paths, request_json, options)
             except RetryableError:
@@ -126,7 +126,7 @@ def ensure_server(
 
 def is_answering(paths: ServerPaths) -> bool:
     """True if a server listens at the socket and answers a ping."""
-    if not paths.socket.exists():
+    if not paths.has_socket():
         return False
     try:
         _internal.ServerClient(str(paths.socket), log=str(paths.log)).ping()

@@ -69,6 +69,11 @@ class ServerPaths:
         data_dir = Path(first) / f"fastchangelog-{name}" if spark_owned else run_dir / "data"
         return cls(run_dir, data_dir, spark_owned)
 
+    def has_socket(self) -> bool:
+        """True if something is at the socket's path. A folder that this user cannot enter has none: `prepare` refuses
+        it."""
+        return os.path.exists(self.socket)
+
     def prepare(self) -> None:
         """Makes the run folder, for this user only. Refuses a folder that another user could have prepared."""
         private_dir(self.run_dir.parent)
