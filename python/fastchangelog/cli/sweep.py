@@ -19,6 +19,7 @@ from fastchangelog.cli.arguments import add_conf, add_store, pairs
 from fastchangelog.cli.output import FOUND, OK, print_json, status_line, table
 from fastchangelog.cli.spark_session import on_demand
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.hidden import Hidden
 
 if TYPE_CHECKING:
     from fastchangelog.gc.plan import Entry
@@ -206,17 +207,16 @@ def sweep(request: SweepRequest) -> SweepResult:
 
     grace = parse_duration("--grace", request.grace).total_seconds()
     _check_root(request.root)
-    conf = dict(request.conf)
     root = _internal.ObjectFolder(
         request.root,
-        gather_options(conf=conf),
-        gather_storage_options(request.root, request.storage_options, conf),
+        gather_options(conf=request.conf),
+        gather_storage_options(request.root, request.storage_options, request.conf),
     )
     try:
         from fastchangelog.spark.checkpoints import SparkCheckpoints
     except ImportError as error:
         raise InvalidArgumentError(f"a sweep reads checkpoints with Spark: {error}") from None
-    with on_demand(conf, "sweep", request.status) as session:
+    with on_demand(Hidden(request.conf), "sweep", request.status) as session:
         collector = Collector(
             root,
             SparkCheckpoints(session),
