@@ -67,7 +67,7 @@ GRANTS: dict[str, Callable[[], Any]] = {
 }
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "an unknown scheme": ("s4://bucket/state", GIVEN),
-    "an unknown option": ("s3://bucket/state", {**GIVEN, "aws_regoin": "x"}),
+    "an unknown option": ("s3://bucket/state", {**GIVEN, "aws_place": "x"}),
     "bytes": ("s3://bucket/state", {**GIVEN, "aws_secret_access_key": SECRET.encode()}),
     "no function": ("s3://bucket/state", {**GIVEN, "credential_provider": f"boto3 {SECRET}"}),
 }

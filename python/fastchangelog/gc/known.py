@@ -7,7 +7,7 @@ Does not own: what is at a location (`spark.checkpoints`), what is deleted (`gc.
 Invariants:
 1. a location that a sweep with `delete` was told of counts until a person says that it is gone;
 2. the sweep's own note is written before its copy. So a copy without the note shows that the note was lost;
-3. after a loss nothing is known in full: everything of the query waits for a person, who names all locations;
+3. after a loss nothing is known in full: everything of the query waits until a person has named all locations;
 4. a location counts if any note says so: two sweeps at once, or one that ended in between, forget none.
 """
 
