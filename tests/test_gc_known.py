@@ -234,7 +234,11 @@ def two_roots(tmp_path: Path) -> tuple[tuple[World, World], Roots, tuple[set[str
         worlds.append(World.of(tmp_path / name))
         own = [text for text, of in numbers.items() if of == number]
         needed.append(closure(worlds[-1], FOLDER, own))
-    return (worlds[0], worlds[1]), Roots("query", (2, 3), handles, operators=numbers), (needed[0], needed[1])
+    return (
+        (worlds[0], worlds[1]),
+        Roots("query", (2, 3), handles, operators=numbers, operator_count=2),
+        (needed[0], needed[1]),
+    )
 
 
 def test_a_query_with_operators_under_two_roots_is_collected_under_each(tmp_path: Path) -> None:
@@ -262,6 +266,22 @@ def test_p6_an_operator_that_may_have_lost_its_objects_under_this_root_is_a_doub
     assert "which is not there" in str(sweep(world, Told(ckpt=one_operator)).kept_because)
     unknown = dataclasses.replace(found, operators={})
     assert "which is not there" in str(sweep(world, Told(ckpt=unknown)).kept_because)
+
+
+def test_p6_more_folders_than_operators_are_a_doubt(history: History) -> None:
+    """A copy of a checkpoint may lack the state of an operator: what its folder needs is unknown then."""
+    world = at_ckpt(history.world)
+    world.put(f"query/second/{FOLDER_META}", world.objects[META][0])
+    world.put(f"query/second/log/{1:032x}", b"", age=3 * DAY)
+    before = {name for name in world.names() if "/log/" in name}
+    checkpoints = told(history, operator_count=1)
+    for _ in range(3):
+        for report in collector(world, checkpoints).run():
+            assert "the query has 2 folders here, and 1 in its checkpoint" in str(report.kept_because)
+        world.now += DAY
+    assert before <= world.names()
+    checkpoints = told(history, operator_count=2)
+    assert [report.kept_because for report in collector(world, checkpoints).run()] == [None, None]
 
 
 def test_folders_of_one_query_share_what_they_were_told(tmp_path: Path, history: History) -> None:

@@ -28,8 +28,7 @@ import bisect
 import dataclasses
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from fastchangelog import _internal
@@ -46,24 +45,20 @@ from fastchangelog.gc.plan import (
     Segments,
     indexes_to_read,
     manifests_to_read,
+    misfit,
     plan,
     plan_orphan,
 )
 from fastchangelog.gc.report import FolderReport
+from fastchangelog.gc.requests import in_groups, in_parallel
 from fastchangelog.layout import FOLDER_META, GC_STATE, PROBE
 from fastchangelog.options import default_option, parse_duration
 
 __all__ = ["CheckpointReader", "Collector", "Roots", "StateFolder"]
 
-#: Requests at once: reads of manifests and deletions only wait for the store.
-_PARALLEL = 16
-#: Requests that may begin before all earlier ones have succeeded.
-_MAX_QUEUED = 8 * _PARALLEL
-
 #: The grace period of embedded states, which have no note, in seconds: the option's default.
 _DEFAULT_GRACE = parse_duration("sweep_grace", default_option("sweep_grace")).total_seconds()
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -101,6 +96,8 @@ class Roots:
     """Remarks for the report."""
     operators: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Spark's number of the operator of each handle, as far as it is known."""
+    operator_count: int | None = None
+    """How many stateful operators of this library the query has; None if it is not known."""
 
 
 class CheckpointReader(Protocol):
@@ -296,9 +293,11 @@ class Collector:
         if query.skip_reason is None:
             for folder in folders:
                 self._step(folder, lambda folder: self._list(folder, deletes))
-            unplaced = _unplaced_handle(query, folders)
+            counts = [roots.operator_count for roots in query.roots if roots.operator_count is not None]
+            listings = [{entry.name for entry in folder.listing} for folder in folders]
+            doubt = misfit(query.handles, listings, max(counts, default=None))
             for folder in folders:
-                folder.report.kept_because = folder.report.kept_because or unplaced
+                folder.report.kept_because = folder.report.kept_because or doubt
                 self._step(folder, lambda folder: self._decide(folder, deletes))
         return [folder.report for folder in folders]
 
@@ -372,7 +371,7 @@ class Collector:
                     raise StateNotFoundError(f"{name} was listed, and is not there: is another sweep running?")
                 return decode(name, data)
 
-            return dict(zip(wanted, _in_parallel(one, wanted), strict=True))
+            return dict(zip(wanted, in_parallel(one, wanted), strict=True))
 
         given = dataclasses.replace(given, indexes=read(indexes_to_read(given, now, folder.grace), _index))
         given = dataclasses.replace(given, manifests=read(manifests_to_read(given, now, folder.grace), _manifest))
@@ -390,9 +389,14 @@ class Collector:
             raise StoreError(f"another sweep was told meanwhile of a checkpoint at {others[0]}: sweep again")
         store.write(GC_STATE, dataclasses.replace(state, unreachable_since=decided.unreachable_since).to_bytes())
         done: list[Entry] = []
+
+        def delete(entry: Entry) -> Entry:
+            store.delete(entry.name)
+            return entry
+
         try:
-            for group in _in_groups(decided.delete):
-                done.extend(_in_parallel(lambda entry: _deleted(store, entry), group))
+            for group in in_groups(decided.delete):
+                done.extend(in_parallel(delete, group))
         finally:
             folder.report.deleted = tuple(done)
         gone = {entry.name for entry in done}
@@ -403,52 +407,6 @@ class Collector:
 
 def _if_gone(location: str) -> str:
     return f"if this one was removed for good, sweep once with --gone {location} --delete"
-
-
-def _unplaced_handle(query: _Query, folders: list[_Folder]) -> str | None:
-    """Why no folder of a query may be collected: none of them holds any object of one of its handles.
-
-    An operator of the query may have its folder under another root. Its handles are no doubt if it has no object here,
-    while each folder here is another operator's.
-    """
-    names = [{entry.name for entry in folder.listing} for folder in folders]
-    homes: dict[int | None, set[int]] = {}
-    unplaced = []
-    for handle in query.handles:
-        named = set(handle.names())
-        found = {number for number, listed in enumerate(names) if not listed.isdisjoint(named)}
-        homes.setdefault(handle.operator, set()).update(found)
-        if named and not found:
-            unplaced.append(handle)
-    all_taken = len(set().union(*homes.values())) == len(folders)
-    for handle in unplaced:
-        if handle.operator is None or homes[handle.operator] or not all_taken:
-            return f"{handle.source} names {next(iter(handle.names()))}, which is not there"
-    return None
-
-
-def _in_parallel(do: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
-    """The results in order, of a few at a time. After an error no further one begins, so
-    that an unavailable store does not get a hundred thousand requests."""
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        for start in range(0, len(items), _MAX_QUEUED):
-            yield from pool.map(do, items[start : start + _MAX_QUEUED])
-
-
-def _deleted(store: StateFolder, entry: Entry) -> Entry:
-    store.delete(entry.name)
-    return entry
-
-
-def _in_groups(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Runs of one kind, notes one by one: a group is deleted before the next begins."""
-    groups: list[list[Entry]] = []
-    for entry in entries:
-        if groups and entry.kind != "note" and groups[-1][-1].kind == entry.kind:
-            groups[-1].append(entry)
-        else:
-            groups.append([entry])
-    return groups
 
 
 def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[list[str], list[str], tuple[Entry, ...]]:

@@ -12,7 +12,8 @@ Invariants of a `Plan` (P6):
 3. a snapshot that a later version may still adopt counts as named by that version;
 4. an object is deleted only if a collection at least one grace period ago found it unreachable, every collection since
    did, and this one does;
-5. in doubt nothing is deleted: a named object is missing, or committed batches hold no handle at all;
+5. in doubt nothing is deleted: a named object is missing, committed batches hold no handle at all, or handles and the
+   folders of a query do not fit;
 6. only objects with names of this library are ever deleted, and an object is deleted before those that it names;
 7. nothing else is left: what is neither kept by 1 to 3 nor waiting for 4 is deleted.
 """
@@ -48,6 +49,7 @@ __all__ = [
     "indexes_to_read",
     "is_time",
     "manifests_to_read",
+    "misfit",
     "parsed",
     "plan",
     "plan_orphan",
@@ -317,6 +319,33 @@ def plan_orphan(listing: Sequence[Entry], unreachable_since: Mapping[str, float]
         states = [e for name in (GC_CHECKPOINTS, GC_STATE) for e in listing if e.name == name]
         delete = (*(e for e in delete if e.name != FOLDER_META), *states, *(e for e in delete if e.name == FOLDER_META))
     return Plan(delete=delete, waiting=waiting, unknown=unknown, unreachable_since=since)
+
+
+def misfit(handles: Iterable[HandleRefs], listings: Sequence[set[str]], operators: int | None) -> str | None:
+    """Why a query's folders under one root may not be collected: there are more than it has operators, or none of them
+    holds any object of one of its handles.
+
+    An operator of the query may have its folder under another root. Its handles are no doubt if it has no object here,
+    while each folder here is another operator's. `operators` is their number; None if it is not known.
+    """
+    homes: dict[int | None, set[int]] = {}
+    unplaced = []
+    for handle in handles:
+        named = set(handle.names())
+        found = {number for number, listed in enumerate(listings) if not listed.isdisjoint(named)}
+        homes.setdefault(handle.operator, set()).update(found)
+        if named and not found:
+            unplaced.append(handle)
+    all_taken = len(set().union(*homes.values())) == len(listings)
+    for handle in unplaced:
+        if handle.operator is None or homes[handle.operator] or not all_taken:
+            return f"{handle.source} names {next(iter(handle.names()))}, which is not there"
+    if operators is not None and len(listings) > operators:
+        return (
+            f"the query has {len(listings)} folders here, and {operators} in its checkpoint: a part of that is "
+            "missing, or a folder was left by a start that failed under another name; remove such a folder"
+        )
+    return None
 
 
 def _published(entry: Entry, kind: str) -> bool:

@@ -144,6 +144,8 @@ class SparkCheckpoints:
         planned = self._log(location, "offsets")
         if not batches and any(batch > 0 for batch in planned):
             raise StoreError(f"{location} has planned batches up to {max(planned)}, but no commits: they were removed")
+        if not batches and not planned:
+            raise StoreError(f"{location} has neither offsets nor commits: it was removed or copied in part, or is new")
         newest = batches[-1] if batches else -1
         return Roots(
             query,
@@ -152,6 +154,7 @@ class SparkCheckpoints:
             min((time for batch, time in planned.items() if batch > newest), default=None),
             tuple(notes),
             numbers,
+            len(operators) if batches else None,
         )
 
     def handles(self, location: str, batch: int | None = None) -> tuple[str, int, dict[int, dict[int, str]]]:
