@@ -1,7 +1,7 @@
 """Secrets are not reachable through the frames of an error: a tracker that prints local variables prints `***`.
 
 Owns: errors of calls that were given storage options, and the object that hides them.
-Does not own: messages (`test_redaction`, tests/stores), Spark's own tracebacks (`spark/test_hidden_spark`).
+Does not own: messages (`test_redaction`, tests/stores).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pprint import pformat
 from types import TracebackType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import fastchangelog as fc
@@ -114,6 +115,24 @@ def test_no_frame_of_a_session_that_does_not_open_shows_the_request_or_the_envir
     assert "cannot start the state server" in str(error)
     monkeypatch.setattr("fastchangelog.server.paths.MAX_SOCKET_PATH", 1)
     assert "no folder for the state server's socket" in str(assert_unseen(ServerPaths.here))
+
+
+def test_no_frame_of_a_task_whose_session_does_not_open_shows_storage_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    from fastchangelog.spark import operator, renewal, settings
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no server")
+
+    place = {"root": "s3://bucket/state", "query_id": "q", "name": "default"}
+    monkeypatch.setattr(operator, "open_session", refuse)
+    monkeypatch.setattr(operator, "open_request", lambda *_: place)
+    config = operator.OperatorConfig("{}", "s3://bucket/state", "default", pa.schema([]), {}, GIVEN, 2)
+    assert SECRET not in repr([config, config.storage_options, config.__getstate__()])
+    request = {**place, **renewal.credentials(*settings.resolve_with_expiry(config.storage_options))}
+    session = operator.ShardProcessor(config)._session(request, iter([]), operator.Stopwatch())
+    assert "no server" in str(assert_unseen(lambda: next(session)))
+    assert "no server" in str(assert_unseen(lambda: operator._InitialSession(config, 0)))
 
 
 def test_no_frame_of_a_command_shows_its_options() -> None:
