@@ -161,7 +161,11 @@ def forget(found: Mapping[str, QueryNotes], location: str, there: str | None) ->
     place = same_place(location)
     knowing = [query for query, notes in found.items() if place in map(same_place, notes.known.checkpoints)]
     if not knowing and not any(place in map(same_place, notes.known.gone) for notes in found.values()):
-        raise InvalidArgumentError(f"no sweep under this root was told of a checkpoint at {location}; check --gone")
+        all_known = sorted({at for notes in found.values() for at in notes.known.checkpoints})
+        raise InvalidArgumentError(
+            f"no sweep under this root was told of a checkpoint at {location}; give --gone one of: "
+            f"{', '.join(all_known) or 'none is known'}"
+        )
     if knowing == [there]:
         raise InvalidArgumentError(f"the checkpoint of the query {there} is at {location}, so it is not gone")
     for query in knowing:
