@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from fastchangelog import _internal
+
 ROOT = Path(__file__).resolve().parent.parent
 _FOLDERS = (ROOT / "docs", ROOT / "examples", ROOT / ".github")
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in _FOLDERS for page in sorted(folder.rglob("*.md")))]
@@ -119,6 +121,28 @@ def lazily():
 
 def test_the_front_page_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 800
+
+
+def test_the_page_of_what_grows_names_metrics_and_options_that_exist() -> None:
+    page = (ROOT / "docs" / "growth.md").read_text()
+    known = {metric for metric, _, _, _ in _internal.metrics_table()} | {
+        option for option, _, _ in _internal.options_table()
+    }
+    words = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", page))
+    assert len(words) > 20
+    assert words <= known, sorted(words - known)
+    for title in (
+        "keys without expiry",
+        "lists",
+        "timers",
+        "versions of a schema",
+        "log since",
+        "snapshots",
+        "RocksDB on",
+    ):
+        assert f"| {title}" in page
+    for page_that_leads_there in ("docs/index.md", "README.md"):
+        assert "growth.md" in (ROOT / page_that_leads_there).read_text()
 
 
 def test_the_plot_shows_the_figures_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:

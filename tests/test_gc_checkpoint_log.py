@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
+from notes import folder_note
 from swept import DAY, MemoryFolder, Told, World
 
 import fastchangelog as fc
@@ -79,6 +80,38 @@ def test_a06_two_sweeps_leave_what_the_heads_name_and_all_of_it_opens(tmp_path: 
             assert (table["n"], f"k{number}" in table, f"k{number + 1}" in table) == (number, True, False)
 
 
+def test_states_at_any_depth_are_swept_and_one_inside_another_keeps_what_is_its_own(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    folders = ["profiles", "team/profiles", "team/a/b/c", "team/profiles/inside"]
+    needed, rubbish = set(), set()
+    for folder in folders:
+        parent, _, name = folder.rpartition("/")
+        handles = make(root / parent, name)
+        needed |= {f"{folder}/{obj.removeprefix('profiles/')}" for obj in named(handles)}
+    world = World.of(root)
+    heads = {name for name in world.objects if "/head/" in name}
+    for folder in folders:
+        rubbish.add(f"{folder}/log/{5:032x}")
+    world.objects.update(dict.fromkeys(rubbish, (b"lost attempt", world.now - 3 * DAY)))
+    for _ in range(2):
+        reports = Collector(MemoryFolder(world), Told(), grace=DAY, clock=lambda: world.now, delete=True).run()
+        assert {(r.folder, r.embedded, r.kept_because, r.unknown) for r in reports} == {
+            (folder, True, None, ()) for folder in folders
+        }
+        world.now += DAY
+    assert world.names() == needed | heads | {f"{folder}/{GC_STATE}" for folder in folders}
+
+
+def test_p6_a_folder_with_a_checkpoint_log_and_a_querys_note_is_a_doubt(tmp_path: Path) -> None:
+    make(tmp_path / "state" / "query", "default")
+    world = World.of(tmp_path / "state")
+    world.objects["query/default/_fastchangelog.json"] = (folder_note(), world.now)
+    world.objects[f"query/default/log/{5:032x}"] = (b"of the query", world.now - 3 * DAY)
+    before = world.names()
+    assert "a query's _fastchangelog.json as well" in str(twice(world).kept_because)
+    assert world.names() == before
+
+
 @pytest.mark.parametrize("damaged", [b"", b"FCLN", b"not ours at all, but long enough to hold a header"])
 def test_p6_a_head_that_cannot_be_read_keeps_everything(tmp_path: Path, damaged: bytes) -> None:
     make(tmp_path / "state")
@@ -114,13 +147,13 @@ def test_heads_that_go_while_they_are_read_are_older_than_those_that_stay(tmp_pa
 
 def test_the_command_sweeps_them_without_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "state"
-    make(root)
-    lost = root / "profiles" / "log" / f"{5:032x}"
+    make(root / "team")
+    lost = root / "team" / "profiles" / "log" / f"{5:032x}"
     lost.write_bytes(b"lost")
     os.utime(lost, (1_700_000_000, 1_700_000_000))
     assert cli.main(["sweep", str(root), "--grace", "0s", "--json"]) == cli.FOUND
     (folder,) = json.loads(capsys.readouterr().out)["folders"]
-    assert (folder["query"], folder["name"], folder["kept_because"]) == (None, "profiles", None)
+    assert (folder["query"], folder["name"], folder["kept_because"]) == (None, "team/profiles", None)
     assert folder["waiting"] == [f"log/{5:032x}"]
     assert cli.main(["sweep", str(root), "--grace", "0s"]) == cli.FOUND
     assert "an embedded state" in capsys.readouterr().out

@@ -22,10 +22,10 @@ from fastchangelog.errors import FastChangelogError, InvalidArgumentError, State
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import GcState
 from fastchangelog.gc.report import FolderReport
-from fastchangelog.layout import FOLDER_META, GC_STATE
+from fastchangelog.layout import FOLDER_META, GC_CHECKPOINTS, GC_STATE
 
 FOLDER = "query/default"
-META, MARK = f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{GC_STATE}"
+META, MARK, COPY = f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{GC_STATE}", f"{FOLDER}/{GC_CHECKPOINTS}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ def test_a06_s01_two_sweeps_leave_exactly_what_is_reachable_and_all_of_it_restor
     world, before = at_ckpt(history.world), len(history.world.objects)
     report = twice(world, told(history, retained=2))
     assert not report.adoptable
-    assert world.names() == closure(history.world, FOLDER, list(history.handles[-2:])) | {META, MARK}
+    assert world.names() == closure(history.world, FOLDER, list(history.handles[-2:])) | {META, MARK, COPY}
     assert len(world.objects) < before / 2
     assert {e.kind for e in report.deleted} >= {"log", "sst", "base", "index"}
     assert json.loads(world.objects[MARK][0])["unreachable_since"] == {}
@@ -128,7 +128,7 @@ def test_a06_s03_what_only_an_index_object_lists_is_kept_with_it(tmp_path: Path)
     assert len([name for name in needed if "/log/" in name]) == 8 > len(shown["segments"])
     world = at_ckpt(before)
     twice(world, Told(ckpt=roots("query", {7: handle})))
-    assert world.names() == needed | {META, MARK}
+    assert world.names() == needed | {META, MARK, COPY}
 
 
 def test_the_first_sweep_deletes_nothing_nor_does_one_within_the_grace_period(history: History) -> None:
@@ -138,7 +138,7 @@ def test_the_first_sweep_deletes_nothing_nor_does_one_within_the_grace_period(hi
     assert not first.deleted
     world.now += DAY - 1
     assert not sweep(world, told(history)).deleted
-    assert world.names() == history.world.names() | {MARK}
+    assert world.names() == history.world.names() | {MARK, COPY}
 
 
 def test_a_dry_run_writes_nothing_and_says_what_it_would_do(history: History) -> None:
@@ -195,7 +195,7 @@ def test_a_snapshot_that_an_idle_shard_waits_to_use_is_kept_however_long(history
     after = Told(ckpt=roots("query", {12: history.last}))
     world.now += 10 * DAY
     assert not twice(world, after).adoptable
-    assert world.names() == needed | {META, MARK}
+    assert world.names() == needed | {META, MARK, COPY}
 
 
 def test_a_batch_that_commits_while_the_sweep_reads_keeps_its_objects(history: History) -> None:
@@ -252,7 +252,7 @@ def test_a_listing_that_lacks_what_was_just_written_is_a_doubt(history: History)
             MemoryFolder, "list", lambda self, prefix: [row for row in hidden(self, prefix) if "probe/" not in row[0]]
         )
         assert "cannot be trusted" in str(sweep(world, told(history)).kept_because)
-    assert world.names() == history.world.names() | {MARK}
+    assert world.names() == history.world.names() | {MARK, COPY}
 
 
 def test_each_query_is_judged_by_its_own_checkpoint(history: History) -> None:
@@ -266,7 +266,7 @@ def test_each_query_is_judged_by_its_own_checkpoint(history: History) -> None:
         other, ours = collector(world, checkpoints).run()
         world.now += DAY
     assert "connection refused" in str(other.kept_because)
-    notes = {f"other/default/{GC_STATE}"}
+    notes = {f"other/default/{name}" for name in (GC_STATE, GC_CHECKPOINTS)}
     assert {n.replace("query/", "other/") for n in history.world.objects} | notes == world.names("other/")
     assert ours.deleted
 
@@ -305,7 +305,7 @@ def lose_a_log(world: World, checkpoints: Told) -> None:
 
 
 def lose_everything(world: World, _: Told) -> None:
-    for name in world.names() - {META, MARK}:
+    for name in world.names() - {META, MARK, COPY}:
         del world.objects[name]
     world.objects[f"{FOLDER}/log/{5:032x}"] = (b"", 0.0)
 
@@ -388,6 +388,7 @@ def test_two_operators_of_a_query_each_keep_what_is_theirs(history: History) -> 
     assert world.names("query/second/") == {n.replace("default", "second") for n in third} | {
         f"query/second/{FOLDER_META}",
         f"query/second/{GC_STATE}",
+        f"query/second/{GC_CHECKPOINTS}",
     }
     del world.objects[third[0].replace("default", "second")]
     for name in world.names("query/second/log/"):
@@ -401,7 +402,7 @@ def test_an_orphan_is_listed_and_removed_only_when_asked(history: History) -> No
     world = at_ckpt(history.world)
     report = twice(world, Told(ckpt=None))
     assert report.orphan
-    assert world.names() == history.world.names() | {MARK}, "and nothing else"
+    assert world.names() == history.world.names() | {MARK, COPY}, "and nothing else"
     assert twice(world, Told(ckpt=None), orphans=True).kept_because is None
     assert world.names() == set()
 
@@ -418,10 +419,6 @@ def test_an_orphan_whose_checkpoint_comes_back_is_none(history: History, tmp_pat
     assert_restores(world, history, [11], tmp_path)
 
 
-def test_a_checkpoint_of_another_query_at_the_same_place_makes_an_orphan(history: History) -> None:
-    assert sweep(at_ckpt(history.world), Told(ckpt=roots("another", {}))).orphan
-
-
 def test_what_is_not_ours_is_left_and_listed(history: History) -> None:
     world = at_ckpt(history.world)
     foreign = {"readme": (b"", 0.0), "a/b": (b"", 0.0), "a/b/c": (b"", 0.0), f"{FOLDER}/log/x": (b"", 0.0)}
@@ -431,20 +428,7 @@ def test_what_is_not_ours_is_left_and_listed(history: History) -> None:
     assert {e.name for e in one.unknown} == {"readme", "a/b", "a/b/c"}
     assert [e.name for e in report.unknown] == ["log/x"]
     twice(world, Told(ckpt=None), orphans=True)
-    assert world.names() == {*foreign, META, MARK}
-
-
-def test_a_damaged_mark_costs_a_wait_and_the_name_of_the_checkpoint(history: History) -> None:
-    world = at_ckpt(history.world)
-    sweep(world, told(history))
-    world.objects[MARK] = (b"\xff{", world.now)
-    world.now += DAY
-    assert "checkpoint is unknown" in str(sweep(world, told(history)).kept_because)
-    report = sweep(world, told(history), locations=["ckpt"])
-    assert "waiting starts anew" in report.notes[0]
-    assert not report.deleted
-    world.now += DAY
-    assert sweep(world, told(history)).deleted
+    assert world.names() == {*foreign, META, MARK, COPY}
 
 
 def test_a_store_of_files_is_swept_too(history: History, tmp_path: Path) -> None:
@@ -463,7 +447,7 @@ def test_a_store_of_files_is_swept_too(history: History, tmp_path: Path) -> None
     assert not any(path.exists() for path in left)
     found = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
     takeable = {f"{FOLDER}/{e.name}" for e in report.adoptable}
-    assert found == closure(history.world, FOLDER, list(history.handles[-3:])) | takeable | {META, MARK}
+    assert found == closure(history.world, FOLDER, list(history.handles[-3:])) | takeable | {META, MARK, COPY}
     assert_restores(World.of(root), history, [9, 11], tmp_path)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from clusters import Place
+from clusters import Cluster, Place
 from swept import DAY, MemoryFolder, Told, World, expected, roots
 from test_gc_checkpoint_log import make, named
 
@@ -22,7 +22,7 @@ from fastchangelog.errors import StoreError
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import GcState
 from fastchangelog.gc.report import FolderReport
-from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_STATE
+from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_CHECKPOINTS, GC_STATE
 
 HOUR = 3_600.0
 
@@ -53,6 +53,10 @@ def grown(place: Callable[..., Place], *queries: str) -> Place:
         cluster.batch()
     found.world.now += 3 * DAY
     return found
+
+
+def notes_of(cluster: Cluster) -> set[str]:
+    return {f"{cluster.folder}/{name}" for name in (FOLDER_META, GC_STATE, GC_CHECKPOINTS)}
 
 
 def trouble(rng: random.Random, world: World) -> None:
@@ -103,7 +107,7 @@ def test_p6_a06_nothing_needed_is_lost_in_any_weather_and_nothing_else_is_left_a
     assert [report.kept_because for report in reports] == [None, None], f"seed {seed}"
     for cluster, report in zip(found.clusters, reports, strict=True):
         takeable = {f"{cluster.folder}/{entry.name}" for entry in report.adoptable}
-        notes = {f"{cluster.folder}/{FOLDER_META}", f"{cluster.folder}/{GC_STATE}"}
+        notes = notes_of(cluster)
         assert world.names(f"{cluster.query}/") == cluster.needed() | takeable | notes, f"seed {seed}"
 
 
@@ -193,7 +197,7 @@ def test_what_is_deleted_and_still_listed_costs_time_and_nothing_else(place: Cal
         found.assert_needed_is_there("while ghosts are listed")
     (report,) = found.sweep()
     assert (report.kept_because, report.waiting) == (None, ())
-    assert world.names() == cluster.needed() | {f"{cluster.folder}/{FOLDER_META}", f"{cluster.folder}/{GC_STATE}"}
+    assert world.names() == cluster.needed() | notes_of(cluster)
     cluster.assert_restores()
 
 
@@ -385,7 +389,7 @@ def test_p6_a_stores_clock_that_jumps_between_sweeps_loses_nothing(
         world.now += DAY
     assert (report.kept_because, report.waiting) == (None, ())
     takeable = {f"{cluster.folder}/{entry.name}" for entry in report.adoptable}
-    notes = {f"{cluster.folder}/{FOLDER_META}", f"{cluster.folder}/{GC_STATE}"}
+    notes = notes_of(cluster)
     assert world.names() == cluster.needed() | takeable | notes
 
 

@@ -29,7 +29,7 @@ from fastchangelog.gc.plan import (
     plan,
     plan_orphan,
 )
-from fastchangelog.layout import FOLDER_META, GC_STATE
+from fastchangelog.layout import FOLDER_META, GC_CHECKPOINTS, GC_STATE
 
 DAY = 86_400.0
 GRACE = DAY
@@ -353,7 +353,7 @@ def test_invariant_6_only_our_names_go_and_those_that_name_others_go_first() -> 
     ours = [f"log/{1:032x}#1", f"sst/{2:032x}.sst", f"index/{3:032x}", f"base/{4:032x}", f"probe/{5:032x}"]
     ours.append(FOLDER_META + "#1")
     foreign = ["notes.txt", "log/readme", f"log/{'A' * 32}", "_fastchangelog.json.bak", f"other/{6:032x}"]
-    notes = [FOLDER_META, GC_STATE]
+    notes = [FOLDER_META, GC_STATE, GC_CHECKPOINTS]
     everything = given_input(
         *(entry(n, OLD - 2 * GRACE) for n in (*ours, *foreign, *notes)),
         entry(log(9), OLD),
@@ -368,11 +368,11 @@ def test_invariant_6_only_our_names_go_and_those_that_name_others_go_first() -> 
 
 
 def test_an_orphan_goes_as_a_whole_with_its_name_last() -> None:
-    listing = [entry(n, OLD) for n in (FOLDER_META, GC_STATE, log(1), f"base/{2:032x}")]
+    listing = [entry(n, OLD) for n in (FOLDER_META, GC_STATE, GC_CHECKPOINTS, log(1), f"base/{2:032x}")]
     first = plan_orphan(listing, {}, NOW, GRACE)
     assert first.delete == ()
     last = plan_orphan(listing, first.unreachable_since, NOW + GRACE, GRACE)
-    assert names(last.delete) == [f"base/{2:032x}", log(1), GC_STATE, FOLDER_META]
+    assert names(last.delete) == [f"base/{2:032x}", log(1), GC_CHECKPOINTS, GC_STATE, FOLDER_META]
 
 
 def test_an_orphan_with_something_young_or_foreign_keeps_its_notes() -> None:

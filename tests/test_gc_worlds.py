@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import test_gc_collector
 from swept import DAY, Engine, MemoryFolder, Told, World, closure, expected, roots
-from test_gc_collector import FOLDER, MARK, META, History, at_ckpt, collector, sweep, told, twice
+from test_gc_collector import COPY, FOLDER, MARK, META, History, at_ckpt, collector, sweep, told, twice
 
 from fastchangelog.errors import StoreError
 from fastchangelog.gc.plan import GcState
@@ -76,7 +76,7 @@ def test_a_folder_whose_handles_name_nothing_is_swept(tmp_path: Path) -> None:
     assert lost
     report = twice(world, Told(ckpt=roots("query", {0: first, 1: second})))
     assert (report.kept_because, {f"{FOLDER}/{e.name}" for e in report.deleted}) == (None, lost)
-    assert world.names() == {META, MARK}
+    assert world.names() == {META, MARK, COPY}
 
 
 def test_p6_a_folder_that_no_handle_names_stays_while_a_handle_has_no_home(history: History) -> None:
@@ -85,7 +85,7 @@ def test_p6_a_folder_that_no_handle_names_stays_while_a_handle_has_no_home(histo
     world.objects[f"query/second/{FOLDER_META}"] = world.objects[META]
     world.objects[f"query/second/log/{1:032x}"] = (b"", 0.0)
     checkpoints = told(history)
-    for name in world.names(f"{FOLDER}/") - {META, MARK}:
+    for name in world.names(f"{FOLDER}/") - {META, MARK, COPY}:
         del world.objects[name]
     for _ in range(3):
         for report in collector(world, checkpoints).run():

@@ -27,7 +27,7 @@ def test_the_core_knows_each_folder_by_the_same_name(folder: str, name: str) -> 
     assert _internal.object_type(f"{folder}/{name}") == folder
 
 
-@pytest.mark.parametrize("name", [layout.FOLDER_META, layout.GC_STATE])
+@pytest.mark.parametrize("name", [layout.FOLDER_META, layout.GC_STATE, layout.GC_CHECKPOINTS])
 def test_the_core_takes_notes_for_notes(name: str) -> None:
     assert _internal.object_type(name) == "note"
     assert name.startswith(layout.OWN_PREFIX)

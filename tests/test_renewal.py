@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from fastchangelog.hidden import Hidden
 from fastchangelog.spark.renewal import MARGIN, MIN_PAUSE, PAUSE, CredentialRenewal, credentials
 
 REQUEST = {"root": "s3://b/state", "query_id": "q", "name": "default", "shard": 3, "options": {}}
@@ -45,8 +46,9 @@ def test_what_was_asked_for_is_sent_for_the_state_of_the_session() -> None:
         }
     ]
     assert renewal.pause() == 3_600.5 - MARGIN
-    assert credentials({}, None) == {"storage_options": {}, "credentials_expire_at": None}
-    assert credentials({}, -1.0)["credentials_expire_at"] == 0
+    nothing = Hidden({})
+    assert credentials(nothing, None) == {"storage_options": nothing, "credentials_expire_at": None}
+    assert credentials(nothing, -1.0)["credentials_expire_at"] == 0
 
 
 def test_a_provider_that_fails_is_asked_again_and_its_text_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:

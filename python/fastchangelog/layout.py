@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "CHECKPOINT_LOG",
     "FOLDER_META",
+    "GC_CHECKPOINTS",
     "GC_STATE",
     "LOG",
     "OWN_PREFIX",
@@ -53,7 +54,10 @@ FOLDER_META = "_fastchangelog.json"
 """The query that owns a folder; written before anything else, deleted after everything else."""
 
 GC_STATE = "_fastchangelog-sweep.json"
-"""The state of garbage collection: since when each object has been unreachable."""
+"""The state of garbage collection: since when each object has been unreachable, and the query's checkpoints."""
+
+GC_CHECKPOINTS = "_fastchangelog-checkpoints.json"
+"""A copy of the query's checkpoints in that state; written after it, so that its loss shows."""
 
 SAVEPOINT_MANIFEST = "_fastchangelog-savepoint"
 """Written last: with it the folder is a savepoint."""

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
+from fastchangelog.hidden import Hidden, show, unseen
 
 if TYPE_CHECKING:
     from fastchangelog.types import CredentialProvider, Duration, Options, OptionValue, Size, StorageOptions
@@ -62,6 +63,7 @@ def default_option(name: str) -> str:
     return next(default for known, default, _ in _internal.options_table() if known == name)
 
 
+@unseen
 def gather_options(explicit: Options | None = None, conf: Mapping[str, str] | None = None) -> dict[str, str]:
     """All options as texts, checked. ``explicit`` wins over ``spark.fastchangelog.<option>`` in ``conf``.
 
@@ -83,6 +85,7 @@ def gather_options(explicit: Options | None = None, conf: Mapping[str, str] | No
     return options
 
 
+@unseen
 def option_texts(options: Options | None) -> dict[str, str]:
     """Options as texts for the core.
 
@@ -151,6 +154,7 @@ def parse_size(name: str, value: Size) -> int:
     return value if isinstance(value, int) else _internal.parse_size(name, value)
 
 
+@unseen
 def gather_storage_options(
     uri: str, explicit: Options | None = None, conf: Mapping[str, str] | None = None
 ) -> dict[str, str]:
@@ -169,27 +173,36 @@ def gather_storage_options(
     return _internal.overlay_storage_options(options, option_texts(explicit))
 
 
+@unseen
 def split_provider(
-    storage_options: StorageOptions | None,
-) -> tuple[CredentialProvider | None, dict[str, str | int | bool]]:
+    storage_options: StorageOptions | Hidden[StorageOptions | None] | None,
+) -> tuple[Hidden[CredentialProvider] | None, Hidden[dict[str, str | int | bool]]]:
     """The credential provider in storage options, if there is one, and the other options."""
-    given = dict(storage_options or {})
+    given = dict((storage_options.show() if isinstance(storage_options, Hidden) else storage_options) or {})
     provider = given.pop(PROVIDER_OPTION, None)
     if provider is not None and not callable(provider):
         raise InvalidArgumentError(
             f"storage_options: `{PROVIDER_OPTION}` is a {type(provider).__name__}; give a function without arguments "
             "that returns a dict of credentials"
         )
-    return provider, cast("dict[str, str | int | bool]", given)
+    rest = Hidden(cast("dict[str, str | int | bool]", given))
+    return None if provider is None else Hidden(provider), rest
 
 
-def request_credentials(provider: CredentialProvider) -> tuple[dict[str, str], float | None]:
+def request_credentials(
+    provider: CredentialProvider | Hidden[CredentialProvider],
+) -> tuple[dict[str, str], float | None]:
     """Calls a provider: its credentials, and when they expire in seconds since the epoch.
 
     >>> request_credentials(lambda: {"access_key_id": "a", "secret_access_key": "s", "token": None, "expires_at": None})
     ({'access_key_id': 'a', 'secret_access_key': 's'}, None)
     """
-    answer = provider()
+    answer = Hidden(show(provider)())
+    return _credentials_of(answer.show())
+
+
+@unseen
+def _credentials_of(answer: Mapping[str, object]) -> tuple[dict[str, str], float | None]:
     if not isinstance(answer, Mapping):
         raise InvalidArgumentError(f"the credential provider returned a {type(answer).__name__}; return a dict")
     given = dict(answer)

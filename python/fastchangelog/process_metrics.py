@@ -57,7 +57,7 @@ def _combined(name: str, histograms: set[str], *sources: dict[str, int]) -> int:
 
 def _of_state_server() -> dict[str, int]:
     paths = ServerPaths.here()
-    if not paths.socket.exists():
+    if not paths.has_socket():
         return {}
     try:
         found: dict[str, int] = json.loads(_internal.ServerClient(str(paths.socket), timeout_seconds=5.0).metrics())

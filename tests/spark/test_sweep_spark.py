@@ -256,8 +256,12 @@ def test_batches_whose_state_spark_has_removed_are_not_counted(
 
 def test_a_folder_that_is_not_mounted_is_no_proof_that_a_checkpoint_is_gone(spark: Any, tmp_path: pathlib.Path) -> None:
     checkpoints = SparkCheckpoints(lambda: spark)
+    (tmp_path / "other").write_text("a file beside it")
     assert checkpoints.query_id(str(tmp_path / "ckpt")) is None
     with pytest.raises(StateNotFoundError, match="may not see it"):
+        checkpoints.query_id(str(tmp_path / "mount" / "ckpt"))
+    (tmp_path / "mount" / "lost+found").mkdir(parents=True)
+    with pytest.raises(StateNotFoundError, match="as a mount point is whose disk is missing"):
         checkpoints.query_id(str(tmp_path / "mount" / "ckpt"))
     with pytest.raises(StoreError):
         checkpoints.query_id("s3a://bucket-without-hadoop-aws/ckpt")

@@ -16,7 +16,7 @@ from fastchangelog.errors import FastChangelogError
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import GcState
 from fastchangelog.gc.report import FolderReport
-from fastchangelog.layout import FOLDER_META, GC_STATE
+from fastchangelog.layout import FOLDER_META, GC_CHECKPOINTS, GC_STATE
 
 FOLDER = "log/query/default"
 META = folder_note(sweep_grace_seconds=0)
@@ -49,7 +49,7 @@ def test_a_root_in_a_bucket_is_swept_and_names_outside_of_it_stay(bucket: S3Plac
     assert {e.size for e in first.waiting} == {5}
     second = sweep(bucket, nothing_yet)
     assert {f"{FOLDER}/{e.name}" for e in second.deleted} == set(OBJECTS)
-    left = {*outside, *foreign, f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{GC_STATE}"}
+    left = {*outside, *foreign, *(f"{FOLDER}/{name}" for name in (FOLDER_META, GC_STATE, GC_CHECKPOINTS))}
     assert set(bucket.names()) == left
 
 

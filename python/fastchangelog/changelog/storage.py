@@ -17,6 +17,7 @@ from fastchangelog.changelog.handle import ChangelogHandle
 from fastchangelog.changelog.reader import ChangelogReader
 from fastchangelog.changelog.writer import ChangelogWriter
 from fastchangelog.closing import Closing
+from fastchangelog.hidden import Hidden
 from fastchangelog.options import (
     gather_storage_options,
     option_texts,
@@ -84,12 +85,14 @@ class ChangelogStorage(Closing):
         storage_options: StorageOptions | None = None,
         cache_dir: PathLike | None = None,
     ) -> None:
-        provider, given = split_provider(storage_options)
+        asked_for = Hidden(storage_options)
+        del storage_options
+        provider, given = split_provider(asked_for)
         root = os.fspath(uri)
-        store = gather_storage_options(root, given)
+        store = Hidden(gather_storage_options(root, given.show()))
         folder = None if cache_dir is None else str(cache_dir)
         asked = None if provider is None else partial(request_credentials, provider)
-        self._native = _internal.ChangelogStorage(root, option_texts(options), store, folder, asked)
+        self._native = _internal.ChangelogStorage(root, option_texts(options), store.show(), folder, asked)
 
     @property
     def uri(self) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fastchangelog.cli.output import status_line
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.hidden import Hidden, show, unseen
 
 if TYPE_CHECKING:
     from fastchangelog import _internal
@@ -23,7 +24,12 @@ __all__ = ["add_batch", "add_conf", "add_store", "object_folder", "pairs", "stat
 def add_store(parser: argparse.ArgumentParser, store: str = "the store") -> None:
     """--storage-option and --json."""
     parser.add_argument(
-        "--storage-option", action="append", default=[], metavar="NAME=VALUE", help=f"of {store} (repeatable)"
+        "--storage-option",
+        action="append",
+        default=[],
+        type=Hidden,
+        metavar="NAME=VALUE",
+        help=f"of {store} (repeatable)",
     )
     parser.add_argument("--json", action="store_true", help="for machines")
 
@@ -31,7 +37,12 @@ def add_store(parser: argparse.ArgumentParser, store: str = "the store") -> None
 def add_conf(parser: argparse.ArgumentParser) -> None:
     """--conf."""
     parser.add_argument(
-        "--conf", action="append", default=[], metavar="NAME=VALUE", help="of the Spark session (repeatable)"
+        "--conf",
+        action="append",
+        default=[],
+        type=Hidden,
+        metavar="NAME=VALUE",
+        help="of the Spark session (repeatable)",
     )
 
 
@@ -43,16 +54,18 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
 
 
-def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+@unseen
+def pairs(option: str, given: Sequence[str | Hidden[str]]) -> dict[str, str]:
     """The values of a NAME=VALUE option.
 
     >>> pairs("--conf", ["spark.ui.enabled=false"])
     {'spark.ui.enabled': 'false'}
     """
-    for text in given:
+    texts = [show(text) for text in given]
+    for text in texts:
         if not text.partition("=")[0].strip() or "=" not in text:
             raise InvalidArgumentError(f"{option} takes NAME=VALUE")
-    return {name.strip(): value for name, _, value in (text.partition("=") for text in given)}
+    return {name.strip(): value for name, _, value in (text.partition("=") for text in texts)}
 
 
 def state_source(args: argparse.Namespace) -> StateSource:
@@ -60,14 +73,14 @@ def state_source(args: argparse.Namespace) -> StateSource:
     from fastchangelog.cli.spark_session import on_demand
     from fastchangelog.savepoints.source import StateSource
 
-    conf = pairs("--conf", getattr(args, "conf", []))
+    conf = Hidden(pairs("--conf", getattr(args, "conf", [])))
     return StateSource(
         checkpoint=getattr(args, "checkpoint", None) or "",
         root=getattr(args, "state", None) or args.uri,
         name=getattr(args, "name", None),
         batch=getattr(args, "batch", None),
         storage_options=pairs("--storage-option", args.storage_option),
-        conf=conf,
+        conf=conf.show(),
         session=partial(on_demand, conf, "savepoint", status_line(args)),
     )
 

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from fastchangelog.cli.arguments import add_store, pairs
 from fastchangelog.cli.output import OK, print_json, print_table, status_line
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.hidden import Hidden
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("keys", "value_bytes", "checkpoints"):
         if getattr(args, name) < 1:
             raise InvalidArgumentError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be 1 or more")
-    storage_options = pairs("--storage-option", args.storage_option)
+    storage_options = Hidden(pairs("--storage-option", args.storage_option))
     say = status_line(args) or (lambda _: None)
     with _folder(args.uri, storage_options) as uri:
         rows = _measure(uri, storage_options, args, say)
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _folder(uri: str | None, storage_options: dict[str, str]) -> Iterator[str]:
+def _folder(uri: str | None, storage_options: Hidden[dict[str, str]]) -> Iterator[str]:
     """A folder for the run; removed with all its objects, also after an error or Ctrl-C."""
     from fastchangelog import _internal
     from fastchangelog.options import existing_folder, gather_storage_options
@@ -82,7 +83,7 @@ def _folder(uri: str | None, storage_options: dict[str, str]) -> Iterator[str]:
         return
     uri = url.geturl()
     child = f"{FOLDER}{secrets.token_hex(4)}"
-    folder = _internal.ObjectFolder(uri, {}, gather_storage_options(uri, storage_options)).child(child)
+    folder = _internal.ObjectFolder(uri, {}, gather_storage_options(uri, storage_options.show())).child(child)
     try:
         yield f"{uri.rstrip('/')}/{child}"
     finally:
@@ -91,7 +92,7 @@ def _folder(uri: str | None, storage_options: dict[str, str]) -> Iterator[str]:
 
 
 def _measure(
-    uri: str, storage_options: dict[str, str], args: argparse.Namespace, say: Callable[[str], object]
+    uri: str, storage_options: Hidden[dict[str, str]], args: argparse.Namespace, say: Callable[[str], object]
 ) -> list[dict[str, Any]]:
     """One row of the table for each measurement."""
     from fastchangelog.embedded.state import open_state
@@ -102,7 +103,7 @@ def _measure(
     def add(what: str, result: float, unit: str) -> None:
         rows.append({"what": what, "result": result, "unit": unit})
 
-    with open_state(uri, storage_options=storage_options) as st:
+    with open_state(uri, storage_options=storage_options.show()) as st:
         state = st.value_state("bench", key="long", value="binary")
         say("writes of many keys")
         add("put_many, then a checkpoint", args.keys / _seconds(lambda: _fill(st, state, keys, values)), "keys/s")
@@ -120,7 +121,7 @@ def _measure(
         used = st.metrics()
     say("restore")
     begun = time.perf_counter()
-    with open_state(uri, read_only=True, storage_options=storage_options) as st:
+    with open_state(uri, read_only=True, storage_options=storage_options.show()) as st:
         state = st.value_state("bench", key="long", value="binary")
         state.get_many(keys[:1])
         add("open and read one key", 1e3 * (time.perf_counter() - begun), "ms")

@@ -11,6 +11,7 @@ from typing import Any
 from fastchangelog.cli.arguments import add_conf, pairs
 from fastchangelog.cli.output import FOUND, OK, print_json, print_table, status_line
 from fastchangelog.cli.spark_session import on_demand
+from fastchangelog.hidden import Hidden
 
 __all__ = ["add_parser", "run"]
 
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
     from fastchangelog.spark.migration import describe
 
-    with on_demand(pairs("--conf", args.conf), "migrate", status_line(args)) as session:
+    with on_demand(Hidden(pairs("--conf", args.conf)), "migrate", status_line(args)) as session:
         said = describe(session(), args.checkpoint, args.batch)
     found = any(operator["imported"] for operator in said["operators"])
     if args.json:

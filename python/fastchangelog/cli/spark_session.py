@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 from fastchangelog.errors import FastChangelogError
+from fastchangelog.hidden import Hidden
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ _NOISE = re.compile(r"^(at |\.\.\. |WARNING:|Setting default log|Using Spark's|T
 
 @contextmanager
 def on_demand(
-    conf: Mapping[str, str], command: str, status: Callable[[str], object] | None = None
+    conf: Hidden[Mapping[str, str]], command: str, status: Callable[[str], object] | None = None
 ) -> Iterator[Callable[[], SparkSession]]:
     """Yields a function that returns the active session, or starts one with `conf` when it is first called. A session
     that was started is stopped at the end.
@@ -57,7 +58,7 @@ def on_demand(
             report("")
 
 
-def _spark(conf: Mapping[str, str], command: str) -> tuple[SparkSession, bool]:
+def _spark(conf: Hidden[Mapping[str, str]], command: str) -> tuple[SparkSession, bool]:
     """A session, and whether it was started here."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -66,16 +67,11 @@ def _spark(conf: Mapping[str, str], command: str) -> tuple[SparkSession, bool]:
         return SparkSession.active(), False
     except PySparkRuntimeError:
         pass  # there is none
-    builder = SparkSession.builder.appName(f"fastchangelog {command}")
-    settings = {
-        "spark.master": "local[*]",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        **conf,
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    with contextlib.nullcontext() if _LOG_LEVEL in conf else _captured_stderr() as log:
+    settings = {"spark.master": "local[*]", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    named = SparkSession.builder.appName(f"fastchangelog {command}")
+    builder = named.config(map={**settings, **conf.show()})
+    has_level = _LOG_LEVEL in conf.show()
+    with contextlib.nullcontext() if has_level else _captured_stderr() as log:
         try:
             spark = builder.getOrCreate()
         except Exception as error:
@@ -83,7 +79,7 @@ def _spark(conf: Mapping[str, str], command: str) -> tuple[SparkSession, bool]:
             raise FastChangelogError(
                 f"Spark does not start here: {why}{_reason(log)}; `fastchangelog doctor` says more"
             ) from None
-    if _LOG_LEVEL not in conf:
+    if not has_level:
         spark.sparkContext.setLogLevel("OFF")  # the command itself reports what cannot be read
     return spark, True
 

@@ -19,6 +19,7 @@ from fastchangelog.cli.arguments import add_conf, add_store, pairs
 from fastchangelog.cli.output import FOUND, OK, print_json, status_line, table
 from fastchangelog.cli.spark_session import on_demand
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.hidden import Hidden
 
 if TYPE_CHECKING:
     from fastchangelog.gc.plan import Entry
@@ -39,6 +40,8 @@ class SweepRequest:
     orphans: bool = False
     grace: str = "1d"
     checkpoints: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    all_given: bool = False
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     status: Callable[[str], object] | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -77,7 +80,7 @@ class SweepResult:
         }
 
     def _folder(self, report: FolderReport) -> dict[str, Any]:
-        query, _, name = report.folder.rpartition("/")
+        query, _, name = ("", "", report.folder) if report.embedded else report.folder.rpartition("/")
         kept = {"reachable": _sum(report.reachable), "takeable": _sum(report.adoptable), "young": _sum(report.young)}
         return {
             "query": query or None,
@@ -101,9 +104,9 @@ class SweepResult:
         """Lines and tables, for people."""
         for report in self.folders:
             checkpoints = ", ".join(report.checkpoints) or "no checkpoint known"
-            yield f"{report.folder}  ({checkpoints if '/' in report.folder else 'an embedded state'})"
+            yield f"{report.folder}  ({'an embedded state' if report.embedded else checkpoints})"
             if report.orphan:
-                asked = "" if self.request.orphans else "; --orphans removes it"
+                asked = "" if self.request.orphans or report.kept_because else "; --orphans removes it"
                 yield f"  orphan: its checkpoint is gone{asked}"
             if report.kept_because:
                 yield f"  kept, nothing deleted: {report.kept_because}"
@@ -154,6 +157,18 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--checkpoint", action="append", default=[], metavar="URI", help="a query's checkpoint location (repeatable)"
     )
+    parser.add_argument(
+        "--gone",
+        action="append",
+        default=[],
+        metavar="URI",
+        help="a known checkpoint location that was removed for good (repeatable)",
+    )
+    parser.add_argument(
+        "--all-given",
+        action="store_true",
+        help="where a query's notes of its checkpoints were lost: those of --checkpoint are all",
+    )
     add_conf(parser)
     add_store(parser, "the state's store")
     parser.set_defaults(run=run)
@@ -168,6 +183,8 @@ def run(args: argparse.Namespace) -> int:
             orphans=args.orphans,
             grace=args.grace,
             checkpoints=tuple(args.checkpoint),
+            gone=tuple(args.gone),
+            all_given=args.all_given,
             storage_options=pairs("--storage-option", args.storage_option),
             conf=pairs("--conf", args.conf),
             status=status_line(args),
@@ -190,23 +207,24 @@ def sweep(request: SweepRequest) -> SweepResult:
 
     grace = parse_duration("--grace", request.grace).total_seconds()
     _check_root(request.root)
-    conf = dict(request.conf)
     root = _internal.ObjectFolder(
         request.root,
-        gather_options(conf=conf),
-        gather_storage_options(request.root, request.storage_options, conf),
+        gather_options(conf=request.conf),
+        gather_storage_options(request.root, request.storage_options, request.conf),
     )
     try:
         from fastchangelog.spark.checkpoints import SparkCheckpoints
     except ImportError as error:
         raise InvalidArgumentError(f"a sweep reads checkpoints with Spark: {error}") from None
-    with on_demand(conf, "sweep", request.status) as session:
+    with on_demand(Hidden(request.conf), "sweep", request.status) as session:
         collector = Collector(
             root,
             SparkCheckpoints(session),
             grace=grace,
             clock=time.time,
             locations=request.checkpoints,
+            gone=request.gone,
+            all_given=request.all_given,
             delete=request.delete,
             orphans=request.orphans,
         )

@@ -28,6 +28,7 @@ from fastchangelog.embedded.value_state import ValueState
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
 from fastchangelog.futures import resolve_future, running_future
+from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.embedded import EmbeddedMaterializer
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
 from fastchangelog.options import gather_options, gather_storage_options, request_credentials, split_provider
@@ -99,28 +100,30 @@ def open_state(
         fastchangelog.errors.StateNotFoundError: there is no state in memory://docs/none/default; check the address \
 and the name, or let it be made (create=True, and not read_only)
     """
+    given = Hidden(storage_options)
+    del storage_options
     folder = os.fspath(uri)
     if handle is not None and not isinstance(handle, StateHandle):
         raise InvalidArgumentError(
             f"handle is a {type(handle).__name__}; give a StateHandle, of bytes by StateHandle.from_bytes()"
         )
-    provider, given = split_provider(storage_options)
-    store = gather_storage_options(folder, given)
+    provider, explicit = split_provider(given)
+    store = Hidden(gather_storage_options(folder, explicit.show()))
     asked = None if provider is None else partial(request_credentials, provider)
     start = None if handle is None else handle._native
-    begin = None if start_from is None else _savepoint_folder(start_from, storage_options)
+    begin = None if start_from is None else _savepoint_folder(start_from, given)
     texts = {"restore": "lazy", **gather_options(option_texts_of(materialization, options))}
     millis = clock_millis(clock)
-    native = _internal.LocalState(folder, name, texts, store, start, read_only, create, asked, begin, millis)
+    native = _internal.LocalState(folder, name, texts, store.show(), start, read_only, create, asked, begin, millis)
     policy = materialization or MaterializationPolicy.from_options(texts)
     return State(native, None if read_only else EmbeddedMaterializer(native, policy))
 
 
-def _savepoint_folder(uri: PathLike, storage_options: StorageOptions | None) -> _internal.SavepointFolder:
-    provider, given = split_provider(storage_options)
+def _savepoint_folder(uri: PathLike, given: Hidden[StorageOptions | None]) -> _internal.SavepointFolder:
+    provider, explicit = split_provider(given)
     asked = None if provider is None else partial(request_credentials, provider)
     folder = os.fspath(uri)
-    return _internal.SavepointFolder(folder, {}, gather_storage_options(folder, given), asked)
+    return _internal.SavepointFolder(folder, {}, gather_storage_options(folder, explicit.show()), asked)
 
 
 class State(Closing):
@@ -201,11 +204,13 @@ class State(Closing):
             ...         st.value_state("a", key="int", value="int")[1]
             10
         """
+        given = Hidden(storage_options)
+        del storage_options
         handle = self.handle if self.read_only else self.checkpoint()
         if handle is None:
             raise InvalidArgumentError(f"the state in {self.uri} has no checkpoint yet, so there is nothing to copy")
         with tempfile.TemporaryDirectory(prefix="fastchangelog-", ignore_cleanup_errors=True) as scratch:
-            self._native.savepoint(handle._native, _savepoint_folder(uri, storage_options), format, scratch)
+            self._native.savepoint(handle._native, _savepoint_folder(uri, given), format, scratch)
         return handle
 
     def value_state(

@@ -1,6 +1,6 @@
 """The roots of an embedded state: its checkpoint log, the folder of its newest checkpoints.
 
-Owns: reading the log, and what its entries name.
+Owns: reading the log, what its entries name, and which folder is a state by them.
 Does not own: what is deleted (`gc.plan`), the collection (`gc.collector`), the bytes of an entry and the removal of old
 entries (the core).
 """
@@ -16,7 +16,7 @@ from fastchangelog.errors import StoreError
 from fastchangelog.gc.plan import HandleRefs
 from fastchangelog.layout import CHECKPOINT_LOG
 
-__all__ = ["is_entry", "retained"]
+__all__ = ["is_entry", "retained", "state_of"]
 
 #: Retries when all listed entries were removed before they could be read.
 _MAX_RELISTS = 16
@@ -39,6 +39,16 @@ def is_entry(name: str) -> bool:
     (True, False)
     """
     return _internal.object_type(name) == CHECKPOINT_LOG
+
+
+def state_of(path: str) -> str | None:
+    """The state's folder, if `path` is an entry of its log; None for any other path.
+
+    >>> state_of("team/profiles/head/00000000000000000042"), state_of("team/profiles/log/42")
+    ('team/profiles', None)
+    """
+    parts = path.rsplit("/", 2)
+    return parts[0] if len(parts) == 3 and parts[0] and is_entry("/".join(parts[1:])) else None
 
 
 def retained(folder: LogFolder) -> list[HandleRefs] | None:

@@ -1,14 +1,14 @@
 """Garbage collection of a state root: reads it, plans, and executes the plan.
 
 Owns: the order of reading and writing, folders and their owners.
-Does not own: the decision (`gc.plan`), Spark's checkpoints (any `CheckpointReader`), the report (`gc.report`), output
-(`cli.sweep`).
+Does not own: the decision (`gc.plan`), the known locations (`gc.known`), Spark's checkpoints (any `CheckpointReader`),
+the report (`gc.report`), output (`cli.sweep`).
 
 Order, and why:
 1. list the root, for its folders and their queries; read their notes, which also hold the grace period that their
-   servers rely on;
-2. read each query's checkpoints, or an embedded state's checkpoint log. A checkpoint that cannot be read keeps all
-   folders of its query;
+   servers rely on; with `delete`, write what this collection was told of checkpoints into them;
+2. read each query's checkpoints, or an embedded state's checkpoint log. A known checkpoint that cannot be read, or that
+   is not where it was, keeps all folders of its query;
 3. with `delete`, write the folder's state again, with the checkpoints that were read, and a probe under a new name;
 4. list the folder anew: everything that a handle of step 2 names was written before, so it is in the listing, or the
    plan deletes nothing. The probe's time in the listing is the store's own clock. The state's time would not do: a
@@ -18,22 +18,23 @@ Order, and why:
    those that it names. If another collection has written a checkpoint into the state that this one did not read,
    nothing is deleted.
 
-A collection may end after any step, and any number may run at once: deleting twice is fine, and a lost state only
-restarts the waiting.
+A collection may end after any step, and any number may run at once: deleting twice is fine. After the loss of a
+folder's state nothing of its query is deleted until a person has named all its checkpoints.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError, InvalidArgumentError, StateNotFoundError, StoreError
-from fastchangelog.gc import checkpoint_log
+from fastchangelog.gc import checkpoint_log, known
+from fastchangelog.gc.known import Known, QueryNotes
 from fastchangelog.gc.plan import (
     Entry,
     GcInput,
@@ -44,24 +45,20 @@ from fastchangelog.gc.plan import (
     Segments,
     indexes_to_read,
     manifests_to_read,
+    misfit,
     plan,
     plan_orphan,
 )
 from fastchangelog.gc.report import FolderReport
+from fastchangelog.gc.requests import in_groups, in_parallel
 from fastchangelog.layout import FOLDER_META, GC_STATE, PROBE
 from fastchangelog.options import default_option, parse_duration
 
 __all__ = ["CheckpointReader", "Collector", "Roots", "StateFolder"]
 
-#: Requests at once: reads of manifests and deletions only wait for the store.
-_PARALLEL = 16
-#: Requests that may begin before all earlier ones have succeeded.
-_MAX_QUEUED = 8 * _PARALLEL
-
 #: The grace period of embedded states, which have no note, in seconds: the option's default.
 _DEFAULT_GRACE = parse_duration("sweep_grace", default_option("sweep_grace")).total_seconds()
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -97,6 +94,10 @@ class Roots:
     """When the oldest batch began that is planned and not committed, in seconds since the epoch."""
     notes: tuple[str, ...] = ()
     """Remarks for the report."""
+    operators: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Spark's number of the operator of each handle, as far as it is known."""
+    operator_count: int | None = None
+    """How many stateful operators of this library the query has; None if it is not known."""
 
 
 class CheckpointReader(Protocol):
@@ -116,7 +117,7 @@ class CheckpointReader(Protocol):
 class _Query:
     """What is known of a query before its folders are read."""
 
-    checkpoints: tuple[str, ...] = ()
+    known: Known = dataclasses.field(default_factory=Known)
     roots: tuple[Roots, ...] = ()
     handles: tuple[HandleRefs, ...] = ()
     orphan: bool = False
@@ -130,19 +131,23 @@ class _Query:
 class _Folder:
     """A folder during a collection."""
 
-    def __init__(self, name: str, store: StateFolder, query: _Query) -> None:
+    def __init__(self, name: str, store: StateFolder, query: _Query, states: Sequence[str]) -> None:
         self.name, self.store, self.query = name, store, query
+        inside = states[bisect.bisect(states, f"{name}/") : bisect.bisect(states, f"{name}0")]  # "0" follows "/"
+        #: Embedded states inside this folder, relative to it: their objects are theirs.
+        self.inner = tuple(f"{state.removeprefix(f'{name}/')}/" for state in inside)
         self.state, self.now, self.grace = GcState(), 0.0, float("inf")
         #: By the same clock as `now`: a handle that was not read may name what was written since.
         self.read_started = 0.0
         self.listing: tuple[Entry, ...] = ()
         self.report = FolderReport(
             name,
-            query.checkpoints,
+            query.known.checkpoints or query.known.gone,
             query.orphan,
             query.skip_reason,
             notes=tuple(note for roots in query.roots for note in roots.notes),
             batches=tuple(sorted({batch for roots in query.roots for batch in roots.batches})),
+            embedded=query.embedded,
         )
 
 
@@ -157,11 +162,14 @@ class Collector:
         grace: float,
         clock: Callable[[], float],
         locations: Iterable[str] = (),
+        gone: Iterable[str] = (),
+        all_given: bool = False,
         delete: bool = False,
         orphans: bool = False,
     ) -> None:
         """`grace` in seconds; `clock` for dry runs, which write nothing that the store could date; `locations`:
-        checkpoints that the folders don't know of; `delete` and `orphans`: what may be deleted."""
+        checkpoints that the folders don't know of; `gone`: known ones that were removed for good; `all_given`: where
+        notes were lost, `locations` has all checkpoints; `delete` and `orphans`: what may be deleted."""
         if grace < 0:
             raise InvalidArgumentError("the grace period is negative")
         self._root = root
@@ -169,6 +177,8 @@ class Collector:
         self._grace = grace
         self._clock = clock
         self._locations = tuple(locations)
+        self._gone = tuple(gone)
+        self._all_given = all_given
         self._delete = delete
         self._orphans = orphans
         self.unknown: tuple[Entry, ...] = ()
@@ -177,20 +187,22 @@ class Collector:
     def run(self) -> list[FolderReport]:
         """One collection: a report for each folder."""
         given = self._given_locations()
-        folders, states, self.unknown = _folders(self._root.list(""))
+        folders, states, self.unknown = _folders(self._root.list(""))  # both sorted
         by_query: dict[str, list[str]] = {}
-        for folder in sorted(folders):
+        for folder in folders:
             by_query.setdefault(folder.split("/", 1)[0], []).append(folder)
+        notes = self._notes(by_query, given)
         reports = []
-        for name in sorted(states):
+        for name in states:
             store, read_started = self._root.child(name), self._clock()
             query = dataclasses.replace(self._embedded_query(store), read_started=read_started)
-            reports += self._collect(query, [_Folder(name, store, query)])
+            reports += self._collect(query, [_Folder(name, store, query, states)])
         for name, own in by_query.items():
-            locations = [*given.get(name, ()), *(at for folder in own for at in self._recorded_locations(folder))]
             read_started = self._clock()
-            query = dataclasses.replace(self._query(name, tuple(dict.fromkeys(locations))), read_started=read_started)
-            reports += self._collect(query, [_Folder(folder, self._root.child(folder), query) for folder in own])
+            query = dataclasses.replace(self._remembered(name, notes[name]), read_started=read_started)
+            reports += self._collect(
+                query, [_Folder(folder, self._root.child(folder), query, states) for folder in own]
+            )
         return reports
 
     def _given_locations(self) -> dict[str, list[str]]:
@@ -203,48 +215,77 @@ class Collector:
             given.setdefault(query, []).append(location)
         return given
 
-    def _recorded_locations(self, folder: str) -> list[str]:
-        """The locations that earlier collections were told of."""
-        return list(self._read_state(folder)[0].checkpoints)
+    def _notes(self, by_query: Mapping[str, list[str]], given: Mapping[str, list[str]]) -> dict[str, QueryNotes]:
+        """The notes of each query, with what this collection was told."""
+        found = {query: QueryNotes(map(self._root.child, folders)) for query, folders in by_query.items()}
+        for query, locations in given.items():
+            if query in found:
+                noted = found[query].known.with_given(locations)
+                found[query].known = noted.all_named() if self._all_given else noted
+        for location in self._gone:
+            try:
+                there = self._checkpoints.query_id(location)
+            except FastChangelogError:
+                there = None  # it is not to be read any more
+            known.forget(found, location, there)
+        return found
 
-    def _read_state(self, folder: str) -> tuple[GcState, str | None]:
-        """The state of the last collection, and a remark if it cannot be read."""
-        data = self._root.read(f"{folder}/{GC_STATE}")
+    def _remembered(self, query: str, notes: QueryNotes) -> _Query:
+        """The query, once this collection has written what it was told: a doubt must not let that be forgotten."""
         try:
-            return (GcState() if data is None else GcState.from_bytes(data)), None
-        except ValueError as error:
-            return GcState(), f"the state of the last sweep cannot be read ({error}): waiting starts anew"
+            if notes.error is not None:
+                raise notes.error
+            if self._delete:
+                notes.remember(lambda folder: _foreign_reason(folder.read(FOLDER_META)) is None)
+        except FastChangelogError as error:
+            return _Query(notes.known, skip_reason=f"not to the end: {error}")
+        return self._query(query, notes.known)
 
     def _embedded_query(self, store: StateFolder) -> _Query:
         """An embedded state: the handles of its checkpoint log."""
         try:
+            noted = store.read(FOLDER_META)
             found = checkpoint_log.retained(store)
         except FastChangelogError as error:
             return _Query(skip_reason=f"its checkpoint log cannot be read: {error}", embedded=True)
+        if noted is not None:
+            return _Query(skip_reason=f"it has a checkpoint log, and a query's {FOLDER_META} as well", embedded=True)
         if found is None:
             return _Query(skip_reason="its checkpoint log was listed, but has gone since: sweep again", embedded=True)
         return _Query(handles=tuple(found), embedded=True)
 
-    def _query(self, query: str, locations: tuple[str, ...]) -> _Query:
-        if not locations:
+    def _query(self, query: str, noted: Known) -> _Query:
+        if noted.lost is not None:
+            return _Query(noted, skip_reason=noted.loss())
+        if not noted.checkpoints and not noted.gone:
             return _Query(
                 skip_reason="this query's checkpoint is unknown: name it with --checkpoint, once with --delete"
             )
         found: list[Roots] = []
         handles: dict[object, HandleRefs] = {}
-        try:
-            for location in locations:
-                if self._checkpoints.query_id(location) == query:
-                    roots = self._checkpoints.roots(location)
-                    if roots.query_id != query:
-                        return _Query(locations, skip_reason=f"the checkpoint at {location} changed while it was read")
-                    found.append(roots)
-                    for text, source in roots.handles.items():
-                        handle = HandleRefs.from_json(_internal.handle_json(text), source)
-                        handles.setdefault((handle.snapshot, handle.index, handle.segments), handle)
-        except FastChangelogError as error:
-            return _Query(locations, skip_reason=f"its checkpoint cannot be read: {error}")
-        return _Query(locations, tuple(found), tuple(handles.values()), orphan=not found)
+        elsewhere: dict[str, str | None] = {}
+        for location in noted.checkpoints:
+            try:
+                at = self._checkpoints.query_id(location)
+                if at != query:
+                    elsewhere[location] = at
+                    continue
+                roots = self._checkpoints.roots(location)
+                if roots.query_id != query:
+                    return _Query(noted, skip_reason=f"the checkpoint at {location} changed while it was read")
+                found.append(roots)
+                for text, source in roots.handles.items():
+                    handle = HandleRefs.from_json(_internal.handle_json(text), source, roots.operators.get(text))
+                    handles.setdefault((handle.operator, handle.snapshot, handle.index, handle.segments), handle)
+            except FastChangelogError as error:
+                return _Query(noted, skip_reason=f"its checkpoint cannot be read: {error}; {_if_gone(location)}")
+        skip_reason = None
+        for location, other in elsewhere.items():
+            if other is not None:
+                skip_reason = f"the checkpoint at {location} is of another query, {other}; {_if_gone(location)}"
+            elif found:
+                skip_reason = f"a copy of its checkpoint is not at {location} any more; {_if_gone(location)}"
+        return _Query(noted, tuple(found), tuple(handles.values()), orphan=not found, skip_reason=skip_reason)
 
     def _collect(self, query: _Query, folders: list[_Folder]) -> list[FolderReport]:
         """Steps 3 to 6 for all folders of a query: a handle does not tell which of them holds its objects."""
@@ -252,9 +293,11 @@ class Collector:
         if query.skip_reason is None:
             for folder in folders:
                 self._step(folder, lambda folder: self._list(folder, deletes))
-            unplaced = _unplaced_handle(query, folders)
+            counts = [roots.operator_count for roots in query.roots if roots.operator_count is not None]
+            listings = [{entry.name for entry in folder.listing} for folder in folders]
+            doubt = misfit(query.handles, listings, max(counts, default=None))
             for folder in folders:
-                folder.report.kept_because = folder.report.kept_because or unplaced
+                folder.report.kept_because = folder.report.kept_because or doubt
                 self._step(folder, lambda folder: self._decide(folder, deletes))
         return [folder.report for folder in folders]
 
@@ -279,18 +322,18 @@ class Collector:
                 f"its servers rely on objects of the last {folder.grace:g} seconds (option `sweep_grace`): this is "
                 f"the grace period here, not {self._grace:g} seconds",
             )
-        state, remark = self._read_state(folder.name)
-        if remark is not None:
-            folder.report.notes += (remark,)
-        folder.state = dataclasses.replace(state, checkpoints=folder.query.checkpoints)
+        noted = known.read(folder.store)
+        if noted.known.lost is not None:
+            folder.report.notes += (f"{noted.known.lost}: waiting starts anew",)
+        folder.state = folder.query.known.state(noted.state)
         folder.now = self._clock()
         took = max(0.0, folder.now - folder.query.read_started)
         probe = f"{PROBE}/{secrets.token_hex(16)}"
         if deletes:
             # 3. ages are measured by the clock that dates the objects
-            folder.store.write(GC_STATE, folder.state.to_bytes())
+            known.write(folder.store, folder.state)
             folder.store.write(probe, b"fastchangelog")
-        listed = folder.store.list("")
+        listed = [row for row in folder.store.list("") if not row[0].startswith(folder.inner)]
         folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in listed if n != probe)
         if deletes:
             folder.store.delete(probe)
@@ -328,7 +371,7 @@ class Collector:
                     raise StateNotFoundError(f"{name} was listed, and is not there: is another sweep running?")
                 return decode(name, data)
 
-            return dict(zip(wanted, _in_parallel(one, wanted), strict=True))
+            return dict(zip(wanted, in_parallel(one, wanted), strict=True))
 
         given = dataclasses.replace(given, indexes=read(indexes_to_read(given, now, folder.grace), _index))
         given = dataclasses.replace(given, manifests=read(manifests_to_read(given, now, folder.grace), _manifest))
@@ -337,15 +380,23 @@ class Collector:
     def _execute(self, folder: _Folder, decided: Plan) -> None:
         # 6. the state first: if the collection ends in between, what waits has lost no time
         store, state = folder.store, folder.state
-        others = tuple(at for at in self._read_state(folder.name)[0].checkpoints if at not in state.checkpoints)
+        now_known = known.read(store).known
+        if now_known.lost is not None:
+            raise StoreError(f"while this sweep ran, {now_known.lost}: sweep again")
+        others = now_known.missing_in(state.checkpoints)
         if others:
-            store.write(GC_STATE, dataclasses.replace(state, checkpoints=(*state.checkpoints, *others)).to_bytes())
+            known.write(store, (folder.query.known | now_known).state(state))
             raise StoreError(f"another sweep was told meanwhile of a checkpoint at {others[0]}: sweep again")
         store.write(GC_STATE, dataclasses.replace(state, unreachable_since=decided.unreachable_since).to_bytes())
         done: list[Entry] = []
+
+        def delete(entry: Entry) -> Entry:
+            store.delete(entry.name)
+            return entry
+
         try:
-            for group in _in_groups(decided.delete):
-                done.extend(_in_parallel(lambda entry: _deleted(store, entry), group))
+            for group in in_groups(decided.delete):
+                done.extend(in_parallel(delete, group))
         finally:
             folder.report.deleted = tuple(done)
         gone = {entry.name for entry in done}
@@ -354,51 +405,21 @@ class Collector:
             store.write(GC_STATE, dataclasses.replace(state, unreachable_since=left).to_bytes())
 
 
-def _unplaced_handle(query: _Query, folders: list[_Folder]) -> str | None:
-    """Why no folder of a query may be collected: none of them holds any object of one of its handles."""
-    names = {entry.name for folder in folders for entry in folder.listing}
-    for handle in query.handles:
-        named = set(handle.names())
-        if named and names.isdisjoint(named):
-            return f"{handle.source} names {next(iter(handle.names()))}, which is not there"
-    return None
+def _if_gone(location: str) -> str:
+    return f"if this one was removed for good, sweep once with --gone {location} --delete"
 
 
-def _in_parallel(do: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
-    """The results in order, of a few at a time. After an error no further one begins, so
-    that an unavailable store does not get a hundred thousand requests."""
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        for start in range(0, len(items), _MAX_QUEUED):
-            yield from pool.map(do, items[start : start + _MAX_QUEUED])
-
-
-def _deleted(store: StateFolder, entry: Entry) -> Entry:
-    store.delete(entry.name)
-    return entry
-
-
-def _in_groups(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Runs of one kind, notes one by one: a group is deleted before the next begins."""
-    groups: list[list[Entry]] = []
-    for entry in entries:
-        if groups and entry.kind != "note" and groups[-1][-1].kind == entry.kind:
-            groups[-1].append(entry)
-        else:
-            groups.append([entry])
-    return groups
-
-
-def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[set[str], set[str], tuple[Entry, ...]]:
-    """The folders of queries' states under a root, those of embedded states, and the objects in none of them."""
-    states = {name.split("/", 1)[0] for name, _, _ in listed if checkpoint_log.is_entry(name.partition("/")[2])}
+def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[list[str], list[str], tuple[Entry, ...]]:
+    """The folders of queries' states under a root, those of embedded states at any depth, and the objects in none."""
+    states = {found for name, _, _ in listed if (found := checkpoint_log.state_of(name)) is not None}
     by_folder: dict[str, list[tuple[str, int, float]]] = {}
     outside = []
     for name, size, modified in listed:
-        parts = name.split("/", 2)
-        if parts[0] in states and len(parts) > 1:
+        parts = name.split("/")
+        if states and any("/".join(parts[:depth]) in states for depth in range(1, len(parts))):
             continue
-        if len(parts) == 3:
-            by_folder.setdefault("/".join(parts[:2]), []).append((parts[2], size, modified))
+        if len(parts) > 2:
+            by_folder.setdefault("/".join(parts[:2]), []).append(("/".join(parts[2:]), size, modified))
         else:
             outside.append(Entry(name, size, modified, None))
     folders = set()
@@ -407,7 +428,7 @@ def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[set[str], set[st
             folders.add(folder)
         else:
             outside += [Entry(f"{folder}/{name}", size, modified, None) for name, size, modified in rows]
-    return folders, states, tuple(outside)
+    return sorted(folders), sorted(states), tuple(outside)
 
 
 def _parse_note(meta: bytes) -> dict[str, Any]:

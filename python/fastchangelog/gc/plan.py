@@ -12,7 +12,8 @@ Invariants of a `Plan` (P6):
 3. a snapshot that a later version may still adopt counts as named by that version;
 4. an object is deleted only if a collection at least one grace period ago found it unreachable, every collection since
    did, and this one does;
-5. in doubt nothing is deleted: a named object is missing, or committed batches hold no handle at all;
+5. in doubt nothing is deleted: a named object is missing, committed batches hold no handle at all, or handles and the
+   folders of a query do not fit;
 6. only objects with names of this library are ever deleted, and an object is deleted before those that it names;
 7. nothing else is left: what is neither kept by 1 to 3 nor waiting for 4 is deleted.
 """
@@ -24,7 +25,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_STATE, LOG, PROBE, SEGMENT_INDEX, SNAPSHOT, TABLE
+from fastchangelog.layout import (
+    CHECKPOINT_LOG,
+    FOLDER_META,
+    GC_CHECKPOINTS,
+    GC_STATE,
+    LOG,
+    PROBE,
+    SEGMENT_INDEX,
+    SNAPSHOT,
+    TABLE,
+)
 
 __all__ = [
     "SnapshotRef",
@@ -38,6 +49,7 @@ __all__ = [
     "indexes_to_read",
     "is_time",
     "manifests_to_read",
+    "misfit",
     "parsed",
     "plan",
     "plan_orphan",
@@ -48,6 +60,9 @@ _ORDER = {SNAPSHOT: 0, SEGMENT_INDEX: 1, TABLE: 2, LOG: 3, PROBE: 4, "note": 5}
 
 #: Seconds: 30,000 years.
 _NO_TIME = 1e12
+
+#: Notes of a folder that only go with the folder.
+_NOTES = (FOLDER_META, GC_STATE, GC_CHECKPOINTS)
 
 Segments = tuple[tuple[str, str], ...]
 """Version and object of each change set, oldest first."""
@@ -83,9 +98,11 @@ class HandleRefs:
     snapshot: SnapshotRef | None
     index: str | None
     segments: Segments
+    operator: int | None = None
+    """Spark's number of the operator whose handle it is; None where that is not known."""
 
     @classmethod
-    def from_json(cls, text: str, source: str) -> HandleRefs:
+    def from_json(cls, text: str, source: str, operator: int | None = None) -> HandleRefs:
         """The handle of `_internal.handle_json`."""
         raw = json.loads(text)
         base = raw["base"]
@@ -94,6 +111,7 @@ class HandleRefs:
             base and SnapshotRef(base["manifest"]["name"], f"{base['version']:032x}", f"{base['replay_after']:032x}"),
             raw["indexed"] and raw["indexed"]["name"],
             tuple((f"{s['version']:032x}", s["object"]["name"]) for s in raw["segments"]),
+            operator,
         )
 
     def names(self) -> Iterator[str]:
@@ -146,28 +164,35 @@ class GcState:
     """When a collection first found each object unreachable."""
     checkpoints: tuple[str, ...] = ()
     """The query's checkpoint locations that were given to a collection."""
+    gone: tuple[str, ...] = ()
+    """Locations of which a person has said that they are gone."""
 
     def to_bytes(self) -> bytes:
         """Its JSON."""
         since = dict(sorted(self.unreachable_since.items()))
-        return json.dumps({"format": 1, "checkpoints": list(self.checkpoints), "unreachable_since": since}).encode()
+        gone = {"gone": list(self.gone)} if self.gone else {}
+        fields = {"format": 1, "checkpoints": list(self.checkpoints), **gone, "unreachable_since": since}
+        return json.dumps(fields).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> GcState:
         """The inverse. Anything else is a `ValueError`.
 
         >>> GcState.from_bytes(GcState({"log/0": 5.0}, ("/ckpt",)).to_bytes())
-        GcState(unreachable_since={'log/0': 5.0}, checkpoints=('/ckpt',))
+        GcState(unreachable_since={'log/0': 5.0}, checkpoints=('/ckpt',), gone=())
         """
         raw = parsed(data)
         if not isinstance(raw, dict) or raw.get("format") != 1:
             raise ValueError("not a state of format 1")
-        since, checkpoints = raw.get("unreachable_since"), raw.get("checkpoints")
+        since: Any = raw.get("unreachable_since")
+        checkpoints: Any = raw.get("checkpoints")
+        gone: Any = raw.get("gone", [])
         if not isinstance(since, dict) or not all(map(is_time, since.values())):
             raise ValueError("a state without times")
-        if not isinstance(checkpoints, list) or not all(isinstance(c, str) for c in checkpoints):
-            raise ValueError("a state without a list of checkpoints")
-        return cls(since, tuple(checkpoints))
+        for locations in (checkpoints, gone):
+            if not isinstance(locations, list) or not all(isinstance(at, str) for at in locations):
+                raise ValueError("a state without a list of checkpoints")
+        return cls(since, tuple(checkpoints), tuple(gone))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,7 +287,7 @@ def plan(given: GcInput, unreachable_since: Mapping[str, float], now: float, gra
     keep((e.name for e in given.listing if e.kind == CHECKPOINT_LOG), "reachable")
     keep(_adoptable(given), "adoptable")
     keep((e.name for e in given.listing if e.kind not in (None, "note") and e.modified > edge), "young")
-    notes = {e.name for e in given.listing if e.name in (FOLDER_META, GC_STATE)}
+    notes = {e.name for e in given.listing if e.name in _NOTES}
     notes |= {e.name for e in given.listing if e.kind == "note" and e.modified > edge}
     rest = [e for e in given.listing if e.kind is not None and e.name not in kept and e.name not in notes]
     delete, waiting, since = _expired(rest, unreachable_since, now, grace)
@@ -281,7 +306,7 @@ def plan(given: GcInput, unreachable_since: Mapping[str, float], now: float, gra
 def plan_orphan(listing: Sequence[Entry], unreachable_since: Mapping[str, float], now: float, grace: float) -> Plan:
     """The plan for a folder whose query's checkpoint is gone: everything is deleted, the notes last."""
     unknown = tuple(e for e in listing if e.kind is None)
-    ours = [e for e in listing if e.kind not in (None, CHECKPOINT_LOG) and e.name != GC_STATE]
+    ours = [e for e in listing if e.kind not in (None, CHECKPOINT_LOG) and e.name not in (GC_STATE, GC_CHECKPOINTS)]
     young = [e for e in ours if e.modified > cutoff(now, grace, None)]
     if young:
         return Plan(f"{young[0].name} was written within the grace period: a query may be using it", unknown=unknown)
@@ -290,9 +315,37 @@ def plan_orphan(listing: Sequence[Entry], unreachable_since: Mapping[str, float]
         # The notes stay as long as any object does: they name its owner.
         delete = tuple(e for e in delete if e.kind != "note")
     else:
-        state = [e for e in listing if e.name == GC_STATE]
-        delete = (*(e for e in delete if e.name != FOLDER_META), *state, *(e for e in delete if e.name == FOLDER_META))
+        # The copy before the state: without the state it would show a loss.
+        states = [e for name in (GC_CHECKPOINTS, GC_STATE) for e in listing if e.name == name]
+        delete = (*(e for e in delete if e.name != FOLDER_META), *states, *(e for e in delete if e.name == FOLDER_META))
     return Plan(delete=delete, waiting=waiting, unknown=unknown, unreachable_since=since)
+
+
+def misfit(handles: Iterable[HandleRefs], listings: Sequence[set[str]], operators: int | None) -> str | None:
+    """Why a query's folders under one root may not be collected: there are more than it has operators, or none of them
+    holds any object of one of its handles.
+
+    An operator of the query may have its folder under another root. Its handles are no doubt if it has no object here,
+    while each folder here is another operator's. `operators` is their number; None if it is not known.
+    """
+    homes: dict[int | None, set[int]] = {}
+    unplaced = []
+    for handle in handles:
+        named = set(handle.names())
+        found = {number for number, listed in enumerate(listings) if not listed.isdisjoint(named)}
+        homes.setdefault(handle.operator, set()).update(found)
+        if named and not found:
+            unplaced.append(handle)
+    all_taken = len(set().union(*homes.values())) == len(listings)
+    for handle in unplaced:
+        if handle.operator is None or homes[handle.operator] or not all_taken:
+            return f"{handle.source} names {next(iter(handle.names()))}, which is not there"
+    if operators is not None and len(listings) > operators:
+        return (
+            f"the query has {len(listings)} folders here, and {operators} in its checkpoint: a part of that is "
+            "missing, or a folder was left by a start that failed under another name; remove such a folder"
+        )
+    return None
 
 
 def _published(entry: Entry, kind: str) -> bool:

@@ -17,7 +17,7 @@ class FolderReport:
     """One folder: what was kept, what was deleted, and why."""
 
     folder: str
-    """Query and name; of an embedded state, its name."""
+    """Query and name; of an embedded state, its path under the root."""
     checkpoints: tuple[str, ...]
     orphan: bool
     """True when none of its checkpoints is there."""
@@ -34,3 +34,5 @@ class FolderReport:
     batches: tuple[int, ...] = ()
     grace: float | None = None
     """The grace period in force, in seconds; None when the folder was not collected."""
+    embedded: bool = False
+    """True for an embedded state, which has a checkpoint log and no Spark checkpoint."""

@@ -138,7 +138,7 @@ def _local_copy(uri: str, source: StateSource, scratch: str) -> str:
     if found.startswith("file:"):
         return found
     target = _internal.ObjectFolder(f"file://{quote(scratch)}/savepoint", {}, {})
-    folder = _internal.ObjectFolder(found, {}, storage_options_of(found, source))
+    folder = _internal.ObjectFolder(found, {}, storage_options_of(found, source).show())
     for name, _, _ in folder.list(""):
         data = folder.read(name)
         if data is not None:

@@ -35,7 +35,7 @@ def take_savepoint(source: StateSource, to: str, format: str, report: ProgressRe
 
 def is_savepoint(uri: str, source: StateSource) -> bool:
     """True if the folder holds a savepoint's manifest."""
-    folder = _internal.ObjectFolder(existing_folder(uri), {}, storage_options_of(uri, source))
+    folder = _internal.ObjectFolder(existing_folder(uri), {}, storage_options_of(uri, source).show())
     return folder.read(SAVEPOINT_MANIFEST) is not None
 
 

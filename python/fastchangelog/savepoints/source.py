@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.hidden import Hidden
 from fastchangelog.options import existing_folder, gather_options, gather_storage_options
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def find_handles(source: StateSource) -> FoundHandles:
     except ImportError as error:
         raise InvalidArgumentError(f"a checkpoint is read with Spark: {error}") from None
     uri = existing_folder(source.root)
-    root = _internal.ObjectFolder(uri, {}, storage_options_of(uri, source))
+    root = _internal.ObjectFolder(uri, {}, storage_options_of(uri, source).show())
     with source.session() as session:
         checkpoints = SparkCheckpoints(session)
         query, batch, operators = checkpoints.handles(source.checkpoint, source.batch)
@@ -100,14 +101,14 @@ def find_handles(source: StateSource) -> FoundHandles:
     return FoundHandles(query, found.name, batch, planned, handles, f"{uri.rstrip('/')}/{query}/{found.name}")
 
 
-def storage_options_of(uri: str, source: StateSource) -> dict[str, str]:
+def storage_options_of(uri: str, source: StateSource) -> Hidden[dict[str, str]]:
     """Options of the store of `uri`."""
-    return gather_storage_options(uri, source.storage_options, source.conf)
+    return Hidden(gather_storage_options(uri, source.storage_options, source.conf))
 
 
 def savepoint_folder(uri: str, source: StateSource) -> _internal.SavepointFolder:
     """The folder at `uri`, connected."""
-    return _internal.SavepointFolder(uri, gather_options(conf=source.conf), storage_options_of(uri, source))
+    return _internal.SavepointFolder(uri, gather_options(conf=source.conf), storage_options_of(uri, source).show())
 
 
 def absolute_uri(uri: str) -> str:

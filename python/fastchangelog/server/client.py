@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from fastchangelog import _internal
 from fastchangelog.errors import RetryableError, error_of_kind
+from fastchangelog.hidden import Hidden
 from fastchangelog.options import default_option, parse_duration, parse_size
 from fastchangelog.server import memory, platform
 from fastchangelog.server.jvm import Jvm
@@ -51,37 +52,41 @@ def open_session(
     `confs` are Spark's settings of memory (`memory.CONFS`).
     What to do about errors: `RetryableError` = fail the task, Spark starts another attempt; others need a change.
     """
-    return _opened(_internal.SessionClient, request_json, options, confs)
+    hidden = Hidden(request_json)
+    del request_json
+    return _opened(_internal.SessionClient, hidden, options, confs)
 
 
 def open_state_session(
     request_json: str, options: Mapping[str, str] | None = None, confs: Mapping[str, str] | None = None
 ) -> _internal.StateSession:
     """As `open_session`, for a request whose `operator` is `processor`."""
-    return _opened(_internal.StateSession, request_json, options, confs)
+    hidden = Hidden(request_json)
+    del request_json
+    return _opened(_internal.StateSession, hidden, options, confs)
 
 
 def _opened(
-    kind: type[_Session], request_json: str, options: Mapping[str, str] | None, confs: Mapping[str, str] | None
+    kind: type[_Session], request: Hidden[str], options: Mapping[str, str] | None, confs: Mapping[str, str] | None
 ) -> _Session:
     options = options or {}
     paths = ServerPaths.here()
     for _ in range(2):
-        if paths.socket.exists():
+        if paths.has_socket():
             try:
-                return connect(kind, paths, request_json, options)
+                return connect(kind, paths, request, options)
             except RetryableError:
                 if is_answering(paths):
                     raise
         ensure_server(options, confs, paths=paths)
-    return connect(kind, paths, request_json, options)
+    return connect(kind, paths, request, options)
 
 
-def connect(kind: type[_Session], paths: ServerPaths, request_json: str, options: Mapping[str, str]) -> _Session:
+def connect(kind: type[_Session], paths: ServerPaths, request: Hidden[str], options: Mapping[str, str]) -> _Session:
     """Opens a session at the server that has these paths, which must run."""
     return kind(
         str(paths.socket),
-        request_json,
+        request.show(),
         log=str(paths.log),
         timeout_seconds=parse_duration("session_timeout", _option(options, "session_timeout")).total_seconds(),
         max_message=parse_size("max_message_size", _option(options, "max_message_size")),
@@ -126,7 +131,7 @@ def ensure_server(
 
 def is_answering(paths: ServerPaths) -> bool:
     """True if a server listens at the socket and answers a ping."""
-    if not paths.socket.exists():
+    if not paths.has_socket():
         return False
     try:
         _internal.ServerClient(str(paths.socket), log=str(paths.log)).ping()
@@ -166,14 +171,7 @@ def _same_file(descriptor: int, path: Path) -> bool:
 
 def _start(paths: ServerPaths, options: Mapping[str, str], remark: str, deadline: float) -> None:
     """Starts the server's process and waits for its reply."""
-    package_root = str(Path(__file__).resolve().parent.parent.parent)
-    environ = {name: value for name, value in os.environ.items() if name not in _SECRETS}
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, environ.get("PYTHONPATH", "")]))
-    # glibc would keep up to 8 arenas per core, each with memory that is free but never given back.
-    environ.setdefault("MALLOC_ARENA_MAX", "2")
-    # By itself this bound grows with what is freed, until segments of the hot tier come from the heap and stay there.
-    environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
-    environ["PYTHONUNBUFFERED"] = "1"
+    environ = Hidden(_environment())
     jvm = Jvm.nearest()
     reader, writer = os.pipe()
     settings = {
@@ -193,7 +191,7 @@ def _start(paths: ServerPaths, options: Mapping[str, str], remark: str, deadline
             stdout=log,
             stderr=log,
             cwd="/",
-            env=environ,
+            env=environ.show(),
             pass_fds=(writer,),
             start_new_session=True,
         )
@@ -219,6 +217,19 @@ def _start(paths: ServerPaths, options: Mapping[str, str], remark: str, deadline
         raise reason from reason.__cause__
     if reply not in ("ready", "taken"):
         raise RetryableError(f"the state server ended while it started; the reason is in its log {_log_and_end(paths)}")
+
+
+def _environment() -> dict[str, str]:
+    """The environment of the server's process: this one's, which may have credentials, without Spark's secrets."""
+    package_root = str(Path(__file__).resolve().parent.parent.parent)
+    environ = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, environ.get("PYTHONPATH", "")]))
+    # glibc would keep up to 8 arenas per core, each with memory that is free but never given back.
+    environ.setdefault("MALLOC_ARENA_MAX", "2")
+    # By itself this bound grows with what is freed, until segments of the hot tier come from the heap and stay there.
+    environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
+    environ["PYTHONUNBUFFERED"] = "1"
+    return environ
 
 
 def _read_reply(reader: int, deadline: float) -> str:

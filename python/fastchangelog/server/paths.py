@@ -57,17 +57,24 @@ class ServerPaths:
         return self.run_dir / LOG
 
     @classmethod
-    def here(cls, environ: Mapping[str, str] = os.environ) -> ServerPaths:
+    def here(cls, environ: Mapping[str, str] | None = None) -> ServerPaths:
         """The paths for this process, without touching the disk."""
-        local_dirs = environ.get("SPARK_LOCAL_DIRS", "")
+        # The environment may hold credentials: it is in no local variable.
+        local_dirs = (os.environ if environ is None else environ).get("SPARK_LOCAL_DIRS", "")
+        runtime_dir = (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR", "")
         first = next((d for d in local_dirs.split(",") if d), "")
         spark_owned = Path(first).name.startswith("blockmgr-")
         uid = os.getuid()
         parts = (local_dirs or tempfile.gettempdir(), _internal.PROTOCOL_VERSION, _internal.__version__, uid)
         name = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
-        run_dir = _short_base(environ, uid, name) / f"fcl-{uid}" / name
+        run_dir = _short_base(runtime_dir, uid, name) / f"fcl-{uid}" / name
         data_dir = Path(first) / f"fastchangelog-{name}" if spark_owned else run_dir / "data"
         return cls(run_dir, data_dir, spark_owned)
+
+    def has_socket(self) -> bool:
+        """True if something is at the socket's path. A folder that this user cannot enter has none: `prepare` refuses
+        it."""
+        return os.path.exists(self.socket)
 
     def prepare(self) -> None:
         """Makes the run folder, for this user only. Refuses a folder that another user could have prepared."""
@@ -75,10 +82,10 @@ class ServerPaths:
         private_dir(self.run_dir)
 
 
-def _short_base(environ: Mapping[str, str], uid: int, name: str) -> Path:
+def _short_base(runtime_dir: str, uid: int, name: str) -> Path:
     """The first of the runtime folder, the temp folder and /tmp under which the socket's path fits."""
     tail = len(os.fsencode(f"/fcl-{uid}/{name}/{SOCKET}"))
-    candidates = [environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+    candidates = [runtime_dir, tempfile.gettempdir(), "/tmp"]
     for candidate in candidates:
         fits = len(os.fsencode(candidate)) + tail < MAX_SOCKET_PATH
         if candidate.startswith("/") and fits and os.access(candidate, os.W_OK | os.X_OK):

@@ -17,9 +17,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from fastchangelog import _internal
+from fastchangelog.hidden import Hidden
 from fastchangelog.options import default_option
 from fastchangelog.server import platform
 from fastchangelog.server.client import connect
@@ -56,9 +56,10 @@ class PrivateServer:
         self._paths = paths
         self._options = options
 
-    def open(self, request: Mapping[str, Any]) -> _internal.StateSession:
+    def open(self, request: Hidden[str]) -> _internal.StateSession:
         """Opens a state session; the request is one as the engine reads it, without options."""
-        text = json.dumps({**request, "operator": "processor", "options": dict(self._options)})
+        own = {"operator": "processor", "options": dict(self._options)}
+        text = Hidden(json.dumps({**json.loads(request.show()), **own}))
         return connect(_internal.StateSession, self._paths, text, self._options)
 
 

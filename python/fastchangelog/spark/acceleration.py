@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
+from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
 from fastchangelog.spark import internals, internals_plans, metrics, settings
 from fastchangelog.spark.grouped_stream import GroupedStream
@@ -51,7 +52,7 @@ class _Given:
     state: PathLike | None
     materialization: MaterializationPolicy | None
     options: Options | None
-    storage_options: StorageOptions | None
+    storage_options: Hidden[StorageOptions | None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,6 +118,8 @@ def accelerate(
     """
     if not hasattr(spark, "conf") or not hasattr(spark, "readStream"):
         raise InvalidArgumentError(f"accelerate() takes a SparkSession first, not {type(spark).__name__}")
+    hidden = Hidden(storage_options)
+    del storage_options
     session = internals.session_id(spark)
     if not enabled:
         with _lock:
@@ -125,9 +128,9 @@ def accelerate(
         return
     root = settings.state_root(spark, state)
     settings.read_options(spark, option_texts_of(materialization, options))
-    settings.storage_options(spark, root, storage_options)
+    settings.storage_options(spark, root, hidden)
     with _lock:
-        _accelerated[session] = _Given(state, materialization, options, storage_options)
+        _accelerated[session] = _Given(state, materialization, options, hidden)
     internals.divert_processors(spark, _divert)
     internals_plans.divert_combinations(spark, _beside)
 

@@ -64,9 +64,9 @@ class SparkCheckpoints:
         return self._ready
 
     def query_id(self, location: str) -> str | None:
-        """The query of the checkpoint at `location`; None if it is gone while its parent folder exists.
+        """The query of the checkpoint at `location`; None if it is gone while other files are in its parent folder.
 
-        A missing parent may be a disk or a network folder that is not mounted: that is an error.
+        A parent that is missing or empty may be the place of a disk that is not mounted: that is an error.
         """
         location = plain_location(location)
         try:
@@ -88,8 +88,11 @@ class SparkCheckpoints:
         parent = location.rsplit("/", 1)[0] + "/"
         if not self._exists(parent):
             raise StateNotFoundError(
-                f"neither {location} nor the folder {parent} is there: this machine may not see it; if it was removed "
-                f"for good, make {parent} once more, empty, and sweep again"
+                f"neither {location} nor the folder {parent} is there: this machine may not see it"
+            )
+        if not self._has_files(parent):
+            raise StateNotFoundError(
+                f"{location} is not there, and {parent} is empty, as a mount point is whose disk is missing"
             )
 
     def _exists(self, path: str) -> bool:
@@ -101,6 +104,14 @@ class SparkCheckpoints:
             raise unreadable(path, error) from None
         return True
 
+    def _has_files(self, folder: str) -> bool:
+        """True if there is a file below a folder, other than those that Spark's readers treat as hidden."""
+        try:
+            files = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(folder)
+            return bool(files.select("path").limit(1).collect())
+        except Exception as error:
+            raise unreadable(folder, error) from None
+
     def roots(self, location: str) -> Roots:
         """See `gc.collector.CheckpointReader`."""
         location = plain_location(location)
@@ -109,6 +120,7 @@ class SparkCheckpoints:
             raise StateNotFoundError(f"the checkpoint {location} vanished while it was read")
         batches = sorted(self._log(location, "commits"))
         handles: dict[str, str] = {}
+        numbers: dict[str, int] = {}
         notes: list[str] = []
         skipped: list[int] = []
         operators = self._operators(location) if batches else []
@@ -117,6 +129,7 @@ class SparkCheckpoints:
                 for operator in operators:
                     for handle, partition in self._state(location, operator, batch):
                         handles.setdefault(handle, f"batch {batch}, operator {operator}, partition {partition}")
+                        numbers.setdefault(handle, operator)
             except FastChangelogError:
                 raise
             except Exception as error:  # of PySpark, or of Py4J for what a task failed with
@@ -131,6 +144,8 @@ class SparkCheckpoints:
         planned = self._log(location, "offsets")
         if not batches and any(batch > 0 for batch in planned):
             raise StoreError(f"{location} has planned batches up to {max(planned)}, but no commits: they were removed")
+        if not batches and not planned:
+            raise StoreError(f"{location} has neither offsets nor commits: it was removed or copied in part, or is new")
         newest = batches[-1] if batches else -1
         return Roots(
             query,
@@ -138,6 +153,8 @@ class SparkCheckpoints:
             handles,
             min((time for batch, time in planned.items() if batch > newest), default=None),
             tuple(notes),
+            numbers,
+            len(operators) if batches else None,
         )
 
     def handles(self, location: str, batch: int | None = None) -> tuple[str, int, dict[int, dict[int, str]]]:

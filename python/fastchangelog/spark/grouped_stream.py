@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
 from fastchangelog.spark import internals, metrics, server_python, settings, starts, wire_types
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
@@ -83,7 +84,9 @@ def grouped(
         >>> top = grouped(bids, "auction", state=folder).agg(F.count("*").alias("n"), F.max("price"))  # doctest: +SKIP
         >>> top.writeStream.outputMode("update").foreachBatch(upsert).start()  # doctest: +SKIP
     """
-    return GroupedStream(df, keys, state, name, start_from, materialization, options, storage_options)
+    given = Hidden(storage_options)
+    del storage_options
+    return GroupedStream(df, keys, state, name, start_from, materialization, options, given)
 
 
 class GroupedStream:
@@ -102,7 +105,7 @@ class GroupedStream:
         start_from: PathLike | None,
         materialization: MaterializationPolicy | None,
         options: Options | None,
-        storage_options: StorageOptions | None,
+        storage_options: Hidden[StorageOptions | None],
     ):
         if not hasattr(df, "sparkSession") or not hasattr(df, "groupBy"):
             raise InvalidArgumentError(f"grouped() takes a PySpark DataFrame first, not {type(df).__name__}")
@@ -413,8 +416,9 @@ class GroupedStream:
                     f"{function.__name__}(): the column {col} is not numeric; use agg() for other types"
                 )
             names.append(col)
-        numeric = [_quoted(f.name) for f in self._df.schema.fields if isinstance(f.dataType, T.NumericType)]
-        return self.agg(*[function(name) for name in names or numeric])
+        numeric = [f.name for f in self._df.schema.fields if isinstance(f.dataType, T.NumericType)]
+        quoted = ["`" + name.replace("`", "``") + "`" for name in numeric]
+        return self.agg(*[function(name) for name in names or quoted])
 
     def _plan(self, analysed: Analysed, initial_state: ImportedState | DataFrame | None = None) -> DataFrame:
         _internal.spec_check(analysed.spec)
@@ -493,7 +497,3 @@ class GroupedStream:
 def _in_batch(payloads: DataFrame, operator: OperatorConfig, rows: T.StructType) -> DataFrame:
     """The results of a batch DataFrame: all payloads of a shard reach one task, one shard after the other."""
     return payloads.repartition("shard").sortWithinPartitions("shard").mapInArrow(BatchOperator(operator), rows)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

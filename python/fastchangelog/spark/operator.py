@@ -19,10 +19,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -31,11 +30,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog import _internal
 from fastchangelog.errors import InternalError, InvalidArgumentError, raise_one_line
+from fastchangelog.hidden import Hidden
 from fastchangelog.server import open_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
-from fastchangelog.spark.renewal import CredentialRenewal, credentials
+from fastchangelog.spark.renewal import CredentialRenewal, credentials, request_text
 from fastchangelog.spark.shard_ids import shard_of_id
+
+if TYPE_CHECKING:
+    from fastchangelog.hidden import HiddenOptions
 
 __all__ = [
     "METRICS_TYPE",
@@ -69,10 +72,14 @@ class OperatorConfig(task.VersionChecked):
     name: str
     output: pa.Schema
     options: Mapping[str, str]
-    storage_options: Mapping[str, Any] = dataclasses.field(repr=False)
+    storage_options: Mapping[str, Any] | HiddenOptions = dataclasses.field(repr=False)
     partitions: int
     #: Spark's memory settings, which determine the server's budget.
     confs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.storage_options, Hidden):
+            object.__setattr__(self, "storage_options", Hidden(self.storage_options))
 
 
 class ShardProcessor(StatefulProcessor):
@@ -133,7 +140,7 @@ class ShardProcessor(StatefulProcessor):
     ) -> Generator[pd.DataFrame, None, str]:
         """Yields the rows of one session, then a row of metrics; returns the handle."""
         operator = self._operator
-        session = open_session(json.dumps(request), operator.options, operator.confs)
+        session = open_session(request_text(request).show(), operator.options, operator.confs)
         try:
             clock.lap("open_micros")
             _internal.failpoint("operator.opened")
@@ -172,7 +179,7 @@ class _InitialSession:
         resolve = functools.partial(settings.resolve_with_expiry, operator.storage_options)
         with contextlib.ExitStack() as opened:
             opened.enter_context(CredentialRenewal(request, expires, resolve))
-            self._session = open_session(json.dumps(request), operator.options, operator.confs)
+            self._session = open_session(request_text(request).show(), operator.options, operator.confs)
             opened.callback(self._session.close)
             self._exit = opened.pop_all()
 

@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from fastchangelog import _internal
 from fastchangelog.catalog import TIMERS, CatalogState, is_processor, states_of
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, raise_one_line
+from fastchangelog.hidden import Hidden
 from fastchangelog.options import existing_folder
 from fastchangelog.spark import internals, settings, wire_types
 from fastchangelog.spark.checkpoints import SparkCheckpoints
@@ -33,7 +34,8 @@ from fastchangelog.spark.task import VersionChecked
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from fastchangelog.types import Options, PathLike, StorageOption, StorageOptions
+    from fastchangelog.hidden import HiddenOptions
+    from fastchangelog.types import Options, PathLike, StorageOptions
 
 __all__ = ["read_state"]
 
@@ -95,17 +97,19 @@ def read_state(
     Example:
         >>> read_state(spark, checkpoint, state=folder, variable="sessions", batch=41).show()  # doctest: +SKIP
     """
+    hidden = Hidden(storage_options)
+    del storage_options
     location = os.fspath(checkpoint)
     if not isinstance(location, str) or not location.strip():
         raise InvalidArgumentError("read_state() takes the query's checkpointLocation, a text or a path")
     settings.check_platform(spark)
     root = existing_folder(settings.given_root(spark, state))
     gathered = settings.read_options(spark, options)
-    storage = settings.storage_options(spark, root, storage_options)
+    storage = settings.storage_options(spark, root, hidden)
     checkpoints = SparkCheckpoints(lambda: spark)
     query, chosen, operators = checkpoints.handles(location, batch)
     found = choose_state(
-        _internal.ObjectFolder(root, gathered, settings.resolve(storage)),
+        _internal.ObjectFolder(root, gathered, settings.resolve(storage).show()),
         location,
         query,
         chosen,
@@ -178,7 +182,7 @@ class _Reader(VersionChecked):
         folder: tuple[str, str, str],
         handles: tuple[tuple[int, str], ...],
         options: Mapping[str, str],
-        storage_options: Mapping[str, StorageOption],
+        storage_options: HiddenOptions,
         *,
         aggregates: tuple[str, pa.Schema] | None = None,
         variable: tuple[str, StateColumns, int] | None = None,

@@ -42,14 +42,15 @@ _warned: set[str] = set()
 def redact_storage_options(spark: SparkSession) -> None:
     """Makes the session redact storage options among its settings; warns, once for each, about
     those that the pages of the application would show."""
-    found = spark.conf.getAll
-    if not any(name.startswith(STORAGE_PREFIX) for name in found):
+    # Names alone: the values may be secrets, and frames show local variables.
+    names = [name for name in spark.conf.getAll if name.startswith(STORAGE_PREFIX)]
+    if not names:
         return
-    of_session = found.get(OF_SESSION, _SESSION_DEFAULT)
+    of_session = spark.conf.getAll.get(OF_SESSION, _SESSION_DEFAULT)
     if STORAGE_PATTERN not in of_session:
         spark.conf.set(OF_SESSION, f"{of_session}|{STORAGE_PATTERN}" if of_session else STORAGE_PATTERN)
         _log.info("set %s for this session: storage options among its settings are not shown", OF_SESSION)
-    shown = [name for name in unredacted(found, found.get(OF_APPLICATION)) if name not in _warned]
+    shown = [name for name in unredacted(names, spark.conf.getAll.get(OF_APPLICATION)) if name not in _warned]
     if shown:
         _warned.update(shown)
         _log.warning(

@@ -18,9 +18,10 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from fastchangelog import _internal
+from fastchangelog.hidden import Hidden, show
 from fastchangelog.server.paths import ServerPaths
 
-__all__ = ["MIN_PAUSE", "MARGIN", "PAUSE", "CredentialRenewal", "credentials"]
+__all__ = ["MIN_PAUSE", "MARGIN", "PAUSE", "CredentialRenewal", "credentials", "request_text"]
 
 _log = logging.getLogger("fastchangelog.spark")
 
@@ -33,7 +34,7 @@ PAUSE = 10.0
 MIN_PAUSE = 1.0
 """Seconds between two calls of the provider, at least."""
 
-Resolve: TypeAlias = "Callable[[], tuple[Mapping[str, str], float | None]]"
+Resolve: TypeAlias = "Callable[[], tuple[Mapping[str, str] | Hidden[Mapping[str, str]], float | None]]"
 
 
 class CredentialRenewal:
@@ -81,8 +82,10 @@ class CredentialRenewal:
     def renew(self) -> None:
         """Calls the provider and sends the credentials to the server."""
         try:
-            storage_options, expires = self._resolve()
-            self._send(json.dumps({**self._of, **credentials(storage_options, expires)}))
+            found, expires = self._resolve()
+            storage_options = Hidden(show(found))
+            del found
+            self._send(request_text({**self._of, **credentials(storage_options, expires)}).show())
             self._expires, self._failed = expires, False
         except Exception as error:
             self._failed = True
@@ -95,14 +98,21 @@ class CredentialRenewal:
             self.renew()
 
 
-def credentials(storage_options: Mapping[str, str], expires: float | None) -> dict[str, Any]:
+def credentials(storage_options: Hidden[Mapping[str, str]], expires: float | None) -> dict[str, Any]:
     """Storage options and the expiry of the credentials in them, as fields of a request to the server."""
     return {
-        "storage_options": dict(storage_options),
+        "storage_options": storage_options,
         "credentials_expire_at": None if expires is None else max(0, int(expires * 1000)),
     }
 
 
+def request_text(request: Mapping[str, Any]) -> Hidden[str]:
+    """A request to the server, as its JSON."""
+    return Hidden(json.dumps(request, default=show))
+
+
 def _send(renewal: str) -> None:
+    hidden = Hidden(renewal)
+    del renewal
     paths = ServerPaths.here()
-    _internal.ServerClient(str(paths.socket), log=str(paths.log)).renew(renewal)
+    _internal.ServerClient(str(paths.socket), log=str(paths.log)).renew(hidden.show())

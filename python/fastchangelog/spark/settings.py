@@ -23,6 +23,7 @@ from fastchangelog.errors import (
     UnsupportedError,
     error_of_kind,
 )
+from fastchangelog.hidden import Hidden
 from fastchangelog.options import (
     PREFIX,
     PROVIDER_OPTION,
@@ -40,7 +41,8 @@ from fastchangelog.spark import internals, redaction
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fastchangelog.types import Options, PathLike, StorageOption, StorageOptions
+    from fastchangelog.hidden import HiddenOptions
+    from fastchangelog.types import Options, PathLike, StorageOptions
 
 __all__ = [
     "FORMAT_VERSION",
@@ -246,14 +248,14 @@ def with_start_from(options: dict[str, str], start: PathLike | None) -> dict[str
 
 
 def start_from(
-    options: dict[str, str], storage_options: StorageOptions, partitions: int
+    options: dict[str, str], storage_options: HiddenOptions, partitions: int
 ) -> tuple[dict[str, str], str | None]:
     """Checks the savepoint that the option `start_from` names, if it does: the options with its number of key groups,
     and the description of its rows."""
     uri = options.get("start_from")
     if not uri:
         return options, None
-    folder = _internal.SavepointFolder(existing_folder(uri), options, resolve(storage_options))
+    folder = _internal.SavepointFolder(existing_folder(uri), options, resolve(storage_options).show())
     try:
         found = json.loads(folder.read())
     except StateNotFoundError as error:
@@ -280,38 +282,40 @@ def size_option(options: Mapping[str, str], name: str) -> int:
     return parse_size(name, options.get(name, default_option(name)))
 
 
-def storage_options(spark: SparkSession, root: str, given: StorageOptions | None) -> dict[str, StorageOption]:
+def storage_options(spark: SparkSession, root: str, given: Hidden[StorageOptions | None]) -> HiddenOptions:
     """Options of the root's store, from the argument and the conf. Values are credentials: never shown."""
     provider, explicit = split_provider(given)
-    wrong = [name for name, value in explicit.items() if not isinstance(value, (str, bool, int))]
+    wrong = [name for name in explicit.show() if not isinstance(explicit.show()[name], (str, bool, int))]
     if wrong:
         raise InvalidArgumentError(f"storage_options: {wrong[0]} is not a text, a number or a bool")
     redaction.redact_storage_options(spark)
-    texts: dict[str, StorageOption] = dict(gather_storage_options(root, explicit, spark.conf.getAll))
-    return texts if provider is None else {**texts, PROVIDER_OPTION: provider}
+    own: HiddenOptions = Hidden(gather_storage_options(root, explicit.show(), spark.conf.getAll))
+    return own if provider is None else Hidden({**own.show(), PROVIDER_OPTION: provider.show()})
 
 
-def resolve(options: StorageOptions) -> dict[str, str]:
+def resolve(options: StorageOptions | HiddenOptions) -> Hidden[dict[str, str]]:
     """The options for the store, with the current credentials of the provider, if there is one."""
     return resolve_with_expiry(options)[0]
 
 
-def resolve_with_expiry(options: StorageOptions) -> tuple[dict[str, str], float | None]:
+def resolve_with_expiry(options: StorageOptions | HiddenOptions) -> tuple[Hidden[dict[str, str]], float | None]:
     """The same, and when the provider's credentials expire, in seconds since the epoch; None = never.
 
     An exception of the provider is a `PermissionDeniedError` if it is a `PermissionError`, else a `RetryableError`;
     it is the cause of that error.
     """
-    provider, others = split_provider(options)
-    given = {name: str(value) for name, value in others.items()}
+    hidden = options if isinstance(options, Hidden) else Hidden(options)
+    del options
+    provider, others = split_provider(hidden)
+    given = Hidden({name: str(value) for name, value in others.show().items()})
     if provider is None:
         return given, None
     try:
-        credentials, end = request_credentials(provider)
+        granted = Hidden(request_credentials(provider))
     except FastChangelogError:
         raise
     except Exception as error:
         kind = "permission_denied" if isinstance(error, PermissionError) else "retryable"
         text = f"credentials could not be fetched: {type(error).__name__}: {error}; {_FIX_PROVIDER}"
         raise error_of_kind(kind, text, _FIX_PROVIDER) from error
-    return _internal.overlay_storage_options(given, credentials), end
+    return Hidden(_internal.overlay_storage_options(given.show(), granted.show()[0])), granted.show()[1]

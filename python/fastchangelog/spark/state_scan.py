@@ -21,13 +21,15 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.catalog import CatalogState, states_of
+from fastchangelog.hidden import Hidden
 from fastchangelog.options import request_credentials, split_provider
 from fastchangelog.server.private import local_folder, private_server, reader_options
 from fastchangelog.spark import settings
-from fastchangelog.spark.renewal import credentials
+from fastchangelog.spark.renewal import credentials, request_text
 from fastchangelog.spark.state_columns import PageReader, StateColumns
 
 if TYPE_CHECKING:
+    from fastchangelog.hidden import HiddenOptions
     from fastchangelog.types import StorageOptions
 
 __all__ = ["aggregate_rows", "processor_rows", "savepoint_rows"]
@@ -43,14 +45,16 @@ def processor_rows(
     columns: StateColumns,
     now: int,
     options: Mapping[str, str],
-    storage_options: StorageOptions,
+    storage_options: StorageOptions | HiddenOptions,
 ) -> Iterator[pa.RecordBatch]:
     """The entries of a state of a processor in the shard of `handle`, as they were at the time `now`, in the wire form.
 
     `folder` is the root of states, the query's id and the name of its operator.
     """
+    hidden = storage_options if isinstance(storage_options, Hidden) else Hidden(storage_options)
+    del storage_options
     said = json.loads(_internal.handle_json(handle))
-    storage, expires = settings.resolve_with_expiry(storage_options)
+    storage, expires = settings.resolve_with_expiry(hidden)
     request = {
         **_place(*folder),
         **credentials(storage, expires),
@@ -60,7 +64,7 @@ def processor_rows(
         "handle": handle,
     }
     own = {**reader_options(options), "max_parallelism": str(said["max_parallelism"])}
-    with private_server(own) as server, server.open(request) as session:
+    with private_server(own) as server, server.open(request_text(request)) as session:
         yield from _scan(session, variable, columns, now)
 
 
@@ -77,7 +81,7 @@ def savepoint_rows(
             # The shard begins with its part of the savepoint, in a folder that is removed.
             place = {**_place(_uri(root), "savepoint", "default"), "storage_options": {}}
             request = {**place, "shard": shard, "shards": said["shards"], "batch": 0, "handle": None}
-            with server.open(request) as session:
+            with server.open(request_text(request)) as session:
                 yield from _scan(session, variable, columns, said["taken_millis"])
 
 
@@ -86,15 +90,17 @@ def aggregate_rows(
     handle: str,
     spec: str,
     options: Mapping[str, str],
-    storage_options: StorageOptions,
+    storage_options: StorageOptions | HiddenOptions,
 ) -> Iterator[pa.RecordBatch]:
     """Keys and results of an aggregation in the shard of `handle`, as `spec` says; strings in their binary form."""
     root, query, name = folder
-    provider, _ = split_provider(storage_options)
+    hidden = storage_options if isinstance(storage_options, Hidden) else Hidden(storage_options)
+    del storage_options
+    provider, explicit = split_provider(hidden)
     asked = None if provider is None else partial(request_credentials, provider)
-    given = {key: str(value) for key, value in split_provider(storage_options)[1].items()}
+    given = Hidden({key: str(value) for key, value in explicit.show().items()})
     own = reader_options(options)
-    state = _internal.SavepointFolder(f"{root.rstrip('/')}/{query}/{name}", own, given, asked)
+    state = _internal.SavepointFolder(f"{root.rstrip('/')}/{query}/{name}", own, given.show(), asked)
     with local_folder() as local:
         for part in ("savepoint", "sorted", "read"):
             (local / part).mkdir()

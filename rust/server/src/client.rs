@@ -1,7 +1,7 @@
 //! The client: what a Python worker uses to talk to its executor's state server.
 //!
 //! Owns: connecting, waiting (bounded, interruptible), and the error message when the server has ended.
-//! Does not own: starting a server (Python does, under a lock).
+//! Does not own: starting a server (Python does, under a lock), whose socket is trusted (`trust`).
 //!
 //! Invariants:
 //! 1. every wait has a bound: progress within [`ClientSettings::timeout`], or an error that names the option;
@@ -9,6 +9,7 @@
 //! 3. a client refuses to work in a forked child: two processes on one socket would read each other's answers.
 
 use crate::protocol::{self, HEADER, HandleBody, Header, Kind};
+use crate::trust;
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::reader::StreamDecoder;
@@ -49,9 +50,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and exchanges hellos.
+    /// Connects to a server of this user, and exchanges hellos.
     pub fn connect(settings: ClientSettings, tick: Tick<'_>) -> Result<Self> {
-        let stream = UnixStream::connect(&settings.socket).map_err(|e| {
+        let stream = trust::connect(&settings.socket)?.map_err(|e| {
             Error::retryable(format!("no state server answers at {}: {e}", settings.socket.display()))
                 .with_subject(Subject::Path(settings.socket.clone()))
                 .with_io_source(&e)

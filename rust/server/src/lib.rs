@@ -10,6 +10,7 @@
 //! shared     what connections share            flags, policies, failed shards
 //! session    one connection, frame by frame    runs in a thread of its own
 //! client     the other end                     synchronous, fork-safe, hears Ctrl-C
+//! trust      whose socket it is                 before a client sends anything
 //! report     a session's numbers               its line in the log
 //! state_body, state_frames      bodies and requests of state sessions    both sides
 //! state_connection              a state session on its connection
@@ -41,6 +42,7 @@ mod state_connection;
 #[cfg(all(target_os = "linux", not(fastchangelog_portable)))]
 mod state_fake;
 mod state_frames;
+mod trust;
 
 pub use backend::{Backend, MaterializeBackend, OpenedSession, ResultStream, SessionBackend, StateBackend};
 pub use client::{Client, ClientSettings, SessionClient};

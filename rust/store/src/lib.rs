@@ -54,8 +54,8 @@ pub use background::{Background, ForegroundGuard};
 pub use claim::Claim;
 pub use env_vars::{is_secret, overlaid, split_credentials};
 pub use paths::{
-    FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, SWEEP_MARK, head_name, head_number, index_name, log_name,
-    manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
+    FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, SWEEP_CHECKPOINTS, SWEEP_MARK, head_name, head_number,
+    index_name, log_name, manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
 };
 pub use put::ChecksummedBytes;
 pub use transfer::{DownloadError, start_io_threads};

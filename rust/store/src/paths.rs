@@ -10,7 +10,7 @@
 //! <root>/<query id>/<name>/base/<32 hex>       manifests of snapshots
 //! <root>/<query id>/<name>/index/<32 hex>      lists of older segments
 //! <root>/.../probe/<32 hex>                    written and removed by a store check
-//! <root>/<query id>/<name>/_fastchangelog*.json   notes: the folder's owner, and what the last sweep saw
+//! <root>/<query id>/<name>/_fastchangelog*.json   notes: the folder's owner, what the last sweep saw and was told
 //! <root>/<name>/head/<20 digits>               the checkpoints of an embedded state, by number
 //! <savepoint>/part/<6 digits>                  entries of a canonical savepoint; a native one has copies by their names
 //! <savepoint>/_fastchangelog-savepoint         what makes the folder a savepoint
@@ -43,6 +43,8 @@ pub enum ObjectType {
 pub const FOLDER_META: &str = "_fastchangelog.json";
 /// The note of a sweep to the next one.
 pub const SWEEP_MARK: &str = "_fastchangelog-sweep.json";
+/// A copy of the locations of checkpoints in that note.
+pub const SWEEP_CHECKPOINTS: &str = "_fastchangelog-checkpoints.json";
 
 fn random_hex() -> String {
     format!("{:032x}", rand::random::<u128>())
@@ -117,7 +119,7 @@ pub fn object_type(name: &str) -> Option<ObjectType> {
         Some(_) => return None,
         None => name,
     };
-    if name == FOLDER_META || name == SWEEP_MARK {
+    if [FOLDER_META, SWEEP_MARK, SWEEP_CHECKPOINTS].contains(&name) {
         return Some(ObjectType::Note);
     }
     let (folder, file) = name.split_once('/')?;
@@ -148,6 +150,7 @@ mod tests {
             (probe_name(), ObjectType::Probe),
             (FOLDER_META.to_owned(), ObjectType::Note),
             (SWEEP_MARK.to_owned(), ObjectType::Note),
+            (SWEEP_CHECKPOINTS.to_owned(), ObjectType::Note),
         ] {
             assert_eq!(object_type(&name), Some(kind), "{name}");
             assert_eq!(object_type(&format!("{name}#1")), Some(kind), "{name}");

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import types as T
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    from fastchangelog.types import StorageOption
+    from fastchangelog.hidden import HiddenOptions
     from fastchangelog.vectorised.processor import Processor
 
 __all__ = ["Grouping", "ProcessorCall"]
@@ -32,7 +32,7 @@ class Grouping:
     root: str
     name: str
     options: Mapping[str, str]
-    storage_options: Mapping[str, StorageOption]
+    storage_options: HiddenOptions
     confs: Mapping[str, str]
     partitions: int
     #: The description of the states in the savepoint that the query begins with, if there is one.

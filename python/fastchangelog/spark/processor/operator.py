@@ -45,7 +45,7 @@ from fastchangelog.spark.processor.placeholders import placeholder
 from fastchangelog.spark.processor.run import CHUNK_BYTES, CHUNK_ROWS, NO_QUERY, run_batch
 from fastchangelog.spark.processor.spec import GroupedRows, ProcessorSpec, QueryInfo, no_initial_rows
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
-from fastchangelog.spark.renewal import CredentialRenewal, credentials
+from fastchangelog.spark.renewal import CredentialRenewal, credentials, request_text
 
 __all__ = ["ProcessorConfig", "ProcessorOperator", "at_runtime", "raise_from_task", "spark_settings"]
 
@@ -204,7 +204,7 @@ class ProcessorOperator(StatefulProcessor):
         """Yields the user's rows, then a row of metrics; returns the handle and the shard's next timer."""
         operator, spec = self._config.operator, at_runtime(self._config.run)
         names = [*operator.output.names, metrics.PROCESSOR_COLUMN]
-        session = open_state_session(json.dumps(request), operator.options, operator.confs)
+        session = open_state_session(request_text(request).show(), operator.options, operator.confs)
         try:
             clock.lap("open_micros")
             _internal.failpoint("operator.opened")

@@ -1,0 +1,180 @@
+"""The locations of a query's checkpoint, as sweeps were told of them.
+
+Owns: the two notes that keep them, the rules by which they are known, forgotten and lost.
+Does not own: what is at a location (`spark.checkpoints`), what is deleted (`gc.plan`), when notes are written
+(`gc.collector`).
+
+Invariants:
+1. a location that a sweep with `delete` was told of counts until a person says that it is gone;
+2. the sweep's own note is written before its copy. So a copy without the note shows that the note was lost;
+3. after a loss nothing is known in full: everything of the query waits until a person has named all locations;
+4. a location counts if any note says so: two sweeps at once, or one that ended in between, forget none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from fastchangelog.errors import FastChangelogError, InvalidArgumentError
+from fastchangelog.gc.plan import GcState
+from fastchangelog.layout import GC_CHECKPOINTS, GC_STATE
+
+__all__ = ["Known", "NoteFolder", "Noted", "QueryNotes", "forget", "read", "write"]
+
+
+class NoteFolder(Protocol):
+    """The part of `collector.StateFolder` that is needed here."""
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of an object; None if there is none."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes an object as a whole, also over another one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What the notes of one folder, or of all folders of a query, say together."""
+
+    checkpoints: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    """Locations of which a person has said that they are gone for good."""
+    lost: str | None = None
+    """The note that was lost, and how that shows; None when both notes are as they were written."""
+
+    def __or__(self, other: Known) -> Known:
+        checkpoints = _distinct((*self.checkpoints, *other.checkpoints))
+        gone = _distinct((*self.gone, *other.gone))
+        there = set(map(same_place, checkpoints))
+        return Known(checkpoints, tuple(at for at in gone if same_place(at) not in there), self.lost or other.lost)
+
+    def with_given(self, given: Iterable[str]) -> Known:
+        """With more locations, which are not gone: it was told otherwise."""
+        return self | Known(tuple(given))
+
+    def without(self, gone: Iterable[str]) -> Known:
+        """Without locations that a person says are gone. Others are not remembered as gone."""
+        named = {same_place(at) for at in gone}
+        left = tuple(at for at in self.checkpoints if same_place(at) not in named)
+        taken = tuple(at for at in self.checkpoints if at not in left)
+        return Known(left, _distinct((*self.gone, *taken)), self.lost)
+
+    def missing_in(self, checkpoints: Iterable[str]) -> tuple[str, ...]:
+        """The known locations that are not among `checkpoints`."""
+        places = set(map(same_place, checkpoints))
+        return tuple(at for at in self.checkpoints if same_place(at) not in places)
+
+    def loss(self) -> str:
+        """What was lost, and what to do."""
+        told = f" (at least {', '.join(self.checkpoints)})" if self.checkpoints else ""
+        return (
+            f"{self.lost}, so this query may have checkpoints that only earlier sweeps were told of{told}: name all of "
+            "them, each with --checkpoint, and add --all-given"
+        )
+
+    def all_named(self) -> Known:
+        """After a person has named all locations: no note is missed any more."""
+        return dataclasses.replace(self, lost=None)
+
+    def state(self, state: GcState) -> GcState:
+        """The note `state` with these locations."""
+        return dataclasses.replace(state, checkpoints=self.checkpoints, gone=self.gone)
+
+
+def same_place(location: str) -> str:
+    """What equal locations have in common.
+
+    >>> same_place("s3a://bucket/ckpt/") == same_place("s3a://bucket/ckpt")
+    True
+    """
+    return location.rstrip("/") or location
+
+
+@dataclasses.dataclass(frozen=True)
+class Noted:
+    """What the notes of one folder say."""
+
+    state: GcState
+    known: Known
+    is_complete: bool
+    """True if the copy of the locations is there."""
+
+
+def read(folder: NoteFolder) -> Noted:
+    """The sweep's note in a folder, and the locations that it and its copy hold."""
+    found: dict[str, GcState] = {}
+    lost = None
+    for name in (GC_CHECKPOINTS, GC_STATE):
+        data = folder.read(name)
+        try:
+            if data is not None:
+                found[name] = GcState.from_bytes(data)
+            elif name == GC_STATE and GC_CHECKPOINTS in found:
+                lost = f"{GC_STATE} is gone"
+        except ValueError as error:
+            lost = f"{name} cannot be read ({error})"
+    known = Known(lost=lost)
+    for state in found.values():
+        known |= Known(state.checkpoints, state.gone)
+    return Noted(found.get(GC_STATE, GcState()), known, GC_CHECKPOINTS in found)
+
+
+def write(folder: NoteFolder, state: GcState) -> None:
+    """Writes the note, then its copy where locations have changed."""
+    folder.write(GC_STATE, state.to_bytes())
+    copy = GcState(checkpoints=state.checkpoints, gone=state.gone).to_bytes()
+    if (state.checkpoints or state.gone) and folder.read(GC_CHECKPOINTS) != copy:
+        folder.write(GC_CHECKPOINTS, copy)
+
+
+class QueryNotes:
+    """The notes of all folders of a query, and what is known by them."""
+
+    def __init__(self, folders: Iterable[NoteFolder]) -> None:
+        self._read: list[tuple[NoteFolder, Noted]] = []
+        self.known = Known()
+        self.error: FastChangelogError | None = None
+        """Why a note could not be read."""
+        try:
+            for folder in folders:
+                noted = read(folder)
+                self._read.append((folder, noted))
+                self.known |= noted.known
+        except FastChangelogError as error:
+            self.error = error
+
+    def remember(self, is_ours: Callable[[NoteFolder], bool]) -> None:
+        """Writes what is known into the folders that are ours and say less."""
+        for folder, noted in self._read if self.known.lost is None else ():
+            is_new = self.known != noted.known or (not noted.is_complete and self.known != Known())
+            if is_new and is_ours(folder):
+                write(folder, self.known.state(noted.state))
+
+
+def forget(found: Mapping[str, QueryNotes], location: str, there: str | None) -> None:
+    """Takes a location that is gone from the queries in `found` that know it.
+
+    Raises `InvalidArgumentError` if none does, or if the only one is `there`, the query whose checkpoint is there now.
+    """
+    place = same_place(location)
+    knowing = [query for query, notes in found.items() if place in map(same_place, notes.known.checkpoints)]
+    if not knowing and not any(place in map(same_place, notes.known.gone) for notes in found.values()):
+        all_known = sorted({at for notes in found.values() for at in notes.known.checkpoints})
+        raise InvalidArgumentError(
+            f"no sweep under this root was told of a checkpoint at {location}; give --gone one of: "
+            f"{', '.join(all_known) or 'none is known'}"
+        )
+    if knowing == [there]:
+        raise InvalidArgumentError(f"the checkpoint of the query {there} is at {location}, so it is not gone")
+    for query in knowing:
+        if query != there:
+            found[query].known = found[query].known.without([location])
+
+
+def _distinct(locations: Iterable[str]) -> tuple[str, ...]:
+    places: dict[str, str] = {}
+    for at in locations:
+        places.setdefault(same_place(at), at)
+    return tuple(places.values())
