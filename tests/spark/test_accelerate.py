@@ -178,7 +178,7 @@ def test_the_methods_are_replaced_once(spark: Any, root: str, stream: Any) -> No
     native = internals.native_method(stream.groupBy("k"), "transformWithStateInPandas")
     assert native.func.__module__ == "pyspark.sql.pandas.group_ops"  # type: ignore[attr-defined]
     assert replaced.__doc__ == native.func.__doc__  # type: ignore[attr-defined]
-    assert not hasattr(native.func, internals._NATIVE)  # type: ignore[attr-defined]
+    assert not internals.is_diverted(native.func)  # type: ignore[attr-defined]
 
 
 def test_what_is_not_supported_stays_with_spark_and_says_why(
