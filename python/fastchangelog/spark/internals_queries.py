@@ -139,8 +139,10 @@ class _StartListener:
         if reason is not None:
             conf = execution.sparkSessionForStream().conf()
             conf.set(self._watch.refusal, reason)
-            # Spark's own operator does not ask for the refusal: the plan of the first batch fails with this text.
-            conf.set(_FILE_MANAGER, f"{InvalidArgumentError.__module__}.{InvalidArgumentError.__name__}: {reason}")
+            # Spark's own operator does not ask for the refusal: its first batch cannot be planned without such a class,
+            # and Spark's error shows this text, in a line of its own, for its name.
+            kind = InvalidArgumentError
+            conf.set(_FILE_MANAGER, f"\n{kind.__module__}.{kind.__name__}: {reason}\n")
 
     def onQueryProgress(self, event: Any) -> None:
         """Not used."""
