@@ -112,8 +112,10 @@ def test_a_function_of_foreach_batch_finds_its_batch_named() -> None:
     follow(Execution(run="next"), object(), given)
     assert given.func is followed, "once"
     for run, number, named in [("run", 3, "3"), ("next", 4, "4"), ("another", 5, None), (None, 6, None)]:
-        given.func(batch_of(run), number)
+        batch = batch_of(run)
+        given.func(batch, number)
         assert seen.pop() == (number, named)
+        assert task.BATCH not in batch.sparkSession.conf, "the next batch does not begin with this one's name"
 
 
 def test_a_batch_that_was_not_read_to_its_end_fails_in_its_function() -> None:

@@ -100,6 +100,10 @@ def kept_when_first_used(batch: Any) -> list[Any]:
     return rows
 
 
+def in_an_rdd(batch: Any) -> list[Any]:
+    return batch.rdd.map(tuple).collect()
+
+
 def in_a_job_group(batch: Any) -> list[Any]:
     batch.sparkSession.sparkContext.setJobGroup("etl", "the user's own")
     return batch.collect()
@@ -113,6 +117,7 @@ def test_a_batch_may_be_used_from_any_thread_and_in_any_job_group(feed: Any, tmp
         in_a_job_group,
         in_a_pool,
         lambda batch: serving(batch.collect),
+        in_an_rdd,
         in_asyncio,
         kept_when_first_used,
     ]

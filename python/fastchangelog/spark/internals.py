@@ -166,7 +166,8 @@ def native_method(grouped: GroupedData, name: str) -> Callable[..., DataFrame]:
 
     def pass_on(*args: Any, **kwargs: Any) -> DataFrame:
         with passing_on(grouped):
-            return getattr(type(grouped), name)(grouped, *args, **kwargs)
+            result: DataFrame = getattr(type(grouped), name)(grouped, *args, **kwargs)
+            return result
 
     return pass_on
 
@@ -180,7 +181,7 @@ def own_method(kind: type, name: str) -> Callable[..., Any] | None:
     with contextlib.suppress(KeyError):
         return _own_methods[kind, name]
     for base in kind.__mro__:
-        method = vars(base).get(name)
+        method: Any = vars(base).get(name)
         for _ in range(_MOST_WRAPPERS):
             if _is_own(method, name):
                 return _own_methods.setdefault((kind, name), method)

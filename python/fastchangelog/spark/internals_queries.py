@@ -250,8 +250,14 @@ def _followed(function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame
         if query is None:
             function(batch, number)
             return
-        batch.sparkSession.conf.set(task.BATCH, str(number))
-        function(batch, number)
+        conf = batch.sparkSession.conf
+        conf.set(task.BATCH, str(number))
+        try:
+            function(batch, number)
+        finally:
+            # Spark begins the next batch by making the session's settings properties of the query's thread: jobs of
+            # RDDs would find this batch there.
+            conf.unset(task.BATCH)
         query.check_read(number)
 
     return call
