@@ -49,8 +49,15 @@ class Shard:
         self.stores: list[Store] = []
         monkeypatch.setattr(operator, "open_state_session", self.open)
         monkeypatch.setattr("fastchangelog.spark.processor.payloads.spill_folder", lambda: str(tmp_path))
-        self.properties = {**settings.REQUIRED, task.QUERY_ID: "query", task.BATCH_ID: "3"}
+        self.properties = {
+            **settings.REQUIRED,
+            task.QUERY: "query",
+            task.QUERY_ID: "query",
+            task.FIRST_BATCH: "0",
+            task.BATCH_ID: "3",
+        }
         monkeypatch.setattr(task, "local_property", self.properties.get)
+        monkeypatch.setattr(_internal, "handle_json", lambda _: json.dumps({"batch": -1}))
 
     def open(self, request: str, *_: Any) -> Any:
         handle = json.loads(request)["handle"]

@@ -24,7 +24,7 @@ from stream_harness import rows_of
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, internals, settings
-from fastchangelog.spark.acceleration import _accelerated, _built
+from fastchangelog.spark.acceleration import _accelerated, _built, _went_back
 from fastchangelog.spark.failures import explain_error
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -102,6 +102,7 @@ def undone() -> Iterator[None]:
     yield
     _accelerated.clear()
     _built.clear()
+    _went_back.clear()
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ def test_the_methods_are_replaced_once(spark: Any, root: str, stream: Any) -> No
     native = internals.native_method(stream.groupBy("k"), "transformWithStateInPandas")
     assert native.func.__module__ == "pyspark.sql.pandas.group_ops"  # type: ignore[attr-defined]
     assert replaced.__doc__ == native.func.__doc__  # type: ignore[attr-defined]
-    assert not hasattr(native.func, internals._NATIVE)  # type: ignore[attr-defined]
+    assert not internals.is_diverted(native.func)  # type: ignore[attr-defined]
 
 
 def test_what_is_not_supported_stays_with_spark_and_says_why(
@@ -224,6 +225,45 @@ def test_an_unsupported_query_runs_as_spark_runs_it(
     finish(start(frame, tmp_path / "checkpoint", got))
     assert {n: rows_of(rows) for n, rows in got.items()} == {0: [("a", 1), ("b", 2)], 1: [("a", 11)]}
     assert not pathlib.Path(root).exists() or not list(pathlib.Path(root).iterdir())
+
+
+def test_a_checkpoint_of_ours_never_goes_on_with_sparks_operator(
+    accelerated: Any, feed: Any, conf: Any, tmp_path: pathlib.Path, root: str
+) -> None:
+    """Whatever brings the query there: a setting of the cluster, a type of the source, another library's patch."""
+    source = feed(SCHEMA, BATCHES[0])
+    got: dict[int, list[Any]] = {}
+    finish(start(total(source.stream()), tmp_path / "checkpoint", got))
+    source.add(BATCHES[1])
+
+    def falls_back() -> Any:
+        conf(settings.FORMAT_VERSION, "1")
+        with pytest.warns(UserWarning, match="stays on Spark's operator"):
+            return total(source.stream())
+
+    def is_switched_off() -> Any:
+        fc.spark.accelerate(accelerated, enabled=False)
+        return total(source.stream())
+
+    def is_patched() -> Any:
+        group = source.stream().groupBy("k")
+        return internals.native_method(group, "transformWithStateInPandas")(Total(), OUTPUT, "Update", "None")
+
+    for build in (falls_back, is_switched_off, is_patched):
+        with pytest.raises(Exception, match="would begin with empty states") as error:
+            finish(start(build(), tmp_path / "checkpoint", got))
+        assert explain_error(error.value).startswith("InvalidArgumentError: the checkpoint holds the state of fast")
+        conf(settings.FORMAT_VERSION, "2")
+        fc.spark.accelerate(accelerated, state=root)
+    finish(start(total(source.stream()), tmp_path / "checkpoint", got))
+    assert {n: rows_of(rows) for n, rows in got.items()} == {0: [("a", 1), ("b", 2)], 1: [("a", 11)]}
+
+
+def test_a_query_that_accelerate_has_not_seen_is_warned_of(accelerated: Any, feed: Any, tmp_path: pathlib.Path) -> None:
+    group = feed(SCHEMA, BATCHES[0]).stream().groupBy("k")
+    frame = internals.native_method(group, "transformWithStateInPandas")(Total(), OUTPUT, "Update", "None")
+    with pytest.warns(UserWarning, match="was not called through accelerate"):
+        finish(start(frame, tmp_path / "checkpoint", {}))
 
 
 def test_errors_of_the_user_stay_errors(accelerated: Any, stream: Any) -> None:

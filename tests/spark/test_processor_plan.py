@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from stream_harness import needs_readable_checkpoints, needs_rows, rows_of, skip_without_rows
 
 import fastchangelog as fc
-from fastchangelog.spark import grouped, internals, starts
+from fastchangelog.spark import grouped, internals_queries, starts
 from fastchangelog.spark.failures import explain_error
 from fastchangelog.spark.processor.call import ProcessorCall
 from fastchangelog.spark.processor.stream import _check_version
@@ -223,13 +223,15 @@ def test_the_default_sink_mode_and_files(feed: Any, spark: Any, tmp_path: pathli
 
 
 def test_an_aggregation_beside_a_processor_still_needs_update() -> None:
-    query = internals.StartingQuery(
+    query = internals_queries.StartingQuery(
         "append",
         ("fastchangelog.p", "fastchangelog.a"),
         {"fastchangelog.p": frozenset({"__m_processor"}), "fastchangelog.a": frozenset({"__m"})},
     )
     assert "append mode" in str(starts.refusal_reason(query))
-    alone = internals.StartingQuery("append", ("fastchangelog.p",), {"fastchangelog.p": frozenset({"__m_processor"})})
+    alone = internals_queries.StartingQuery(
+        "append", ("fastchangelog.p",), {"fastchangelog.p": frozenset({"__m_processor"})}
+    )
     assert starts.refusal_reason(alone) is None
 
 

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from stream_harness import rows_of, run
 
-from fastchangelog.spark import grouped, internals, starts
+from fastchangelog.spark import grouped, internals_queries, starts
 from fastchangelog.spark.failures import explain_error
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -165,7 +165,7 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     texts: list[str] = []
     logger = logging.Logger("a test")
     logger.addFilter(lambda record: texts.append(record.getMessage()) or False)  # type: ignore[func-returns-value]
-    for module in (starts, internals):
+    for module in (starts, internals_queries):
         monkeypatch.setattr(module, "_log", logger)
     return texts
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_seen_is_logged_and_the_query_runs(
     def hidden(*_: Any) -> Any:
         raise AttributeError("analyzedPlan is not there")
 
-    monkeypatch.setattr(internals, "_observed", hidden)
+    monkeypatch.setattr(internals_queries, "_observed", hidden)
     ran = run(build(feed(SCHEMA, *BATCHES), tmp_path), tmp_path / "ckpt")
     assert {n: rows_of(r) for n, r in ran.batches.items()} == TOTALS
     assert any('outputMode("update")' in text and "analyzedPlan is not there" in text for text in warned)
@@ -200,5 +200,5 @@ def test_spark_connect_is_told_to_mind_the_output_mode(warned: list[str]) -> Non
     ],
 )
 def test_verdicts(mode: str, observed: tuple[str, ...], said: str | None) -> None:
-    found = starts.refusal_reason(internals.StartingQuery(mode, observed))
+    found = starts.refusal_reason(internals_queries.StartingQuery(mode, observed))
     assert found is None if said is None else said in str(found)

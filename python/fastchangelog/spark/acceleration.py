@@ -5,7 +5,9 @@ Does not own: how methods of PySpark are replaced (`internals`, `internals_plans
 raises `UnsupportedError`), the plan (`grouped_stream`, `processor.stream`).
 
 A call goes back to Spark for one reason alone: an `UnsupportedError`, which says that Spark's operator does what ours
-does not. Every other error is the user's, and is raised.
+does not. Every other error is the user's, and is raised. A query that would go on from a checkpoint of ours on Spark's
+operator is refused when it starts (`starts`), whatever brought it there: that reason, or another library that has put
+PySpark's own method back.
 
 An operator gets the first name that none has in its input. Two of them beside each other, as in a union, have the same
 one until their frames are combined: then those of the second frame are built anew under other names.
@@ -14,6 +16,7 @@ one until their frames are combined: then those of the second frame are built an
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -25,13 +28,14 @@ from typing import TYPE_CHECKING, Any
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
-from fastchangelog.spark import internals, internals_plans, metrics, settings
+from fastchangelog.spark import internals, internals_plans, metrics, settings, starts
 from fastchangelog.spark.grouped_stream import GroupedStream
 from fastchangelog.spark.imported_state import ImportedState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData, SparkSession
 
+    from fastchangelog.spark.internals_queries import StartingQuery
     from fastchangelog.types import Options, PathLike, StorageOptions
 
 __all__ = ["accelerate"]
@@ -71,6 +75,8 @@ class _Built:
 _accelerated: dict[str, _Given] = {}
 #: By the id of a session, the newest operators, in the order in which they were built.
 _built: dict[str, collections.deque[_Built]] = {}
+#: The ids of sessions where a call went back to Spark, which said so.
+_went_back: set[str] = set()
 #: As many as one query has at most; with each, the plan of its frame stays in memory.
 _MOST_BUILT = 256
 _lock = threading.Lock()
@@ -125,6 +131,8 @@ def accelerate(
         with _lock:
             _accelerated.pop(session, None)
             _built.pop(session, None)
+            _went_back.discard(session)
+        starts.notice(spark, None)
         return
     root = settings.state_root(spark, state)
     settings.read_options(spark, option_texts_of(materialization, options))
@@ -133,6 +141,23 @@ def accelerate(
         _accelerated[session] = _Given(state, materialization, options, hidden)
     internals.divert_processors(spark, _divert)
     internals_plans.divert_combinations(spark, _beside)
+    if not internals.is_connect(spark):
+        starts.watch(spark)
+        starts.notice(spark, lambda query: _see_start(session, query))
+
+
+def _see_start(session: str, query: StartingQuery) -> None:
+    """Warns of a query on Spark's operator that did not go back to it: its call has not come here."""
+    missed = query.processors > len(starts.our_operators(query))
+    if not missed or session not in _accelerated or session in _went_back:
+        return
+    with contextlib.suppress(Warning):  # the query starts all the same
+        warnings.warn(
+            "a query of an accelerated session runs on Spark's operator: its transformWithState() was not called "
+            "through accelerate(), perhaps since another library has replaced PySpark's methods; call accelerate() "
+            "after it, and build the query again",
+            stacklevel=2,
+        )
 
 
 def _divert(
@@ -152,6 +177,7 @@ def _divert(
     except UnsupportedError as reason:
         if isinstance(arguments.get("initialState"), (GroupedStream, ImportedState)):
             raise  # Spark's operator does not know them
+        _went_back.add(internals.session_id(frame.sparkSession))
         # The call of the user: under it are PySpark's method and this function.
         warnings.warn(f"{shown} stays on Spark's operator: {reason}", stacklevel=3)
         return native()

@@ -403,10 +403,8 @@ class GroupedStream:
         return transform(self.grouping, call)
 
     def _numeric(self, function: Callable[[str], Column], cols: tuple[object, ...]) -> DataFrame:
-        if len(cols) == 1 and isinstance(cols[0], (list, tuple)):
-            cols = tuple(cols[0])
         names: list[str] = []
-        for col in cols:
+        for col in cols[0] if len(cols) == 1 and isinstance(cols[0], (list, tuple)) else cols:
             if not isinstance(col, str):
                 raise InvalidArgumentError(
                     f"{function.__name__}() takes column names, not {col!r}; use agg() for Columns"
@@ -434,6 +432,7 @@ class GroupedStream:
             self._storage_options,
             self._partitions,
             confs=self._confs,
+            connect=internals.is_connect(self._df),
         )
         split = Split(
             analysed.spec,
@@ -441,6 +440,7 @@ class GroupedStream:
             self._options,
             settings.size_option(self._options, "payload_size"),
             self._partitions,
+            streaming=self._streaming,
             opens_all_shards=first is not None,
         )
         payloads = self._df.select(*analysed.projection).mapInArrow(split, payload_type(watermark_of(self._df.schema)))

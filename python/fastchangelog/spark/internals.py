@@ -1,24 +1,24 @@
-"""Private parts of PySpark, which no other file but `internals_plans` uses: the tree of a `Column`, keys of a
-`groupBy`, task slots, starting queries, methods of a `GroupedData`.
+"""Private parts of PySpark, which no other file but its siblings `internals_…` uses: the tree of a `Column`, keys of a
+`groupBy`, task slots, the nodes of a plan, methods of a `GroupedData`.
 
 Owns: everything that touches `_jc`, `_jvm`, `_jdf`, `_jgd`, `_expr`, `_plan`, `_jsparkSession` or `sparkContext`, for
 classic PySpark and for Spark Connect; the change of the methods that run a processor.
-Does not own: one plan in the place of another (`internals_plans`), which functions are understood (`analyse`), which
-queries are refused (`starts`), which calls go to our operator (`acceleration`).
+Does not own: one plan in the place of another (`internals_plans`), queries that start and run (`internals_queries`),
+which functions are understood (`analyse`), which calls go to our operator (`acceleration`).
 Tested per Spark version; nothing else in the package may use those attributes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-import json
 import logging
 import os
 import sys
 import threading
-import weakref
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,7 +33,6 @@ __all__ = [
     "Diversion",
     "Literal",
     "Star",
-    "StartingQuery",
     "call_of",
     "divert_processors",
     "frame_of",
@@ -43,14 +42,22 @@ __all__ = [
     "is_inside_foreach_batch",
     "is_plain_grouping",
     "is_plain_reference",
+    "is_diverted",
+    "divert_method",
+    "is_observe",
+    "is_passing_on",
+    "items_of",
+    "kind_of",
     "native_method",
     "observed_names",
+    "own_method",
+    "passing_on",
+    "plan_nodes",
     "run_this_interpreter",
     "same",
     "session_id",
     "slots",
     "text_of",
-    "watch_starts",
 ]
 
 _log = logging.getLogger("fastchangelog.spark")
@@ -79,28 +86,23 @@ class Call:
     alias: str | None
 
 
-@dataclasses.dataclass(frozen=True)
-class StartingQuery:
-    """A streaming query before its first batch."""
-
-    #: "append", "update" or "complete".
-    output_mode: str
-    #: The names of all `observe` nodes in its plan, each as often as the plan runs it.
-    observed: tuple[str, ...]
-    #: The columns that the metrics of each of them read.
-    reads: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
-    #: Names of the states, not timers, of each `transformWithState` in the checkpoint, as of the last batch.
-    stored: tuple[frozenset[str], ...] = ()
-
-
 #: What takes the call of a method: the grouping, the method's name, the arguments by PySpark's names, and PySpark's own
 #: method with these arguments.
 Diversion: TypeAlias = "Callable[[GroupedData, str, Mapping[str, Any], Callable[[], DataFrame]], DataFrame]"
 
 #: The methods of a grouping that run a `StatefulProcessor`. PySpark 4.0 has the second only.
 PROCESSOR_METHODS = ("transformWithState", "transformWithStateInPandas")
-#: The attribute of a method in PySpark's place that holds PySpark's own.
-_NATIVE = "_fastchangelog_native"
+#: The attribute of a method in PySpark's place that says so; a wrapper made with `functools.wraps` has it, too.
+_MARK = "_fastchangelog_diverted"
+_DIVERTED = object()
+#: The arguments of those methods, for the case that PySpark's own cannot be found.
+_SIGNATURE = inspect.signature(
+    lambda self, statefulProcessor, outputStructType, outputMode, timeMode, initialState=None, eventTimeColumnName="": 0
+)
+#: PySpark's own methods, by class and name.
+_own_methods: dict[tuple[type, str], Callable[..., Any]] = {}
+#: A wrapper around a wrapper, at most so many.
+_MOST_WRAPPERS = 100
 _diverting = threading.Lock()
 
 
@@ -128,7 +130,7 @@ def is_plain_reference(column: Column) -> bool:
     """True if the expression is a column's name and nothing else: evaluating it cannot fail."""
     if is_connect(column):
         return type(_expr(column)).__name__ == "ColumnReference"
-    return _kind(_node(column)) == "UnresolvedAttribute"
+    return kind_of(_node(column)) == "UnresolvedAttribute"
 
 
 def same(a: Column, b: Column) -> bool:
@@ -146,7 +148,7 @@ def grouping_of(grouped: GroupedData) -> tuple[DataFrame, list[Column]]:
     """The frame of PySpark's `groupBy`, and the keys: as Spark's operator takes them, columns of the frame."""
     columns = getattr(grouped, "_grouping_cols", None)
     if columns is None:
-        columns = [_grouping_column(key) for key in _items(_classic_grouping(grouped))]
+        columns = [_grouping_column(key) for key in items_of(_classic_grouping(grouped))]
     return frame_of(grouped), list(columns)
 
 
@@ -157,38 +159,114 @@ def is_plain_grouping(grouped: GroupedData) -> bool:
 
 
 def native_method(grouped: GroupedData, name: str) -> Callable[..., DataFrame]:
-    """PySpark's own method of that name, whether `divert_processors` has put another in its place or not."""
-    method = getattr(type(grouped), name)
-    return functools.partial(getattr(method, _NATIVE, method), grouped)
+    """PySpark's own method of that name, whatever is in its place."""
+    own = own_method(type(grouped), name)
+    if own is not None:
+        return functools.partial(own, grouped)
+
+    def pass_on(*args: Any, **kwargs: Any) -> DataFrame:
+        with passing_on(grouped):
+            result: DataFrame = getattr(type(grouped), name)(grouped, *args, **kwargs)
+            return result
+
+    return pass_on
+
+
+def own_method(kind: type, name: str) -> Callable[..., Any] | None:
+    """PySpark's own method of a class, also where other libraries have put theirs in its place; None if it is hidden.
+
+    A library wraps the method with `functools.wraps`, or changes a subclass of the class that defines it. Where it does
+    neither, the method is known if it was asked for before.
+    """
+    with contextlib.suppress(KeyError):
+        return _own_methods[kind, name]
+    for base in kind.__mro__:
+        method: Any = vars(base).get(name)
+        for _ in range(_MOST_WRAPPERS):
+            if _is_own(method, name):
+                return _own_methods.setdefault((kind, name), method)
+            method = getattr(method, "__wrapped__", None)
+            if method is None:
+                break
+    return None
+
+
+def _is_own(method: Any, name: str) -> bool:
+    if not isinstance(method, types.FunctionType) or method.__name__ != name:
+        return False
+    return str(method.__globals__.get("__name__", "")).startswith("pyspark.")
 
 
 def divert_processors(spark: SparkSession, divert: Diversion) -> None:
     """From here on `divert` takes each call of `PROCESSOR_METHODS` in this process, whatever its session.
 
-    The methods of PySpark's class are replaced once, for classic PySpark or for Spark Connect, as the session is.
+    The methods of PySpark's class are replaced once, for classic PySpark or for Spark Connect, as the session is. What
+    another library put in their place before is called where PySpark's own would be.
     """
     kind = type(spark.range(0).groupBy())
     with _diverting:
         for name in PROCESSOR_METHODS:
-            native = getattr(kind, name, None)
-            if native is not None and not hasattr(native, _NATIVE):
-                setattr(kind, name, _diverted(native, divert))
+            there = getattr(kind, name, None)
+            if there is not None and not is_diverted(there):
+                divert_method(kind, name, _diverted(kind, name, there, divert))
 
 
-def _diverted(native: Callable[..., DataFrame], divert: Diversion) -> Callable[..., DataFrame]:
-    signature = inspect.signature(native)
+def is_diverted(method: Any) -> bool:
+    """True for a method that `divert_method` has put in PySpark's place, or a wrapper of one."""
+    return getattr(method, _MARK, None) is _DIVERTED
 
-    @functools.wraps(native)
+
+def divert_method(kind: type, name: str, method: Callable[..., Any]) -> None:
+    """Puts `method` in the place of the method of that name."""
+    setattr(method, _MARK, _DIVERTED)
+    setattr(kind, name, method)
+
+
+def _diverted(kind: type, name: str, there: Callable[..., DataFrame], divert: Diversion) -> Callable[..., DataFrame]:
+    own = own_method(kind, name)
+    signature = _SIGNATURE if own is None else inspect.signature(own)
+
+    @functools.wraps(own or there)
     def method(self: GroupedData, *args: Any, **kwargs: Any) -> DataFrame:
-        own = functools.partial(native, self, *args, **kwargs)
+        if is_passing_on(self):  # a library's wrapper has called the method that it found, and that is this one
+            return (own or there)(self, *args, **kwargs)
+
+        def native() -> DataFrame:
+            with passing_on(self):
+                return there(self, *args, **kwargs)
+
         try:
             _, *given = signature.bind(self, *args, **kwargs).arguments.items()
         except TypeError:
-            return own()  # raises PySpark's error
-        return divert(self, native.__name__, dict(given), own)
+            return native()  # raises PySpark's error
+        return divert(self, name, dict(given), native)
 
-    setattr(method, _NATIVE, native)
     return method
+
+
+class _Passed(threading.local):
+    """Objects whose method is being called that was in the place of PySpark's, in this thread."""
+
+    def __init__(self) -> None:
+        self.objects: list[object] = []
+
+
+_passed = _Passed()
+
+
+@contextlib.contextmanager
+def passing_on(thing: object) -> Iterator[None]:
+    """While the block runs, methods in PySpark's place pass calls of this object on: they are on their way already."""
+    _passed.objects.append(thing)
+    try:
+        yield
+    finally:
+        _passed.objects.pop()
+
+
+def is_passing_on(thing: object) -> bool:
+    """True inside a block of `passing_on` for this object, in this thread."""
+    return any(passed is thing for passed in _passed.objects)
 
 
 def session_id(spark: SparkSession) -> str:
@@ -202,7 +280,27 @@ def observed_names(df: DataFrame) -> set[str]:
     frame: Any = df
     if is_connect(df):
         return set(_connect_observed(frame._plan))
-    return {name for name, _ in _observed(frame._jdf.queryExecution().analyzed(), {})}
+    return {str(node.name()) for node in plan_nodes(frame._jdf.queryExecution().analyzed()) if is_observe(node)}
+
+
+def plan_nodes(plan: Any, tables: dict[int, Any] | None = None) -> Iterator[Any]:
+    """The nodes of a classic plan; a common table counts each time that it is referred to."""
+    tables = {} if tables is None else tables
+    kind = kind_of(plan)
+    if kind == "WithCTE":
+        tables.update({table.id(): table.child() for table in items_of(plan.cteDefs())})
+        yield from plan_nodes(plan.plan(), tables)
+        return
+    if kind == "CTERelationRef" and plan.cteId() in tables:
+        yield from plan_nodes(tables[plan.cteId()], tables)
+    yield plan
+    for child in items_of(plan.children()):
+        yield from plan_nodes(child, tables)
+
+
+def is_observe(node: Any) -> bool:
+    """True for the node of an `observe`."""
+    return kind_of(node) == "CollectMetrics"
 
 
 def text_of(column: Column) -> str:
@@ -230,27 +328,6 @@ def run_this_interpreter(spark: SparkSession) -> None:
         _log.info("Spark's workers run %s: neither PYSPARK_PYTHON nor spark.pyspark.python is set", sys.executable)
 
 
-def watch_starts(spark: SparkSession, check: Callable[[StartingQuery], str | None], refusal: str) -> bool:
-    """Calls `check` with each query of this session before its first batch; registers once per session.
-
-    A reason that it returns becomes the setting `refusal` of that query alone, which its tasks read as a local
-    property. False where Spark shows neither plan nor output mode (Spark Connect).
-    """
-    if is_connect(spark):
-        return False
-    if spark in _watched:
-        return True
-    from pyspark import java_gateway
-
-    session: Any = spark
-    start_callbacks: Callable[[Any], None] = java_gateway.ensure_callback_server_started
-    start_callbacks(session.sparkContext._gateway)
-    wrapper = session.sparkContext._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
-    session._jsparkSession.streams().addListener(wrapper(_StartListener(session, check, refusal)))
-    _watched.add(spark)
-    return True
-
-
 def _context(spark: SparkSession) -> SparkContext | None:
     """None with Spark Connect, which has none."""
     return None if is_connect(spark) else spark.sparkContext
@@ -271,10 +348,10 @@ def _classic_grouping(grouped: Any) -> Any:
 def _grouping_column(key: Any) -> Column:
     from pyspark.sql import functions as F
 
-    if _kind(key) == "UnresolvedAttribute":  # perhaps with the name of a table before it
+    if kind_of(key) == "UnresolvedAttribute":  # perhaps with the name of a table before it
         return F.col(str(key.sql()))
     # An expression that is no column of the frame has a text that no column of the frame has: Spark refuses it, too.
-    name = str(key.name()) if _kind(key) in ("AttributeReference", "Alias") else str(key.toString())
+    name = str(key.name()) if kind_of(key) in ("AttributeReference", "Alias") else str(key.toString())
     return F.col("`" + name.replace("`", "``") + "`")
 
 
@@ -289,11 +366,13 @@ def _equal(a: Any, b: Any) -> bool:
 # Classic: a Column wraps a JVM Column, whose node() is a small immutable tree of case classes.
 
 
-def _kind(node: Any) -> str:
+def kind_of(node: Any) -> str:
+    """The name of the class of an object in the JVM."""
     return str(node.getClass().getSimpleName())
 
 
-def _items(seq: Any) -> list[Any]:
+def items_of(seq: Any) -> list[Any]:
+    """The items of a sequence in the JVM."""
     return [seq.apply(i) for i in range(seq.size())]
 
 
@@ -307,17 +386,17 @@ def _classic_column(node: Any) -> Column:
 
 def _classic_call(column: Column) -> Call | None:
     node, alias = _node(column), None
-    while _kind(node) == "Alias":
-        names = _items(node.name())
+    while kind_of(node) == "Alias":
+        names = items_of(node.name())
         if alias is None and len(names) == 1:
             alias = str(names[0])
         node = node.child()
     # Spark has functions without an SQL name, such as product, which are internal: their names mean the same.
-    if _kind(node) != "UnresolvedFunction" or node.isUserDefinedFunction():
+    if kind_of(node) != "UnresolvedFunction" or node.isUserDefinedFunction():
         return None
     args: list[Column | Literal | Star] = []
-    for arg in _items(node.arguments()):
-        kind = _kind(arg)
+    for arg in items_of(node.arguments()):
+        kind = kind_of(arg)
         if kind == "UnresolvedStar" and arg.unparsedTarget().isEmpty():
             args.append(Star())
         elif kind == "Literal":
@@ -328,11 +407,11 @@ def _classic_call(column: Column) -> Call | None:
 
 
 def _classic_names(node: Any, names: set[str]) -> None:
-    if _kind(node) == "UnresolvedFunction":
+    if kind_of(node) == "UnresolvedFunction":
         names.add(str(node.functionName()).lower())
-    if _kind(node) == "SqlExpression":
+    if kind_of(node) == "SqlExpression":
         names.update(_sql_functions(str(node.expression())))
-    for child in _items(node.children()):
+    for child in items_of(node.children()):
         if hasattr(child, "children"):
             _classic_names(child, names)
 
@@ -392,84 +471,6 @@ def _sql_functions(text: str) -> set[str]:
     import re
 
     return {name.lower() for name in re.findall(r"([A-Za-z_][A-Za-z_0-9]*)\s*\(", text)}
-
-
-# The start of a query: Spark calls listeners on the query's own thread, which waits for them before it plans a batch.
-
-
-_watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-
-
-class _StartListener:
-    """A listener that the JVM calls. PySpark's own would decode each progress, which is not needed here."""
-
-    def __init__(self, spark: Any, check: Callable[[StartingQuery], str | None], refusal: str):
-        self._spark = spark
-        self._check = check
-        self._refusal = refusal
-
-    def onQueryStarted(self, event: Any) -> None:
-        try:
-            query = self._spark._jsparkSession.streams().get(event.id())
-            execution = query.streamingQuery()
-            mode = str(execution.outputMode().toString()).lower()
-            found = list(_observed(execution.analyzedPlan(), {}))
-            stored = tuple(_stored_states(self._spark, execution)) if found else ()
-            reason = self._check(StartingQuery(mode, tuple(name for name, _ in found), dict(found), stored))
-            if reason is not None:
-                execution.sparkSessionForStream().conf().set(self._refusal, reason)
-        except Exception as error:  # the JVM would only log it
-            _log.warning(
-                "cannot see the output mode and the plan of the query %s (%s: %s): make sure that it is written with "
-                'outputMode("update") and has each grouped() once',
-                event.id().toString(),
-                type(error).__name__,
-                str(error).partition("\n")[0],
-            )
-
-    def onQueryProgress(self, event: Any) -> None:
-        """Not used."""
-
-    def onQueryIdle(self, event: Any) -> None:
-        """Not used."""
-
-    def onQueryTerminated(self, event: Any) -> None:
-        """Not used."""
-
-    class Java:
-        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
-
-
-def _stored_states(spark: Any, execution: Any) -> Iterator[frozenset[str]]:
-    """See `StartingQuery.stored`. What a batch planned and did not commit does not count."""
-    last = execution.commitLog().getLatestBatchId()
-    if last.isEmpty():
-        return
-    jvm = spark.sparkContext._jvm.org.apache.spark
-    conf = jvm.util.SerializableConfiguration(execution.sparkSessionForStream().sessionState().newHadoopConf())
-    source = jvm.sql.execution.datasources.v2.state.metadata
-    reader = source.StateMetadataPartitionReader(execution.resolvedCheckpointRoot(), conf, last.get())
-    for operator in reader.allOperatorStateMetadata():
-        if str(operator.operatorInfo().operatorName()).startswith("transformWithState"):
-            states = json.loads(operator.operatorPropertiesJson()).get("stateVariables", [])
-            names = (state["stateName"] for state in states)
-            yield frozenset(name for name in names if not name.startswith("$"))  # Spark's own: of timers
-
-
-def _observed(plan: Any, tables: dict[int, Any]) -> Iterator[tuple[str, frozenset[str]]]:
-    """The names of `observe` nodes in a plan, and the columns that they read; a common table counts each time that it
-    is referred to."""
-    kind = _kind(plan)
-    if kind == "WithCTE":
-        tables.update({table.id(): table.child() for table in _items(plan.cteDefs())})
-        yield from _observed(plan.plan(), tables)
-        return
-    if kind == "CTERelationRef" and plan.cteId() in tables:
-        yield from _observed(tables[plan.cteId()], tables)
-    if kind == "CollectMetrics":
-        yield str(plan.name()), frozenset(str(attribute.name()) for attribute in _items(plan.references().toSeq()))
-    for child in _items(plan.children()):
-        yield from _observed(child, tables)
 
 
 def is_inside_foreach_batch() -> bool:

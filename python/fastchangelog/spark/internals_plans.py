@@ -15,7 +15,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fastchangelog.spark.internals import is_connect
+from fastchangelog.spark.internals import (
+    divert_method,
+    is_connect,
+    is_diverted,
+    is_passing_on,
+    own_method,
+    passing_on,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +31,6 @@ __all__ = ["COMBINING", "divert_combinations", "has_plan", "replaced"]
 
 #: The methods of a DataFrame that take another one into the same query.
 COMBINING = ("union", "unionAll", "unionByName", "join", "crossJoin")
-_DIVERTED = "_fastchangelog_diverted"
 _diverting = threading.Lock()
 
 #: What gives the second frame of a combination: both frames as the caller gave them.
@@ -34,23 +40,28 @@ Prepare: TypeAlias = "Callable[[DataFrame, DataFrame], DataFrame]"
 def divert_combinations(spark: SparkSession, prepare: Prepare) -> None:
     """From here on the methods of `COMBINING` take what `prepare` gives for their second frame, whatever the session.
 
-    The methods of PySpark's class are replaced once, for classic PySpark or for Spark Connect, as the session is.
+    The methods of PySpark's class are replaced once, for classic PySpark or for Spark Connect, as the session is. What
+    another library put in their place before is called where PySpark's own would be.
     """
     kind = type(spark.range(0))
     with _diverting:
         for name in COMBINING:
-            native = getattr(kind, name)
-            if not hasattr(native, _DIVERTED):
-                setattr(kind, name, _diverted(native, prepare))
+            there = getattr(kind, name)
+            if not is_diverted(there):
+                divert_method(kind, name, _diverted(there, own_method(kind, name) or there, prepare))
 
 
-def _diverted(native: Callable[..., DataFrame], prepare: Prepare) -> Callable[..., DataFrame]:
-    @functools.wraps(native)
+def _diverted(
+    there: Callable[..., DataFrame], own: Callable[..., DataFrame], prepare: Prepare
+) -> Callable[..., DataFrame]:
+    @functools.wraps(own)
     def method(self: DataFrame, other: DataFrame, *args: Any, **kwargs: Any) -> DataFrame:
+        if is_passing_on(self):  # a library's wrapper has called the method that it found, and that is this one
+            return own(self, other, *args, **kwargs)
         second = prepare(self, other) if isinstance(other, type(self)) else other
-        return native(self, second, *args, **kwargs)
+        with passing_on(self):
+            return there(self, second, *args, **kwargs)
 
-    setattr(method, _DIVERTED, True)
     return method
 
 

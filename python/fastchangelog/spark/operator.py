@@ -46,15 +46,21 @@ __all__ = [
     "OperatorConfig",
     "ShardProcessor",
     "Stopwatch",
+    "batch_number",
     "batch_request",
     "labelled",
     "open_request",
+    "run_once",
 ]
 
 #: Of an initial state that no row of the query's first batch has come with.
 NO_FIRST_BATCH = (
     "the query's first batch has no input for this operator, so Spark does not let it take the initial state: start "
     "the query when its source has rows"
+)
+_ON_CONNECT = (
+    "Spark Connect runs what foreachBatch does with a batch outside of the query; write the result of grouped() to a "
+    "sink that Spark itself fills, such as Kafka, or run the query in a classic session"
 )
 #: The batch of a version that the first batch begins with.
 _BEFORE_THE_FIRST = -1
@@ -76,6 +82,8 @@ class OperatorConfig(task.VersionChecked):
     partitions: int
     #: Spark's memory settings, which determine the server's budget.
     confs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: The query is started over Spark Connect.
+    connect: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.storage_options, Hidden):
@@ -91,6 +99,7 @@ class ShardProcessor(StatefulProcessor):
     def init(self, handle: Any) -> None:
         # Also called once on the driver before the query starts, only to learn the state's schema.
         self._handle = handle.getValueState("handle", _HANDLE)
+        self._ran: set[int] = set()
         self._initial: dict[int, _InitialSession] = {}
 
     def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: Any) -> None:
@@ -120,6 +129,7 @@ class ShardProcessor(StatefulProcessor):
     def _run(self, shard_id: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         operator = self._operator
         settings.check_task(task.local_property)
+        run_once(self._ran, shard_id)
         stored = self._handle.get()
         handle = None if stored is None else stored[0]
         initial = self._initial.pop(shard_id, None)
@@ -203,15 +213,38 @@ class _InitialSession:
 
 def open_request(operator: OperatorConfig, shard_id: int, handle: str | None) -> dict[str, Any]:
     """The open request of a session for the task that runs this, without credentials."""
-    query = task.local_property(task.QUERY_ID)
-    if query is None:
+    this = task.this_query()
+    if this.query is None:
+        why = _ON_CONNECT if operator.connect else task.OTHER_THREAD
+        raise InvalidArgumentError(f"this task belongs to no streaming query, so its state has no place: {why}")
+    batch = batch_number(this.batch, handle)
+    return _request(operator, shard_id, query_id=this.query, batch=batch, handle=handle, ephemeral=False)
+
+
+def batch_number(batch: int | None, handle: str | None) -> int:
+    """The number of a batch that begins with `handle`; where it is unknown, one that is possible.
+
+    Spark hands back handles of earlier batches only, so that any later number keeps the order of versions.
+    """
+    if handle is None:
+        return batch or 0
+    before = int(json.loads(_internal.handle_json(handle))["batch"])
+    if batch is None:
+        return before + 1
+    if batch <= before:
         raise InvalidArgumentError(
-            "this task belongs to no streaming query, so its state has no place: Spark Connect runs what "
-            "foreachBatch does with a batch outside of the query; write the result of grouped() to a sink that "
-            "Spark itself fills, such as Kafka, or run the query in a classic session"
+            f"batch {batch} was handed the state of batch {before}, which a later batch has: either the query goes on "
+            "from a checkpoint that was changed, then restart it from an unchanged one; or the job was started by a "
+            f"thread that still has the properties of batch {batch}: {task.OTHER_THREAD}"
         )
-    batch = int(task.local_property(task.BATCH_ID) or 0)
-    return _request(operator, shard_id, query_id=query, batch=batch, handle=handle, ephemeral=False)
+    return batch
+
+
+def run_once(ran: set[int], shard_id: int) -> None:
+    """Refuses a second run of a shard in one task: its handle would be that of the first, which Spark may discard."""
+    if shard_id in ran:
+        raise InternalError(f"Spark called the operator twice for the shard {shard_id} in one task; please report it")
+    ran.add(shard_id)
 
 
 def batch_request(operator: OperatorConfig, shard_id: int, query: str) -> dict[str, Any]:

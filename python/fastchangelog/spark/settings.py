@@ -36,7 +36,7 @@ from fastchangelog.options import (
     split_provider,
 )
 from fastchangelog.server import memory, platform
-from fastchangelog.spark import internals, redaction
+from fastchangelog.spark import internals, redaction, task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +50,7 @@ __all__ = [
     "PROVIDER",
     "check_platform",
     "check_root",
+    "check_settings",
     "check_task",
     "given_root",
     "resolve_with_expiry",
@@ -126,10 +127,17 @@ def prepare_session(spark: SparkSession) -> None:
 
 def check_task(property_of: Callable[[str], str | None]) -> None:
     """Refuses to run in a task whose query has other settings: they can come from its checkpoint."""
+    check_settings(property_of)
     for key in REQUIRED:
         found = property_of(key)
         if found is None or not _fits(key, found):
             raise InvalidArgumentError(_unfit(key, found) + "; a checkpoint keeps the settings it was started with")
+
+
+def check_settings(property_of: Callable[[str], str | None]) -> None:
+    """Refuses to run in a task of a query that was not told the settings of its session, the partitions among them."""
+    if all(property_of(key) is None for key in REQUIRED):
+        raise InvalidArgumentError(f"this task does not know its query, nor its settings: {task.OTHER_THREAD}")
 
 
 def _fits(key: str, found: str) -> bool:

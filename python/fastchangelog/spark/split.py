@@ -62,10 +62,11 @@ def watermark_of(schema: T.StructType) -> int | None:
 class PayloadSplit(VersionChecked):
     """Base of the functions for `mapInArrow` that make payloads: picklable, the same for every task."""
 
-    def __init__(self, options: Mapping[str, str], payload_bytes: int, partitions: int):
+    def __init__(self, options: Mapping[str, str], payload_bytes: int, partitions: int, *, streaming: bool = False):
         self._max_parallelism = int(options.get("max_parallelism", "0"))
         self._payload_bytes = payload_bytes
         self._partitions = partitions
+        self._streaming = streaming
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -75,6 +76,8 @@ class PayloadSplit(VersionChecked):
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         starts.check_task(local_property)
+        if self._streaming:  # else rows would go to the shards of another number of partitions
+            settings.check_settings(local_property)
         shards = settings.partitions_of_task(local_property, self._partitions)
         groups = self._max_parallelism or _internal.default_max_parallelism(shards)
         row_bytes = settings.payload_row_bytes(local_property, pyspark.__version__)
@@ -109,9 +112,10 @@ class Split(PayloadSplit):
         payload_bytes: int,
         partitions: int,
         *,
+        streaming: bool = False,
         opens_all_shards: bool = False,
     ):
-        super().__init__(options, payload_bytes, partitions)
+        super().__init__(options, payload_bytes, partitions, streaming=streaming)
         self._spec = spec
         self._input = input
         #: In the first batch, for the parts of a savepoint or of an initial state.
@@ -122,7 +126,7 @@ class Split(PayloadSplit):
         return lambda batch: splitter.push(shaped(batch, self._input)), splitter.finish
 
     def _opens_all_shards(self) -> bool:
-        return self._opens and is_first()
+        return self._streaming and self._opens and is_first()
 
 
 def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

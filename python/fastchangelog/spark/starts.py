@@ -1,8 +1,8 @@
-"""Checks when a query starts: an aggregation in an output mode other than update, one operator twice, or the
-checkpoint of Spark's own operator is refused.
+"""Checks when a query starts: an aggregation in an output mode other than update, one operator twice, or a checkpoint
+of the other operator, Spark's or ours, is refused.
 
 Owns: the check of a starting query, its messages, and the refusal in the query's tasks.
-Does not own: how a starting query is observed (`internals`).
+Does not own: how a starting query is observed, and how one of Spark's operators fails (`internals_queries`).
 
 Spark checks the output mode of its own aggregates on the driver when a query starts, but not the mode of the stateful
 operator that this package uses. What the rows of a stateful processor mean is the processor's own: as in Spark, they go
@@ -16,15 +16,16 @@ from __future__ import annotations
 import collections
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import internals, metrics
+from fastchangelog.spark.internals_queries import StartingQuery, Watch, watch_starts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["REFUSAL", "check_task", "refusal_reason", "watch"]
+__all__ = ["REFUSAL", "check_task", "notice", "our_operators", "refusal_reason", "watch"]
 
 _log = logging.getLogger("fastchangelog.spark")
 
@@ -32,11 +33,25 @@ _log = logging.getLogger("fastchangelog.spark")
 REFUSAL = "spark.sql.fastchangelog.refusal"
 #: The one state that our operators keep in Spark's state store.
 STATE = "handle"
+#: What our operators have kept by that name, and the key that they group by.
+_FIELDS = ("handle", "watermark", "timer")
+_KEY = "shard"
+
+#: What is told of each query that starts in a session, by the session's id.
+_notices: dict[str, Callable[[StartingQuery], None]] = {}
 
 
 def watch(spark: SparkSession) -> None:
     """Checks each query of this session when it starts; logs a warning where Spark does not show it."""
-    if not internals.watch_starts(spark, refusal_reason, REFUSAL):
+
+    def check(query: StartingQuery) -> str | None:
+        reason = refusal_reason(query)
+        told = _notices.get(internals.session_id(spark))
+        if reason is None and told is not None:
+            told(query)
+        return reason
+
+    if not watch_starts(spark, Watch(check, REFUSAL, metrics.PREFIX, STATE, _is_ours)):
         _log.warning(
             "Spark Connect does not show the output mode of a query: write the result of grouped() with "
             'outputMode("update"); append, the default, would write a key again each time that it changes. '
@@ -44,16 +59,30 @@ def watch(spark: SparkSession) -> None:
         )
 
 
-def refusal_reason(query: internals.StartingQuery) -> str | None:
+def notice(spark: SparkSession, told: Callable[[StartingQuery], None] | None) -> None:
+    """From here on `told` is called with each query that starts in this watched session and is not refused."""
+    session = internals.session_id(spark)
+    if told is None:
+        _notices.pop(session, None)
+    else:
+        _notices[session] = told
+
+
+def our_operators(query: StartingQuery) -> list[str]:
+    """The names of our operators in a query's plan, each as often as it is there."""
+    return [name.removeprefix(metrics.PREFIX) for name in query.observed if name.startswith(metrics.PREFIX)]
+
+
+def refusal_reason(query: StartingQuery) -> str | None:
     """The reason to refuse this query; None if it may run.
 
-    >>> refusal_reason(internals.StartingQuery("update", ("fastchangelog.default", "a metric of the user")))
-    >>> refusal_reason(internals.StartingQuery("append", ("fastchangelog.default",)))[:51]
+    >>> refusal_reason(StartingQuery("update", ("fastchangelog.default", "a metric of the user")))
+    >>> refusal_reason(StartingQuery("append", ("fastchangelog.default",)))[:51]
     'the query writes the result of grouped() in append '
     """
-    names = [name.removeprefix(metrics.PREFIX) for name in query.observed if name.startswith(metrics.PREFIX)]
+    names = our_operators(query)
     if not names:
-        return None
+        return _our_state(query, 0)
     if query.output_mode != "update" and any(
         metrics.COLUMN in query.reads.get(metrics.observed_name(name), {metrics.COLUMN}) for name in names
     ):
@@ -68,7 +97,7 @@ def refusal_reason(query: internals.StartingQuery) -> str | None:
             "grouped() with itself, and all of them would share one state: use its result once, in foreachBatch for "
             "instance, or build each with grouped(…, name=…) of its own"
         )
-    return _foreign_state(len(names), query.stored)
+    return _foreign_state(len(names), query.stored) or _our_state(query, len(names))
 
 
 def _foreign_state(operators: int, stored: Sequence[frozenset[str]]) -> str | None:
@@ -86,6 +115,30 @@ def _foreign_state(operators: int, stored: Sequence[frozenset[str]]) -> str | No
         "does not read: it would begin with empty states. Start it with a new checkpoint, or keep the query on Spark's "
         "operator"
     )
+
+
+def _our_state(query: StartingQuery, operators: int) -> str | None:
+    """The reason to refuse a checkpoint of ours for Spark's operator, which says nothing either.
+
+    >>> ours = frozenset({"handle"})
+    >>> _our_state(StartingQuery("update", (), {}, (ours,), stored_ours=1, processors=1), 0)[:74]
+    "the checkpoint holds the state of fastchangelog's operator, but the query "
+    >>> _our_state(StartingQuery("update", (), {}, (ours,), stored_ours=1, processors=1), 1)
+    """
+    if query.stored_ours <= operators or query.processors <= operators:
+        return None
+    return (
+        "the checkpoint holds the state of fastchangelog's operator, but the query runs Spark's own in its place, "
+        "which would begin with empty states. Build the query as it was, with grouped() or after accelerate(); where a "
+        "call stays on Spark's operator, a warning says which of its settings or types changed. Or start it with a new "
+        "checkpoint"
+    )
+
+
+def _is_ours(key: Any, value: Any) -> bool:
+    """True if a state named `STATE` has the types that ours have."""
+    names = tuple(value.names)
+    return tuple(key.names) == (_KEY,) and names == _FIELDS[: len(names)] and key[0].dataType.typeName() == "integer"
 
 
 def check_task(property_of: Callable[[str], str | None]) -> None:

@@ -1,13 +1,19 @@
 """Facts about the Spark task that runs this code.
 
-Owns: reading task properties; the check that driver and worker run one version; what happens when a worker unpickles a
-task; freezing a worker's modules.
-Does not own: what the properties must be (`settings`).
+Owns: reading task properties; which query, run and batch the task belongs to; the check that driver and worker run one
+version; what happens when a worker unpickles a task; freezing a worker's modules.
+Does not own: what the properties must be (`settings`), who writes the query's settings (`internals_queries`).
+
+Spark's own properties of a query are those of the thread that starts a job: a thread that a user starts has none, or
+those of another query or batch, and a user may set them. So the settings of the query's session come first, and Spark's
+own properties count where they do not contradict them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import re
 from typing import Any
 
 from fastchangelog import _internal
@@ -15,25 +21,62 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.worker_socket import acknowledge
 
 __all__ = [
+    "BATCH",
     "BATCH_ID",
+    "FIRST_BATCH",
+    "OTHER_THREAD",
+    "QUERY",
     "QUERY_ID",
+    "RUN",
     "RUN_ID",
+    "TaskQuery",
     "VersionChecked",
+    "freeze_modules",
     "is_first",
     "is_first_of_run",
     "is_first_partition",
     "local_property",
-    "freeze_modules",
+    "this_query",
 ]
 
+#: Settings of a query's own session, which its tasks read as properties. Spark passes those that begin with `spark.`.
+QUERY = "spark.sql.fastchangelog.query"
+RUN = "spark.sql.fastchangelog.run"
+#: The first batch of the run.
+FIRST_BATCH = "spark.sql.fastchangelog.firstBatch"
+#: The batch that a function of `foreachBatch` has in hand.
+BATCH = "spark.sql.fastchangelog.batch"
+
+#: Spark's own properties, of the thread that starts a job.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-#: The id of a query's run, which Spark takes for the name of its jobs.
+#: The id of a query's run, which Spark takes for the name of its jobs, as long as the user gives them no other.
 RUN_ID = "spark.jobGroup.id"
 
+#: What to do where a job comes from a thread that knows nothing of the query.
+OTHER_THREAD = (
+    "the job was started by another thread than the one in which Spark runs foreachBatch, and a job of an RDD has no "
+    "other source of them: call batch.persist() and batch.count() before threads use the batch, or start them as "
+    "pyspark.InheritableThread, or through pyspark.inheritable_thread_target, in each batch anew"
+)
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Of runs that this worker has seen, the batch that it saw first.
-_first_batches: dict[str, str] = {}
+_first_batches: dict[str, int] = {}
 _MOST_RUNS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskQuery:
+    """The query that a task belongs to."""
+
+    #: None outside of a query, as far as the task can see.
+    query: str | None
+    run: str | None
+    #: None if it is unknown: the thread that started the job has none, or that of another query.
+    batch: int | None
+    #: The first batch of the run; None if it is unknown.
+    first_batch: int | None
 
 
 def local_property(name: str) -> str | None:
@@ -42,6 +85,27 @@ def local_property(name: str) -> str | None:
 
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(name)
+
+
+def this_query() -> TaskQuery:
+    """The query, run and batch of this task."""
+    own = local_property(QUERY_ID)
+    query = local_property(QUERY) or own
+    run = local_property(RUN)
+    if run is None:
+        jobs = local_property(RUN_ID)
+        run = jobs if jobs is not None and _UUID.fullmatch(jobs) else None
+    first = _number(local_property(FIRST_BATCH))
+    batch = _number(local_property(BATCH))
+    if batch is None and own == query:
+        batch = _number(local_property(BATCH_ID))
+    if batch is not None and first is not None and batch < first:
+        batch = None  # of a thread that is older than the run
+    return TaskQuery(query, run, batch, first)
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
 
 
 def is_first_partition() -> bool:
@@ -53,21 +117,24 @@ def is_first_partition() -> bool:
 
 
 def is_first() -> bool:
-    """True in one task of a query's first batch."""
-    return is_first_partition() and local_property(BATCH_ID) == "0"
+    """True in one task of a query's first batch, and of a batch that is unknown."""
+    return is_first_partition() and this_query().batch in (0, None)
 
 
 def is_first_of_run() -> bool:
-    """True in the first batch of a query's run, also where a task is tried again.
+    """True in the first batch of a query's run, also where a task is tried again, and in a batch that is unknown.
 
-    A worker that comes later cannot tell: it takes the first batch that it sees for the first one of the run.
+    Where the first batch of the run is unknown, a worker that comes later cannot tell: it takes the first batch that it
+    sees for the first one of the run.
     """
-    run, batch = local_property(RUN_ID), local_property(BATCH_ID)
-    if run is None or batch is None:
-        return False
+    this = this_query()
+    if this.batch is None or (this.first_batch is None and this.run is None):
+        return True
+    if this.first_batch is not None:
+        return this.batch == this.first_batch
     if len(_first_batches) > _MOST_RUNS:
         _first_batches.clear()
-    return _first_batches.setdefault(run, batch) == batch
+    return _first_batches.setdefault(this.run or "", this.batch) == this.batch
 
 
 class VersionChecked:

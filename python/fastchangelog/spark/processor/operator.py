@@ -35,7 +35,14 @@ from fastchangelog.errors import InvalidArgumentError, raise_one_line
 from fastchangelog.server import open_state_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
-from fastchangelog.spark.operator import METRICS_TYPE, NO_FIRST_BATCH, OperatorConfig, Stopwatch, open_request
+from fastchangelog.spark.operator import (
+    METRICS_TYPE,
+    NO_FIRST_BATCH,
+    OperatorConfig,
+    Stopwatch,
+    open_request,
+    run_once,
+)
 from fastchangelog.spark.processor.evolution import is_current
 from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.handle import Declaration
@@ -148,7 +155,7 @@ class ProcessorOperator(StatefulProcessor):
 
     def _rows(self, shard_id: int, rows: Iterator[pd.DataFrame], times: TimerValues) -> Iterator[pd.DataFrame]:
         settings.check_task(task.local_property)
-        self._ran.add(shard_id)
+        run_once(self._ran, shard_id)
         kept, known = self._read()
         if not known and self._event_time():
             self._spark.registerTimer(_EVERY_BATCH[0])
@@ -188,7 +195,8 @@ class ProcessorOperator(StatefulProcessor):
             "operator": "processor",
         }
         with CredentialRenewal(request, expires, lambda: settings.resolve_with_expiry(operator.storage_options)):
-            handle, timer = yield from self._run(request, rows, initial, times, clock)
+            first = initial is not None or _is_first_batch(kept.handle)
+            handle, timer = yield from self._run(request, rows, initial, first, times, clock)
         self._keep(kept, _Kept(handle, self._watermark(times), self._set_timer(kept.timer, timer, times)))
         _internal.failpoint("operator.stored")
         task.freeze_modules("operator")
@@ -198,6 +206,7 @@ class ProcessorOperator(StatefulProcessor):
         request: Mapping[str, Any],
         rows: Payloads,
         initial: Payloads | None,
+        is_first: bool,
         times: TimerValues,
         clock: Stopwatch,
     ) -> Generator[pd.DataFrame, None, tuple[str, int | None]]:
@@ -213,7 +222,7 @@ class ProcessorOperator(StatefulProcessor):
             if first is not None and self._config.imported is not None:
                 imported = ImportedRows(self._config.imported, first.finish(CHUNK_ROWS, CHUNK_BYTES))
                 first = None
-            if first is None and _is_first_batch():
+            if first is None and is_first:
                 first = no_initial_rows(spec)
             user: dict[str, int] = {}
             for batch in run_batch(
@@ -288,7 +297,7 @@ class ProcessorOperator(StatefulProcessor):
 
     def _payloads(self, input: pa.Schema, late: tuple[int, int] | None = None) -> Payloads:
         config = self._config
-        parts = 2 if config.initial is not None and _is_first_batch() else 1
+        parts = 2 if config.initial is not None and _is_first_batch(None) else 1
         memory = settings.size_option(config.operator.options, "worker_memory") // parts
         return Payloads(len(config.run.key.fields), input, memory, late)
 
@@ -305,8 +314,10 @@ def at_runtime(spec: ProcessorSpec) -> ProcessorSpec:
     return dataclasses.replace(spec, **spark_settings(task.local_property))
 
 
-def _is_first_batch() -> bool:
-    return task.local_property(task.BATCH_ID) == "0"
+def _is_first_batch(handle: str | None) -> bool:
+    """True in a query's first batch. Where the batch is unknown, a shard with a handle has had its first one."""
+    batch = task.this_query().batch
+    return batch == 0 if batch is not None else handle is None
 
 
 def _is_true(text: str) -> bool:
@@ -315,8 +326,8 @@ def _is_true(text: str) -> bool:
 
 def query_info() -> QueryInfo:
     """What the user's code may ask about the query of this task."""
-    query, run = task.local_property(task.QUERY_ID), task.local_property(task.RUN_ID)
-    return QueryInfo(query or NO_QUERY.query_id, run or NO_QUERY.run_id, int(task.local_property(task.BATCH_ID) or 0))
+    this = task.this_query()
+    return QueryInfo(this.query or NO_QUERY.query_id, this.run or NO_QUERY.run_id, this.batch)
 
 
 def raise_from_task(error: Exception) -> NoReturn:

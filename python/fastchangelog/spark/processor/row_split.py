@@ -37,10 +37,9 @@ class RowSplit(PayloadSplit):
         streaming: bool,
         heartbeats: bool,
     ):
-        super().__init__(options, payload_bytes, partitions)
+        super().__init__(options, payload_bytes, partitions, streaming=streaming)
         self._keys = keys
         self._input = input
-        self._streaming = streaming
         self._heartbeats = heartbeats
 
     def _splitter(self, shards: int, groups: int, payload_bytes: int, row_bytes: int | None) -> Splitting:

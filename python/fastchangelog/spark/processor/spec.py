@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from pyspark.sql import types as T
 
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark.task import OTHER_THREAD
 from fastchangelog.vectorised.session import Codec, CodecMaker, GroupedRows, RowChunkLike, SessionLike
 
 __all__ = [
@@ -72,7 +74,8 @@ class QueryInfo:
 
     query_id: str
     run_id: str
-    batch_id: int
+    #: None in a job of a thread that does not know its batch.
+    batch_id: int | None
 
     def getQueryId(self) -> str:
         """The id of the query, the same after each restart."""
@@ -84,6 +87,8 @@ class QueryInfo:
 
     def getBatchId(self) -> int:
         """The number of the batch."""
+        if self.batch_id is None:
+            raise InvalidArgumentError(f"the number of the batch is unknown: {OTHER_THREAD}")
         return self.batch_id
 
 

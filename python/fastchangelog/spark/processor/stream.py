@@ -84,6 +84,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
             grouping.storage_options,
             grouping.partitions,
             confs=grouping.confs,
+            connect=internals.is_connect(grouping.df),
         ),
         spec,
         rows.schema,

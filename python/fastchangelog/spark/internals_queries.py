@@ -1,0 +1,319 @@
+"""Private parts of PySpark's streaming queries: their start, the facts that their tasks are told, and the functions of
+`foreachBatch`.
+
+Owns: the listener of starting queries, the settings that name a query, its run and its batch in the query's own
+session, the check that a function of `foreachBatch` has read its batch to the end.
+Does not own: all other private parts of PySpark (`internals`), which queries are refused (`starts`), how tasks read the
+settings (`task`).
+Tested per Spark version.
+
+A job's local properties are those of the thread that starts it. A query has a session of its own, whose settings Spark
+passes to the tasks of each SQL action, whatever its thread: so the listener writes into it what tasks must know. The
+number of the batch changes, so it is written before each call of a function of `foreachBatch`, where alone jobs can
+come from other threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark import task
+from fastchangelog.spark.internals import is_connect, is_observe, items_of, kind_of, plan_nodes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["StartingQuery", "Watch", "watch_starts"]
+
+_log = logging.getLogger("fastchangelog.spark")
+
+#: Of the plan's nodes and of the names of operators in a checkpoint: Spark's operator, which ours runs in, too.
+_PROCESSOR_NODE = "TransformWithState"
+_PROCESSOR_NAME = "transformWithState"
+#: The attribute of PySpark's object for a function of `foreachBatch` that says that its function is followed.
+_FOLLOWED = "_fastchangelog_followed"
+#: The class that Spark makes its managers of checkpoint files of.
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+@dataclasses.dataclass(frozen=True)
+class StartingQuery:
+    """A streaming query before its first batch."""
+
+    #: "append", "update" or "complete".
+    output_mode: str
+    #: The names of all `observe` nodes in its plan, each as often as the plan runs it.
+    observed: tuple[str, ...]
+    #: The columns that the metrics of each of them read.
+    reads: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    #: Names of the states, not timers, of each `transformWithState` in the checkpoint, as of the last batch.
+    stored: tuple[frozenset[str], ...] = ()
+    #: How many of those are operators of this package, by the types of what they keep.
+    stored_ours: int = 0
+    #: How many times its plan runs `transformWithState`, for our operators or as Spark's own.
+    processors: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """What is done with the queries that start in a session, and how our operators are known."""
+
+    #: Gives the reason to refuse a query, or None.
+    check: Callable[[StartingQuery], str | None]
+    #: The setting that a reason becomes.
+    refusal: str
+    #: Of the names under which the metrics of our operators appear.
+    prefix: str
+    #: The one state that our operators keep.
+    state: str
+    #: Tells by the types of key and value whether such a state is ours.
+    is_ours: Callable[[Any, Any], bool]
+
+
+def watch_starts(spark: SparkSession, watch: Watch) -> bool:
+    """Calls `check` with each query of this session before its first batch; registers once per session.
+
+    A reason that it returns becomes the setting `refusal` of that query alone, which its tasks read as a local
+    property. False where Spark shows neither plan nor output mode (Spark Connect).
+    """
+    if is_connect(spark):
+        return False
+    if spark in _watched:
+        return True
+    from pyspark import java_gateway
+
+    session: Any = spark
+    start_callbacks: Callable[[Any], None] = java_gateway.ensure_callback_server_started
+    start_callbacks(session.sparkContext._gateway)
+    wrapper = session.sparkContext._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
+    session._jsparkSession.streams().addListener(wrapper(_StartListener(session, watch)))
+    _watched.add(spark)
+    return True
+
+
+_watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+
+
+class _StartListener:
+    """A listener that the JVM calls on the query's own thread, which waits for it before it plans a batch.
+
+    PySpark's own would decode each progress, which is not needed here.
+    """
+
+    def __init__(self, spark: Any, watch: Watch):
+        self._spark = spark
+        self._watch = watch
+
+    def onQueryStarted(self, event: Any) -> None:
+        try:
+            execution = self._spark._jsparkSession.streams().get(event.id()).streamingQuery()
+            _name_query(execution)
+            self._judge(execution)
+        except Exception as error:  # the JVM would only log it
+            _log.warning(
+                "cannot see the output mode and the plan of the query %s (%s: %s): make sure that it is written with "
+                'outputMode("update") and has each grouped() once',
+                event.id().toString(),
+                type(error).__name__,
+                str(error).partition("\n")[0],
+            )
+
+    def _judge(self, execution: Any) -> None:
+        mode = str(execution.outputMode().toString()).lower()
+        found, processors = _observed(execution.analyzedPlan())
+        if not processors:
+            found = []  # none of them is of our operators
+        stored, ours = _stored(self._spark, execution, self._watch) if processors else ((), 0)
+        names = tuple(name for name, _ in found)
+        if any(name.startswith(self._watch.prefix) for name in names):
+            _follow_functions(self._spark, execution)
+        reason = self._watch.check(StartingQuery(mode, names, dict(found), stored, ours, processors))
+        if reason is not None:
+            conf = execution.sparkSessionForStream().conf()
+            conf.set(self._watch.refusal, reason)
+            # Spark's own operator does not ask for the refusal: its first batch cannot be planned without such a class,
+            # and Spark's error shows this text, in a line of its own, for its name.
+            kind = InvalidArgumentError
+            conf.set(_FILE_MANAGER, f"\n{kind.__module__}.{kind.__name__}: {reason}\n")
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Not used."""
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Not used."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        _running.pop(str(event.runId().toString()), None)
+
+    class Java:
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+def _name_query(execution: Any) -> None:
+    """Writes what tasks must know of the query into its own session."""
+    conf = execution.sparkSessionForStream().conf()
+    conf.unset(task.BATCH)  # of a query whose function of `foreachBatch` starts this one
+    conf.set(task.QUERY, str(execution.id().toString()))
+    conf.set(task.RUN, str(execution.runId().toString()))
+    try:
+        conf.set(task.FIRST_BATCH, str(_first_batch(execution)))
+    except Exception as error:  # then a worker takes the first batch that it sees for the first one
+        _log.debug("the first batch of a query's run cannot be seen: %s", error)
+
+
+def _first_batch(execution: Any) -> int:
+    """The first batch of the run: the one that was planned and not committed, if there is one, else the next."""
+    planned = execution.offsetLog().getLatestBatchId()
+    if planned.isEmpty():
+        return 0
+    committed = execution.commitLog().getLatestBatchId()
+    done = not committed.isEmpty() and committed.get() == planned.get()
+    return int(planned.get()) + done
+
+
+def _observed(plan: Any) -> tuple[list[tuple[str, frozenset[str]]], int]:
+    """The names of `observe` nodes in a plan with the columns that they read, and the number of processors in it."""
+    found, processors = [], 0
+    for node in plan_nodes(plan):
+        if is_observe(node):
+            columns = items_of(node.references().toSeq())
+            found.append((str(node.name()), frozenset(str(column.name()) for column in columns)))
+        processors += kind_of(node).startswith(_PROCESSOR_NODE)
+    return found, processors
+
+
+def _stored(spark: Any, execution: Any, watch: Watch) -> tuple[tuple[frozenset[str], ...], int]:
+    """See `StartingQuery.stored` and `stored_ours`. What a batch planned and did not commit does not count."""
+    last = execution.commitLog().getLatestBatchId()
+    if last.isEmpty():
+        return (), 0
+    jvm = spark.sparkContext._jvm.org.apache.spark
+    conf = jvm.util.SerializableConfiguration(execution.sparkSessionForStream().sessionState().newHadoopConf())
+    source = jvm.sql.execution.datasources.v2.state.metadata
+    reader = source.StateMetadataPartitionReader(execution.resolvedCheckpointRoot(), conf, last.get())
+    stored, ours = [], 0
+    for operator in reader.allOperatorStateMetadata():
+        if str(operator.operatorInfo().operatorName()).startswith(_PROCESSOR_NAME):
+            states = json.loads(operator.operatorPropertiesJson()).get("stateVariables", [])
+            names = (state["stateName"] for state in states)
+            stored.append(frozenset(name for name in names if not name.startswith("$")))  # Spark's own: of timers
+            number = int(operator.operatorInfo().operatorId())
+            ours += stored[-1] == {watch.state} and _has_our_types(spark, execution, number, watch)
+    return tuple(stored), ours
+
+
+def _has_our_types(spark: Any, execution: Any, number: int, watch: Watch) -> bool:
+    """True where it cannot be seen: another state of that one name is less likely than a path with odd letters."""
+    reader = spark.read.format("statestore").option("path", str(execution.resolvedCheckpointRoot()))
+    try:
+        schema = reader.option("operatorId", number).option("stateVarName", watch.state).load().schema
+        return watch.is_ours(schema["key"].dataType, schema["value"].dataType)
+    except Exception as error:
+        _log.debug("the types of a state cannot be read: %s", error)
+        return True
+
+
+# Functions of `foreachBatch`: PySpark's callback server holds an object for each, which the JVM calls with each batch.
+
+#: The queries with our operators, by the id of their run.
+_running: dict[str, _Running] = {}
+
+
+def _follow_functions(spark: Any, execution: Any) -> None:
+    """Makes a function of `foreachBatch` name its batch before it runs, and be checked after it."""
+    try:
+        pool = spark.sparkContext._gateway.gateway_property.pool
+        with pool.lock:
+            objects = list(pool.dict.values())
+    except AttributeError as error:
+        _log.debug("functions of foreachBatch are not followed: %s", error)
+        return
+    _running[str(execution.runId().toString())] = _Running(execution)
+    for given in objects:
+        if type(given).__name__ == "ForeachBatchFunction" and _FOLLOWED not in vars(given):
+            given.func = _followed(given.func)
+            setattr(given, _FOLLOWED, True)
+
+
+def _followed(function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+    @functools.wraps(function)
+    def call(batch: DataFrame, number: int) -> None:
+        query = _running.get(batch.sparkSession.conf.get(task.RUN, None) or "")
+        if query is None:
+            function(batch, number)
+            return
+        conf = batch.sparkSession.conf
+        conf.set(task.BATCH, str(number))
+        try:
+            function(batch, number)
+        finally:
+            # Spark begins the next batch by making the session's settings properties of the query's thread: jobs of
+            # RDDs would find this batch there.
+            conf.unset(task.BATCH)
+        query.check_read(number)
+
+    return call
+
+
+class _Running:
+    """A running query."""
+
+    def __init__(self, execution: Any):
+        self._execution = execution
+        #: The way from the root of a batch's plan to each of its processors: the same in all batches.
+        self._paths: list[list[int]] | None = None
+
+    def check_read(self, number: int) -> None:
+        """Raises unless each partition of the batch was read to its end: only then Spark keeps its state."""
+        if not all(_is_complete(operator) for operator in self._operators()):
+            raise InvalidArgumentError(
+                f"the result was not read to its end in batch {number}: Spark keeps the state of a partition once its "
+                "last row was read, and limit, show, take, head, isEmpty and first stop before; in the function of "
+                "foreachBatch call batch.persist() and batch.count() first, or write the whole batch"
+            )
+
+    def _operators(self) -> list[Any]:
+        try:
+            root = self._execution.lastExecution().executedPlan()
+            if self._paths is not None:
+                found = [functools.reduce(_child, path, root) for path in self._paths]
+                if all(_is_processor(node) for node in found):
+                    return found
+            self._paths = [path for node, path in _with_paths(root, []) if _is_processor(node)]
+            return [functools.reduce(_child, path, root) for path in self._paths]
+        except Exception as error:  # of a PySpark with other plans: Spark itself fails the batch
+            _log.debug("it cannot be seen whether a batch was read to its end: %s", error)
+            return []
+
+
+def _child(node: Any, number: int) -> Any:
+    return node.children().apply(number)
+
+
+def _is_processor(node: Any) -> bool:
+    return kind_of(node).startswith(_PROCESSOR_NODE)
+
+
+def _with_paths(node: Any, path: list[int]) -> Iterator[tuple[Any, list[int]]]:
+    yield node, path
+    for number, child in enumerate(items_of(node.children())):
+        yield from _with_paths(child, [*path, number])
+
+
+def _is_complete(operator: Any) -> bool:
+    """False if Spark, asked for the ids of the partitions' new states, says that there are too few of them."""
+    try:
+        operator.getStateStoreCheckpointInfo()
+    except Exception as error:
+        thrown = getattr(error, "java_exception", None)
+        with contextlib.suppress(Exception):
+            return thrown is None or str(thrown.getClass().getName()) != "java.lang.AssertionError"
+    return True
