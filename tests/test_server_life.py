@@ -23,7 +23,7 @@ import pytest
 
 import fastchangelog
 from fastchangelog import _internal, server
-from fastchangelog.errors import ClosedError, InvalidArgumentError, RetryableError
+from fastchangelog.errors import ClosedError, InvalidArgumentError, PermissionDeniedError, RetryableError
 from fastchangelog.process_metrics import metrics
 from fastchangelog.server import memory
 from fastchangelog.server.paths import ServerPaths
@@ -314,6 +314,21 @@ def test_another_version_in_the_cluster_is_named(tmp_path: Path) -> None:
     assert "9.9.9" in str(caught.value)
     assert _internal.__version__ in str(caught.value)
     thread.join()
+    listener.close()
+
+
+def test_no_byte_goes_to_a_socket_in_a_folder_that_others_can_change(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "s"))
+    listener.listen()
+    listener.setblocking(False)
+    with pytest.raises(PermissionDeniedError, match="is not that of this user's state server"):
+        _internal.SessionClient(str(folder / "s"), '{"storage_options": {"aws_secret_access_key": "s"}}')
+    with pytest.raises(BlockingIOError):
+        listener.accept()
     listener.close()
 
 

@@ -64,11 +64,7 @@ fn folder_objection(found: &Metadata, own: Uid) -> Option<String> {
 }
 
 fn socket_objection(found: &Metadata, own: Uid) -> Option<String> {
-    if found.file_type().is_socket() {
-        owner_objection(found.uid(), own)
-    } else {
-        Some("is not a socket".to_owned())
-    }
+    if found.file_type().is_socket() { owner_objection(found.uid(), own) } else { Some("is not a socket".to_owned()) }
 }
 
 fn owner_objection(owner: u32, own: Uid) -> Option<String> {
