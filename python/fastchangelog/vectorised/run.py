@@ -41,10 +41,11 @@ class Times:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a state is in the session, and all types of its values, the newest last."""
+    """Where a state is in the session, all types of its values, and which of these they are written in."""
 
     id: int
     versions: Sequence[pa.DataType] = ()
+    current: int = -1
 
 
 def opened(processor: Processor, key_type: pa.DataType, times: Times) -> Context:
@@ -78,7 +79,7 @@ class VectorRun:
         for name, found in self.context.declared.items():
             place = places[name]
             ends = None if found.ttl_millis is None else times.now + found.ttl_millis
-            codec = make_codec(found.map_key or key_type, place.versions[-1], list(place.versions))
+            codec = make_codec(found.map_key or key_type, place.versions[place.current], list(place.versions))
             found.state.bind(session, place.id, codec, ends)
         if TIMERS in places:
             self.context.timers.bind(session, places[TIMERS].id)

@@ -254,6 +254,7 @@ class _Run:
         spec, session, handle = self._spec, self._session, self._handle
         declarations = [declaration for declaration, _ in handle.declared.values()]
         evolved = evolve(session.catalog, spec.key, spec.time_mode, declarations, handle.deleted)
+        evolved.log_dropped()
         session.declare(evolved.text, self._now)
         for number in evolved.purged:
             session.clear_all(number)
@@ -264,7 +265,7 @@ class _Run:
             what = f"state `{name}`"
             versions = [StateType(version, what).arrow for version in place.versions]
             key = declaration.map_key if declaration.map_key is not None else spec.key
-            codec = self._make_codec(StateType(key, what).arrow, versions[-1], versions)
+            codec = self._make_codec(StateType(key, what).arrow, versions[place.current], versions)
             ttl = declaration.ttl_millis
             state.bind(place.id, codec, None if ttl is None else self._now + ttl)
             scope.states.append(state)
