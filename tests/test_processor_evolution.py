@@ -262,8 +262,14 @@ def test_what_is_dropped_is_said_with_its_names(caplog: pytest.LogCaptureFixture
     found = followed("n int", "m int, extra string")
     found.log_dropped()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "`n`" in caplog.text and "matches `m`, `extra`" in caplog.text
-    for kept in (("N int", "n int"), ("n int", "m int"), ("n int", "n bigint, m int"), ("n int, m int", "m int, n int")):
+    assert "`n`" in caplog.text
+    assert "matches `m`, `extra`" in caplog.text
+    for kept in (
+        ("N int", "n int"),
+        ("n int", "m int"),
+        ("n int", "n bigint, m int"),
+        ("n int, m int", "m int, n int"),
+    ):
         assert followed(*kept).dropped == ()
 
 

@@ -7,9 +7,9 @@ the server checks of a catalog.
 
 A catalog is a JSON list; an entry is `{"id", "name", "kind", "key", "map_key", "value", "encoding", "ttl", "versions",
 "deleted"}`, its types as DDL texts (`ddl`). `versions` are all types that values were ever written in, `value` is the
-one that they are written in now. A state that is not declared any more keeps its values. `deleteIfExists` removes them; the entry stays, marked,
-since the server keeps what it knows of a number for ever. One that is declared anew in another way gets another number,
-a name of its own in the catalog, and the user's name as `"variable"`.
+one that they are written in now. A state that is not declared any more keeps its values. `deleteIfExists` removes them;
+the entry stays, marked, since the server keeps what it knows of a number for ever. One that is declared anew in another
+way gets another number, a name of its own in the catalog, and the user's name as `"variable"`.
 
 A new version of a value's type may add fields that can be null, leave fields out, order them otherwise and widen them,
 at any depth. It is compared with every older version, since values of any of them may still be there. Fields that only
@@ -234,12 +234,12 @@ def _dropped(name: str, gone: list[str], added: list[str]) -> str:
     if added:
         named = ", ".join(f"`{field}`" for field in added)
         new = (
-            f"; nothing in the earlier schema matches {named}: a renamed field keeps its values only where no other field "
-            "of its struct is added, left out or moved at the same time"
+            f"; nothing in the earlier schema matches {named}: a renamed field keeps its values only where no other "
+            "field of its struct is added, left out or moved at the same time"
         )
     return (
-        f"the state `{name}`: its schema has no {fields} any more, so these values are not read, and are lost as entries "
-        f"are written{new}"
+        f"the state `{name}`: its schema has no {fields} any more, so these values are not read, and are lost as "
+        f"entries are written{new}"
     )
 
 

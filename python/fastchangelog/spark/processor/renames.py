@@ -106,9 +106,7 @@ def _aligned(olds: Sequence[T.DataType], last: T.DataType, new: T.DataType) -> l
     return list(olds)
 
 
-def _aligned_structs(
-    olds: Sequence[T.StructType], last: T.StructType, new: T.StructType
-) -> list[T.StructType]:
+def _aligned_structs(olds: Sequence[T.StructType], last: T.StructType, new: T.StructType) -> list[T.StructType]:
     names = _new_names(olds, last, new)
     last = _renamed(last, names)
     found = [_renamed(old, names) for old in olds]
