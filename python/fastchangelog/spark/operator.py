@@ -34,6 +34,7 @@ from fastchangelog.errors import InternalError, InvalidArgumentError, raise_one_
 from fastchangelog.server import open_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
+from fastchangelog.spark.lost_states import open_or_explain
 from fastchangelog.spark.renewal import CredentialRenewal, credentials
 from fastchangelog.spark.shard_ids import shard_of_id
 
@@ -133,7 +134,7 @@ class ShardProcessor(StatefulProcessor):
     ) -> Generator[pd.DataFrame, None, str]:
         """Yields the rows of one session, then a row of metrics; returns the handle."""
         operator = self._operator
-        session = open_session(json.dumps(request), operator.options, operator.confs)
+        session = open_or_explain(open_session, request, operator.options, operator.confs)
         try:
             clock.lap("open_micros")
             _internal.failpoint("operator.opened")
