@@ -203,7 +203,13 @@ class _Run:
             self._out = OutputRows(spec.output)
         else:
             self._keys = FrameKeyMaker(spec.key, spec.timezone)
-            self._out = OutputFrames(spec.output, spec.timezone, by_name=spec.columns_by_name, safe=spec.safe_casts)
+            self._out = OutputFrames(
+                spec.output,
+                spec.timezone,
+                by_name=spec.columns_by_name,
+                safe=spec.safe_casts,
+                decimals_of_integers=spec.decimals_of_integers,
+            )
         self._parts = self._parts_of(spec.input, spec.columns)
         if spec.initial is not None:
             self._initial_parts = self._parts_of(spec.initial, spec.initial_columns)
@@ -247,7 +253,8 @@ class _Run:
         spec = self._spec
         if spec.api == "row":
             return RowParts(RowMaker(struct, columns, spec.timezone))
-        return FrameParts(FrameMaker(struct, columns, spec.timezone), spec.max_records)
+        maker = FrameMaker(struct, columns, spec.timezone, integers_with_na=spec.integers_with_na)
+        return FrameParts(maker, spec.max_records, spec.max_bytes)
 
     def _declare(self) -> dict[str, int]:
         """Binds the states that `init` declared, and gives their numbers."""
