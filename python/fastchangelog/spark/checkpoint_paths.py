@@ -4,9 +4,9 @@ Owns: which locations Spark's readers take for another path, and the link that s
 Does not own: reading a checkpoint (`checkpoints`, `spark_states`).
 
 The source `statestore` escapes a path and then takes the escaped text for a path: a folder whose name has a blank, `%`
-or `#` is looked for under a name that nothing has. Readers of files take brackets, `*` and `?` for a pattern. So a local
-folder with such a character is read through a link of plain letters, which the process removes at its end. It has to be
-of the folder's own file system: the checkpoint names its files of schemas by that.
+or `#` is looked for under a name that nothing has. Readers of files take brackets, `*` and `?` for a pattern. So a
+local folder with such a character is read through a link of plain letters, which the process removes at its end. It has
+to be of the folder's own file system: the checkpoint names its files of schemas by that.
 """
 
 from __future__ import annotations

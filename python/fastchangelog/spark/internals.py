@@ -239,8 +239,11 @@ def run_this_interpreter(spark: SparkSession) -> None:
         _log.info("Spark's workers run %s: neither PYSPARK_PYTHON nor spark.pyspark.python is set", sys.executable)
 
 
-def watch_starts(spark: SparkSession, check: Callable[[StartingQuery], str | None], refusal: str) -> bool:
-    """Calls `check` with each query of this session before its first batch; registers once per session.
+def watch_starts(
+    spark: SparkSession, check: Callable[[StartingQuery], str | None], refusal: str, prepare: Callable[[str], object]
+) -> bool:
+    """Calls `prepare` with the checkpoint of each query of ours in this session, then `check` with each query, before
+    its first batch; registers once per session.
 
     A reason that it returns becomes the setting `refusal` of that query alone, which its tasks read as a local
     property. False where Spark shows neither plan nor output mode (Spark Connect).
@@ -255,7 +258,7 @@ def watch_starts(spark: SparkSession, check: Callable[[StartingQuery], str | Non
     start_callbacks: Callable[[Any], None] = java_gateway.ensure_callback_server_started
     start_callbacks(session.sparkContext._gateway)
     wrapper = session.sparkContext._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
-    session._jsparkSession.streams().addListener(wrapper(_StartListener(session, check, refusal)))
+    session._jsparkSession.streams().addListener(wrapper(_StartListener(session, check, refusal, prepare)))
     _watched.add(spark)
     return True
 
@@ -412,10 +415,8 @@ _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 class _StartListener:
     """A listener that the JVM calls. PySpark's own would decode each progress, which is not needed here."""
 
-    def __init__(self, spark: Any, check: Callable[[StartingQuery], str | None], refusal: str):
-        self._spark = spark
-        self._check = check
-        self._refusal = refusal
+    def __init__(self, spark: Any, check: Callable[..., str | None], refusal: str, prepare: Callable[[str], object]):
+        self._spark, self._check, self._refusal, self._prepare = spark, check, refusal, prepare
 
     def onQueryStarted(self, event: Any) -> None:
         try:
@@ -423,6 +424,8 @@ class _StartListener:
             execution = query.streamingQuery()
             mode = str(execution.outputMode().toString()).lower()
             found = list(_observed(execution.analyzedPlan(), {}))
+            if found:
+                self._prepare(str(execution.resolvedCheckpointRoot()))
             stored = tuple(_stored_states(self._spark, execution)) if found else ()
             reason = self._check(StartingQuery(mode, tuple(name for name, _ in found), dict(found), stored))
             if reason is not None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark import internals, metrics
+from fastchangelog.spark import internals, metrics, moved_checkpoints
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ STATE = "handle"
 
 def watch(spark: SparkSession) -> None:
     """Checks each query of this session when it starts; logs a warning where Spark does not show it."""
-    if not internals.watch_starts(spark, refusal_reason, REFUSAL):
+    if not internals.watch_starts(spark, refusal_reason, REFUSAL, moved_checkpoints.repair):
         _log.warning(
             "Spark Connect does not show the output mode of a query: write the result of grouped() with "
             'outputMode("update"); append, the default, would write a key again each time that it changes. '
