@@ -186,7 +186,7 @@ mod tests {
         let sum = |ansi| description(&["bigint"], vec![Part { ansi: Some(ansi), ..part("sum(price)", &["int"]) }]);
         assert!(differ_in_ansi_alone(&sum(true), &sum(false)));
         assert!(!differ_in_ansi_alone(&sum(true), &sum(true)));
-        assert!(!differ_in_ansi_alone(&old, &new), "an aggregate was removed, too");
+        assert!(!differ_in_ansi_alone(&old, &sum(false)), "an aggregate was removed, too");
         let keyed = |key| description(&[key], vec![part("max_by(s, t)", &["struct<a:int>", "int"])]);
         let (was, now) = ("struct<a:string,b:int>", "struct<x:string,b:int>");
         assert_eq!(schema_difference(&keyed(was), &keyed(now)), None, "the same bytes under other names");
