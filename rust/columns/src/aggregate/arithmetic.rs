@@ -26,9 +26,7 @@ pub(super) fn decimal_overflow(identity: &str) -> Error {
 }
 
 fn arithmetic(identity: &str, what: &str) -> Error {
-    Error::invalid(format!(
-        "[ARITHMETIC_OVERFLOW] {what} in {identity}. {REMEDY}. SQLSTATE: 22003"
-    ))
+    Error::invalid(format!("[ARITHMETIC_OVERFLOW] {what} in {identity}. {REMEDY}. SQLSTATE: 22003"))
 }
 
 /// A decimal result with more digits than its type has.
@@ -54,7 +52,5 @@ pub(super) fn quotient(dividend: f64, divisor: f64, ansi: bool, identity: &str) 
     if !ansi {
         return Ok(None);
     }
-    Err(Error::invalid(format!(
-        "[DIVIDE_BY_ZERO] Division by zero in {identity}. {REMEDY}. SQLSTATE: 22012"
-    )))
+    Err(Error::invalid(format!("[DIVIDE_BY_ZERO] Division by zero in {identity}. {REMEDY}. SQLSTATE: 22012")))
 }

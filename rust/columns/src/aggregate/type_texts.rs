@@ -52,9 +52,8 @@ impl<'a> Type<'a> {
         match (self, new) {
             (Self::Nested(kind, old), Self::Nested(other, new)) => {
                 let place = |name: &str| old.iter().position(|(old, _)| old.to_lowercase() == name.to_lowercase());
-                let stays = |i: usize, name: &str| {
-                    old[i].0.to_lowercase() == name.to_lowercase() || place(name).is_none()
-                };
+                let stays =
+                    |i: usize, name: &str| old[i].0.to_lowercase() == name.to_lowercase() || place(name).is_none();
                 kind == other
                     && old.len() == new.len()
                     && new.iter().enumerate().all(|(i, (name, part))| stays(i, name) && old[i].1.is_same(part))
