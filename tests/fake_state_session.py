@@ -33,14 +33,14 @@ def normal(value: Any) -> Any:
 
 
 class FakeCodec:
-    """`Codec`: keys as their `repr`, values pickled behind a byte with their version."""
+    """`Codec`: keys as their `repr`, values pickled behind a byte with their version, without the names of fields."""
 
     #: What keys were encoded, of all codecs: type, bytes → key.
     known: dict[tuple[str, bytes], Any] = {}
 
     def __init__(self, key: pa.DataType, value: pa.DataType, versions: Sequence[pa.DataType] = ()) -> None:
         self.key, self.value, self.versions = key, value, list(versions) or [value]
-        assert self.versions[-1] == value
+        self.current = max(i for i, version in enumerate(self.versions) if version == value)
 
     def encode_keys(self, keys: pa.Array) -> pa.BinaryArray:
         assert keys.type == self.key
@@ -56,8 +56,9 @@ class FakeCodec:
 
     def encode_values(self, values: pa.Array) -> pa.BinaryArray:
         assert values.type == self.value
-        version = bytes([len(self.versions) - 1])
-        encoded = [None if v is None else version + pickle.dumps(v) for v in values.to_pylist()]
+        version = bytes([self.current])
+        placed = [_placed(v, self.value) for v in values.to_pylist()]
+        encoded = [None if v is None else version + pickle.dumps(v) for v in placed]
         return pa.array(encoded, pa.binary())
 
     def decode_values(self, values: pa.BinaryArray) -> pa.Array:
@@ -67,13 +68,24 @@ class FakeCodec:
         return _converted(pickle.loads(value[1:]), self.versions[value[0]], self.value)
 
 
+def _placed(value: Any, dtype: pa.DataType) -> Any:
+    """A value with tuples in the place of structs."""
+    if value is None:
+        return None
+    if pa.types.is_struct(dtype):
+        return tuple(_placed(value[field.name], field.type) for field in dtype)
+    if pa.types.is_list(dtype):
+        return [_placed(item, dtype.value_type) for item in value]
+    return value
+
+
 def _converted(value: Any, old: pa.DataType, new: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_struct(new):
-        names = {field.name for field in old}
+        at = {field.name: i for i, field in enumerate(old)}
         return {
-            f.name: _converted(value[f.name], old.field(f.name).type, f.type) if f.name in names else None for f in new
+            f.name: _converted(value[at[f.name]], old.field(f.name).type, f.type) if f.name in at else None for f in new
         }
     if pa.types.is_list(new):
         return [_converted(item, old.value_type, new.value_type) for item in value]

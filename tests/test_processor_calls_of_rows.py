@@ -235,6 +235,17 @@ def test_frames_have_at_most_so_many_rows(chunk_rows: int | None) -> None:
     assert calls == [(("a",), cut), (("b",), cut), (("c",), [[0]]), "close"]
 
 
+def test_frames_have_at_most_so_many_bytes() -> None:
+    calls: list[Any] = []
+    run = frames(calls, max_bytes=60)
+    # A number and a text of one byte are about 13 bytes: the fifth row reaches the bound.
+    run.batch([("a", i) for i in range(7)])
+    assert [len(part) for part in calls[0][1]] == [5, 2]
+    calls.clear()
+    frames(calls, max_bytes=1).batch([("a", i) for i in range(3)])
+    assert calls[0] == (("a",), [[0], [1], [2]])
+
+
 @pytest.mark.parametrize("chunk_rows", [1, 3, None])
 def test_frames_of_the_initial_state(chunk_rows: int | None) -> None:
     calls: list[Any] = []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import enum
 import pathlib
 import pickle
 import sys
 import threading
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 from pyspark import cloudpickle
@@ -18,6 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from fastchangelog.spark.processor.driver_copy import driver_copy
 
 LIMIT = 1
+Kind = TypeVar("Kind")
 
 
 class Color(enum.Enum):
@@ -84,6 +86,58 @@ def test_accumulators_do_not_count(by_value: Any) -> None:
     copy.counted.add(3)
     copy.counted += 1
     assert counted.value == 5
+
+
+registered: list[type] = []
+
+
+class Meta(abc.ABCMeta):
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        registered.append(made := super().__new__(cls, name, bases, namespace))
+        return made
+
+
+class Base(StatefulProcessor, metaclass=Meta):
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        registered.append(cls)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Refusal(Exception):
+    def __init_subclass__(cls) -> None:
+        registered.append(cls)
+
+
+class TooMuch(Refusal):
+    pass
+
+
+class Registered(Base, Generic[Kind]):
+    seen: list[object] = []
+
+    def init(self, handle: Any) -> None:
+        super().__init__()
+        self.seen.append(handle)
+        self.kinds = (Color.RED, TooMuch, Base)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        return isinstance(self, Base), isinstance(self, StatefulProcessor)
+
+
+def test_no_class_is_created_again(by_value: Any) -> None:
+    before = list(registered)
+    assert before.count(Registered) == 2, "by the metaclass and by the base"
+    copy: Any = driver_copy(Registered())
+    copy.init("handle")
+    assert registered == before
+    assert (copy.seen, Registered.seen) == (["handle"], [])
+    assert copy.handleInputRows(None, None, None) == (True, True)
+    assert copy.kinds[:2] == (Color.RED, TooMuch), "what has a layout of its own is the program's"
+    assert copy.kinds[2] in type(copy).__mro__
+    assert type(type(copy)) is Meta
 
 
 def test_what_no_worker_could_get_has_pysparks_error(by_value: Any) -> None:

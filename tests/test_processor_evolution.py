@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.spark.processor.ddl import parse_ddl
-from fastchangelog.spark.processor.evolution import evolve, is_current, schema_changes
+from fastchangelog.spark.processor.evolution import Evolved, evolve, is_current, schema_changes
 from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.spec import TimeMode
 
@@ -89,6 +89,7 @@ def test_versions_are_kept_in_order() -> None:
         ("a int, b decimal(10,2)", "a decimal(12,2), b decimal(12,4)", []),
         ("a string, b binary, c char(3)", "a binary, b string, c string", []),
         ("a int not null", "a int", []),
+        ("a int, s struct<x:int>", "a int not null, s struct<x:int not null> not null", []),
         ("s struct<x:int,gone:int>, l array<struct<y:int>>",
          "s struct<x:bigint,z:int>, l array<struct<y:double,w:int>>", []),
         ("m map<string,struct<x:int>>", "m map<string,struct<x:bigint>>", []),
@@ -103,7 +104,6 @@ def test_versions_are_kept_in_order() -> None:
         ("n decimal(10,2)", "n decimal(10,3)", ["field `n` was decimal(10,2) and now is decimal(10,3)"]),
         ("n bigint", "n decimal(19,1)", ["field `n` was bigint and now is decimal(19,1)"]),
         ("n int", "n int, b int not null", ["field `b` is new and allows no null"]),
-        ("n int", "n int not null", ["field `n` could be null and now cannot"]),
         ("m map<int,int>", "m map<bigint,int>", ["the keys of field `m` changed"]),
         ("s struct<x:bigint>, l array<double>", "s struct<x:int>, l array<float>",
          ["field `s.x` was bigint and now is int", "field `l[]` was double and now is float"]),
@@ -157,6 +157,34 @@ def test_refused_changes_are_named() -> None:
     assert text.startswith("[STATE_STORE_INVALID_CONFIG_AFTER_RESTART] Cannot change timeMode from NoTime to EventTime")
 
 
+def test_keys_of_the_same_bytes_are_the_same_keys() -> None:
+    for old, new in (
+        ("k struct<a:string,b:int>", "k struct<a:string not null,b:int not null> not null"),
+        ("k struct<a:string not null>", "k struct<a:string>"),
+        ("k struct<a:string,b:int>", "K struct<x:string,B:int>"),
+        ("k array<struct<a:int>>", "k array<struct<b:int not null>>"),
+        ("k map<string,struct<a:int>>", "k map<string,struct<b:int>>"),
+        ("k string", "k varchar(20)"),
+    ):
+        first = evolve("", parse_ddl(old), "none", [value("a", "n int")])
+        found = evolve(first.text, parse_ddl(new), "none", [value("a", "n int")])
+        assert entries(found.text)["a"]["key"] == new, "the names of today"
+        first = evolve("", KEY, "none", [mapped("m", old, "n int")])
+        assert evolve(first.text, KEY, "none", [mapped("m", new, "n int")]).states["m"].id == first.states["m"].id
+
+
+def test_names_that_move_in_a_key_change_its_meaning() -> None:
+    for old, new in (
+        ("a string, b string", "b string, a string"),
+        ("a string, b string", "b string, c string"),
+        ("k struct<a:int,b:int>", "k struct<B:int,A:int>"),
+    ):
+        first = evolve("", parse_ddl(old), "none", [value("a", "n int")])
+        with pytest.raises(SchemaMismatchError) as caught:
+            evolve(first.text, parse_ddl(new), "none", [value("a", "n int")])
+        assert f"the key ({old}), now the query groups by ({new})" in str(caught.value)
+
+
 def test_renamed_keys_are_the_same_keys() -> None:
     first = evolve("", KEY, "none", [value("a", "n int")])
     found = evolve(first.text, parse_ddl("other string not null"), "none", [value("a", "n int")])
@@ -167,14 +195,20 @@ def test_renamed_keys_are_the_same_keys() -> None:
     assert found.states["m"].id == first.states["m"].id
 
 
-def test_renamed_fields_keep_their_values() -> None:
-    def versions(*ddls: str) -> list[str]:
-        text = ""
-        for ddl in ddls:
-            text = evolve(text, KEY, "none", [value("a", ddl)]).text
-        found: list[str] = entries(text)["a"]["versions"]
-        return found
+def followed(*ddls: str) -> Evolved:
+    """What follows from these schemas of one state, one after the other."""
+    found = evolve("", KEY, "none", [value("a", ddls[0])])
+    for ddl in ddls[1:]:
+        found = evolve(found.text, KEY, "none", [value("a", ddl)])
+    return found
 
+
+def versions(*ddls: str) -> list[str]:
+    found: list[str] = entries(followed(*ddls).text)["a"]["versions"]
+    return found
+
+
+def test_renamed_fields_keep_their_values() -> None:
     assert versions("n int, s string", "m int, s string") == ["m int, s string"]
     assert versions("n int", "n int, s string", "m int, t string") == ["m int", "m int, t string"]
     assert versions("n int", "m int", "n int") == ["n int"]
@@ -182,6 +216,61 @@ def test_renamed_fields_keep_their_values() -> None:
     assert versions("n int", "m bigint") == ["n int", "m bigint"]
     assert versions("n int, m int", "m int, n int") == ["n int, m int", "m int, n int"]
     assert versions("m int, n int", "n int", "m int") == ["m int, n int", "n int", "m int"]
+    # Beside a field that became wider.
+    assert versions("n int, s string", "n bigint, t string") == ["n int, t string", "n bigint, t string"]
+
+
+def test_a_name_in_another_case_is_the_same_name() -> None:
+    assert versions("N int, other string", "n int, other string") == ["n int, other string"]
+    assert versions("N int, a int", "n bigint, b int, a int") == ["n int, a int", "n bigint, b int, a int"]
+    assert versions("N int, a int", "a int", "a int, n int") == ["n int, a int", "a int", "a int, n int"]
+    assert versions("p struct<A:int>", "P struct<a:int>") == ["P struct<a:int>"]
+
+
+def test_renamed_fields_keep_their_values_at_every_depth() -> None:
+    for old, new in (
+        ("p struct<a:int>", "p struct<b:int>"),
+        ("p struct<a:int>", "q struct<b:int>"),
+        ("p array<struct<a:int>>", "p array<struct<b:int>>"),
+        ("p map<struct<x:int>,struct<a:int>>", "p map<struct<y:int>,struct<b:int>>"),
+        ("p struct<s:struct<a:int,c:string>>", "p struct<s:struct<b:int,C:string>>"),
+    ):
+        assert versions(old, new) == [new]
+    wider = versions("p struct<a:int>, n int", "p struct<b:int>, n bigint")
+    assert wider == ["p struct<b:int>, n int", "p struct<b:int>, n bigint"]
+
+
+def test_the_same_bytes_are_the_same_version() -> None:
+    assert versions("n int", "n int not null", "n int") == ["n int"]
+    assert versions("s string", "s varchar(9)") == ["s varchar(9)"]
+    assert versions("p struct<a:int>", "p struct<a:int not null>") == ["p struct<a:int not null>"]
+
+
+def test_versions_that_go_to_and_fro_are_used_again() -> None:
+    one, two = "n bigint", "n bigint, m bigint"
+    found = followed(*[one, two] * 100)
+    assert entries(found.text)["a"]["versions"] == [one, two]
+    assert (found.states["a"].current, entries(found.text)["a"]["value"]) == (1, two)
+    back = followed(*[one, two] * 100, one)
+    assert (back.states["a"].current, entries(back.text)["a"]["value"]) == (0, one)
+    assert is_current(back.text, KEY, "none", [value("a", one)])
+
+
+def test_what_is_dropped_is_said_with_its_names(caplog: pytest.LogCaptureFixture) -> None:
+    (said,) = followed("n int, s string, p struct<a:int,b:int>", "s string, p struct<b:int>").dropped
+    assert said.startswith("the state `a`: its schema has no `n`, `p.a` any more, so these values are not read")
+    found = followed("n int", "m int, extra string")
+    found.log_dropped()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "`n`" in caplog.text
+    assert "matches `m`, `extra`" in caplog.text
+    for kept in (
+        ("N int", "n int"),
+        ("n int", "m int"),
+        ("n int", "n bigint, m int"),
+        ("n int, m int", "m int, n int"),
+    ):
+        assert followed(*kept).dropped == ()
 
 
 def test_deleted_states() -> None:
@@ -242,6 +331,30 @@ class Versioned(StatefulProcessor):
 
 
 seen: list[Any] = []
+
+
+def test_a_renamed_field_goes_on_with_its_value() -> None:
+    for old, new, kept, put in (
+        ("N int, s string", "n int, s string", (1, "x"), (1, "x")),
+        ("p struct<a:int>, n int", "p struct<b:int>, n bigint", ((1,), 2), ((1,), 2)),
+        ("p array<struct<a:int>>", "p array<struct<A:int>>", ([(1,)],), ([(1,)],)),
+    ):
+        seen.clear()
+        runner = Runner(lambda old=old, put=put: Versioned(old, put))  # type: ignore[misc]
+        runner.batch([("a", 1)])
+        runner.make = lambda new=new, put=put: Versioned(new, put)  # type: ignore[misc]
+        runner.batch([("a", 1)])
+        assert seen[1] == (kept, [kept], [kept])
+
+
+def test_a_schema_that_comes_back_reads_and_writes_in_its_own_version() -> None:
+    seen.clear()
+    runner = Runner(lambda: Versioned("n int", (1,)))
+    for ddl, put in (("n int", (1,)), ("n int, m int", (2, 20)), ("n int", (3,)), ("n int, m int", (4, 40))):
+        runner.make = lambda ddl=ddl, put=put: Versioned(ddl, put)  # type: ignore[misc]
+        runner.batch([("a", 1)])
+    assert [v for v, _, _ in seen] == [None, (1, None), (2,), (3, None)]
+    assert seen[3][1] == [(1, None), (2, 20), (3, None)], "elements keep what they were written with"
 
 
 def test_old_values_are_read_as_new_ones() -> None:

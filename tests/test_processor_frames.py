@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark.processor.column_values import of_column
 from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.input_frames import FrameMaker
 from fastchangelog.spark.processor.input_rows import RowMaker
@@ -127,6 +128,33 @@ def test_nested_values() -> None:
     assert first["s"]["y"].tolist() == ["t"]
     assert [part.tolist() for part in first["z"]] == [[1], [2, 3]]
     assert found.iloc[1].tolist()[2:] == [None] * 4
+
+
+def test_keys_of_maps_that_python_cannot_hash_are_tuples_and_rows() -> None:
+    rows = "l map<array<string>,int>, s map<struct<a:int,l:array<int>>,int>, n map<array<array<int>>,int>"
+    given = [("a", [(["x", "y"], 1)], [({"a": 1, "l": [2]}, 2)], [([[1], [2, 3]], 3)])]
+    found = frames(given, rows=rows)["a",].iloc[0]
+    assert found["l"] == {("x", "y"): 1}
+    assert found["s"] == {Row(a=1, l=(2,)): 2}
+    assert found["n"] == {((1,), (2, 3)): 3}
+
+
+def test_whole_numbers_beside_nulls_stay_whole_if_pyspark_is_told_so() -> None:
+    found = frames([("a", 1, 2), ("a", None, 3)], rows="n long, t tinyint", integers_with_na=True)["a",]
+    assert found["n"].tolist() == [1, pd.NA]
+    assert dtypes(found) == ["object", "object", "int8"]
+
+
+def test_values_that_cannot_be_given_name_their_column() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"column `at`: the timestamp 2500-01-01.*cast the column to string"):
+        frames([("a", datetime.datetime(2500, 1, 1))], rows="at timestamp")
+
+    def refuse(array: pa.Array) -> Any:
+        raise ValueError("no such value")
+
+    column = of_column(T.StructField("m", T.MapType(T.StringType(), T.LongType())), refuse)
+    with pytest.raises(InvalidArgumentError, match=r"column `m` of type map<string,bigint> .*no such value.*cast it"):
+        column(pa.array([1]))
 
 
 def test_equally_long_arrays_stay_arrays() -> None:

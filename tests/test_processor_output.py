@@ -286,6 +286,17 @@ def test_columns_are_converted_as_pyspark_does(ddl: str, values: Any, expected: 
     assert column_of(ddl, values) == expected
 
 
+def test_whole_numbers_are_decimals_if_pyspark_is_told_so() -> None:
+    for values in ([1, 2], pd.array([1, 2], dtype="Int64"), np.array([1, 2], np.int8)):
+        with pytest.raises(InvalidArgumentError, match=r"output column `f` of type decimal128\(3, 1\)"):
+            column_of("decimal(3,1)", values)
+        assert column_of("decimal(3,1)", values, decimals_of_integers=True) == [Decimal("1.0"), Decimal("2.0")]
+    with_null = pd.array([1, None], dtype="Int64")
+    assert column_of("decimal(3,1)", with_null, decimals_of_integers=True) == [Decimal("1.0"), None]
+    with pytest.raises(InvalidArgumentError, match="output column `f`"):
+        column_of("decimal(3,1)", [1000], decimals_of_integers=True)
+
+
 def test_naive_times_are_of_the_sessions_zone() -> None:
     zone = "America/New_York"
     (found,) = column_of("timestamp", [pd.Timestamp(NOON)], timezone=zone)

@@ -362,6 +362,15 @@ def test_times_of_rows_are_aware_in_the_sessions_zone() -> None:
             row_values(T.TimestampType(), "UTC")(beyond)
 
 
+def test_a_value_that_has_no_python_form_names_state_and_field() -> None:
+    kept = StateType(parse_ddl("n int, at timestamp"), "state `seen`")
+    for shown in (lambda: kept.shown((1, 2**62)), lambda: kept.shown_rows(kept.columns([(1, 2**62)]))):
+        with pytest.raises(
+            InvalidArgumentError, match=r"state `seen`: field `at` of type timestamp has values that can"
+        ):
+            shown()
+
+
 def test_rows_of_a_class_are_rows() -> None:
     make = row_class(["a", "count", "b c", "a", "__x"])
     row = make((1, 2, 3, 4, 5))

@@ -587,8 +587,8 @@ class StateSession:
 class StateCodec:
     """Keys and values of a state, between Arrow and bytes.
 
-    Values are written in the newest type, and read in any they were ever written in: `versions`, the newest last, which
-    is `value`. A `SchemaMismatchError` names the fields of a type that cannot become `value`. Strings may be any bytes;
+    Values are written in the type `value`, and read in any they were ever written in: `versions`, of which `value` is
+    one. A `SchemaMismatchError` names the fields of a type that cannot become `value`. Strings may be any bytes;
     decoded ones are not checked to be UTF-8.
     """
 
@@ -607,7 +607,7 @@ class StateCodec:
         """Bytes that begin with the version of the type; null for null."""
 
     def decode_values(self, values: pa.BinaryArray) -> pa.Array:
-        """The values of some bytes, converted to the newest type."""
+        """The values of some bytes, converted to the type that values are written in."""
 
 @final
 class ServerClient:
@@ -887,7 +887,8 @@ def spec_schema(spec: str) -> tuple[int, str]:
     """The fingerprint of the rows of an aggregation, and their description."""
 
 def schema_difference(old: str, new: str) -> str | None:
-    """What changed between two descriptions of rows, in one sentence; None if nothing did."""
+    """What keeps a query whose rows are described as `new` from the savepoint of one with `old`, in one sentence; None
+    if nothing does: ANSI mode may differ, and names inside of types."""
 
 def object_type(name: str) -> str | None:
     """What an object is by its name in a state's folder: `log`, `sst`, `base`, `index`, `head`, `probe` or `note`; None

@@ -33,7 +33,7 @@ class CatalogState:
     map_key: str | None
     #: Of timers, the time mode.
     value: str
-    #: All types that values were ever written in, the newest last; of processors.
+    #: All types that values were ever written in, `value` among them; of processors.
     versions: tuple[str, ...]
     #: What is written ends after some time.
     ttl: bool

@@ -6,9 +6,11 @@ meets them. Does not own: the same cases at the core's own face (Rust), credenti
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import shutil
+import uuid
 from typing import Any
 
 import pytest
@@ -80,6 +82,22 @@ def test_a_lost_state_names_the_missing_object(feed: Any, spark: Any, tmp_path: 
     kept.rename(tmp_path / "state")
     ran = run(build(source, tmp_path), tmp_path / "ckpt")
     assert rows_of(ran.batches[1]) == rows_of([("a", 11), ("b", 22), (None, 33)]), "put back, it goes on"
+
+
+def test_a_copied_checkpoint_with_another_query_id_is_told_that_the_ids_differ(
+    feed: Any, tmp_path: pathlib.Path
+) -> None:
+    source = feed(SCHEMA, FIRST)
+    run(build(source, tmp_path), tmp_path / "ckpt")
+    old = json.loads((tmp_path / "ckpt" / "metadata").read_text())["id"]
+    (tmp_path / "ckpt" / "metadata").write_text(json.dumps({"id": (new := str(uuid.uuid4()))}))
+    (tmp_path / "ckpt" / ".metadata.crc").unlink(missing_ok=True)
+    source.add(SECOND)
+    message, advice = fails(source, tmp_path)
+    assert "StateNotFoundError" in message
+    for said in (message, advice):
+        assert "The ids differ" in said
+        assert {old, new} <= set(re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", said))
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])

@@ -22,8 +22,10 @@ from pyspark.sql.streaming import StatefulProcessor
 from stream_harness import needs_readable_checkpoints, rows_of, run
 from test_processor_states import BASE, SEED
 
+from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.spark import grouped, read_state
+from fastchangelog.spark.checkpoints import SparkCheckpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), needs_readable_checkpoints]
 by_value("processors")
@@ -326,3 +328,21 @@ def test_what_is_not_there(feed: Any, spark: Any, tmp_path: pathlib.Path) -> Non
         read_state(spark, checkpoint, state)
     with pytest.raises(Exception, match=r"log/[0-9a-f]+"):
         newest.collect()
+
+
+def test_checkpoints_whose_path_spark_escapes_are_read(
+    spark: Any, feed: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark's source looks for a folder of the escaped name, and its readers of files take brackets for a pattern."""
+    source = feed("k string, v bigint", [("a", 1), ("b", 2), ("a", 3)])
+    for name in ("plain", "a b%20 #c@d", "état [x] {y}"):
+        checkpoint, state = tmp_path / name / "checkpoint", tmp_path / name / "state"
+        run(grouped(source.stream(), "k", state=str(state)).agg(F.sum("v").alias("s")), checkpoint)
+        found = read_state(spark, checkpoint, state)
+        assert sorted(tuple(row)[:2] for row in found.collect()) == [("a", 4), ("b", 2)], name
+        assert SparkCheckpoints(lambda: spark).roots(str(checkpoint)).batches == (0,), name
+        missing = str(checkpoint) + " gone"
+        assert SparkCheckpoints(lambda: spark).query_id(missing) is None
+        code = cli.main(["sweep", str(state), "--checkpoint", str(checkpoint), "--json"])
+        said = capsys.readouterr()
+        assert code == cli.OK, said.err

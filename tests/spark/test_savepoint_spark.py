@@ -104,6 +104,29 @@ def test_e05_e09_a_query_goes_on_from_a_savepoint_with_other_partitions(
         end_state_server(spark)
 
 
+def test_a_switched_ansi_mode_is_refused_by_name_and_a_savepoint_carries_the_state_over(
+    spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    conf(PARTITIONS, "1")
+    conf("spark.sql.ansi.enabled", "true")
+    source = feed(SCHEMA, [("a", 1)])
+    state, checkpoint, taken = tmp_path / "state", tmp_path / "checkpoint", tmp_path / "savepoint"
+    run(build(source, state), checkpoint)
+    source.add([("a", 2**63 - 1)])
+    with pytest.raises(Exception, match=r"ARITHMETIC_OVERFLOW.*keeps the mode that it began with.*start_from"):
+        run(build(source, state), checkpoint)
+    conf("spark.sql.ansi.enabled", "false")
+    with pytest.raises(
+        Exception, match=r"ANSI mode on and now runs with it off.*spark\.sql\.ansi\.enabled.*start_from"
+    ):
+        run(build(source, state), checkpoint)
+    code, _, err = command(capsys, "savepoint", checkpoint, "--state", state, "--to", taken)
+    assert code == cli.OK, err
+    again = feed(SCHEMA, [("a", 2**63 - 1)], name="again")
+    answered = last(run(build(again, tmp_path / "wraps", start_from=str(taken)), tmp_path / "checkpoint-2"))
+    assert answered == rows_of([("a", 2, -(2**63), 2**63 - 1)]), "the sum wraps, the state is the old one"
+
+
 def test_shards_without_rows_take_their_part_in_the_first_batch(
     spark: Any, feed: Any, conf: Any, old: Any, tmp_path: pathlib.Path, capsys: Any
 ) -> None:

@@ -2,7 +2,8 @@
 
 Owns: reading a checkpoint through Spark's public sources (`statestore`, `state-metadata`, text and binary files), and
 when a checkpoint counts as unreadable.
-Does not own: what handles name, what is deleted (`gc.plan`), the session (a parameter).
+Does not own: what handles name, what is deleted (`gc.plan`), the session (a parameter), paths that Spark's sources
+misread (`checkpoint_paths`).
 
 A batch whose state cannot be read is an error, unless the checkpoint itself shows that Spark has removed that state:
 its commit is gone too, or only later versions of one partition are left, and they begin with a snapshot. No checkpoint
@@ -32,6 +33,7 @@ from fastchangelog.errors import (
 )
 from fastchangelog.gc.collector import Roots
 from fastchangelog.spark import settings
+from fastchangelog.spark.checkpoint_paths import readable_path, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +44,6 @@ __all__ = ["SparkCheckpoints", "is_not_found", "plain_location", "unreadable"]
 _VARIABLE = "handle"
 #: Spark's names of files of RocksDB's state: a version, an id under format 2, and a kind.
 _STATE_FILE = re.compile(r"([0-9]+)(?:_[^/]*)?\.(zip|changelog)")
-_GLOB = re.compile(r"[*?\[\]{}\\]")
 
 
 class SparkCheckpoints:
@@ -70,7 +71,7 @@ class SparkCheckpoints:
         """
         location = plain_location(location)
         try:
-            lines = [row[0] for row in self._spark.read.text(f"{location}/metadata").collect()]
+            lines = [row[0] for row in self._spark.read.text(self._path(location, "metadata")).collect()]
         except Exception as error:
             if not is_not_found(error):
                 raise unreadable(location, error) from None
@@ -81,6 +82,11 @@ class SparkCheckpoints:
         except (ValueError, TypeError, KeyError):
             raise StoreError(f"{location}/metadata is not what Spark writes; is this a checkpoint?") from None
         return str(found)
+
+    def _path(self, location: str, name: str = "") -> str:
+        """A path that Spark's sources read, of a checkpoint or of what is in it."""
+        path = readable_path(self._spark, location)
+        return f"{path}/{name}" if name else path
 
     def _check_removed(self, location: str) -> None:
         if self._exists(location):
@@ -97,7 +103,7 @@ class SparkCheckpoints:
 
     def _exists(self, path: str) -> bool:
         try:
-            self._spark.read.format("binaryFile").load(path).select("path").limit(1).collect()
+            self._spark.read.format("binaryFile").load(self._path(path)).select("path").limit(1).collect()
         except Exception as error:
             if is_not_found(error):
                 return False
@@ -187,7 +193,8 @@ class SparkCheckpoints:
         """When a batch was planned, in milliseconds since the epoch: what its processors were told."""
         path = f"{plain_location(location)}/offsets/{batch}"
         try:
-            lines = [row[0] for row in self._spark.read.text(path).collect()]
+            read = self._spark.read.text(self._path(plain_location(location), f"offsets/{batch}"))
+            lines = [row[0] for row in read.collect()]
         except Exception as error:
             raise unreadable(path, error) from None
         for line in lines:
@@ -198,7 +205,7 @@ class SparkCheckpoints:
     def _foreign(self, location: str) -> InvalidArgumentError:
         """The error for a checkpoint without any operator of ours."""
         try:
-            rows = self._spark.read.format("state-metadata").load(location).collect()
+            rows = self._spark.read.format("state-metadata").load(self._path(location)).collect()
         except Exception as error:
             raise unreadable(location, error) from None
         named = sorted({row["operatorName"] for row in rows})
@@ -212,7 +219,7 @@ class SparkCheckpoints:
     def _log(self, location: str, name: str) -> dict[int, float]:
         """The batches of one of Spark's logs, and when each entry was written."""
         try:
-            files = self._spark.read.format("binaryFile").load(f"{location}/{name}")
+            files = self._spark.read.format("binaryFile").load(self._path(location, name))
             rows = files.select("path", F.col("modificationTime").cast("double")).collect()
         except Exception as error:
             if is_not_found(error):
@@ -228,7 +235,7 @@ class SparkCheckpoints:
         """
         for operator in operators:
             stores: dict[str, list[tuple[int, str]]] = {}
-            for path in self._files(f"{location}/state/{operator}"):
+            for path in self._files(location, f"state/{operator}"):
                 folder, _, name = path.rpartition("/")
                 found = _STATE_FILE.fullmatch(name)
                 if found is not None:
@@ -239,20 +246,24 @@ class SparkCheckpoints:
                     return f"the oldest version in {folder} is {oldest}, the one after batch {oldest - 1}"
         return None
 
-    def _files(self, folder: str) -> list[str]:
-        """All files below a folder, without those that Spark's readers treat as hidden."""
+    def _files(self, location: str, name: str) -> list[str]:
+        """All files below a folder of a checkpoint, without those that Spark's readers treat as hidden."""
         try:
-            files = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(folder)
-            return [row[0] for row in files.select("path").collect()]
+            files = (
+                self._spark.read.format("binaryFile")
+                .option("recursiveFileLookup", "true")
+                .load(self._path(location, name))
+            )
+            return [shown(row[0]) for row in files.select("path").collect()]
         except Exception as error:
             if is_not_found(error):
                 return []
-            raise unreadable(folder, error) from None
+            raise unreadable(f"{location}/{name}", error) from None
 
     def _operators(self, location: str) -> list[int]:
         """The stateful operators that hold handles."""
         try:
-            rows = self._spark.read.format("state-metadata").load(location).collect()
+            rows = self._spark.read.format("state-metadata").load(self._path(location)).collect()
         except Exception as error:
             raise unreadable(location, error) from None
         if rows and self._spark.version.startswith("4.0."):
@@ -271,7 +282,9 @@ class SparkCheckpoints:
 
     def _state(self, location: str, operator: int, batch: int) -> list[tuple[str, int]]:
         """Handles and partitions of an operator after a batch."""
-        source = self._spark.read.format("statestore").option("path", location).option("operatorId", operator)
+        source = (
+            self._spark.read.format("statestore").option("path", self._path(location)).option("operatorId", operator)
+        )
         frame = source.option("batchId", batch).option("stateVarName", _VARIABLE).load()
         fields: Any = frame.schema["value"].dataType
         if fields.names[:1] != [_VARIABLE] or fields[0].dataType.typeName() != "string":
@@ -283,12 +296,8 @@ class SparkCheckpoints:
 
 
 def plain_location(location: str) -> str:
-    """The location without a slash at its end; refuses what Spark's readers take for a pattern."""
-    if _GLOB.search(location):
-        raise InvalidArgumentError(
-            f"Spark's readers take characters in the checkpoint's location {location!r} for a pattern"
-        )
-    return location.rstrip("/")
+    """The location without a slash at its end."""
+    return location.rstrip("/") or location
 
 
 def is_not_found(error: Exception) -> bool:
@@ -298,7 +307,7 @@ def is_not_found(error: Exception) -> bool:
 
 def unreadable(what: str, error: Exception) -> StoreError:
     """The error for what Spark cannot read, in one line: the last cause of a Java stack, else PySpark's own text."""
-    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    lines = [line.strip() for line in shown(str(error)).strip().splitlines()] or [type(error).__name__]
     causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
     return StoreError(
         f"{what}: {(causes or lines)[-1 if causes else 0].removeprefix('Caused by: ').lstrip(': ')[:400]}"

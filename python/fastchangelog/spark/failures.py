@@ -34,6 +34,11 @@ _SPARKS = (
         "go back to that query, or start a new checkpoint for this one",
     ),
     (
+        "/_stateSchema/",
+        "the checkpoint was moved: Spark's metadata in it names its files of schemas with the folder that it was in",
+        "move it back; or start from a savepoint that is taken there, grouped(…, start_from=…), with a new checkpoint",
+    ),
+    (
         "TransformWithStateInPySpark driver worker exited unexpectedly",
         "Spark's Python worker on the driver died before the query started",
         'install what it needs, pip install "fastchangelog[spark]" (protobuf above all), and see the worker\'s log',

@@ -34,6 +34,7 @@ __all__ = [
     "Literal",
     "Star",
     "call_of",
+    "default_file_system",
     "divert_processors",
     "frame_of",
     "function_names",
@@ -109,6 +110,14 @@ _diverting = threading.Lock()
 def is_connect(thing: Column | DataFrame | SparkSession) -> bool:
     """True for a column, a frame or a session of Spark Connect."""
     return type(thing).__module__.startswith("pyspark.sql.connect")
+
+
+def default_file_system(spark: SparkSession) -> str:
+    """The file system of paths that name none; over Spark Connect as far as the session's settings say it."""
+    if is_connect(spark):
+        return spark.conf.get("spark.hadoop.fs.defaultFS", None) or "file:///"
+    context: Any = spark.sparkContext
+    return str(context._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///"))
 
 
 def call_of(column: Column) -> Call | None:

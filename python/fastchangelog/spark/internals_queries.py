@@ -66,6 +66,8 @@ class StartingQuery:
 class Watch:
     """What is done with the queries that start in a session, and how our operators are known."""
 
+    #: Is given the checkpoint of each query of ours first.
+    prepare: Callable[[str], object]
     #: Gives the reason to refuse a query, or None.
     check: Callable[[StartingQuery], str | None]
     #: The setting that a reason becomes.
@@ -79,7 +81,7 @@ class Watch:
 
 
 def watch_starts(spark: SparkSession, watch: Watch) -> bool:
-    """Calls `check` with each query of this session before its first batch; registers once per session.
+    """Calls `prepare` and `check` for each query of this session before its first batch; registers once per session.
 
     A reason that it returns becomes the setting `refusal` of that query alone, which its tasks read as a local
     property. False where Spark shows neither plan nor output mode (Spark Connect).
@@ -131,9 +133,12 @@ class _StartListener:
         found, processors = _observed(execution.analyzedPlan())
         if not processors:
             found = []  # none of them is of our operators
-        stored, ours = _stored(self._spark, execution, self._watch) if processors else ((), 0)
         names = tuple(name for name, _ in found)
-        if any(name.startswith(self._watch.prefix) for name in names):
+        ours_run = any(name.startswith(self._watch.prefix) for name in names)
+        if ours_run:
+            self._watch.prepare(str(execution.resolvedCheckpointRoot()))
+        stored, ours = _stored(self._spark, execution, self._watch) if processors else ((), 0)
+        if ours_run:
             _follow_functions(self._spark, execution)
         reason = self._watch.check(StartingQuery(mode, names, dict(found), stored, ours, processors))
         if reason is not None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from fastchangelog.hidden import Hidden
 from fastchangelog.server import open_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
+from fastchangelog.spark.lost_states import open_or_explain
 from fastchangelog.spark.renewal import CredentialRenewal, credentials, request_text
 from fastchangelog.spark.shard_ids import shard_of_id
 
@@ -150,7 +152,7 @@ class ShardProcessor(StatefulProcessor):
     ) -> Generator[pd.DataFrame, None, str]:
         """Yields the rows of one session, then a row of metrics; returns the handle."""
         operator = self._operator
-        session = open_session(request_text(request).show(), operator.options, operator.confs)
+        session = open_or_explain(open_session, request, operator.options, operator.confs)
         try:
             clock.lap("open_micros")
             _internal.failpoint("operator.opened")

@@ -48,6 +48,7 @@ __all__ = [
     "FORMAT_VERSION",
     "PARTITIONS",
     "PROVIDER",
+    "bytes_of",
     "check_platform",
     "check_root",
     "check_settings",
@@ -171,6 +172,15 @@ def payload_row_bytes(property_of: Callable[[str], str | None], spark_version: s
     rows = _number(property_of(ARROW_ROWS), _ARROW_ROWS_DEFAULT)
     # Without a limit of rows Spark 4.0 makes a batch of each row; later versions then have no limit at all.
     return None if by_bytes or rows <= 0 else max(1, _ARROW_BATCH // rows)
+
+
+def bytes_of(text: str) -> int:
+    """The bytes of Spark's bound of a batch; without a limit those of the largest one.
+
+    >>> bytes_of("64m"), bytes_of("-1")
+    (67108864, 2147483647)
+    """
+    return _number(text, 0) or 2**31 - 1
 
 
 def _number(text: str | None, default: int) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, StoreError
 from fastchangelog.spark import internals, settings
+from fastchangelog.spark.checkpoint_paths import readable_path
 from fastchangelog.spark.checkpoints import is_not_found, plain_location, unreadable
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, location: str, batch: int | None = None) -> None:
         self._spark = spark
         self.location = plain_location(location)
+        self._path = readable_path(spark, self.location)
         # Spark 4.2 registers what the source needs only when the manager of streams is first used.
         _ = spark.streams.active
         committed = self._committed()
@@ -104,7 +106,7 @@ class Checkpoint:
 
     def _committed(self) -> list[int]:
         try:
-            files = self._spark.read.format("binaryFile").load(f"{self.location}/commits").select("path").collect()
+            files = self._spark.read.format("binaryFile").load(f"{self._path}/commits").select("path").collect()
         except Exception as error:
             if is_not_found(error):
                 return []
@@ -115,7 +117,8 @@ class Checkpoint:
     def _lines(self, name: str) -> list[str]:
         path = f"{self.location}/{name}"
         try:
-            text = "".join(row[0] for row in self._spark.read.text(path, wholetext=True).collect())
+            read = self._spark.read.text(f"{self._path}/{name}", wholetext=True)
+            text = "".join(row[0] for row in read.collect())
         except Exception as error:
             raise unreadable(path, error) from None
         return text.splitlines()
@@ -139,7 +142,7 @@ class Checkpoint:
         """The stateful operators, by number."""
         with self._settings():
             try:
-                rows = self._spark.read.format("state-metadata").load(self.location).collect()
+                rows = self._spark.read.format("state-metadata").load(self._path).collect()
             except Exception as error:
                 raise unreadable(self.location, error) from None
         found: dict[int, Operator] = {}
@@ -196,7 +199,7 @@ class Checkpoint:
 
     def _load(self, operator: int, **options: str) -> DataFrame:
         source = self._spark.read.format("statestore").options(**options)
-        source = source.option("operatorId", operator).option("batchId", self.batch).option("path", self.location)
+        source = source.option("operatorId", operator).option("batchId", self.batch).option("path", self._path)
         with self._settings():
             try:
                 return source.load()

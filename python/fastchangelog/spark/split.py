@@ -37,7 +37,7 @@ WATERMARK_DELAY = "spark.watermarkDelayMs"
 _Payloads: TypeAlias = list[tuple[int, bytes]]
 Splitting: TypeAlias = tuple[Callable[[pa.RecordBatch], _Payloads], Callable[[], _Payloads]]
 
-_PAYLOAD = pa.schema([("shard", pa.int32()), ("payload", pa.binary()), ("event_time", pa.timestamp("us", "UTC"))])
+_PAYLOAD = pa.schema([("shard", pa.int32()), ("payload", pa.binary()), ("event_time", pa.timestamp("us"))])
 
 
 def payload_type(watermark_millis: int | None) -> T.StructType:
@@ -48,7 +48,7 @@ def payload_type(watermark_millis: int | None) -> T.StructType:
         [
             T.StructField("shard", T.IntegerType()),
             T.StructField("payload", T.BinaryType()),
-            T.StructField("event_time", T.TimestampType(), True, metadata),
+            T.StructField("event_time", T.TimestampNTZType(), True, metadata),
         ]
     )
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark import internals, metrics
+from fastchangelog.spark import internals, metrics, moved_checkpoints
 from fastchangelog.spark.internals_queries import StartingQuery, Watch, watch_starts
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def watch(spark: SparkSession) -> None:
             told(query)
         return reason
 
-    if not watch_starts(spark, Watch(check, REFUSAL, metrics.PREFIX, STATE, _is_ours)):
+    if not watch_starts(spark, Watch(moved_checkpoints.repair, check, REFUSAL, metrics.PREFIX, STATE, _is_ours)):
         _log.warning(
             "Spark Connect does not show the output mode of a query: write the result of grouped() with "
             'outputMode("update"); append, the default, would write a key again each time that it changes. '

@@ -28,6 +28,7 @@ from fastchangelog.errors import CorruptDataError, InternalError
 from fastchangelog.spark import wire_types
 from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.evolution import schema_changes
+from fastchangelog.spark.processor.renames import aligned, are_same_keys
 
 __all__ = ["PageReader", "StateColumns"]
 
@@ -57,10 +58,12 @@ class StateColumns:
 
     def can_read(self, stored: CatalogState) -> bool:
         """False for values of types that the newest one cannot follow."""
-        if self.map_key is not None and (stored.map_key is None or _columns(stored.map_key) != self.map_key):
+        if self.map_key is not None and (
+            stored.map_key is None or not are_same_keys(_columns(stored.map_key), self.map_key)
+        ):
             return False
         value = self.value
-        return value is None or not any(schema_changes(_columns(version), value) for version in stored.versions)
+        return value is None or not any(schema_changes(version, value) for version in _versions(stored, value))
 
     def spark(self) -> T.StructType:
         """The columns, without the partition, in Spark's types."""
@@ -105,7 +108,7 @@ class PageReader:
 
     @staticmethod
     def _versions(newest: T.StructType, stored: CatalogState) -> list[pa.DataType]:
-        versions = [_arrow(_columns(version)) for version in stored.versions]
+        versions = [_arrow(version) for version in _versions(stored, newest)]
         wanted = _arrow(newest)
         return versions if versions[-1:] == [wanted] else [*versions, wanted]
 
@@ -126,6 +129,11 @@ class PageReader:
                 decoded = pa.StructArray.from_arrays([decoded, _times(subs)], fields=list(ending))
             columns.append(decoded)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _versions(stored: CatalogState, newest: T.StructType) -> list[T.StructType]:
+    """All types of a state's values, with the names that their fields have now."""
+    return aligned([_columns(version) for version in stored.versions], _columns(stored.value), newest)
 
 
 def _columns(text: str) -> T.StructType:

@@ -18,7 +18,7 @@ from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.layout import FOLDER_META
 
-__all__ = ["FoundState", "choose_state", "newest_schema"]
+__all__ = ["FoundState", "choose_state", "newest_schema", "objects_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,15 +84,18 @@ def newest_schema(handles: Mapping[int, str]) -> str:
     return schema
 
 
+def objects_of(text: str) -> set[str]:
+    """Objects that a handle names."""
+    handle = json.loads(_internal.handle_json(text))
+    found = {str(segment["object"]["name"]) for segment in handle["segments"]}
+    if handle["base"]:
+        found.add(handle["base"]["manifest"]["name"])
+    return found
+
+
 def _objects(handles: Mapping[int, str]) -> set[str]:
     """Objects that handles name."""
-    found: set[str] = set()
-    for text in handles.values():
-        handle = json.loads(_internal.handle_json(text))
-        found.update(segment["object"]["name"] for segment in handle["segments"])
-        if handle["base"]:
-            found.add(handle["base"]["manifest"]["name"])
-    return found
+    return set[str]().union(*map(objects_of, handles.values()))
 
 
 def _check_started(folder: _internal.ObjectFolder, handles: Mapping[int, str], remedy: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from fastchangelog.catalog import TIMERS
+from fastchangelog.embedded.arrow import many_of
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.vectorised.batch import Batch, whole_keys
 from fastchangelog.vectorised.context import Context, Declared
@@ -41,10 +42,11 @@ class Times:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a state is in the session, and all types of its values, the newest last."""
+    """Where a state is in the session, all types of its values, and which of these they are written in."""
 
     id: int
     versions: Sequence[pa.DataType] = ()
+    current: int = -1
 
 
 def opened(processor: Processor, key_type: pa.DataType, times: Times) -> Context:
@@ -78,7 +80,7 @@ class VectorRun:
         for name, found in self.context.declared.items():
             place = places[name]
             ends = None if found.ttl_millis is None else times.now + found.ttl_millis
-            codec = make_codec(found.map_key or key_type, place.versions[-1], list(place.versions))
+            codec = make_codec(found.map_key or key_type, place.versions[place.current], list(place.versions))
             found.state.bind(session, place.id, codec, ends)
         if TIMERS in places:
             self.context.timers.bind(session, places[TIMERS].id)
@@ -173,43 +175,8 @@ def _checked(method: str, answered: Any, schema: pa.Schema | None) -> Iterator[p
 
 
 def _column(column: pa.Array, field: pa.Field) -> pa.Array:
-    """The column as its declaration says; numbers, times and texts of another width are cast if nothing is lost."""
-    if column.type != field.type:
-        refused = f"output column `{field.name}` is of type {column.type}, declared was {field.type}"
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        if not any(kind(column.type) and kind(field.type) for kind in _KINDS):
-            raise InvalidArgumentError(f"{refused}; cast it")
-        try:
-            column = column.cast(field.type)
-        except pa.ArrowException as error:
-            raise InvalidArgumentError(f"{refused}: {' '.join(str(error).split())}") from None
+    """The column as its declaration says, by the rule of states: see `many_of`."""
+    column = many_of(f"output column `{field.name}`", column, field.type)
     if column.null_count and not field.nullable:
         raise InvalidArgumentError(f"output column `{field.name}` has a null, which its declaration excludes")
     return column
-
-
-def _is_number(dtype: pa.DataType) -> bool:
-    return any(is_one(dtype) for is_one in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
-
-
-def _is_text(dtype: pa.DataType) -> bool:
-    return any(is_one(dtype) for is_one in (pa.types.is_string, pa.types.is_large_string))
-
-
-def _is_binary(dtype: pa.DataType) -> bool:
-    return any(
-        is_one(dtype) for is_one in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    )
-
-
-def _is_instant(dtype: pa.DataType) -> bool:
-    return pa.types.is_timestamp(dtype) and bool(dtype.tz)
-
-
-def _is_clock_time(dtype: pa.DataType) -> bool:
-    return pa.types.is_timestamp(dtype) and not dtype.tz
-
-
-#: A column of one of these may be declared as another one of the same kind.
-_KINDS = (_is_number, _is_text, _is_binary, _is_instant, _is_clock_time, pa.types.is_duration)

@@ -1,16 +1,16 @@
 //! Keys and values of a state whose value type has changed over time, between Arrow and bytes.
 //!
 //! Owns: the version of the value type in front of each encoded value, the choice of the type to decode with.
-//! Does not own: the encoding of one type (`typed`), the conversion to the newest type (`evolution`), which types a state
-//! had (its catalog), where the bytes are kept.
+//! Does not own: the encoding of one type (`typed`), the conversion of types (`evolution`), which types a state had (its
+//! catalog), where the bytes are kept.
 //!
 //! ```text
 //! value   version as LEB128 | the value as `typed` encodes it
 //! ```
 //!
-//! Versions count from 0; the newest is what new values are written in. Strings are in their binary form: those of a
-//! query need not be UTF-8. Invariants:
-//! 1. a value read back is the value written, converted to the newest type; a null has no bytes;
+//! Versions count from 0; values are written in one of them, the newest or one that was there before. Strings are in
+//! their binary form: those of a query need not be UTF-8. Invariants:
+//! 1. a value read back is the value written, converted to the type that values are written in; a null has no bytes;
 //! 2. keys have the bytes that `codec` gives their columns;
 //! 3. bytes that no value has are an error of kind `Corrupt`.
 
@@ -29,44 +29,55 @@ const VALUE: &str = "an encoded value";
 /// The types of a state: of its keys, and all that its values had.
 #[derive(Debug)]
 pub struct VersionedEntries {
-    newest: TypedEntries,
-    /// In the order of their versions; each with the way to the newest.
-    earlier: Vec<(TypedEntries, Evolution)>,
+    written: TypedEntries,
+    /// The version of `written`.
+    current: usize,
+    /// By version, the other types; each with the way to `written`. None for the current version.
+    others: Vec<Option<(TypedEntries, Evolution)>>,
 }
 
 impl VersionedEntries {
-    /// `versions` are the types that values were written in, the newest last, which is `value`; without any, `value` is
-    /// the first. The error for a type that cannot become `value` names each field that is in the way.
+    /// `versions` are the types that values were written in, and `value`, which they are written in now, is one of them;
+    /// without any, `value` is the first. The error for a type that cannot become `value` names each field that is in the
+    /// way.
     pub fn new(key: &DataType, value: &DataType, versions: &[DataType]) -> Result<Self> {
-        let earlier = match versions.split_last() {
-            None => &[],
-            Some((last, earlier)) if same_values(last, value) => earlier,
-            Some((last, _)) => {
+        let current = match versions.iter().rposition(|version| same_values(version, value)) {
+            Some(current) => current,
+            None if versions.is_empty() => 0,
+            None => {
+                let texts: Vec<_> = versions.iter().map(type_text).collect();
                 return Err(Error::invalid(format!(
-                    "the last version of the value type is {}, but the value type is {}",
-                    type_text(last),
-                    type_text(value)
+                    "the value type {} is none of its versions, which are {}",
+                    type_text(value),
+                    texts.join(", ")
                 )));
             }
         };
-        let newest = TypedEntries::new(key, value)?;
-        let to_newest = |(version, from): (usize, &DataType)| {
+        let to_written = |(version, from): (usize, &DataType)| {
+            if version == current {
+                return Ok(None);
+            }
             // The names of types in the error are the declared ones.
             Evolution::new(from, value).map_err(|e| e.context(format_args!("version {version} of the value type")))?;
-            Ok((TypedEntries::new(key, from)?, Evolution::new(&binary_type(from), &binary_type(value))?))
+            let evolution = Evolution::new(&binary_type(from), &binary_type(value))?;
+            Ok(Some((TypedEntries::new(key, from)?, evolution)))
         };
-        let earlier = earlier.iter().enumerate().map(to_newest).collect::<Result<_>>()?;
-        Ok(Self { newest, earlier })
+        let written = TypedEntries::new(key, value)?;
+        let mut others = versions.iter().enumerate().map(to_written).collect::<Result<Vec<_>>>()?;
+        if others.is_empty() {
+            others.push(None);
+        }
+        Ok(Self { written, current, others })
     }
 
     /// The type of keys.
     pub fn key_type(&self) -> &DataType {
-        self.newest.key_type()
+        self.written.key_type()
     }
 
-    /// The newest type of values.
+    /// The type that values are written in.
     pub fn value_type(&self) -> &DataType {
-        self.newest.value_type()
+        self.written.value_type()
     }
 
     /// Refuses a column of another type than that of keys, before its strings become binaries.
@@ -81,7 +92,7 @@ impl VersionedEntries {
 
     /// Encodes keys, of which none may be null.
     pub fn encode_keys(&self, keys: &ArrayRef) -> Result<BinaryArray> {
-        self.newest.encode_keys(keys)?.into_binary()
+        self.written.encode_keys(keys)?.into_binary()
     }
 
     /// The keys of some bytes, strings in their binary form.
@@ -89,14 +100,14 @@ impl VersionedEntries {
         if keys.null_count() > 0 {
             return Err(Error::invalid("a key's bytes are null"));
         }
-        self.newest.decode_keys_binary((0..keys.len()).map(|i| keys.value(i)))
+        self.written.decode_keys_binary((0..keys.len()).map(|i| keys.value(i)))
     }
 
-    /// Encodes values in the newest type; a null for a null.
+    /// Encodes values; a null for a null.
     pub fn encode_values(&self, values: &ArrayRef) -> Result<BinaryArray> {
-        let encoded = self.newest.encode_values(values, values.len())?;
+        let encoded = self.written.encode_values(values, values.len())?;
         let mut prefix = Vec::new();
-        put_varint(&mut prefix, self.earlier.len() as u64);
+        put_varint(&mut prefix, self.current as u64);
         let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(values.len() + 1));
         let mut valid = Vec::with_capacity(values.len());
         ends.push(0);
@@ -117,15 +128,14 @@ impl VersionedEntries {
         Ok(BinaryArray::try_new(offsets, bytes.into(), Some(nulls).filter(|nulls| nulls.null_count() > 0))?)
     }
 
-    /// The values of some bytes, of any version, in the newest type; strings in their binary form.
+    /// The values of some bytes, of any version, in the type that values are written in; strings in their binary form.
     pub fn decode_values(&self, values: &BinaryArray) -> Result<ArrayRef> {
-        let newest = self.earlier.len();
         // Of each version, its values; and of each row, where its value is among them.
-        let mut of_version: Vec<Vec<Option<&[u8]>>> = vec![Vec::new(); newest + 1];
+        let mut of_version: Vec<Vec<Option<&[u8]>>> = vec![Vec::new(); self.others.len()];
         let mut places = Vec::with_capacity(values.len());
         for i in 0..values.len() {
             let (version, value) = match values.is_valid(i).then(|| values.value(i)) {
-                None => (newest, None),
+                None => (self.current, None),
                 Some(bytes) => {
                     let (version, value) = self.cut(bytes)?;
                     (version, Some(value))
@@ -134,35 +144,30 @@ impl VersionedEntries {
             places.push((version, of_version[version].len()));
             of_version[version].push(value);
         }
-        let decoded = of_version.into_iter().enumerate();
-        let mut decoded = decoded.map(|(version, values)| self.decode(version, values)).collect::<Result<Vec<_>>>()?;
-        match decoded.pop() {
-            Some(all) if all.len() == values.len() => Ok(all),
-            last => {
-                decoded.extend(last);
-                let columns: Vec<&dyn Array> = decoded.iter().map(AsRef::as_ref).collect();
-                Ok(arrow_select::interleave::interleave(&columns, &places)?)
-            }
+        if of_version[self.current].len() == values.len() {
+            return self.decode(self.current, std::mem::take(&mut of_version[self.current]));
         }
+        let decoded = of_version.into_iter().enumerate();
+        let decoded = decoded.map(|(version, values)| self.decode(version, values)).collect::<Result<Vec<_>>>()?;
+        let columns: Vec<&dyn Array> = decoded.iter().map(AsRef::as_ref).collect();
+        Ok(arrow_select::interleave::interleave(&columns, &places)?)
     }
 
     /// The version of a value, and its bytes.
     fn cut<'a>(&self, value: &'a [u8]) -> Result<(usize, &'a [u8])> {
         let mut reader = Reader::new(VALUE, 0, value);
         let version: usize = reader.varint_as("the version of the value type")?;
-        if version > self.earlier.len() {
-            return Err(Error::corrupt(
-                VALUE,
-                0,
-                format_args!("version {version} of the value type, of which the newest is {}", self.earlier.len()),
-            ));
+        if version >= self.others.len() {
+            let newest = self.others.len() - 1;
+            let what = format_args!("version {version} of the value type, of which the newest is {newest}");
+            return Err(Error::corrupt(VALUE, 0, what));
         }
         Ok((version, reader.take(reader.remaining(), "the value")?))
     }
 
     fn decode(&self, version: usize, values: Vec<Option<&[u8]>>) -> Result<ArrayRef> {
-        match self.earlier.get(version) {
-            None => self.newest.decode_values_binary(values.into_iter()),
+        match &self.others[version] {
+            None => self.written.decode_values_binary(values.into_iter()),
             Some((types, evolution)) => evolution.apply(&types.decode_values_binary(values.into_iter())?),
         }
     }

@@ -119,9 +119,30 @@ fn invariant_3_other_bytes_are_damage() {
 }
 
 #[test]
-fn a_chain_of_types_that_does_not_end_in_the_value_or_cannot_become_it_is_refused() {
+fn types_that_come_back_are_written_in_their_own_version() {
+    let [one, two] = [1, 2].map(|n| {
+        let fields: Vec<_> = ["n", "m"][..n].iter().map(|name| Field::new(*name, DataType::Int64, true)).collect();
+        DataType::Struct(fields.into())
+    });
+    let versions = [one.clone(), two.clone()];
+    let codec = |value: &DataType| VersionedEntries::new(&DataType::Utf8, value, &versions).unwrap();
+    let row = |data_type: &DataType, n: usize| column(data_type, &[Plain::Struct(vec![Plain::Int(7); n])]);
+    let (first, second) = (codec(&one), codec(&two));
+    let old = first.encode_values(&row(&one, 1)).unwrap();
+    let new = second.encode_values(&row(&two, 2)).unwrap();
+    assert_eq!((old.value(0)[0], new.value(0)[0]), (0, 1));
+    let both: BinaryArray = [old.value(0), new.value(0)].into_iter().map(Some).collect();
+    let back = first.decode_values(&both).unwrap();
+    assert_eq!((back.data_type(), back.len()), (&one, 2));
+    assert_eq!((plain(&back, 0), plain(&back, 1)), (plain(&row(&one, 1), 0), plain(&row(&one, 1), 0)));
+    let back = second.decode_values(&both).unwrap();
+    assert_eq!(plain(&back, 0), Plain::Struct(vec![Plain::Int(7), Plain::Null]));
+}
+
+#[test]
+fn a_value_type_that_is_no_version_or_that_a_version_cannot_become_is_refused() {
     let new = |value, versions: &[DataType]| VersionedEntries::new(&DataType::Utf8, &value, versions).unwrap_err();
-    let error = new(DataType::Int64, &[DataType::Int64, DataType::Int32]);
+    let error = new(DataType::Int64, &[DataType::Int8, DataType::Int32]);
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     let error = new(DataType::Int64, &[DataType::Int32, DataType::Utf8, DataType::Int64]);
     assert_eq!(error.kind(), ErrorKind::SchemaMismatch);

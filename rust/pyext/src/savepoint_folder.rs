@@ -5,7 +5,7 @@ use crate::detached::{Owner, detached, exclusive};
 use crate::provider::provider;
 use crate::state::StateHandle;
 use crate::state_types::types;
-use fastchangelog_columns::aggregate::{AggPlan, AggSpec};
+use fastchangelog_columns::aggregate::{self, AggPlan, AggSpec, differ_in_ansi_alone};
 use fastchangelog_columns::typed::TypedEntries;
 use fastchangelog_core::engine::parse_handle;
 use fastchangelog_core::shard::savepoint::{
@@ -313,8 +313,8 @@ pub(crate) fn spec_schema(py: Python<'_>, spec: &str) -> PyResult<(u64, String)>
     })
 }
 
-/// What changed between two descriptions of rows; none if nothing did.
+/// What keeps a query whose rows are described as `new` from the savepoint of one with `old`; none if nothing does.
 #[pyfunction]
 pub(crate) fn schema_difference(old: &str, new: &str) -> Option<String> {
-    fastchangelog_columns::aggregate::schema_difference(old, new)
+    if differ_in_ansi_alone(old, new) { None } else { aggregate::schema_difference(old, new) }
 }

@@ -1,8 +1,9 @@
 """Columns of Arrow as lists of Python values, a column at a time.
 
 Owns: the two Python forms of each Spark type's wire form: as a row of PySpark's Row API has it (`row_values`), and the
-exact one that states are kept in (`exact_values`).
-Does not own: rows (`input_rows`), what user code sees of a state and what it may put there (`state_values`).
+exact one that states are kept in (`exact_values`); the border that names the column of a value that has no such form.
+Does not own: the zone of timestamps (`session_zones`), rows (`input_rows`), what user code sees of a state and what it
+may put there (`state_values`).
 
 | type | `row_values`, as PySpark | `exact_values`: hashable, equal exactly if the value is |
 |---|---|---|
@@ -18,22 +19,29 @@ import datetime
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark.processor.row_class import row_class
+from fastchangelog.spark.processor.session_zones import zone_of
 
 __all__ = [
+    "FAILURES",
     "NAN",
     "Values",
     "exact_values",
     "has_floats",
+    "hashable",
+    "is_hashable",
     "list_slices",
     "lists_of",
     "maps_of",
+    "not_given",
+    "of_column",
     "row_values",
     "structs_of",
 ]
@@ -49,6 +57,57 @@ _FIRST_DAY = -719_162
 _LAST_DAY = 2_932_896
 _FIRST = -62_135_596_800_000_000
 _LAST = 253_402_300_799_999_999
+
+
+FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, OSError)
+"""What a conversion of values may raise."""
+_Made = TypeVar("_Made")
+
+
+def of_column(
+    field: T.StructField, make: Callable[[pa.Array], _Made], what: str = "column"
+) -> Callable[[pa.Array], _Made]:
+    """`make` for a column of user data: an error names the column, and says what helps."""
+
+    def checked(array: pa.Array) -> _Made:
+        try:
+            return make(array)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{what} `{field.name}`: {error}") from None
+        except FAILURES as error:
+            raise not_given(what, field, error) from error
+
+    return checked
+
+
+def not_given(what: str, field: T.StructField, error: Exception) -> InvalidArgumentError:
+    """The error for values that have no Python form."""
+    return InvalidArgumentError(
+        f"{what} `{field.name}` of type {field.dataType.simpleString()} has values that cannot be given to user code "
+        f"({type(error).__name__}: {' '.join(str(error).split())}); cast it before, for example to string"
+    )
+
+
+def is_hashable(dtype: T.DataType) -> bool:
+    """True if values of the type can be keys of a dict in each of their Python forms."""
+    return not isinstance(dtype, (T.ArrayType, T.MapType, T.StructType))
+
+
+def hashable(value: Any) -> Any:
+    """A value as a dict can have it for a key: lists and arrays as tuples, structs as Rows.
+
+    >>> hashable({"a": 1, "l": [1, [2]]})
+    Row(a=1, l=(1, (2,)))
+    """
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return row_class(list(value))([hashable(item) for item in value.values()])
+    if isinstance(value, T.Row):
+        return row_class(value.__fields__)([hashable(item) for item in value])
+    if isinstance(value, (list, tuple)):
+        return tuple(map(hashable, value))
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def _with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
@@ -119,12 +178,12 @@ def _naive(array: pa.Array) -> list[Any]:
 
 
 def _aware(timezone: str) -> Values:
-    zone: datetime.tzinfo = pa.lib.string_to_tzinfo(timezone)
     is_utc = timezone == "UTC"
-    # A sum takes a quarter of the time of `replace`.
-    after_epoch = datetime.datetime(1970, 1, 1, tzinfo=zone if is_utc else datetime.timezone.utc).__add__
 
     def values(array: pa.Array) -> list[Any]:
+        zone = zone_of(timezone)
+        # A sum takes a quarter of the time of `replace`.
+        after_epoch = datetime.datetime(1970, 1, 1, tzinfo=zone if is_utc else datetime.timezone.utc).__add__
         found = list(map(after_epoch, _micros(array).view("timedelta64[us]").tolist()))
         if not is_utc:
             try:

@@ -2,23 +2,26 @@
 
 Owns: the catalog's text as far as processors use it, which changes of a schema are possible, and errors that name each
 change that is not.
-Does not own: reading old values as new ones (the codec), what the server checks of a catalog.
+Does not own: which fields are the same under another name (`renames`), reading old values as new ones (the codec), what
+the server checks of a catalog.
 
 A catalog is a JSON list; an entry is `{"id", "name", "kind", "key", "map_key", "value", "encoding", "ttl", "versions",
 "deleted"}`, its types as DDL texts (`ddl`). `versions` are all types that values were ever written in, `value` is the
-last. A state that is not declared any more keeps its values. `deleteIfExists` removes them; the entry stays, marked,
-since the server keeps what it knows of a number for ever. One that is declared anew in another way gets another number,
-a name of its own in the catalog, and the user's name as `"variable"`.
+one that they are written in now. A state that is not declared any more keeps its values. `deleteIfExists` removes them;
+the entry stays, marked, since the server keeps what it knows of a number for ever. One that is declared anew in another
+way gets another number, a name of its own in the catalog, and the user's name as `"variable"`.
 
 A new version of a value's type may add fields that can be null, leave fields out, order them otherwise and widen them,
 at any depth. It is compared with every older version, since values of any of them may still be there. Fields that only
-have other names keep their values, as with Spark.
+have other names keep their values, as with Spark (`renames`). A type that was there before is used again: programs that
+are rolled back and forth add no versions.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,12 +30,15 @@ from pyspark.sql import types as T
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.spark.processor.ddl import ddl_text, parse_ddl
 from fastchangelog.spark.processor.handle import Declaration
+from fastchangelog.spark.processor.renames import aligned, are_same_keys, bytes_text
 from fastchangelog.spark.processor.spark_errors import time_mode_name
 from fastchangelog.spark.processor.spec import TimeMode
 from fastchangelog.spark.processor.timers import TIMERS
 from fastchangelog.spark.wire_types import has_numbered_fields
 
 __all__ = ["Evolved", "EvolvedState", "evolve", "is_current", "schema_changes"]
+
+_log = logging.getLogger("fastchangelog.spark")
 
 _ENCODING = 1
 _MOST_STATES = 1024
@@ -44,8 +50,10 @@ class EvolvedState:
     """The place of a declared state in the session."""
 
     id: int
-    #: All types of its values, the newest last.
+    #: All types of its values.
     versions: tuple[T.StructType, ...] = ()
+    #: The one of these that values are written in.
+    current: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +64,13 @@ class Evolved:
     states: dict[str, EvolvedState]
     #: Numbers of the stored states whose values are to be removed.
     purged: tuple[int, ...]
+    #: What is not read any more, a sentence for each state.
+    dropped: tuple[str, ...] = ()
+
+    def log_dropped(self) -> None:
+        """Says what is not read any more: an entry loses it when it is written next."""
+        for sentence in self.dropped:
+            _log.warning("%s", sentence)
 
 
 def evolve(
@@ -75,22 +90,23 @@ def evolve(
     _check_key(catalog, key, key_text)
     _check_mode(catalog, mode)
     states: dict[str, EvolvedState] = {}
+    dropped: list[str] = []
     if mode != "none":
         entry = _live(catalog, TIMERS) or _add(catalog, TIMERS, "timers", key_text, mode)
         states[TIMERS] = EvolvedState(entry["id"])
     for declaration in declarations:
         known = _live(catalog, declaration.name)
-        versions = _versions(known, declaration)
+        versions, current = _versions(known, declaration, dropped)
         if known is None:
             known = _revived(catalog, declaration) or _add(catalog, declaration.name, declaration.kind, key_text, "")
-        known["value"] = versions[-1]
+        known["value"] = versions[current]
         known["versions"] = versions
         known["ttl"] = _has_ttl(declaration)
         if declaration.map_key is not None:
             known["map_key"] = ddl_text(declaration.map_key)
-        states[declaration.name] = EvolvedState(known["id"], tuple(map(parse_ddl, versions)))
+        states[declaration.name] = EvolvedState(known["id"], tuple(map(parse_ddl, versions)), current)
     purged = tuple(entry["id"] for entry in emptied)
-    return Evolved(json.dumps(catalog, separators=(",", ":")), states, purged)
+    return Evolved(json.dumps(catalog, separators=(",", ":")), states, purged, tuple(dropped))
 
 
 def _read(stored: str) -> list[dict[str, Any]]:
@@ -149,22 +165,13 @@ def _check_key(catalog: list[dict[str, Any]], key: T.StructType, key_text: str) 
     was = next((entry["key"] for entry in catalog), None)
     if was is None or was == key_text:
         return
-    if not _are_same_keys(parse_ddl(was), key):
+    if not are_same_keys(parse_ddl(was), key):
         raise SchemaMismatchError(
             f"[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] the state is kept by the key ({was}), now the query groups by "
             f"({key_text}); group as before, or start with a new checkpoint"
         )
     for entry in catalog:
         entry["key"] = key_text  # renamed columns, or nulls that became possible: the bytes are the same
-
-
-def _are_same_keys(old: T.StructType, new: T.StructType) -> bool:
-    """True if the bytes of keys are the same: of renamed columns, and of such as can be null now or cannot any more."""
-    return ddl_text(_unnamed(old)) == ddl_text(_unnamed(new))
-
-
-def _unnamed(struct: T.StructType) -> T.StructType:
-    return T.StructType([T.StructField(f"_{i}", f.dataType) for i, f in enumerate(struct.fields)])
 
 
 def _check_mode(catalog: list[dict[str, Any]], mode: TimeMode) -> None:
@@ -179,11 +186,12 @@ def _check_mode(catalog: list[dict[str, Any]], mode: TimeMode) -> None:
         )
 
 
-def _versions(known: dict[str, Any] | None, declaration: Declaration) -> list[str]:
-    """The texts of all types of a state's values with the declared one, or the error that says why it is refused."""
+def _versions(known: dict[str, Any] | None, declaration: Declaration, dropped: list[str]) -> tuple[list[str], int]:
+    """The texts of all types of a state's values with the declared one, and where that is among them; or the error that
+    says why it is refused. Adds to `dropped` what is not read any more."""
     name, text = declaration.name, ddl_text(declaration.value)
     if known is None:
-        return [text]
+        return [text], 0
     if known["kind"] != declaration.kind:
         raise SchemaMismatchError(
             f"[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change {name} to {_spark_kind(declaration.kind)} "
@@ -195,41 +203,63 @@ def _versions(known: dict[str, Any] | None, declaration: Declaration) -> list[st
     if known["ttl"] != _has_ttl(declaration):
         had, has = ("a TTL", "none") if known["ttl"] else ("no TTL", "one")
         changes.append(f"it had {had} and now has {has}")
-    if declaration.map_key is not None and not _are_same_keys(parse_ddl(known["map_key"]), declaration.map_key):
+    if declaration.map_key is not None and not are_same_keys(parse_ddl(known["map_key"]), declaration.map_key):
         changes.append(f"its keys were ({known['map_key']}) and now are ({ddl_text(declaration.map_key)})")
         side = "KEY"
-    versions = _renamed(known["versions"], declaration.value)
+    *versions, last = aligned(
+        [parse_ddl(version) for version in (*known["versions"], known["value"])],
+        parse_ddl(known["value"]),
+        declaration.value,
+    )
     for version in versions:
-        found = schema_changes(parse_ddl(version), declaration.value)
+        found = schema_changes(version, declaration.value)
         changes += [change for change in found if change not in changes]
     if changes:
         raise SchemaMismatchError(
             f"[STATE_STORE_{side}_SCHEMA_NOT_COMPATIBLE] the state `{name}` cannot be read with its new schema: "
             f"{'; '.join(changes)}; declare it as it was, take another name, or call deleteIfExists"
         )
-    return versions if versions[-1] == text else [*versions, text]
+    gone = _left_out(last, declaration.value)
+    if gone:
+        dropped.append(_dropped(name, gone, _left_out(declaration.value, last)))
+    texts = [ddl_text(version) for version in versions]
+    wanted = bytes_text(declaration.value)
+    current = max((i for i, version in enumerate(versions) if bytes_text(version) == wanted), default=len(texts))
+    return [*texts[:current], text, *texts[current + 1 :]], current
 
 
-def _renamed(versions: list[str], new: T.StructType) -> list[str]:
-    """The versions with the new names of fields that only were renamed, as Spark's operator takes them.
-
-    That is so where the newest version and `new` have the same types in the same order, and where no version ever had
-    one of the new names.
-    """
-    structs = [parse_ddl(version) for version in versions]
-    last = structs[-1]
-    if last.names == new.names or ddl_text(_unnamed(last)) != ddl_text(_unnamed(new)):
-        return list(versions)
-    names = {old: name for old, name in zip(last.names, new.names) if old != name}
-    had = {name.lower() for struct in structs for name in struct.names}
-    if any(old in new.names or name.lower() in had for old, name in names.items()):
-        return list(versions)
-    return [
-        ddl_text(
-            T.StructType([T.StructField(names.get(f.name, f.name), f.dataType, f.nullable) for f in struct.fields])
+def _dropped(name: str, gone: list[str], added: list[str]) -> str:
+    fields = ", ".join(f"`{field}`" for field in gone)
+    new = ""
+    if added:
+        named = ", ".join(f"`{field}`" for field in added)
+        new = (
+            f"; nothing in the earlier schema matches {named}: a renamed field keeps its values only where no other "
+            "field of its struct is added, left out or moved at the same time"
         )
-        for struct in structs
-    ]
+    return (
+        f"the state `{name}`: its schema has no {fields} any more, so these values are not read, and are lost as "
+        f"entries are written{new}"
+    )
+
+
+def _left_out(old: T.DataType, new: T.DataType, path: str = "") -> list[str]:
+    """The fields of `old` that `new` does not have, at any depth."""
+    if isinstance(old, T.StructType) and isinstance(new, T.StructType):
+        named = {f.name: f for f in new.fields}
+        gone = []
+        for field in old.fields:
+            place = f"{path}.{field.name}" if path else field.name
+            if field.name not in named:
+                gone.append(place)
+            else:
+                gone += _left_out(field.dataType, named[field.name].dataType, place)
+        return gone
+    if isinstance(old, T.ArrayType) and isinstance(new, T.ArrayType):
+        return _left_out(old.elementType, new.elementType, f"{path}[]")
+    if isinstance(old, T.MapType) and isinstance(new, T.MapType):
+        return _left_out(old.valueType, new.valueType, f"{path}[]")
+    return []
 
 
 def _spark_kind(kind: str) -> str:
@@ -238,6 +268,8 @@ def _spark_kind(kind: str) -> str:
 
 def schema_changes(old: T.DataType, new: T.DataType, path: str = "") -> list[str]:
     """The changes that keep values of type `old` from being read as `new`, one text for each field.
+
+    Nullability alone is none, as with Spark: a null that was written is read as one.
 
     >>> schema_changes(parse_ddl("n int, t string"), parse_ddl("t string, n bigint, extra double"))
     []
@@ -249,17 +281,11 @@ def schema_changes(old: T.DataType, new: T.DataType, path: str = "") -> list[str
     if isinstance(old, T.ArrayType) and isinstance(new, T.ArrayType):
         return schema_changes(old.elementType, new.elementType, f"{path}[]")
     if isinstance(old, T.MapType) and isinstance(new, T.MapType):
-        # As texts: they are without what is no part of values, such as metadata.
-        is_same = ddl_text(_unnamed_field(old.keyType)) == ddl_text(_unnamed_field(new.keyType))
-        keys = [] if is_same else [f"the keys of field `{path}` changed"]
+        keys = [] if are_same_keys(old.keyType, new.keyType) else [f"the keys of field `{path}` changed"]
         return keys + schema_changes(old.valueType, new.valueType, f"{path}[]")
     if _is_widened(old, new):
         return []
     return [f"field `{path}` was {old.simpleString()} and now is {new.simpleString()}"]
-
-
-def _unnamed_field(dtype: T.DataType) -> T.StructType:
-    return T.StructType([T.StructField("_", dtype)])
 
 
 def _field_changes(old: T.StructType, new: T.StructType, path: str) -> list[str]:
@@ -281,8 +307,6 @@ def _field_changes(old: T.StructType, new: T.StructType, path: str) -> list[str]
                 changes.append(f"field `{place}` is new and allows no null")
             continue
         changes += schema_changes(was.dataType, field.dataType, place)
-        if was.nullable and not field.nullable:
-            changes.append(f"field `{place}` could be null and now cannot")
     return changes
 
 

@@ -6,6 +6,7 @@ Does not own: the calls (`run`), what rows are made of (`input_rows`, `input_fra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ _MERGED_GROUPS = 2048
 _MERGED_ROWS = 16_384
 #: Rows of one key that wait for a frame to become full.
 _WAITING_BYTES = 16 * 1024 * 1024
+_NO_LIMIT = 2**31 - 1
 
 
 class Parts(Protocol):
@@ -62,16 +64,24 @@ class RowParts:
 
 
 class FrameParts:
-    """Frames of the pandas API, each of at most `max_records` rows."""
+    """Frames of the pandas API, each of at most `max_records` rows, and of `max_bytes` by the mean of a chunk."""
 
-    def __init__(self, maker: FrameMaker, max_records: int) -> None:
+    def __init__(self, maker: FrameMaker, max_records: int, max_bytes: int = _NO_LIMIT) -> None:
         self._maker = maker
-        self._most = max_records if max_records > 0 else 2**31 - 1
+        self._most_records = self._most = max_records if max_records > 0 else _NO_LIMIT
+        self._most_bytes = max_bytes
         self._frames = Frames([], [])
 
     def load(self, batch: pa.RecordBatch) -> None:
         """See `Parts`."""
         self._frames = self._maker.frames(batch)
+        self._bound(batch)
+
+    def _bound(self, batch: pa.RecordBatch) -> None:
+        """Sets how many rows a frame has at most. As in PySpark the row that reaches the bound is in the frame."""
+        if self._most_bytes < _NO_LIMIT and batch.num_rows:
+            each = max(batch.nbytes / batch.num_rows, 1)
+            self._most = min(self._most_records, math.ceil(self._most_bytes / each))
 
     def part(self, start: int, end: int) -> Iterator[Any]:
         """See `Parts`."""
@@ -85,13 +95,14 @@ class FrameParts:
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
+            self._bound(batch)
             while batch.num_rows:
-                taken = batch.slice(0, self._most - rows)
+                taken = batch.slice(0, max(self._most - rows, 1))
                 batch = batch.slice(taken.num_rows)
                 waiting.append(taken)
                 rows += taken.num_rows
                 size += taken.nbytes
-                if rows == self._most or size >= _WAITING_BYTES:
+                if rows >= self._most or size >= _WAITING_BYTES:
                     yield self._frame(waiting)
                     waiting, rows, size = [], 0, 0
         if waiting:

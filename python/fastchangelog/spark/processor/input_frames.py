@@ -1,7 +1,7 @@
 """Rows of a chunk as user code of the pandas API has them.
 
 Owns: the frames and the keys of a chunk, with the dtypes that PySpark gives.
-Does not own: Rows (`input_rows`), which rows belong to which call (`feed`).
+Does not own: Rows (`input_rows`), which rows belong to which call (`feed`), the session's zone (`session_zones`).
 
 PySpark rebuilds frames from rows of Python values: all whole numbers are `int64`, all others `float64`, a null makes
 whole numbers `float64` and booleans objects; timestamps are naive `datetime64[ns]` in the session's zone; arrays are
@@ -23,11 +23,23 @@ import pyspark
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.column_values import Values, list_slices, lists_of, maps_of, row_values, structs_of
+from fastchangelog.spark.processor.column_values import (
+    Values,
+    hashable,
+    is_hashable,
+    list_slices,
+    lists_of,
+    maps_of,
+    of_column,
+    row_values,
+    structs_of,
+)
+from fastchangelog.spark.processor.session_zones import local_times
 
 __all__ = ["FrameMaker", "Frames", "FrameKeyMaker"]
 
-_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.YearMonthIntervalType)
+_INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_WHOLE = (*_INTEGERS, T.YearMonthIntervalType)
 _TO_PANDAS = {"date_as_object": True, "coerce_temporal_nanoseconds": True, "integer_object_nulls": True}
 #: What 64 bits of nanoseconds hold.
 _MOST_MICROS = (2**63 - 1) // 1000
@@ -105,10 +117,20 @@ class _WithNulls:
 class FrameMaker:
     """Makes frames of a schema from columns in their wire form."""
 
-    def __init__(self, struct: T.StructType, columns: Sequence[int], timezone: str) -> None:
+    def __init__(
+        self, struct: T.StructType, columns: Sequence[int], timezone: str, *, integers_with_na: bool = False
+    ) -> None:
         self._columns = columns
         self._labels = _labels(struct.names)
-        self._make = [_column(f.dataType, timezone) for f in struct.fields]
+        self._make = [
+            of_column(
+                f,
+                _integers_with_na
+                if integers_with_na and isinstance(f.dataType, _INTEGERS)
+                else _column(f.dataType, timezone),
+            )
+            for f in struct.fields
+        ]
 
     def frames(self, batch: pa.RecordBatch) -> Frames:
         """What makes frames of the rows of a batch."""
@@ -119,14 +141,15 @@ class FrameKeyMaker:
     """Makes the tuples that `handleInputRows` has as keys: Python's scalars, and None for null."""
 
     def __init__(self, struct: T.StructType, timezone: str) -> None:
-        self._values = [
-            _spans if isinstance(f.dataType, T.DayTimeIntervalType) else _objects(f.dataType, timezone, in_value=True)
-            for f in struct.fields
-        ]
+        self._values = [of_column(f, _key_values(f.dataType, timezone), "key") for f in struct.fields]
 
     def keys(self, array: pa.StructArray) -> list[tuple[Any, ...]]:
         """Keys from an array of their columns."""
         return list(zip(*[values(column) for values, column in zip(self._values, array.flatten())]))
+
+
+def _key_values(dtype: T.DataType, timezone: str) -> Values:
+    return _spans if isinstance(dtype, T.DayTimeIntervalType) else _objects(dtype, timezone, in_value=True)
 
 
 def _column(dtype: T.DataType, timezone: str) -> Callable[[pa.Array], Any]:
@@ -163,6 +186,16 @@ def _whole_numbers(array: pa.Array) -> Any:
     return _WithNulls(values, with_nulls, is_null)
 
 
+def _integers_with_na(array: pa.Array) -> Any:
+    """Whole numbers of their own width, which a null leaves whole: then they are objects, with NA among them."""
+    if array.null_count == 0:
+        return array.to_numpy(zero_copy_only=False)
+    is_null = array.is_null().to_numpy(zero_copy_only=False)
+    values = array.fill_null(0).to_numpy(zero_copy_only=False)
+    with_nulls = _object_array([pd.NA if null else value for null, value in zip(is_null, values)])
+    return _WithNulls(values, with_nulls, is_null)
+
+
 def _booleans(array: pa.Array) -> Any:
     if array.null_count == 0:
         return array.to_numpy(zero_copy_only=False)
@@ -174,7 +207,7 @@ def _booleans(array: pa.Array) -> Any:
 def _naive(array: pa.Array, timezone: str) -> pa.Array:
     """Timestamps without a zone, of nanoseconds."""
     if array.type.tz is not None:
-        array = pc.local_timestamp(array.cast(pa.timestamp("us", timezone)))
+        array = local_times(array, timezone)
     try:
         return array.cast(pa.timestamp("ns"))
     except pa.ArrowInvalid:
@@ -220,6 +253,10 @@ def _times_or_none(array: pa.Array) -> list[Any]:
     return [None if time is pd.NaT else time for time in _times(array)]
 
 
+def _with_hashable_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    return {hashable(key): value for key, value in pairs}
+
+
 def _variants(array: pa.Array) -> list[Any]:
     values = array.to_pylist()
     return [None if value is None else T.VariantVal(value["value"], value["metadata"]) for value in values]
@@ -251,7 +288,7 @@ def _objects(dtype: T.DataType, timezone: str, *, in_value: bool = False) -> Val
         return lists_of(_objects(dtype.elementType, timezone, in_value=in_value), np.array)
     if isinstance(dtype, T.MapType):
         key, value = (_objects(part, timezone, in_value=True) for part in (dtype.keyType, dtype.valueType))
-        return maps_of(key, value, dict)
+        return maps_of(key, value, dict if is_hashable(dtype.keyType) else _with_hashable_keys)
     if isinstance(dtype, T.StructType):
         names = dtype.names
         fields = [_objects(f.dataType, timezone, in_value=True) for f in dtype.fields]

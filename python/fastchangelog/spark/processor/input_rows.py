@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from fastchangelog.spark.processor.column_values import row_values
+from fastchangelog.spark.processor.column_values import of_column, row_values
 from fastchangelog.spark.processor.row_class import row_class
 
 __all__ = ["KeyMaker", "RowMaker", "has_nan"]
@@ -25,7 +25,7 @@ class RowMaker:
 
     def __init__(self, struct: T.StructType, columns: Sequence[int], timezone: str) -> None:
         self._columns = columns
-        self._values = [row_values(f.dataType, timezone) for f in struct.fields]
+        self._values = [of_column(f, row_values(f.dataType, timezone)) for f in struct.fields]
         self._row = row_class(struct.names)
 
     def rows(self, batch: pa.RecordBatch) -> list[Row]:
@@ -38,7 +38,7 @@ class KeyMaker:
     """Makes the tuples that `handleInputRows` has as keys."""
 
     def __init__(self, struct: T.StructType, timezone: str) -> None:
-        self._values = [row_values(f.dataType, timezone) for f in struct.fields]
+        self._values = [of_column(f, row_values(f.dataType, timezone), "key") for f in struct.fields]
 
     def keys(self, array: pa.StructArray) -> list[tuple[Any, ...]]:
         """Keys from an array of their columns."""

@@ -35,6 +35,7 @@ from fastchangelog.errors import InvalidArgumentError, raise_one_line
 from fastchangelog.server import open_state_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
+from fastchangelog.spark.lost_states import open_or_explain
 from fastchangelog.spark.operator import (
     METRICS_TYPE,
     NO_FIRST_BATCH,
@@ -52,7 +53,7 @@ from fastchangelog.spark.processor.placeholders import placeholder
 from fastchangelog.spark.processor.run import CHUNK_BYTES, CHUNK_ROWS, NO_QUERY, run_batch
 from fastchangelog.spark.processor.spec import GroupedRows, ProcessorSpec, QueryInfo, no_initial_rows
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
-from fastchangelog.spark.renewal import CredentialRenewal, credentials, request_text
+from fastchangelog.spark.renewal import CredentialRenewal, credentials
 
 __all__ = ["ProcessorConfig", "ProcessorOperator", "at_runtime", "raise_from_task", "spark_settings"]
 
@@ -72,6 +73,9 @@ _SETTINGS = {
     "max_records": settings.ARROW_ROWS,
     "columns_by_name": "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName",
     "safe_casts": "spark.sql.execution.pandas.convertToArrowArraySafely",
+    "max_bytes": settings.ARROW_BYTES,
+    "integers_with_na": "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype",
+    "decimals_of_integers": "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled",
 }
 #: With "false" Spark takes the current watermark for the mark of late rows, and not the one of the batch before.
 _SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
@@ -213,7 +217,7 @@ class ProcessorOperator(StatefulProcessor):
         """Yields the user's rows, then a row of metrics; returns the handle and the shard's next timer."""
         operator, spec = self._config.operator, at_runtime(self._config.run)
         names = [*operator.output.names, metrics.PROCESSOR_COLUMN]
-        session = open_state_session(request_text(request).show(), operator.options, operator.confs)
+        session = open_or_explain(open_state_session, request, operator.options, operator.confs)
         try:
             clock.lap("open_micros")
             _internal.failpoint("operator.opened")
@@ -305,7 +309,7 @@ class ProcessorOperator(StatefulProcessor):
 def spark_settings(property_of: Callable[[str], str | None]) -> dict[str, Any]:
     """The fields of a spec that Spark's settings determine, as far as they are set."""
     texts = {field: property_of(name) for field, name in _SETTINGS.items()}
-    read: dict[str, Callable[[str], Any]] = {"timezone": str, "max_records": int}
+    read: dict[str, Callable[[str], Any]] = {"timezone": str, "max_records": int, "max_bytes": settings.bytes_of}
     return {field: read.get(field, _is_true)(text) for field, text in texts.items() if text is not None}
 
 

@@ -1,7 +1,7 @@
 """Frames that user code yields, as Arrow batches of the output's schema.
 
 Owns: the conversion of pandas frames by column, by name or by place; what it refuses, with the column and the row.
-Does not own: Rows (`output_rows`), when frames are yielded (`run`).
+Does not own: Rows (`output_rows`), when frames are yielded (`run`), the session's zone (`session_zones`).
 
 As in PySpark: columns are taken by name if a label is a string, else by place; columns that the schema does not have
 are dropped; NaN and NaT are null; naive timestamps are in the session's zone; a value of another type is cast if the
@@ -11,6 +11,7 @@ may change a frame as soon as it has yielded it.
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from pyspark.sql import types as T
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.held_values import held, held_bytes, is_changeable
 from fastchangelog.spark.processor.output_rows import check_nulls, forbids_null, no_null, no_value, output_schema
+from fastchangelog.spark.processor.session_zones import pandas_zone
 
 __all__ = ["OutputFrames"]
 
@@ -44,13 +46,26 @@ _Column: TypeAlias = "np.ndarray[Any, Any] | pd.Series"
 class OutputFrames:
     """Collects frames, and gives batches of their rows."""
 
-    def __init__(self, struct: T.StructType, timezone: str, *, by_name: bool = True, safe: bool = True) -> None:
+    def __init__(
+        self,
+        struct: T.StructType,
+        timezone: str,
+        *,
+        by_name: bool = True,
+        safe: bool = True,
+        decimals_of_integers: bool = False,
+    ) -> None:
         self._names: list[str] = struct.names
         #: For the columns that allow no null somewhere.
         self._not_null = [f if forbids_null(f) else None for f in struct.fields]
         self._has_unique_names = len(set(self._names)) == len(self._names)
         self._schema = output_schema(struct)
-        self._convert = [_converter(f.dataType, timezone) for f in struct.fields]
+        self._convert = [
+            _decimals
+            if decimals_of_integers and isinstance(f.dataType, T.DecimalType)
+            else _converter(f.dataType, timezone)
+            for f in struct.fields
+        ]
         self._is_changeable = [is_changeable(f.dataType) for f in struct.fields]
         self._by_name = by_name
         self._safe = safe
@@ -255,6 +270,13 @@ def _converter(dtype: T.DataType, timezone: str) -> Callable[[pd.Series], pd.Ser
     return lambda series: series.apply(lambda value: None if value is None else convert(value))
 
 
+def _decimals(series: pd.Series) -> pd.Series:
+    """Whole numbers as decimals, as many digits as they have."""
+    if not pd.api.types.is_integer_dtype(series):
+        return series
+    return pd.Series([None if value is pd.NA else decimal.Decimal(value) for value in series.tolist()], dtype=object)
+
+
 def _localized(series: pd.Series, timezone: str) -> pd.Series:
     """Naive times as times of the session's zone; ambiguous ones as PySpark takes them, as standard time."""
     if isinstance(series.dtype, pd.DatetimeTZDtype):
@@ -295,7 +317,7 @@ def _localized_value(value: Any, timezone: str) -> Any:
 
 def _in_zone(times: Any, timezone: str, **options: bool) -> Any:
     try:
-        return times.tz_localize(timezone, **options)
+        return times.tz_localize(pandas_zone(timezone), **options)
     except ValueError:
         raise
     except Exception as error:  # errors of pytz have no class in common with others

@@ -203,7 +203,13 @@ class _Run:
             self._out = OutputRows(spec.output)
         else:
             self._keys = FrameKeyMaker(spec.key, spec.timezone)
-            self._out = OutputFrames(spec.output, spec.timezone, by_name=spec.columns_by_name, safe=spec.safe_casts)
+            self._out = OutputFrames(
+                spec.output,
+                spec.timezone,
+                by_name=spec.columns_by_name,
+                safe=spec.safe_casts,
+                decimals_of_integers=spec.decimals_of_integers,
+            )
         self._parts = self._parts_of(spec.input, spec.columns)
         if spec.initial is not None:
             self._initial_parts = self._parts_of(spec.initial, spec.initial_columns)
@@ -247,13 +253,15 @@ class _Run:
         spec = self._spec
         if spec.api == "row":
             return RowParts(RowMaker(struct, columns, spec.timezone))
-        return FrameParts(FrameMaker(struct, columns, spec.timezone), spec.max_records)
+        maker = FrameMaker(struct, columns, spec.timezone, integers_with_na=spec.integers_with_na)
+        return FrameParts(maker, spec.max_records, spec.max_bytes)
 
     def _declare(self) -> dict[str, int]:
         """Binds the states that `init` declared, and gives their numbers."""
         spec, session, handle = self._spec, self._session, self._handle
         declarations = [declaration for declaration, _ in handle.declared.values()]
         evolved = evolve(session.catalog, spec.key, spec.time_mode, declarations, handle.deleted)
+        evolved.log_dropped()
         session.declare(evolved.text, self._now)
         for number in evolved.purged:
             session.clear_all(number)
@@ -264,7 +272,7 @@ class _Run:
             what = f"state `{name}`"
             versions = [StateType(version, what).arrow for version in place.versions]
             key = declaration.map_key if declaration.map_key is not None else spec.key
-            codec = self._make_codec(StateType(key, what).arrow, versions[-1], versions)
+            codec = self._make_codec(StateType(key, what).arrow, versions[place.current], versions)
             ttl = declaration.ttl_millis
             state.bind(place.id, codec, None if ttl is None else self._now + ttl)
             scope.states.append(state)

@@ -66,6 +66,12 @@ class ProcessorSpec:
     columns_by_name: bool = True
     #: `spark.sql.execution.pandas.convertToArrowArraySafely`.
     safe_casts: bool = True
+    #: `spark.sql.execution.arrow.maxBytesPerBatch`: bytes of a frame.
+    max_bytes: int = 2**31 - 1
+    #: `spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype`: whole numbers with nulls stay whole numbers.
+    integers_with_na: bool = False
+    #: `spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled`: whole numbers for decimals.
+    decimals_of_integers: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,8 +22,9 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import wire_types
-from fastchangelog.spark.processor.column_values import exact_values
+from fastchangelog.spark.processor.column_values import FAILURES, exact_values, hashable, is_hashable, not_given
 from fastchangelog.spark.processor.row_class import row_class
+from fastchangelog.spark.processor.session_zones import zone_of
 from fastchangelog.spark.processor.state_converters import INTEGERS, Convert, NoRow, Refused, converter
 
 __all__ = ["Refused", "StateType", "UnencodableRow"]
@@ -44,19 +45,18 @@ def _local(micros: int) -> datetime.datetime:
 
 def _in_zone(timezone: str) -> Convert:
     """What shows a timestamp as the clocks of a zone did."""
-    zone: datetime.tzinfo = pa.lib.string_to_tzinfo(timezone)
 
     def shown(micros: int) -> datetime.datetime:
         utc = (_UTC_EPOCH + datetime.timedelta(microseconds=micros)).replace(tzinfo=datetime.timezone.utc)
-        return utc.astimezone(zone).replace(tzinfo=None, fold=0)
+        return utc.astimezone(zone_of(timezone)).replace(tzinfo=None, fold=0)
 
     return shown
 
 
-def _shown(dtype: T.DataType, local: Convert) -> Convert | None:
-    """What turns exact values into those that are seen, timestamps by `local`; None where they are the same."""
+def _shown(dtype: T.DataType, timezone: str | None) -> Convert | None:
+    """What turns exact values into those that are seen; None where they are the same."""
     if isinstance(dtype, T.TimestampType):
-        return local
+        return _local if timezone is None else _in_zone(timezone)
     if isinstance(dtype, T.TimestampNTZType):
         return lambda micros: _UTC_EPOCH + datetime.timedelta(microseconds=micros)
     if isinstance(dtype, T.DayTimeIntervalType):
@@ -64,14 +64,16 @@ def _shown(dtype: T.DataType, local: Convert) -> Convert | None:
     if isinstance(dtype, T.BinaryType):
         return None if _HAS_BYTES else bytearray
     if isinstance(dtype, T.ArrayType):
-        element = _shown(dtype.elementType, local)
+        element = _shown(dtype.elementType, timezone)
         return list if element is None else lambda items: [x if x is None else element(x) for x in items]
     if isinstance(dtype, T.MapType):
-        key, value = _shown(dtype.keyType, local), _shown(dtype.valueType, local)
+        key, value = _shown(dtype.keyType, timezone), _shown(dtype.valueType, timezone)
         to_key, to_value = key or _same, value or _same
+        if not is_hashable(dtype.keyType) or to_key is bytearray:
+            return lambda pairs: {hashable(to_key(k)): v if v is None else to_value(v) for k, v in pairs}
         return lambda pairs: {to_key(k): v if v is None else to_value(v) for k, v in pairs}
     if isinstance(dtype, T.StructType):
-        make, fields = row_class(dtype.names), [_shown(f.dataType, local) or _same for f in dtype.fields]
+        make, fields = row_class(dtype.names), [_shown(f.dataType, timezone) or _same for f in dtype.fields]
         return lambda row: make([x if x is None else field(x) for field, x in zip(fields, row)])
     return None
 
@@ -132,14 +134,14 @@ class StateType:
         if not struct.fields:
             raise InvalidArgumentError(f"{what} has no fields; name at least one, such as `value long`")
         self.struct = struct
+        self._what = what
         self.names: list[str] = struct.names
         wire = wire_types.wire_type(_nullable_type(struct), what)
         assert isinstance(wire, T.StructType)
         self.arrow: pa.DataType = pa.struct(list(wire_types.arrow_schema(wire)))
         self._fields = [converter(f.dataType, f.nullable) for f in struct.fields]
         self._values = [exact_values(f.dataType) for f in struct.fields]
-        local = _local if timezone is None else _in_zone(timezone)
-        self._shown = [_shown(f.dataType, local) for f in struct.fields]
+        self._shown = [_shown(f.dataType, timezone) for f in struct.fields]
         #: Gives the exact row of what user code gave, or raises `Refused`.
         self.admit: Callable[[Any], tuple[Any, ...]] = _admission(struct, self._converted)
         #: True if exact rows are seen as they are.
@@ -173,7 +175,10 @@ class StateType:
         """An exact row as user code sees it."""
         if self.is_plain:
             return row
-        return tuple([x if x is None or show is None else show(x) for show, x in zip(self._shown, row)])
+        try:
+            return tuple([x if x is None or show is None else show(x) for show, x in zip(self._shown, row)])
+        except FAILURES:
+            return tuple([self._shown_column(i, [x])[0] for i, x in enumerate(row)])
 
     def kept_rows(self, array: pa.StructArray) -> list[tuple[Any, ...] | None]:
         """A struct array as rows that can be given to user code more than once, through `given`."""
@@ -209,11 +214,19 @@ class StateType:
         """A struct array as rows that user code sees."""
         if self.is_plain:
             return self.rows(array)
-        columns = []
-        for values, show, column in zip(self._values, self._shown, array.flatten()):
-            exact = values(column)
-            columns.append(exact if show is None else [x if x is None else show(x) for x in exact])
+        exact = [values(column) for values, column in zip(self._values, array.flatten())]
+        columns = [self._shown_column(i, values) for i, values in enumerate(exact)]
         return self._nulled(list(zip(*columns)), array)
+
+    def _shown_column(self, place: int, exact: list[Any]) -> list[Any]:
+        """The values of one field as user code sees them."""
+        show = self._shown[place]
+        if show is None:
+            return exact
+        try:
+            return [x if x is None else show(x) for x in exact]
+        except FAILURES as error:
+            raise not_given(f"{self._what}: field", self.struct.fields[place], error) from error
 
     @staticmethod
     def _nulled(rows: list[Any], array: pa.StructArray) -> list[tuple[Any, ...] | None]:

@@ -125,7 +125,7 @@ def _check_savepoint(
 ) -> None:
     assert grouping.start_schema is not None
     try:
-        evolve(grouping.start_schema, spec.key, spec.time_mode, declarations, deleted)
+        evolve(grouping.start_schema, spec.key, spec.time_mode, declarations, deleted).log_dropped()
     except SchemaMismatchError as error:
         raise SchemaMismatchError(
             f"option `start_from`: the savepoint {grouping.options['start_from']} does not fit the processor: "

@@ -66,9 +66,12 @@ def run_vectorised(
 
     def declare(declared: Mapping[str, Declared]) -> dict[str, Place]:
         evolved = evolve(session.catalog, spec.key, spec.time_mode, [_declaration(d) for d in declared.values()])
+        evolved.log_dropped()
         session.declare(evolved.text, now)
         return {
-            name: Place(place.id, [StateType(version, f"state `{name}`").arrow for version in place.versions])
+            name: Place(
+                place.id, [StateType(version, f"state `{name}`").arrow for version in place.versions], place.current
+            )
             for name, place in evolved.states.items()
         }
 

@@ -1,12 +1,19 @@
 //! Arithmetic that fails as Spark's does.
 //!
-//! Owns: the texts of its errors, and the division of doubles. Does not own: sums (`functions`).
+//! Owns: the texts of its errors, and the division of doubles. Does not own: sums (`functions`), the refusal of a state
+//! that was begun in the other mode (`core`).
 //!
+//! The errors have Spark's conditions. What helps is another thing than with Spark: a state keeps its ANSI mode.
 //! `identity` names the call.
 
 use crate::arrays::type_text;
 use arrow_schema::DataType;
 use fastchangelog_format::{Error, Result};
+
+/// What a user may do about values that are too large, or about a divisor of zero.
+const REMEDY: &str = "Leave out what causes it, with a filter before. Or do without ANSI mode: a state keeps the mode that \
+it began with, so take a savepoint of the checkpoint and start a new one from it (`start_from`) with \
+\"spark.sql.ansi.enabled\" set to \"false\"; an embedded state is declared under another name with ansi=False";
 
 /// The overflow of a sum of integers.
 pub(super) fn long_overflow(identity: &str) -> Error {
@@ -19,15 +26,13 @@ pub(super) fn decimal_overflow(identity: &str) -> Error {
 }
 
 fn arithmetic(identity: &str, what: &str) -> Error {
-    Error::invalid(format!(
-        "[ARITHMETIC_OVERFLOW] {what} in {identity}. If necessary set \"spark.sql.ansi.enabled\" to \"false\" to bypass this error. SQLSTATE: 22003"
-    ))
+    Error::invalid(format!("[ARITHMETIC_OVERFLOW] {what} in {identity}. {REMEDY}. SQLSTATE: 22003"))
 }
 
 /// A decimal result with more digits than its type has.
 pub(super) fn out_of_range(identity: &str, result: &DataType) -> Error {
     Error::invalid(format!(
-        "[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION] The result of {identity} cannot be represented as {}. If necessary set \"spark.sql.ansi.enabled\" to \"false\" to bypass this error, and return NULL instead. SQLSTATE: 22003",
+        "[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION] The result of {identity} cannot be represented as {}. {REMEDY}. SQLSTATE: 22003",
         type_text(result)
     ))
 }
@@ -47,7 +52,5 @@ pub(super) fn quotient(dividend: f64, divisor: f64, ansi: bool, identity: &str) 
     if !ansi {
         return Ok(None);
     }
-    Err(Error::invalid(format!(
-        "[DIVIDE_BY_ZERO] Division by zero in {identity}. If necessary set \"spark.sql.ansi.enabled\" to \"false\" to bypass this error. SQLSTATE: 22012"
-    )))
+    Err(Error::invalid(format!("[DIVIDE_BY_ZERO] Division by zero in {identity}. {REMEDY}. SQLSTATE: 22012")))
 }

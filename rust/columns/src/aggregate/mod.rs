@@ -29,11 +29,12 @@ mod results;
 mod row;
 mod schema;
 mod spec;
+mod type_texts;
 
 pub use functions::{AggregateFunction, Argument};
 pub use plan::AggPlan;
 pub(crate) use row::Other;
-pub use schema::schema_difference;
+pub use schema::{differ_in_ansi_alone, schema_difference};
 #[cfg(test)]
 pub(crate) use spec::schema_of;
 pub use spec::{AggCall, AggSpec};

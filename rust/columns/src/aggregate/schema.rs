@@ -1,9 +1,10 @@
 //! What rows depend on, in words.
 //!
 //! Owns: the readable description of a plan's rows, its fingerprint, and the difference of two descriptions.
-//! Does not own: the refusal of a state with another fingerprint (`shard`).
+//! Does not own: the refusal of a state with another fingerprint (`shard`), which types are the same (`type_texts`).
 
 use super::spec::AggCall;
+use super::type_texts::same_values;
 use crate::arrays::type_text;
 use crate::codec::hash_key;
 use arrow_schema::{DataType, Fields};
@@ -60,28 +61,51 @@ impl Description {
     }
 }
 
+/// True if ANSI mode is all that differs between two texts of [`super::AggPlan::schema`]: the rows have the same bytes.
+pub fn differ_in_ansi_alone(old: &str, new: &str) -> bool {
+    let (Some(mut old), Some(mut new)) = (parse(old), parse(new)) else {
+        return false;
+    };
+    let differ = !changes(&old, &new).is_empty();
+    for part in old.aggregates.iter_mut().chain(&mut new.aggregates) {
+        part.ansi = None;
+    }
+    differ && changes(&old, &new).is_empty()
+}
+
 /// Says in one sentence what changed from `old` to `new`, two texts of [`super::AggPlan::schema`]; none when nothing
-/// did.
+/// did: names inside of types may differ.
 pub fn schema_difference(old: &str, new: &str) -> Option<String> {
     if old == new {
         return None;
     }
-    let parse = |text: &str| serde_json::from_str::<Description>(text).ok();
     let (Some(old), Some(new)) = (parse(old), parse(new)) else {
         return Some("the description of the stored state is not readable by this version of fastchangelog".into());
     };
+    Some(changes(&old, &new).join("; ")).filter(|said| !said.is_empty())
+}
+
+fn parse(text: &str) -> Option<Description> {
+    serde_json::from_str(text).ok()
+}
+
+fn changes(old: &Description, new: &Description) -> Vec<String> {
     let mut changes = Vec::new();
     if old.layout != new.layout {
         changes.push(format!("the layout of the stored rows changed from {} to {}", old.layout, new.layout));
     }
-    if old.keys != new.keys {
+    if !same_types(&old.keys, &new.keys) {
         changes.push(format!("key types changed from ({}) to ({})", old.keys.join(", "), new.keys.join(", ")));
     }
     let aggregates = aggregate_changes(&old.aggregates, &new.aggregates);
     if !aggregates.is_empty() {
         changes.push(format!("aggregates changed: {}", aggregates.join(", ")));
     }
-    Some(if changes.is_empty() { "the descriptions differ in form only".into() } else { changes.join("; ") })
+    changes
+}
+
+fn same_types(old: &[String], new: &[String]) -> bool {
+    old.len() == new.len() && old.iter().zip(new).all(|(old, new)| same_values(old, new))
 }
 
 fn aggregate_changes(old: &[Part], new: &[Part]) -> Vec<String> {
@@ -92,7 +116,7 @@ fn aggregate_changes(old: &[Part], new: &[Part]) -> Vec<String> {
         let name = format!("`{}`", part.identity);
         match find(new, &part.identity) {
             None => changes.push(format!("{name} was removed")),
-            Some(other) if other.types != part.types => changes.push(format!(
+            Some(other) if !same_types(&part.types, &other.types) => changes.push(format!(
                 "the column of {name} changed from {} to {}",
                 part.types.join(", "),
                 other.types.join(", ")
@@ -159,6 +183,15 @@ mod tests {
         off.ansi = Some(false);
         let new = description(&["bigint"], vec![part("count(1)", &[]), off]);
         assert!(schema_difference(&old, &new).unwrap().contains("ANSI mode on and now runs with it off"));
+        let sum = |ansi| description(&["bigint"], vec![Part { ansi: Some(ansi), ..part("sum(price)", &["int"]) }]);
+        assert!(differ_in_ansi_alone(&sum(true), &sum(false)));
+        assert!(!differ_in_ansi_alone(&sum(true), &sum(true)));
+        assert!(!differ_in_ansi_alone(&old, &sum(false)), "an aggregate was removed, too");
+        let keyed = |key| description(&[key], vec![part("max_by(s, t)", &["struct<a:int>", "int"])]);
+        let (was, now) = ("struct<a:string,b:int>", "struct<x:string,b:int>");
+        assert_eq!(schema_difference(&keyed(was), &keyed(now)), None, "the same bytes under other names");
+        let said = schema_difference(&keyed(was), &keyed("struct<b:string,a:int>")).unwrap();
+        assert!(said.starts_with("key types changed from (struct<a:string,b:int>) to"), "{said}");
         assert!(schema_difference("?", &new).unwrap().contains("not readable"));
     }
 }

@@ -17,7 +17,7 @@ use super::rescale::RangeState;
 use super::savepoint::read_savepoint;
 use super::seal::HandleMeta;
 use super::{Shard, destroy};
-use fastchangelog_columns::aggregate::schema_difference;
+use fastchangelog_columns::aggregate::{differ_in_ansi_alone, schema_difference};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{InstanceId, Savepoint, ShardHandle, VersionId};
 use fastchangelog_log::snapshot::{Inventory, Stamp, push};
@@ -94,8 +94,11 @@ impl Shard {
             ))
             .with_remedy(format_args!("set the option `max_parallelism` = {max_parallelism}")));
         }
-        if *stored != schema_id {
-            let difference = schema_difference(old, schema).unwrap_or_default();
+        // ANSI mode says what becomes of later overflows: rows have the same bytes with it and without.
+        if *stored != schema_id
+            && !differ_in_ansi_alone(old, schema)
+            && let Some(difference) = schema_difference(old, schema)
+        {
             return Err(Error::schema(format!(
                 "the query is not the one whose state is in the savepoint {}: {difference}",
                 initial_state.uri()

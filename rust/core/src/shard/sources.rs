@@ -173,8 +173,9 @@ fn check_same_state(first: &ShardHandle, handle: &ShardHandle) -> Result<()> {
             first.shard, first.shards, first.max_parallelism, handle.shard, handle.shards, handle.max_parallelism
         )));
     }
-    if handle.schema_id != first.schema_id {
-        let difference = schema_difference(&first.schema, &handle.schema).unwrap_or_default();
+    if handle.schema_id != first.schema_id
+        && let Some(difference) = schema_difference(&first.schema, &handle.schema)
+    {
         return Err(Error::schema(format!(
             "the handles are not of one query: between shards {} and {}, {difference}",
             first.shard, handle.shard

@@ -68,7 +68,7 @@ fn invariant_2_foreign_handles_are_refused() {
         refused(foreign, ErrorKind::InvalidArgument, "not of one state");
     }
     let mut all = handles(2, 128);
-    all[1].schema_id = 2;
+    (all[1].schema_id, all[1].schema) = (2, "[]".into());
     refused(all, ErrorKind::SchemaMismatch, "not of one query");
     let mut all = handles(2, 128);
     all[1].hash_id = 9;

@@ -7,7 +7,7 @@ use super::lineage::Lineage;
 use super::replay::Replay;
 use super::state_session::StateHints;
 use super::{Live, Prepared, Shard};
-use fastchangelog_columns::aggregate::schema_difference;
+use fastchangelog_columns::aggregate::{differ_in_ansi_alone, schema_difference};
 use fastchangelog_format::clock::Moment;
 use fastchangelog_format::config::Restoring;
 use fastchangelog_format::error::{Error, Result};
@@ -78,10 +78,17 @@ impl Shard {
             ))
             .with_remedy("use the version that wrote it"));
         }
-        if handle.schema_id != schema.0 {
-            let difference = schema_difference(&handle.schema, schema.1).unwrap_or_default();
+        if handle.schema_id != schema.0
+            && let Some(difference) = schema_difference(&handle.schema, schema.1)
+        {
+            let remedy = if differ_in_ansi_alone(&handle.schema, schema.1) {
+                "set `spark.sql.ansi.enabled` as it was, or take a savepoint of the checkpoint and start a new one from it \
+                 (`start_from`), which carries the state over"
+            } else {
+                "restore the old query, or start with a new checkpoint"
+            };
             return Err(Error::schema(format!("the query is not the one that wrote this state: {difference}"))
-                .with_remedy("restore the old query, or start with a new checkpoint"));
+                .with_remedy(remedy));
         }
         Ok(())
     }
