@@ -102,7 +102,7 @@ def test_states_at_any_depth_are_swept_and_one_inside_another_keeps_what_is_its_
     assert world.names() == needed | heads | {f"{folder}/{GC_STATE}" for folder in folders}
 
 
-def test_p6_a_folder_with_a_checkpoint_log_and_a_querys_note_is_a_doubt(tmp_path: Path) -> None:
+def test_p6_a_folder_with_a_checkpoint_log_and_a_note_of_a_query_is_a_doubt(tmp_path: Path) -> None:
     make(tmp_path / "state" / "query", "default")
     world = World.of(tmp_path / "state")
     world.objects["query/default/_fastchangelog.json"] = (folder_note(), world.now)
