@@ -48,7 +48,7 @@ from fastchangelog.gc.plan import (
     plan_orphan,
 )
 from fastchangelog.gc.report import FolderReport
-from fastchangelog.layout import FOLDER_META, GC_STATE, PROBE
+from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_STATE, PROBE, STATE_FOLDERS
 from fastchangelog.options import default_option, parse_duration
 
 __all__ = ["CheckpointReader", "Collector", "Roots", "StateFolder"]
@@ -60,6 +60,9 @@ _MAX_QUEUED = 8 * _PARALLEL
 
 #: The grace period of embedded states, which have no note, in seconds: the option's default.
 _DEFAULT_GRACE = parse_duration("sweep_grace", default_option("sweep_grace")).total_seconds()
+
+#: Folders of a state in which nothing may be hidden.
+_OWN_FOLDERS = frozenset({*STATE_FOLDERS, CHECKPOINT_LOG})
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -73,6 +76,9 @@ class StateFolder(Protocol):
 
     def list(self, prefix: str) -> Sequence[tuple[str, int, float]]:
         """Names below `prefix`, sizes and times of writing in seconds since the epoch."""
+
+    def survey(self, prefix: str) -> tuple[Sequence[tuple[str, int, float]], Mapping[str, str]]:
+        """What `list` gives; and of what can be neither read nor named there, a name with escapes and the reason."""
 
     def read(self, name: str) -> bytes | None:
         """The bytes of an object; None if there is none."""
@@ -177,7 +183,9 @@ class Collector:
     def run(self) -> list[FolderReport]:
         """One collection: a report for each folder."""
         given = self._given_locations()
-        folders, states, self.unknown = _folders(self._root.list(""))
+        listed, foreign = self._root.survey("")
+        folders, states, self.unknown = _folders(listed)
+        self.unknown += _foreign(foreign)
         by_query: dict[str, list[str]] = {}
         for folder in sorted(folders):
             by_query.setdefault(folder.split("/", 1)[0], []).append(folder)
@@ -290,14 +298,18 @@ class Collector:
             # 3. ages are measured by the clock that dates the objects
             folder.store.write(GC_STATE, folder.state.to_bytes())
             folder.store.write(probe, b"fastchangelog")
-        listed = folder.store.list("")
+        listed, foreign = folder.store.survey("")
         folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in listed if n != probe)
+        folder.listing += _foreign(foreign)
         if deletes:
             folder.store.delete(probe)
             stamped = [modified for name, _, modified in listed if name == probe]
             if not stamped:
                 raise StoreError(f"{probe} was written, but the store does not list it: a listing cannot be trusted")
             folder.now = stamped[0]
+        hidden = next((e for e in _foreign(foreign) if e.name.split("/", 1)[0] in _OWN_FOLDERS), None)
+        if hidden is not None:
+            raise StoreError(f"{hidden.name} belongs to the state, and {hidden.why}")
         # Only a duration comes from this machine's clock: it is right even if the clock is not.
         folder.read_started = folder.now - took
 
@@ -386,6 +398,11 @@ def _in_groups(entries: Sequence[Entry]) -> list[list[Entry]]:
         else:
             groups.append([entry])
     return groups
+
+
+def _foreign(found: Mapping[str, str]) -> tuple[Entry, ...]:
+    """What is there of others, and can be neither read nor named."""
+    return tuple(Entry(name, 0, 0.0, None, why) for name, why in sorted(found.items()))
 
 
 def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[set[str], set[str], tuple[Entry, ...]]:
