@@ -203,6 +203,9 @@ class MemoryFolder:
 
         return self._world.call("list", start, effect)  # type: ignore[no-any-return]
 
+    def survey(self, prefix: str) -> tuple[list[tuple[str, int, float]], dict[str, str]]:
+        return self.list(prefix), {}
+
     def read(self, name: str) -> bytes | None:
         name = self._prefix + name
         return self._world.call("read", name, lambda: self._world.objects.get(name, (None, 0.0))[0])  # type: ignore[no-any-return]

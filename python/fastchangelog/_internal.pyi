@@ -47,6 +47,7 @@ __all__ = [
     "aggregate_functions",
     "aggregate_results",
     "build_info",
+    "clean_uri",
     "default_max_parallelism",
     "failpoint",
     "folder_note_json",
@@ -809,10 +810,13 @@ class ObjectFolder:
     def uri(self) -> str:
         """The folder, without credentials."""
     def child(self, folder: str) -> ObjectFolder:
-        """A folder of it. Names are relative to the folder that is asked."""
+        """A folder of it, as a listing shows it. Names are relative to the folder that is asked."""
     def list(self, prefix: str) -> list[tuple[str, int, float]]:
         """All objects below `prefix`: names, sizes, and when they were written, in seconds since the epoch by the
         store's clock."""
+    def survey(self, prefix: str) -> tuple[Sequence[tuple[str, int, float]], dict[str, str]]:
+        """What `list` gives, of a folder that others may use, too; and the names, with escapes, of what cannot be read
+        or named there, each with the reason."""
     def read(self, name: str) -> bytes | None:
         """The bytes of an object; None if there is none."""
     def write(self, name: str, data: bytes) -> None:
@@ -889,6 +893,10 @@ def spec_schema(spec: str) -> tuple[int, str]:
 def schema_difference(old: str, new: str) -> str | None:
     """What keeps a query whose rows are described as `new` from the savepoint of one with `old`, in one sentence; None
     if nothing does: ANSI mode may differ, and names inside of types."""
+
+def clean_uri(uri: str) -> str:
+    """An address as a message may show it: without a user's name, a password and a query, with control characters
+    escaped."""
 
 def object_type(name: str) -> str | None:
     """What an object is by its name in a state's folder: `log`, `sst`, `base`, `index`, `head`, `probe` or `note`; None

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, cast
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
@@ -27,6 +27,8 @@ __all__ = [
     "existing_folder",
     "gather_options",
     "gather_storage_options",
+    "local_path",
+    "refuse_secrets",
     "request_credentials",
     "parse_size",
     "split_provider",
@@ -116,13 +118,51 @@ def existing_folder(uri: str) -> str:
     Traceback (most recent call last):
     fastchangelog.errors.StateNotFoundError: there is no folder /no/such/folder; check the address
     """
-    url = urlsplit(uri)
-    if url.scheme not in ("", "file"):
+    path = local_path(uri)
+    if path is None:
         return uri
-    path = os.path.abspath(unquote(url.path) if url.scheme else uri)
     if not os.path.isdir(path):
         raise StateNotFoundError(f"there is no folder {path}; check the address")
     return "file://" + quote(path)
+
+
+def local_path(uri: str) -> str | None:
+    """The absolute path of a folder of this machine; None for the address of a store.
+
+    >>> local_path("file:///data/a%20b"), local_path("s3://bucket/state")
+    ('/data/a b', None)
+    """
+    url = _split(uri)
+    if url.scheme not in ("", "file"):
+        return None
+    if not url.scheme:
+        return os.path.abspath(uri)
+    if "?" in uri or "#" in uri:
+        raise InvalidArgumentError(
+            f"{_internal.clean_uri(uri)} has a query or a fragment, which a folder cannot have; "
+            "write `?` and `#` in names as %3F and %23"
+        )
+    if url.netloc not in ("", "localhost"):
+        raise InvalidArgumentError(
+            f"{_internal.clean_uri(uri)} names a host; a local folder has three slashes: file:///path"
+        )
+    return os.path.abspath(unquote(url.path))
+
+
+def _split(uri: str) -> SplitResult:
+    try:
+        return urlsplit(uri)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{_internal.clean_uri(uri)} is not a URI: {error}; correct it") from None
+
+
+def refuse_secrets(what: str, uri: str) -> None:
+    """Refuses an address that holds a secret: it would be kept and shown where addresses are."""
+    shown = _internal.clean_uri(uri)
+    if "***" in shown and "***" not in uri:
+        raise InvalidArgumentError(
+            f"{what} {shown} holds a user's name, a password or a query; pass credentials as `storage_options`"
+        )
 
 
 def parse_duration(name: str, value: Duration) -> timedelta:
@@ -166,7 +206,7 @@ def gather_storage_options(
     {'aws_region': 'eu-west-1'}
     """
     conf = conf or {}
-    parts = urlsplit(uri)
+    parts = _split(uri)
     options = _from_s3a(parts.netloc, conf) if parts.scheme in ("s3", "s3a") else {}
     ours = {name.removeprefix(STORAGE_PREFIX): value for name, value in conf.items() if name.startswith(STORAGE_PREFIX)}
     options = _internal.overlay_storage_options(options, ours)
@@ -220,7 +260,8 @@ def _credentials_of(answer: Mapping[str, object]) -> tuple[dict[str, str], float
 
 def _from_s3a(bucket: str, conf: Mapping[str, str]) -> dict[str, str]:
     def setting(name: str) -> str | None:
-        return conf.get(f"{_S3A}bucket.{bucket}.{name}") or conf.get(_S3A + name)
+        given = (conf.get(f"{_S3A}bucket.{bucket}.{name}"), conf.get(_S3A + name))
+        return next((value.strip() for value in given if value and value.strip()), None)
 
     options: dict[str, str] = {}
     for name, ours in (

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from fastchangelog.cli.arguments import add_store, pairs
 from fastchangelog.cli.output import OK, print_json, print_table, status_line
@@ -73,15 +72,14 @@ def run(args: argparse.Namespace) -> int:
 def _folder(uri: str | None, storage_options: Hidden[dict[str, str]]) -> Iterator[str]:
     """A folder for the run; removed with all its objects, also after an error or Ctrl-C."""
     from fastchangelog import _internal
-    from fastchangelog.options import existing_folder, gather_storage_options
+    from fastchangelog.options import existing_folder, gather_storage_options, local_path
 
-    url = urlsplit(existing_folder(uri)) if uri else None
-    if url is None or url.scheme == "file":
+    path = local_path(existing_folder(uri)) if uri else None
+    if not uri or path is not None:
         # Deleted objects would leave their folders behind here.
-        with tempfile.TemporaryDirectory(prefix=FOLDER, dir=url and unquote(url.path)) as local:
+        with tempfile.TemporaryDirectory(prefix=FOLDER, dir=path) as local:
             yield local
         return
-    uri = url.geturl()
     child = f"{FOLDER}{secrets.token_hex(4)}"
     folder = _internal.ObjectFolder(uri, {}, gather_storage_options(uri, storage_options.show())).child(child)
     try:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import fastchangelog
 from fastchangelog.cli import bench, demo, doctor, export, inspect, ls, migrate, rescale, savepoint, sweep, verify
-from fastchangelog.cli.output import COULD_NOT_RUN, INTERRUPTED, OK
+from fastchangelog.cli.output import COULD_NOT_RUN, INTERRUPTED, OK, printable
 from fastchangelog.errors import FastChangelogError
 
 __all__ = ["main"]
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except FastChangelogError as error:
-        print(f"fastchangelog {args.command}: {error}", file=sys.stderr)
+        print(f"fastchangelog {args.command}: {printable(str(error))}", file=sys.stderr)
         return COULD_NOT_RUN
     except KeyboardInterrupt:
         print("interrupted; nothing was left running", file=sys.stderr)

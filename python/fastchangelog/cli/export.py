@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from fastchangelog.cli.arguments import add_store, state_source
-from fastchangelog.cli.output import OK, print_json
+from fastchangelog.cli.output import OK, print_json, say
 
 __all__ = ["add_parser", "run"]
 
@@ -38,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(written)
     else:
-        print(f"{written['file']}: {written['rows']} rows of {', '.join(written['columns'])}")
+        say(f"{written['file']}: {written['rows']} rows of {', '.join(written['columns'])}")
     return OK

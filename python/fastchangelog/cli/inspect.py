@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastchangelog.cli.arguments import add_batch, object_folder, state_source
-from fastchangelog.cli.output import FOUND, OK, print_json, print_table, print_values, show_bytes
+from fastchangelog.cli.output import FOUND, OK, print_json, print_table, print_values, printable, say, show_bytes
 from fastchangelog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -73,17 +74,20 @@ def run(args: argparse.Namespace) -> int:
             "with --checkpoint, and for a state of open_state take a savepoint"
         )
     rows: list[dict[str, Any]] = []
-    for item in listing.items(object_folder(args)):
+    found, foreign = listing.survey(object_folder(args))
+    for item in found:
         query, _, name = item.folder.rpartition("/")
         row: dict[str, Any] = {"query": query, "name": name}
         for kind in listing.KINDS:
             row[f"{kind}_objects"], row[f"{kind}_bytes"] = item.objects.get(kind, 0), item.sizes.get(kind, 0)
         rows.append(row)
+    for name, why in foreign.items():
+        print(printable(f"not ours, left alone: {name} ({why})"), file=sys.stderr)
     if args.json:
         print_json(rows)
         return OK
     if not rows:
-        print(f"{args.uri} holds no state")
+        say(f"{args.uri} holds no state")
         return FOUND
     head = ["query", "name", *listing.KINDS]
     body = [

@@ -20,7 +20,7 @@ from fastchangelog.layout import (
     STATE_FOLDERS,
 )
 
-__all__ = ["KINDS", "Item", "items"]
+__all__ = ["KINDS", "Item", "survey"]
 
 KINDS = STATE_FOLDERS
 """Kinds of objects in a state's folder."""
@@ -50,9 +50,11 @@ class Item:
         return sum(self.objects.values())
 
 
-def items(folder: _internal.ObjectFolder) -> list[Item]:
-    """The states and savepoints under `folder`, by name."""
-    return _items((name, size) for name, size, _ in folder.list(""))
+def survey(folder: _internal.ObjectFolder) -> tuple[list[Item], dict[str, str]]:
+    """The states and savepoints under `folder`, by name; and what can be neither read nor named there, each with the
+    reason."""
+    listed, foreign = folder.survey("")
+    return _items((name, size) for name, size, _ in listed), foreign
 
 
 def _items(listed: Iterable[tuple[str, int]]) -> list[Item]:

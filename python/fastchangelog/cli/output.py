@@ -20,7 +20,9 @@ __all__ = [
     "print_json",
     "print_table",
     "print_values",
+    "printable",
     "progress_bar",
+    "say",
     "show_bytes",
     "status_line",
     "table",
@@ -34,6 +36,20 @@ INTERRUPTED = 130
 def print_json(value: Any) -> None:
     """For machines."""
     print(json.dumps(value, indent=1))
+
+
+def printable(text: str) -> str:
+    """The text as one line that does nothing to a terminal: names of others may hold anything.
+
+    >>> printable("a\x1b[2Jb\n\udcffä")
+    'a\\x1b[2Jb\\n\\udcffä'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def say(text: str) -> None:
+    """Prints a line."""
+    print(printable(text))
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
@@ -53,6 +69,7 @@ def print_values(values: dict[str, Any], as_json: bool, skip: Sequence[str], mor
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines with aligned columns."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from fastchangelog.cli.arguments import add_conf, add_store, pairs
-from fastchangelog.cli.output import FOUND, OK, print_json, status_line, table
+from fastchangelog.cli.output import FOUND, OK, print_json, say, status_line, table
 from fastchangelog.cli.spark_session import on_demand
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.hidden import Hidden
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from fastchangelog.gc.collector import CheckpointReader, Roots
     from fastchangelog.gc.plan import Entry
     from fastchangelog.gc.report import FolderReport
 
@@ -195,7 +197,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for block in result.blocks():
             for line in table(block) if isinstance(block, list) else [block]:
-                print(line)
+                say(line)
     return FOUND if result.found else OK
 
 
@@ -203,7 +205,7 @@ def sweep(request: SweepRequest) -> SweepResult:
     """Runs one sweep; Spark is started when the first checkpoint is read, and ended."""
     from fastchangelog import _internal
     from fastchangelog.gc.collector import Collector
-    from fastchangelog.options import gather_options, gather_storage_options, parse_duration
+    from fastchangelog.options import gather_options, gather_storage_options, parse_duration, refuse_secrets
 
     grace = parse_duration("--grace", request.grace).total_seconds()
     _check_root(request.root)
@@ -212,14 +214,12 @@ def sweep(request: SweepRequest) -> SweepResult:
         gather_options(conf=request.conf),
         gather_storage_options(request.root, request.storage_options, request.conf),
     )
-    try:
-        from fastchangelog.spark.checkpoints import SparkCheckpoints
-    except ImportError as error:
-        raise InvalidArgumentError(f"a sweep reads checkpoints with Spark: {error}") from None
+    for location in request.checkpoints:
+        refuse_secrets("the checkpoint", location)
     with on_demand(Hidden(request.conf), "sweep", request.status) as session:
         collector = Collector(
             root,
-            SparkCheckpoints(session),
+            _Checkpoints(session),
             grace=grace,
             clock=time.time,
             locations=request.checkpoints,
@@ -234,10 +234,34 @@ def sweep(request: SweepRequest) -> SweepResult:
 
 def _check_root(root: str) -> None:
     """Connecting would make a local folder: a mistyped root is found here."""
-    url = urlsplit(root)
-    path = Path(unquote(url.path) if url.scheme else root)
-    if url.scheme in ("", "file") and not path.is_dir():
-        raise InvalidArgumentError(f"{os.fspath(path)} is not a folder; give the state= of grouped()")
+    from fastchangelog.options import local_path
+
+    path = local_path(root)
+    if path is not None and not os.path.isdir(path):
+        raise InvalidArgumentError(f"{path} is not a folder; give the state= of grouped()")
+
+
+class _Checkpoints:
+    """Spark's checkpoints, read with PySpark once there is one to read: states of programs need neither."""
+
+    def __init__(self, session: Callable[[], SparkSession]) -> None:
+        self._session = session
+
+    @functools.cached_property
+    def _reader(self) -> CheckpointReader:
+        try:
+            from fastchangelog.spark.checkpoints import SparkCheckpoints
+        except ImportError as error:
+            raise InvalidArgumentError(
+                f"a query's checkpoint is read with Spark: {error}; install fastchangelog[spark]"
+            ) from None
+        return SparkCheckpoints(self._session)
+
+    def query_id(self, location: str) -> str | None:
+        return self._reader.query_id(location)
+
+    def roots(self, location: str) -> Roots:
+        return self._reader.roots(location)
 
 
 def _sum(entries: tuple[Entry, ...]) -> dict[str, int]:
@@ -251,6 +275,6 @@ def _shown(entries: tuple[Entry, ...]) -> tuple[str, str]:
 
 def _names(head: str, entries: tuple[Entry, ...]) -> Iterable[str]:
     if entries:
-        names = [entry.name for entry in entries[:_SHOWN]]
+        names = [f"{entry.name} ({entry.why})" if entry.why else entry.name for entry in entries[:_SHOWN]]
         more = f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else ""
         yield f"{head}: {', '.join(names)}{more}"

@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from fastchangelog.cli.arguments import add_batch, state_source
-from fastchangelog.cli.output import FOUND, OK, print_json, print_table, progress_bar, show_bytes
+from fastchangelog.cli.output import FOUND, OK, print_json, print_table, progress_bar, say, show_bytes
 
 __all__ = ["add_parser", "run"]
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         print_json({**checked, "damaged": damaged})
     else:
         read = f"{checked['objects']} objects, {show_bytes(checked['bytes'])}"
-        print(f"{checked['uri']}: read {read}; {len(damaged)} damaged")
+        say(f"{checked['uri']}: read {read}; {len(damaged)} damaged")
         if damaged:
             print_table([[d["object"], d["what"]] for d in damaged])
     return FOUND if damaged else OK

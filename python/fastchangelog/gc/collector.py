@@ -51,13 +51,16 @@ from fastchangelog.gc.plan import (
 )
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.gc.requests import in_groups, in_parallel
-from fastchangelog.layout import FOLDER_META, GC_STATE, PROBE
+from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_STATE, PROBE, STATE_FOLDERS
 from fastchangelog.options import default_option, parse_duration
 
 __all__ = ["CheckpointReader", "Collector", "Roots", "StateFolder"]
 
 #: The grace period of embedded states, which have no note, in seconds: the option's default.
 _DEFAULT_GRACE = parse_duration("sweep_grace", default_option("sweep_grace")).total_seconds()
+
+#: Folders of a state in which nothing may be hidden.
+_OWN_FOLDERS = frozenset({*STATE_FOLDERS, CHECKPOINT_LOG})
 
 T = TypeVar("T")
 
@@ -70,6 +73,9 @@ class StateFolder(Protocol):
 
     def list(self, prefix: str) -> Sequence[tuple[str, int, float]]:
         """Names below `prefix`, sizes and times of writing in seconds since the epoch."""
+
+    def survey(self, prefix: str) -> tuple[Sequence[tuple[str, int, float]], Mapping[str, str]]:
+        """What `list` gives; and of what can be neither read nor named there, a name with escapes and the reason."""
 
     def read(self, name: str) -> bytes | None:
         """The bytes of an object; None if there is none."""
@@ -187,7 +193,9 @@ class Collector:
     def run(self) -> list[FolderReport]:
         """One collection: a report for each folder."""
         given = self._given_locations()
-        folders, states, self.unknown = _folders(self._root.list(""))  # both sorted
+        listed, foreign = self._root.survey("")
+        folders, states, self.unknown = _folders(listed)  # both sorted
+        self.unknown += _foreign(foreign)
         by_query: dict[str, list[str]] = {}
         for folder in folders:
             by_query.setdefault(folder.split("/", 1)[0], []).append(folder)
@@ -333,14 +341,19 @@ class Collector:
             # 3. ages are measured by the clock that dates the objects
             known.write(folder.store, folder.state)
             folder.store.write(probe, b"fastchangelog")
-        listed = [row for row in folder.store.list("") if not row[0].startswith(folder.inner)]
+        rows, foreign = folder.store.survey("")
+        listed = [row for row in rows if not row[0].startswith(folder.inner)]
         folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in listed if n != probe)
+        folder.listing += _foreign(foreign)
         if deletes:
             folder.store.delete(probe)
             stamped = [modified for name, _, modified in listed if name == probe]
             if not stamped:
                 raise StoreError(f"{probe} was written, but the store does not list it: a listing cannot be trusted")
             folder.now = stamped[0]
+        hidden = next((e for e in _foreign(foreign) if e.name.split("/", 1)[0] in _OWN_FOLDERS), None)
+        if hidden is not None:
+            raise StoreError(f"{hidden.name} belongs to the state, and {hidden.why}")
         # Only a duration comes from this machine's clock: it is right even if the clock is not.
         folder.read_started = folder.now - took
 
@@ -407,6 +420,11 @@ class Collector:
 
 def _if_gone(location: str) -> str:
     return f"if this one was removed for good, sweep once with --gone {location} --delete"
+
+
+def _foreign(found: Mapping[str, str]) -> tuple[Entry, ...]:
+    """What is there of others, and can be neither read nor named."""
+    return tuple(Entry(name, 0, 0.0, None, why) for name, why in sorted(found.items()))
 
 
 def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[list[str], list[str], tuple[Entry, ...]]:

@@ -78,6 +78,8 @@ class Entry:
     """Seconds since the epoch, by the store's clock."""
     kind: str | None
     """By its name; None for a name that is not of this library."""
+    why: str = ""
+    """Why it can be neither read nor named, if so; then the name has escapes."""
 
 
 @dataclasses.dataclass(frozen=True)

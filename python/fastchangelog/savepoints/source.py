@@ -98,7 +98,7 @@ def find_handles(source: StateSource) -> FoundHandles:
         remedy="choose a batch after they had some",
     )
     handles = tuple(handle for _, handle in sorted(found.handles.items()))
-    return FoundHandles(query, found.name, batch, planned, handles, f"{uri.rstrip('/')}/{query}/{found.name}")
+    return FoundHandles(query, found.name, batch, planned, handles, root.child(f"{query}/{found.name}").uri)
 
 
 def storage_options_of(uri: str, source: StateSource) -> Hidden[dict[str, str]]:

@@ -31,7 +31,9 @@ from fastchangelog.options import (
     existing_folder,
     gather_options,
     gather_storage_options,
+    local_path,
     parse_size,
+    refuse_secrets,
     request_credentials,
     split_provider,
 )
@@ -209,20 +211,22 @@ def given_root(spark: SparkSession, state: PathLike | None) -> str:
 
 def check_root(root: str) -> str:
     """The root with a scheme; a local folder is made now, so that a wrong path fails here and not in a task."""
+    refuse_secrets("the state's root", root)
+    shown = _internal.clean_uri(root)
+    path = local_path(root)
     url = urllib.parse.urlsplit(root)
     scheme = url.scheme.lower()
     if scheme not in _SCHEMES:
         known = ", ".join(sorted(f"{s}://" for s in _SCHEMES if s))
         raise InvalidArgumentError(
-            f"the state's root {root!r} has an unknown scheme; known are {known} and plain paths"
+            f"the state's root {shown!r} has an unknown scheme; known are {known} and plain paths"
         )
-    if scheme not in ("", "file"):
+    if path is None:
         if not url.netloc and scheme != "memory":
             raise InvalidArgumentError(
-                f"the state's root {root!r} names no bucket or host; write {scheme}://bucket/folder"
+                f"the state's root {shown!r} names no bucket or host; write {scheme}://bucket/folder"
             )
         return root
-    path = os.path.abspath(urllib.parse.unquote(url.path) if scheme else root)
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:

@@ -19,6 +19,7 @@ use fastchangelog_log::read::changes::{ChangeReader, Changes, ReadSet};
 use fastchangelog_store::environment::Environment;
 use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::{clean_uri, shown_uri};
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -309,9 +310,13 @@ impl ChangelogHandle {
         serde_json::to_string(&self.0).map_err(|e| raise(py, &Error::internal(e)))
     }
 
-    fn moved_to(&self, uri: &str) -> Self {
-        let storage = uri.trim_end_matches('/').to_owned();
-        Self(model::ChangelogHandle { storage, ..self.0.clone() })
+    fn moved_to(&self, py: Python<'_>, uri: &str) -> PyResult<Self> {
+        let shown = clean_uri(uri);
+        if shown.contains("***") && !uri.contains("***") {
+            let error = Error::invalid(format!("{shown} holds a user's name, a password or a query"));
+            return Err(raise(py, &error.with_remedy("pass credentials as `storage_options`")));
+        }
+        Ok(Self(model::ChangelogHandle { storage: shown_uri(uri), ..self.0.clone() }))
     }
 
     #[getter]

@@ -7,6 +7,7 @@
 
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::{Error, Result};
+use fastchangelog_store::printable;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -33,10 +34,11 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce(Tick<'_>) -> R
 
 /// An error as the Python exception of its kind, on one line, with its parts and its chain of causes.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
-    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Names of others may hold anything.
+    let one_line = |text: &str| printable(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     let remedy = error.remedy().map(one_line);
-    let subject = error.subject().map(|subject| (subject.type_name(), subject.to_string()));
-    let causes: Vec<_> = error.causes().into_iter().map(|cause| (cause.text, cause.os_error)).collect();
+    let subject = error.subject().map(|subject| (subject.type_name(), printable(&subject.to_string())));
+    let causes: Vec<_> = error.causes().into_iter().map(|cause| (printable(&cause.text), cause.os_error)).collect();
     let parts = (error.kind().name(), one_line(error.message()), remedy, subject, causes);
     let made = py.import("fastchangelog.errors").and_then(|errors| errors.call_method1("error_of_kind", parts));
     made.map_or_else(|error| error, PyErr::from_value)

@@ -6,7 +6,7 @@ use fastchangelog_format::config::Options;
 use fastchangelog_format::{Error, Result, decode_head, decode_manifest, decode_note, decode_segment_index};
 use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::metrics::SharedMetrics;
-use fastchangelog_store::{ObjectType, Store, head_number, start_io_threads};
+use fastchangelog_store::{Listed, ObjectType, Store, head_number, start_io_threads};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,8 +51,9 @@ impl ObjectFolder {
         })
     }
 
-    fn child(&self, folder: &str) -> Self {
-        Self { store: self.store.child(folder), runtime: Arc::clone(&self.runtime), owner: self.owner }
+    fn child(&self, py: Python<'_>, folder: &str) -> PyResult<Self> {
+        let store = detached(py, |_| self.store.folder(folder))?;
+        Ok(Self { store, runtime: Arc::clone(&self.runtime), owner: self.owner })
     }
 
     #[getter]
@@ -61,9 +62,12 @@ impl ObjectFolder {
     }
 
     fn list(&self, py: Python<'_>, prefix: &str) -> PyResult<Vec<(String, u64, f64)>> {
-        let listed = self.run(py, |store| async move { store.list(prefix).await })?;
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds of this age are exact")]
-        Ok(listed.into_iter().map(|l| (l.name, l.size, l.modified_millis as f64 / 1000.0)).collect())
+        Ok(rows(self.run(py, |store| async move { store.list(prefix).await })?))
+    }
+
+    fn survey(&self, py: Python<'_>, prefix: &str) -> PyResult<(Vec<(String, u64, f64)>, BTreeMap<String, String>)> {
+        let found = self.run(py, |store| async move { store.survey(prefix).await })?;
+        Ok((rows(found.objects), found.foreign))
     }
 
     fn read<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyBytes>>> {
@@ -78,6 +82,17 @@ impl ObjectFolder {
     fn delete(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         self.run(py, |store| async move { store.delete(name).await })
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of this age are exact")]
+fn rows(listed: Vec<Listed>) -> Vec<(String, u64, f64)> {
+    listed.into_iter().map(|l| (l.name, l.size, l.modified_millis as f64 / 1000.0)).collect()
+}
+
+/// An address as a message may show it.
+#[pyfunction]
+pub(crate) fn clean_uri(uri: &str) -> String {
+    fastchangelog_store::clean_uri(uri)
 }
 
 /// What an object is, by its name in a state's folder.

@@ -2,15 +2,19 @@
 //!
 //! Owns: the URI schemes, the check of storage options, which source of credentials is used, and building `object_store`
 //! clients with their retries off.
-//! Does not own: requests (`retry`), which options contradict each other (`env_vars`), how credentials are fetched and
-//! kept (`credentials`), nor reading Hadoop's settings (Python translates them to storage options).
+//! Does not own: requests (`retry`), what a URI's path means (`address`), how an endpoint fits a bucket (`s3_endpoint`),
+//! which options contradict each other (`env_vars`), how credentials are fetched and kept (`credentials`), nor reading
+//! Hadoop's settings (Python translates them to storage options).
 
+use super::address::{address, clean_uri, of_disk, percent_decode, prefix_of, scheme_of};
 use super::credentials::{ObservedProvider, Provider, Renew};
 use super::diagnose::{CredentialSource, diagnose, disk_error};
-use super::env_vars::{EnvVars, StoreKey, Topic, is_secret, topics};
+use super::env_vars::{EnvVars, StoreKey, Topic, is_on, is_secret, tidied, topics};
+use super::listing::FilteredListings;
 use super::local::LocalFiles;
-use super::profile;
-use super::redact::{Redactor, clean_url};
+use super::machine::{self, Machine};
+use super::redact::Redactor;
+use super::{profile, s3_endpoint};
 use fastchangelog_format::config::{Options, nearest};
 use fastchangelog_format::error::{Cause, Error, ErrorKind, Result, Subject};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -18,7 +22,6 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::memory::InMemory;
-use object_store::path::Path as ObjectPath;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -131,6 +134,9 @@ const CLIENT_OPTIONS: &[&str] = &[
     "default_content_type",
 ];
 
+/// The file of Google's command line, in the user's folder.
+const GOOGLE_CREDENTIALS: &str = ".config/gcloud/application_default_credentials.json";
+
 /// Stores of `memory://<name>`, one per name and process.
 static MEMORY: LazyLock<Mutex<HashMap<String, Arc<InMemory>>>> = LazyLock::new(Mutex::default);
 
@@ -153,14 +159,18 @@ pub(super) fn connect(
             std::path::absolute(trimmed).map_err(|e| Error::io(format!("cannot resolve the path {trimmed}"), &e))?;
         return local(&path, options);
     };
-    let shown = clean_url(trimmed);
+    let shown = clean_uri(trimmed);
     let url = Url::parse(trimmed).map_err(|e| {
         Error::invalid(format!("{shown} is not a URI: {e}")).with_remedy(format_args!("use {SCHEMES}")).with_source(e)
     })?;
-    if url.password().is_some() {
-        return Err(
-            Error::invalid(format!("{shown} holds a password")).with_remedy("pass credentials as `storage_options`")
-        );
+    let has_container = matches!(url.scheme(), "az" | "azure" | "adl" | "abfs" | "abfss");
+    if url.password().is_some() || !(url.username().is_empty() || has_container) {
+        return Err(Error::invalid(format!("{shown} holds a user's name or a password"))
+            .with_remedy("pass credentials as `storage_options`"));
+    }
+    if url.port().is_some() && !matches!(url.scheme(), "http" | "https") {
+        return Err(Error::invalid(format!("{shown} has a port, which no bucket has"))
+            .with_remedy("pass the address of the store as the storage option `endpoint`"));
     }
     if url.query().is_some() || url.fragment().is_some() {
         return Err(Error::invalid(format!("{shown} has a query or a fragment, which a folder cannot have"))
@@ -183,7 +193,7 @@ pub(super) fn connect(
             let prefix = prefix_of(&url, &shown)?;
             Ok(Connected {
                 store,
-                uri: join_uri(&format!("memory://{name}"), &prefix),
+                uri: address(&format!("memory://{name}"), &prefix),
                 prefix,
                 local: None,
                 remote: false,
@@ -196,20 +206,8 @@ pub(super) fn connect(
     }
 }
 
-/// The scheme, if there is one: `name://` or `file:`; anything else is a plain path.
-fn scheme_of(uri: &str) -> Option<&str> {
-    let (scheme, rest) = uri.split_once(':')?;
-    let named = scheme.len() > 1
-        && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
-    (named && (rest.starts_with('/') || !scheme.contains('.'))).then_some(scheme)
-}
-
 fn local(path: &Path, options: &Options) -> Result<Connected> {
-    let uri = Url::from_file_path(path)
-        .map_or_else(|()| format!("file://{}", path.display()), |u| u.to_string())
-        .trim_end_matches('/')
-        .to_owned();
+    let uri = of_disk(path);
     std::fs::create_dir_all(path).map_err(|e| {
         disk_error(format_args!("cannot make the folder of {uri}"), &e, ErrorKind::Store)
             .with_subject(Subject::Path(path.to_owned()))
@@ -237,8 +235,8 @@ fn remote(
     options: &Options,
     environment: &EnvVars,
 ) -> Result<Connected> {
-    let given_secrets = storage_options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value);
-    let redactor = Redactor::new(given_secrets.chain(environment.secrets()).cloned());
+    let given_secrets = storage_options.iter().filter(|(name, _)| is_secret(name)).map(|(_, value)| value.trim());
+    let redactor = Redactor::new(given_secrets.chain(environment.secrets()).map(str::to_owned));
     let host = url.host_str().filter(|h| !h.is_empty());
     let host = host.ok_or_else(|| {
         Error::invalid(format!("{shown} names no bucket")).with_remedy(format_args!("write {scheme}://bucket/folder"))
@@ -262,7 +260,7 @@ fn remote(
     // The builder with `$beside` (from farther away) and `$given`, and then with credentials that are watched where they
     // are fetched: by the caller's function, or by the store that a first build makes.
     macro_rules! build {
-        ($builder:expr, $key:ty, $url:expr, $beside:expr, $given:expr, $fetched:expr) => {{
+        ($builder:expr, $key:ty, $url:expr, $beside:expr, $given:expr, $fetched:expr, $machine:expr) => {{
             let mut builder = $builder.with_url($url).with_retry(no_retries());
             for (key, value) in $beside {
                 builder = builder.with_config(key, value);
@@ -284,7 +282,9 @@ fn remote(
                 }
                 (None, Some(source)) => {
                     let first = builder.clone().build().map_err(failed)?;
-                    let watched = ObservedProvider::over(Arc::clone(first.credentials()), source, redactor.clone());
+                    let machine = Machine::at($machine);
+                    let watched =
+                        ObservedProvider::over(Arc::clone(first.credentials()), source, machine, redactor.clone());
                     builder = builder.with_credentials(watched);
                 }
                 (None, None) => {}
@@ -298,27 +298,42 @@ fn remote(
         "s3" | "s3a" => {
             let (profile, storage_options) = profile::split(storage_options);
             let given = parsed::<AmazonS3ConfigKey>(&storage_options, scheme, S3_OPTIONS)?;
-            let mut beside = beside(&given, provider.is_some() || profile.is_some(), environment);
+            let mut beside = beside(&given, provider.is_some() || profile.is_some(), environment)?;
             let more = profile::options(profile.as_deref(), provider.is_some(), &given, &beside, environment)?;
             redactor.learn(more.iter().filter(|(key, _)| key.topic() == Topic::Keys).map(|(_, value)| value.clone()));
-            beside.extend(more);
+            for (key, value) in more {
+                beside.extend(tidied(&key, key.as_ref(), &value)?.map(|value| (key, value)));
+            }
             let fetched = source(given.iter().chain(&beside));
+            let fitting = s3_endpoint::fitting(host, &[&beside[..], &given[..]].concat())?;
+            let given = [given, fitting].concat();
             // The store itself compares what arrived with what was sent: its answer covers the content.
-            let builder = AmazonS3Builder::new().with_config(AmazonS3ConfigKey::Checksum, "sha256");
+            let builder = AmazonS3Builder::new()
+                .with_config(AmazonS3ConfigKey::Checksum, "sha256")
+                .with_http_connector(FilteredListings::default());
             let base = format!("s3://{host}");
             let of_place =
                 |key: &AmazonS3ConfigKey| key.topic() == Topic::Endpoint || *key == AmazonS3ConfigKey::Bucket;
             let said = given.iter().chain(&beside).filter(|(key, _)| of_place(key)).map(|(_, value)| value.as_str());
             identity = Some(said.fold(base.clone(), |identity, value| format!("{identity} {value}")));
-            (build!(builder, AmazonS3ConfigKey, &base, beside, given, fetched), base)
+            let machine =
+                last(&given, &beside, &AmazonS3ConfigKey::MetadataEndpoint).unwrap_or(machine::LINK_LOCAL).to_owned();
+            (build!(builder, AmazonS3ConfigKey, &base, beside, given, fetched, &machine), base)
         }
         "gs" | "gcs" => {
             let given = parsed::<GoogleConfigKey>(storage_options, scheme, GOOGLE_OPTIONS)?;
-            let beside = beside(&given, provider.is_some(), environment);
-            // Which file or service gives them, only the client knows.
-            let fetched = Some(CredentialSource::Service);
+            let beside = beside(&given, provider.is_some(), environment)?;
+            // Which file or service gives them, only the client knows; without any it asks the machine.
+            let is_said = topics(given.iter().chain(&beside)).iter().any(|topic| topic.is_source());
+            let file = environment.get("HOME").map(|home| Path::new(home).join(GOOGLE_CREDENTIALS));
+            let is_machine = !is_said && !file.is_some_and(|file| file.exists());
+            let fetched = Some(if is_machine { CredentialSource::Machine } else { CredentialSource::Service });
+            let moved = environment.get("GCE_METADATA_HOST").or(environment.get("GCE_METADATA_ROOT"));
+            let machine = moved.map(|host| format!("http://{host}"));
+            let machine = machine.as_deref().unwrap_or(machine::GOOGLE);
+            let builder = GoogleCloudStorageBuilder::new().with_http_connector(FilteredListings::default());
             let base = format!("gs://{host}");
-            (build!(GoogleCloudStorageBuilder::new(), GoogleConfigKey, &base, beside, given, fetched), base)
+            (build!(builder, GoogleConfigKey, &base, beside, given, fetched, machine), base)
         }
         "az" | "azure" | "adl" | "abfs" | "abfss" => {
             let base = match url.username() {
@@ -326,9 +341,13 @@ fn remote(
                 container => format!("{scheme}://{container}@{host}"),
             };
             let given = parsed::<AzureConfigKey>(storage_options, scheme, AZURE_OPTIONS)?;
-            let beside = beside(&given, provider.is_some(), environment);
-            let fetched = source(given.iter().chain(&beside));
-            (build!(MicrosoftAzureBuilder::new(), AzureConfigKey, &base, beside, given, fetched), base)
+            let beside = beside(&given, provider.is_some(), environment)?;
+            // The emulator's key is known.
+            let is_emulated = last(&given, &beside, &AzureConfigKey::UseEmulator).is_some_and(is_on);
+            let fetched = source(given.iter().chain(&beside)).filter(|_| !is_emulated);
+            let machine = last(&given, &beside, &AzureConfigKey::MsiEndpoint).unwrap_or(machine::LINK_LOCAL).to_owned();
+            let builder = MicrosoftAzureBuilder::new().with_http_connector(FilteredListings::default());
+            (build!(builder, AzureConfigKey, &base, beside, given, fetched, &machine), base)
         }
         "http" | "https" => {
             let base = url[..url::Position::BeforePath].to_owned();
@@ -342,7 +361,11 @@ fn remote(
             for (name, value) in storage_options {
                 let key = ClientConfigKey::from_str(&name.to_ascii_lowercase())
                     .map_err(|_| unknown_option(name, scheme, CLIENT_OPTIONS))?;
-                builder = builder.with_config(key, value);
+                // A client's options have the same names for each store.
+                let like = AmazonS3ConfigKey::Client(key);
+                if let Some(value) = tidied(&like, name, value)? {
+                    builder = builder.with_config(key, value);
+                }
             }
             (Arc::new(builder.build().map_err(failed)?), base)
         }
@@ -352,7 +375,7 @@ fn remote(
         }
     };
     let prefix = prefix_of(url, shown)?;
-    Ok(Connected { store, uri: join_uri(&base, &prefix), prefix, local: None, remote: true, identity, redactor, renew })
+    Ok(Connected { store, uri: address(&base, &prefix), prefix, local: None, remote: true, identity, redactor, renew })
 }
 
 /// The storage options of a kind of store; an unknown name is an error.
@@ -361,15 +384,21 @@ fn parsed<K: StoreKey>(
     scheme: &str,
     names: &[&'static str],
 ) -> Result<Vec<(K, String)>> {
-    let parse = |(name, value): (&String, &String)| match K::named(name) {
-        Some(key) => Ok((key, value.clone())),
-        None => Err(unknown_option(name, scheme, names)),
-    };
-    storage_options.iter().map(parse).collect()
+    let mut options = Vec::new();
+    for (name, value) in storage_options {
+        let key = K::named(name).ok_or_else(|| unknown_option(name, scheme, names))?;
+        options.extend(tidied(&key, name, value)?.map(|value| (key, value)));
+    }
+    Ok(options)
+}
+
+/// The value of `key` that counts: of two, the one that is given.
+fn last<'a, K: StoreKey>(given: &'a [(K, String)], beside: &'a [(K, String)], key: &K) -> Option<&'a str> {
+    given.iter().rev().chain(beside.iter().rev()).find(|(other, _)| other == key).map(|(_, value)| value.as_str())
 }
 
 /// What the environment adds to the options that are `given`, and to a provider or a profile that is named.
-fn beside<K: StoreKey>(given: &[(K, String)], named: bool, environment: &EnvVars) -> Vec<(K, String)> {
+fn beside<K: StoreKey>(given: &[(K, String)], named: bool, environment: &EnvVars) -> Result<Vec<(K, String)>> {
     let mut about = topics(given);
     about.extend(named.then_some(Topic::Named));
     environment.options(&about)
@@ -390,36 +419,6 @@ fn source<'a, K: StoreKey + 'a>(options: impl Iterator<Item = &'a (K, String)>) 
 
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
-}
-
-fn prefix_of(url: &Url, shown: &str) -> Result<String> {
-    ObjectPath::from_url_path(url.path())
-        .map(|p| p.as_ref().to_owned())
-        .map_err(|e| Error::invalid(format!("{shown} has an unusable path: {e}")).with_source(e))
-}
-
-fn percent_decode(path: &str, shown: &str) -> Result<String> {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
-        let hex = tail.get(..2).filter(|_| *first == b'%').and_then(|h| std::str::from_utf8(h).ok());
-        match hex.and_then(|h| u8::from_str_radix(h, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| Error::invalid(format!("the path of {shown} is not UTF-8")))
-}
-
-/// `base/prefix`, without a trailing slash.
-pub(super) fn join_uri(base: &str, prefix: &str) -> String {
-    if prefix.is_empty() { base.to_owned() } else { format!("{base}/{prefix}") }
 }
 
 fn unknown_option(name: &str, scheme: &str, known: &[&'static str]) -> Error {

@@ -12,7 +12,8 @@
 //! 3. whatever was fetched is known to the redactor before it is sent.
 
 use super::diagnose::{CredentialSource, CredentialsError};
-use super::env_vars::StoreKey;
+use super::env_vars::{StoreKey, is_header_text, tidied};
+use super::machine::Machine;
 use super::redact::Redactor;
 use async_trait::async_trait;
 use fastchangelog_format::clock::SharedClock;
@@ -89,12 +90,18 @@ pub(super) trait Renew: Send + Sync + fmt::Debug {
 /// What of a credential must never be shown, and how it is made of what a function gave.
 pub(super) trait Credential: Sized + Send + Sync + fmt::Debug + 'static {
     fn secrets(&self) -> Vec<String>;
+    /// What of it is sent in headers as it is; those of a client panic on other characters.
+    fn sent(&self) -> Vec<&str>;
     fn from_options(options: &BTreeMap<String, String>) -> Result<Self>;
 }
 
 impl Credential for AwsCredential {
     fn secrets(&self) -> Vec<String> {
         [Some(&self.key_id), Some(&self.secret_key), self.token.as_ref()].into_iter().flatten().cloned().collect()
+    }
+
+    fn sent(&self) -> Vec<&str> {
+        [Some(&self.key_id), self.token.as_ref()].into_iter().flatten().map(String::as_str).collect()
     }
 
     fn from_options(options: &BTreeMap<String, String>) -> Result<Self> {
@@ -117,6 +124,10 @@ impl Credential for AzureCredential {
         }
     }
 
+    fn sent(&self) -> Vec<&str> {
+        if let Self::BearerToken(token) = self { vec![token] } else { Vec::new() }
+    }
+
     fn from_options(options: &BTreeMap<String, String>) -> Result<Self> {
         use AzureConfigKey as Key;
         match pick(options, [Key::AccessKey, Key::SasKey, Key::Token])? {
@@ -137,6 +148,10 @@ impl Credential for GcpCredential {
         vec![self.bearer.clone()]
     }
 
+    fn sent(&self) -> Vec<&str> {
+        vec![&self.bearer]
+    }
+
     fn from_options(options: &BTreeMap<String, String>) -> Result<Self> {
         let [token] = pick(options, [GoogleConfigKey::BearerToken])?;
         token.map(|bearer| Self { bearer }).ok_or_else(|| unusable("no token"))
@@ -148,7 +163,7 @@ fn unusable(what: &str) -> Error {
         .with_remedy("correct what they give")
 }
 
-/// The values of the options `wanted`; an option that is none of them is an error.
+/// The values of the options `wanted`, without blanks around them; an option that is none of them is an error.
 fn pick<K: StoreKey, const N: usize>(
     options: &BTreeMap<String, String>,
     wanted: [K; N],
@@ -157,7 +172,7 @@ fn pick<K: StoreKey, const N: usize>(
     for (name, value) in options {
         let place = K::named(name).and_then(|key| wanted.iter().position(|other| *other == key));
         let place = place.ok_or_else(|| unusable(&format!("`{name}`, which is no credential of this store")))?;
-        picked[place] = Some(value.clone());
+        picked[place] = tidied::<K>(&wanted[place], name, value)?;
     }
     Ok(picked)
 }
@@ -207,7 +222,7 @@ impl<T: Credential> FunctionProvider<T> {
     }
 
     fn keep(&self, granted: &Granted) -> Result<CachedCredential<T>> {
-        self.redactor.learn(granted.options.values().cloned());
+        self.redactor.learn(granted.options.values().map(|value| value.trim().to_owned()));
         let credential = Arc::new(T::from_options(&granted.options)?);
         let now = self.clock.now_millis();
         let ask_again_millis =
@@ -298,7 +313,7 @@ impl<T: Credential> SuppliedProvider<T> {
         {
             return Ok(Some(Arc::clone(credential)));
         }
-        self.redactor.learn(set.granted.options.values().cloned());
+        self.redactor.learn(set.granted.options.values().map(|value| value.trim().to_owned()));
         let credential = Arc::new(T::from_options(&set.granted.options)?);
         *last = Some((set.number, Arc::clone(&credential)));
         Ok(Some(credential))
@@ -333,6 +348,8 @@ impl<T: Credential> CredentialProvider for SuppliedProvider<T> {
 pub(super) struct ObservedProvider<T> {
     inner: Arc<dyn CredentialProvider<Credential = T>>,
     source: CredentialSource,
+    /// The service of the machine, if that is the source.
+    machine: Option<Machine>,
     redactor: Redactor,
     last: Mutex<Option<Arc<T>>>,
 }
@@ -344,13 +361,14 @@ impl<T> fmt::Debug for ObservedProvider<T> {
 }
 
 impl<T: Credential> ObservedProvider<T> {
-    /// The credentials of `inner`, which fetches them from `source`.
+    /// The credentials of `inner`, which fetches them from `source`: from `machine`, if that is its own.
     pub(super) fn over(
         inner: Arc<dyn CredentialProvider<Credential = T>>,
         source: CredentialSource,
+        machine: Option<Machine>,
         redactor: Redactor,
     ) -> Arc<Self> {
-        Arc::new(Self { inner, source, redactor, last: Mutex::new(None) })
+        Arc::new(Self { inner, source, machine, redactor, last: Mutex::new(None) })
     }
 }
 
@@ -359,7 +377,16 @@ impl<T: Credential> CredentialProvider for ObservedProvider<T> {
     type Credential = T;
 
     async fn get_credential(&self) -> object_store::Result<Arc<T>> {
+        if let (CredentialSource::Machine, Some(machine)) = (self.source, &self.machine)
+            && !machine.exists().await
+        {
+            return Err(CredentialsError::new(CredentialSource::Machine, "no metadata service answers").into());
+        }
         match self.inner.get_credential().await {
+            Ok(credential) if !credential.sent().into_iter().all(is_header_text) => {
+                let text = "the service gave a key or a token with a character that no key has";
+                Err(CredentialsError::new(CredentialSource::Service, text).into())
+            }
             Ok(credential) => {
                 let mut last = self.last.lock();
                 if !last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &credential)) {

@@ -106,7 +106,7 @@ async fn what_is_given_is_known_to_the_redactor() {
     let ask = || Ok(granted(&[("account_key", "c2VzYW1lLW9wZW4=")], None));
     let provided: FunctionProvider<AzureCredential> =
         FunctionProvider::new(Arc::new(ask), ManualClock::at(START), redactor.clone());
-    let watched = ObservedProvider::over(Arc::new(provided), CredentialSource::Service, redactor.clone());
+    let watched = ObservedProvider::over(Arc::new(provided), CredentialSource::Service, None, redactor.clone());
     watched.get_credential().await.unwrap();
     assert_eq!(redactor.clean("key c2VzYW1lLW9wZW4="), "key ***");
     assert!(!format!("{watched:?}").contains("c2Vz"));

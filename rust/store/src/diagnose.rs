@@ -48,7 +48,7 @@ pub(super) enum CredentialSource {
     Function(ErrorKind),
     /// Supplied by the caller; the kind of error.
     Supplied(ErrorKind),
-    /// The machine's metadata service, which need not exist.
+    /// The machine's metadata service, which need not exist: without an error of the library that fetches, it does not.
     Machine,
     /// A service that the options or the environment name.
     Service,
@@ -98,6 +98,8 @@ const LOCAL: &str = "LocalFileSystem";
 
 const FIX_RIGHTS: &str = "check the credentials and that they may read, write, list and delete in this folder";
 const FIX_NO_CREDENTIALS: &str = "set credentials in `storage_options` or in the environment of the executors";
+const NO_CREDENTIALS: &str =
+    "no credentials were found: not in the storage options, not in the environment, in no profile";
 const FIX_SOURCE: &str = "correct the source of the credentials that the storage options or the environment name";
 const FIX_PROVIDER: &str = "see why the `credential_provider` failed";
 const FIX_SUPPLIED: &str = "let the `credential_provider` say in `expires_at` when its credentials end, and give ones that \
@@ -216,9 +218,17 @@ fn diagnose_http(error: &object_store::Error) -> Diagnosis {
     if links(Some(error)).any(|link| link.to_string().starts_with("Received redirect without LOCATION")) {
         return Diagnosis::never(ErrorKind::Store, "the bucket is in another region", FIX_REGION);
     }
+    let refused =
+        |cause| Diagnosis::never(ErrorKind::PermissionDenied, format!("permission denied: {cause}"), FIX_RIGHTS);
+    if let Some(code) = links(Some(error)).find_map(code_of_removal) {
+        return if REFUSALS.contains(&code.as_str()) { refused(cause) } else { Diagnosis::again(cause) };
+    }
     // Without an answer the connection failed or broke.
     let Some(answer) = HttpAnswer::of(error) else { return Diagnosis::again(cause) };
     match answer.status {
+        401 | 403 => refused(cause),
+        // A success that turns out to be a failure while the body is written, as completions of uploads in parts do.
+        200..300 if answer.says(REFUSALS) => refused(cause),
         400 if answer.says(&["ExpiredToken", "InvalidToken", "InvalidAccessKeyId"]) => {
             Diagnosis::never(ErrorKind::PermissionDenied, cause, FIX_RIGHTS)
         }
@@ -237,6 +247,24 @@ fn diagnose_http(error: &object_store::Error) -> Diagnosis {
 const BUCKET_MISSING: &[&str] =
     &["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist", "FilesystemNotFound"];
 
+/// Codes of stores for requests that they refuse to these credentials.
+const REFUSALS: &[&str] = &[
+    "AccessDenied",
+    "AllAccessDisabled",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+];
+
+/// The store's code for one object, in the error of a request that removes several: its type is private in `object_store`.
+fn code_of_removal(error: &(dyn StdError + 'static)) -> Option<String> {
+    let text = error.to_string();
+    let (_, code) = text.strip_prefix("DeleteObjects request failed for key ")?.rsplit_once("(code: ")?;
+    Some(code.trim_end_matches(')').to_owned())
+}
+
 /// What an HTTP store answered.
 #[derive(Debug, PartialEq, Eq)]
 struct HttpAnswer {
@@ -249,6 +277,9 @@ impl HttpAnswer {
     fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
         links(Some(error)).find_map(|link| {
             let text = link.to_string();
+            if let Some(body) = text.strip_prefix("Server returned error response: ") {
+                return Some(Self { status: 200, body: body.to_owned() });
+            }
             let rest = text.strip_prefix("Server returned non-2xx status code: ")?;
             let status = rest.get(..3)?.parse().ok()?;
             let body = rest.split_once(": ").map_or("", |(_, body)| body);
@@ -283,10 +314,15 @@ fn diagnose_credentials(failed: &CredentialsError) -> Diagnosis {
         {
             Diagnosis::again(cause)
         }
+        // It is there, and has broken a connection or told nothing that can be understood.
+        CredentialSource::Machine if failed.said.is_some() && status.is_none() => Diagnosis {
+            permanent: None,
+            cause: format!("{NO_CREDENTIALS}, and the machine's metadata service fails: {text}"),
+            advice: FIX_NO_CREDENTIALS,
+        },
         CredentialSource::Machine => Diagnosis::never(
             ErrorKind::PermissionDenied,
-            "no credentials were found (not in the storage options, not in the environment, in no profile, and no \
-             metadata service gives some)",
+            format!("{NO_CREDENTIALS}, and no metadata service gives some"),
             FIX_NO_CREDENTIALS,
         ),
         CredentialSource::Service if status.is_some() => {

@@ -11,6 +11,15 @@ fn statuses_decide() {
         assert_eq!(status(again), None, "{again}");
     }
     assert_eq!(status("405 Method Not Allowed"), Some(ErrorKind::Store));
+    for refused in ["401 Unauthorized", "403 Forbidden: <Code>AccessDenied</Code>"] {
+        assert_eq!(status(refused), Some(ErrorKind::PermissionDenied), "{refused}: as listings have it");
+    }
+    let removal = |code: &str| diagnose(&generic(&format!("DeleteObjects request failed for key a: x (code: {code})")));
+    assert_eq!(removal("AccessDenied").permanent, Some(ErrorKind::PermissionDenied));
+    assert_eq!(removal("InternalError").permanent, None);
+    let completion = |code: &str| diagnose(&generic(&format!("Server returned error response: <Code>{code}</Code>")));
+    assert_eq!(completion("AccessDenied").permanent, Some(ErrorKind::PermissionDenied));
+    assert_eq!(completion("InternalError").permanent, None);
     assert_eq!(status("400 Bad Request: ExpiredToken"), Some(ErrorKind::PermissionDenied));
     assert_eq!(status("400 Bad Request: RequestTimeout"), None);
     assert_eq!(diagnose(&generic("connection reset by peer")).permanent, None);
@@ -100,7 +109,9 @@ fn credentials_that_are_missing_or_refused_are_told_from_a_bad_moment() {
     let kind = |origin, text: &str| permanent(CredentialsError::fetching(origin, generic(text)));
     let answered = |origin, rest: &str| kind(origin, &format!("Server returned non-2xx status code: {rest}"));
     let denied = Some(ErrorKind::PermissionDenied);
-    assert_eq!(kind(CredentialSource::Machine, "error sending request"), denied);
+    let absent = CredentialsError::new(CredentialSource::Machine, "no metadata service answers");
+    assert_eq!(permanent(absent), denied);
+    assert_eq!(kind(CredentialSource::Machine, "error sending request"), None, "it is there: a bad moment");
     assert_eq!(answered(CredentialSource::Machine, "404 Not Found: "), denied);
     assert_eq!(answered(CredentialSource::Machine, "503 Service Unavailable: "), None);
     assert_eq!(kind(CredentialSource::Service, "error sending request"), None);

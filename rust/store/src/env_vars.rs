@@ -5,6 +5,7 @@
 //!
 //! Rule: a source of credentials, an endpoint or a region that is named explicitly is used alone, never mixed with others.
 
+use fastchangelog_format::error::{Error, Result};
 use object_store::aws::AmazonS3ConfigKey;
 use object_store::azure::AzureConfigKey;
 use object_store::gcp::GoogleConfigKey;
@@ -72,7 +73,7 @@ impl Topic {
 }
 
 /// The options of one kind of store.
-pub(super) trait StoreKey: FromStr + PartialEq {
+pub(super) trait StoreKey: FromStr + PartialEq + AsRef<str> {
     /// How the names of its variables begin.
     const VARIABLES: &'static str;
     /// Variables of other names, with the option that each is.
@@ -153,6 +154,48 @@ impl StoreKey for GoogleConfigKey {
     }
 }
 
+/// The value of the option or variable `name`, without the blanks around it that secrets from files often have; none if
+/// nothing is left. A value that no store can be sent is an error.
+pub(super) fn tidied<K: StoreKey>(key: &K, name: &str, value: &str) -> Result<Option<String>> {
+    let value = value.trim();
+    let refused = |what: &str, remedy: &str| {
+        Err(Error::invalid(format!("the storage option `{name}` {what}")).with_remedy(remedy))
+    };
+    let lowered = name.to_ascii_lowercase();
+    if value.is_empty() {
+        // An empty token or endpoint is none; half a key is a mistake.
+        let is_half = key.topic() == Topic::Keys && !lowered.contains("token");
+        return if is_half {
+            refused("is empty", "give its value, or leave it out with the rest of the key")
+        } else {
+            Ok(None)
+        };
+    }
+    // Certificates and the keys of service accounts are documents of several lines.
+    let is_document = lowered.contains("certificate") || lowered.contains("service_account");
+    if !is_document && value.chars().any(char::is_control) {
+        return refused(
+            "has a control character, such as a newline, in its value",
+            "correct the value; it is not shown here",
+        );
+    }
+    let is_sent = matches!(key.topic(), Topic::Keys | Topic::Region) && !is_document;
+    if is_sent && !is_header_text(value) {
+        return refused("has a character beyond ASCII in its value", "correct the value; it is not shown here");
+    }
+    Ok(Some(value.to_owned()))
+}
+
+/// True for the value of a switch that is on.
+pub(super) fn is_on(value: &str) -> bool {
+    ["1", "true", "on", "yes", "y"].iter().any(|word| value.trim().eq_ignore_ascii_case(word))
+}
+
+/// True for a text that a header can hold as it is.
+pub(super) fn is_header_text(text: &str) -> bool {
+    text.bytes().all(|b| (b' '..=b'~').contains(&b))
+}
+
 /// What an option with this value is about; a switch that is off is about nothing.
 fn topic_of<K: StoreKey>(key: &K, value: &str) -> Topic {
     let off = ["false", "0", "no", "off"].iter().any(|word| value.trim().eq_ignore_ascii_case(word));
@@ -178,24 +221,29 @@ impl EnvVars {
 
     /// The variable `name`, unless it is empty.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }
 
-    /// The options that are set here and don't contradict what was `given`.
-    pub(super) fn options<K: StoreKey>(&self, given: &[Topic]) -> Vec<(K, String)> {
-        let others = K::OTHERS.iter().filter_map(|(variable, name)| Some((K::named(name)?, self.0.get(*variable)?)));
-        let named = self.0.iter().filter(|(variable, _)| variable.starts_with(K::VARIABLES));
-        others
-            .chain(named.filter_map(|(variable, value)| Some((K::named(variable)?, value))))
-            .filter(|(key, _)| !given.iter().any(|topic| topic.replaces(key.topic())))
-            .map(|(key, value)| (key, value.clone()))
-            .collect()
+    /// The options that are set here and don't contradict what was `given`. Empty variables set nothing.
+    pub(super) fn options<K: StoreKey>(&self, given: &[Topic]) -> Result<Vec<(K, String)>> {
+        let others = K::OTHERS.iter().map(|(variable, name)| (*variable, *name));
+        let named = self.0.keys().filter(|variable| variable.starts_with(K::VARIABLES));
+        let all = others.chain(named.map(|variable| (variable.as_str(), variable.as_str())));
+        let mut options = Vec::new();
+        for (variable, option) in all {
+            let (Some(key), Some(value)) = (K::named(option), self.get(variable)) else { continue };
+            if given.iter().any(|topic| topic.replaces(key.topic())) {
+                continue;
+            }
+            options.extend(tidied(&key, variable, value)?.map(|value| (key, value)));
+        }
+        Ok(options)
     }
 
     /// Values that must never be shown.
-    pub(super) fn secrets(&self) -> impl Iterator<Item = &String> {
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
-        self.0.iter().filter(move |(name, _)| ours(name) && is_secret(name)).map(|(_, value)| value)
+        self.0.iter().filter(move |(name, _)| ours(name) && is_secret(name)).map(|(_, value)| value.trim())
     }
 }
 
@@ -260,7 +308,24 @@ mod tests {
     fn left<K: StoreKey>(variables: &[&str], given: &[&str]) -> usize {
         let environment: EnvVars = variables.iter().map(|v| ((*v).to_owned(), "x".to_owned())).collect();
         let given: Vec<Topic> = given.iter().map(|name| K::named(name).unwrap().topic()).collect();
-        environment.options::<K>(&given).len()
+        environment.options::<K>(&given).unwrap().len()
+    }
+
+    #[test]
+    fn blanks_around_values_are_taken_off_and_empty_variables_set_nothing() {
+        let of = |pairs: &[(&str, &str)]| -> EnvVars { map(pairs).into_iter().collect() };
+        let options = |pairs: &[(&str, &str)]| of(pairs).options::<AmazonS3ConfigKey>(&[]);
+        let read =
+            options(&[("AWS_ACCESS_KEY_ID", " AKIA\r\n"), ("AWS_ENDPOINT_URL", ""), ("AWS_REGION", " \n")]).unwrap();
+        assert_eq!(read, [(AmazonS3ConfigKey::AccessKeyId, "AKIA".to_owned())]);
+        for (variable, value) in [("AWS_SECRET_ACCESS_KEY", "sesame\nopen"), ("AWS_SESSION_TOKEN", "sésame")] {
+            let error = options(&[(variable, value)]).unwrap_err();
+            assert!(error.message().contains(variable) && !error.message().contains("same"), "{error}");
+        }
+        let tidy = |name, value| tidied(&AmazonS3ConfigKey::named(name).unwrap(), name, value);
+        assert_eq!(tidy("session_token", "").unwrap(), None);
+        assert!(tidy("secret_access_key", " ").unwrap_err().message().contains("`secret_access_key` is empty"));
+        assert_eq!(tidy("proxy_ca_certificate", "-\n-\n").unwrap().unwrap(), "-\n-");
     }
 
     #[test]

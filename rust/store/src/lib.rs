@@ -9,7 +9,8 @@
 //! ```
 //!
 //! hedge: a second attempt beside a slow one; multipart: large objects; transfer: files; claim: create-only names;
-//! server_copy: copies by the store itself; background: limits of background transfers; named: reads by name alone
+//! server_copy: copies by the store itself; background: limits of background transfers; named: reads by name alone;
+//! listing: folders that others use, too; address, s3_endpoint: from a URI to a folder; machine: metadata services
 //!
 //! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written;
 //! what the store and all above it share of a process: [`metrics`], [`budget`], [`failpoint`], [`sync`].
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod address;
 mod background;
 pub mod budget;
 mod claim;
@@ -34,7 +36,9 @@ pub mod environment;
 pub mod failpoint;
 pub mod fault;
 mod hedge;
+mod listing;
 mod local;
+mod machine;
 pub mod metrics;
 mod multipart;
 mod named;
@@ -44,15 +48,18 @@ mod profile;
 mod put;
 mod redact;
 mod retry;
+mod s3_endpoint;
 mod server_copy;
 mod space;
 mod supplied;
 pub mod sync;
 pub mod transfer;
 
+pub use address::{clean_uri, printable, shown_uri};
 pub use background::{Background, ForegroundGuard};
 pub use claim::Claim;
 pub use env_vars::{is_secret, overlaid, split_credentials};
+pub use listing::Survey;
 pub use paths::{
     FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, SWEEP_CHECKPOINTS, SWEEP_MARK, head_name, head_number,
     index_name, log_name, manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
@@ -70,7 +77,6 @@ use fastchangelog_format::config::Options;
 use fastchangelog_format::crc32c;
 use fastchangelog_format::error::{Error, ErrorKind, Result, Subject};
 use fastchangelog_format::model::ObjectRef;
-use futures::StreamExt;
 use hedge::Hedges;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
@@ -220,22 +226,37 @@ impl Store {
         self
     }
 
-    /// The folder `folder` of this one; requests and limits are shared.
+    /// The folder of the name `name` in this one; requests and limits are shared. What an object store does not like in names
+    /// is escaped, so any name will do.
     #[must_use]
-    pub fn child(&self, folder: &str) -> Self {
-        let folder = ObjectPath::from(folder);
-        let join = |base: &str| connect::join_uri(base, folder.as_ref()).trim_start_matches('/').to_owned();
-        Self {
-            inner: Arc::clone(&self.inner),
-            prefix: join(&self.prefix),
-            uri: connect::join_uri(&self.uri, folder.as_ref()).into(),
-            below_root: join(&self.below_root),
-        }
+    pub fn child(&self, name: &str) -> Self {
+        self.below(ObjectPath::from(name).as_ref())
     }
 
-    /// The folder's URI, without credentials and without a trailing slash.
+    /// The folder `folder` as a listing of this one shows it.
+    pub fn folder(&self, folder: &str) -> Result<Self> {
+        self.path(folder)?;
+        Ok(self.below(folder.trim_matches('/')))
+    }
+
+    fn below(&self, folder: &str) -> Self {
+        let join = |base: &str| address::join(base, folder).trim_start_matches('/').to_owned();
+        let below_root = join(&self.below_root);
+        let uri = match &self.inner.local {
+            Some(root) => address::of_disk(&root.join(&below_root)),
+            None => address::address(&self.uri, folder),
+        };
+        Self { inner: Arc::clone(&self.inner), prefix: join(&self.prefix), uri: uri.into(), below_root }
+    }
+
+    /// The folder's URI, without credentials and without a trailing slash. It leads here again.
     pub fn uri(&self) -> &str {
         &self.uri
+    }
+
+    /// True if `uri`, which a store of this or an earlier release has shown, is that of this folder.
+    pub fn is_at(&self, uri: &str) -> bool {
+        address::is_same(&self.uri, uri)
     }
 
     /// True when objects are files on this machine (or a mounted file system).
@@ -264,9 +285,10 @@ impl Store {
     }
 
     fn path(&self, name: &str) -> Result<ObjectPath> {
-        let full = connect::join_uri(&self.prefix, name);
+        let full = address::join(&self.prefix, name);
         ObjectPath::parse(full.trim_start_matches('/')).map_err(|e| {
-            Error::invalid(format!("`{name}` is not a name of an object in {}: {e}", self.uri)).with_source(e)
+            let name = printable(name);
+            Error::invalid(format!("`{name}` is not a name of an object in {}", self.uri)).with_source(e)
         })
     }
 
@@ -389,44 +411,6 @@ impl Store {
         }
     }
 
-    /// All objects whose names start with the folder `prefix` (empty: all), in no particular order.
-    ///
-    /// On `file://` that includes staged files of uploads that never ended, such as `log/<hex>#1`.
-    pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        let folder = prefix.trim_end_matches('/');
-        if let Some(root) = &self.inner.local {
-            let base = root.join(&self.below_root);
-            let folder = folder.to_owned();
-            let walked = tokio::task::spawn_blocking(move || transfer::walk(&base, &folder)).await;
-            return walked
-                .map_err(Error::internal)?
-                .map_err(|e| Error::io(format!("cannot list {}/{prefix}", self.uri), &e));
-        }
-        let path = if folder.is_empty() && self.prefix.is_empty() { None } else { Some(self.path(folder)?) };
-        let limit = self.inner.requests.limits.timeout;
-        self.inner
-            .requests
-            .run(self.call("list", prefix, None), |_| async {
-                let mut found = Vec::new();
-                let mut stream = self.inner.store.list(path.as_ref());
-                // A listing may be long: what is limited is the time to its next page.
-                loop {
-                    let next = tokio::time::timeout(limit, stream.next()).await;
-                    match next.map_err(|_| Failure::Again(format!("no answer within {limit:?}")))? {
-                        None => return Ok(found),
-                        Some(meta) => found.extend(self.listed(&meta?)),
-                    }
-                }
-            })
-            .await
-    }
-
-    fn listed(&self, meta: &object_store::ObjectMeta) -> Option<Listed> {
-        let name = meta.location.as_ref().strip_prefix(self.prefix.as_str())?.trim_start_matches('/');
-        let modified_millis = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
-        Some(Listed { name: name.to_owned(), size: meta.size, modified_millis })
-    }
-
     /// What time it is by the clock that dates the objects, in milliseconds since the epoch.
     pub async fn now_millis(&self) -> Result<u64> {
         let probe = self.put_new(&paths::probe_name(), vec![Bytes::from_static(b"fastchangelog")]).await?;
@@ -484,6 +468,8 @@ mod error_tests;
 mod hedge_tests;
 #[cfg(test)]
 mod multipart_tests;
+#[cfg(test)]
+mod refusal_tests;
 #[cfg(test)]
 #[path = "store_tests.rs"]
 mod tests;

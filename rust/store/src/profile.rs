@@ -35,7 +35,8 @@ pub(super) fn is_option(name: &str) -> bool {
 pub(super) fn split(storage_options: &BTreeMap<String, String>) -> (Option<String>, BTreeMap<String, String>) {
     let (named, others): (BTreeMap<_, _>, _) =
         storage_options.clone().into_iter().partition(|(name, _)| is_option(name));
-    (named.into_values().next(), others)
+    let named = named.into_values().map(|name| name.trim().to_owned()).find(|name| !name.is_empty());
+    (named, others)
 }
 
 /// What the profile adds to the options that are `given` and those `beside` them: keys where nothing that goes before

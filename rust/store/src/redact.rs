@@ -87,7 +87,13 @@ impl Redactor {
     }
 }
 
-/// The word with the query and the password of a URL in it removed.
+/// Schemes in whose addresses a container stands before the account, as a user before a host elsewhere.
+const WITH_CONTAINER: &[&str] = &["abfs", "abfss", "adl", "az", "azure", "wasb", "wasbs"];
+
+/// The word with the query, the user's name and the password of a URL in it removed.
+///
+/// Secrets of old Hadoop addresses may hold slashes: where something other than a port follows the colon, all up to the
+/// last `@` is one.
 pub(super) fn clean_url(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
     let (rest, query) = match rest.split_once('?') {
@@ -98,11 +104,24 @@ pub(super) fn clean_url(word: &str) -> String {
         None => (rest, String::new()),
     };
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = match host.rsplit_once('@') {
-        Some((user, host)) if user.contains(':') => format!("***@{host}"),
-        _ => host.to_owned(),
+    let ends_with = |known: &&str| scheme.to_ascii_lowercase().ends_with(*known);
+    let port = host
+        .rsplit_once(':')
+        .filter(|_| !host.ends_with(']'))
+        .map(|(_, port)| port.trim_end_matches(|c: char| !c.is_alphanumeric()));
+    let has_odd_port = port.is_some_and(|port| port.bytes().any(|b| !b.is_ascii_digit()));
+    let is_web = ["http", "https"].iter().any(ends_with);
+    let shown = match host.rsplit_once('@') {
+        Some((user, host)) if user.contains(':') || !WITH_CONTAINER.iter().any(ends_with) => {
+            format!("***@{host}{path}")
+        }
+        Some(_) => rest.to_owned(),
+        None if has_odd_port || (port.is_some() && !is_web && path.contains('@')) => {
+            path.rsplit_once('@').map_or_else(|| "***".to_owned(), |(_, place)| format!("***@{place}"))
+        }
+        None => rest.to_owned(),
     };
-    format!("{scheme}://{host}{path}{query}")
+    format!("{scheme}://{shown}{query}")
 }
 
 /// An XML error body shortened to its code and message: the rest may repeat parts of the signed request.

@@ -9,7 +9,7 @@
 //! 2. attempts of one request never overlap: the one that timed out is dropped before the next starts; a second
 //!    attempt beside a slow one is another request, under another name (`hedge`);
 //! 3. every wait has a bound: an attempt by `request_timeout` plus an allowance for its bytes, all by `max_attempts`;
-//! 4. a refusal of credentials is final unless there are others, and then once more: with those.
+//! 4. a refusal of credentials is final unless there are others, and then once more: with those, beside `max_attempts`.
 
 use super::credentials::Renew;
 use super::diagnose::{Diagnosis, diagnose, is_refusal};
@@ -224,7 +224,7 @@ impl Requests {
                     advice: "raise `request_timeout` or `max_attempts` if the store is slow, else check that it can be reached",
                 },
             };
-            if diagnosis.permanent.is_some() || number >= attempts {
+            if diagnosis.permanent.is_some() || number >= attempts + usize::from(renewed) {
                 // A missing object is an answer, not a failure of the store.
                 if diagnosis.permanent != Some(ErrorKind::NotFound) {
                     self.metrics.store_failures.add(1);

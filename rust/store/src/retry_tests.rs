@@ -25,7 +25,11 @@ fn refusal() -> Failure {
 
 /// How many attempts a request takes that is refused `refusals` times, and its error if it fails.
 fn attempts(others: usize, refusals: usize, fail: impl Fn() -> Failure) -> (usize, Option<Error>) {
-    let options = [("retry_delay", "1ms"), ("max_attempts", "5")];
+    attempts_of("5", others, refusals, fail)
+}
+
+fn attempts_of(most: &str, others: usize, refusals: usize, fail: impl Fn() -> Failure) -> (usize, Option<Error>) {
+    let options = [("retry_delay", "1ms"), ("max_attempts", most)];
     let options = options.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     let options = Options::from_map(&options).unwrap();
     let requests = Requests::new(&options, SharedMetrics::default(), Failpoints::none(), Redactor::default(), 0)
@@ -47,6 +51,14 @@ fn a_refusal_is_tried_again_once_with_other_credentials() {
     assert!(made == 2 && error.is_none(), "{error:?}");
     let (made, error) = attempts(9, 2, refusal);
     assert_eq!((made, error.unwrap().kind()), (2, ErrorKind::PermissionDenied), "new ones are refused, too");
+}
+
+#[test]
+fn other_credentials_are_tried_even_by_a_request_that_is_made_once() {
+    let (made, error) = attempts_of("1", 9, 1, refusal);
+    assert!(made == 2 && error.is_none(), "{error:?}");
+    let (made, error) = attempts_of("1", 9, 2, refusal);
+    assert_eq!((made, error.unwrap().kind()), (2, ErrorKind::PermissionDenied));
 }
 
 #[test]

@@ -346,6 +346,10 @@ fn uris_that_cannot_work_say_why() {
         ("file://data/state", "three slashes"),
         ("s3:///state", "names no bucket"),
         ("s3://key:secret@bucket/state", "password"),
+        ("s3://secret@bucket/state", "user's name"),
+        ("s3n://key:secret@bucket/state", "password"),
+        ("s3n://key:secret/more@bucket/state", "not a URI"),
+        ("s3://minio:9000/bucket", "has a port"),
         ("az://c/state?sig=secret", "query"),
     ] {
         let error = text(uri, &[]);

@@ -1,7 +1,6 @@
 //! Objects from and to files, in parts.
 //!
-//! Owns: uploads of files, verified downloads into files, the walk over a local store's folder, and the threads for all
-//! that.
+//! Owns: uploads of files, verified downloads into files, and the threads for all that.
 //! Does not own: which files (`snapshot`, `read`), the sending of parts (`multipart`).
 //!
 //! Invariants:
@@ -13,7 +12,7 @@ use super::diagnose::disk_error;
 use super::multipart::{PARALLEL_PARTS, PartSource, part_size};
 use super::retry::Failure;
 use super::space::reserve_space;
-use super::{Background, Listed, Store, failed_point};
+use super::{Background, Store, failed_point};
 use crate::budget::{Buffer, MemoryBudget, MemoryUser, Order};
 use bytes::Bytes;
 use fastchangelog_format::Crc;
@@ -26,7 +25,6 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::UNIX_EPOCH;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Size of a part of a download; of one from a local folder, which is copied through the processor's cache.
@@ -275,31 +273,4 @@ impl Drop for TempFile {
             let _ = std::fs::remove_file(&self.path);
         }
     }
-}
-
-/// Every file under `base/folder`, by its name relative to `base`.
-pub(super) fn walk(base: &Path, folder: &str) -> std::io::Result<Vec<Listed>> {
-    let mut found = Vec::new();
-    let mut folders = vec![base.join(folder)];
-    while let Some(next) = folders.pop() {
-        let entries = match std::fs::read_dir(&next) {
-            Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => continue,
-            entries => entries?,
-        };
-        for entry in entries {
-            let path = entry?.path();
-            let meta = match std::fs::metadata(&path) {
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-                meta => meta?,
-            };
-            if meta.is_dir() {
-                folders.push(path);
-            } else if let Some(name) = path.strip_prefix(base).ok().and_then(Path::to_str) {
-                let modified = meta.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-                let modified_millis = u64::try_from(modified.as_millis()).unwrap_or(u64::MAX);
-                found.push(Listed { name: name.to_owned(), size: meta.len(), modified_millis });
-            }
-        }
-    }
-    Ok(found)
 }

@@ -31,7 +31,7 @@ impl ChangelogStorage {
     /// Deletes log objects that none of `needed` names and that are older than `grace`; a dry run only lists them.
     pub fn sweep(&self, needed: &[ChangelogHandle], grace: Duration, dry_run: bool) -> Result<GcReport> {
         let shared = &self.shared;
-        if let Some(foreign) = needed.iter().find(|handle| handle.storage != shared.store.uri()) {
+        if let Some(foreign) = needed.iter().find(|handle| !shared.store.is_at(&handle.storage)) {
             return Err(Error::invalid(format!(
                 "a handle of the storage {} was given to a sweep of {}: nothing is deleted",
                 foreign.storage,

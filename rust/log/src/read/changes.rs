@@ -84,7 +84,7 @@ impl ChangeReader {
 
     /// The changes of `handle`; with `groups`, only those of these key groups, and metadata.
     pub fn read(&self, handle: &ChangelogHandle, groups: Option<KeyGroupRange>) -> Result<Changes> {
-        if handle.storage != self.store.uri() {
+        if !self.store.is_at(&handle.storage) {
             return Err(Error::invalid(format!(
                 "this handle is of the storage {}, not of {}: open that one, or move the handle with \
                  `handle.moved_to(uri)` if its objects were copied",
