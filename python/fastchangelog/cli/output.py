@@ -39,7 +39,7 @@ def print_json(value: Any) -> None:
 
 
 def printable(text: str) -> str:
-    """The text as one line that does nothing to a terminal: names of others may hold anything.
+    r"""The text as one line that does nothing to a terminal: names of others may hold anything.
 
     >>> printable("a\x1b[2Jb\n\udcffä")
     'a\\x1b[2Jb\\n\\udcffä'
