@@ -80,6 +80,11 @@ pub(super) trait StoreKey: FromStr + PartialEq {
 
     fn topic(&self) -> Topic;
 
+    /// True for the endpoint that counts where another one is given, too.
+    fn is_first_endpoint(&self) -> bool {
+        false
+    }
+
     /// The option `name`, in either case.
     fn named(name: &str) -> Option<Self> {
         name.to_ascii_lowercase().parse().ok()
@@ -102,6 +107,10 @@ impl StoreKey for AmazonS3ConfigKey {
             Self::Region | Self::DefaultRegion => Topic::Region,
             _ => Topic::Nothing,
         }
+    }
+
+    fn is_first_endpoint(&self) -> bool {
+        *self == Self::S3Endpoint
     }
 }
 
@@ -153,11 +162,15 @@ impl StoreKey for GoogleConfigKey {
     }
 }
 
+/// True for the value of a switch that is off.
+pub(super) fn is_off(value: &str) -> bool {
+    ["false", "0", "no", "off"].iter().any(|word| value.trim().eq_ignore_ascii_case(word))
+}
+
 /// What an option with this value is about; a switch that is off is about nothing.
 fn topic_of<K: StoreKey>(key: &K, value: &str) -> Topic {
-    let off = ["false", "0", "no", "off"].iter().any(|word| value.trim().eq_ignore_ascii_case(word));
     match key.topic() {
-        Topic::CommandLine if off => Topic::Nothing,
+        Topic::CommandLine if is_off(value) => Topic::Nothing,
         topic => topic,
     }
 }

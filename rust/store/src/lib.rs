@@ -8,7 +8,7 @@
 //!                                 └ diagnose: again or never, and in which words
 //! ```
 //!
-//! hedge: a second attempt beside a slow one; multipart: large objects; transfer: files; claim: create-only names;
+//! hedge: a second attempt beside a slow one; multipart: large objects; transfer: files; creation, claim: create-only names;
 //! server_copy: copies by the store itself; background: limits of background transfers; named: reads by name alone
 //!
 //! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written;
@@ -25,8 +25,10 @@
 
 mod background;
 pub mod budget;
+mod checksum;
 mod claim;
 mod connect;
+mod creation;
 pub mod credentials;
 pub mod diagnose;
 mod env_vars;
@@ -49,13 +51,14 @@ mod space;
 mod supplied;
 pub mod sync;
 pub mod transfer;
+mod transport;
 
 pub use background::{Background, ForegroundGuard};
 pub use claim::Claim;
 pub use env_vars::{is_secret, overlaid, split_credentials};
 pub use paths::{
-    FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, SWEEP_MARK, head_name, head_number, index_name, log_name,
-    manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
+    FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, SWEEP_MARK, head_name, head_number, index_name,
+    is_creation_note, log_name, manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
 };
 pub use put::ChecksummedBytes;
 pub use transfer::{DownloadError, start_io_threads};
@@ -118,6 +121,12 @@ struct Inner {
     identity: Option<String>,
     /// False once the store refused to copy.
     copies: AtomicBool,
+    /// The folder that was opened: its place in the store, and as messages show it.
+    root: (String, Arc<str>),
+    /// The store and its bucket, as they were addressed.
+    place: String,
+    /// True once the store is known to create an object only if its name is free.
+    creation_proved: AtomicBool,
 }
 
 /// A folder in an object store. Cheap to clone.
@@ -159,6 +168,7 @@ impl Store {
         let connected = connect::connect(uri, storage_options, provider, options, &EnvVars::of_process())?;
         let requests =
             Requests::new(options, metrics, failpoints, connected.redactor, rand::random()).renewed_by(connected.renew);
+        let uri: Arc<str> = connected.uri.into();
         let inner = Inner {
             store: connected.store,
             requests,
@@ -169,17 +179,16 @@ impl Store {
             memory: MemoryBudget::unlimited(),
             create_only: AtomicBool::new(true),
             identity: connected.identity,
+            place: connected.place,
             copies: AtomicBool::new(true),
+            root: (connected.prefix.clone(), Arc::clone(&uri)),
+            creation_proved: AtomicBool::new(!connected.remote),
         };
-        Ok(Self {
-            inner: Arc::new(inner),
-            prefix: connected.prefix,
-            uri: connected.uri.into(),
-            below_root: String::new(),
-        })
+        Ok(Self { inner: Arc::new(inner), prefix: connected.prefix, uri, below_root: String::new() })
     }
 
-    /// The folder `prefix` of any `object_store`, shown as `uri_for_messages`: for tests and fault injection.
+    /// The folder `prefix` of any `object_store`, shown as `uri_for_messages`: for tests and fault injection. It is taken to
+    /// create objects conditionally.
     pub fn from_object_store(
         inner: Arc<dyn ObjectStore>,
         prefix: &str,
@@ -190,6 +199,8 @@ impl Store {
     ) -> Self {
         let requests = Requests::new(options, metrics, failpoints, Redactor::default(), 0);
         let identity = Some(format!("{:p}", Arc::as_ptr(&inner).cast::<()>()));
+        let prefix = ObjectPath::from(prefix).as_ref().to_owned();
+        let uri: Arc<str> = uri_for_messages.trim_end_matches('/').into();
         let inner = Inner {
             store: inner,
             requests,
@@ -201,13 +212,11 @@ impl Store {
             create_only: AtomicBool::new(true),
             identity,
             copies: AtomicBool::new(true),
+            root: (prefix.clone(), Arc::clone(&uri)),
+            place: uri.to_string(),
+            creation_proved: AtomicBool::new(true),
         };
-        Self {
-            inner: Arc::new(inner),
-            prefix: ObjectPath::from(prefix).as_ref().to_owned(),
-            uri: uri_for_messages.trim_end_matches('/').into(),
-            below_root: String::new(),
-        }
+        Self { inner: Arc::new(inner), prefix, uri, below_root: String::new() }
     }
 
     /// The same store, whose transfers take their buffers from `budget`.
@@ -231,6 +240,12 @@ impl Store {
             uri: connect::join_uri(&self.uri, folder.as_ref()).into(),
             below_root: join(&self.below_root),
         }
+    }
+
+    /// The folder that was opened; this one is in it.
+    fn root(&self) -> Self {
+        let (prefix, uri) = self.inner.root.clone();
+        Self { inner: Arc::clone(&self.inner), prefix, uri, below_root: String::new() }
     }
 
     /// The folder's URI, without credentials and without a trailing slash.
@@ -437,14 +452,6 @@ impl Store {
             let what = format!("{} was written to {}, which does not list it", probe.name, self.uri());
             Error::retryable(format!("{what}: its listings cannot be trusted")).with_remedy("try again later")
         })
-    }
-
-    /// Writes, reads and removes a small object: finds an unreachable, read-only or full store before work begins.
-    pub async fn check(&self) -> Result<()> {
-        let probe = self.put_new(&paths::probe_name(), vec![Bytes::from_static(b"fastchangelog")]).await?;
-        let read = self.get(&probe).await.map(|_| ());
-        let deleted = self.delete(&probe.name).await;
-        read.and(deleted)
     }
 }
 
