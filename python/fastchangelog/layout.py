@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "CHECKPOINT_LOG",
+    "CREATES",
     "FOLDER_META",
     "GC_STATE",
     "LOG",
@@ -54,6 +55,9 @@ FOLDER_META = "_fastchangelog.json"
 
 GC_STATE = "_fastchangelog-sweep.json"
 """The state of garbage collection: since when each object has been unreachable."""
+
+CREATES = "creates"
+"""The type of the note in a root that its store creates objects conditionally; its name depends on the store."""
 
 SAVEPOINT_MANIFEST = "_fastchangelog-savepoint"
 """Written last: with it the folder is a savepoint."""

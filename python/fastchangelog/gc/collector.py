@@ -48,7 +48,7 @@ from fastchangelog.gc.plan import (
     plan_orphan,
 )
 from fastchangelog.gc.report import FolderReport
-from fastchangelog.layout import FOLDER_META, GC_STATE, PROBE
+from fastchangelog.layout import CREATES, FOLDER_META, GC_STATE, PROBE
 from fastchangelog.options import default_option, parse_duration
 
 __all__ = ["CheckpointReader", "Collector", "Roots", "StateFolder"]
@@ -177,7 +177,7 @@ class Collector:
     def run(self) -> list[FolderReport]:
         """One collection: a report for each folder."""
         given = self._given_locations()
-        folders, states, self.unknown = _folders(self._root.list(""))
+        folders, states, self.unknown = _folders([row for row in self._root.list("") if not _is_of_a_root(row[0])])
         by_query: dict[str, list[str]] = {}
         for folder in sorted(folders):
             by_query.setdefault(folder.split("/", 1)[0], []).append(folder)
@@ -291,7 +291,8 @@ class Collector:
             folder.store.write(GC_STATE, folder.state.to_bytes())
             folder.store.write(probe, b"fastchangelog")
         listed = folder.store.list("")
-        folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in listed if n != probe)
+        own = [row for row in listed if row[0] != probe and not _is_of_a_root(row[0])]
+        folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in own)
         if deletes:
             folder.store.delete(probe)
             stamped = [modified for name, _, modified in listed if name == probe]
@@ -386,6 +387,11 @@ def _in_groups(entries: Sequence[Entry]) -> list[list[Entry]]:
         else:
             groups.append([entry])
     return groups
+
+
+def _is_of_a_root(name: str) -> bool:
+    """True for the note that a root's store creates objects conditionally: it belongs to no state, and stays."""
+    return _internal.object_type(name.rpartition("/")[2]) == CREATES
 
 
 def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[set[str], set[str], tuple[Entry, ...]]:
