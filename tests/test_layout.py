@@ -31,3 +31,8 @@ def test_the_core_knows_each_folder_by_the_same_name(folder: str, name: str) -> 
 def test_the_core_takes_notes_for_notes(name: str) -> None:
     assert _internal.object_type(name) == "note"
     assert name.startswith(layout.OWN_PREFIX)
+
+
+def test_the_note_of_a_store_is_known_in_any_root() -> None:
+    assert _internal.object_type("_fastchangelog-creates-0123abcd") == layout.CREATES
+    assert _internal.object_type("_fastchangelog-creates-0123abcd/x") is None

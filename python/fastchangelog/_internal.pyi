@@ -823,6 +823,8 @@ class ObjectFolder:
         """Writes an object as a whole, also over another one."""
     def delete(self, name: str) -> None:
         """Deletes an object; one that is not there is fine."""
+    def check(self) -> None:
+        """Writes, reads and removes a small object; fails if the store creates it twice."""
 
 @final
 class SavepointFolder:
@@ -900,7 +902,7 @@ def clean_uri(uri: str) -> str:
 
 def object_type(name: str) -> str | None:
     """What an object is by its name in a state's folder: `log`, `sst`, `base`, `index`, `head`, `probe` or `note`; None
-    for a name that is not ours."""
+    for a name that is not ours. `creates`: the note in a root that its store creates objects conditionally."""
 
 def folder_note_json(name: str, data: bytes) -> str:
     """The note of a state's folder as a JSON object: `query_id`, `name`, `checkpoint`, `shards`, `max_parallelism` and,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "CHECKPOINT_LOG",
+    "CREATES",
     "FOLDER_META",
     "GC_CHECKPOINTS",
     "GC_STATE",
@@ -58,6 +59,9 @@ GC_STATE = "_fastchangelog-sweep.json"
 
 GC_CHECKPOINTS = "_fastchangelog-checkpoints.json"
 """A copy of the query's checkpoints in that state; written after it, so that its loss shows."""
+
+CREATES = "creates"
+"""The type of the note in a root that its store creates objects conditionally; its name depends on the store."""
 
 SAVEPOINT_MANIFEST = "_fastchangelog-savepoint"
 """Written last: with it the folder is a savepoint."""

@@ -79,13 +79,12 @@ def test_the_environment_gives_what_storage_options_leave_out(bucket: S3Place, m
 
 
 def test_the_usual_names_of_the_environment_are_enough(bucket: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As every AWS SDK knows them; AWS_ALLOW_HTTP is object_store's.
+    # As every AWS SDK knows them.
     for name, value in {
         "AWS_ACCESS_KEY_ID": KEY_ID,
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_DEFAULT_REGION": REGION,
         "AWS_ENDPOINT_URL": bucket.proxy.url,
-        "AWS_ALLOW_HTTP": "true",
     }.items():
         monkeypatch.setenv(name, value)
     with open_log(uri=bucket.uri) as storage:

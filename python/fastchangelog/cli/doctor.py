@@ -1,7 +1,7 @@
 """`fastchangelog doctor`: checks what a query needs on this machine, and names a remedy for what is missing.
 
 Owns: the command, the checks and their remedies. Does not own: the requirements of the Spark side
-(`spark.requirements`).
+(`spark.requirements`), the check of a store (the core: what it needs of a store, and the words for what is missing).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
+from fastchangelog.cli.arguments import add_store, pairs
 from fastchangelog.cli.output import FOUND, OK, print_json, print_table
+from fastchangelog.errors import FastChangelogError
 
 __all__ = ["Finding", "add_parser", "check", "packages_and_java", "run"]
 
@@ -47,14 +48,18 @@ def add_parser(commands: Any) -> None:
         help="check Java, Spark, packages, disk and store access, and say what to fix",
         description="Checks everything that a query needs on this machine. Exit code 1 if something must be fixed.",
     )
-    parser.add_argument("--state", metavar="URI", help="also check that this state folder can be written")
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument(
+        "--state",
+        metavar="URI",
+        help="also check that this state folder can be written, and that its store creates an object only once",
+    )
+    add_store(parser, "the store of --state")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
-    findings = check(args.state)
+    findings = check(args.state, pairs("--storage-option", args.storage_option))
     if args.json:
         print_json([dataclasses.asdict(f) for f in findings])
     else:
@@ -66,11 +71,11 @@ def _row(finding: Finding) -> list[str]:
     return ["ok" if finding.ok else "FIX", finding.what, finding.found + (f"; {finding.fix}" if finding.fix else "")]
 
 
-def check(state: str | None = None) -> list[Finding]:
+def check(state: str | None = None, storage_options: Mapping[str, str] = {}) -> list[Finding]:
     """All checks; `state` is a state folder to write to, if there is one."""
     findings = [_python(), _extension(), *_state_server(), *packages_and_java(), _disk(), _memory()]
     if state is not None:
-        findings.append(_store(state))
+        findings.append(_store(state, storage_options))
     return findings
 
 
@@ -169,17 +174,17 @@ def _memory() -> Finding:
     return Finding("memory", ok, f"{shown} ({budget.why})", fix)
 
 
-def _store(uri: str) -> Finding:
-    """A local folder is written to here; other stores are checked by the first query, before it starts."""
-    url = urlsplit(uri)
-    if url.scheme not in ("", "file"):
-        return Finding("state", True, f"{uri}: checked when a query starts")
-    folder = Path(unquote(url.path) if url.scheme else uri)
-    probe = folder / f".fastchangelog-doctor-{uuid.uuid4().hex}"
+def _store(uri: str, storage_options: Mapping[str, str]) -> Finding:
+    """A small object is created, refused a second time, read and removed."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"probe")
-        probe.unlink()
-    except OSError as error:
-        return Finding("state", False, f"{folder}: {error.strerror}", "change its rights or choose another folder")
-    return Finding("state", True, f"{folder} can be written")
+        from fastchangelog import _internal
+        from fastchangelog.options import gather_storage_options
+    except ImportError:
+        return Finding("state", False, "not checked", "install the wheel: pip install fastchangelog")
+    try:
+        folder = _internal.ObjectFolder(uri, {}, gather_storage_options(uri, storage_options))
+        folder.check()
+    except FastChangelogError as error:
+        remedy = error.remedy or ""
+        return Finding("state", False, str(error).removesuffix(remedy).rstrip(" ;:"), remedy)
+    return Finding("state", True, f"{folder.uri} can be written, and creates an object only if its name is free")

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from fastchangelog import _internal
 from fastchangelog.layout import (
     CHECKPOINT_LOG,
+    CREATES,
     OWN_PREFIX,
     PROBE,
     SAVEPOINT_CLAIM,
@@ -61,6 +62,8 @@ def _items(listed: Iterable[tuple[str, int]]) -> list[Item]:
     found: dict[str, Item] = {}
     for name, size in listed:
         parts = name.split("/")
+        if _internal.object_type(parts[-1]) == CREATES:
+            continue
         if parts[-1].startswith(OWN_PREFIX):
             folder_name, kind = "/".join(parts[:-1]), "note"
         elif len(parts) > 1 and parts[-2] in _FOLDERS:

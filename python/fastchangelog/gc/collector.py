@@ -51,7 +51,7 @@ from fastchangelog.gc.plan import (
 )
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.gc.requests import in_groups, in_parallel
-from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_STATE, PROBE, STATE_FOLDERS
+from fastchangelog.layout import CHECKPOINT_LOG, CREATES, FOLDER_META, GC_STATE, PROBE, STATE_FOLDERS
 from fastchangelog.options import default_option, parse_duration
 
 __all__ = ["CheckpointReader", "Collector", "Roots", "StateFolder"]
@@ -194,7 +194,7 @@ class Collector:
         """One collection: a report for each folder."""
         given = self._given_locations()
         listed, foreign = self._root.survey("")
-        folders, states, self.unknown = _folders(listed)  # both sorted
+        folders, states, self.unknown = _folders([row for row in listed if not _is_of_a_root(row[0])])  # both sorted
         self.unknown += _foreign(foreign)
         by_query: dict[str, list[str]] = {}
         for folder in folders:
@@ -341,9 +341,9 @@ class Collector:
             # 3. ages are measured by the clock that dates the objects
             known.write(folder.store, folder.state)
             folder.store.write(probe, b"fastchangelog")
-        rows, foreign = folder.store.survey("")
-        listed = [row for row in rows if not row[0].startswith(folder.inner)]
-        folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in listed if n != probe)
+        listed, foreign = folder.store.survey("")
+        own = [row for row in listed if not (row[0].startswith(folder.inner) or _is_of_a_root(row[0]))]
+        folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in own if n != probe)
         folder.listing += _foreign(foreign)
         if deletes:
             folder.store.delete(probe)
@@ -425,6 +425,11 @@ def _if_gone(location: str) -> str:
 def _foreign(found: Mapping[str, str]) -> tuple[Entry, ...]:
     """What is there of others, and can be neither read nor named."""
     return tuple(Entry(name, 0, 0.0, None, why) for name, why in sorted(found.items()))
+
+
+def _is_of_a_root(name: str) -> bool:
+    """True for the note that a root's store creates objects conditionally: it belongs to no state, and stays."""
+    return _internal.object_type(name.rpartition("/")[2]) == CREATES
 
 
 def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[list[str], list[str], tuple[Entry, ...]]:

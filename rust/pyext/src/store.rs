@@ -6,7 +6,7 @@ use fastchangelog_format::config::Options;
 use fastchangelog_format::{Error, Result, decode_head, decode_manifest, decode_note, decode_segment_index};
 use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::metrics::SharedMetrics;
-use fastchangelog_store::{Listed, ObjectType, Store, head_number, start_io_threads};
+use fastchangelog_store::{Listed, ObjectType, Store, head_number, is_creation_note, start_io_threads};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,6 +82,11 @@ impl ObjectFolder {
     fn delete(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         self.run(py, |store| async move { store.delete(name).await })
     }
+
+    /// Writes, reads and removes a small object; fails if the store creates it twice.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, |store| async move { store.check().await })
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "milliseconds of this age are exact")]
@@ -100,6 +105,9 @@ pub(crate) fn clean_uri(uri: &str) -> String {
 pub(crate) fn object_type(name: &str) -> Option<&'static str> {
     if head_number(name).is_some() {
         return Some("head");
+    }
+    if is_creation_note(name) {
+        return Some("creates");
     }
     fastchangelog_store::object_type(name).map(|kind| match kind {
         ObjectType::Log => "log",

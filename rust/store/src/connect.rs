@@ -8,13 +8,13 @@
 
 use super::address::{address, clean_uri, of_disk, percent_decode, prefix_of, scheme_of};
 use super::credentials::{ObservedProvider, Provider, Renew};
-use super::diagnose::{CredentialSource, diagnose, disk_error};
+use super::diagnose::{CredentialSource, diagnose, disk_error, says_no_certificates};
 use super::env_vars::{EnvVars, StoreKey, Topic, is_on, is_secret, tidied, topics};
 use super::listing::FilteredListings;
 use super::local::LocalFiles;
 use super::machine::{self, Machine};
 use super::redact::Redactor;
-use super::{profile, s3_endpoint};
+use super::{checksum, profile, s3_endpoint, transport};
 use fastchangelog_format::config::{Options, nearest};
 use fastchangelog_format::error::{Cause, Error, ErrorKind, Result, Subject};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -45,6 +45,8 @@ pub(super) struct Connected {
     pub(super) remote: bool,
     /// Which store this is, for copies that it makes by itself; none if it was not tried there.
     pub(super) identity: Option<String>,
+    /// The store and its bucket, as they were addressed.
+    pub(super) place: String,
     pub(super) redactor: Redactor,
     /// How other credentials are had when the store refuses those that it got.
     pub(super) renew: Option<Arc<dyn Renew>>,
@@ -198,6 +200,7 @@ pub(super) fn connect(
                 local: None,
                 remote: false,
                 identity: Some(format!("memory://{name}")),
+                place: format!("memory://{name}"),
                 redactor: Redactor::default(),
                 renew: None,
             })
@@ -217,6 +220,7 @@ fn local(path: &Path, options: &Options) -> Result<Connected> {
     Ok(Connected {
         store: Arc::new(store),
         prefix: String::new(),
+        place: uri.clone(),
         uri,
         local: Some(path.to_owned()),
         remote: false,
@@ -242,6 +246,9 @@ fn remote(
         Error::invalid(format!("{shown} names no bucket")).with_remedy(format_args!("write {scheme}://bucket/folder"))
     })?;
     let failed = |e: object_store::Error| {
+        if says_no_certificates(&e) {
+            return transport::no_certificates(shown, environment);
+        }
         let text = redactor.clean(&diagnose(&e).cause);
         Error::invalid(format!("cannot connect to {shown}: {text}"))
             .with_remedy("correct the storage options or the URI")
@@ -252,28 +259,37 @@ fn remote(
     // Ours is the only time limit that shall strike; the client's is a safety net behind it.
     let timeout = format!("{}s", options.request_timeout.as_secs().saturating_mul(10).max(10));
     let set = |key: &str| storage_options.keys().any(|k| k.eq_ignore_ascii_case(key));
-    let plain_http = storage_options
-        .iter()
-        .any(|(k, v)| k.to_ascii_lowercase().contains("endpoint") && v.trim_start().starts_with("http://"));
 
     let mut renew: Option<Arc<dyn Renew>> = None;
+    // The client of `$builder`; one for plain http needs no certificates.
+    macro_rules! client {
+        ($builder:expr, $key:expr, $plain_http:expr) => {
+            match $builder.clone().build() {
+                Err(e) if $plain_http && says_no_certificates(&e) => $builder.with_config($key, "true").build(),
+                built => built,
+            }
+            .map_err(failed)?
+        };
+    }
     // The builder with `$beside` (from farther away) and `$given`, and then with credentials that are watched where they
     // are fetched: by the caller's function, or by the store that a first build makes.
     macro_rules! build {
         ($builder:expr, $key:ty, $url:expr, $beside:expr, $given:expr, $fetched:expr, $machine:expr) => {{
             let mut builder = $builder.with_url($url).with_retry(no_retries());
-            for (key, value) in $beside {
-                builder = builder.with_config(key, value);
+            for (key, value) in &$beside {
+                builder = builder.with_config(*key, value);
             }
             if !set("timeout") {
                 builder = builder.with_config(<$key>::Client(ClientConfigKey::Timeout), &timeout);
             }
-            if plain_http {
-                builder = builder.with_config(<$key>::Client(ClientConfigKey::AllowHttp), "true");
-            }
+            let plain_http = transport::is_plain_http(&$beside.iter().chain(&$given).collect::<Vec<_>>())?;
             for (key, value) in $given {
                 builder = builder.with_config(key, value);
             }
+            if plain_http {
+                builder = builder.with_config(<$key>::Client(ClientConfigKey::AllowHttp), "true");
+            }
+            let without = <$key>::Client(ClientConfigKey::NoSystemCertificates);
             match (provider, $fetched) {
                 (Some(provider), _) => {
                     let (credentials, renewed_by) = provider.connect(&redactor)?;
@@ -281,7 +297,7 @@ fn remote(
                     builder = builder.with_credentials(credentials);
                 }
                 (None, Some(source)) => {
-                    let first = builder.clone().build().map_err(failed)?;
+                    let first = client!(builder.clone(), without, plain_http);
                     let machine = Machine::at($machine);
                     let watched =
                         ObservedProvider::over(Arc::clone(first.credentials()), source, machine, redactor.clone());
@@ -289,7 +305,7 @@ fn remote(
                 }
                 (None, None) => {}
             }
-            Arc::new(builder.build().map_err(failed)?)
+            Arc::new(client!(builder, without, plain_http))
         }};
     }
 
@@ -297,7 +313,7 @@ fn remote(
     let (store, base): (Arc<dyn ObjectStore>, String) = match scheme {
         "s3" | "s3a" => {
             let (profile, storage_options) = profile::split(storage_options);
-            let given = parsed::<AmazonS3ConfigKey>(&storage_options, scheme, S3_OPTIONS)?;
+            let mut given = parsed::<AmazonS3ConfigKey>(&storage_options, scheme, S3_OPTIONS)?;
             let mut beside = beside(&given, provider.is_some() || profile.is_some(), environment)?;
             let more = profile::options(profile.as_deref(), provider.is_some(), &given, &beside, environment)?;
             redactor.learn(more.iter().filter(|(key, _)| key.topic() == Topic::Keys).map(|(_, value)| value.clone()));
@@ -305,16 +321,20 @@ fn remote(
                 beside.extend(tidied(&key, key.as_ref(), &value)?.map(|value| (key, value)));
             }
             let fetched = source(given.iter().chain(&beside));
-            let fitting = s3_endpoint::fitting(host, &[&beside[..], &given[..]].concat())?;
-            let given = [given, fitting].concat();
+            given.extend(s3_endpoint::fitting(host, &[&beside[..], &given[..]].concat())?);
             // The store itself compares what arrived with what was sent: its answer covers the content.
-            let builder = AmazonS3Builder::new()
-                .with_config(AmazonS3ConfigKey::Checksum, "sha256")
-                .with_http_connector(FilteredListings::default());
+            let mut builder = AmazonS3Builder::new().with_http_connector(FilteredListings::default());
+            for (key, value) in checksum::header(&mut given, &mut beside, environment)? {
+                builder = builder.with_config(key, value);
+            }
             let base = format!("s3://{host}");
             let of_place =
                 |key: &AmazonS3ConfigKey| key.topic() == Topic::Endpoint || *key == AmazonS3ConfigKey::Bucket;
-            let said = given.iter().chain(&beside).filter(|(key, _)| of_place(key)).map(|(_, value)| value.as_str());
+            let said = given
+                .iter()
+                .chain(&beside)
+                .filter(|(key, _)| of_place(key))
+                .map(|(_, value)| value.trim().trim_end_matches('/'));
             identity = Some(said.fold(base.clone(), |identity, value| format!("{identity} {value}")));
             let machine =
                 last(&given, &beside, &AmazonS3ConfigKey::MetadataEndpoint).unwrap_or(machine::LINK_LOCAL).to_owned();
@@ -355,9 +375,6 @@ fn remote(
             if !set("timeout") {
                 builder = builder.with_config(ClientConfigKey::Timeout, &timeout);
             }
-            if scheme == "http" {
-                builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
-            }
             for (name, value) in storage_options {
                 let key = ClientConfigKey::from_str(&name.to_ascii_lowercase())
                     .map_err(|_| unknown_option(name, scheme, CLIENT_OPTIONS))?;
@@ -367,7 +384,10 @@ fn remote(
                     builder = builder.with_config(key, value);
                 }
             }
-            (Arc::new(builder.build().map_err(failed)?), base)
+            if scheme == "http" {
+                builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
+            }
+            (Arc::new(client!(builder, ClientConfigKey::NoSystemCertificates, scheme == "http")), base)
         }
         _ => {
             return Err(Error::invalid(format!("{shown} has the scheme `{scheme}`, which is not supported"))
@@ -375,7 +395,8 @@ fn remote(
         }
     };
     let prefix = prefix_of(url, shown)?;
-    Ok(Connected { store, uri: address(&base, &prefix), prefix, local: None, remote: true, identity, redactor, renew })
+    let (uri, place) = (address(&base, &prefix), identity.clone().unwrap_or(base));
+    Ok(Connected { store, uri, prefix, local: None, remote: true, identity, place, redactor, renew })
 }
 
 /// The storage options of a kind of store; an unknown name is an error.

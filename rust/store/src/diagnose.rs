@@ -113,6 +113,12 @@ const FIX_MISSING: &str = "it was deleted, or the URI points to another folder t
 const FIX_REGION: &str =
     "set the storage option `region` to the bucket's region, and `endpoint` for other stores than AWS";
 const FIX_OPTIONS: &str = "correct the storage options or the URI";
+const FIX_CHECKSUM: &str = "set the storage option `checksum_algorithm` to `none`, which leaves the header out";
+const FIX_PERHAPS_CHECKSUM: &str = "correct the storage options or the URI; if the store refuses the header `x-amz-checksum-sha256`, as some that are not \
+     Amazon's do, set the storage option `checksum_algorithm` to `none`, which leaves it out";
+const FIX_NOT_IMPLEMENTED: &str = "upgrade the store or the gateway in front of it, or use another one";
+const FIX_CERTIFICATE: &str = "install the certificate of the authority that the store's certificate is of, or let SSL_CERT_FILE or SSL_CERT_DIR \
+     name it";
 const FIX_PATH: &str = "correct the path in the URI";
 
 /// Diagnoses an error of `object_store`.
@@ -164,7 +170,7 @@ pub(super) fn cannot_create_only(error: &object_store::Error) -> bool {
                 io.kind() == io::ErrorKind::Unsupported
                     || matches!(number, Some(Errno::PERM | Errno::NOTSUP | Errno::NOSYS))
             }
-            None => HttpAnswer::of(error).is_some_and(|answer| answer.status == 501),
+            None => HttpAnswer::of(error).is_some_and(|answer| answer.refuses_condition()),
         },
         _ => false,
     }
@@ -178,6 +184,11 @@ pub(super) fn is_beyond_the_end(error: &object_store::Error) -> bool {
         object_store::Error::Generic { .. } => HttpAnswer::of(error).is_some_and(|answer| answer.status == 416),
         _ => false,
     }
+}
+
+/// True for a client that was not built because the machine has no certificates of authorities.
+pub(super) fn says_no_certificates(error: &object_store::Error) -> bool {
+    links(Some(error)).any(|link| link.to_string().contains("No CA certificates were loaded"))
 }
 
 /// True for an error of RocksDB about a file that does not exist. Its Rust API gives the kind `IOError` for all errors of
@@ -224,7 +235,16 @@ fn diagnose_http(error: &object_store::Error) -> Diagnosis {
         return if REFUSALS.contains(&code.as_str()) { refused(cause) } else { Diagnosis::again(cause) };
     }
     // Without an answer the connection failed or broke.
-    let Some(answer) = HttpAnswer::of(error) else { return Diagnosis::again(cause) };
+    let Some(answer) = HttpAnswer::of(error) else {
+        let untrusted = links(Some(error)).any(|link| link.to_string().contains("invalid peer certificate"));
+        return if untrusted {
+            Diagnosis { permanent: None, cause, advice: FIX_CERTIFICATE }
+        } else {
+            Diagnosis::again(cause)
+        };
+    };
+    let s3 = matches!(error, object_store::Error::Generic { store: "S3", .. });
+    let checksum_header = answer.checksum_header();
     match answer.status {
         401 | 403 => refused(cause),
         // A success that turns out to be a failure while the body is written, as completions of uploads in parts do.
@@ -236,7 +256,19 @@ fn diagnose_http(error: &object_store::Error) -> Diagnosis {
         400 if answer.says(&["RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContent", "Md5Mismatch"]) => {
             Diagnosis::again(cause)
         }
-        408 | 425 | 429 | 500.. => Diagnosis::again(cause),
+        408 | 425 | 429 => Diagnosis::again(cause),
+        400..500 | 501 if checksum_header.is_some() => {
+            let header = checksum_header.unwrap_or_default();
+            Diagnosis::never(
+                ErrorKind::Store,
+                format!("the store refuses the header `{header}`: {cause}"),
+                FIX_CHECKSUM,
+            )
+        }
+        400 if s3 && answer.says(HEADER_REFUSED) => Diagnosis::never(ErrorKind::Store, cause, FIX_PERHAPS_CHECKSUM),
+        501 if s3 => Diagnosis::never(ErrorKind::Store, cause, FIX_PERHAPS_CHECKSUM),
+        501 => Diagnosis::never(ErrorKind::Store, cause, FIX_NOT_IMPLEMENTED),
+        500.. => Diagnosis::again(cause),
         301 | 307 | 308 => Diagnosis::never(ErrorKind::Store, cause, FIX_REGION),
         300..500 => Diagnosis::never(ErrorKind::Store, cause, FIX_OPTIONS),
         _ => Diagnosis::again(cause),
@@ -246,6 +278,10 @@ fn diagnose_http(error: &object_store::Error) -> Diagnosis {
 /// Codes of stores for a bucket that does not exist.
 const BUCKET_MISSING: &[&str] =
     &["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist", "FilesystemNotFound"];
+
+/// Codes of stores for a header that they do not know, or do not want.
+const HEADER_REFUSED: &[&str] =
+    &["InvalidArgument", "InvalidRequest", "NotImplemented", "Unsupported", "UnknownHeader"];
 
 /// Codes of stores for requests that they refuse to these credentials.
 const REFUSALS: &[&str] = &[
@@ -285,6 +321,24 @@ impl HttpAnswer {
             let body = rest.split_once(": ").map_or("", |(_, body)| body);
             Some(Self { status, body: body.to_owned() })
         })
+    }
+
+    /// The header with the checksum of the content, if the answer names it.
+    fn checksum_header(&self) -> Option<String> {
+        let body = self.body.to_ascii_lowercase();
+        let start = ["x-amz-checksum-", "x-amz-sdk-checksum-"].iter().find_map(|name| body.find(name))?;
+        let of_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        Some(body[start..].chars().take_while(|c| of_name(*c)).collect())
+    }
+
+    /// True if the store does not know the condition that a name is free, as far as it says.
+    fn refuses_condition(&self) -> bool {
+        let names_it = self.body.to_ascii_lowercase().contains("if-none-match");
+        match self.status {
+            501 => names_it || self.checksum_header().is_none(),
+            400 | 405 | 422 => names_it,
+            _ => false,
+        }
     }
 
     /// True if the store gave one of `codes`: in the field of an XML body, else anywhere in the body (JSON, plain text).

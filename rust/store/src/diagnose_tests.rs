@@ -123,3 +123,55 @@ fn credentials_that_are_missing_or_refused_are_told_from_a_bad_moment() {
     assert_eq!(function(ErrorKind::Retryable), None);
     assert_eq!(function(ErrorKind::InvalidArgument), Some(ErrorKind::InvalidArgument));
 }
+
+#[test]
+fn a_refused_checksum_header_is_named_with_the_option() {
+    let answer = |rest: &str| diagnose(&generic(&format!("Server returned non-2xx status code: {rest}")));
+    for (rest, header) in [
+        (
+            "400 Bad Request: <Error><Code>InvalidArgument</Code><Message>Unsupported header 'x-amz-checksum-sha256' \
+             received for this API call.</Message></Error>",
+            "x-amz-checksum-sha256",
+        ),
+        (
+            "501 Not Implemented: <Error><Code>NotImplemented</Code><Header>X-Amz-Checksum-Crc64nvme</Header></Error>",
+            "x-amz-checksum-crc64nvme",
+        ),
+        ("415 Unsupported Media Type: x-amz-sdk-checksum-algorithm?", "x-amz-sdk-checksum-algorithm"),
+    ] {
+        let refused = answer(rest);
+        assert_eq!(refused.permanent, Some(ErrorKind::Store), "{refused:?}");
+        assert!(refused.cause.starts_with(&format!("the store refuses the header `{header}`: ")), "{refused:?}");
+        assert!(refused.advice.contains("`checksum_algorithm` to `none`"), "{refused:?}");
+    }
+    for unnamed in [
+        "501 Not Implemented: <Error><Code>NotImplemented</Code></Error>",
+        "400 Bad Request: <Error><Code>InvalidRequest</Code></Error>",
+    ] {
+        let refused = answer(unnamed);
+        assert!(refused.permanent.is_some() && refused.advice.contains("`checksum_algorithm`"), "{refused:?}");
+    }
+    let broken = answer("400 Bad Request: <Code>BadDigest</Code> x-amz-checksum-sha256 differs");
+    assert_eq!(broken.permanent, None, "on the way, not refused");
+    assert_eq!(answer("503 Slow Down: x-amz-checksum-sha256").permanent, None);
+    let of_another = object_store::Error::Generic {
+        store: "HTTP",
+        source: "Server returned non-2xx status code: 501 Not Implemented: ".into(),
+    };
+    assert!(!diagnose(&of_another).advice.contains("checksum"), "only S3 has the header");
+}
+
+#[test]
+fn a_store_that_refuses_the_condition_is_told_from_one_that_refuses_the_checksum() {
+    let refuses = |rest: &str| cannot_create_only(&generic(&format!("Server returned non-2xx status code: {rest}")));
+    assert!(refuses("400 Bad Request: <Code>InvalidArgument</Code> If-None-Match"));
+    assert!(refuses("501 Not Implemented: <Header>If-None-Match</Header>"));
+    assert!(!refuses("501 Not Implemented: <Header>x-amz-checksum-sha256</Header>"));
+    assert!(!refuses("400 Bad Request: <Code>InvalidArgument</Code>"));
+}
+
+#[test]
+fn a_certificate_that_is_not_trusted_is_no_riddle() {
+    let untrusted = diagnose(&generic("error sending request: invalid peer certificate: UnknownIssuer"));
+    assert!(untrusted.permanent.is_none() && untrusted.advice.contains("SSL_CERT_FILE"), "{untrusted:?}");
+}

@@ -81,6 +81,16 @@ pub(super) trait StoreKey: FromStr + PartialEq + AsRef<str> {
 
     fn topic(&self) -> Topic;
 
+    /// True for the endpoint that counts where another one is given, too.
+    fn is_first_endpoint(&self) -> bool {
+        false
+    }
+
+    /// True for the option whose empty value says something: that there shall be none.
+    fn may_be_empty(&self) -> bool {
+        false
+    }
+
     /// The option `name`, in either case.
     fn named(name: &str) -> Option<Self> {
         name.to_ascii_lowercase().parse().ok()
@@ -103,6 +113,14 @@ impl StoreKey for AmazonS3ConfigKey {
             Self::Region | Self::DefaultRegion => Topic::Region,
             _ => Topic::Nothing,
         }
+    }
+
+    fn is_first_endpoint(&self) -> bool {
+        *self == Self::S3Endpoint
+    }
+
+    fn may_be_empty(&self) -> bool {
+        *self == Self::Checksum
     }
 }
 
@@ -162,7 +180,7 @@ pub(super) fn tidied<K: StoreKey>(key: &K, name: &str, value: &str) -> Result<Op
         Err(Error::invalid(format!("the storage option `{name}` {what}")).with_remedy(remedy))
     };
     let lowered = name.to_ascii_lowercase();
-    if value.is_empty() {
+    if value.is_empty() && !key.may_be_empty() {
         // An empty token or endpoint is none; half a key is a mistake.
         let is_half = key.topic() == Topic::Keys && !lowered.contains("token");
         return if is_half {
@@ -191,6 +209,11 @@ pub(super) fn is_on(value: &str) -> bool {
     ["1", "true", "on", "yes", "y"].iter().any(|word| value.trim().eq_ignore_ascii_case(word))
 }
 
+/// True for the value of a switch that is off.
+pub(super) fn is_off(value: &str) -> bool {
+    ["0", "false", "off", "no", "n"].iter().any(|word| value.trim().eq_ignore_ascii_case(word))
+}
+
 /// True for a text that a header can hold as it is.
 pub(super) fn is_header_text(text: &str) -> bool {
     text.bytes().all(|b| (b' '..=b'~').contains(&b))
@@ -198,9 +221,8 @@ pub(super) fn is_header_text(text: &str) -> bool {
 
 /// What an option with this value is about; a switch that is off is about nothing.
 fn topic_of<K: StoreKey>(key: &K, value: &str) -> Topic {
-    let off = ["false", "0", "no", "off"].iter().any(|word| value.trim().eq_ignore_ascii_case(word));
     match key.topic() {
-        Topic::CommandLine if off => Topic::Nothing,
+        Topic::CommandLine if is_off(value) => Topic::Nothing,
         topic => topic,
     }
 }
@@ -324,6 +346,7 @@ mod tests {
         }
         let tidy = |name, value| tidied(&AmazonS3ConfigKey::named(name).unwrap(), name, value);
         assert_eq!(tidy("session_token", "").unwrap(), None);
+        assert_eq!(tidy("checksum_algorithm", " ").unwrap().as_deref(), Some(""), "no header");
         assert!(tidy("secret_access_key", " ").unwrap_err().message().contains("`secret_access_key` is empty"));
         assert_eq!(tidy("proxy_ca_certificate", "-\n-\n").unwrap().unwrap(), "-\n-");
     }

@@ -8,7 +8,7 @@
 //!                                 └ diagnose: again or never, and in which words
 //! ```
 //!
-//! hedge: a second attempt beside a slow one; multipart: large objects; transfer: files; claim: create-only names;
+//! hedge: a second attempt beside a slow one; multipart: large objects; transfer: files; creation, claim: create-only names;
 //! server_copy: copies by the store itself; background: limits of background transfers; named: reads by name alone;
 //! listing: folders that others use, too; address, s3_endpoint: from a URI to a folder; machine: metadata services
 //!
@@ -27,8 +27,10 @@
 mod address;
 mod background;
 pub mod budget;
+mod checksum;
 mod claim;
 mod connect;
+mod creation;
 pub mod credentials;
 pub mod diagnose;
 mod env_vars;
@@ -54,6 +56,7 @@ mod space;
 mod supplied;
 pub mod sync;
 pub mod transfer;
+mod transport;
 
 pub use address::{clean_uri, printable, shown_uri};
 pub use background::{Background, ForegroundGuard};
@@ -62,7 +65,7 @@ pub use env_vars::{is_secret, overlaid, split_credentials};
 pub use listing::Survey;
 pub use paths::{
     FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, SWEEP_CHECKPOINTS, SWEEP_MARK, head_name, head_number,
-    index_name, log_name, manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
+    index_name, is_creation_note, log_name, manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
 };
 pub use put::ChecksummedBytes;
 pub use transfer::{DownloadError, start_io_threads};
@@ -124,6 +127,12 @@ struct Inner {
     identity: Option<String>,
     /// False once the store refused to copy.
     copies: AtomicBool,
+    /// The folder that was opened: its place in the store, and as messages show it.
+    root: (String, Arc<str>),
+    /// The store and its bucket, as they were addressed.
+    place: String,
+    /// True once the store is known to create an object only if its name is free.
+    creation_proved: AtomicBool,
 }
 
 /// A folder in an object store. Cheap to clone.
@@ -165,6 +174,7 @@ impl Store {
         let connected = connect::connect(uri, storage_options, provider, options, &EnvVars::of_process())?;
         let requests =
             Requests::new(options, metrics, failpoints, connected.redactor, rand::random()).renewed_by(connected.renew);
+        let uri: Arc<str> = connected.uri.into();
         let inner = Inner {
             store: connected.store,
             requests,
@@ -175,17 +185,16 @@ impl Store {
             memory: MemoryBudget::unlimited(),
             create_only: AtomicBool::new(true),
             identity: connected.identity,
+            place: connected.place,
             copies: AtomicBool::new(true),
+            root: (connected.prefix.clone(), Arc::clone(&uri)),
+            creation_proved: AtomicBool::new(!connected.remote),
         };
-        Ok(Self {
-            inner: Arc::new(inner),
-            prefix: connected.prefix,
-            uri: connected.uri.into(),
-            below_root: String::new(),
-        })
+        Ok(Self { inner: Arc::new(inner), prefix: connected.prefix, uri, below_root: String::new() })
     }
 
-    /// The folder `prefix` of any `object_store`, shown as `uri_for_messages`: for tests and fault injection.
+    /// The folder `prefix` of any `object_store`, shown as `uri_for_messages`: for tests and fault injection. It is taken to
+    /// create objects conditionally.
     pub fn from_object_store(
         inner: Arc<dyn ObjectStore>,
         prefix: &str,
@@ -196,6 +205,8 @@ impl Store {
     ) -> Self {
         let requests = Requests::new(options, metrics, failpoints, Redactor::default(), 0);
         let identity = Some(format!("{:p}", Arc::as_ptr(&inner).cast::<()>()));
+        let prefix = ObjectPath::from(prefix).as_ref().to_owned();
+        let uri: Arc<str> = uri_for_messages.trim_end_matches('/').into();
         let inner = Inner {
             store: inner,
             requests,
@@ -207,13 +218,11 @@ impl Store {
             create_only: AtomicBool::new(true),
             identity,
             copies: AtomicBool::new(true),
+            root: (prefix.clone(), Arc::clone(&uri)),
+            place: uri.to_string(),
+            creation_proved: AtomicBool::new(true),
         };
-        Self {
-            inner: Arc::new(inner),
-            prefix: ObjectPath::from(prefix).as_ref().to_owned(),
-            uri: uri_for_messages.trim_end_matches('/').into(),
-            below_root: String::new(),
-        }
+        Self { inner: Arc::new(inner), prefix, uri, below_root: String::new() }
     }
 
     /// The same store, whose transfers take their buffers from `budget`.
@@ -247,6 +256,12 @@ impl Store {
             None => address::address(&self.uri, folder),
         };
         Self { inner: Arc::clone(&self.inner), prefix: join(&self.prefix), uri: uri.into(), below_root }
+    }
+
+    /// The folder that was opened; this one is in it.
+    fn root(&self) -> Self {
+        let (prefix, uri) = self.inner.root.clone();
+        Self { inner: Arc::clone(&self.inner), prefix, uri, below_root: String::new() }
     }
 
     /// The folder's URI, without credentials and without a trailing slash. It leads here again.
@@ -421,14 +436,6 @@ impl Store {
             let what = format!("{} was written to {}, which does not list it", probe.name, self.uri());
             Error::retryable(format!("{what}: its listings cannot be trusted")).with_remedy("try again later")
         })
-    }
-
-    /// Writes, reads and removes a small object: finds an unreachable, read-only or full store before work begins.
-    pub async fn check(&self) -> Result<()> {
-        let probe = self.put_new(&paths::probe_name(), vec![Bytes::from_static(b"fastchangelog")]).await?;
-        let read = self.get(&probe).await.map(|_| ());
-        let deleted = self.delete(&probe.name).await;
-        read.and(deleted)
     }
 }
 

@@ -12,6 +12,7 @@
 //! <root>/.../probe/<32 hex>                    written and removed by a store check
 //! <root>/<query id>/<name>/_fastchangelog*.json   notes: the folder's owner, what the last sweep saw and was told
 //! <root>/<name>/head/<20 digits>               the checkpoints of an embedded state, by number
+//! <root>/_fastchangelog-creates-<8 hex>        the note that the root's store creates objects conditionally
 //! <savepoint>/part/<6 digits>                  entries of a canonical savepoint; a native one has copies by their names
 //! <savepoint>/_fastchangelog-savepoint         what makes the folder a savepoint
 //! ```
@@ -21,6 +22,8 @@
 //!    drawn was written by the process that drew it;
 //! 2. only heads have predictable names, so they are claimed. They have no [`ObjectType`]: garbage collection must never
 //!    delete heads, because they are its roots.
+
+use fastchangelog_format::crc32c;
 
 /// What an object is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,6 +48,24 @@ pub const FOLDER_META: &str = "_fastchangelog.json";
 pub const SWEEP_MARK: &str = "_fastchangelog-sweep.json";
 /// A copy of the locations of checkpoints in that note.
 pub const SWEEP_CHECKPOINTS: &str = "_fastchangelog-checkpoints.json";
+
+/// How the note begins that a store creates objects conditionally.
+const CREATION_NOTE: &str = "_fastchangelog-creates-";
+
+/// The name of the note that the store at `place` creates objects conditionally.
+pub(crate) fn creation_note_name(place: &str) -> String {
+    format!("{CREATION_NOTE}{:08x}", crc32c(place.as_bytes()))
+}
+
+/// True for the name of such a note, in its folder. It belongs to the root that it is in, and to no state: no sweep deletes
+/// it.
+pub fn is_creation_note(name: &str) -> bool {
+    name.strip_prefix(CREATION_NOTE).is_some_and(|hex| hex.len() == 8 && hex.bytes().all(is_lower_hex))
+}
+
+fn is_lower_hex(b: u8) -> bool {
+    b.is_ascii_digit() || (b'a'..=b'f').contains(&b)
+}
 
 fn random_hex() -> String {
     format!("{:032x}", rand::random::<u128>())
@@ -75,9 +96,12 @@ pub fn index_name() -> String {
     format!("index/{}", random_hex())
 }
 
+/// The folder of probe objects.
+pub(crate) const PROBES: &str = "probe";
+
 /// A new name of a probe object.
 pub(crate) fn probe_name() -> String {
-    format!("probe/{}", random_hex())
+    format!("{PROBES}/{}", random_hex())
 }
 
 /// The manifest of a savepoint, in a folder of its own.
@@ -131,8 +155,7 @@ pub fn object_type(name: &str) -> Option<ObjectType> {
         "probe" => (ObjectType::Probe, file),
         _ => return None,
     };
-    let lower_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    (hex.len() == 32 && hex.bytes().all(lower_hex)).then_some(kind)
+    (hex.len() == 32 && hex.bytes().all(is_lower_hex)).then_some(kind)
 }
 
 #[cfg(test)]
@@ -162,6 +185,19 @@ mod tests {
             assert_eq!(object_type(name), None, "{name}");
         }
         assert_ne!(log_name(), log_name());
+    }
+
+    #[test]
+    fn the_note_of_a_store_is_no_states() {
+        let (here, there) = (creation_note_name("s3://bucket"), creation_note_name("s3://bucket http://other"));
+        assert_ne!(here, there, "another endpoint is another store");
+        for name in [here, there] {
+            assert!(is_creation_note(&name), "{name}");
+            assert_eq!(object_type(&name), None, "no sweep takes it for garbage");
+        }
+        for name in [FOLDER_META, SWEEP_MARK, "_fastchangelog-creates-", "_fastchangelog-creates-0123456x", "log/a"] {
+            assert!(!is_creation_note(name), "{name}");
+        }
     }
 
     #[test]

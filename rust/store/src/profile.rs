@@ -9,7 +9,6 @@
 use super::env_vars::{EnvVars, StoreKey, Topic, topics};
 use configparser::ini::{Ini, IniDefault};
 use fastchangelog_format::error::{Error, Result};
-use object_store::ClientConfigKey;
 use object_store::aws::AmazonS3ConfigKey as Key;
 use std::collections::BTreeMap;
 use std::io;
@@ -71,12 +70,8 @@ pub(super) fn options(
     more.extend(profile.region.filter(|_| !has(Topic::Region)).map(|region| (Key::Region, region)));
     // An endpoint of the default profile is only for the keys of that profile.
     let is_meant = named.is_some() || of_environment || more.iter().any(|(key, _)| key.topic() == Topic::Keys);
-    if let Some(endpoint) = profile.endpoint.filter(|_| is_meant && !has(Topic::Endpoint)) {
-        if endpoint.starts_with("http://") {
-            more.push((Key::Client(ClientConfigKey::AllowHttp), "true".to_owned()));
-        }
-        more.push((Key::Endpoint, endpoint));
-    }
+    let endpoint = profile.endpoint.filter(|_| is_meant && !has(Topic::Endpoint));
+    more.extend(endpoint.map(|endpoint| (Key::Endpoint, endpoint)));
     Ok(more)
 }
 
@@ -302,9 +297,8 @@ mod tests {
             let own = |keys: &[Key]| keys.iter().map(|key| (*key, "true".to_owned())).collect::<Vec<_>>();
             let variables = [("HOME", home), ("AWS_PROFILE", profile)];
             let environment = variables.map(|(k, v)| (k.to_owned(), v.to_owned())).into_iter().collect();
-            options(named, provider, &own(given), &own(beside), &environment).map(|more| {
-                more.into_iter().filter(|(key, _)| key.topic() != Topic::Nothing).map(|(_, v)| v).collect::<Vec<_>>()
-            })
+            options(named, provider, &own(given), &own(beside), &environment)
+                .map(|more| more.into_iter().map(|(_, value)| value).collect::<Vec<_>>())
         };
         let team = ["B", "t", "a==", "eu-west-3", "http://minio:9000"];
         assert_eq!(added(None, false, &[], &[], "").unwrap(), ["A", "s#;:=/+", "eu-west-1"]);

@@ -391,7 +391,7 @@ async fn a_full_disk_and_a_read_only_folder_are_told_apart() {
 }
 
 /// Answers requests with what `answer` gives for their text, and counts them: the real HTTP client against known bytes.
-pub(super) fn serve(answer: impl Fn(&str) -> &'static str + Send + 'static) -> (String, Arc<AtomicUsize>) {
+pub(super) fn serve<A: Into<String>>(answer: impl Fn(&str) -> A + Send + 'static) -> (String, Arc<AtomicUsize>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let served = Arc::new(AtomicUsize::new(0));
@@ -414,7 +414,7 @@ pub(super) fn serve(answer: impl Fn(&str) -> &'static str + Send + 'static) -> (
                     break;
                 }
             }
-            let _ = stream.write_all(answer(&String::from_utf8_lossy(&request)).as_bytes());
+            let _ = stream.write_all(answer(&String::from_utf8_lossy(&request)).into().as_bytes());
         }
     });
     (format!("http://{address}"), served)

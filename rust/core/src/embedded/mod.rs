@@ -174,6 +174,9 @@ impl EmbeddedState {
                 store.uri()
             )));
         }
+        if !request.read_only {
+            runtime.block_on(store.prove_creation())?;
+        }
         still()?;
         let place = WorkDir::make(request.local_dir.as_deref())?;
         let shard = shard(request, store.clone(), &place, &runtime, environment)?;

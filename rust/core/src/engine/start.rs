@@ -110,6 +110,7 @@ fn first_start(process: &ProcessContext, folder: &Folder, request: &OpenRequest)
     };
     // Before the note is written: it could not be undone.
     check_groups(folder, request, groups)?;
+    process.runtime.block_on(folder.store.prove_creation())?;
     let note = FolderNote {
         query_id: request.query_id.clone(),
         name: request.name.clone(),
