@@ -136,7 +136,7 @@ def test_one_proof_is_enough_for_a_root(bucket: S3Place) -> None:
     with open_state(bucket, name="other"):
         pass
     puts = [bucket.name_of(put) for put in bucket.proxy.requests(PUT)]
-    assert puts == [f"log/other/head/{1:020}"], "another state in it writes nothing for the proof"
+    assert puts == [f"log/other/head/{number:020}" for number in (1, 2)], "another state in it writes no proof"
     bucket.proxy.forget()
     with open_state(bucket, read_only=True):
         pass
@@ -148,7 +148,7 @@ def test_the_note_of_the_proof_is_no_state_and_no_garbage(bucket: S3Place, capsy
     keep(bucket)
     options = [f"--storage-option={name}={value}" for name, value in bucket.credentials.items()]
     assert cli.main(["ls", bucket.uri, "--json", *options]) == cli.OK
-    assert [row["folder"] for row in json.loads(capsys.readouterr().out)] == ["state"]
+    assert [row["folder"] for row in json.loads(capsys.readouterr().out)] == ["default"]
     root = _internal.ObjectFolder(bucket.uri, {}, bucket.credentials)
     collector = Collector(root, None, grace=0.0, clock=lambda: 9e9, delete=True)  # type: ignore[arg-type]
     [report] = collector.run()
