@@ -341,7 +341,7 @@ def test_options_reach_the_operators(spark: Any, root: str, stream: Any, monkeyp
     grouping, call = seen[0]
     assert grouping.root == "s3://bucket/state"
     assert grouping.options["payload_size"] == "1MiB"
-    assert grouping.storage_options["region"] == "x"
+    assert grouping.storage_options.show()["region"] == "x"
     assert (call.api, call.output_mode, call.time_mode) == ("pandas", "Update", "None")
     assert (call.initial_state, call.event_time_column) == (None, "")
 

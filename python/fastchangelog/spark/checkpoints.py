@@ -113,7 +113,8 @@ class SparkCheckpoints:
     def _has_files(self, folder: str) -> bool:
         """True if there is a file below a folder, other than those that Spark's readers treat as hidden."""
         try:
-            files = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(folder)
+            reader = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+            files = reader.load(self._path(folder))
             return bool(files.select("path").limit(1).collect())
         except Exception as error:
             raise unreadable(folder, error) from None
