@@ -268,7 +268,6 @@ fn diagnose_http(error: &object_store::Error) -> Diagnosis {
         400 if s3 && answer.says(HEADER_REFUSED) => Diagnosis::never(ErrorKind::Store, cause, FIX_PERHAPS_CHECKSUM),
         501 if s3 => Diagnosis::never(ErrorKind::Store, cause, FIX_PERHAPS_CHECKSUM),
         501 => Diagnosis::never(ErrorKind::Store, cause, FIX_NOT_IMPLEMENTED),
-        500.. => Diagnosis::again(cause),
         301 | 307 | 308 => Diagnosis::never(ErrorKind::Store, cause, FIX_REGION),
         300..500 => Diagnosis::never(ErrorKind::Store, cause, FIX_OPTIONS),
         _ => Diagnosis::again(cause),

@@ -90,7 +90,7 @@ impl Store {
         let (listed, taken_out) = TAKEN_OUT
             .scope(taken_out, async {
                 let listed = self.list(prefix).await;
-                (listed, TAKEN_OUT.with(|taken_out| taken_out.take()))
+                (listed, TAKEN_OUT.with(RefCell::take))
             })
             .await;
         let inside = |name: &str| Some(name.strip_prefix(self.prefix.as_str())?.trim_start_matches('/').to_owned());

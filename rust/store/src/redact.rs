@@ -115,11 +115,10 @@ pub(super) fn clean_url(word: &str) -> String {
         Some((user, host)) if user.contains(':') || !WITH_CONTAINER.iter().any(ends_with) => {
             format!("***@{host}{path}")
         }
-        Some(_) => rest.to_owned(),
         None if has_odd_port || (port.is_some() && !is_web && path.contains('@')) => {
             path.rsplit_once('@').map_or_else(|| "***".to_owned(), |(_, place)| format!("***@{place}"))
         }
-        None => rest.to_owned(),
+        Some(_) | None => rest.to_owned(),
     };
     format!("{scheme}://{shown}{query}")
 }
