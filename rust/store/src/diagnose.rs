@@ -257,7 +257,7 @@ fn diagnose_http(error: &object_store::Error) -> Diagnosis {
             Diagnosis::again(cause)
         }
         408 | 425 | 429 => Diagnosis::again(cause),
-        400..500 | 501 if checksum_header.is_some() => {
+        400..=499 | 501 if checksum_header.is_some() => {
             let header = checksum_header.unwrap_or_default();
             Diagnosis::never(
                 ErrorKind::Store,
@@ -269,7 +269,7 @@ fn diagnose_http(error: &object_store::Error) -> Diagnosis {
         501 if s3 => Diagnosis::never(ErrorKind::Store, cause, FIX_PERHAPS_CHECKSUM),
         501 => Diagnosis::never(ErrorKind::Store, cause, FIX_NOT_IMPLEMENTED),
         301 | 307 | 308 => Diagnosis::never(ErrorKind::Store, cause, FIX_REGION),
-        300..500 => Diagnosis::never(ErrorKind::Store, cause, FIX_OPTIONS),
+        300..=499 => Diagnosis::never(ErrorKind::Store, cause, FIX_OPTIONS),
         _ => Diagnosis::again(cause),
     }
 }

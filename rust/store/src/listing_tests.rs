@@ -51,7 +51,7 @@ async fn a_folder_that_cannot_be_read_is_named_and_a_whole_listing_fails() {
     std::fs::create_dir_all(root.join("ours/head")).unwrap();
     std::fs::write(root.join("ours/head/1"), b"1").unwrap();
     std::fs::create_dir(root.join("lost+found")).unwrap();
-    std::fs::set_permissions(root.join("lost+found"), std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(root.join("lost+found"), std::fs::Permissions::from_mode(0o000)).unwrap();
     if std::fs::read_dir(root.join("lost+found")).is_ok() {
         return; // root reads everything
     }
