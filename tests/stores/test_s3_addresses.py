@@ -114,7 +114,7 @@ def test_a_prefix_is_found_again_as_it_was_given_and_as_it_is_shown(
     with fc.open_state(given, storage_options=options) as st:
         st.value_state("t", key="string", value="long")["a"] = 1
         shown = st.uri
-    assert all(name.startswith(f"{prefix.strip('/')}/default/") for name in bucket.names()), "encoded once"
+    assert all(name.startswith(f"{prefix.strip('/')}/") for name in bucket.names()), "encoded once"
     assert value(f"{given.rstrip('/')}/default", options) == 1
     assert value(shown, options) == 1
     more = [part for name, text in options.items() for part in ("--storage-option", f"{name}={text}")]
