@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import by_value
+from processor_harness import by_value, finish
 from pyspark import InheritableThread
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
@@ -139,14 +139,6 @@ def test_a_batch_may_be_used_from_any_thread_and_in_any_job_group(feed: Any, tmp
 def start(frame: Any, tmp_path: pathlib.Path, use: Callable[[Any, int], None]) -> Any:
     writer = frame.writeStream.foreachBatch(use).outputMode("update").trigger(availableNow=True)
     return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-
-
-def finish(query: Any) -> None:
-    try:
-        query.awaitTermination(240)
-        assert not query.isActive, "the query did not end"
-    finally:
-        query.stop()
 
 
 def refused(query: Any) -> str:
