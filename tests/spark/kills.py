@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
+import quick_spark
 from kill_kinds import AGGREGATES, Kind
 from waiting import until
 
@@ -62,7 +63,7 @@ class KillRun:
             "master": master,
             "partitions": partitions,
             "options": {"file_sync": "false", **(options or {})},
-            "conf": {**kind.conf, **(conf or {})},
+            "conf": {**quick_spark.job_settings(), **kind.conf, **(conf or {})},
         }
 
     # The job.

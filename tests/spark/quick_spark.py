@@ -3,11 +3,13 @@
 Measured on the comparisons of a few rows: a third of the JVM's time went into generating code that runs once, and each
 batch forked `readlink` 42 times and `chmod` 11 times, for checkpoint files that Spark renames on the local disk.
 
-Owns: the settings, a memory for the names that py4j looks up, the choice of what is forked. Does not own: the session
-(conftest.py), the forks (`warm_pyspark`), the JVM's own options (tests/conftest.py), jobs in processes of their own:
-those run with Spark's defaults.
+Jobs that are killed generate no code either: each of their JVMs would do it again. They manage their checkpoint files
+as Spark does by default, since that is what a kill may hit.
 
-With FASTCHANGELOG_SPARK_DEFAULTS=1, as in `make test-matrix`, the session has Spark's defaults too.
+Owns: the settings, a memory for the names that py4j looks up, the choice of what is forked. Does not own: the session
+(conftest.py), the forks (`warm_pyspark`), the JVM's own options (tests/conftest.py), jobs that are killed (`kills`).
+
+With FASTCHANGELOG_SPARK_DEFAULTS=1, as in `make test-matrix`, all have Spark's defaults.
 """
 
 from __future__ import annotations
@@ -24,10 +26,14 @@ from warm_pyspark import forks
 
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
-SETTINGS = {
-    # Expressions are interpreted.
+#: Expressions are interpreted.
+INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+SETTINGS = {
+    **INTERPRETED,
     # Files are renamed through Hadoop's FileSystem, which asks for no links; FileContext does by a process each time.
     "spark.sql.streaming.checkpointFileManagerClass": _FILES,
 }
@@ -41,6 +47,11 @@ def are_defaults() -> bool:
 def settings() -> dict[str, str]:
     """The settings of the session beside those that the tests are about."""
     return {} if are_defaults() else SETTINGS
+
+
+def job_settings() -> dict[str, str]:
+    """The settings of a job that is killed beside those that its test is about."""
+    return {} if are_defaults() else INTERPRETED
 
 
 @contextlib.contextmanager
