@@ -116,6 +116,15 @@ fn one(mut columns: Vec<ArrayRef>) -> Result<ArrayRef> {
     columns.pop().ok_or_else(|| Error::internal("a value has a column"))
 }
 
+/// What an error of decoding so many bytes means: Arrow's columns have 32-bit offsets, and fail beyond as if bytes were damaged.
+fn or_too_much(error: Error, bytes: usize) -> Error {
+    match i32::try_from(bytes) {
+        Ok(_) => error,
+        Err(_) => Error::invalid(format!("{bytes} bytes at once are beyond the limit of a column, {} bytes", i32::MAX))
+            .with_remedy("read fewer keys at once, and split longer lists over several keys"),
+    }
+}
+
 /// The same bytes under another type. Bytes that are no text, where text is wanted, are damage.
 fn exactly(array: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
@@ -172,7 +181,9 @@ impl TypedEntries {
 
     /// The keys of some bytes.
     pub fn decode_keys<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Result<ArrayRef> {
-        joined(&self.key, self.keys.decode(keys)?)
+        let mut bytes = 0;
+        let decoded = self.keys.decode(keys.inspect(|key| bytes += key.len()));
+        joined(&self.key, decoded.map_err(|error| or_too_much(error, bytes))?)
     }
 
     /// As [`TypedEntries::decode_keys`], with strings in their binary form.
@@ -182,10 +193,13 @@ impl TypedEntries {
 
     /// The values of some bytes; a null where there are none.
     pub fn decode_values<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<ArrayRef> {
-        match &self.values {
-            Values::Exact(plain) => conform(&exactly(&exact(values), plain)?, &self.value),
-            Values::Rows(codec, null) => one(codec.decode(values.map(|value| value.unwrap_or(null)))?),
-        }
+        let mut bytes = 0;
+        let values = values.inspect(|value| bytes += value.map_or(0, <[u8]>::len));
+        let decoded = match &self.values {
+            Values::Exact(plain) => exactly(&exact(values), plain).and_then(|plain| conform(&plain, &self.value)),
+            Values::Rows(codec, null) => codec.decode(values.map(|value| value.unwrap_or(null))).and_then(one),
+        };
+        decoded.map_err(|error| or_too_much(error, bytes))
     }
 
     /// As [`TypedEntries::decode_values`], with strings in their binary form.

@@ -20,7 +20,9 @@ use crate::model::{Change, ChangeSet, KeyGroup, KeyGroupRange, Op, StateId};
 use std::ops::Range;
 
 /// Highest length of one key and value together.
-pub(crate) const MAX_RECORD: u64 = 1 << 30;
+pub const MAX_RECORD: u64 = 1 << 30;
+/// What a block of one record has beside its key and value at most: one run and two lengths.
+pub(crate) const MAX_OVERHEAD: u64 = 64;
 /// Records whose bytes are asked for before they are copied: enough loads to keep memory busy, few enough to stay cached.
 const LOOK_AHEAD: usize = 32;
 
@@ -148,13 +150,13 @@ pub(crate) struct BlockDecoder {
 }
 
 impl BlockDecoder {
-    /// Appends the records of a block to `set`: all of them, or those of `groups`.
+    /// Gives the records of a block to `sink`: all of them, or those of `groups`.
     pub(crate) fn decode(
         &mut self,
         mut reader: Reader<'_>,
         promise: Promise,
         groups: Option<KeyGroupRange>,
-        set: &mut ChangeSet,
+        sink: &mut dyn FnMut(Change<'_>) -> Result<()>,
     ) -> Result<()> {
         let records = promise.records as usize;
         if records > reader.remaining() {
@@ -173,13 +175,13 @@ impl BlockDecoder {
                 let key_end = key_at + self.key_lengths[i] as usize;
                 let value_end = value_at + self.value_lengths[i] as usize;
                 if wanted {
-                    set.push(Change {
+                    sink(Change {
                         op,
                         state,
                         key_group,
                         key: &keys[key_at..key_end],
                         value: &values[value_at..value_end],
-                    });
+                    })?;
                 }
                 (i, key_at, value_at) = (i + 1, key_end, value_end);
             }

@@ -274,8 +274,8 @@ pub struct SetBytes<'a> {
     pub bytes: &'a Bytes,
 }
 
-/// The columns of a set, unpacked and verified.
-pub fn decode_columns(index: &SetIndex, from: SetBytes<'_>) -> Result<Vec<u8>> {
+/// The stored columns of a set, verified, and where they are in the object.
+fn stored_columns<'a>(index: &SetIndex, from: SetBytes<'a>) -> Result<(&'a [u8], u64)> {
     check_kind(from.object, from.offset_in_object, index, SetKind::Bytes)?;
     let at = index.header.index_end();
     let place = from.offset_in_object.saturating_add(at);
@@ -285,14 +285,33 @@ pub fn decode_columns(index: &SetIndex, from: SetBytes<'_>) -> Result<Vec<u8>> {
         .and_then(|skip| from.bytes.get(skip..)?.get(..index.columns.length as usize))
         .ok_or_else(|| Error::corrupt(from.object, place, "the columns are missing"))?;
     check_crc(from.object, place, "the columns", stored, index.columns.crc)?;
+    Ok((stored, place))
+}
+
+/// The columns of a set, unpacked and verified.
+pub fn decode_columns(index: &SetIndex, from: SetBytes<'_>) -> Result<Vec<u8>> {
+    let (stored, place) = stored_columns(index, from)?;
     let mut raw = Vec::new();
     compress::decompress(index.header.compression, stored, index.columns.raw_length as usize, &mut raw)
         .map_err(|what| Error::corrupt(from.object, place, what))?;
     Ok(raw)
 }
 
+/// Checks the stored columns of a set against their checksum.
+pub fn check_columns(index: &SetIndex, from: SetBytes<'_>) -> Result<()> {
+    stored_columns(index, from).map(drop)
+}
+
+/// Checks the stored bytes of `blocks`, which `from` covers, against their checksums: reading them does not find damage then.
+pub fn check_byte_blocks(index: &SetIndex, from: SetBytes<'_>, blocks: Range<usize>) -> Result<()> {
+    let mut blocks = index.blocks[blocks].iter();
+    blocks.try_for_each(|entry| {
+        SetIndex::stored(from.object, from.offset_in_object, entry, from.start, from.bytes).map(drop)
+    })
+}
+
 /// Reads the records of `blocks` whose lanes are wanted out of `from`, which covers those blocks. `columns` are those
-/// of [`decode_columns`]. Values of an uncompressed set that are all wanted are not copied.
+/// of [`decode_columns`]. Values of an uncompressed set that are all wanted are not copied, nor are those of a single block.
 pub fn decode_byte_blocks(
     index: &SetIndex,
     columns: &[u8],
@@ -320,7 +339,10 @@ pub fn decode_byte_blocks(
     let mut out = ByteRecords::default();
     let records: usize = chosen.iter().map(|entry| entry.records as usize).sum();
     out.offsets.reserve(records.min(columns.len().saturating_mul(8)) + 1);
-    let mut copied = if plain && whole { BytesMut::new() } else { BytesMut::with_capacity(trusted(total, from.bytes)) };
+    // All values of one block: they stay where they are unpacked.
+    let is_one = !plain && whole && parsed.len() == 1;
+    let copies = !(plain && whole) && !is_one;
+    let mut copied = if copies { BytesMut::with_capacity(trusted(total, from.bytes)) } else { BytesMut::new() };
     let mut raw = Vec::new();
     let mut end = 0_i32;
     for (entry, block) in &parsed {
@@ -366,7 +388,7 @@ pub fn decode_byte_blocks(
                     Some((lane, records)) if lane.0 == run.lane => *records += run.records,
                     _ => out.runs.push((Lane(run.lane), run.records)),
                 }
-                if !(plain && whole) {
+                if copies {
                     copied.extend_from_slice(&values[start..value_at]);
                 }
             }
@@ -377,6 +399,7 @@ pub fn decode_byte_blocks(
             let skip = (first.offset - from.start) as usize;
             from.bytes.slice(skip..skip + total as usize)
         }
+        _ if is_one => raw.into(),
         _ => copied.freeze(),
     };
     Ok(out)
@@ -395,7 +418,7 @@ struct BlockColumns {
 
 fn read_block_columns(reader: &mut Reader<'_>, entry: &BlockEntry) -> Result<BlockColumns> {
     if entry.records > MAX_RECORDS {
-        return Err(reader.corrupt(format_args!("a block of {} records", entry.records)));
+        return Err(reader.corrupt(format_args!("a block of {} records, the limit is {MAX_RECORDS}", entry.records)));
     }
     let count = reader.count(2, "the number of runs")?;
     let mut runs = Vec::with_capacity(count);

@@ -66,7 +66,7 @@ pub use manifest::{Manifest, ManifestFile, PackedPart, decode_manifest, encode_m
 pub use note::{FolderNote, MAX_NOTE, decode_note, encode_note};
 pub use object::{FILE_HEADER_LEN, decode_file, file_footer, file_header};
 pub use savepoint_manifest::{decode_savepoint, encode_savepoint};
-pub use segment::{decode_set, decode_set_range, encode_set};
+pub use segment::{check_records, decode_set, decode_set_range, encode_set};
 pub use set::{EncodedSet, INDEX_ENTRY_LEN, SET_HEADER_LEN, SetHeader, SetIndex, decode_set_header, decode_set_index};
 pub use wire::{Crc, crc32c, crc32c_joined};
 

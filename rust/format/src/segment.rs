@@ -3,8 +3,12 @@
 //! Owns: cutting records into blocks, and reading the blocks of some key groups.
 //! Does not own: the set's header and index (`set`), the inside of a block (`block`), the object around sets (`object`),
 //! what the records mean.
+//!
+//! Memory: a reader that takes records one by one ([`for_each_in_set`]) holds the bytes of one block at a time, which is one record of
+//! [`MAX_RECORD`] bytes at most, or many small ones; whatever an object claims.
 
-use super::block::{BlockDecoder, BlockEncoder, MAX_RECORD, Promise};
+pub use super::block::MAX_RECORD;
+use super::block::{BlockDecoder, BlockEncoder, Promise};
 use super::compress;
 use super::set::{
     BlockEntry, Columns, EncodedSet, SetIndex, SetKind, check_kind, decode_whole_index, head_len, put_head, to_u32,
@@ -12,7 +16,7 @@ use super::set::{
 use super::wire::{Reader, crc32c, crc32c_joined};
 use crate::config::Compression;
 use crate::error::{Error, Result};
-use crate::model::{ChangeSet, KeyGroup, KeyGroupRange};
+use crate::model::{Change, ChangeSet, KeyGroup, KeyGroupRange};
 use std::ops::Range;
 
 /// A block is closed before it would grow beyond this many bytes of keys and values.
@@ -64,6 +68,20 @@ pub fn encode_set_in_blocks(set: &ChangeSet, compression: Compression, block_tar
     Ok(EncodedSet { parts: vec![out.into()], length, crc, head: blocks_at as u64, mark, records: set.len() as u64 })
 }
 
+/// Refuses a key and a value of so many bytes together that no change set can hold.
+fn check_record(length: u64) -> Result<()> {
+    if length <= MAX_RECORD {
+        return Ok(());
+    }
+    let what = format!("a state entry of {length} bytes exceeds the limit of {MAX_RECORD} bytes");
+    Err(Error::invalid(what).with_remedy("split it over several keys"))
+}
+
+/// Refuses entries of these lengths, of so many bytes together, if no change set can hold one of them.
+pub fn check_records(bytes: usize, lengths: impl Iterator<Item = usize>) -> Result<()> {
+    if bytes as u64 <= MAX_RECORD { Ok(()) } else { lengths.map(|length| length as u64).try_for_each(check_record) }
+}
+
 /// Cuts the records into runs of about `target` bytes; checks what the format cannot hold.
 fn plan_blocks(set: &ChangeSet, target: usize) -> Result<Vec<Range<usize>>> {
     let mut plan = Vec::new();
@@ -71,12 +89,7 @@ fn plan_blocks(set: &ChangeSet, target: usize) -> Result<Vec<Range<usize>>> {
     let mut previous = KeyGroup(0);
     for (i, change) in set.iter().enumerate() {
         let length = change.key.len() + change.value.len();
-        if length as u64 > MAX_RECORD {
-            return Err(Error::invalid(format!(
-                "a state entry of {length} bytes exceeds the limit of {MAX_RECORD} bytes"
-            ))
-            .with_remedy("split it over several keys"));
-        }
+        check_record(length as u64)?;
         if change.key_group < previous {
             return Err(Error::internal("a change set is not grouped by key group"));
         }
@@ -112,19 +125,33 @@ pub fn decode_blocks(
     set: &mut ChangeSet,
 ) -> Result<()> {
     let blocks = index.blocks_of(groups.start..groups.end);
-    decode(index, object, offset_in_object, start, bytes, blocks, Some(groups), set)
+    let place = Place { object, offset: offset_in_object, start };
+    decode(index, place, bytes, blocks, Some(groups), &mut into(set))
 }
 
-#[expect(clippy::too_many_arguments, reason = "where the bytes come from, which of them, and whereto")]
+/// A sink that appends to a set.
+fn into(set: &mut ChangeSet) -> impl FnMut(Change<'_>) -> Result<()> {
+    |change| {
+        set.push(change);
+        Ok(())
+    }
+}
+
+/// Where a set's bytes are: in which object, where the set begins there, and where the bytes begin in the set.
+#[derive(Debug, Clone, Copy)]
+struct Place<'a> {
+    object: &'a str,
+    offset: u64,
+    start: u64,
+}
+
 fn decode(
     index: &SetIndex,
-    object: &str,
-    offset_in_object: u64,
-    start: u64,
+    Place { object, offset: offset_in_object, start }: Place<'_>,
     bytes: &[u8],
     blocks: Range<usize>,
     groups: Option<KeyGroupRange>,
-    set: &mut ChangeSet,
+    sink: &mut dyn FnMut(Change<'_>) -> Result<()>,
 ) -> Result<()> {
     check_kind(object, offset_in_object, index, SetKind::Keyed)?;
     let mut decoder = BlockDecoder::default();
@@ -135,9 +162,39 @@ fn decode(
         compress::decompress(index.header.compression, stored, block.raw_length as usize, &mut raw)
             .map_err(|what| Error::corrupt(object, at, what))?;
         let promise = Promise { first: KeyGroup(block.first), last: KeyGroup(block.last), records: block.records };
-        decoder.decode(Reader::new(object, at, &raw), promise, groups, set)?;
+        decoder.decode(Reader::new(object, at, &raw), promise, groups, sink)?;
     }
     Ok(())
+}
+
+/// Checks the stored bytes of `blocks`, as [`decode_blocks`] has them, against their checksums.
+pub fn check_blocks(
+    index: &SetIndex,
+    object: &str,
+    offset_in_object: u64,
+    start: u64,
+    bytes: &[u8],
+    blocks: Range<usize>,
+) -> Result<()> {
+    check_kind(object, offset_in_object, index, SetKind::Keyed)?;
+    let mut blocks = index.blocks[blocks].iter();
+    blocks.try_for_each(|block| SetIndex::stored(object, offset_in_object, block, start, bytes).map(drop))
+}
+
+/// As [`decode_blocks`], of these blocks; of all their key groups without `groups`.
+#[expect(clippy::too_many_arguments, reason = "where the bytes come from, which of them, and whereto")]
+pub fn decode_some_blocks(
+    index: &SetIndex,
+    object: &str,
+    offset_in_object: u64,
+    start: u64,
+    bytes: &[u8],
+    blocks: Range<usize>,
+    groups: Option<KeyGroupRange>,
+    set: &mut ChangeSet,
+) -> Result<()> {
+    let place = Place { object, offset: offset_in_object, start };
+    decode(index, place, bytes, blocks, groups, &mut into(set))
 }
 
 /// Reads a whole change set, which is at byte `offset_in_object` of `object`.
@@ -148,6 +205,20 @@ pub fn decode_set(object: &str, offset_in_object: u64, bytes: &[u8]) -> Result<C
 /// Like [`decode_set`], but only the records of `groups`; other blocks are neither checked nor unpacked.
 pub fn decode_set_range(object: &str, offset_in_object: u64, bytes: &[u8], groups: KeyGroupRange) -> Result<ChangeSet> {
     decode_whole(object, offset_in_object, bytes, Some(groups))
+}
+
+/// Gives the records of `groups` in a whole change set to `sink`, one after the other: no more than one block is in memory. Its
+/// error ends it.
+pub fn for_each_in_set(
+    object: &str,
+    offset_in_object: u64,
+    bytes: &[u8],
+    groups: KeyGroupRange,
+    sink: &mut dyn FnMut(Change<'_>) -> Result<()>,
+) -> Result<()> {
+    let index = decode_whole_index(object, offset_in_object, bytes)?;
+    let place = Place { object, offset: offset_in_object, start: 0 };
+    decode(&index, place, bytes, index.blocks_of(groups.start..groups.end), Some(groups), sink)
 }
 
 fn decode_whole(object: &str, offset_in_object: u64, bytes: &[u8], groups: Option<KeyGroupRange>) -> Result<ChangeSet> {
@@ -161,7 +232,8 @@ fn decode_whole(object: &str, offset_in_object: u64, bytes: &[u8], groups: Optio
     }
     let trust = bytes.len().saturating_mul(8);
     let mut set = ChangeSet::with_capacity(records.min(trust / 8), raw.min(trust));
-    decode(&index, object, offset_in_object, 0, bytes, chosen, groups, &mut set)?;
+    let place = Place { object, offset: offset_in_object, start: 0 };
+    decode(&index, place, bytes, chosen, groups, &mut into(&mut set))?;
     Ok(set)
 }
 

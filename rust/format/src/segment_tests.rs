@@ -247,3 +247,43 @@ fn newer_versions_are_no_damage_and_name_both_versions() {
         assert!(text.contains("log/x") && text.contains("version 9") && text.contains("up to 1"), "{text}");
     }
 }
+
+#[test]
+fn an_entry_beyond_the_longest_record_is_refused_by_its_length() {
+    let longest = usize::try_from(MAX_RECORD).unwrap();
+    check_records(longest, [longest].into_iter()).unwrap();
+    check_records(5 * longest, [longest, 7, longest].into_iter()).unwrap();
+    let error = check_records(longest + 8, [7, longest + 1].into_iter()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(
+        error.message().contains(&format!("{} bytes exceeds the limit of {MAX_RECORD}", MAX_RECORD + 1)),
+        "{error}"
+    );
+}
+
+proptest! {
+    #[test]
+    fn records_one_by_one_are_those_of_the_set(set in any_set(), block in 1usize..2000, a in 0u16..25, b in any::<u16>()) {
+        let bytes = encode_set_in_blocks(&set, Compression::Zstd, block).unwrap().to_bytes();
+        let groups = KeyGroupRange { start: a, end: b };
+        let mut found = ChangeSet::default();
+        for_each_in_set("log/x", 7, &bytes, groups, &mut into(&mut found)).unwrap();
+        prop_assert_eq!(records(&found), only(&set, groups));
+        let expected = found.len();
+        let mut left = expected;
+        let mut sink = |_: Change<'_>| match left {
+            0 | 1 => Err(Error::closed("enough")),
+            _ => { left -= 1; Ok(()) }
+        };
+        let ended = for_each_in_set("log/x", 7, &bytes, groups, &mut sink);
+        prop_assert_eq!(ended.is_err(), expected > 0, "the error of the sink ends it");
+        let index = decode_set_index("log/x", 7, &bytes).unwrap();
+        let blocks = 0..index.blocks.len();
+        check_blocks(&index, "log/x", 7, 0, &bytes, blocks.clone()).unwrap();
+        let mut parts = ChangeSet::default();
+        for block in blocks {
+            decode_some_blocks(&index, "log/x", 7, 0, &bytes, block..block + 1, Some(groups), &mut parts).unwrap();
+        }
+        prop_assert_eq!(records(&parts), only(&set, groups));
+    }
+}

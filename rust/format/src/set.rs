@@ -6,8 +6,10 @@
 //! Invariants:
 //! 1. a change set is self-contained: with its offset and length alone it can be fetched, checked and read;
 //! 2. records are grouped by an ascending number (key group or lane); a block holds whole records, and blocks ascend too;
-//! 3. a block of more than one record has at most [`MAX_BLOCK`] raw bytes, whatever a header says.
+//! 3. a block of more than one record has at most [`MAX_BLOCK`] raw bytes, and one of one record and the columns those of the
+//!    longest record at most, whatever a header says.
 
+use super::block::{MAX_OVERHEAD, MAX_RECORD};
 use super::compress;
 use super::wire::{Reader, check_version, crc32c, foreign};
 use crate::config::Compression;
@@ -25,8 +27,10 @@ pub const SET_HEADER_LEN: usize = 40;
 pub const INDEX_ENTRY_LEN: usize = 20;
 /// What the index of a set of plain changes says about its columns, after the blocks.
 const COLUMNS_LEN: usize = 12;
-/// What a reader accepts as the raw length of a block with more than one record, and of the columns per record.
+/// What a reader accepts as the raw length of a block with more than one record.
 pub(super) const MAX_BLOCK: u32 = 16 << 20;
+/// The same of a block with one record, and of the columns.
+const MAX_ONE: u64 = MAX_RECORD + MAX_OVERHEAD;
 /// Offset of a set header's own checksum: the same in every version.
 const SET_HEADER_CRC: usize = 36;
 
@@ -308,16 +312,16 @@ pub fn decode_set_index(object: &str, offset_in_object: u64, bytes: &[u8]) -> Re
             length: reader.u32("a stored length")?,
             crc: reader.u32("a checksum")?,
         };
-        let raw_limit = if block.records > 1 { MAX_BLOCK } else { u32::MAX };
+        let raw_limit = if block.records > 1 { u64::from(MAX_BLOCK) } else { MAX_ONE };
         if block.first < previous
             || block.last < block.first
             || usize::from(block.last) >= numbers
             || block.records == 0
-            || block.raw_length > raw_limit
             || block.length > block.raw_length
         {
             return Err(reader.corrupt("the block index contradicts itself"));
         }
+        check_raw(&reader, "a block", block.raw_length, raw_limit)?;
         previous = block.last;
         records += u64::from(block.records);
         offset += u64::from(block.length);
@@ -331,6 +335,7 @@ pub fn decode_set_index(object: &str, offset_in_object: u64, bytes: &[u8]) -> Re
         if columns.length > columns.raw_length {
             return Err(reader.corrupt("the columns' lengths contradict each other"));
         }
+        check_raw(&reader, "columns", columns.raw_length, MAX_ONE)?;
         offset += u64::from(columns.length);
         blocks.iter_mut().for_each(|block| block.offset += u64::from(columns.length));
     }
@@ -340,8 +345,16 @@ pub fn decode_set_index(object: &str, offset_in_object: u64, bytes: &[u8]) -> Re
     Ok(SetIndex { header, blocks, columns })
 }
 
+/// Refuses bytes that claim to unpack to more than a writer ever packs.
+fn check_raw(reader: &Reader<'_>, what: &str, raw_length: u32, limit: u64) -> Result<()> {
+    if u64::from(raw_length) <= limit {
+        return Ok(());
+    }
+    Err(reader.corrupt(format_args!("{what} of {raw_length} bytes, the limit is {limit}")))
+}
+
 /// The index of a complete set.
-pub(super) fn decode_whole_index(object: &str, offset_in_object: u64, bytes: &[u8]) -> Result<SetIndex> {
+pub fn decode_whole_index(object: &str, offset_in_object: u64, bytes: &[u8]) -> Result<SetIndex> {
     let index = decode_set_index(object, offset_in_object, bytes)?;
     if index.header.length != bytes.len() as u64 {
         return Err(Error::corrupt(
@@ -363,4 +376,42 @@ pub(super) fn check_kind(object: &str, offset_in_object: u64, index: &SetIndex, 
         SetKind::Bytes => "a set of keyed changes is here, a set of plain changes was looked for",
     };
     Err(Error::corrupt(object, offset_in_object, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A set of one block with these claims, and of these columns.
+    fn claiming(kind: SetKind, records: u32, raw_length: u64, columns: u64) -> Vec<u8> {
+        let claimed = |n: u64| u32::try_from(n).unwrap();
+        let block =
+            BlockEntry { first: 0, last: 0, records, offset: 0, length: 40, raw_length: claimed(raw_length), crc: 0 };
+        let columns = Columns { length: 40, raw_length: claimed(columns), crc: 0 };
+        let head = head_len(kind, 1);
+        let stored = head + if kind == SetKind::Bytes { 80 } else { 40 };
+        let mut out = vec![0; stored];
+        put_head(&mut out[..head], kind, Compression::Zstd, &[block], columns, stored as u64).unwrap();
+        out
+    }
+
+    #[test]
+    fn invariant_3_no_claim_is_beyond_the_longest_record() {
+        for kind in [SetKind::Keyed, SetKind::Bytes] {
+            let said = |records, raw_length, columns| {
+                let bytes = claiming(kind, records, raw_length, columns);
+                decode_set_index("log/a", 0, &bytes).err().map(|error| error.message().to_owned())
+            };
+            assert_eq!(said(1, MAX_ONE, 40), None);
+            assert_eq!(said(2, u64::from(MAX_BLOCK), 40), None);
+            for (records, raw) in [(1, MAX_ONE + 1), (1, 0xF900_0000), (2, u64::from(MAX_BLOCK) + 1)] {
+                let said = said(records, raw, 40).unwrap();
+                assert!(said.contains("log/a") && said.contains(&format!("{raw} bytes, the limit is")), "{said}");
+            }
+            if kind == SetKind::Bytes {
+                assert_eq!(said(1, 40, MAX_ONE), None);
+                assert!(said(1, 40, MAX_ONE + 1).unwrap().contains("columns of"));
+            }
+        }
+    }
 }

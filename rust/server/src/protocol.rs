@@ -146,8 +146,9 @@ pub fn check_length(kind: Kind, length: u64, max_message: u64) -> Result<()> {
     if length <= max_message {
         return Ok(());
     }
-    let what = format!("a message of {length} bytes is beyond the limit of {max_message} bytes");
-    Err(Error::new(ErrorKind::InvalidArgument, what).with_remedy(remedy))
+    let what = format!("a message of {length} bytes can never fit: the limit is {max_message} bytes");
+    let option = Subject::Option("max_message_size".to_owned());
+    Err(Error::new(ErrorKind::InvalidArgument, what).with_subject(option).with_remedy(remedy))
 }
 
 /// The reply to `Commit`.

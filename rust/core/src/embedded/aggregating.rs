@@ -9,13 +9,14 @@
 //! 2. an add changes all keys of its rows, or none;
 //! 3. an aggregate that has ended is one to which nothing was added.
 
-use super::core::{Core, look_up};
+use super::core::{Core, Entered, look_up};
 use super::lifetime::{Lifetime, Moment};
 use super::scan::{Scan, Walk};
 use crate::states::Place;
 use crate::states::catalog::{Declaration, Kind};
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
+use crate::states::sweep::any_of;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StructArray};
 use arrow_buffer::{BooleanBuffer, NullBuffer};
@@ -25,6 +26,7 @@ use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries, columns_of};
+use fastchangelog_format::check_records;
 use fastchangelog_format::error::{Error, Result};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -131,11 +133,13 @@ impl AggregatingState {
         }
         let mut scratch = Vec::new();
         let stored = |row: &[u8]| at.prefix().len() + row.len();
-        let bytes = changed.iter().map(|&i| table.key(i).len() + stored(table.row(i, &mut scratch))).sum();
-        self.core.change(changed.len(), bytes, |layers| {
-            if let Some(ends) = at.ends() {
-                self.core.with_ends(self.place.0, |known| known.added(ends));
-            }
+        let changes = changed.len();
+        let keys = changed.iter().map(|&i| table.key(i).len()).sum::<usize>();
+        let bytes = keys + changed.iter().map(|&i| stored(table.row(i, &mut scratch))).sum::<usize>();
+        check_records(bytes, changed.iter().map(|&i| table.key(i).len() + stored(table.row(i, &mut scratch))))?;
+        let any = any_of(changes, |i| table.key(changed[i]));
+        let one = changed.get(any).map_or(&[][..], |&i| table.key(i));
+        self.core.write(self.place, at, Entered { changes, keys, bytes, one }, |layers| {
             let mut out = Vec::new();
             for &i in &changed {
                 layers.put(self.place, table.key(i), at.stored(Some(table.row(i, &mut scratch)), &mut out));

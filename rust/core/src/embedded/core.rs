@@ -5,6 +5,7 @@
 //! types of keys and values (`value`).
 
 use super::chain::Chain;
+use super::lifetime::Moment;
 use super::{CheckpointCallback, EventCallback, GROUP, LAYERS_SHARE, StateClock, TICK};
 use crate::shard::Shard;
 use crate::states::Place;
@@ -13,7 +14,7 @@ use crate::states::first_timer::FirstTimer;
 use crate::states::layers::Layers;
 use crate::states::look_up::{self, Values};
 use crate::states::net::net;
-use crate::states::sweep::Ends;
+use crate::states::sweep::{Ends, Written};
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ShardHandle, StateId};
@@ -21,7 +22,6 @@ use fastchangelog_store::Store;
 use fastchangelog_store::budget::{MemoryUser, Reservation};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -53,6 +53,16 @@ struct Hints {
     timers: BTreeMap<StateId, FirstTimer>,
 }
 
+/// Entries that are written at once.
+pub(super) struct Entered<'a> {
+    pub(super) changes: usize,
+    /// Bytes of their keys, and of keys and values.
+    pub(super) keys: usize,
+    pub(super) bytes: usize,
+    /// Any of their keys.
+    pub(super) one: &'a [u8],
+}
+
 /// One open state.
 pub(super) struct Core {
     shard: Arc<Shard>,
@@ -64,8 +74,6 @@ pub(super) struct Core {
     catalog: Mutex<Catalog>,
     hints: Mutex<Hints>,
     clock: StateClock,
-    /// Changes since the last checkpoint was begun.
-    changes: AtomicU64,
     /// The newest checkpoint that counts.
     newest: Mutex<Option<ShardHandle>>,
     /// Serialises changes to the live version. A checkpoint holds it until its result is installed. Never acquired under a
@@ -105,7 +113,6 @@ impl Core {
             catalog: Mutex::new(catalog),
             hints: Mutex::default(),
             clock,
-            changes: AtomicU64::new(0),
             newest: Mutex::new(newest),
             live: Mutex::default(),
             chain: chain.map(tokio::sync::Mutex::new),
@@ -216,18 +223,40 @@ impl Core {
 
     /// Makes changes of about so many bytes, all or none of them.
     pub(super) fn change(&self, changes: usize, bytes: usize, change: impl FnOnce(&mut Layers)) -> Result<()> {
+        let (changes, bytes) = (changes as u64, bytes as u64);
+        self.change_checked(|layers| layers.check_space(changes, bytes), change)
+    }
+
+    /// Writes entries of a state, all or none of them: `changes` with keys of so many bytes, and of so many bytes in all; `one` is
+    /// the key of any of them. If they end, there is room for their removal afterwards.
+    pub(super) fn write(
+        &self,
+        (state, group): Place,
+        at: Moment,
+        Entered { changes, keys, bytes, one }: Entered<'_>,
+        change: impl FnOnce(&mut Layers),
+    ) -> Result<()> {
+        let Some(ends) = at.ends().filter(|_| changes > 0) else { return self.change(changes, bytes, change) };
+        let (entries, keys, bytes) = (changes as u64, keys as u64, bytes as u64);
+        let check = |layers: &Layers| layers.check_space_of_ending(entries, bytes, keys);
+        self.change_checked(check, |layers| {
+            self.with_ends(state, |known| known.added(Written { ends, entries, bytes, one: (group, one) }));
+            layers.owe_removal(entries, keys);
+            change(layers);
+        })
+    }
+
+    fn change_checked(&self, check: impl Fn(&Layers) -> Result<()>, change: impl FnOnce(&mut Layers)) -> Result<()> {
         self.check_writable()?;
         if let Some(why) = self.refusal.lock().clone() {
             // The materialization policy may try again.
             self.notify();
             return Err(why);
         }
-        let (changes, bytes) = (changes as u64, bytes as u64);
-        self.wait_for_space(changes, bytes);
+        self.wait_for_space(&check);
         let mut layers = self.layers.write();
-        layers.check_space(changes, bytes)?;
+        check(&layers)?;
         change(&mut layers);
-        self.changes.fetch_add(changes, Ordering::Relaxed);
         self.account(&layers);
         Ok(())
     }
@@ -238,10 +267,10 @@ impl Core {
     }
 
     /// Waits until a durable checkpoint is applied, if these changes do not fit before.
-    fn wait_for_space(&self, changes: u64, bytes: u64) {
+    fn wait_for_space(&self, check: impl Fn(&Layers) -> Result<()>) {
         let crowded = {
             let layers = self.layers.read();
-            layers.is_applying() && layers.check_space(changes, bytes).is_err()
+            layers.is_applying() && check(&layers).is_err()
         };
         if crowded {
             self.wait_applied();
@@ -314,7 +343,7 @@ impl Core {
 
     /// What is done before a checkpoint is begun, without a lock.
     pub(super) fn prepare_checkpoint(&self) {
-        self.sweep(self.changes.swap(0, Ordering::Relaxed));
+        self.sweep();
     }
 
     /// Freezes the active layer: later changes belong to the next checkpoint.

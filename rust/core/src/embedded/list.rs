@@ -7,15 +7,17 @@
 //! Invariants, beside those of the layout:
 //! 1. what a read returns of a list is all of it at one moment.
 
-use super::core::{Core, look_up};
+use super::core::{Core, Entered, look_up};
 use super::lifetime::{Lifetime, Moment};
 use super::scan::{Scan, Walk};
 use crate::states::Place;
 use crate::states::catalog::{Declaration, Kind};
 use crate::states::distinct::Distinct;
+use crate::states::layers::Layers;
 use crate::states::list::{CHUNKS, HEAD, ListHeader, ListKeys, ListUpdate, bad_list, elements as elements_of};
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
+use crate::states::sweep::any_of;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, Int64Array, ListArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, NullBuffer, OffsetBuffer};
@@ -23,6 +25,7 @@ use arrow_schema::{DataType, Field, FieldRef};
 use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries};
+use fastchangelog_format::check_records;
 use fastchangelog_format::error::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -256,20 +259,24 @@ impl ListState {
         }
         let heads: Vec<Option<Vec<u8>>> =
             updates.iter_mut().map(|update| update.finish(self.lifetime.layout())).collect();
-        let (mut changes, mut bytes) = (0, 0);
+        let (mut changes, mut key_bytes, mut bytes) = (0, 0, 0);
         for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
             let (more_changes, more_bytes) = update.size(key_of(place), head.as_deref());
             changes += more_changes;
+            key_bytes += more_changes * key_of(place).len();
             bytes += more_bytes;
         }
-        self.core.change(changes, bytes, |layers| {
-            if let Some(ends) = at.ends().filter(|_| elements.is_some()) {
-                self.core.with_ends(self.place.0, |known| known.added(ends));
-            }
+        check_records(bytes, updates.iter().enumerate().map(|(place, update)| update.longest(key_of(place))))?;
+        let change = |layers: &mut Layers| {
             for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
                 update.change(layers, self.place, key_of(place), head.as_deref());
             }
-        })
+        };
+        if elements.is_none() || updates.is_empty() {
+            return self.core.change(changes, bytes, change);
+        }
+        let one = key_of(any_of(updates.len(), key_of));
+        self.core.write(self.place, at, Entered { changes, keys: key_bytes, bytes, one }, change)
     }
 
     fn read_head<'b>(&self, bytes: Option<&'b [u8]>) -> Result<ListHeader<'b>> {

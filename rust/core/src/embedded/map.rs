@@ -10,19 +10,22 @@
 //! 1. a key without entries does not exist;
 //! 2. a clear is one change of the key, whatever the number of its entries.
 
-use super::core::{Core, look_up};
+use super::core::{Core, Entered, look_up};
 use super::lifetime::Lifetime;
 use super::scan::{Scan, Walk};
 use crate::states::Place;
 use crate::states::catalog::{Declaration, Kind};
+use crate::states::layers::Layers;
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
+use crate::states::sweep::any_of;
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, BooleanArray, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Fields};
 use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{EncodedValues, KeyRange, TypedEntries, columns_of, joined, successor};
+use fastchangelog_format::check_records;
 use fastchangelog_format::error::{Error, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -207,16 +210,20 @@ impl MapState {
         let value = |i: usize| values.and_then(|values| values.value(i));
         let at = self.lifetime.now(&self.core)?;
         let stored = |value: &[u8]| at.prefix().len() + value.len();
-        let bytes = entries.bytes.len() + (0..entries.len()).map(|i| value(i).map_or(0, stored)).sum::<usize>();
-        self.core.change(entries.len(), bytes, |layers| {
-            if let Some(ends) = at.ends().filter(|_| values.is_some()) {
-                self.core.with_ends(self.place.0, |known| known.added(ends));
-            }
+        let (changes, keys) = (entries.len(), entries.bytes.len());
+        let bytes = keys + (0..changes).map(|i| value(i).map_or(0, stored)).sum::<usize>();
+        check_records(bytes, (0..changes).map(|i| entries.key(i).len() + value(i).map_or(0, stored)))?;
+        let change = |layers: &mut Layers| {
             let mut out = Vec::new();
-            for i in 0..entries.len() {
+            for i in 0..changes {
                 layers.put(self.place, entries.key(i), at.stored(value(i), &mut out));
             }
-        })
+        };
+        if values.is_none() || changes == 0 {
+            return self.core.change(changes, bytes, change);
+        }
+        let one = entries.key(any_of(changes, |i| entries.key(i)));
+        self.core.write(self.place, at, Entered { changes, keys, bytes, one }, change)
     }
 }
 

@@ -484,7 +484,11 @@ mod apply_tests;
 #[cfg(test)]
 mod ending_model_tests;
 #[cfg(test)]
+mod expiry_tests;
+#[cfg(test)]
 mod kinds_model_tests;
+#[cfg(test)]
+mod limits_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]

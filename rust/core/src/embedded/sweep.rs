@@ -1,4 +1,4 @@
-//! The removal of entries that have ended, a bounded part of it before each checkpoint.
+//! The removal of entries that have ended, before each checkpoint.
 //!
 //! Owns: the walk over the states of which entries end.
 //! Does not own: what of them goes (`states::sweep`), that nothing of an ended entry is read (`lifetime`).
@@ -6,7 +6,8 @@
 //! What it removes is part of the checkpoint. A failure is logged, and the next checkpoint tries again: nothing depends on it.
 //!
 //! Invariants:
-//! 1. a checkpoint passes at most [`sweep::MOST_PASSED`] entries, and KiB of them, and those of one step for each state;
+//! 1. what it reads in vain follows the changes and what it removes ([`sweep::Allowance`]); it removes as much as was written, if so
+//!    much has ended, whatever room the changes have left (`states::layers`);
 //! 2. what is written while it runs stays: it reads and removes a step under the lock that writers take.
 
 use super::GROUP;
@@ -14,81 +15,98 @@ use super::core::Core;
 use crate::states::catalog::Kind;
 use crate::states::look_up::look_up;
 use crate::states::scan::MergedCursor;
-use crate::states::sweep::{self, Allowance, Outcome, Sweep};
+use crate::states::sweep::{self, Allowance, Outcome};
 use crate::states::under::Under;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::StateId;
-use std::ops::Bound;
+use std::collections::BTreeMap;
+
+/// What a step of a walk has passed.
+enum Passed {
+    Some,
+    All,
+    /// There is no memory for the changes of so many entries.
+    NoRoomFor(usize),
+}
 
 impl Core {
-    /// Removes some of what has ended; as much as a checkpoint after so many changes may.
-    pub(super) fn sweep(&self, changes: u64) {
-        if let Err(error) = self.sweep_states(changes) {
+    /// Removes what has ended, as far as the walk comes.
+    pub(super) fn sweep(&self) {
+        if let Err(error) = self.sweep_states() {
             tracing::warn!(state = self.uri(), %error, "what has ended is not removed: the next checkpoint tries again");
         }
     }
 
-    fn sweep_states(&self, changes: u64) -> Result<()> {
+    fn sweep_states(&self) -> Result<()> {
         let states = self.states_that_end();
         if states.is_empty() {
             return Ok(());
         }
         let now = self.now()?;
-        let due: Vec<(StateId, Kind)> =
-            states.into_iter().filter(|(id, _)| self.with_ends(*id, |ends| ends.may_have_ended(now))).collect();
+        let due = states.iter().filter(|(id, _)| self.with_ends(*id, |ends| ends.may_have_ended(now)));
+        let due: Vec<(StateId, Kind)> = due.copied().collect();
+        // Those of the others are saved.
+        let begun = states.iter().map(|(id, _)| (*id, self.with_ends(*id, |ends| ends.begin(due.len()))));
+        let mut allowances: BTreeMap<StateId, Allowance> = begun.collect();
         if due.is_empty() {
             return Ok(());
         }
         // Without a lock, as far as it goes: under one others wait.
         self.shard().read_settled(|_| Ok(()))?;
-        let each = Allowance::of(changes, due.len());
         for (id, kind) in due {
-            let mut left = each;
-            while left.rows() > 0 && self.sweep_step(id, kind, now, &mut left)? {}
+            let Some(allowance) = allowances.get_mut(&id) else { continue };
+            let mut most = usize::MAX;
+            while allowance.rows() > 0 {
+                match self.sweep_step((id, kind), now, allowance, most)? {
+                    Passed::Some => {}
+                    Passed::All => break,
+                    // Fewer may fit.
+                    Passed::NoRoomFor(entries) if entries > 1 => most = entries / 2,
+                    Passed::NoRoomFor(_) => break,
+                }
+            }
         }
         Ok(())
     }
 
-    /// Passes the next entries of a state. False at its end, and if there is no memory for the changes.
-    fn sweep_step(&self, id: StateId, kind: Kind, now: i64, left: &mut Allowance) -> Result<bool> {
+    /// Passes the next entries of a state, `most` of them.
+    fn sweep_step(
+        &self,
+        (id, kind): (StateId, Kind),
+        now: i64,
+        allowance: &mut Allowance,
+        most: usize,
+    ) -> Result<Passed> {
         let place = (id, GROUP);
         // A list is read and changed under the first, all else is changed under the second.
         let _exclusive = self.exclusive();
         let mut layers = self.layers_to_change();
-        let mut sweep = self.with_ends(id, |ends| ends.sweep.clone()).unwrap_or_else(|| Sweep::from(GROUP));
-        let after = sweep.after.1.take();
-        let (found, outcome) = self.shard().read_settled(|keyed| {
-            let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let cursor = MergedCursor::new(&layers, Under::live(keyed), None, place, from, None)?;
-            let found = sweep::step(cursor, left.rows())?;
-            let outcome = Outcome::of(kind, &found, now, |head| {
+        let mut walk = self.with_ends(id, |ends| ends.walk(kind, GROUP));
+        let (step, outcome) = self.shard().read_settled(|keyed| {
+            let to = walk.to_key();
+            let cursor = MergedCursor::new(&layers, Under::live(keyed), None, place, walk.from_key(), to.as_deref())?;
+            let step = sweep::step(cursor, kind, allowance.rows().min(most))?;
+            let outcome = Outcome::of(kind, &step, now, |head| {
                 let found = look_up(&layers, id, std::iter::once((GROUP, head)), |keys, out| {
                     keyed.get_many(id, keys, out).map(drop)
                 })?;
                 Ok(found.get(0).map(<[u8]>::to_vec))
             })?;
-            Ok((found, outcome))
+            Ok((step, outcome))
         })?;
         let (changes, bytes) = outcome.size();
-        if layers.check_space(changes as u64, bytes as u64).is_err() {
-            return Ok(false);
+        if !layers.take_room_to_remove(changes as u64, bytes as u64) {
+            self.with_ends(id, |ends| ends.end(*allowance, walk, false));
+            return Ok(Passed::NoRoomFor(step.len()));
         }
         self.shard().context().metrics.entries_ended.add(outcome.removed);
-        sweep.first = sweep.first.min(outcome.first);
-        left.count(&found, &outcome);
+        walk.first = walk.first.min(outcome.first);
+        allowance.count(&step, &outcome);
         outcome.apply(&mut layers, place);
         self.account(&layers);
-        let last = found.keys().last().map(<[u8]>::to_vec);
-        let at_end = last.is_none();
-        self.with_ends(id, |ends| {
-            if at_end {
-                (ends.first, ends.sweep) = (Some(sweep.first), None);
-            } else {
-                sweep.after.1 = last;
-                ends.sweep = Some(sweep);
-            }
-        });
-        Ok(!at_end)
+        let is_over = walk.pass(&step, GROUP);
+        self.with_ends(id, |ends| ends.end(*allowance, walk, is_over));
+        Ok(if is_over { Passed::All } else { Passed::Some })
     }
 }
 

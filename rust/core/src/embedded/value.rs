@@ -3,18 +3,20 @@
 //! Owns: reads and changes of many keys at once, in Arrow.
 //! Does not own: what is durable (`core`), how keys and values are encoded (`columns::typed`), the order of keys (`scan`).
 
-use super::core::{Core, look_up};
+use super::core::{Core, Entered, look_up};
 use super::lifetime::Lifetime;
 use super::scan::{Scan, Walk};
 use crate::states::Place;
 use crate::states::catalog::{Declaration, Kind};
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
+use crate::states::sweep::any_of;
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::DataType;
 use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries};
+use fastchangelog_format::check_records;
 use fastchangelog_format::error::Result;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,12 +69,16 @@ impl ValueState {
         let values = self.types.encode_values(values, encoded.len())?;
         let at = self.lifetime.now(&self.core)?;
         let stored = |value: &[u8]| at.prefix().len() + value.len();
-        let bytes = (0..encoded.len()).map(|i| encoded.key(i).len() + values.value(i).map_or(0, stored)).sum();
-        self.core.change(encoded.len(), bytes, |layers| {
-            let Some(ends) = at.ends() else {
+        let changes = encoded.len();
+        let keys = (0..changes).map(|i| encoded.key(i).len()).sum::<usize>();
+        let bytes = keys + (0..changes).map(|i| values.value(i).map_or(0, stored)).sum::<usize>();
+        let length = |i: usize| encoded.key(i).len() + values.value(i).map_or(0, stored);
+        check_records(bytes, (0..changes).map(length))?;
+        let one = if changes == 0 { &[][..] } else { encoded.key(any_of(changes, |i| encoded.key(i))) };
+        self.core.write(self.place, at, Entered { changes, keys, bytes, one }, |layers| {
+            if at.ends().is_none() {
                 return layers.put_all(self.place, encoded.len(), |i| encoded.key(i), |i| values.value(i));
-            };
-            self.core.with_ends(self.place.0, |known| known.added(ends));
+            }
             let mut out = Vec::new();
             for i in 0..encoded.len() {
                 layers.put(self.place, encoded.key(i), at.stored(values.value(i), &mut out));

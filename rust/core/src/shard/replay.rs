@@ -1,4 +1,4 @@
-//! Replay: the change sets of segments on their way into a state.
+//! Replay: the change sets of segments on their way into a state, a large one in parts.
 //!
 //! Owns: what is counted and said of them, and how many of them the state has.
 //! Does not own: fetching them (`read`), the state, which may be live already (`transition`) or not (`rebuild`).
@@ -19,8 +19,10 @@ pub(super) struct Replay {
     /// Sets given out, and the bytes fetched for them.
     given: usize,
     fetched: u64,
-    /// Bytes of the set that was given out last.
-    last: Option<u64>,
+    /// Bytes of the part that was given out last, and whether its set ends with it.
+    last: Option<(u64, bool)>,
+    /// The state has a part of the next set.
+    is_within: bool,
 }
 
 impl Replay {
@@ -33,19 +35,20 @@ impl Replay {
     ) -> Self {
         progress.expect(expected.unwrap_or(0));
         let (progress, metrics) = (Arc::clone(progress), SharedMetrics::clone(metrics));
-        Self { sets, progress, metrics, start: Instant::now(), given: 0, fetched: 0, last: None }
+        Self { sets, progress, metrics, start: Instant::now(), given: 0, fetched: 0, last: None, is_within: false }
     }
 
-    /// The next change set; none after the last one. After an error there are no more.
+    /// The next change set, or part of one; none after the last one. After an error there are no more.
     pub(super) async fn next(&mut self) -> Result<Option<ChangeSet>> {
-        if let Some(bytes) = self.last.take() {
-            self.given += 1;
+        if let Some((bytes, is_whole)) = self.last.take() {
+            self.given += usize::from(is_whole);
+            self.is_within = !is_whole;
             self.fetched += bytes;
             self.progress.add_done(bytes);
         }
         match self.sets.next().await {
             Some(Ok(slice)) => {
-                self.last = Some(slice.fetched);
+                self.last = Some((slice.fetched, slice.is_whole));
                 Ok(Some(slice.set))
             }
             Some(Err(error)) => Err(error),
@@ -60,6 +63,11 @@ impl Replay {
     /// Sets that the state has.
     pub(super) fn applied(&self) -> usize {
         self.given
+    }
+
+    /// True if the state has a part of a set, and not all of it.
+    pub(super) fn is_within(&self) -> bool {
+        self.is_within
     }
 
     /// Bytes fetched for them.

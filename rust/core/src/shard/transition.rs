@@ -251,7 +251,7 @@ impl Shard {
                 live.state_bytes = handle.state_bytes;
                 live.hints = self.take_spilled_hints(handle.version);
                 self.resolve_waiting_snapshot(live);
-            } else if Lineage::whole_versions(&missing, applied) < applied {
+            } else if replay.is_within() || Lineage::whole_versions(&missing, applied) < applied {
                 // A version of which only some segments are there is none: the next attempt restores.
                 return failed.take().map_or(Ok(()), Err);
             } else if let Some(last) = missing[..applied].last() {

@@ -7,12 +7,13 @@
 //! 1. a key's newest change hides its older ones, and all hide the live version; a clear is a change of all keys that
 //!    begin with its prefix;
 //! 2. the layer of a failed checkpoint is merged under the later changes: nothing is lost;
-//! 3. bytes held stay below the limit.
+//! 3. bytes held stay below the limit;
+//! 4. what is written and ends leaves room for as many removals, which nothing else takes before the layer is frozen.
 
 use super::Place;
 use super::entries::{Entries, LANE, Range, hashes};
 use fastchangelog_columns::codec::hash_key;
-use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::error::{Error, Result, Subject};
 use fastchangelog_format::model::StateId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::iter::Peekable;
@@ -21,6 +22,9 @@ use std::sync::Arc;
 
 /// Bytes of a change beside its key and value: its slot, its place in the index, and what grows in steps has in reserve.
 const ENTRY_OVERHEAD: u64 = 80;
+
+/// Of all room (1/n), what changes may take after removals for which none was kept.
+const MOST_REMOVED: u64 = 2;
 
 /// Changes of all states and key groups.
 #[derive(Debug, Clone, Default)]
@@ -63,6 +67,8 @@ pub(crate) struct Layers {
     /// The oldest frozen layer is durable, and is being applied to the live version.
     applying: bool,
     limit: u64,
+    /// Room for the removal of entries that end, as much as such entries were written to the active layer.
+    owed: u64,
 }
 
 /// Changes of one state and key group within some keys, in order of keys.
@@ -98,7 +104,7 @@ impl<'a> LayerRanges<'a> {
 
 impl Layers {
     pub(crate) fn new(limit: u64) -> Self {
-        Self { active: Layer::default(), frozen: VecDeque::new(), applying: false, limit }
+        Self { active: Layer::default(), frozen: VecDeque::new(), applying: false, limit, owed: 0 }
     }
 
     /// Bytes held.
@@ -119,9 +125,21 @@ impl Layers {
 
     /// Checks that changes of these bytes fit.
     pub(crate) fn check_space(&self, changes: u64, bytes: u64) -> Result<()> {
-        let held = self.bytes();
+        let held = self.bytes() + self.owed;
         if held + bytes + changes * ENTRY_OVERHEAD <= self.limit {
             return Ok(());
+        }
+        let needed = bytes + changes * ENTRY_OVERHEAD;
+        if needed > self.limit {
+            let what = format!(
+                "changes of {needed} bytes at once can never fit: those since the last checkpoint may take {} bytes, a part of the \
+                 option `memory_budget`",
+                self.limit
+            );
+            let remedy = "raise that option, or put less at once";
+            return Err(Error::invalid(what)
+                .with_subject(Subject::Option("memory_budget".to_owned()))
+                .with_remedy(remedy));
         }
         let what = format!(
             "{held} of {} bytes for changes since the last checkpoint are taken, {bytes} more were to come; call \
@@ -129,6 +147,28 @@ impl Layers {
             self.limit
         );
         Err(Error::limit(what, "memory_budget"))
+    }
+
+    /// The same of entries that end, whose keys have so many bytes: there must be room for their removal, too.
+    pub(crate) fn check_space_of_ending(&self, changes: u64, bytes: u64, keys: u64) -> Result<()> {
+        self.check_space(2 * changes, bytes + keys)
+    }
+
+    /// Keeps room for the removal of so many entries, after [`Self::check_space_of_ending`].
+    pub(crate) fn owe_removal(&mut self, entries: u64, keys: u64) {
+        self.owed += entries * ENTRY_OVERHEAD + keys;
+    }
+
+    /// Takes room for removals of these bytes; false if there is none. More than what was kept may take the first half of all room
+    /// only: after a removal of very many there is room for changes while their checkpoint is made.
+    pub(crate) fn take_room_to_remove(&mut self, changes: u64, bytes: u64) -> bool {
+        let (held, needed) = (self.bytes(), bytes + changes * ENTRY_OVERHEAD);
+        // What was kept is there, whatever the memory of changes has in reserve by now.
+        let fits = needed <= self.owed || held + self.owed + needed <= self.limit / MOST_REMOVED;
+        if fits {
+            self.owed = self.owed.saturating_sub(needed);
+        }
+        fits
     }
 
     /// Changes a key.
@@ -196,6 +236,7 @@ impl Layers {
     /// Ends the active layer, for a checkpoint.
     pub(crate) fn freeze(&mut self) -> Arc<Layer> {
         let layer = Arc::new(std::mem::take(&mut self.active));
+        self.owed = 0;
         self.frozen.push_back(Arc::clone(&layer));
         layer
     }
@@ -231,6 +272,7 @@ impl Layers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fastchangelog_format::error::ErrorKind;
     use fastchangelog_format::model::KeyGroup;
 
     const S: Place = (StateId(3), KeyGroup(5));
@@ -323,6 +365,33 @@ mod tests {
     }
 
     #[test]
+    fn invariant_4_what_ends_leaves_room_for_its_removal() {
+        let mut layers = Layers::new(20 * (ENTRY_OVERHEAD + 10));
+        let mut written = 0_u8;
+        while layers.check_space_of_ending(1, 10, 2).is_ok() {
+            layers.put(S, &[7, written], Some(&[7; 8]));
+            layers.owe_removal(1, 2);
+            written += 1;
+        }
+        assert!((10..=11).contains(&written), "{written}: half is for the removals");
+        assert!(layers.check_space(2, 20).is_err(), "and nothing else takes it");
+        for removed in 0..written {
+            assert!(layers.take_room_to_remove(1, 2));
+            layers.put(S, &[8, removed], None);
+        }
+        assert!(!layers.take_room_to_remove(1, 2));
+        layers.freeze();
+        layers.mark_durable();
+        layers.mark_applied();
+        layers.check_space(20, 200).unwrap();
+        let removed = (0..20).take_while(|key| {
+            layers.put(S, &[9, *key], None);
+            layers.take_room_to_remove(1, 2)
+        });
+        assert!((9..=10).contains(&removed.count()), "what has ended long ago leaves room for changes");
+    }
+
+    #[test]
     fn invariant_3_bytes_are_bounded_and_given_back() {
         let mut layers = Layers::new(400);
         for _ in 0..100 {
@@ -330,7 +399,10 @@ mod tests {
             layers.put(S, b"k", Some(&[7; 10]));
         }
         assert_eq!(layers.bytes(), 11 + ENTRY_OVERHEAD);
+        let error = layers.check_space(1, 400).unwrap_err();
+        assert!(error.kind() == ErrorKind::InvalidArgument && error.message().contains("480 bytes at once"), "{error}");
         let error = layers.check_space(1, 300).unwrap_err();
+        assert!(error.is_retryable(), "a checkpoint makes room for it");
         assert!(error.message().contains("memory_budget") && error.message().contains("checkpoint()"), "{error}");
         layers.freeze();
         assert_eq!(layers.unsaved_bytes(), 11 + ENTRY_OVERHEAD);

@@ -156,6 +156,12 @@ impl ListUpdate {
         ListHeader { elements, first, chunks, tail: &self.tail }.write(layout)
     }
 
+    /// Bytes of key and value of its longest new chunk, about.
+    pub(crate) fn longest(&self, key: &[u8]) -> usize {
+        let chunks = self.spilled.iter().map(|(_, chunk)| chunk.len()).max();
+        1 + key.len() + size_of::<u64>() + chunks.unwrap_or(0).max(self.tail.len())
+    }
+
     /// The number of changes that make it, with this head, and about their bytes.
     pub(crate) fn size(&self, key: &[u8], head: Option<&[u8]>) -> (usize, usize) {
         let gone = if self.clears() { 1 } else { self.gone().count() };

@@ -1,10 +1,11 @@
 //! The removal of entries that have ended.
 //!
-//! Owns: what of some entries goes, as changes; what is known of the ends of a state's entries; how many entries one removal
-//! passes ([`Allowance`]).
+//! Owns: what of some entries goes, as changes; what is known of the ends of a state's entries; the order of a walk, and how many
+//! entries one version passes ([`Allowance`]).
 //! Does not own: the walk over a state, and when it takes place (`shard::state_session`, `embedded`).
 //!
-//! A walk begins when an entry may have ended, and goes on over the versions until all of the state is passed. Of a list, the
+//! A walk begins when an entry may have ended, and goes on over the versions until all of the state is passed, as a ring: it begins
+//! with a key that was written lately, so that walks which end early, because programs do, pass all parts of a state. Of a list, the
 //! tail is written again without what has ended; a chunk once half of it has ended. A chunk of which nothing is left goes if it
 //! is the first one, and else stays empty until it is.
 //!
@@ -17,58 +18,75 @@ use super::list::{CHUNKS, HEAD, ListHeader, ListLayout, bad_list, elements, push
 use super::net::FEW_KEYS;
 use super::scan::{Found, MergedCursor};
 use super::ttl;
+use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::KeyGroup;
 use fastchangelog_format::wire::put_bytes;
 use std::collections::HashMap;
+use std::ops::Bound;
 
-/// Entries that one version passes although they stay: so many for each change, at least and at most these.
-const PER_CHANGE: u64 = 2;
+/// Entries that a walk may pass although they stay: so many for each that was written and for each that goes.
+pub(crate) const PER_CHANGE: u64 = 4;
+/// The same of a version, shared by the states, if it has written fewer.
 pub(crate) const LEAST_PASSED: u64 = 1024;
-pub(crate) const MOST_PASSED: u64 = 65_536;
-/// Entries that one version passes if they go, however few its changes are.
-pub(crate) const MOST_GOING: u64 = 16_384;
+/// Of those that earlier versions have paid for, the most that one version passes.
+pub(crate) const MOST_SAVED: u64 = 65_536;
 /// Entries, and about the bytes, that are read at once; and entries if few more may stay.
 const STEP: usize = 1024;
 const STEP_BYTES: usize = 4 << 20;
 const LEAST_STEP: usize = 64;
 
-/// How many entries a version still passes of one state. An entry counts once, or as often as it has KiB; so does a step that
-/// finds none.
+/// How many entries a version still passes of one state although they stay. An entry counts once, or as often as it has KiB; so does
+/// a step that finds none.
 ///
-/// Why it has two numbers: an entry that stays is read in vain, and again by the next walk, so these follow the changes of the
-/// version. One that goes is read once, and a walk over many of them must end.
+/// Why only these are bounded: an entry that goes is read once, and was written before. One that stays is read in vain, and again by
+/// the next walk, so what was written and what goes pay for it. A walk stops only where at most one entry of five has ended; so
+/// those that have ended are a quarter of those that have not, and what came in the versions that a step of the walk waits.
 ///
 /// Invariants:
-/// 1. it ends: a version passes at most [`MOST_PASSED`] entries, and those of one step for each state;
-/// 2. of entries that stay, it passes [`PER_CHANGE`] for each change, [`LEAST_PASSED`] at least, and [`LEAST_STEP`] for each state;
-/// 3. of entries that go, it passes [`MOST_GOING`] at least, shared by the states.
+/// 1. of entries that stay, a version passes [`PER_CHANGE`] for each that was written or goes, [`MOST_SAVED`] more if earlier versions
+///    have written and not used them, [`LEAST_PASSED`] at least, and those of one step;
+/// 2. of entries that go, it passes all that it meets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowance {
-    all: usize,
-    staying: usize,
+    left: u64,
+    /// What is paid for by writes, by removals, and what was passed.
+    paid: u64,
+    earned: u64,
+    spent: u64,
+    passed: u64,
 }
 
 impl Allowance {
-    /// Of the version after so many changes, for each of so many states.
-    pub(crate) fn of(changes: u64, states: usize) -> Self {
-        let staying = changes.saturating_mul(PER_CHANGE).clamp(LEAST_PASSED, MOST_PASSED);
-        let each = |all: u64| usize::try_from(all).unwrap_or(usize::MAX).div_ceil(states.max(1));
-        Self { all: each(staying.max(MOST_GOING)), staying: each(staying) }
-    }
-
     /// The most entries of the next step; 0: there is none.
     pub(crate) fn rows(&self) -> usize {
-        if self.staying == 0 { 0 } else { self.all.min(STEP).min(self.staying.max(LEAST_STEP)) }
+        match usize::try_from(self.left).unwrap_or(usize::MAX) {
+            0 => 0,
+            left => STEP.min(left.max(LEAST_STEP)),
+        }
+    }
+
+    /// How often all entries count that it has passed.
+    pub(crate) fn passed(&self) -> u64 {
+        self.passed
     }
 
     /// Counts a step.
-    pub(crate) fn count(&mut self, found: &Found, outcome: &Outcome) {
-        let all = found.len().max(found.bytes() >> 10).max(1);
-        let staying = if found.len() == 0 { 1 } else { (all * outcome.stay).div_ceil(found.len()) };
-        self.all = self.all.saturating_sub(all);
-        self.staying = self.staying.saturating_sub(staying);
+    pub(crate) fn count(&mut self, step: &Step, outcome: &Outcome) {
+        let (entries, stay) = (step.found.len() as u64, outcome.stay as u64);
+        let all = units(entries, step.bytes as u64).max(1);
+        let staying = if entries == 0 { all } else { (all * stay).div_ceil(entries) };
+        let earned = PER_CHANGE.saturating_mul(all - staying);
+        self.earned = self.earned.saturating_add(earned);
+        self.spent = self.spent.saturating_add(staying);
+        self.passed = self.passed.saturating_add(all);
+        self.left = self.left.saturating_add(earned).saturating_sub(staying);
     }
+}
+
+/// How often entries of so many bytes count.
+fn units(entries: u64, bytes: u64) -> u64 {
+    entries.max(bytes >> 10)
 }
 
 /// What is known of the ends of one state's entries.
@@ -78,56 +96,172 @@ pub(crate) struct Ends {
     pub(crate) first: Option<i64>,
     /// The removal that is in progress.
     pub(crate) sweep: Option<Sweep>,
+    /// How often what was written since the last version counts.
+    written: u64,
+    /// Entries that earlier versions have paid for, and did not pass.
+    saved: u64,
+    /// The place of a key that was written lately; none = not known.
+    lately: Option<(KeyGroup, Vec<u8>)>,
 }
 
 /// A removal of all ended entries of a state that goes on over several versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sweep {
-    /// It goes on after this entry; none = at its beginning.
-    pub(crate) after: (KeyGroup, Option<Vec<u8>>),
-    /// The key group that it began with, and ends before.
-    pub(crate) begun: KeyGroup,
+    /// It goes on after this entry; none = at the beginning of the key group.
+    at: (KeyGroup, Option<Vec<u8>>),
+    /// It began after this entry, and ends with it.
+    begun: (KeyGroup, Option<Vec<u8>>),
+    /// It has come to the key group that it began in again.
+    is_last: bool,
     /// The first end of what it has passed and left, and of what was written meanwhile.
     pub(crate) first: i64,
 }
 
 impl Sweep {
-    /// One that begins with a key group.
-    pub(crate) fn from(group: KeyGroup) -> Self {
-        Self { after: (group, None), begun: group, first: i64::MAX }
+    fn from(begun: (KeyGroup, Option<Vec<u8>>)) -> Self {
+        Self { at: begun.clone(), begun, is_last: false, first: i64::MAX }
+    }
+
+    /// The key group that it is in.
+    pub(crate) fn group(&self) -> KeyGroup {
+        self.at.0
+    }
+
+    /// Where the next step begins.
+    pub(crate) fn from_key(&self) -> Bound<&[u8]> {
+        self.at.1.as_deref().map_or(Bound::Unbounded, Bound::Excluded)
+    }
+
+    /// Before which key this key group ends for it; none = it has no end.
+    pub(crate) fn to_key(&self) -> Option<Vec<u8>> {
+        let key = self.begun.1.as_ref().filter(|_| self.is_last)?;
+        Some([key, &[0][..]].concat())
+    }
+
+    /// It has passed what a step has found; if that was nothing, the key group `next` is next. True once all is passed.
+    pub(crate) fn pass(&mut self, step: &Step, next: KeyGroup) -> bool {
+        if let Some(last) = step.found.keys().last() {
+            self.at.1 = Some(last.to_vec());
+            return false;
+        }
+        if self.is_last {
+            return true;
+        }
+        self.at = (next, None);
+        self.is_last = next == self.begun.0;
+        self.is_last && self.begun.1.is_none()
+    }
+}
+
+/// Entries that are written at once, and end at the same time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written<'a> {
+    /// Their end.
+    pub(crate) ends: i64,
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    /// One of their keys, and its key group: any of them, so that no part of a state is never it.
+    pub(crate) one: (KeyGroup, &'a [u8]),
+}
+
+/// Which of `n` keys is as good as any: not always the first or the middle one of those in order.
+pub(crate) fn any_of<'a>(n: usize, key: impl Fn(usize) -> &'a [u8]) -> usize {
+    match n.checked_sub(1) {
+        Some(last) => usize::try_from(hash_key(key(last)) % n as u64).unwrap_or(last),
+        None => 0,
     }
 }
 
 impl Ends {
     /// Of a state without entries.
     pub(crate) fn of_nothing() -> Self {
-        Self { first: Some(i64::MAX), sweep: None }
+        Self { first: Some(i64::MAX), ..Self::default() }
     }
 
-    /// An entry was written that ends at `millis`.
-    pub(crate) fn added(&mut self, millis: i64) {
+    /// Entries were written.
+    pub(crate) fn added(&mut self, written: Written<'_>) {
+        let Written { ends, entries, bytes, one: (group, key) } = written;
         if let Some(first) = &mut self.first {
-            *first = millis.min(*first);
+            *first = ends.min(*first);
         }
         if let Some(sweep) = &mut self.sweep {
-            sweep.first = millis.min(sweep.first);
+            sweep.first = ends.min(sweep.first);
         }
+        self.written = self.written.saturating_add(units(entries, bytes));
+        let lately = self.lately.get_or_insert_with(|| (group, Vec::new()));
+        lately.0 = group;
+        lately.1.clear();
+        lately.1.extend_from_slice(key);
     }
 
     /// True if entries may have ended at `now`.
     pub(crate) fn may_have_ended(&self, now: i64) -> bool {
         self.sweep.is_some() || self.first.is_none_or(|first| first <= now)
     }
+
+    /// How many entries the next version passes, if it is one of so many states.
+    pub(crate) fn begin(&mut self, states: usize) -> Allowance {
+        let new = PER_CHANGE.saturating_mul(std::mem::take(&mut self.written));
+        self.saved = self.saved.saturating_add(new);
+        let least = LEAST_PASSED.div_ceil(states.max(1) as u64);
+        let left = self.saved.min(new.saturating_add(MOST_SAVED)).max(least);
+        Allowance { left, paid: self.saved, earned: 0, spent: 0, passed: 0 }
+    }
+
+    /// The walk in progress, or a new one; without a key that was written lately it begins with the key group `other`.
+    pub(crate) fn walk(&mut self, kind: Kind, other: KeyGroup) -> Sweep {
+        if let Some(sweep) = self.sweep.take() {
+            return sweep;
+        }
+        Sweep::from(match &self.lately {
+            None => (other, None),
+            Some((group, key)) if kind == Kind::List => {
+                let mut entry = Vec::new();
+                let part = if hash_key(key) & 1 == 0 { HEAD } else { CHUNKS };
+                push_key(&mut entry, (part, key, None));
+                (*group, Some(entry))
+            }
+            Some((group, key)) => (*group, Some(key.clone())),
+        })
+    }
+
+    /// The version passes no more; of the walk nothing is left if `is_over`.
+    pub(crate) fn end(&mut self, allowance: Allowance, sweep: Sweep, is_over: bool) {
+        if is_over {
+            (self.first, self.sweep, self.saved) = (Some(sweep.first), None, 0);
+        } else {
+            self.saved = allowance.paid.saturating_sub(allowance.spent.saturating_sub(allowance.earned));
+            self.sweep = Some(sweep);
+        }
+    }
 }
 
-/// The next entries of a walk, `rows` at most; none at the end of the place.
-pub(crate) fn step(mut cursor: MergedCursor<'_>, rows: usize) -> Result<Found> {
-    let mut found = Found::default();
-    while let Some((key, value)) = cursor.entry()?.filter(|_| found.len() < rows && found.bytes() < STEP_BYTES) {
-        found.push(key, value);
+/// What a step of a walk has found.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    /// Entries in order; of a value only its end.
+    found: Found,
+    /// Bytes that were read.
+    bytes: usize,
+}
+
+impl Step {
+    /// Entries that were found.
+    pub(crate) fn len(&self) -> usize {
+        self.found.len()
+    }
+}
+
+/// The next entries of a walk over a state of this kind, `rows` at most; none at the end of the place.
+pub(crate) fn step(mut cursor: MergedCursor<'_>, kind: Kind, rows: usize) -> Result<Step> {
+    let mut step = Step::default();
+    while let Some((key, value)) = cursor.entry()?.filter(|_| step.found.len() < rows && step.bytes < STEP_BYTES) {
+        step.bytes += key.len() + value.len();
+        let kept = if kind == Kind::List { value.len() } else { value.len().min(ttl::PREFIX) };
+        step.found.push(key, &value[..kept]);
         cursor.advance()?;
     }
-    Ok(found)
+    Ok(step)
 }
 
 /// What a step has found out: changes, the first end of what stays, how many values, elements or map entries go, and how many
@@ -153,13 +287,13 @@ impl Outcome {
     /// list, by the key of its entry.
     pub(crate) fn of(
         kind: Kind,
-        found: &Found,
+        step: &Step,
         now: i64,
         head: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>>,
     ) -> Result<Self> {
         match kind {
-            Kind::List => sweep_lists(found, now, head),
-            _ => sweep_values(found, now),
+            Kind::List => sweep_lists(&step.found, now, head),
+            _ => sweep_values(&step.found, now),
         }
     }
 
@@ -310,84 +444,5 @@ fn sweep_lists(found: &Found, now: i64, mut head_of: impl FnMut(&[u8]) -> Result
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Entries of so many bytes each, of which every `nth` one has ended.
-    fn found(entries: usize, bytes: usize, nth: usize) -> (Found, Outcome) {
-        let mut found = Found::default();
-        for i in 0..entries {
-            let ends = if i % nth == nth - 1 { 0 } else { 9 };
-            let value = [&ttl::prefix(ends)[..], &vec![7; bytes - 12]].concat();
-            found.push(&u32::try_from(i).unwrap().to_be_bytes(), &value);
-        }
-        let outcome = Outcome::of(Kind::Value, &found, 1, |_| Ok(None)).unwrap();
-        (found, outcome)
-    }
-
-    /// What a version passes and removes of endless entries like these, in steps.
-    fn passed(changes: u64, states: usize, bytes: usize, nth: usize) -> (u64, u64) {
-        let (mut passed, mut removed) = (0, 0);
-        for _ in 0..states {
-            let mut left = Allowance::of(changes, states);
-            while left.rows() > 0 {
-                let (found, outcome) = found(left.rows(), bytes, nth);
-                (passed, removed) = (passed + found.len() as u64, removed + outcome.removed);
-                left.count(&found, &outcome);
-            }
-        }
-        (passed, removed)
-    }
-
-    const ALL: usize = 1;
-    const HARDLY: usize = 1 << 20;
-    const STATES: [usize; 4] = [1, 2, 7, 300];
-
-    #[test]
-    fn invariant_1_of_an_allowance_it_ends() {
-        for changes in [0, 10, 1000, 100_000, u64::MAX] {
-            for states in STATES {
-                for nth in [ALL, 2, HARDLY] {
-                    let most = MOST_PASSED + (states * STEP) as u64;
-                    let (entries, _) = passed(changes, states, 20, nth);
-                    assert!(entries <= most, "{changes} changes, {states} states: {entries}");
-                }
-            }
-        }
-        let (entries, _) = passed(0, 1, 16 << 10, ALL);
-        assert_eq!(entries, MOST_GOING / 16, "each has sixteen KiB");
-        // Empty places count, too.
-        let (mut left, mut steps) = (Allowance::of(0, 1), 0);
-        while left.rows() > 0 {
-            left.count(&Found::default(), &Outcome::new());
-            steps += 1;
-        }
-        assert_eq!(steps, LEAST_PASSED);
-    }
-
-    #[test]
-    fn invariant_2_of_an_allowance_entries_that_stay_follow_the_changes() {
-        for (changes, most) in [(0, LEAST_PASSED), (10, LEAST_PASSED), (5000, 10_000), (1 << 40, MOST_PASSED)] {
-            for states in STATES {
-                let (entries, _) = passed(changes, states, 20, HARDLY);
-                assert!(
-                    (most..=most + (states * LEAST_STEP) as u64).contains(&entries),
-                    "{changes}, {states}: {entries}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn invariant_3_of_an_allowance_entries_that_go_do_not_wait_for_changes() {
-        for changes in [0, 1000, 1 << 40] {
-            for states in STATES {
-                let (_, removed) = passed(changes, states, 20, ALL);
-                assert!(removed >= MOST_GOING, "{changes} changes, {states} states: {removed}");
-            }
-        }
-        let (entries, removed) = passed(0, 1, 20, 2);
-        assert!(entries <= 2 * (LEAST_PASSED + LEAST_STEP as u64), "{entries}: half of them stay");
-        assert!(removed >= LEAST_PASSED, "{removed}");
-    }
-}
+#[path = "sweep_tests.rs"]
+mod tests;

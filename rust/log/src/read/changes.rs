@@ -9,16 +9,19 @@
 //! 2. every byte handed out was verified against the checksum that was written with it (P9, P10);
 //! 3. of an object that is not in the cache, a reader of some key groups fetches the sets' heads and the blocks of those
 //!    groups only;
-//! 4. a local copy is a convenience: damaged, deleted or impossible to write, it costs a request and nothing else (P3).
+//! 4. of sets that are fetched together [`AHEAD_BYTES`] are unpacked ahead, whatever they claim; of the others one batch at a time;
+//! 5. a local copy is a convenience: damaged, deleted or impossible to write, it costs a request and nothing else (P3).
 
 use super::cache::ObjectCache;
 use crate::store::transfer::blocking;
 use crate::store::{DownloadError, Store};
 use bytes::Bytes;
-use fastchangelog_format::byte_set::{ByteRecords, SetBytes, Wanted, decode_byte_blocks, decode_columns};
+use fastchangelog_format::byte_set::{
+    ByteRecords, SetBytes, Wanted, check_byte_blocks, check_columns, decode_byte_blocks, decode_columns,
+};
 use fastchangelog_format::error::{Error, ErrorKind, Result};
 use fastchangelog_format::model::{ChangelogHandle, KeyGroupRange, Lane, ObjectRef, SequenceNumber, SetRef};
-use fastchangelog_format::set::{SetIndex, decode_set_index};
+use fastchangelog_format::set::{BlockEntry, SetIndex, decode_set_index};
 use fastchangelog_store::metrics::SharedMetrics;
 use futures::stream::{self, BoxStream, StreamExt};
 use std::collections::VecDeque;
@@ -33,8 +36,11 @@ const RUN_BYTES: u64 = 8 << 20;
 const GAP_BYTES: u64 = 64 << 10;
 /// Most runs in progress at a time.
 const MAX_RUNS: u64 = 16;
-/// Values of one batch of decoded records.
-const BATCH_BYTES: u64 = 1 << 30;
+/// Values of one batch of decoded records, and about the bytes of a record beside its value.
+const BATCH_BYTES: u64 = 256 << 20;
+const RECORD_BYTES: u64 = 8;
+/// Bytes that are unpacked ahead of sets that are fetched together.
+const AHEAD_BYTES: u64 = 64 << 20;
 
 /// The changes of one set, or of a part of it.
 #[derive(Debug)]
@@ -57,8 +63,88 @@ pub struct ChangeReader {
 
 /// Decoded sets, in order; dropping it ends what is in progress.
 pub struct Changes {
-    runs: BoxStream<'static, Result<Vec<ReadSet>>>,
-    ready: VecDeque<ReadSet>,
+    runs: BoxStream<'static, Result<Vec<Fetched>>>,
+    ready: VecDeque<Fetched>,
+}
+
+/// A set, or a part of it, that is here.
+enum Fetched {
+    Unpacked(ReadSet),
+    Packed(Box<PackedSet>),
+}
+
+/// A verified set whose batches are unpacked one after the other.
+struct PackedSet {
+    name: String,
+    set: SetRef,
+    index: SetIndex,
+    /// Its head, and the columns in it once they are unpacked.
+    head: Bytes,
+    columns: Option<Vec<u8>>,
+    wanted: Wanted,
+    /// Blocks, where their bytes start in the set, and the bytes.
+    batches: VecDeque<(Range<usize>, u64, Bytes)>,
+}
+
+impl PackedSet {
+    fn of(
+        name: &str,
+        set: &SetRef,
+        index: SetIndex,
+        head: Bytes,
+        wanted: &Wanted,
+        batches: VecDeque<(Range<usize>, u64, Bytes)>,
+    ) -> Self {
+        Self { name: name.to_owned(), set: set.clone(), index, head, columns: None, wanted: wanted.clone(), batches }
+    }
+
+    fn from<'a>(&'a self, start: u64, bytes: &'a Bytes) -> SetBytes<'a> {
+        SetBytes { object: &self.name, offset_in_object: self.set.offset, start, bytes }
+    }
+
+    /// The changes of the next batch that has any; none after the last one.
+    fn next(&mut self) -> Result<Option<ReadSet>> {
+        while let Some((blocks, start, bytes)) = self.batches.pop_front() {
+            let columns = match self.columns.take() {
+                Some(columns) => columns,
+                None => decode_columns(&self.index, self.from(0, &self.head))?,
+            };
+            let records = decode_byte_blocks(&self.index, &columns, self.from(start, &bytes), blocks, &self.wanted)?;
+            self.columns = Some(columns);
+            if !records.is_empty() {
+                return Ok(Some(ReadSet { sequence_number: self.set.sequence_number, records }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Its batches, if there are so many bytes `left` for them.
+    fn unpacked(mut self, left: &mut u64) -> Result<Vec<Fetched>> {
+        let blocks = self.batches.iter().flat_map(|(blocks, ..)| &self.index.blocks[blocks.clone()]);
+        let bytes = u64::from(self.index.columns.raw_length) + blocks.map(unpacked_bytes).sum::<u64>();
+        if let Some(rest) = left.checked_sub(bytes) {
+            *left = rest;
+        } else {
+            check_columns(&self.index, self.from(0, &self.head))?;
+            for (blocks, start, bytes) in &self.batches {
+                check_byte_blocks(&self.index, self.from(*start, bytes), blocks.clone())?;
+            }
+            return Ok(vec![Fetched::Packed(Box::new(self))]);
+        }
+        if self.batches.is_empty() {
+            check_columns(&self.index, self.from(0, &self.head))?;
+        }
+        let mut sets = Vec::with_capacity(self.batches.len());
+        while let Some(set) = self.next()? {
+            sets.push(Fetched::Unpacked(set));
+        }
+        Ok(sets)
+    }
+}
+
+/// About the memory of a block's records.
+fn unpacked_bytes(block: &BlockEntry) -> u64 {
+    u64::from(block.raw_length) + RECORD_BYTES * u64::from(block.records)
 }
 
 /// Sets that are fetched together: their object and the bytes to fetch.
@@ -109,7 +195,7 @@ impl ChangeReader {
     }
 
     /// Damage can stem from the transfer or from an old local copy: only the second mismatch counts as corruption.
-    async fn fetch(&self, run: Run, part: Option<KeyGroupRange>) -> Result<Vec<ReadSet>> {
+    async fn fetch(&self, run: Run, part: Option<KeyGroupRange>) -> Result<Vec<Fetched>> {
         let run = Arc::new(run);
         match self.fetch_once(&run, part).await {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -126,7 +212,7 @@ impl ChangeReader {
         }
     }
 
-    async fn fetch_once(&self, run: &Arc<Run>, part: Option<KeyGroupRange>) -> Result<Vec<ReadSet>> {
+    async fn fetch_once(&self, run: &Arc<Run>, part: Option<KeyGroupRange>) -> Result<Vec<Fetched>> {
         let start = Instant::now();
         let run = Arc::clone(run);
         let name = format!("{}/{}", self.store.uri(), run.object.name);
@@ -136,13 +222,17 @@ impl ChangeReader {
             let bytes = self.bytes(&run.object, run.bytes.clone()).await?;
             blocking(move || decode_run(&name, &run, &bytes, &wanted)).await?
         } else {
-            let mut sets = Vec::new();
+            let (mut sets, mut left) = (Vec::new(), AHEAD_BYTES);
             for set in &run.sets {
-                sets.extend(self.part_of(&name, set, &wanted).await?);
+                sets.extend(self.part_of(&name, set, &wanted, &mut left).await?);
             }
             sets
         };
-        let changes: u64 = sets.iter().map(|set| set.records.len() as u64).sum();
+        let changes = sets.iter().map(|set| match set {
+            Fetched::Unpacked(set) => set.records.len() as u64,
+            Fetched::Packed(packed) => packed.index.header.records,
+        });
+        let changes = changes.sum();
         self.metrics.sets_read.add(sets.len() as u64);
         self.metrics.changes_read.add(changes);
         self.metrics.read_micros.add_elapsed(start);
@@ -177,26 +267,20 @@ impl ChangeReader {
     }
 
     /// The wanted records of a set whose object is not here.
-    async fn part_of(&self, name: &str, set: &SetRef, wanted: &Wanted) -> Result<Vec<ReadSet>> {
+    async fn part_of(&self, name: &str, set: &SetRef, wanted: &Wanted, left: &mut u64) -> Result<Vec<Fetched>> {
         if set.length <= GAP_BYTES {
             let bytes = self.store.get_range(&set.object, set.offset, set.length).await?;
-            return decode_set(name, set, &bytes, wanted);
+            return decode_set(name, set, &bytes, wanted, left);
         }
         let head = self.store.get_range(&set.object, set.offset, set.head).await?;
         let index = index_of(name, set, &head)?;
-        let from = SetBytes { object: name, offset_in_object: set.offset, start: 0, bytes: &head };
-        let columns = decode_columns(&index, from)?;
-        let mut sets = Vec::new();
+        let mut batches = VecDeque::new();
         for blocks in chosen(&index, wanted) {
             let bytes = index.bytes_of(blocks.clone());
             let values = self.store.get_range(&set.object, set.offset + bytes.start, bytes.end - bytes.start).await?;
-            let from = SetBytes { object: name, offset_in_object: set.offset, start: bytes.start, bytes: &values };
-            let records = decode_byte_blocks(&index, &columns, from, blocks, wanted)?;
-            if !records.is_empty() {
-                sets.push(ReadSet { sequence_number: set.sequence_number, records });
-            }
+            batches.push_back((blocks, bytes.start, values));
         }
-        Ok(sets)
+        PackedSet::of(name, set, index, head, wanted, batches).unpacked(left)
     }
 }
 
@@ -222,12 +306,12 @@ fn near(index: &SetIndex, one: &Range<usize>, next: &Range<usize>) -> bool {
     next.start <= one.end || index.bytes_of(one.end..next.start).end - index.bytes_of(one.clone()).end <= GAP_BYTES
 }
 
-/// Cuts a range of blocks where a batch would become too large for 32-bit offsets.
+/// Cuts a range of blocks where a batch would become too large.
 fn pieces(index: &SetIndex, range: Range<usize>) -> Vec<Range<usize>> {
     let mut pieces = Vec::new();
     let (mut start, mut bytes) = (range.start, 0);
     for i in range.clone() {
-        let next = u64::from(index.blocks[i].raw_length);
+        let next = unpacked_bytes(&index.blocks[i]);
         if i > start && bytes + next > BATCH_BYTES {
             pieces.push(start..i);
             (start, bytes) = (i, 0);
@@ -261,12 +345,12 @@ fn runs_of(sets: &[SetRef], limit: u64) -> Vec<Run> {
 }
 
 /// The wanted records of sets that were fetched together.
-fn decode_run(name: &str, run: &Run, bytes: &Bytes, wanted: &Wanted) -> Result<Vec<ReadSet>> {
-    let mut sets = Vec::with_capacity(run.sets.len());
+fn decode_run(name: &str, run: &Run, bytes: &Bytes, wanted: &Wanted) -> Result<Vec<Fetched>> {
+    let (mut sets, mut left) = (Vec::with_capacity(run.sets.len()), AHEAD_BYTES);
     for set in &run.sets {
         let at = usize::try_from(set.offset - run.bytes.start).map_err(Error::internal)?;
         let length = usize::try_from(set.length).map_err(Error::internal)?;
-        sets.extend(decode_set(name, set, &bytes.slice(at..at + length), wanted)?);
+        sets.extend(decode_set(name, set, &bytes.slice(at..at + length), wanted, &mut left)?);
     }
     Ok(sets)
 }
@@ -286,27 +370,34 @@ fn index_of(name: &str, set: &SetRef, bytes: &[u8]) -> Result<SetIndex> {
 }
 
 /// The wanted records of a set that is here as a whole.
-fn decode_set(name: &str, set: &SetRef, bytes: &Bytes, wanted: &Wanted) -> Result<Vec<ReadSet>> {
+fn decode_set(name: &str, set: &SetRef, bytes: &Bytes, wanted: &Wanted, left: &mut u64) -> Result<Vec<Fetched>> {
     let index = index_of(name, set, bytes)?;
-    let from = SetBytes { object: name, offset_in_object: set.offset, start: 0, bytes };
-    let columns = decode_columns(&index, from)?;
     let ranges = if *wanted == Wanted::ALL { pieces(&index, 0..index.blocks.len()) } else { chosen(&index, wanted) };
-    let mut sets = Vec::with_capacity(ranges.len());
-    for blocks in ranges {
-        let records = decode_byte_blocks(&index, &columns, from, blocks, wanted)?;
-        if !records.is_empty() {
-            sets.push(ReadSet { sequence_number: set.sequence_number, records });
-        }
-    }
-    Ok(sets)
+    let batches = ranges.into_iter().map(|blocks| (blocks, 0, bytes.clone())).collect();
+    PackedSet::of(name, set, index, bytes.clone(), wanted, batches).unpacked(left)
 }
 
 impl Changes {
     /// The next set; none at the end. After an error there is nothing more.
     pub async fn next(&mut self) -> Result<Option<ReadSet>> {
         loop {
-            if let Some(set) = self.ready.pop_front() {
-                return Ok(Some(set));
+            match self.ready.pop_front() {
+                Some(Fetched::Unpacked(set)) => return Ok(Some(set)),
+                Some(Fetched::Packed(mut packed)) => {
+                    let (next, packed) = blocking(move || (packed.next(), packed)).await;
+                    match next {
+                        Ok(Some(set)) => {
+                            self.ready.push_front(Fetched::Packed(packed));
+                            return Ok(Some(set));
+                        }
+                        Ok(None) => continue,
+                        Err(error) => {
+                            (self.runs, self.ready) = (stream::empty().boxed(), VecDeque::new());
+                            return Err(error);
+                        }
+                    }
+                }
+                None => {}
             }
             match self.runs.next().await {
                 Some(Ok(sets)) => self.ready.extend(sets),
@@ -321,10 +412,10 @@ impl Changes {
 }
 
 /// A task that is aborted when its handle is dropped.
-struct AbortOnDrop(tokio::task::JoinHandle<Result<Vec<ReadSet>>>);
+struct AbortOnDrop(tokio::task::JoinHandle<Result<Vec<Fetched>>>);
 
 impl AbortOnDrop {
-    async fn join(mut self) -> Result<Vec<ReadSet>> {
+    async fn join(mut self) -> Result<Vec<Fetched>> {
         (&mut self.0).await.unwrap_or_else(|e| Err(Error::internal(format!("a read ended without an answer: {e}"))))
     }
 }

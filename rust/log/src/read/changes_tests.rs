@@ -279,3 +279,35 @@ async fn a14_offsets_above_four_gibibytes_are_read_right() {
         assert_eq!(found, [(0, 2, 8), (1, 2, 8), (2, 2, 8)]);
     }
 }
+
+#[tokio::test]
+async fn invariant_4_of_sets_that_unpack_to_much_one_batch_is_in_memory() {
+    let f = fixture();
+    // Some KiB that unpack to 80 MiB.
+    let (length, blocks) = (16 << 20, 5);
+    let packed = |group: u16| {
+        let mut block = ByteBlock::default();
+        block.push(group + 1, &vec![u8::try_from(group).unwrap(); length]);
+        block
+    };
+    let set = encode_byte_set((0..blocks).map(packed).collect(), Compression::Zstd, &Bytes::from).unwrap();
+    assert!(set.length < 64 << 10);
+    let (head, mark, records, length_of_set) = (set.head, set.mark, set.records, set.length);
+    let mut parts = vec![file_header()];
+    parts.extend(set.parts);
+    let crc = crc32c(&parts.concat());
+    parts.push(file_footer(&[(16, length_of_set)], crc));
+    let object_of = f.store.put_new(&crate::store::log_name(), parts).await.unwrap();
+    let mut handle = object(&f, 1, 1, Compression::Zstd).await;
+    handle.sets[0] =
+        SetRef { object: object_of, offset: 16, length: length_of_set, head, mark, records, ..handle.sets[0].clone() };
+    for groups in [None, Some(KeyGroupRange { start: 0, end: blocks })] {
+        let mut changes = f.reader(None).read(&handle, groups).unwrap();
+        let mut run = changes.runs.next().await.unwrap().unwrap();
+        let Some(Fetched::Packed(packed)) = run.first_mut() else { panic!("it is unpacked") };
+        assert!(packed.columns.is_none());
+        changes.ready.extend(run);
+        assert_eq!(all(changes).await.unwrap(), (0..i32::from(blocks)).map(|g| (0, g, length)).collect::<Vec<_>>());
+    }
+    assert_eq!(f.metrics.changes_read.get(), 2 * u64::from(blocks));
+}

@@ -3,6 +3,7 @@
 //! ```text
 //! replay  segments ──► change sets, in order, prefetched     cache  objects on local disk: one download, many readers
 //! snapshot_files  manifest ──► a folder of RocksDB files
+//! set_parts  a change set as a whole, or in parts if it unpacks to much
 //! restore_progress  the bytes of both, for metrics and the log
 //! packed  small files of a snapshot out of the object they share
 //! slice   the same two for a range of key groups: only the tables and blocks that may hold its keys
@@ -17,6 +18,7 @@ pub mod changes;
 mod packed;
 pub mod replay;
 pub mod restore_progress;
+mod set_parts;
 pub mod slice;
 pub mod snapshot_files;
 

@@ -4,12 +4,14 @@
 //! Does not own: which segments, and what is done with the changes.
 
 use super::cache::{Lease, ObjectCache};
-use super::slice::{SetSlice, read_slices};
+use super::set_parts::{FetchedSet, SetParts};
+use super::slice::{SetSlice, fetch_slices};
 use crate::store::transfer::blocking;
 use crate::store::{DownloadError, Store};
-use fastchangelog_format::decode_set;
+use bytes::Bytes;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{ChangeSet, KeyGroupRange, SegmentRef};
+use fastchangelog_format::set::decode_whole_index;
 use futures::{Stream, StreamExt, stream};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -35,9 +37,9 @@ pub fn prefetch_of(segments: &[SegmentRef]) -> usize {
     usize::try_from(n).unwrap_or(1)
 }
 
-/// The change sets of segments, fetched ahead while their reader does something else. Dropped, it ends.
+/// The change sets of segments, fetched ahead while their reader does something else; a large one in parts. Dropped, it ends.
 ///
-/// Invariant: the stream ends after the last set, and never before it.
+/// Invariant: the stream ends after the last part of the last set, and never before it.
 pub struct SetsAhead {
     sets: mpsc::Receiver<Result<SetSlice>>,
     left: usize,
@@ -48,8 +50,8 @@ impl SetsAhead {
     /// Starts to fetch `segments` on `runtime`, as [`read_segments`] does.
     pub fn start(runtime: &Handle, store: &Store, cache: Option<&Arc<ObjectCache>>, segments: &[SegmentRef]) -> Self {
         let lengths = stream::iter(segments.iter().map(|s| s.length).collect::<Vec<_>>());
-        let sets = read_segments(store, cache, segments, prefetch_of(segments)).zip(lengths);
-        Self::of(runtime, segments.len(), sets.map(|(set, fetched)| Ok(SetSlice { set: set?, fetched })))
+        let sets = fetch_segments(store, cache, segments, prefetch_of(segments)).zip(lengths);
+        Self::of(runtime, segments.len(), sets.map(|(set, fetched)| Ok((set?, fetched))))
     }
 
     /// Starts to fetch what `segments` have of `groups` on `runtime`, as [`read_slices`] does.
@@ -60,17 +62,30 @@ impl SetsAhead {
         segments: &[SegmentRef],
         groups: KeyGroupRange,
     ) -> Self {
-        Self::of(runtime, segments.len(), read_slices(store, cache, segments, groups, SLICES_AHEAD))
+        Self::of(runtime, segments.len(), fetch_slices(store, cache, segments, groups, SLICES_AHEAD))
     }
 
-    fn of(runtime: &Handle, left: usize, found: impl Stream<Item = Result<SetSlice>> + Send + 'static) -> Self {
+    fn of(
+        runtime: &Handle,
+        left: usize,
+        found: impl Stream<Item = Result<(FetchedSet, u64)>> + Send + 'static,
+    ) -> Self {
         // One more than in flight: a set that has arrived does not delay the others.
         let (sender, sets) = mpsc::channel(1);
         let task = runtime.spawn(async move {
             let mut found = std::pin::pin!(found);
             while let Some(set) = found.next().await {
-                let failed = set.is_err();
-                if sender.send(set).await.is_err() || failed {
+                let given = match set {
+                    Ok((FetchedSet::Whole(set), fetched)) => {
+                        sender.send(Ok(SetSlice { set, fetched, is_whole: true })).await.is_ok()
+                    }
+                    Ok((FetchedSet::Parts(parts), fetched)) => give_parts(&sender, parts, fetched).await,
+                    Err(error) => {
+                        let _ = sender.send(Err(error)).await;
+                        false
+                    }
+                };
+                if !given {
                     return;
                 }
             }
@@ -78,15 +93,34 @@ impl SetsAhead {
         Self { sets, left, task: task.abort_handle() }
     }
 
-    /// The next change set; none after the last one.
+    /// The next change set, or part of one; none after the last one.
     pub async fn next(&mut self) -> Option<Result<SetSlice>> {
         if self.left == 0 {
             return None;
         }
         let ended = || Error::retryable("the reading of change sets was cut off: the state server is shutting down");
         let set = self.sets.recv().await.unwrap_or_else(|| Err(ended()));
-        self.left = if set.is_ok() { self.left - 1 } else { 0 };
+        self.left = match &set {
+            Ok(set) => self.left - usize::from(set.is_whole),
+            Err(_) => 0,
+        };
         Some(set)
+    }
+}
+
+/// Gives out the parts of a set. False if there is nobody to take them, or one cannot be read.
+async fn give_parts(sender: &mpsc::Sender<Result<SetSlice>>, mut parts: Box<SetParts>, mut fetched: u64) -> bool {
+    loop {
+        let (part, rest) = blocking(move || (parts.next(), parts)).await;
+        parts = rest;
+        let (is_whole, failed) = (parts.is_over(), part.is_err());
+        let slice = part.map(|set| SetSlice { set, fetched: std::mem::take(&mut fetched), is_whole });
+        if sender.send(slice).await.is_err() || failed {
+            return false;
+        }
+        if is_whole {
+            return true;
+        }
     }
 }
 
@@ -106,6 +140,16 @@ pub fn read_segments(
     segments: &[SegmentRef],
     prefetch: usize,
 ) -> impl Stream<Item = Result<ChangeSet>> + Send + use<> {
+    fetch_segments(store, cache, segments, prefetch).map(|set| set?.whole())
+}
+
+/// The same, large ones still packed.
+fn fetch_segments(
+    store: &Store,
+    cache: Option<&Arc<ObjectCache>>,
+    segments: &[SegmentRef],
+    prefetch: usize,
+) -> impl Stream<Item = Result<FetchedSet>> + Send + use<> {
     let (store, cache) = (store.clone(), cache.cloned());
     stream::iter(segments.to_vec())
         .map(move |segment| {
@@ -115,7 +159,7 @@ pub fn read_segments(
         .buffered(prefetch.max(1))
 }
 
-async fn read_segment(store: &Store, cache: Option<&Arc<ObjectCache>>, segment: &SegmentRef) -> Result<ChangeSet> {
+async fn read_segment(store: &Store, cache: Option<&Arc<ObjectCache>>, segment: &SegmentRef) -> Result<FetchedSet> {
     if let Some(cache) = cache {
         // A second time with a fresh copy, should the first be damaged.
         for _ in 0..2 {
@@ -134,7 +178,7 @@ async fn read_segment(store: &Store, cache: Option<&Arc<ObjectCache>>, segment: 
     let bytes = store.get_range(&segment.object, segment.offset, segment.length).await?;
     let name = format!("{}/{}", store.uri(), segment.object.name);
     let (offset, records) = (segment.offset, segment.records);
-    blocking(move || decode(&name, offset, &bytes, records)).await
+    blocking(move || decode(&name, offset, bytes, records)).await
 }
 
 /// The set from the local copy; none if the copy turned out to be damaged and was thrown away.
@@ -142,7 +186,7 @@ async fn read_copy(
     store: &Store,
     cache: &Arc<ObjectCache>,
     segment: &SegmentRef,
-) -> Result<Option<ChangeSet>, DownloadError> {
+) -> Result<Option<FetchedSet>, DownloadError> {
     let lease = cache.try_lease(store, &segment.object).await?;
     let name = format!("{}/{}", store.uri(), segment.object.name);
     let (offset, length, records) = (segment.offset, segment.length, segment.records);
@@ -151,7 +195,7 @@ async fn read_copy(
         return Err(DownloadError::Store(Error::corrupt(name, offset, what)));
     }
     blocking(move || {
-        judged(lease, |lease| lease.read_at(offset, length).and_then(|bytes| decode(&name, offset, &bytes, records)))
+        judged(lease, |lease| lease.read_at(offset, length).and_then(|bytes| decode(&name, offset, bytes, records)))
     })
     .await
 }
@@ -170,13 +214,14 @@ fn judged<T>(lease: Lease, read: impl Fn(&Lease) -> Result<T>) -> Result<Option<
     }
 }
 
-fn decode(name: &str, offset: u64, bytes: &[u8], records: u64) -> Result<ChangeSet> {
-    let set = decode_set(name, offset, bytes)?;
-    if set.len() as u64 != records {
-        let what = format!("the change set has {} records, the handle says {records}", set.len());
+fn decode(name: &str, offset: u64, bytes: Bytes, records: u64) -> Result<FetchedSet> {
+    let index = decode_whole_index(name, offset, &bytes)?;
+    if index.header.records != records {
+        let what = format!("the change set has {} records, the handle says {records}", index.header.records);
         return Err(Error::corrupt(name, offset, what));
     }
-    Ok(set)
+    let blocks = 0..index.blocks.len();
+    SetParts { name: name.to_owned(), offset, index, start: 0, bytes, blocks, groups: None }.fetched()
 }
 
 #[cfg(test)]

@@ -10,14 +10,16 @@
 //! 3. every byte used was verified against the checksum that was written with it (P9, P10).
 
 use super::cache::ObjectCache;
+use super::set_parts::{FetchedSet, SetParts};
 use super::snapshot_files::{fetch_files, fetch_manifest, place_inline};
 use crate::store::transfer::blocking;
 use crate::store::{DownloadError, Store};
 use bytes::Bytes;
 use fastchangelog_format::error::{Error, ErrorKind, Result};
 use fastchangelog_format::model::{ChangeSet, KeyGroupRange, SegmentRef, SnapshotRef};
-use fastchangelog_format::segment::{bytes_of_groups, decode_blocks};
-use fastchangelog_format::{Manifest, SetIndex, decode_set_header, decode_set_index, decode_set_range};
+use fastchangelog_format::segment::bytes_of_groups;
+use fastchangelog_format::set::decode_whole_index;
+use fastchangelog_format::{Manifest, SetIndex, decode_set_header, decode_set_index};
 use futures::{Stream, StreamExt, stream};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -70,6 +72,8 @@ pub struct SetSlice {
     pub set: ChangeSet,
     /// Bytes requested from the store.
     pub fetched: u64,
+    /// They are all of their set, or the last part of it.
+    pub is_whole: bool,
 }
 
 /// The changes of `groups` in `segments`, in their order, with up to `prefetch` segments fetched ahead. Local copies are
@@ -81,6 +85,20 @@ pub fn read_slices(
     groups: KeyGroupRange,
     prefetch: usize,
 ) -> impl Stream<Item = Result<SetSlice>> + Send + use<> {
+    fetch_slices(store, cache, segments, groups, prefetch).map(|found| {
+        let (set, fetched) = found?;
+        Ok(SetSlice { set: set.whole()?, fetched, is_whole: true })
+    })
+}
+
+/// The same, large ones still packed, with the bytes that were fetched for each.
+pub(super) fn fetch_slices(
+    store: &Store,
+    cache: Option<&Arc<ObjectCache>>,
+    segments: &[SegmentRef],
+    groups: KeyGroupRange,
+    prefetch: usize,
+) -> impl Stream<Item = Result<(FetchedSet, u64)>> + Send + use<> {
     let (store, cache) = (store.clone(), cache.cloned());
     stream::iter(segments.to_vec())
         .map(move |segment| {
@@ -99,10 +117,10 @@ struct SliceSource {
 }
 
 impl SliceSource {
-    async fn read(self) -> Result<SetSlice> {
+    async fn read(self) -> Result<(FetchedSet, u64)> {
         if let Some(cache) = self.cache.as_ref().filter(|cache| cache.contains(&self.store, &self.segment.object)) {
             match self.copy(cache).await {
-                Ok(set) => return Ok(SetSlice { set, fetched: 0 }),
+                Ok(set) => return Ok((set, 0)),
                 Err(error) => tracing::warn!(%error, "a part of a log object is read without the local copy"),
             }
         }
@@ -117,13 +135,13 @@ impl SliceSource {
         format!("{}/{}", self.store.uri(), self.segment.object.name)
     }
 
-    async fn copy(&self, cache: &Arc<ObjectCache>) -> Result<ChangeSet> {
+    async fn copy(&self, cache: &Arc<ObjectCache>) -> Result<FetchedSet> {
         let lease = cache.try_lease(&self.store, &self.segment.object).await.map_err(DownloadError::into_inner)?;
         let (name, segment, groups) = (self.name(), self.segment.clone(), self.groups);
         blocking(move || {
             let set = lease
                 .read_at(segment.offset, segment.length)
-                .and_then(|bytes| decode_whole(&name, &segment, &bytes, groups));
+                .and_then(|bytes| decode_whole(&name, &segment, bytes, groups));
             if set.is_err() && !lease.is_intact() {
                 lease.invalidate();
             }
@@ -132,12 +150,12 @@ impl SliceSource {
         .await
     }
 
-    async fn fetch(&self) -> Result<SetSlice> {
+    async fn fetch(&self) -> Result<(FetchedSet, u64)> {
         let (name, segment, groups) = (self.name(), self.segment.clone(), self.groups);
         if segment.length <= SMALL_SEGMENT {
             let bytes = self.range(0, segment.length).await?;
-            let set = blocking(move || decode_whole(&name, &segment, &bytes, groups)).await?;
-            return Ok(SetSlice { set, fetched: self.segment.length });
+            let set = blocking(move || decode_whole(&name, &segment, bytes, groups)).await?;
+            return Ok((set, self.segment.length));
         }
         let mut head = self.range(0, HEAD_GUESS).await?;
         let end = decode_set_header(&name, segment.offset, &head)?.index_end();
@@ -152,17 +170,13 @@ impl SliceSource {
         let index = index_of(&name, &segment, &head)?;
         let wanted = bytes_of_groups(&index, groups);
         if wanted.is_empty() {
-            return Ok(SetSlice { set: ChangeSet::default(), fetched });
+            return Ok((FetchedSet::Whole(ChangeSet::default()), fetched));
         }
         let bytes = self.range(wanted.start, wanted.end - wanted.start).await?;
         fetched += wanted.end - wanted.start;
-        let set = blocking(move || {
-            let mut set = ChangeSet::default();
-            decode_blocks(&index, &name, segment.offset, wanted.start, &bytes, groups, &mut set)?;
-            Ok::<_, Error>(set)
-        })
-        .await?;
-        Ok(SetSlice { set, fetched })
+        let (offset, start, blocks) = (segment.offset, wanted.start, index.blocks_of(groups.start..groups.end));
+        let parts = SetParts { name, offset, index, start, bytes, blocks, groups: Some(groups) };
+        Ok((blocking(move || parts.fetched()).await?, fetched))
     }
 
     async fn range(&self, from: u64, length: u64) -> Result<Bytes> {
@@ -173,6 +187,11 @@ impl SliceSource {
 /// The index of a set, of which the head at least is here; checks that it is the set that the handle names.
 fn index_of(name: &str, segment: &SegmentRef, bytes: &[u8]) -> Result<SetIndex> {
     let index = decode_set_index(name, segment.offset, bytes)?;
+    check_named(name, segment, &index)?;
+    Ok(index)
+}
+
+fn check_named(name: &str, segment: &SegmentRef, index: &SetIndex) -> Result<()> {
     let header = &index.header;
     if (header.length, header.records) != (segment.length, segment.records) {
         let what = format!(
@@ -181,12 +200,14 @@ fn index_of(name: &str, segment: &SegmentRef, bytes: &[u8]) -> Result<SetIndex> 
         );
         return Err(Error::corrupt(name, segment.offset, what));
     }
-    Ok(index)
+    Ok(())
 }
 
-fn decode_whole(name: &str, segment: &SegmentRef, bytes: &[u8], groups: KeyGroupRange) -> Result<ChangeSet> {
-    index_of(name, segment, bytes)?;
-    decode_set_range(name, segment.offset, bytes, groups)
+fn decode_whole(name: &str, segment: &SegmentRef, bytes: Bytes, groups: KeyGroupRange) -> Result<FetchedSet> {
+    let index = decode_whole_index(name, segment.offset, &bytes)?;
+    check_named(name, segment, &index)?;
+    let (offset, blocks) = (segment.offset, index.blocks_of(groups.start..groups.end));
+    SetParts { name: name.to_owned(), offset, index, start: 0, bytes, blocks, groups: Some(groups) }.fetched()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The entries of a savepoint as Arrow batches.
 //!
-//! Owns: walking a savepoint in order, a part or a few batches in memory at a time.
+//! Owns: walking a savepoint in order, a few batches in memory at a time, whatever its objects claim.
 //! Does not own: the types of its columns (the caller says them), the file that batches go to.
 
 use super::load::{read_savepoint, said};
@@ -10,14 +10,15 @@ use crate::states::timer::{BY_TIME, split_by_time};
 use crate::states::ttl;
 use arrow_array::{Array, ArrayRef, RecordBatch, TimestampMicrosecondArray, TimestampMillisecondArray};
 use arrow_schema::{Field, Schema};
+use bytes::Bytes;
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_columns::typed::TypedEntries;
+use fastchangelog_format::decode_file;
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{Change, ChangeSet, Op, Savepoint, SavepointContent, StateId};
-use fastchangelog_format::{decode_file, decode_set};
+use fastchangelog_format::model::{Change, ChangeSet, KeyGroupRange, Op, Savepoint, SavepointContent, StateId};
+use fastchangelog_format::segment::for_each_in_set;
 use fastchangelog_state::keyed::KeyedState;
-use fastchangelog_store::transfer::blocking;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -25,9 +26,10 @@ use tokio::task::JoinHandle;
 
 /// Dirty entries written to RocksDB at a time.
 const FLUSH_CHUNK: usize = 100_000;
-/// Entries of one run out of a native savepoint.
+/// Entries, and about the bytes, of one batch.
 const RUN: usize = 65_536;
-/// Batches of a native savepoint that wait for their consumer.
+const RUN_BYTES: u64 = 64 << 20;
+/// Batches that wait for their consumer.
 const AHEAD: usize = 2;
 
 /// What the bytes of the entries mean.
@@ -115,21 +117,41 @@ pub struct Export {
     walk: Option<Walk>,
 }
 
-/// The scan of a shard, on a thread of its own. It ends early when its consumer is dropped.
+/// The scan of a shard or a part, on a thread of its own. It ends early when its consumer is dropped.
 struct Walk {
     batches: mpsc::Receiver<RecordBatch>,
     end: JoinHandle<Result<()>>,
 }
 
 impl Walk {
+    /// Of a shard.
     fn start(state: RangeState, columns: Arc<ExportColumns>) -> Self {
+        Self::of(columns, move |runs| {
+            let mut keyed = state.keyed;
+            walk(&mut keyed, runs).and(keyed.destroy())
+        })
+    }
+
+    /// Of the object `name` of a canonical savepoint.
+    fn of_part(name: String, bytes: Bytes, columns: Arc<ExportColumns>) -> Self {
+        Self::of(columns, move |runs| {
+            let all = KeyGroupRange { start: 0, end: u16::MAX };
+            for (offset, length) in decode_file(&name, &bytes)? {
+                let at = usize::try_from(offset).map_err(Error::internal)?;
+                let end = at + usize::try_from(length).map_err(Error::internal)?;
+                for_each_in_set(&name, offset, &bytes[at..end], all, &mut |change| runs.push(change))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn of(columns: Arc<ExportColumns>, entries: impl FnOnce(&mut Runs<'_>) -> Result<()> + Send + 'static) -> Self {
         let (sender, batches) = mpsc::channel(AHEAD);
         let work = move || {
-            let mut keyed = state.keyed;
-            let walked = walk(&mut keyed, &columns, &mut |batch| {
-                sender.blocking_send(batch).map_err(|_| Error::closed("the export was cancelled"))
-            });
-            walked.and(keyed.destroy())
+            let mut send = |batch| sender.blocking_send(batch).map_err(|_| Error::closed("the export was cancelled"));
+            let mut runs = Runs { run: ChangeSet::default(), columns: &columns, out: &mut send };
+            entries(&mut runs)?;
+            runs.send()
         };
         Self { batches, end: tokio::task::spawn_blocking(work) }
     }
@@ -169,45 +191,48 @@ impl Export {
             }
         }
         let Some(piece) = self.left.pop() else { return Ok(None) };
-        let batches = match &self.savepoint.content {
+        let columns = Arc::clone(&self.columns);
+        let walk = match &self.savepoint.content {
             SavepointContent::Canonical(parts) => {
                 let object = parts[piece].object.clone();
                 let bytes = self.from.store.get(&object).await.map_err(|e| said(e, self.from.store.uri()))?;
-                let (columns, name) = (Arc::clone(&self.columns), format!("{}/{}", self.from.store.uri(), object.name));
-                blocking(move || {
-                    let mut batches = Vec::new();
-                    for (offset, length) in decode_file(&name, &bytes)? {
-                        let at = usize::try_from(offset).map_err(Error::internal)?;
-                        let end = at + usize::try_from(length).map_err(Error::internal)?;
-                        batches.extend(columns.batch(&decode_set(&name, offset, &bytes[at..end])?)?);
-                    }
-                    Ok::<_, Error>(batches)
-                })
-                .await?
+                Walk::of_part(format!("{}/{}", self.from.store.uri(), object.name), bytes, columns)
             }
             SavepointContent::Native { handles, .. } => {
                 let groups = handles[piece].key_groups;
                 let dir = self.scratch.join(format!("shard-{piece}"));
                 let state = self.from.load_savepoint(&self.savepoint, groups, &dir).await?;
-                self.walk = Some(Walk::start(state, Arc::clone(&self.columns)));
-                Vec::new()
+                Walk::start(state, columns)
             }
         };
-        Ok(Some(batches))
+        self.walk = Some(walk);
+        Ok(Some(Vec::new()))
     }
 }
 
-fn walk(keyed: &mut KeyedState, columns: &ExportColumns, out: &mut dyn FnMut(RecordBatch) -> Result<()>) -> Result<()> {
+/// Entries on their way into batches.
+struct Runs<'a> {
+    run: ChangeSet,
+    columns: &'a ExportColumns,
+    out: &'a mut dyn FnMut(RecordBatch) -> Result<()>,
+}
+
+impl Runs<'_> {
+    fn push(&mut self, entry: Change<'_>) -> Result<()> {
+        self.run.push(entry);
+        if self.run.len() < RUN && self.run.payload_bytes() < RUN_BYTES { Ok(()) } else { self.send() }
+    }
+
+    fn send(&mut self) -> Result<()> {
+        self.columns.batch(&std::mem::take(&mut self.run))?.map_or(Ok(()), &mut *self.out)
+    }
+}
+
+fn walk(keyed: &mut KeyedState, runs: &mut Runs<'_>) -> Result<()> {
     keyed.begin_flush();
     while keyed.flush_dirty(FLUSH_CHUNK)? {}
-    let mut run = ChangeSet::default();
     keyed.for_each_in_order(&mut |change: Change<'_>| {
         debug_assert_eq!(change.op, Op::Put);
-        run.push(change);
-        if run.len() == RUN {
-            columns.batch(&std::mem::take(&mut run))?.map_or(Ok(()), &mut *out)?;
-        }
-        Ok(())
-    })?;
-    columns.batch(&run)?.map_or(Ok(()), out)
+        runs.push(change)
+    })
 }

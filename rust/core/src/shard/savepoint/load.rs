@@ -15,7 +15,8 @@ use crate::shard::sources::Sources;
 use fastchangelog_format::error::{Error, ErrorKind, Result};
 use fastchangelog_format::model::handle::HASH_ID;
 use fastchangelog_format::model::{KeyGroupRange, Op, Savepoint, SavepointContent, SavepointPart};
-use fastchangelog_format::{decode_file, decode_savepoint, decode_set_range};
+use fastchangelog_format::segment::for_each_in_set;
+use fastchangelog_format::{decode_file, decode_savepoint};
 use fastchangelog_state::group_range::{IngestTable, write_table};
 use fastchangelog_state::keyed::KeyedState;
 use fastchangelog_store::transfer::blocking;
@@ -125,16 +126,13 @@ impl Rebuilder {
             let table = write_table(&folder.path.join(i.to_string()), &shared, &name, |put| {
                 for (offset, length) in decode_file(&name, &bytes)? {
                     let range = slice(offset, length)?;
-                    for change in decode_set_range(&name, offset, &bytes[range], target)?.iter() {
+                    for_each_in_set(&name, offset, &bytes[range], target, &mut |change| {
                         if change.op != Op::Put {
-                            return Err(Error::corrupt(
-                                &name,
-                                offset,
-                                "it deletes a key; a savepoint only has entries",
-                            ));
+                            let what = "it deletes a key; a savepoint only has entries";
+                            return Err(Error::corrupt(&name, offset, what));
                         }
-                        put(change)?;
-                    }
+                        put(change)
+                    })?;
                 }
                 Ok(())
             })?;

@@ -63,14 +63,15 @@ impl StateHints {
 
     /// The ends of a state's entries.
     pub(super) fn ends(&mut self, state: StateId) -> &mut Ends {
-        let first = self.all_known.then_some(i64::MAX);
-        self.ends.entry(state).or_insert(Ends { first, sweep: None })
+        let unknown = if self.all_known { Ends::of_nothing() } else { Ends::default() };
+        self.ends.entry(state).or_insert(unknown)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::states::sweep::Written;
 
     const G: KeyGroup = KeyGroup(7);
 
@@ -103,8 +104,9 @@ mod tests {
     fn the_first_end_is_a_bound() {
         let mut hints = StateHints::of_nothing();
         assert!(!hints.ends(StateId(1)).may_have_ended(i64::MAX - 1));
-        hints.ends(StateId(1)).added(10);
-        hints.ends(StateId(1)).added(20);
+        let written = |ends| Written { ends, entries: 1, bytes: 1, one: (G, b"a") };
+        hints.ends(StateId(1)).added(written(10));
+        hints.ends(StateId(1)).added(written(20));
         assert!(!hints.ends(StateId(1)).may_have_ended(9) && hints.ends(StateId(1)).may_have_ended(10));
         assert!(StateHints::default().ends(StateId(1)).may_have_ended(i64::MIN), "nothing is known");
     }

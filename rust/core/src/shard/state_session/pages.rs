@@ -58,9 +58,11 @@ impl Page {
         self.rows += 1;
     }
 
-    /// True if entries from `rows` and `bytes` on make a page of its own.
-    fn is_full(&self, since: (usize, usize), most: usize) -> bool {
-        self.rows > since.0 && self.bytes - since.1 >= most
+    /// True if an entry of `next` bytes belongs to the page that began at these rows and bytes: it is the first one, or all of them
+    /// are no more than `most`. A key's page is one row of a message, so that it must not be longer than its entries are.
+    fn has_room(&self, since: (usize, usize), most: usize, next: usize) -> bool {
+        let bytes = self.bytes - since.1;
+        self.rows == since.0 || (bytes < most && bytes + next <= most)
     }
 
     /// The rows of keys in their order, and how many each has.
@@ -422,7 +424,7 @@ impl<'a> OfKey<'a> {
             // Without a successor there are keys of others.
             let Some(sub) = entry.strip_prefix(self.key) else { break };
             if let Some(value) = self.used.alive(value)? {
-                if page.is_full(since, max_bytes) {
+                if !page.has_room(since, max_bytes, sub.len() + value.len()) {
                     return Ok(Some(last));
                 }
                 page.push(Some(sub), value);
@@ -471,7 +473,7 @@ impl<'a> OfKey<'a> {
                 let Some((ends, element)) = self.used.alive_until(element?)? else { continue };
                 if to_pass > 0 {
                     to_pass -= 1;
-                } else if page.is_full(since, max_bytes) {
+                } else if !page.has_room(since, max_bytes, element.len()) {
                     return Ok(Some(ListPlace { count, to_pass: 0, chunk, passed: i as u64 }));
                 } else {
                     let ends = ends.filter(|_| page.with_ends);

@@ -8,10 +8,12 @@ use crate::states::Place;
 use crate::states::catalog::{DeclaredState, Kind};
 use crate::states::distinct::Distinct;
 use crate::states::list::{HEAD, ListHeader, ListKeys, ListUpdate};
+use crate::states::sweep::{Written, any_of};
 use crate::states::timer::{TIME, push_by_key, push_by_time};
 use crate::states::ttl;
 use arrow_array::{Array, BinaryArray, UInt8Array};
 use fastchangelog_columns::codec::hash_key;
+use fastchangelog_format::check_records;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{KeyGroup, StateId};
 use std::collections::{HashMap, HashSet};
@@ -25,6 +27,9 @@ const APPEND: u8 = 3;
 
 /// About the bytes of a change beside its key and value.
 pub(super) const CHANGE_BYTES: u64 = 80;
+
+/// At most the bytes that an entry has beside its key, sub-key and value: its end, the length of an element, its place in a list.
+const ENTRY_BYTES: usize = 32;
 
 /// The rows of a write, which fit together.
 #[derive(Clone, Copy)]
@@ -124,7 +129,10 @@ impl StateSession {
             Kind::Timers => self.write_timers(used, changes, &groups)?,
         }
         if let Some(ends) = expires_at.filter(|_| used.ttl && changes.len() > 0) {
-            self.hints.ends(state).added(ends);
+            let one = any_of(changes.len(), |i| changes.key(i));
+            let entries = changes.len() as u64;
+            let bytes = changes.bytes() - CHANGE_BYTES * entries;
+            self.hints.ends(state).added(Written { ends, entries, bytes, one: (groups[one], changes.key(one)) });
         }
         self.overlay.account();
         self.counters.count("changes", changes.len() as u64);
@@ -164,6 +172,13 @@ impl StateSession {
                 changes.ops[i]
             )));
         }
+        let length = |i: usize| {
+            [changes.key(i).len(), changes.sub(i).map_or(0, <[u8]>::len), changes.value(i).map_or(0, <[u8]>::len)]
+        };
+        let bytes = usize::try_from(changes.bytes()).unwrap_or(usize::MAX);
+        // A little more for what entries have beside them.
+        check_records(bytes, (0..changes.len()).map(|i| length(i).iter().sum::<usize>() + ENTRY_BYTES))
+            .map_err(|error| error.context(format!("the state `{name}`")))?;
         let puts = changes.ops.iter().any(|op| [PUT, APPEND].contains(op));
         match expires_at {
             None if used.ttl && puts => {
