@@ -18,6 +18,7 @@ use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ShardHandle, StateId};
 use fastchangelog_store::Store;
+use fastchangelog_store::address_space::{Pieces, check_memory};
 use fastchangelog_store::budget::{MemoryUser, Reservation};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
@@ -66,6 +67,8 @@ pub(super) struct Core {
     clock: StateClock,
     /// Changes since the last checkpoint was begun.
     changes: AtomicU64,
+    /// Memory of changes that was not looked for yet.
+    pieces: Pieces,
     /// The newest checkpoint that counts.
     newest: Mutex<Option<ShardHandle>>,
     /// Serialises changes to the live version. A checkpoint holds it until its result is installed. Never acquired under a
@@ -106,6 +109,7 @@ impl Core {
             hints: Mutex::default(),
             clock,
             changes: AtomicU64::new(0),
+            pieces: Pieces::default(),
             newest: Mutex::new(newest),
             live: Mutex::default(),
             chain: chain.map(tokio::sync::Mutex::new),
@@ -223,6 +227,8 @@ impl Core {
             return Err(why);
         }
         let (changes, bytes) = (changes as u64, bytes as u64);
+        // In a map, and once more when it grows.
+        self.pieces.check(bytes.saturating_mul(2), "a change")?;
         self.wait_for_space(changes, bytes);
         let mut layers = self.layers.write();
         layers.check_space(changes, bytes)?;
@@ -296,14 +302,20 @@ impl Core {
     /// Waits until one more checkpoint may be in progress.
     pub(super) fn admit(&self, tick: Tick<'_>) -> Result<()> {
         self.check_writable()?;
-        let mut pending = self.pending.lock();
-        while *pending >= MAX_PENDING {
+        // The change set, and what is uploaded of it.
+        check_memory(self.held.lock().unsaved.saturating_mul(2), "a checkpoint")?;
+        loop {
+            let mut pending = self.pending.lock();
+            if *pending < MAX_PENDING {
+                *pending += 1;
+                return Ok(());
+            }
             self.pending_reduced.wait_for(&mut pending, TICK);
+            drop(pending);
+            // Without the lock: the handler of a signal may take a checkpoint.
             tick()?;
             self.check_open()?;
         }
-        *pending += 1;
-        Ok(())
     }
 
     /// Releases an admission.
