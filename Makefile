@@ -29,8 +29,8 @@ help:
 	@echo 'make campaign       kill a Spark job 500 times at random, judge all it leaves (ARGS="--minutes 5" for less)'
 	@echo 'make fuzz           fuzz every decoder for a minute (ARGS="600 manifest": one of them for ten); needs nightly Rust'
 	@echo 'make mutants        change the Rust sources at random, see which tests notice (ARGS="-f rust/format/src/error.rs")'
-	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts, spelling, dependencies'
-	@echo 'make audit          licenses, origins and known vulnerabilities of the dependencies; needs the network'
+	@echo 'make lint           formatting, clippy, ruff, mypy, import contracts, spelling'
+	@echo 'make audit          unused dependencies; licenses, origins and known vulnerabilities of the others; needs the network'
 	@echo 'make develop        maturin develop into the active virtual environment'
 	@echo 'make bench          measure the release build, side by side with native Spark (ARGS=--quick for a short round)'
 	@echo 'make wheel          build a release wheel for this machine and print where it is'
@@ -88,11 +88,10 @@ lint:
 	@echo '[lint] Rust'
 	@$(SETUP) cargo fmt --all --check
 	@$(SETUP) cargo clippy --locked --workspace --all-targets -- -D warnings
-	@echo '[lint] dependencies'
-	@$(SETUP) cargo-tool machete rust
 	@echo '[lint] clean'
 
 audit:
+	@$(SETUP) cargo-tool machete rust
 	@$(SETUP) cargo-tool deny --log-level error check --hide-inclusion-graph
 
 format:

@@ -34,7 +34,10 @@ if _JVM not in os.environ.get("SPARK_SUBMIT_OPTS", ""):  # a worker of pytest-xd
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Processes of `-n auto`: a query leaves a third of its core idle, and a test may need 3 GB for its JVMs."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    from fastchangelog.server.memory import Limits
+
+    limits = Limits.here()
+    memory = min(bound for bound in (limits.machine, limits.cgroup, 1 << 60) if bound)
     return max(1, min(len(os.sched_getaffinity(0)) * 3 // 2, memory // (3 << 30)))
 
 

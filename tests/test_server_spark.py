@@ -1,10 +1,15 @@
-"""The state server inside a real Spark application: it follows the application, not the JVM."""
+"""The state server inside a real Spark application: it follows the application, not the JVM.
+
+Owns: two applications that follow each other in one JVM. They run in a process of their own, so they share no session
+with other tests.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import select
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,13 +66,7 @@ def _ended(pid: int) -> bool:
         os.close(descriptor)
 
 
-def test_the_server_ends_with_the_application_and_the_next_one_gets_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # also when this test is the first one, and starts the JVM
-    if active := SparkSession.getActiveSession():  # of other tests: its server may have been restarted
-        active.stop()
+def _follow_each_other() -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     seen = []
     for _ in range(2):  # the second context lives in the same JVM: it outlives spark.stop()
@@ -81,3 +80,18 @@ def test_the_server_ends_with_the_application_and_the_next_one_gets_its_own(
         assert not Path(seen[-1]["data"]).parent.exists(), "nothing is left where Spark cleaned up"
     assert seen[0]["jvm"] == seen[1]["jvm"], "one JVM"
     assert seen[0]["data"] != seen[1]["data"], "two applications"
+    print("two applications")
+
+
+def test_the_server_ends_with_the_application_and_the_next_one_gets_its_own(tmp_path: Path) -> None:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "PYTHONPATH": path}
+    outcome = subprocess.run(
+        [sys.executable, __file__], env=environ, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout == "two applications\n"
+
+
+if __name__ == "__main__":
+    _follow_each_other()
