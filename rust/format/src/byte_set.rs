@@ -341,7 +341,7 @@ pub fn decode_byte_blocks(
     out.offsets.reserve(records.min(columns.len().saturating_mul(8)) + 1);
     // All values of one block: they stay where they are unpacked.
     let is_one = !plain && whole && parsed.len() == 1;
-    let copies = !(plain && whole) && !is_one;
+    let copies = !(is_one || plain && whole);
     let mut copied = if copies { BytesMut::with_capacity(trusted(total, from.bytes)) } else { BytesMut::new() };
     let mut raw = Vec::new();
     let mut end = 0_i32;

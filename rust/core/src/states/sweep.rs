@@ -128,7 +128,7 @@ impl Sweep {
     }
 
     /// Where the next step begins.
-    pub(crate) fn from_key(&self) -> Bound<&[u8]> {
+    pub(crate) fn lower_bound(&self) -> Bound<&[u8]> {
         self.at.1.as_deref().map_or(Bound::Unbounded, Bound::Excluded)
     }
 

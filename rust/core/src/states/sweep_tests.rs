@@ -110,7 +110,7 @@ fn walked(mut walk: Sweep, keys: &[u8]) -> Vec<(u16, u8)> {
     let mut all = Vec::new();
     for _ in 0..100 {
         let (group, to) = (walk.group(), walk.to_key());
-        let after = match walk.from_key() {
+        let after = match walk.lower_bound() {
             Bound::Excluded(key) => Some(key.to_vec()),
             _ => None,
         };

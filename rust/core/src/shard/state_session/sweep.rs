@@ -49,7 +49,7 @@ impl StateSession {
         while !is_over && allowance.rows() > 0 {
             let place = (used.id, walk.group());
             let (step, outcome) = self.read(Some((used.id, &[])), |view| {
-                let cursor = view.cursor(place, walk.from_key(), walk.to_key().as_deref())?;
+                let cursor = view.cursor(place, walk.lower_bound(), walk.to_key().as_deref())?;
                 let step = sweep::step(cursor, used.kind, allowance.rows())?;
                 let outcome = Outcome::of(used.kind, &step, used.now, |head| {
                     Ok(view.look_up(used.id, std::iter::once((place.1, head)))?.get(0).map(<[u8]>::to_vec))
