@@ -370,7 +370,7 @@ impl ChangelogHandle {
 pub(crate) struct ChangelogReader(ProcessBound<Reader>);
 
 struct Reader {
-    reader: ChangeReader,
+    changes: ChangeReader,
     runtime: Handle,
     closed: AtomicBool,
 }
@@ -382,9 +382,9 @@ impl ChangelogReader {
     #[new]
     fn new(py: Python<'_>, storage: PyRef<'_, ChangelogStorage>, cache_dir: Option<PathBuf>) -> PyResult<Self> {
         let storage = storage.here(py)?;
-        let reader = detached(py, |_| storage.reader(cache_dir.as_deref()))?;
+        let changes = detached(py, |_| storage.reader(cache_dir.as_deref()))?;
         let runtime = storage.runtime().clone();
-        Ok(Self(ProcessBound::new(Reader { reader, runtime, closed: false.into() })))
+        Ok(Self(ProcessBound::new(Reader { changes, runtime, closed: false.into() })))
     }
 
     fn batches(
@@ -395,7 +395,7 @@ impl ChangelogReader {
     ) -> PyResult<ChangeBatches> {
         let handle = handle.0.clone();
         let opened = detached(py, |_| {
-            let Reader { reader, runtime, closed } = self.0.get(READER)?;
+            let Reader { changes, runtime, closed } = self.0.get(READER)?;
             if closed.load(Ordering::Relaxed) {
                 return Err(Error::closed("this changelog reader is closed").with_remedy("make a new one"));
             }
@@ -403,7 +403,7 @@ impl ChangelogReader {
                 None => None,
                 Some((start, end)) => Some(part(start, end, handle.key_groups)?),
             };
-            Ok((Mutex::new(reader.read(&handle, groups)?), runtime.clone()))
+            Ok((Mutex::new(changes.read(&handle, groups)?), runtime.clone()))
         })?;
         Ok(ChangeBatches(ProcessBound::new(opened)))
     }

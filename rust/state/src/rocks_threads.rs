@@ -253,7 +253,7 @@ mod tests {
             let _ = lock(receiver).recv();
         }
         let queues = Queues::start().unwrap();
-        let (release, held) = mpsc::channel();
+        let (release, held) = mpsc::channel::<()>();
         let held = Mutex::new(held);
         let flushed = AtomicU32::new(0);
         let argument = std::ptr::from_ref(&held).cast_mut().cast();

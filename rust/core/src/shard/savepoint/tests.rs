@@ -287,12 +287,13 @@ async fn y01_y04_one_that_is_given_up_takes_back_what_it_wrote_and_the_next_one_
                     None => {
                         if let Err(error) = tick() {
                             progress.give_up();
-                            let _ = taking.await;
+                            let _ = taking.as_mut().await;
                             break Err(error);
                         }
                     }
                 }
             };
+            drop(taking);
             faults.heal();
             let left = target.list("").await.unwrap();
             let Err(error) = taken else {
