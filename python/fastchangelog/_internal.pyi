@@ -259,6 +259,8 @@ class LocalState:
         """The newest checkpoint that this object knows."""
     def savepoint(self, handle: StateHandle, to: SavepointFolder, format: str, scratch: str) -> None:
         """Writes a checkpoint as a savepoint."""
+    def checkpoint(self) -> StateHandle:
+        """Makes durable what was changed."""
     def begin_checkpoint(self, settle: Callable[[StateHandle | None, BaseException | None], None]) -> None:
         """Freezes what was changed; `settle` is called when it is durable, or not."""
     def progress(self) -> tuple[int, int, int]:

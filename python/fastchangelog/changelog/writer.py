@@ -14,7 +14,7 @@ from fastchangelog.changelog.arrow import groups_of, values_of
 from fastchangelog.changelog.handle import ChangelogHandle
 from fastchangelog.closing import Closing
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.futures import resolve_future, running_future
+from fastchangelog.futures import CallbackThread, CoreFuture, resolve_future
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike, BinaryArrayLike
@@ -47,6 +47,9 @@ class ChangelogWriter(_internal.ChangelogWriter, Closing):
         5
         >>> storage.close()
     """
+
+    def __init__(self, *_: object) -> None:
+        self._callbacks = CallbackThread()
 
     @property
     def key_groups(self) -> range:
@@ -97,7 +100,7 @@ class ChangelogWriter(_internal.ChangelogWriter, Closing):
 
         Example: see the class.
         """
-        future: Future[ChangelogHandle] = running_future()
+        future: CoreFuture[ChangelogHandle] = CoreFuture(self._callbacks)
         self._persist(from_sequence_number, checkpoint_id, partial(resolve_future, future, ChangelogHandle))
         return future
 

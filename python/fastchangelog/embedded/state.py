@@ -27,7 +27,7 @@ from fastchangelog.embedded.times import clock_millis, ttl_millis
 from fastchangelog.embedded.value_state import ValueState
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
-from fastchangelog.futures import resolve_future, running_future
+from fastchangelog.futures import CallbackThread, CoreFuture, resolve_future
 from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.embedded import EmbeddedMaterializer
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
@@ -149,6 +149,7 @@ class State(Closing):
     def __init__(self, native: _internal.LocalState, materializer: EmbeddedMaterializer | None) -> None:
         self._native = native
         self._materializer = materializer
+        self._callbacks = CallbackThread()
 
     @property
     def uri(self) -> str:
@@ -407,12 +408,14 @@ class State(Closing):
             >>> handle.state_keys
             1
         """
-        return self.begin_checkpoint().result()
+        return StateHandle(self._native.checkpoint())
 
     def begin_checkpoint(self) -> Future[StateHandle]:
         """A checkpoint of what is changed until now; changes may go on while it is under way.
 
-        Checkpoints end in the order in which they were begun; the ninth at a time waits for the first.
+        Checkpoints end in the order in which they were begun; the ninth at a time waits for the first. Callbacks that
+        are added to the future are called in that order, on a thread of the state's: they may use the state and wait
+        for another checkpoint of it.
 
         Returns:
             A future that ends as `checkpoint` would.
@@ -431,7 +434,7 @@ class State(Closing):
             ...     future.result().state_keys
             1
         """
-        future: Future[StateHandle] = running_future()
+        future: CoreFuture[StateHandle] = CoreFuture(self._callbacks)
         self._native.begin_checkpoint(partial(resolve_future, future, StateHandle))
         return future
 

@@ -4,8 +4,8 @@ Owns: when the materializer is polled, what the close of a state waits for.
 Does not own: the policy (`policy`), the loop (`periodic`), what a materialization does and its threads (the core).
 
 Only a checkpoint installs a new snapshot, and only checkpoints make the log longer. So there is no timer thread: the
-core reports each checkpoint that has ended and each change that it refused, and then the materializer is polled, on
-the thread that resolves futures. A run that is due by time alone begins with the first checkpoint after that time.
+core reports each checkpoint that has ended and each change that it refused, and then the materializer is polled, on a
+thread of its own. A run that is due by time alone begins with the first checkpoint after that time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fastchangelog.errors import StoreError
+from fastchangelog.futures import CallbackThread
 from fastchangelog.materialization.periodic import PeriodicMaterializer
 from fastchangelog.materialization.policy import MaterializationPolicy, Progress, replay_speed
 
@@ -38,10 +39,12 @@ class EmbeddedMaterializer:
         """Notified after each poll."""
         self._native = native
         self._refused = False
+        self._polling = False
         self._pid = os.getpid()
+        self._thread = CallbackThread()
         self._target = _Target(native, weakref.ref(self))
         self.materializer = PeriodicMaterializer(self._target, policy, owner=native.uri)
-        native.on_event(partial(_poll, weakref.ref(self)))
+        native.on_event(partial(_poll_later, weakref.ref(self)))
         self.poll()
 
     def poll(self) -> None:
@@ -56,7 +59,7 @@ class EmbeddedMaterializer:
         with self.changed:
             self._poll()
             materializer = self.materializer
-            if not materializer.running or not materializer.policy.wants(self._target.progress()):
+            if self._polling or not materializer.running or not materializer.policy.wants(self._target.progress()):
                 return False
             completed = materializer.completed
             self.changed.wait_for(lambda: not materializer.running)
@@ -69,14 +72,23 @@ class EmbeddedMaterializer:
                 self.materializer.close()
                 self.changed.notify_all()
 
+    def poll_later(self) -> None:
+        """Polls, and does not hold up the caller."""
+        self._thread.call(partial(_poll, weakref.ref(self)))
+
     def _poll(self) -> None:
+        if self._polling:  # the handler of a signal, which came while this thread polls
+            return
         completed = self.materializer.completed
         try:
+            self._polling = True
             self.materializer.poll()
         except StoreError as error:
             self._refused = True
             self._native.refuse_changes(f"{error}; nothing can be changed until one succeeds, while checkpoints go on")
             return
+        finally:
+            self._polling = False
         if self._refused and self.materializer.completed > completed:
             self._refused = False
             self._native.refuse_changes(None)
@@ -130,6 +142,12 @@ def _poll(owner: weakref.ref[EmbeddedMaterializer]) -> None:
         found.poll()
 
 
+def _poll_later(owner: weakref.ref[EmbeddedMaterializer]) -> None:
+    found = owner()
+    if found is not None:
+        found.poll_later()
+
+
 def _resolve(
     future: Future[None], owner: weakref.ref[EmbeddedMaterializer], _: None, error: BaseException | None
 ) -> None:
@@ -137,4 +155,4 @@ def _resolve(
         future.set_result(None)
     else:
         future.set_exception(error)
-    _poll(owner)
+    _poll_later(owner)

@@ -5,8 +5,10 @@
 //! store means (`store::diagnose`), the chain of causes as plain data (`causes`), and the Python classes.
 
 mod causes;
+pub mod limits;
 
 pub use causes::{Cause, links};
+pub use limits::remedy_of_limit;
 
 use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
@@ -215,14 +217,18 @@ impl Error {
             .with_remedy(format!("raise the option `{option}` if this is expected"))
     }
 
-    /// An I/O error of this machine.
+    /// An I/O error of this machine. One that is a limit says so.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         let kind = match error.kind() {
             io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
             io::ErrorKind::NotFound => ErrorKind::NotFound,
             _ => ErrorKind::Retryable,
         };
-        Self::new(kind, format!("{what}: {error}")).with_io_source(error)
+        let made = Self::new(kind, format!("{what}: {error}")).with_io_source(error);
+        match remedy_of_limit(error) {
+            Some(remedy) => made.with_remedy(remedy),
+            None => made,
+        }
     }
 
     /// An I/O error of the local file or folder `path`; `what` is what could not be done, as in `cannot make`.

@@ -1,5 +1,6 @@
 //! The table of aggregate functions. Owns: nothing; the table and the types of results are the core's.
 
+use crate::arrow_interface::schema_to_pyarrow;
 use crate::detached::detached;
 use arrow_schema::{DataType, Field, Schema};
 use fastchangelog_columns::aggregate::{AggCall, AggPlan, AggregateFunction, Argument};
@@ -38,5 +39,5 @@ pub(crate) fn aggregate_results(py: Python<'_>, input: PySchema, calls: &str) ->
         let results = AggPlan::result_types(&types, &calls)?;
         Ok(calls.iter().zip(results).map(|(call, result)| Field::new(&call.identity, result, true)).collect::<Vec<_>>())
     })?;
-    Ok(PySchema::new(Arc::new(Schema::new(fields))).into_pyarrow(py)?.unbind())
+    schema_to_pyarrow(py, Arc::new(Schema::new(fields))).map(Bound::unbind)
 }

@@ -6,18 +6,19 @@
 //!
 //! The interface gives no buffer lengths. pyarrow knows them: its own cheap check runs first.
 
-use crate::detached::{detached, raise};
+use crate::detached::{calling, detached, raise};
 use arrow_array::cast::AsArray;
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_data::ArrayData;
-use arrow_schema::{DataType, Schema};
+use arrow_schema::{DataType, Schema, SchemaRef};
 use fastchangelog_columns::import::{DEPTH, import, import_text, import_type};
 use fastchangelog_format::{Error, Result};
+use fastchangelog_store::address_space::check_memory;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use pyo3_arrow::PyArray;
+use pyo3_arrow::{PyArray, PyRecordBatch, PySchema};
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,6 +27,9 @@ const SCHEMA: &CStr = c"arrow_schema";
 const ARRAY: &CStr = c"arrow_array";
 /// No column is longer: its validity alone would be larger than an address space.
 const LONGEST: usize = 1 << 48;
+
+/// Columns of fewer bytes are taken without a look at the memory that is left.
+const LARGE: usize = 1 << 20;
 
 /// An array of which only the shape was checked.
 pub(crate) struct ForeignArray {
@@ -67,6 +71,12 @@ impl ForeignArray {
         Ok(Self { declared, data })
     }
 
+    /// What is done with a column takes about as much memory as the column.
+    fn check_memory(&self) -> Result<()> {
+        let bytes = self.data.get_buffer_memory_size();
+        if bytes < LARGE { Ok(()) } else { check_memory(bytes as u64, "a column of values") }
+    }
+
     /// The type that it came as.
     pub(crate) fn declared(&self) -> &DataType {
         &self.declared
@@ -74,11 +84,13 @@ impl ForeignArray {
 
     /// The column, checked; strings in their binary form.
     pub(crate) fn binary(&self) -> Result<ArrayRef> {
+        self.check_memory()?;
         import(&self.data)
     }
 
     /// The column, checked, which must be a `T`; `name` is what it was passed as.
     pub(crate) fn as_type<T: Array + Clone + 'static>(&self, name: &str) -> Result<T> {
+        self.check_memory()?;
         let column = import(&self.data)?;
         match column.as_any().downcast_ref::<T>() {
             Some(array) if column.data_type() == &self.declared => Ok(array.clone()),
@@ -89,6 +101,7 @@ impl ForeignArray {
 
     /// The column, checked; strings as text, which must be UTF-8.
     pub(crate) fn text(&self) -> Result<ArrayRef> {
+        self.check_memory()?;
         import_text(&self.data, &self.declared)
     }
 }
@@ -97,7 +110,7 @@ impl<'py> FromPyObject<'_, 'py> for ForeignArray {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        Self::of(&object)
+        calling(object.py(), || Self::of(&object))
     }
 }
 
@@ -108,7 +121,17 @@ pub(crate) fn text(py: Python<'_>, array: &ForeignArray) -> PyResult<ArrayRef> {
 
 /// The array as one of pyarrow.
 pub(crate) fn to_pyarrow(py: Python<'_>, array: ArrayRef) -> PyResult<Bound<'_, PyAny>> {
-    Ok(PyArray::from_array_ref(array).to_pyarrow(py)?.unbind().into_bound(py))
+    calling(py, || Ok(PyArray::from_array_ref(array).to_pyarrow(py)?.unbind().into_bound(py)))
+}
+
+/// The batch as one of pyarrow.
+pub(crate) fn batch_to_pyarrow(py: Python<'_>, batch: RecordBatch) -> PyResult<Bound<'_, PyAny>> {
+    calling(py, || PyRecordBatch::new(batch).into_pyarrow(py))
+}
+
+/// The schema as one of pyarrow.
+pub(crate) fn schema_to_pyarrow(py: Python<'_>, schema: SchemaRef) -> PyResult<Bound<'_, PyAny>> {
+    calling(py, || PySchema::new(schema).into_pyarrow(py))
 }
 
 /// The array, whose strings are in binary form, as one of pyarrow of type `declared`. Nothing is copied, and no byte is
@@ -127,7 +150,7 @@ pub(crate) fn to_pyarrow_as<'py>(
     let (schema, array) = export().map_err(|e| raise(py, &e))?;
     let schema = PyCapsule::new_with_value(py, schema, SCHEMA)?;
     let array = PyCapsule::new_with_value(py, array, ARRAY)?;
-    py.import("pyarrow")?.getattr("Array")?.call_method1("_import_from_c_capsule", (schema, array))
+    calling(py, || py.import("pyarrow")?.getattr("Array")?.call_method1("_import_from_c_capsule", (schema, array)))
 }
 
 /// Record batches of which only the shape was checked.
@@ -144,12 +167,14 @@ impl<'py> FromPyObject<'_, 'py> for ForeignBatches {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        if object.hasattr("__arrow_c_array__")? || !object.hasattr("__arrow_c_stream__")? {
-            return Ok(Self(vec![ForeignArray::of(&object)?]));
-        }
-        let readers = object.py().import("pyarrow")?.getattr("RecordBatchReader")?;
-        let batches = readers.call_method1("from_stream", (object,))?.try_iter()?;
-        Ok(Self(batches.map(|batch| ForeignArray::of(&batch?)).collect::<PyResult<_>>()?))
+        calling(object.py(), || {
+            if object.hasattr("__arrow_c_array__")? || !object.hasattr("__arrow_c_stream__")? {
+                return Ok(Self(vec![ForeignArray::of(&object)?]));
+            }
+            let readers = object.py().import("pyarrow")?.getattr("RecordBatchReader")?;
+            let batches = readers.call_method1("from_stream", (object,))?.try_iter()?;
+            Ok(Self(batches.map(|batch| ForeignArray::of(&batch?)).collect::<PyResult<_>>()?))
+        })
     }
 }
 

@@ -1,8 +1,8 @@
 //! The plain changelog as Python sees it. Owns: signatures; the work is `fastchangelog_core::changelog`'s.
 
-use crate::arrow_interface::ForeignArray;
-use crate::detached::{Owner, detached, exclusive, raise};
-use crate::futures::{Make, resolve_later};
+use crate::arrow_interface::{ForeignArray, batch_to_pyarrow};
+use crate::detached::{ProcessBound, detached, exclusive, raise};
+use crate::futures::{Make, resolve_later, start_resolving};
 use crate::metrics;
 use crate::provider;
 use arrow_array::builder::BinaryBuilder;
@@ -23,9 +23,9 @@ use fastchangelog_store::{clean_uri, shown_uri};
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use pyo3_arrow::PyRecordBatch;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -34,12 +34,15 @@ use tokio::runtime::Handle;
 const TICK: Duration = Duration::from_millis(50);
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct ChangelogStorage {
-    storage: Arc<changelog::ChangelogStorage>,
-    owner: Owner,
-}
+pub(crate) struct ChangelogStorage(ProcessBound<Arc<changelog::ChangelogStorage>>);
 
 const STORAGE: &str = "changelog storage";
+
+impl ChangelogStorage {
+    fn here(&self, py: Python<'_>) -> PyResult<&Arc<changelog::ChangelogStorage>> {
+        self.0.get(STORAGE).map_err(|e| raise(py, &e))
+    }
+}
 
 #[pymethods]
 impl ChangelogStorage {
@@ -65,21 +68,21 @@ impl ChangelogStorage {
         let storage = Arc::new(storage);
         detached(py, |_| metrics::serve(storage.options()))?;
         metrics::register_changelog(&storage);
-        Ok(Self { storage, owner: Owner::here() })
+        Ok(Self(ProcessBound::new(storage)))
     }
 
     #[getter]
-    fn uri(&self) -> &str {
-        self.storage.uri()
+    fn uri(&self, py: Python<'_>) -> PyResult<&str> {
+        Ok(self.here(py)?.uri())
     }
 
-    fn metrics(&self) -> BTreeMap<String, u64> {
-        self.storage.metrics().all()
+    fn metrics(&self, py: Python<'_>) -> PyResult<BTreeMap<String, u64>> {
+        Ok(self.here(py)?.metrics().all())
     }
 
     #[getter]
-    fn tracked_objects(&self) -> usize {
-        self.storage.tracked()
+    fn tracked_objects(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.here(py)?.tracked())
     }
 
     fn sweep(
@@ -91,8 +94,8 @@ impl ChangelogStorage {
     ) -> PyResult<(Vec<String>, u64, u64)> {
         let needed: Vec<model::ChangelogHandle> = needed.iter().map(|handle| handle.0.clone()).collect();
         detached(py, |_| {
-            self.owner.check(STORAGE)?;
-            let swept = self.storage.sweep(&needed, Duration::from_secs_f64(grace_seconds.max(0.0)), dry_run)?;
+            let storage = self.0.get(STORAGE)?;
+            let swept = storage.sweep(&needed, Duration::from_secs_f64(grace_seconds.max(0.0)), dry_run)?;
             Ok((swept.deleted, swept.deleted_bytes, swept.kept))
         })
     }
@@ -100,8 +103,8 @@ impl ChangelogStorage {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, |_| {
             // A forked child has none of the threads that a close would wait for.
-            if self.owner.check(STORAGE).is_ok() {
-                self.storage.close();
+            if let Ok(storage) = self.0.get(STORAGE) {
+                storage.close();
             }
             Ok(())
         })
@@ -109,23 +112,22 @@ impl ChangelogStorage {
 }
 
 #[pyclass(frozen, subclass, module = "fastchangelog._internal")]
-pub(crate) struct ChangelogWriter {
-    writer: changelog::Writer,
-    owner: Owner,
-}
+pub(crate) struct ChangelogWriter(ProcessBound<changelog::Writer>);
 
 const WRITER: &str = "changelog writer";
 
 impl ChangelogWriter {
+    #[inline]
+    fn here(&self, py: Python<'_>) -> PyResult<&changelog::Writer> {
+        self.0.get(WRITER).map_err(|e| raise(py, &e))
+    }
+
     fn apply_backpressure(&self, py: Python<'_>) -> PyResult<()> {
-        detached(py, |tick| self.writer.apply_backpressure(tick))
+        detached(py, |tick| self.0.get(WRITER)?.apply_backpressure(tick))
     }
 
     fn step(&self, py: Python<'_>, step: impl FnOnce(&changelog::Writer) -> Result<()> + Send) -> PyResult<()> {
-        detached(py, |_| {
-            self.owner.check(WRITER)?;
-            step(&self.writer)
-        })
+        detached(py, |_| step(self.0.get(WRITER)?))
     }
 }
 
@@ -142,18 +144,15 @@ impl ChangelogWriter {
     fn new(py: Python<'_>, storage: PyRef<'_, ChangelogStorage>, name: &str, start: i64, end: i64) -> PyResult<Self> {
         let bound = |value: i64| u16::try_from(value).unwrap_or(u16::MAX);
         let groups = KeyGroupRange { start: bound(start), end: bound(end) };
-        let (storage, owner) = (Arc::clone(&storage.storage), storage.owner);
-        let writer = detached(py, |_| {
-            owner.check(STORAGE)?;
-            storage.create_writer(name, groups)
-        })?;
-        Ok(Self { writer, owner })
+        let storage = storage.here(py)?;
+        let writer = detached(py, |_| storage.create_writer(name, groups))?;
+        Ok(Self(ProcessBound::new(writer)))
     }
 
     #[inline]
     fn append(&self, py: Python<'_>, key_group: i64, value: &[u8]) -> PyResult<()> {
         let group = u16::try_from(key_group).unwrap_or(u16::MAX);
-        match self.writer.append(group, value) {
+        match self.here(py)?.append(group, value) {
             Ok(false) => Ok(()),
             Ok(true) => self.apply_backpressure(py),
             Err(error) => Err(raise(py, &error)),
@@ -161,7 +160,7 @@ impl ChangelogWriter {
     }
 
     fn append_meta(&self, py: Python<'_>, value: &[u8]) -> PyResult<()> {
-        match self.writer.append_meta(value) {
+        match self.here(py)?.append_meta(value) {
             Ok(false) => Ok(()),
             Ok(true) => self.apply_backpressure(py),
             Err(error) => Err(raise(py, &error)),
@@ -170,7 +169,7 @@ impl ChangelogWriter {
 
     fn _append_arrow(&self, py: Python<'_>, groups: ForeignArray, values: ForeignArray) -> PyResult<()> {
         detached(py, |tick| {
-            self.owner.check(WRITER)?;
+            let writer = self.0.get(WRITER)?;
             let (groups, values) = (groups.text()?, values.text()?);
             if groups.null_count() + values.null_count() > 0 {
                 return Err(Error::invalid("a batch of changes holds nulls: every change has a key group and a value"));
@@ -180,11 +179,11 @@ impl ChangelogWriter {
                 .ok_or_else(|| Error::invalid("key groups must be 16-bit unsigned integers"))?
                 .values();
             match values.data_type() {
-                DataType::Binary => append_slices(&self.writer, groups, values.as_binary::<i32>(), tick),
-                DataType::LargeBinary => append_slices(&self.writer, groups, values.as_binary::<i64>(), tick),
+                DataType::Binary => append_slices(writer, groups, values.as_binary::<i32>(), tick),
+                DataType::LargeBinary => append_slices(writer, groups, values.as_binary::<i64>(), tick),
                 DataType::FixedSizeBinary(_) => {
                     let values = values.as_fixed_size_binary();
-                    self.writer.append_batch(groups, (0..values.len()).map(|i| values.value(i)), tick)
+                    writer.append_batch(groups, (0..values.len()).map(|i| values.value(i)), tick)
                 }
                 other => {
                     Err(Error::invalid(format!("values of type {other} are not bytes"))
@@ -195,14 +194,14 @@ impl ChangelogWriter {
     }
 
     #[getter]
-    fn name(&self) -> &str {
-        self.writer.name()
+    fn name(&self, py: Python<'_>) -> PyResult<&str> {
+        Ok(self.here(py)?.name())
     }
 
     #[getter]
-    fn _key_groups(&self) -> (u16, u16) {
-        let groups = self.writer.key_groups();
-        (groups.start, groups.end)
+    fn _key_groups(&self, py: Python<'_>) -> PyResult<(u16, u16)> {
+        let groups = self.here(py)?.key_groups();
+        Ok((groups.start, groups.end))
     }
 
     #[getter]
@@ -212,28 +211,29 @@ impl ChangelogWriter {
     }
 
     #[getter]
-    fn next_sequence_number(&self) -> u64 {
-        self.writer.next_sequence_number()
+    fn next_sequence_number(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.here(py)?.next_sequence_number())
     }
 
     #[getter]
-    fn last_appended_sequence_number(&self) -> Option<u64> {
-        self.writer.last_appended_sequence_number()
+    fn last_appended_sequence_number(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        Ok(self.here(py)?.last_appended_sequence_number())
     }
 
     #[getter]
-    fn closed(&self) -> bool {
-        self.writer.is_closed()
+    fn closed(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.here(py)?.is_closed())
     }
 
     fn rollover(&self, py: Python<'_>) -> PyResult<u64> {
-        self.writer.rollover().map_err(|e| raise(py, &e))
+        self.here(py)?.rollover().map_err(|e| raise(py, &e))
     }
 
     fn _persist(&self, py: Python<'_>, from_sqn: i64, checkpoint_id: i64, settle: Py<PyAny>) -> PyResult<()> {
         let from = number(py, "sequence number", from_sqn)?;
         let checkpoint = number(py, "checkpoint id", checkpoint_id)?;
         self.step(py, |writer| {
+            start_resolving()?;
             let done = move |result: Result<model::ChangelogHandle>| {
                 let make = |handle| -> Make { Box::new(|py| Ok(Py::new(py, ChangelogHandle(handle))?.into_any())) };
                 resolve_later(settle, result.map(make));
@@ -271,8 +271,8 @@ impl ChangelogWriter {
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, |_| {
-            if self.owner.check(WRITER).is_ok() {
-                self.writer.close();
+            if let Ok(writer) = self.0.get(WRITER) {
+                writer.close();
             }
             Ok(())
         })
@@ -367,11 +367,12 @@ impl ChangelogHandle {
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct ChangelogReader {
-    reader: ChangeReader,
+pub(crate) struct ChangelogReader(ProcessBound<Reader>);
+
+struct Reader {
+    changes: ChangeReader,
     runtime: Handle,
-    owner: Owner,
-    closed: std::sync::atomic::AtomicBool,
+    closed: AtomicBool,
 }
 
 const READER: &str = "changelog reader";
@@ -380,12 +381,10 @@ const READER: &str = "changelog reader";
 impl ChangelogReader {
     #[new]
     fn new(py: Python<'_>, storage: PyRef<'_, ChangelogStorage>, cache_dir: Option<PathBuf>) -> PyResult<Self> {
-        let (storage, owner) = (Arc::clone(&storage.storage), storage.owner);
-        let reader = detached(py, |_| {
-            owner.check(STORAGE)?;
-            storage.reader(cache_dir.as_deref())
-        })?;
-        Ok(Self { reader, runtime: storage.runtime().clone(), owner, closed: false.into() })
+        let storage = storage.here(py)?;
+        let changes = detached(py, |_| storage.reader(cache_dir.as_deref()))?;
+        let runtime = storage.runtime().clone();
+        Ok(Self(ProcessBound::new(Reader { changes, runtime, closed: false.into() })))
     }
 
     fn batches(
@@ -395,22 +394,24 @@ impl ChangelogReader {
         key_groups: Option<(i64, i64)>,
     ) -> PyResult<ChangeBatches> {
         let handle = handle.0.clone();
-        let changes = detached(py, |_| {
-            self.owner.check(READER)?;
-            if self.closed.load(std::sync::atomic::Ordering::Relaxed) {
+        let opened = detached(py, |_| {
+            let Reader { changes, runtime, closed } = self.0.get(READER)?;
+            if closed.load(Ordering::Relaxed) {
                 return Err(Error::closed("this changelog reader is closed").with_remedy("make a new one"));
             }
             let groups = match key_groups {
                 None => None,
                 Some((start, end)) => Some(part(start, end, handle.key_groups)?),
             };
-            self.reader.read(&handle, groups)
+            Ok((Mutex::new(changes.read(&handle, groups)?), runtime.clone()))
         })?;
-        Ok(ChangeBatches { changes: Mutex::new(changes), runtime: self.runtime.clone(), owner: self.owner })
+        Ok(ChangeBatches(ProcessBound::new(opened)))
     }
 
     fn close(&self) {
-        self.closed.store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Ok(reader) = self.0.get(READER) {
+            reader.closed.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -424,11 +425,7 @@ fn part(start: i64, end: i64, of: KeyGroupRange) -> Result<KeyGroupRange> {
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct ChangeBatches {
-    changes: Mutex<Changes>,
-    runtime: Handle,
-    owner: Owner,
-}
+pub(crate) struct ChangeBatches(ProcessBound<(Mutex<Changes>, Handle)>);
 
 #[pymethods]
 impl ChangeBatches {
@@ -438,10 +435,10 @@ impl ChangeBatches {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let batch = detached(py, |tick| {
-            self.owner.check(READER)?;
-            let mut changes = exclusive(&self.changes, "iterator of changes")?;
+            let (changes, runtime) = self.0.get(READER)?;
+            let mut changes = exclusive(changes, "iterator of changes")?;
             loop {
-                let next = self.runtime.block_on(async { tokio::time::timeout(TICK, changes.next()).await });
+                let next = runtime.block_on(async { tokio::time::timeout(TICK, changes.next()).await });
                 match next {
                     Ok(set) => return set?.map(record_batch).transpose(),
                     Err(_) => tick()?,
@@ -449,7 +446,7 @@ impl ChangeBatches {
             }
         })?;
         match batch {
-            Some(batch) => PyRecordBatch::new(batch).into_pyarrow(py),
+            Some(batch) => batch_to_pyarrow(py, batch),
             None => Err(PyStopIteration::new_err(())),
         }
     }

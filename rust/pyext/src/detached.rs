@@ -1,20 +1,26 @@
 //! Calls from Python into the core, detached from the interpreter.
 //!
-//! Owns: releasing the GIL, checking for Ctrl-C during waits, and mapping errors to Python's classes.
-//! Does not own: any behaviour; that belongs to the core or to the server crate.
+//! Owns: releasing the GIL, checking for signals during waits, and mapping errors to Python's classes.
+//! Does not own: any behaviour; that belongs to the core or to the server crate; the end of the interpreter (`ending`).
 //!
-//! Rule: every call that may block goes through [`detached`]; `Python::detach` appears nowhere else.
+//! Rules: every call that may block goes through [`detached`]; `Python::detach` appears here and in `ending` only. Every
+//! call of Python code goes through [`calling`].
 
+use crate::ending::Use;
+pub(crate) use crate::ending::calling;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::{Error, Result};
+use fastchangelog_store::forked::generation;
 use fastchangelog_store::printable;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Runs `work` without the GIL. Its tick checks for Ctrl-C: waits must call it at intervals.
+/// Runs `work` without the GIL. Its tick runs the handlers of signals that came: waits must call it at intervals, and
+/// hold no lock that a call of ours takes, nor be on a runtime, because a handler may make such calls.
 pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce(Tick<'_>) -> Result<T> + Send) -> PyResult<T> {
     let interrupt = Mutex::new(None);
     let outcome = py.detach(|| {
+        let _use = Use::begin();
         #[expect(clippy::redundant_closure_for_method_calls, reason = "the bare method fits one lifetime only")]
         let tick = || match Python::try_attach(|py| py.check_signals()) {
             Some(Ok(())) => Ok(()),
@@ -40,7 +46,9 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     let subject = error.subject().map(|subject| (subject.type_name(), printable(&subject.to_string())));
     let causes: Vec<_> = error.causes().into_iter().map(|cause| (printable(&cause.text), cause.os_error)).collect();
     let parts = (error.kind().name(), one_line(error.message()), remedy, subject, causes);
-    let made = py.import("fastchangelog.errors").and_then(|errors| errors.call_method1("error_of_kind", parts));
+    let made = calling(py, || {
+        py.import("fastchangelog.errors").and_then(|errors| errors.call_method1("error_of_kind", parts))
+    });
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
@@ -66,14 +74,16 @@ pub(crate) struct ProcessBound<T: Send> {
     /// Some until the drop.
     value: Option<T>,
     owner: Owner,
+    _use: Use,
 }
 
 impl<T: Send> ProcessBound<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { value: Some(value), owner: Owner::here() }
+        Self { value: Some(value), owner: Owner::here(), _use: Use::begin() }
     }
 
     /// The value, in the process that made it.
+    #[inline]
     pub(crate) fn get(&self, what: &str) -> Result<&T> {
         self.owner.check(what)?;
         self.value.as_ref().ok_or_else(|| Error::closed(format!("this {what} has ended")))
@@ -101,22 +111,25 @@ impl<T: Send> Drop for ProcessBound<T> {
 
 /// Refuses to use an object in a process other than the one that made it: its threads do not exist there.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Owner(u32);
+pub(crate) struct Owner {
+    generation: u64,
+    pid: u32,
+}
 
 impl Owner {
     pub(crate) fn here() -> Self {
-        Self(std::process::id())
+        Self { generation: generation(), pid: std::process::id() }
     }
 
+    #[inline]
     pub(crate) fn check(self, what: &str) -> Result<()> {
-        let pid = std::process::id();
-        if pid == self.0 {
-            return Ok(());
-        }
-        Err(Error::closed(format!(
-            "this {what} belongs to process {} and cannot be used in its forked child {pid}",
-            self.0
-        ))
-        .with_remedy("make one in the child, or start processes with the \"spawn\" method"))
+        if self.generation == generation() { Ok(()) } else { Err(self.refusal(what)) }
+    }
+
+    #[cold]
+    fn refusal(self, what: &str) -> Error {
+        let (owner, pid) = (self.pid, std::process::id());
+        Error::closed(format!("this {what} belongs to process {owner} and cannot be used in its forked child {pid}"))
+            .with_remedy("make one in the child, or start processes with the \"spawn\" method")
     }
 }

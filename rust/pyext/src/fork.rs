@@ -1,8 +1,8 @@
-//! How a forked child of a process with an open state exits.
+//! How a process exits without the exit handlers of libraries: a forked child, and one whose threads still use them.
 //!
-//! Owns: skipping the inherited exit handlers. RocksDB's would wait for its threads, which
-//! do not exist in the child: the child crashed, or hung.
-//! Does not own: which objects a child may use (`detached`).
+//! Owns: skipping those handlers. In a child RocksDB's would wait for threads that do not exist there: the child crashed,
+//! or hung. In a process whose daemon threads are in our calls they would take away what those threads use.
+//! Does not own: which objects a child may use (`detached`), when threads still use libraries (`ending`).
 //!
 //! Python's own exit handlers have run by then, and what C had buffered is written.
 //!
@@ -29,6 +29,13 @@ fn exit_early() {
     glibc::exit_early();
 }
 
+/// At the exit of this process, if something is in use then. Called when the interpreter ends: before the handlers that
+/// were registered until now.
+pub(crate) fn leave_if_in_use() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    glibc::exit_early_if_in_use();
+}
+
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod glibc {
     use std::ffi::{c_int, c_void};
@@ -45,6 +52,19 @@ mod glibc {
         unsafe {
             fflush(null_mut());
             _exit(status)
+        }
+    }
+
+    extern "C" fn leave_if_in_use(status: c_int, argument: *mut c_void) {
+        if crate::ending::is_in_use() {
+            leave(status, argument);
+        }
+    }
+
+    pub(super) fn exit_early_if_in_use() {
+        // SAFETY: as in `exit_early`.
+        unsafe {
+            on_exit(leave_if_in_use, null_mut());
         }
     }
 

@@ -1,20 +1,23 @@
 //! Python's futures, and calls from the core's threads.
 //!
-//! Owns: the thread that resolves them. Does not own: the awaited work.
+//! Owns: the thread that resolves them. Does not own: the awaited work, the callbacks of a program (`futures.py`: each
+//! state has a thread of its own for those, so that this one is never held up).
 
-use crate::detached::{lock, raise};
+use crate::detached::{calling, lock, raise};
 use fastchangelog_format::Result;
+use fastchangelog_store::forked::PerProcess;
+use fastchangelog_store::threads::spawn;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 /// Makes a result's Python object, while the interpreter runs.
 pub(crate) type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 type Callback = Box<dyn FnOnce(Python<'_>) -> PyResult<()> + Send>;
 
-/// Calls `settle(object, None)` or `settle(None, error)` on a thread of its own: the core's threads never wait for the
-/// GIL.
+/// Calls `settle(object, None)` or `settle(None, error)` on a thread of its own, which [`start_resolving`] has started:
+/// the core's threads never wait for the GIL.
 pub(crate) fn resolve_later(settle: Py<PyAny>, result: Result<Make>) {
     call_later(Box::new(move |py| {
         match result {
@@ -48,22 +51,32 @@ impl CoalescedCallback {
     }
 }
 
-fn call_later(call: Callback) {
-    static QUEUE: OnceLock<Mutex<mpsc::Sender<Callback>>> = OnceLock::new();
-    let queue = QUEUE.get_or_init(|| {
+/// None until the thread was started. A forked child starts its own.
+static RESOLVER: PerProcess<Mutex<Option<mpsc::Sender<Callback>>>> = PerProcess::new(Mutex::default);
+
+/// Starts the thread, unless it runs: before work begins of which the end is to be told.
+pub(crate) fn start_resolving() -> Result<()> {
+    let mut resolver = lock(RESOLVER.get());
+    if resolver.is_none() {
         let (sender, receiver) = mpsc::channel::<Callback>();
         let work = move || {
             for call in receiver {
                 // None: the interpreter is ending, and no caller waits any more.
                 Python::try_attach(|py| {
-                    if let Err(error) = call(py) {
+                    if let Err(error) = calling(py, || call(py)) {
                         error.write_unraisable(py, None);
                     }
                 });
             }
         };
-        let _ = std::thread::Builder::new().name("fcl-futures".to_owned()).spawn(work);
-        Mutex::new(sender)
-    });
-    let _ = lock(queue).send(call);
+        spawn("fcl-futures", "the thread that resolves futures", work)?;
+        *resolver = Some(sender);
+    }
+    Ok(())
+}
+
+fn call_later(call: Callback) {
+    if let Some(sender) = lock(RESOLVER.get()).as_ref() {
+        let _ = sender.send(call);
+    }
 }

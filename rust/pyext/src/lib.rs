@@ -7,6 +7,7 @@ mod aggregates;
 mod arrow_interface;
 mod changelog;
 mod detached;
+mod ending;
 mod fork;
 mod futures;
 mod handle;
@@ -29,6 +30,8 @@ use pyo3::prelude::*;
 
 #[pymodule(gil_used = false)]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fastchangelog_store::forked::notice_forks();
+    ending::notice_end(module.py())?;
     module.add("__version__", fastchangelog_server::VERSION)?;
     module.add("PROTOCOL_VERSION", fastchangelog_server::protocol::PROTOCOL_VERSION)?;
     module.add_class::<changelog::ChangelogStorage>()?;

@@ -3,16 +3,17 @@
 //! Owns: the entry of each engine that Python opens, the one endpoint of the process.
 //! Does not own: the sum and the text (the core), HTTP (the server crate).
 
-use crate::detached::detached;
+use crate::detached::{detached, lock};
 use fastchangelog_core::changelog::ChangelogStorage;
 use fastchangelog_core::embedded::EmbeddedState;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::{Error, Result};
 use fastchangelog_server::MetricsEndpoint;
+use fastchangelog_store::forked::PerProcess;
 use fastchangelog_store::metrics::{LabelledShard, Metrics, Process, Registration, ShardGauges, render};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 struct StateEngine(Weak<EmbeddedState>);
 
@@ -50,15 +51,14 @@ pub(crate) fn register_changelog(storage: &Arc<ChangelogStorage>) {
     Process::global().register(Arc::clone(storage.metrics()), Box::new(ChangelogEngine(Arc::downgrade(storage))));
 }
 
-/// The endpoint of the process with this id: a forked child has none.
-static ENDPOINT: Mutex<Option<(u32, MetricsEndpoint)>> = Mutex::new(None);
+/// The endpoint of this process: a forked child begins with none.
+static ENDPOINT: PerProcess<Mutex<Option<MetricsEndpoint>>> = PerProcess::new(Mutex::default);
 
 /// Starts the endpoint of the process, if these options name a port. It lives as long as the process.
 pub(crate) fn serve(options: &Options) -> Result<()> {
     let Some(port) = options.metrics_port() else { return Ok(()) };
-    let pid = std::process::id();
-    let mut endpoint = ENDPOINT.lock().unwrap_or_else(PoisonError::into_inner);
-    match endpoint.as_ref().filter(|(owner, _)| *owner == pid).map(|(_, open)| open.address().port()) {
+    let mut endpoint = lock(ENDPOINT.get());
+    match endpoint.as_ref().map(|open| open.address().port()) {
         Some(open) if open == port => Ok(()),
         Some(open) => Err(Error::invalid(format!("this process has its metrics at port {open} already"))
             .with_remedy("give the option `metrics_port` the same value everywhere")),
@@ -67,12 +67,7 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
                 let (metrics, shards) = Process::global().read();
                 render(&metrics, &shards)
             };
-            let started = MetricsEndpoint::start(port, Arc::new(text))?;
-            if let Some(inherited) = endpoint.replace((pid, started)) {
-                // Its thread is the parent's.
-                #[expect(clippy::mem_forget, reason = "the parent ends it")]
-                std::mem::forget(inherited);
-            }
+            *endpoint = Some(MetricsEndpoint::start(port, Arc::new(text))?);
             Ok(())
         }
     }

@@ -5,9 +5,9 @@ use fastchangelog_format::Result;
 use fastchangelog_format::config::{self, Options};
 use fastchangelog_format::model::ids;
 use fastchangelog_store::failpoint::{Failpoints, SharedFailpoints};
+use fastchangelog_store::forked::PerProcess;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 /// `(name, default, meaning)` of every option.
 #[pyfunction]
@@ -68,8 +68,7 @@ pub(crate) fn build_info() -> BTreeMap<&'static str, String> {
 /// A worker's failpoint: does nothing unless the environment sets failpoints.
 #[pyfunction]
 pub(crate) fn failpoint(py: Python<'_>, name: &str) -> PyResult<()> {
-    static POINTS: OnceLock<Result<SharedFailpoints>> = OnceLock::new();
-    let points =
-        POINTS.get_or_init(|| Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default()));
-    detached(py, |_| points.as_ref().map_err(Clone::clone)?.hit(name))
+    static POINTS: PerProcess<Result<SharedFailpoints>> =
+        PerProcess::new(|| Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default()));
+    detached(py, |_| POINTS.get().as_ref().map_err(Clone::clone)?.hit(name))
 }

@@ -4,6 +4,7 @@
 //! Does not own: when it is asked and on which thread (`fastchangelog_store::credentials`: never one that others
 //! wait for), nor the check of what it returns (`fastchangelog.options.request_credentials`).
 
+use crate::detached::calling;
 use fastchangelog_core::changelog::ChangelogStorage;
 use fastchangelog_format::clock::SharedClock;
 use fastchangelog_format::config::Options;
@@ -40,7 +41,8 @@ pub(crate) fn provider(ask: Py<PyAny>, clock: &SharedClock) -> Provider {
 
 fn asked(ask: &Py<PyAny>) -> Result<Granted> {
     let answer = Python::try_attach(|py| {
-        let answer = ask.call0(py).and_then(|answer| answer.extract::<(BTreeMap<String, String>, Option<f64>)>(py));
+        let answer = calling(py, || ask.call0(py))
+            .and_then(|answer| answer.extract::<(BTreeMap<String, String>, Option<f64>)>(py));
         let (options, end) = answer.map_err(|error| refusal(py, &error))?;
         Ok(Granted { options, expires_at_millis: end.map(|seconds| (seconds * 1000.0) as u64) })
     });
@@ -52,8 +54,9 @@ fn refusal(py: Python<'_>, error: &PyErr) -> Error {
     let kind = if error.is_instance_of::<PyPermissionError>(py) {
         ErrorKind::PermissionDenied
     } else {
-        let errors = py.import("fastchangelog.errors");
-        let name = errors.and_then(|errors| errors.call_method1("kind_of", (error.value(py),))?.extract::<String>());
+        let name = calling(py, || {
+            py.import("fastchangelog.errors")?.call_method1("kind_of", (error.value(py),))?.extract::<String>()
+        });
         match name.map_or(ErrorKind::Internal, |name| ErrorKind::from_name(&name)) {
             ErrorKind::Internal => ErrorKind::Retryable,
             kind => kind,

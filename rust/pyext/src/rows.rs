@@ -1,16 +1,16 @@
 //! Rows of processors as Python sees them: split, and grouped. Owns: signatures; the work is that of
 //! `fastchangelog_columns::row_split` and `row_groups`.
 
-use crate::arrow_interface::ForeignBatches;
-use crate::detached::{detached, exclusive, raise};
+use crate::arrow_interface::{ForeignBatches, to_pyarrow};
+use crate::detached::{calling, detached, exclusive, raise};
 use arrow_array::{Array, Int64Array, RecordBatch, StructArray};
 use arrow_schema::{Field, SchemaRef};
 use fastchangelog_columns::{row_chunks, row_groups, row_split};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyCapsule, PyTuple};
+use pyo3_arrow::PySchema;
 use pyo3_arrow::ffi::to_array_pycapsules;
-use pyo3_arrow::{PyArray, PySchema};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -144,7 +144,7 @@ pub(crate) struct RowChunk {
 
 impl RowChunk {
     fn of(py: Python<'_>, chunk: row_chunks::RowChunk, declared: &SchemaRef) -> PyResult<Self> {
-        let array = |array: Arc<dyn Array>| PyArray::from_array_ref(array).to_pyarrow(py).map(Bound::unbind);
+        let array = |array: Arc<dyn Array>| to_pyarrow(py, array).map(Bound::unbind);
         Ok(Self {
             rows: labelled(py, chunk.rows, declared)?,
             keys: array(Arc::new(chunk.keys))?,
@@ -161,7 +161,7 @@ fn labelled(py: Python<'_>, rows: RecordBatch, declared: &SchemaRef) -> PyResult
     let field = Arc::new(Field::new_struct("", fields, false).with_metadata(metadata));
     let columns: Arc<dyn Array> = Arc::new(StructArray::from(rows));
     let labelled = LabelledColumns { columns, field };
-    Ok(py.import("pyarrow")?.call_method1("record_batch", (labelled,))?.unbind())
+    calling(py, || Ok(py.import("pyarrow")?.call_method1("record_batch", (labelled,))?.unbind()))
 }
 
 /// Columns under a type with the same buffers. Strings are in their binary form; since Spark's need not be UTF-8, their

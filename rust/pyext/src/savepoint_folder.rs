@@ -1,7 +1,9 @@
 //! Savepoints as Python sees them. Owns: signatures, and what a savepoint says as JSON; the work is
 //! `fastchangelog_core::shard::savepoint`'s.
 
-use crate::detached::{Owner, detached, exclusive};
+use crate::arrow_interface::batch_to_pyarrow;
+use crate::detached::{ProcessBound, calling, detached, exclusive, raise};
+use crate::fork::let_children_exit;
 use crate::provider::provider;
 use crate::state::StateHandle;
 use crate::state_types::types;
@@ -23,7 +25,7 @@ use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::{Store, start_io_threads};
 use pyo3::prelude::*;
-use pyo3_arrow::{PyRecordBatch, PySchema};
+use pyo3_arrow::PySchema;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -45,14 +47,19 @@ pub(crate) fn form(name: &str) -> Result<SavepointForm> {
 
 /// The folder of a savepoint, or of the state that one is taken of.
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct SavepointFolder {
+pub(crate) struct SavepointFolder(ProcessBound<Folder>);
+
+struct Folder {
     at: Rebuilder,
     clock: SharedClock,
     runtime: Arc<Runtime>,
-    owner: Owner,
 }
 
 impl SavepointFolder {
+    fn here(&self) -> Result<&Folder> {
+        self.0.get(WHAT)
+    }
+
     /// Runs `work` until it is done or interrupted by Ctrl-C; calls `report` with the `progress`.
     fn run<T: Send, F: Future<Output = Result<T>>>(
         &self,
@@ -75,11 +82,11 @@ impl SavepointFolder {
     ) -> PyResult<T> {
         let mut refused = None;
         let outcome = detached(py, |tick| {
-            self.owner.check(WHAT)?;
+            let runtime = self.here()?.runtime.handle();
             let refused = Mutex::new(&mut refused);
             let tell = || {
                 let Some(report) = report else { return Ok(()) };
-                let told = Python::try_attach(|py| report.call1(py, progress.get()));
+                let told = Python::try_attach(|py| calling(py, || report.call1(py, progress.get())));
                 match told {
                     Some(Err(error)) => {
                         **exclusive(&refused, WHAT)? = Some(error);
@@ -90,9 +97,9 @@ impl SavepointFolder {
             };
             let look = || tick().and_then(|()| tell());
             let done = if undoes {
-                self.runtime.block_on(attended_to_the_end(work(), progress, look))?
+                attended_to_the_end(runtime, work(), progress, look)?
             } else {
-                self.runtime.block_on(attended(work(), look))?
+                attended(runtime, work(), look)?
             };
             tell()?;
             Ok(done)
@@ -112,7 +119,7 @@ impl SavepointFolder {
         storage_options: BTreeMap<String, String>,
         provider: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        detached(py, |_| {
+        let folder = detached(py, |_| {
             let failpoints = Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default())?;
             let options = Options::from_map(&options)?;
             let (clock, metrics) = (SystemClock::shared(), SharedMetrics::default());
@@ -122,13 +129,15 @@ impl SavepointFolder {
             let resources = SharedResources::new(&MemoryBudget::new(options.memory_budget), Arc::clone(&metrics))?;
             let at =
                 Rebuilder { store, cache: None, resources, clock: SharedClock::clone(&clock), metrics, failpoints };
-            Ok(Self { at, clock, runtime: Arc::new(start_io_threads()?), owner: Owner::here() })
-        })
+            Ok(Folder { at, clock, runtime: Arc::new(start_io_threads()?) })
+        })?;
+        let_children_exit(py)?;
+        Ok(Self(ProcessBound::new(folder)))
     }
 
     #[getter]
-    fn uri(&self) -> &str {
-        self.at.store.uri()
+    fn uri(&self, py: Python<'_>) -> PyResult<&str> {
+        Ok(self.here().map_err(|e| raise(py, &e))?.at.store.uri())
     }
 
     /// Takes a savepoint of the state in this folder.
@@ -147,11 +156,13 @@ impl SavepointFolder {
         report: Option<Py<PyAny>>,
     ) -> PyResult<String> {
         let progress = SavepointProgress::default();
-        let origin = SavepointOrigin { query_id, name, batch: BatchId(batch), taken_millis: self.clock.now_millis() };
         let taking = || async {
+            let (own, target) = (self.here()?, target.here()?);
+            let taken_millis = own.clock.now_millis();
+            let origin = SavepointOrigin { query_id, name, batch: BatchId(batch), taken_millis };
             let sources = Sources::of_those_with_rows(parsed(&handles)?)?;
             let form = form(format)?;
-            self.at.take_savepoint(&sources, form, origin, &target.at.store, &scratch, &progress).await
+            own.at.take_savepoint(&sources, form, origin, &target.at.store, &scratch, &progress).await
         };
         let savepoint = self.run_attended(py, report.as_ref(), &progress, taking, true)?;
         Ok(json(&savepoint))
@@ -159,7 +170,8 @@ impl SavepointFolder {
 
     /// What the savepoint in this folder says.
     fn read(&self, py: Python<'_>) -> PyResult<String> {
-        let savepoint = self.run(py, None, &SavepointProgress::default(), || read_savepoint(&self.at.store))?;
+        let savepoint = self
+            .run(py, None, &SavepointProgress::default(), || async { read_savepoint(&self.here()?.at.store).await })?;
         Ok(json(&savepoint))
     }
 
@@ -172,7 +184,8 @@ impl SavepointFolder {
         report: Option<Py<PyAny>>,
     ) -> PyResult<(String, Vec<(String, String)>)> {
         let progress = SavepointProgress::default();
-        let checked = self.run(py, report.as_ref(), &progress, || check_savepoint(&self.at, &scratch, &progress))?;
+        let checking = || async { check_savepoint(&self.here()?.at, &scratch, &progress).await };
+        let checked = self.run(py, report.as_ref(), &progress, checking)?;
         let (savepoint, damages) = checked;
         Ok((json(&savepoint), damages.into_iter().map(|d| (d.object, d.what)).collect()))
     }
@@ -187,8 +200,9 @@ impl SavepointFolder {
     ) -> PyResult<(usize, u64, Vec<(String, String)>)> {
         let progress = SavepointProgress::default();
         let checking = || async {
-            let objects = self.at.objects_of(&parsed(&handles)?).await?;
-            let damages = check_objects(&self.at.store, &objects, &progress).await?;
+            let at = &self.here()?.at;
+            let objects = at.objects_of(&parsed(&handles)?).await?;
+            let damages = check_objects(&at.store, &objects, &progress).await?;
             Ok((objects.len(), objects.iter().map(|object| object.size).sum(), damages))
         };
         let (objects, bytes, damages) = self.run(py, report.as_ref(), &progress, checking)?;
@@ -223,20 +237,19 @@ impl SavepointFolder {
             }
             _ => Err(Error::internal("entries are of aggregates, or of a state with types")),
         })?;
-        let begin = || Export::begin(self.at.clone(), columns, &scratch);
+        let begin = || async { Export::begin(self.here()?.at.clone(), columns, &scratch).await };
         let export = self.run(py, None, &SavepointProgress::default(), begin)?;
-        let (runtime, owner) = (Arc::clone(&self.runtime), self.owner);
-        Ok(SavepointEntries { export: Mutex::new((export, VecDeque::new())), runtime, owner })
+        let runtime = Arc::clone(&self.here().map_err(|e| raise(py, &e))?.runtime);
+        Ok(SavepointEntries(ProcessBound::new((Mutex::new((export, VecDeque::new())), runtime))))
     }
 }
 
 /// An iterator over batches.
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct SavepointEntries {
-    export: Mutex<(Export, VecDeque<arrow_array::RecordBatch>)>,
-    runtime: Arc<Runtime>,
-    owner: Owner,
-}
+pub(crate) struct SavepointEntries(ProcessBound<(Mutex<Exporting>, Arc<Runtime>)>);
+
+/// With the batches that were made and not taken yet.
+type Exporting = (Export, VecDeque<arrow_array::RecordBatch>);
 
 #[pymethods]
 impl SavepointEntries {
@@ -246,18 +259,18 @@ impl SavepointEntries {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let batch = detached(py, |tick| {
-            self.owner.check(WHAT)?;
-            let mut export = exclusive(&self.export, "export")?;
+            let (export, runtime) = self.0.get(WHAT)?;
+            let mut export = exclusive(export, "export")?;
             let (export, ready) = &mut *export;
             while ready.is_empty() {
-                match self.runtime.block_on(attended(export.next(), tick))? {
+                match attended(runtime.handle(), export.next(), tick)? {
                     Some(batches) => ready.extend(batches),
                     None => return Ok(None),
                 }
             }
             Ok(ready.pop_front())
         })?;
-        batch.map(|batch| PyRecordBatch::new(batch).into_pyarrow(py)).transpose()
+        batch.map(|batch| batch_to_pyarrow(py, batch)).transpose()
     }
 }
 
@@ -296,12 +309,12 @@ pub(crate) fn save(
     scratch: &std::path::Path,
     tick: fastchangelog_format::clock::Tick<'_>,
 ) -> Result<()> {
-    state.savepoint(handle.inner(), form(format)?, &to.at.store, scratch, tick).map(drop)
+    state.savepoint(handle.inner(), form(format)?, &to.here()?.at.store, scratch, tick).map(drop)
 }
 
 /// The store of a folder.
-pub(crate) fn store_of(folder: &SavepointFolder) -> Store {
-    folder.at.store.clone()
+pub(crate) fn store_of(folder: &SavepointFolder) -> Result<Store> {
+    Ok(folder.here()?.at.store.clone())
 }
 
 /// The fingerprint of the rows of an aggregation, and their description.

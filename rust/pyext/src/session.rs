@@ -1,12 +1,12 @@
 //! Sessions at the state server, as Python sees them. Owns: signatures; the work is `fastchangelog_server::client`'s.
 
+use crate::arrow_interface::{batch_to_pyarrow, schema_to_pyarrow};
 use crate::detached::{detached, exclusive, raise};
 use fastchangelog_format::Error;
 use fastchangelog_server::client;
 use fastchangelog_server::protocol::Kind;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3_arrow::{PyRecordBatch, PySchema};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl SessionClient {
     #[pyo3(signature = (persist = true))]
     fn finish(this: Py<Self>, py: Python<'_>, persist: bool) -> PyResult<ResultBatches> {
         let schema = detached(py, |tick| exclusive(&this.get().0, WHAT)?.finish(persist, tick))?;
-        let schema = PySchema::new(schema).into_pyarrow(py)?.unbind();
+        let schema = schema_to_pyarrow(py, schema)?.unbind();
         Ok(ResultBatches { session: this, schema })
     }
 
@@ -90,7 +90,7 @@ impl ResultBatches {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let batch = detached(py, |tick| exclusive(&self.session.get().0, WHAT)?.next_batch(tick))?;
-        batch.map(|batch| PyRecordBatch::new(batch).into_pyarrow(py)).transpose()
+        batch.map(|batch| batch_to_pyarrow(py, batch)).transpose()
     }
 }
 

@@ -1,12 +1,11 @@
 //! The map side as Python sees it. Owns: signatures; the work is `fastchangelog_columns::split`'s.
 
-use crate::arrow_interface::ForeignBatches;
+use crate::arrow_interface::{ForeignBatches, schema_to_pyarrow};
 use crate::detached::{detached, exclusive, raise};
 use fastchangelog_columns::aggregate::{AggPlan, AggSpec};
 use fastchangelog_columns::split;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use pyo3_arrow::PySchema;
 use std::sync::{Arc, Mutex};
 
 type Payloads<'py> = Vec<(u32, Bound<'py, PyBytes>)>;
@@ -78,5 +77,5 @@ pub(crate) fn spec_check(py: Python<'_>, spec: &str) -> PyResult<()> {
 #[pyfunction]
 pub(crate) fn spec_buffers(py: Python<'_>, spec: &str) -> PyResult<Py<PyAny>> {
     let buffers = detached(py, |_| Ok(AggPlan::new(&AggSpec::from_json(spec)?)?.buffers()))?;
-    Ok(PySchema::new(Arc::new(buffers)).into_pyarrow(py)?.unbind())
+    schema_to_pyarrow(py, Arc::new(buffers)).map(Bound::unbind)
 }

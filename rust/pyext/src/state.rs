@@ -1,8 +1,9 @@
 //! Keyed embedded state as Python sees it. Owns: signatures; the work is `fastchangelog_core::embedded`'s.
 
-use crate::detached::{ProcessBound, detached, exclusive, raise};
+use crate::arrow_interface::batch_to_pyarrow;
+use crate::detached::{ProcessBound, calling, detached, exclusive, raise};
 use crate::fork::let_children_exit;
-use crate::futures::{CoalescedCallback, Make, resolve_later};
+use crate::futures::{CoalescedCallback, Make, resolve_later, start_resolving};
 use crate::metrics;
 use crate::provider::provider;
 use crate::savepoint_folder::{SavepointFolder, save, store_of};
@@ -19,7 +20,6 @@ use fastchangelog_store::metrics::SharedMetrics;
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use pyo3_arrow::PyRecordBatch;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
@@ -93,7 +93,7 @@ impl LocalState {
 fn clock_of(ask: Py<PyAny>) -> StateClock {
     Arc::new(move || {
         let answer = Python::try_attach(|py| {
-            let answer = ask.call0(py).and_then(|answer| answer.extract::<i64>(py));
+            let answer = calling(py, || ask.call0(py)).and_then(|answer| answer.extract::<i64>(py));
             answer.map_err(|error| Error::invalid(format!("clock= gave no time: {error}")))
         });
         answer.unwrap_or_else(|| Err(Error::closed("the Python interpreter is ending")))
@@ -119,7 +119,7 @@ impl LocalState {
         clock: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let handle = handle.map(|handle| handle.0.clone());
-        let savepoint = savepoint.map(|folder| store_of(&folder));
+        let savepoint = savepoint.map(|folder| store_of(&folder)).transpose().map_err(|e| raise(py, &e))?;
         let state = detached(py, |tick| {
             let points = std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default();
             let environment = Environment {
@@ -179,13 +179,19 @@ impl LocalState {
         detached(py, |tick| save(self.0.get(STATE)?, handle, to, format, &scratch, tick))
     }
 
+    fn checkpoint(&self, py: Python<'_>) -> PyResult<StateHandle> {
+        detached(py, |tick| self.0.get(STATE)?.checkpoint_attended(tick)).map(StateHandle)
+    }
+
     fn begin_checkpoint(&self, py: Python<'_>, settle: Py<PyAny>) -> PyResult<()> {
         detached(py, |tick| {
+            let state = self.0.get(STATE)?;
+            start_resolving()?;
             let done = move |result: Result<ShardHandle>| {
                 let make = |handle| -> Make { Box::new(|py| Ok(Py::new(py, StateHandle(handle))?.into_any())) };
                 resolve_later(settle, result.map(make));
             };
-            self.0.get(STATE)?.begin_checkpoint(Box::new(done), tick)
+            state.begin_checkpoint(Box::new(done), tick)
         })
     }
 
@@ -200,8 +206,10 @@ impl LocalState {
     }
 
     fn on_event(&self, py: Python<'_>, call: Py<PyAny>) -> PyResult<()> {
+        let state = self.here(py)?;
+        detached(py, |_| start_resolving())?;
         let bell = CoalescedCallback::new(call);
-        self.here(py)?.on_event(Box::new(move || bell.ask()));
+        state.on_event(Box::new(move || bell.ask()));
         Ok(())
     }
 
@@ -231,6 +239,7 @@ const RUN: &str = "materialization";
 impl StateMaterialization {
     fn start(&self, py: Python<'_>, settle: Py<PyAny>) -> PyResult<()> {
         detached(py, |_| {
+            start_resolving()?;
             let ran = move |result: Result<()>| {
                 let make = |()| -> Make { Box::new(|py| Ok(py.None())) };
                 resolve_later(settle, result.map(make));
@@ -271,7 +280,7 @@ impl StateScan {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let next = detached(py, |_| exclusive(self.0.get("scan")?, "scan")?.next().transpose())?;
         match next {
-            Some(batch) => PyRecordBatch::new(batch).into_pyarrow(py),
+            Some(batch) => batch_to_pyarrow(py, batch),
             None => Err(PyStopIteration::new_err(())),
         }
     }

@@ -1,7 +1,7 @@
 //! State sessions at the state server, as Python sees them. Owns: signatures; the work is
 //! `fastchangelog_server::state_client`'s.
 
-use crate::arrow_interface::{ForeignArray, to_pyarrow};
+use crate::arrow_interface::{ForeignArray, batch_to_pyarrow, to_pyarrow};
 use crate::detached::{detached, exclusive, raise};
 use crate::session::settings;
 use arrow_array::{BinaryArray, UInt8Array};
@@ -10,7 +10,6 @@ use fastchangelog_server::state_client::StateSessionClient;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
-use pyo3_arrow::PyRecordBatch;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -163,7 +162,7 @@ impl StateSession {
         let (page, next) = detached(py, |tick| {
             exclusive(&self.client, WHAT)?.scan(StateId(state), after.as_deref(), max_bytes, tick)
         })?;
-        Ok((PyRecordBatch::new(page).into_pyarrow(py)?, cursor(py, next)))
+        Ok((batch_to_pyarrow(py, page)?, cursor(py, next)))
     }
 
     #[pyo3(signature = (watermark = None))]

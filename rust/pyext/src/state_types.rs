@@ -1,6 +1,6 @@
 //! States of values, maps, lists and aggregates as Python sees them. Owns: signatures; the work is `fastchangelog_core::embedded`'s.
 
-use crate::arrow_interface::{ForeignArray, text};
+use crate::arrow_interface::{ForeignArray, schema_to_pyarrow, text, to_pyarrow};
 use crate::detached::{ProcessBound, detached};
 use crate::state::{LocalState, StateScan};
 use arrow_array::{Array, ArrayRef};
@@ -9,7 +9,7 @@ use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_core::embedded;
 use fastchangelog_format::{Error, Result};
 use pyo3::prelude::*;
-use pyo3_arrow::{PyArray, PySchema};
+use pyo3_arrow::PySchema;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) fn types<const N: usize>(schema: &Schema) -> Result<[&DataType; N]> {
 }
 
 pub(crate) fn to_python(py: Python<'_>, array: impl Into<Arc<dyn Array>>) -> PyResult<Py<PyAny>> {
-    Ok(PyArray::from_array_ref(array.into()).to_pyarrow(py)?.unbind())
+    to_pyarrow(py, array.into()).map(Bound::unbind)
 }
 
 fn optional(py: Python<'_>, array: Option<ForeignArray>) -> PyResult<Option<ArrayRef>> {
@@ -296,7 +296,7 @@ impl AggregatingState {
     fn result_schema(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let result = detached(py, |_| Ok(self.0.get(AGGREGATING)?.result_type().clone()))?;
         let field = arrow_schema::Field::new("value", result, true);
-        Ok(PySchema::new(Arc::new(Schema::new(vec![field]))).into_pyarrow(py)?.unbind())
+        Ok(schema_to_pyarrow(py, Arc::new(Schema::new(vec![field])))?.unbind())
     }
 
     fn get(&self, py: Python<'_>, keys: ForeignArray) -> PyResult<Py<PyAny>> {

@@ -1,7 +1,8 @@
 //! A folder of objects as Python's sweep sees it. Owns: signatures, and what a sweep must know of a manifest or an index
 //! as JSON; requests are the core's.
 
-use crate::detached::{Owner, detached};
+use crate::detached::{ProcessBound, detached, raise};
+use fastchangelog_core::shard::savepoint::attended;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::{Error, Result, decode_head, decode_manifest, decode_note, decode_segment_index};
 use fastchangelog_store::failpoint::Failpoints;
@@ -16,20 +17,16 @@ use tokio::runtime::Runtime;
 const WHAT: &str = "object folder";
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
-pub(crate) struct ObjectFolder {
-    store: Store,
-    runtime: Arc<Runtime>,
-    owner: Owner,
-}
+pub(crate) struct ObjectFolder(ProcessBound<(Store, Arc<Runtime>)>);
 
 impl ObjectFolder {
     fn run<T: Send, F>(&self, py: Python<'_>, work: impl FnOnce(Store) -> F + Send) -> PyResult<T>
     where
         F: Future<Output = Result<T>> + Send,
     {
-        detached(py, |_| {
-            self.owner.check(WHAT)?;
-            self.runtime.block_on(work(self.store.clone()))
+        detached(py, |tick| {
+            let (store, runtime) = self.0.get(WHAT)?;
+            attended(runtime.handle(), work(store.clone()), tick)
         })
     }
 }
@@ -47,18 +44,19 @@ impl ObjectFolder {
             let points = Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default())?;
             let options = Options::from_map(&options)?;
             let store = Store::open(uri, &storage_options, &options, SharedMetrics::default(), points)?;
-            Ok(Self { store, runtime: Arc::new(start_io_threads()?), owner: Owner::here() })
+            Ok(Self(ProcessBound::new((store, Arc::new(start_io_threads()?)))))
         })
     }
 
     fn child(&self, py: Python<'_>, folder: &str) -> PyResult<Self> {
-        let store = detached(py, |_| self.store.folder(folder))?;
-        Ok(Self { store, runtime: Arc::clone(&self.runtime), owner: self.owner })
+        let (store, runtime) = self.0.get(WHAT).map_err(|e| raise(py, &e))?;
+        let child = detached(py, |_| store.folder(folder))?;
+        Ok(Self(ProcessBound::new((child, Arc::clone(runtime)))))
     }
 
     #[getter]
-    fn uri(&self) -> &str {
-        self.store.uri()
+    fn uri(&self, py: Python<'_>) -> PyResult<&str> {
+        Ok(self.0.get(WHAT).map_err(|e| raise(py, &e))?.0.uri())
     }
 
     fn list(&self, py: Python<'_>, prefix: &str) -> PyResult<Vec<(String, u64, f64)>> {

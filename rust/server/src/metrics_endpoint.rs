@@ -9,6 +9,7 @@
 use fastchangelog_format::error::Subject;
 use fastchangelog_format::{Error, Result};
 use fastchangelog_store::metrics::CONTENT_TYPE;
+use fastchangelog_store::threads::spawn;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE as CONTENT_TYPE_HEADER, HeaderValue};
@@ -63,18 +64,15 @@ impl MetricsEndpoint {
             .build()
             .map_err(|e| Error::io("starting the runtime of the metrics endpoint", &e))?;
         let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("fcl-metrics".to_owned())
-            .spawn(move || {
-                runtime.block_on(async {
-                    tokio::select! {
-                        () = accept(listener, render) => {}
-                        _ = stopped => {}
-                    }
-                });
-                runtime.shutdown_background();
-            })
-            .map_err(|e| Error::io("starting the thread of the metrics endpoint", &e))?;
+        let thread = spawn("fcl-metrics", "the thread of the metrics endpoint", move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = accept(listener, render) => {}
+                    _ = stopped => {}
+                }
+            });
+            runtime.shutdown_background();
+        })?;
         Ok(Self { address, thread: Some(thread), stop: Some(stop) })
     }
 

@@ -13,6 +13,7 @@ use crate::session;
 use crate::shared::{Connections, Shared};
 use fastchangelog_format::{Error, ErrorKind, Result};
 use fastchangelog_store::failpoint::SharedFailpoints;
+use fastchangelog_store::threads::{refused, spawn};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Value, json};
@@ -75,10 +76,9 @@ impl Server {
             registry: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
-        let accept = std::thread::Builder::new()
-            .name("fcl-accept".to_owned())
-            .spawn(move || accept_loop(&listener, &accepting))
-            .map_err(|e| Error::io("starting the accept thread", &e))?;
+        let accept = spawn("fcl-accept", "the thread that accepts connections", move || {
+            accept_loop(&listener, &accepting);
+        })?;
         let metrics = Mutex::new(settings.metrics_port.and_then(|port| serve_metrics(port, &shared)));
         Ok(Self { shared, socket: settings.socket.clone(), accept: Mutex::new(Some(accept)), metrics })
     }
@@ -254,7 +254,7 @@ fn start_thread(stream: &UnixStream, shared: &Arc<Shared>) -> Result<()> {
         .stack_size(STACK)
         .spawn(move || session::serve(served, &registered.shared))
         .map(drop)
-        .map_err(|e| Error::io("starting a connection's thread", &e))
+        .map_err(|e| refused("a connection's thread", &e))
 }
 
 /// A place among the connections, given back however the thread ends.

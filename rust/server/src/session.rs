@@ -16,6 +16,7 @@ use crate::shared::Shared;
 use crate::state_connection::{StateConnection, send_reply};
 use arrow_ipc::writer::StreamWriter;
 use fastchangelog_format::{Error, Result};
+use fastchangelog_store::threads::spawn;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -250,8 +251,7 @@ impl Connection<'_> {
         let Phase::Finished(mut session) = std::mem::replace(&mut self.phase, Phase::Failed) else {
             return Err(out_of_turn("commit"));
         };
-        let thread = std::thread::Builder::new().name("fcl-commit".to_owned()).spawn(move || session.commit());
-        self.phase = Phase::Committing(thread.map_err(|e| Error::io("starting the commit's thread", &e))?);
+        self.phase = Phase::Committing(spawn("fcl-commit", "the commit's thread", move || session.commit())?);
         Ok(())
     }
 

@@ -21,6 +21,7 @@ use super::keyed::KeyedState;
 use super::rocks::{SharedResources, push_key, rocks_error};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{Change, KeyGroupRange};
+use fastchangelog_store::threads::refused;
 use rocksdb::{DB, DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions, SstFileWriter};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -69,7 +70,7 @@ pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedRe
         let begin = |part: KeyGroupRange| {
             let work = move || export_part(db, part, into, shared);
             let thread = std::thread::Builder::new().name("fcl-export".to_owned()).spawn_scoped(scope, work);
-            thread.map_err(|e| Error::io("cannot start a thread that exports a part of a snapshot", &e))
+            thread.map_err(|e| refused("a thread that exports a part of a snapshot", &e))
         };
         let runs = parts.into_iter().map(begin).collect::<Result<Vec<_>>>()?;
         let mut tables = Vec::new();

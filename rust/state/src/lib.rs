@@ -6,7 +6,7 @@
 //! Owns: the local keyed state, its checkpoints, and states of a range of key groups ([`group_range`]).
 //! Does not own: what keys and rows mean (`fastchangelog-columns`), which version a shard is at (`fastchangelog-core`),
 //! the bucket (`fastchangelog-store`).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 mod checkpoint;
@@ -14,4 +14,6 @@ pub mod group_range;
 pub mod hot;
 pub mod keyed;
 pub mod rocks;
+#[expect(unsafe_code, reason = "the interface to C++")]
+mod rocks_threads;
 pub mod scan;

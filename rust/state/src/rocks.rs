@@ -1,20 +1,22 @@
 //! RocksDB under the hot tier: what all shards share, how a database is opened, and the form of its keys.
 //!
-//! Owns: block cache, write buffers and background threads of the process; the options; the key layout; writing.
-//! Does not own: what is read or written when (`keyed`).
+//! Owns: block cache and write buffers of the process; the options; the key layout; writing.
+//! Does not own: what is read or written when (`keyed`), the background threads (`rocks_threads`).
 //!
 //! A key on disk is key group (2 bytes, big endian) | state (2 bytes, big endian) | canonical key, so that a range of
 //! key groups is a range of keys.
 
 use super::hot::{EntryRef, EntrySink};
+use super::rocks_threads::{COMPACTION_THREADS, FLUSH_THREADS, OwnThreads};
 use fastchangelog_format::error::{Error, ErrorKind, Result, Subject};
 use fastchangelog_format::model::{KeyGroup, StateId};
 use fastchangelog_store::budget::{MemoryBudget, MemoryUser, Reservation};
-use fastchangelog_store::diagnose::says_no_such_file;
+use fastchangelog_store::diagnose::{remedy_of_limit_in, says_no_such_file};
 use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::threads::check_room;
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME,
-    DataBlockIndexType, Env, LogLevel, Options, WriteBatch, WriteBufferManager, WriteOptions,
+    DataBlockIndexType, LogLevel, Options, WriteBatch, WriteBufferManager, WriteOptions,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -24,13 +26,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const CACHE_SHARE: u64 = 8;
 const MIN_CACHE: u64 = 8 << 20;
 const MAX_CACHE: u64 = 4 << 30;
-/// Threads that compact, and the one that flushes, for all shards together.
-const COMPACTION_THREADS: i32 = 2;
-const FLUSH_THREADS: i32 = 1;
 /// What a background thread holds while it works (blocks read ahead, the block and filter being built, the
 /// compressor's window), and the most of the budget that all of them may be counted with.
 const THREAD_BYTES: u64 = 4 << 20;
 const THREADS_SHARE: u64 = 16;
+/// Threads that RocksDB starts itself when it opens a database, its timer; it aborts the process where it cannot.
+const THREADS_OF_ITS_OWN: usize = 1;
+const THREADS_NAME: &str = "a thread of the local cache";
 /// Open files of one shard.
 const MAX_OPEN_FILES: i32 = 64;
 /// A write batch is written when it has reached this size.
@@ -45,7 +47,7 @@ pub struct SharedResources {
 }
 
 struct Inner {
-    env: Env,
+    threads: Arc<OwnThreads>,
     cache: Cache,
     write_buffers: WriteBufferManager,
     write_buffer_size: usize,
@@ -84,13 +86,9 @@ impl SharedResources {
         let cache = Cache::new_lru_cache(bytes);
         let threads = u64::from((COMPACTION_THREADS + FLUSH_THREADS).unsigned_abs()) * THREAD_BYTES;
         let work_bytes = threads.min(budget.limit() / THREADS_SHARE);
-        let mut env = Env::new().map_err(rocks_error)?;
-        env.set_background_threads(COMPACTION_THREADS);
-        env.set_high_priority_background_threads(FLUSH_THREADS);
-        env.lower_thread_pool_cpu_priority();
         Ok(Self {
             inner: Arc::new(Inner {
-                env,
+                threads: OwnThreads::of_process()?,
                 // Without stalling: a shard that waits for the flush of another, idle one would wait forever.
                 write_buffers: WriteBufferManager::new_write_buffer_manager_with_cache(bytes / 2, false, cache.clone()),
                 cache,
@@ -152,13 +150,15 @@ impl SharedResources {
 
         let mut options = Options::default();
         options.set_block_based_table_factory(&table);
-        options.set_env(&shared.env);
+        options.set_env(shared.threads.env());
         options.set_write_buffer_manager(&shared.write_buffers);
         options.set_write_buffer_size(shared.write_buffer_size);
         options.set_arena_block_size((shared.write_buffer_size / 16).min(256 << 10));
         options.set_max_write_buffer_number(3);
         options.set_max_background_jobs(COMPACTION_THREADS + FLUSH_THREADS);
         options.set_max_open_files(MAX_OPEN_FILES);
+        // RocksDB aborts the process where it cannot start one of them.
+        options.set_max_file_opening_threads(1);
         options.set_compaction_readahead_size(1 << 20);
         options.set_compression_type(DBCompressionType::Lz4);
         options.set_bottommost_compression_type(DBCompressionType::Zstd);
@@ -179,6 +179,7 @@ impl SharedResources {
 
     /// Opens the database of one shard: a new one if `create`, else one whose files are there.
     pub(super) fn open(&self, dir: &Path, create: bool) -> Result<DB> {
+        check_room(THREADS_OF_ITS_OWN, THREADS_NAME)?;
         let mut options = self.options();
         options.create_if_missing(create);
         options.set_error_if_exists(create);
@@ -192,6 +193,7 @@ impl SharedResources {
     /// Opens files of which tables may be absent: nothing is compacted, and an absent table is an error only when it is
     /// read.
     pub(super) fn open_sparse(&self, dir: &Path, read_only: bool) -> Result<DB> {
+        check_room(THREADS_OF_ITS_OWN, THREADS_NAME)?;
         let mut options = self.options();
         // With them RocksDB refuses to open without all tables. Checksums are verified all the same.
         options.set_paranoid_checks(false);
@@ -214,7 +216,7 @@ pub(super) fn rocks_error(error: rocksdb::Error) -> Error {
         _ => ErrorKind::Retryable,
     };
     Error::new(kind, format!("RocksDB (the local cache): {error}"))
-        .with_remedy("check the disk of the executor's local folder")
+        .with_remedy(remedy_of_limit_in(&error).unwrap_or("check the disk of the executor's local folder"))
         .with_source(error)
 }
 
@@ -235,7 +237,8 @@ fn open_error(dir: &Path, error: &rocksdb::Error) -> Error {
     let advice = if kind == ErrorKind::Corrupt {
         "delete this local folder: the state is restored from the store"
     } else {
-        "check the disk and the owner of this local folder, then try again"
+        let limit = remedy_of_limit_in(error);
+        limit.unwrap_or("check the disk and the owner of this local folder, then try again")
     };
     Error::new(kind, format!("cannot open the local RocksDB files in {}: {error}", dir.display()))
         .with_remedy(advice)

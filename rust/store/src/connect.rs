@@ -15,6 +15,7 @@ use super::local::LocalFiles;
 use super::machine::{self, Machine};
 use super::redact::Redactor;
 use super::{checksum, profile, s3_endpoint, transport};
+use crate::forked::PerProcess;
 use fastchangelog_format::config::{Options, nearest};
 use fastchangelog_format::error::{Cause, Error, ErrorKind, Result, Subject};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -27,7 +28,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use url::Url;
 
 const SCHEMES: &str = "file://, s3:// (s3a://), gs://, az:// (abfss://), http(s):// and memory://";
@@ -139,8 +140,8 @@ const CLIENT_OPTIONS: &[&str] = &[
 /// The file of Google's command line, in the user's folder.
 const GOOGLE_CREDENTIALS: &str = ".config/gcloud/application_default_credentials.json";
 
-/// Stores of `memory://<name>`, one per name and process.
-static MEMORY: LazyLock<Mutex<HashMap<String, Arc<InMemory>>>> = LazyLock::new(Mutex::default);
+/// Stores of `memory://<name>`, one per name and process: a forked child begins with none.
+static MEMORY: PerProcess<Mutex<HashMap<String, Arc<InMemory>>>> = PerProcess::new(Mutex::default);
 
 /// Connects to `uri`; nothing is sent yet, but the folder of a `file://` URI is made.
 pub(super) fn connect(
@@ -191,7 +192,7 @@ pub(super) fn connect(
         "memory" => {
             check_no_options(storage_options, "memory://")?;
             let name = url.host_str().unwrap_or_default().to_owned();
-            let store = Arc::clone(MEMORY.lock().entry(name.clone()).or_default());
+            let store = Arc::clone(MEMORY.get().lock().entry(name.clone()).or_default());
             let prefix = prefix_of(&url, &shown)?;
             Ok(Connected {
                 store,

@@ -15,6 +15,7 @@ use super::diagnose::{CredentialSource, CredentialsError};
 use super::env_vars::{StoreKey, is_header_text, tidied};
 use super::machine::Machine;
 use super::redact::Redactor;
+use super::threads::spawn;
 use async_trait::async_trait;
 use fastchangelog_format::clock::SharedClock;
 use fastchangelog_format::error::{Error, ErrorKind, Result};
@@ -216,9 +217,15 @@ impl<T: Credential> FunctionProvider<T> {
     fn ask(&self) -> oneshot::Receiver<Result<Granted>> {
         let (sender, receiver) = oneshot::channel();
         let ask = Arc::clone(&self.ask);
-        // Without a thread the sender is dropped, which the receiver reports.
-        let _ = std::thread::Builder::new().name("fcl-credentials".to_owned()).spawn(move || sender.send(ask()));
-        receiver
+        let work = move || drop(sender.send(ask()));
+        match spawn("fcl-credentials", "the thread that asks for credentials", work) {
+            Ok(_) => receiver,
+            Err(error) => {
+                let (sender, receiver) = oneshot::channel();
+                let _ = sender.send(Err(error));
+                receiver
+            }
+        }
     }
 
     fn keep(&self, granted: &Granted) -> Result<CachedCredential<T>> {

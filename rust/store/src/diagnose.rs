@@ -10,7 +10,7 @@
 //!    where such an error stands in the chain of sources, from its start, so that no name and no body is taken for it.
 
 use super::redact::xml_field;
-use fastchangelog_format::error::{Error, ErrorKind, links};
+use fastchangelog_format::error::{Error, ErrorKind, limits, links, remedy_of_limit};
 use rustix::io::Errno;
 use std::error::Error as StdError;
 use std::io;
@@ -128,6 +128,11 @@ pub(super) fn diagnose(error: &object_store::Error) -> Diagnosis {
     if let Some(failed) = credentials_error(error) {
         return diagnose_credentials(failed);
     }
+    // Of a file or of a socket.
+    let mut causes = links(Some(error)).filter_map(|link| link.downcast_ref::<io::Error>());
+    if let Some(advice) = causes.find_map(remedy_of_limit) {
+        return Diagnosis { permanent: None, cause: source_text(error), advice };
+    }
     match error {
         E::NotFound { .. } if HttpAnswer::of(error).is_some_and(|answer| answer.says(BUCKET_MISSING)) => {
             Diagnosis::never(ErrorKind::Store, "the bucket does not exist", FIX_BUCKET)
@@ -197,6 +202,17 @@ pub fn says_no_such_file(error: &dyn std::fmt::Display) -> bool {
     error.to_string().contains("No such file")
 }
 
+/// What to do about an error of RocksDB that is a limit of the process; it gives the system's words, and no number.
+pub fn remedy_of_limit_in(error: &dyn std::fmt::Display) -> Option<&'static str> {
+    let text = error.to_string();
+    let known = [
+        ("Too many open files in system", limits::OPEN_FILES_OF_ALL),
+        ("Too many open files", limits::OPEN_FILES),
+        ("Cannot allocate memory", limits::MEMORY),
+    ];
+    known.into_iter().find(|(words, _)| text.contains(words)).map(|(_, remedy)| remedy)
+}
+
 /// Diagnoses an error of a file system.
 pub(super) fn diagnose_io(error: &io::Error) -> Diagnosis {
     use io::ErrorKind as K;
@@ -212,7 +228,10 @@ pub(super) fn diagnose_io(error: &io::Error) -> Diagnosis {
             Diagnosis::never(ErrorKind::InvalidArgument, text, FIX_PATH)
         }
         K::FileTooLarge => Diagnosis::never(ErrorKind::Store, text, FIX_SPACE),
-        _ => Diagnosis::again(text),
+        _ => match remedy_of_limit(error) {
+            Some(advice) => Diagnosis { permanent: None, cause: text, advice },
+            None => Diagnosis::again(text),
+        },
     }
 }
 

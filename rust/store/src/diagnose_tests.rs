@@ -1,5 +1,14 @@
 use super::*;
 
+#[test]
+fn the_words_of_a_limit_have_the_remedy_of_its_number() {
+    for number in [12, 23, 24] {
+        let io = io::Error::from_raw_os_error(number);
+        assert_eq!(remedy_of_limit_in(&format!("IO error: {io}")), remedy_of_limit(&io), "{io}");
+    }
+    assert_eq!(remedy_of_limit_in(&"IO error: No space left on device"), None);
+}
+
 fn generic(text: &str) -> object_store::Error {
     object_store::Error::Generic { store: "S3", source: text.into() }
 }

@@ -21,10 +21,11 @@
 //! 2. bytes are returned only if their length, and for whole objects their checksum, match the reference (P9, P10);
 //! 3. a put that is abandoned removes what it may have left, also one of a log object that is dropped;
 //! 4. no message holds a credential.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 mod address;
+pub mod address_space;
 mod background;
 pub mod budget;
 mod checksum;
@@ -37,6 +38,8 @@ mod env_vars;
 pub mod environment;
 pub mod failpoint;
 pub mod fault;
+#[expect(unsafe_code, reason = "a handler of forks, and values that outlive them")]
+pub mod forked;
 mod hedge;
 mod listing;
 mod local;
@@ -55,6 +58,7 @@ mod server_copy;
 mod space;
 mod supplied;
 pub mod sync;
+pub mod threads;
 pub mod transfer;
 mod transport;
 
@@ -68,7 +72,8 @@ pub use paths::{
     index_name, is_creation_note, log_name, manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
 };
 pub use put::ChecksummedBytes;
-pub use transfer::{DownloadError, start_io_threads};
+pub use threads::start_io_threads;
+pub use transfer::DownloadError;
 
 use crate::budget::MemoryBudget;
 use crate::failpoint::SharedFailpoints;

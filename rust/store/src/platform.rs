@@ -5,9 +5,9 @@
 //! Does not own: when space is worth reserving (`space`).
 
 #[cfg(all(target_os = "linux", not(fastchangelog_portable)))]
-pub(super) use linux::{in_memory, reserve};
+pub(super) use linux::{in_memory, lower_priority, reserve};
 #[cfg(not(all(target_os = "linux", not(fastchangelog_portable))))]
-pub(super) use portable::{in_memory, reserve};
+pub(super) use portable::{in_memory, lower_priority, reserve};
 
 #[cfg(all(target_os = "linux", not(fastchangelog_portable)))]
 mod linux {
@@ -22,6 +22,12 @@ mod linux {
         const TMPFS: u64 = 0x0102_1994;
         const RAMFS: u64 = 0x8584_58f6;
         statfs(folder).is_ok_and(|found| [TMPFS, RAMFS].contains(&u64::try_from(found.f_type).unwrap_or(0)))
+    }
+
+    /// The calling thread gives way to others: on Linux a priority is that of a thread.
+    pub(crate) fn lower_priority() {
+        const LOWEST: i32 = 19;
+        let _ = rustix::process::setpriority_process(None, LOWEST);
     }
 
     /// Reserves space at the beginning of a file, where the file system can.
@@ -44,6 +50,9 @@ mod portable {
     pub(crate) fn in_memory(_: &Path) -> bool {
         false
     }
+
+    /// A priority is that of the process: it stays.
+    pub(crate) fn lower_priority() {}
 
     /// Reserves nothing: the write finds its space itself. A longer file (`set_len`) would have no blocks either.
     #[expect(clippy::unnecessary_wraps, reason = "the signature of the call on Linux")]

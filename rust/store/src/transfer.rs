@@ -1,7 +1,7 @@
 //! Objects from and to files, in parts.
 //!
-//! Owns: uploads of files, verified downloads into files, and the threads for all that.
-//! Does not own: which files (`snapshot`, `read`), the sending of parts (`multipart`).
+//! Owns: uploads of files and verified downloads into files.
+//! Does not own: which files (`snapshot`, `read`), the sending of parts (`multipart`), the threads (`threads`).
 //!
 //! Invariants:
 //! 1. a download that fails or is dropped leaves no file, neither half nor under another name;
@@ -203,18 +203,6 @@ fn unreadable(file: &Path, error: &std::io::Error) -> Error {
 fn unwritable(file: &Path, error: &std::io::Error) -> DownloadError {
     let what = format!("cannot write {}", file.display());
     DownloadError::Local(disk_error(what, error, ErrorKind::Retryable).with_subject(Subject::Path(file.to_owned())))
-}
-
-/// The threads that wait for stores, and on which callers' tasks run.
-pub fn start_io_threads() -> Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("fastchangelog-io")
-        .enable_all()
-        .build()
-        .map_err(|e| {
-            Error::io("cannot start the I/O threads", &e).with_remedy("raise the limit of processes (ulimit -u)")
-        })
 }
 
 /// Runs `work` where it may block; a panic in it is passed on.

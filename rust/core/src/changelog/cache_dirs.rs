@@ -12,6 +12,7 @@ use fastchangelog_format::clock::SharedClock;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_log::read::ObjectCache;
+use fastchangelog_store::forked::PerProcess;
 use fastchangelog_store::metrics::SharedMetrics;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
@@ -19,7 +20,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Processes that may name the same folder.
@@ -27,7 +28,8 @@ const MAX_DIRS: usize = 64;
 /// Interval between two checks for unused downloads.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
-static CACHE_DIRS: LazyLock<Mutex<CacheDirs>> = LazyLock::new(Mutex::default);
+/// Those of a parent are not a forked child's: it claims folders of its own.
+static CACHE_DIRS: PerProcess<Mutex<CacheDirs>> = PerProcess::new(Mutex::default);
 
 #[derive(Default)]
 struct CacheDirs {
@@ -45,7 +47,7 @@ pub(super) fn open(
 ) -> Result<Arc<ObjectCache>> {
     std::fs::create_dir_all(dir).map_err(|e| unusable(dir, &e))?;
     let dir = std::fs::canonicalize(dir).map_err(|e| unusable(dir, &e))?;
-    let mut folders = CACHE_DIRS.lock();
+    let mut folders = CACHE_DIRS.get().lock();
     if let Some(cache) = folders.caches.get(&dir).and_then(Weak::upgrade) {
         return Ok(cache);
     }
@@ -93,7 +95,7 @@ fn watch() {
 
 /// Checks all caches once; false when there is none any more.
 fn check_all() -> bool {
-    let mut folders = CACHE_DIRS.lock();
+    let mut folders = CACHE_DIRS.get().lock();
     folders.caches.retain(|_, cache| cache.strong_count() > 0);
     folders.watched &= !folders.caches.is_empty();
     // With the lock held: a folder is not free while its cache is checked.
@@ -148,7 +150,7 @@ mod tests {
         assert_ne!(claim(&root).unwrap().0, root, "a lease uses it");
         drop(lease);
         // Another test, or the thread that checks for idle copies, may be using it.
-        let _no_check = CACHE_DIRS.lock();
+        let _no_check = CACHE_DIRS.get().lock();
         assert_eq!(claim(&root).unwrap().0, root);
     }
 

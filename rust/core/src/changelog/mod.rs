@@ -26,9 +26,10 @@ use fastchangelog_log::read::changes::ChangeReader;
 use fastchangelog_log::write::LogWriter;
 use fastchangelog_log::write::block_pool::BlockPool;
 use fastchangelog_store::Store;
+use fastchangelog_store::address_space::check_memory;
 use fastchangelog_store::environment::Environment;
 use fastchangelog_store::metrics::SharedMetrics;
-use fastchangelog_store::transfer::start_io_threads;
+use fastchangelog_store::threads::start_io_threads;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::path::Path;
@@ -106,6 +107,7 @@ impl ChangelogStorage {
     /// A storage in the folder `store`. With a folder `local_dir`, copies of a remote store's objects are kept there: of
     /// what is uploaded (option `local_recovery`), and of what is read.
     pub fn over(store: Store, options: Options, local_dir: Option<&Path>, environment: &Environment) -> Result<Self> {
+        check_memory(options.max_in_flight, "a changelog")?;
         let runtime = start_io_threads()?;
         let handle = runtime.handle().clone();
         let registry =

@@ -121,8 +121,9 @@ impl AggregatingState {
     pub fn add(&self, keys: &ArrayRef, rows: Option<&ArrayRef>) -> Result<()> {
         let mut table = GroupTable::new(Arc::clone(&self.types.plan));
         table.fold_rows(&self.types.batch(keys, rows)?)?;
-        let _exclusive = self.core.exclusive();
+        // Before the lock: the clock may be the program's.
         let at = self.lifetime.now(&self.core)?;
+        let _exclusive = self.core.exclusive();
         let kept = self.look_up((0..table.len()).map(|i| table.key(i)), at)?;
         let mut changed = Vec::new();
         for (i, row) in kept.iter().enumerate() {

@@ -19,6 +19,7 @@ use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ShardHandle, StateId};
 use fastchangelog_store::Store;
+use fastchangelog_store::address_space::{Pieces, check_memory};
 use fastchangelog_store::budget::{MemoryUser, Reservation};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
@@ -74,6 +75,8 @@ pub(super) struct Core {
     catalog: Mutex<Catalog>,
     hints: Mutex<Hints>,
     clock: StateClock,
+    /// Memory of changes that was not looked for yet.
+    pieces: Pieces,
     /// The newest checkpoint that counts.
     newest: Mutex<Option<ShardHandle>>,
     /// Serialises changes to the live version. A checkpoint holds it until its result is installed. Never acquired under a
@@ -113,6 +116,7 @@ impl Core {
             catalog: Mutex::new(catalog),
             hints: Mutex::default(),
             clock,
+            pieces: Pieces::default(),
             newest: Mutex::new(newest),
             live: Mutex::default(),
             chain: chain.map(tokio::sync::Mutex::new),
@@ -224,7 +228,7 @@ impl Core {
     /// Makes changes of about so many bytes, all or none of them.
     pub(super) fn change(&self, changes: usize, bytes: usize, change: impl FnOnce(&mut Layers)) -> Result<()> {
         let (changes, bytes) = (changes as u64, bytes as u64);
-        self.change_checked(|layers| layers.check_space(changes, bytes), change)
+        self.change_checked(bytes, |layers| layers.check_space(changes, bytes), change)
     }
 
     /// Writes entries of a state, all or none of them: `changes` with keys of so many bytes, and of so many bytes in all; `one` is
@@ -239,20 +243,27 @@ impl Core {
         let Some(ends) = at.ends().filter(|_| changes > 0) else { return self.change(changes, bytes, change) };
         let (entries, keys, bytes) = (changes as u64, keys as u64, bytes as u64);
         let check = |layers: &Layers| layers.check_space_of_ending(entries, bytes, keys);
-        self.change_checked(check, |layers| {
+        self.change_checked(bytes, check, |layers| {
             self.with_ends(state, |known| known.added(Written { ends, entries, bytes, one: (group, one) }));
             layers.owe_removal(entries, keys);
             change(layers);
         })
     }
 
-    fn change_checked(&self, check: impl Fn(&Layers) -> Result<()>, change: impl FnOnce(&mut Layers)) -> Result<()> {
+    fn change_checked(
+        &self,
+        bytes: u64,
+        check: impl Fn(&Layers) -> Result<()>,
+        change: impl FnOnce(&mut Layers),
+    ) -> Result<()> {
         self.check_writable()?;
         if let Some(why) = self.refusal.lock().clone() {
             // The materialization policy may try again.
             self.notify();
             return Err(why);
         }
+        // In a map, and once more when it grows.
+        self.pieces.check(bytes.saturating_mul(2), "a change")?;
         self.wait_for_space(&check);
         let mut layers = self.layers.write();
         check(&layers)?;
@@ -325,14 +336,20 @@ impl Core {
     /// Waits until one more checkpoint may be in progress.
     pub(super) fn admit(&self, tick: Tick<'_>) -> Result<()> {
         self.check_writable()?;
-        let mut pending = self.pending.lock();
-        while *pending >= MAX_PENDING {
+        // The change set, and what is uploaded of it.
+        check_memory(self.held.lock().unsaved.saturating_mul(2), "a checkpoint")?;
+        loop {
+            let mut pending = self.pending.lock();
+            if *pending < MAX_PENDING {
+                *pending += 1;
+                return Ok(());
+            }
             self.pending_reduced.wait_for(&mut pending, TICK);
+            drop(pending);
+            // Without the lock: the handler of a signal may take a checkpoint.
             tick()?;
             self.check_open()?;
         }
-        *pending += 1;
-        Ok(())
     }
 
     /// Releases an admission.

@@ -238,8 +238,9 @@ impl ListState {
         let elements = elements.map(|elements| self.types.encode_values(elements, elements.len())).transpose()?;
         let distinct = Distinct::of(&keys.hashes(), |row| keys.key(row));
         let key_of = |place: usize| keys.key(distinct.firsts[place]);
-        let _exclusive = self.core.exclusive();
+        // Before the lock: the clock may be the program's.
         let at = self.lifetime.now(&self.core)?;
+        let _exclusive = self.core.exclusive();
         let heads = self.heads((0..distinct.firsts.len()).map(key_of))?;
         let mut updates = Vec::with_capacity(distinct.firsts.len());
         for head in heads.iter() {

@@ -9,6 +9,7 @@
 
 use crate::shard::MaterializeRun;
 use fastchangelog_format::error::{Error, Result};
+use fastchangelog_store::threads::spawn;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -79,8 +80,7 @@ impl Materialization {
             ran(outcome);
         };
         // The lock of the stage is held: the thread finds `Running`.
-        let thread = std::thread::Builder::new().name("fcl-materialize".to_owned()).spawn(work);
-        let thread = thread.map_err(|e| Error::io("cannot start the thread of a materialization", &e))?;
+        let thread = spawn("fcl-materialize", "the thread of a materialization", work)?;
         *self.runs.0.lock() = Some((Arc::clone(&self.shared), thread));
         Ok(())
     }

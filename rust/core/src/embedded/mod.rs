@@ -55,10 +55,11 @@ use fastchangelog_format::model::{BatchId, KeyGroup, ShardHandle};
 use fastchangelog_log::read::ObjectCache;
 use fastchangelog_log::write::LogWriter;
 use fastchangelog_state::rocks::SharedResources;
+use fastchangelog_store::address_space::check_memory;
 use fastchangelog_store::budget::MemoryBudget;
 use fastchangelog_store::environment::Environment;
 use fastchangelog_store::metrics::SharedMetrics;
-use fastchangelog_store::transfer::start_io_threads;
+use fastchangelog_store::threads::{spawn, start_io_threads};
 use fastchangelog_store::{Background, Store};
 use materialization::Runs;
 use parking_lot::Mutex;
@@ -146,10 +147,7 @@ impl EmbeddedState {
         let wanted = Arc::new(AtomicBool::new(true));
         let (environment, still) = (environment.clone(), Arc::clone(&wanted));
         let work = move || drop(sender.send(Self::open_now(&request, &environment, &still)));
-        std::thread::Builder::new()
-            .name("fcl-open".to_owned())
-            .spawn(work)
-            .map_err(|e| Error::io("cannot start the thread that opens a state", &e))?;
+        spawn("fcl-open", "the thread that opens a state", work)?;
         loop {
             match receiver.recv_timeout(TICK) {
                 Ok(opened) => return opened,
@@ -165,6 +163,7 @@ impl EmbeddedState {
             if wanted { Ok(()) } else { Err(Error::closed("the opening of the state was cancelled")) }
         };
         let runtime = start_io_threads()?;
+        check_memory(request.options.memory_budget, "a state")?;
         let store = request.root.child(&request.name);
         let mut found = runtime.block_on(chain::find(&store))?;
         if found.newest.is_none() && request.handle.is_none() && (request.read_only || !request.create) {
@@ -240,8 +239,7 @@ impl EmbeddedState {
         let (jobs, queue) = mpsc::channel::<Job>();
         let own = Arc::clone(&core);
         let work = move || queue.into_iter().for_each(|job| own.run(job));
-        let worker = std::thread::Builder::new().name("fcl-checkpoint".to_owned()).spawn(work);
-        let worker = worker.map_err(|e| Error::io("cannot start the thread of a state's checkpoints", &e))?;
+        let worker = spawn("fcl-checkpoint", "the thread of a state's checkpoints", work)?;
         Ok(Self {
             core,
             runs: Runs::default(),
@@ -354,9 +352,20 @@ impl EmbeddedState {
 
     /// Makes everything that was changed until now durable.
     pub fn checkpoint(&self) -> Result<ShardHandle> {
+        self.checkpoint_attended(&|| Ok(()))
+    }
+
+    /// The same. When `tick` fails, that is the answer at once; the checkpoint goes on.
+    pub fn checkpoint_attended(&self, tick: Tick<'_>) -> Result<ShardHandle> {
         let (sender, receiver) = mpsc::channel();
-        self.begin_checkpoint(Box::new(move |result| drop(sender.send(result))), &|| Ok(()))?;
-        receiver.recv().map_err(|_| core::closed())?
+        self.begin_checkpoint(Box::new(move |result| drop(sender.send(result))), tick)?;
+        loop {
+            match receiver.recv_timeout(TICK) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Timeout) => tick()?,
+                Err(RecvTimeoutError::Disconnected) => return Err(core::closed()),
+            }
+        }
     }
 
     /// What a materialization would make unnecessary to replay.

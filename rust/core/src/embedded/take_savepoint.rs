@@ -32,7 +32,7 @@ impl EmbeddedState {
             SavepointOrigin { query_id: String::new(), name: context.name.clone(), batch: handle.batch, taken_millis };
         let progress = SavepointProgress::default();
         let taking = from.take_savepoint(&sources, form, origin, to, scratch, &progress);
-        context.runtime.block_on(attended_to_the_end(taking, &progress, tick))
+        attended_to_the_end(&context.runtime, taking, &progress, tick)
     }
 }
 

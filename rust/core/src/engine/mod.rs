@@ -30,7 +30,7 @@ use fastchangelog_store::Background;
 use fastchangelog_store::budget::{Demand, MemoryBudget, MemoryUser, allocate};
 use fastchangelog_store::failpoint::SharedFailpoints;
 use fastchangelog_store::metrics::SharedMetrics;
-use fastchangelog_store::transfer::start_io_threads;
+use fastchangelog_store::threads::start_io_threads;
 use folder::{Folder, Folders, ProcessContext};
 use parking_lot::Mutex;
 use start::{check_groups, raise_noted_grace, start_of};

@@ -6,12 +6,9 @@
 //! Counters of an engine that has ended stay in the sum, so that no counter of the process ever falls.
 
 use super::{LabelledShard, Metrics, SharedMetrics};
+use crate::forked::PerProcess;
 use parking_lot::Mutex;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
-/// How long a forked child waits for a lock that another thread of its parent held.
-const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
+use std::sync::Arc;
 
 /// An engine of the process. It must not keep the engine open.
 pub trait Registration: Send + Sync {
@@ -22,8 +19,6 @@ pub trait Registration: Send + Sync {
 }
 
 struct Entry {
-    /// A forked child has none of its parent's engines.
-    pid: u32,
     metrics: SharedMetrics,
     engine: Box<dyn Registration>,
 }
@@ -32,23 +27,20 @@ struct Entry {
 #[derive(Default)]
 pub struct Process {
     engines: Mutex<Vec<Arc<Entry>>>,
-    ended: Mutex<(u32, Metrics)>,
+    ended: Mutex<Metrics>,
 }
 
 impl Process {
-    /// The one of this process.
+    /// The one of this process: a forked child has none of its parent's engines.
     pub fn global() -> &'static Self {
-        static PROCESS: OnceLock<Process> = OnceLock::new();
-        PROCESS.get_or_init(Self::default)
+        static PROCESS: PerProcess<Process> = PerProcess::new(Process::default);
+        PROCESS.get()
     }
 
     /// Adds an engine, until it has ended.
     pub fn register(&self, metrics: SharedMetrics, engine: Box<dyn Registration>) {
         drop(self.open_engines());
-        let entry = Entry { pid: std::process::id(), metrics, engine };
-        if let Some(mut engines) = self.engines.try_lock_for(LOCK_TIMEOUT) {
-            engines.push(Arc::new(entry));
-        }
+        self.engines.lock().push(Arc::new(Entry { metrics, engine }));
     }
 
     /// The sum over all engines, and the shards of those that have one.
@@ -61,34 +53,21 @@ impl Process {
             shard
         });
         let shards = shards.collect();
-        if let Some(ended) = self.ended.try_lock_for(LOCK_TIMEOUT)
-            && ended.0 == std::process::id()
-        {
-            sum.absorb(&ended.1, true);
-        }
+        sum.absorb(&self.ended.lock(), true);
         (sum, shards)
     }
 
     /// The open engines. The counters of those that have ended since are kept, and the rest of them is forgotten.
     fn open_engines(&self) -> Vec<Arc<Entry>> {
-        let pid = std::process::id();
-        let Some(mut engines) = self.engines.try_lock_for(LOCK_TIMEOUT) else { return Vec::new() };
-        engines.retain(|entry| entry.pid == pid);
-        let all = engines.clone();
-        drop(engines);
+        let all = self.engines.lock().clone();
         // Without the lock: this may be the last user of an engine, which then ends.
         let (open, closed): (Vec<_>, Vec<_>) = all.into_iter().partition(|entry| entry.engine.is_open());
-        if let (Some(mut engines), Some(mut ended)) =
-            (self.engines.try_lock_for(LOCK_TIMEOUT), self.ended.try_lock_for(LOCK_TIMEOUT))
-        {
-            if ended.0 != pid {
-                *ended = (pid, Metrics::default());
-            }
-            // Another thread may have removed it meanwhile.
-            for entry in engines.extract_if(.., |entry| closed.iter().any(|closed| Arc::ptr_eq(closed, entry))) {
-                ended.1.absorb(&entry.metrics, true);
-            }
+        let (mut engines, ended) = (self.engines.lock(), self.ended.lock());
+        // Another thread may have removed it meanwhile.
+        for entry in engines.extract_if(.., |entry| closed.iter().any(|closed| Arc::ptr_eq(closed, entry))) {
+            ended.absorb(&entry.metrics, true);
         }
+        drop((engines, ended));
         open
     }
 }

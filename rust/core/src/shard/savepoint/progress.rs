@@ -5,19 +5,26 @@
 //! Does not own: showing them.
 
 use fastchangelog_format::error::Result;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(100);
 
-/// `work`, unless `tick`, which is called periodically, ends it with an error.
-pub async fn attended<T>(work: impl Future<Output = Result<T>>, tick: impl Fn() -> Result<()>) -> Result<T> {
+/// Waits for `work`, unless `tick`, which is called periodically, ends it with an error.
+///
+/// `tick` runs on the calling thread, outside the runtime: the handler of a signal may wait for a store itself.
+pub fn attended<T>(
+    runtime: &Handle,
+    work: impl Future<Output = Result<T>>,
+    tick: impl Fn() -> Result<()>,
+) -> Result<T> {
     let mut work = pin!(work);
     loop {
-        if let Ok(done) = tokio::time::timeout(TICK, work.as_mut()).await {
+        if let Some(done) = runtime.block_on(advance(work.as_mut())) {
             return done;
         }
         tick()?;
@@ -25,22 +32,28 @@ pub async fn attended<T>(work: impl Future<Output = Result<T>>, tick: impl Fn() 
 }
 
 /// As [`attended`], for work that undoes itself: it is told to give up by `progress`, and has the time that this takes.
-pub async fn attended_to_the_end<T>(
+pub fn attended_to_the_end<T>(
+    runtime: &Handle,
     work: impl Future<Output = Result<T>>,
     progress: &SavepointProgress,
     tick: impl Fn() -> Result<()>,
 ) -> Result<T> {
     let mut work = pin!(work);
     loop {
-        if let Ok(done) = tokio::time::timeout(TICK, work.as_mut()).await {
+        if let Some(done) = runtime.block_on(advance(work.as_mut())) {
             return done;
         }
         if let Err(error) = tick() {
-            progress.given_up.send_replace(true);
-            let _ = work.await;
+            progress.give_up();
+            let _ = runtime.block_on(work);
             return Err(error);
         }
     }
+}
+
+/// The result of `work`, if it comes before the next look.
+pub(super) async fn advance<T>(work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    tokio::time::timeout(TICK, work).await.ok()
 }
 
 /// Bytes that are done, of how many.
@@ -55,6 +68,11 @@ impl SavepointProgress {
     /// Bytes done, and all bytes as far as that is known; done may be a little more.
     pub fn get(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
+    }
+
+    /// Tells the work that it shall not go on.
+    pub(super) fn give_up(&self) {
+        self.given_up.send_replace(true);
     }
 
     /// Waits until the work shall not go on.

@@ -1,0 +1,128 @@
+//! What a forked child makes anew.
+//!
+//! Owns: the generation of this process, values that each process has for itself, and random numbers that differ from
+//! the parent's.
+//! Does not own: what those values are, and which inherited objects a child may use (their owners ask the generation).
+//!
+//! A child has a copy of its parent's memory and of none of its threads: a lock that another thread held is held for
+//! ever, and a queue has no reader. So nothing of the process is behind a lock that a child inherits.
+//!
+//! Invariants:
+//! 1. a child's generation differs from that of its parent, and of each child that the parent forks later;
+//! 2. a [`PerProcess`] value is made by the process that reads it, and to find that out takes no lock;
+//! 3. inherited values are never dropped: their threads and files are the parent's.
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+/// Which process this is: the number of forks between it and the one that loaded the library.
+#[inline]
+pub fn generation() -> u64 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Notices all forks from now on. Once is enough.
+pub fn notice_forks() {
+    use std::ffi::c_int;
+    use std::sync::Once;
+
+    type Handler = Option<extern "C" fn()>;
+    unsafe extern "C" {
+        fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> c_int;
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler is a function of this library, which is never unloaded.
+        let failed = unsafe { pthread_atfork(None, None, Some(in_child)) };
+        if failed != 0 {
+            tracing::error!(error = failed, "forks cannot be noticed");
+        }
+    });
+}
+
+/// The only thread of a child, before it returns from the fork.
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    // The parent goes on with the same numbers, and names of objects are random. Without fresh ones the old go on.
+    let _ = rand::rng().reseed();
+}
+
+/// A value of which each process has one, made when it is first asked for.
+#[derive(Debug)]
+pub struct PerProcess<T: 'static> {
+    current: AtomicPtr<Made<T>>,
+    make: fn() -> T,
+}
+
+#[derive(Debug)]
+struct Made<T> {
+    generation: u64,
+    value: T,
+}
+
+impl<T: Send + Sync> PerProcess<T> {
+    /// A value that `make` makes, perhaps more than once: only one of them is kept.
+    pub const fn new(make: fn() -> T) -> Self {
+        Self { current: AtomicPtr::new(std::ptr::null_mut()), make }
+    }
+
+    /// The value of this process.
+    pub fn get(&'static self) -> &'static T {
+        self.of(generation())
+    }
+
+    fn of(&'static self, generation: u64) -> &'static T {
+        let known = self.current.load(Ordering::Acquire);
+        // SAFETY: null, or a box that was leaked below.
+        if let Some(known) = unsafe { known.as_ref() }
+            && known.generation == generation
+        {
+            return &known.value;
+        }
+        let made = Box::into_raw(Box::new(Made { generation, value: (self.make)() }));
+        match self.current.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: it was leaked above, and is never freed.
+            Ok(_) => unsafe { &(*made).value },
+            Err(other) => {
+                // SAFETY: `made` is this thread's alone. `other` was leaked by another thread of this process.
+                unsafe {
+                    drop(Box::from_raw(made));
+                    &(*other).value
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn invariants_2_and_3_a_child_has_a_value_of_its_own_though_the_parents_is_locked() {
+        static VALUE: PerProcess<Mutex<Vec<u64>>> = PerProcess::new(Mutex::default);
+        let mut held = VALUE.of(0).lock().unwrap();
+        held.push(1);
+        VALUE.of(1).try_lock().unwrap().extend([2, 3]);
+        assert_eq!(*held, [1], "the parent's is as it was");
+        assert_eq!(VALUE.of(1).lock().unwrap().len(), 2, "it is made once");
+    }
+
+    #[test]
+    fn all_threads_of_a_process_have_one_value() {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        static VALUE: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::default);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    VALUE.get().fetch_add(1, Ordering::Relaxed);
+                    MADE.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        });
+        assert!(VALUE.get().load(Ordering::Relaxed) <= MADE.load(Ordering::Relaxed));
+    }
+}
