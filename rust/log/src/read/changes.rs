@@ -10,7 +10,8 @@
 //! 3. of an object that is not in the cache, a reader of some key groups fetches the sets' heads and the blocks of those
 //!    groups only;
 //! 4. of sets that are fetched together [`AHEAD_BYTES`] are unpacked ahead, whatever they claim; of the others one batch at a time;
-//! 5. a local copy is a convenience: damaged, deleted or impossible to write, it costs a request and nothing else (P3).
+//! 5. a local copy is a convenience: damaged, deleted or impossible to write, it costs a request and nothing else (P3);
+//! 6. a call of [`Changes::next`] that is dropped before its end loses nothing: the next one goes on with it.
 
 use super::cache::ObjectCache;
 use crate::store::transfer::blocking;
@@ -29,6 +30,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::runtime::Handle;
+use tokio::task::{JoinError, JoinHandle};
 
 /// Sets that follow each other in an object are fetched together up to so many bytes.
 const RUN_BYTES: u64 = 8 << 20;
@@ -65,6 +67,8 @@ pub struct ChangeReader {
 pub struct Changes {
     runs: BoxStream<'static, Result<Vec<Fetched>>>,
     ready: VecDeque<Fetched>,
+    /// The next batch of the set before those that are ready.
+    unpacking: Option<JoinHandle<(Result<Option<ReadSet>>, Box<PackedSet>)>>,
 }
 
 /// A set, or a part of it, that is here.
@@ -191,7 +195,7 @@ impl ChangeReader {
             let task = AbortOnDrop(task);
             async move { task.join().await }
         });
-        Ok(Changes { runs: runs.buffered(ahead).boxed(), ready: VecDeque::new() })
+        Ok(Changes { runs: runs.buffered(ahead).boxed(), ready: VecDeque::new(), unpacking: None })
     }
 
     /// Damage can stem from the transfer or from an old local copy: only the second mismatch counts as corruption.
@@ -381,42 +385,51 @@ impl Changes {
     /// The next set; none at the end. After an error there is nothing more.
     pub async fn next(&mut self) -> Result<Option<ReadSet>> {
         loop {
+            if let Some(task) = &mut self.unpacking {
+                let outcome = task.await;
+                self.unpacking = None;
+                let (next, packed) = match outcome {
+                    Ok((Ok(next), packed)) => (next, packed),
+                    Ok((Err(error), _)) => return self.end(error),
+                    Err(error) => return self.end(unanswered(&error)),
+                };
+                if next.is_some() {
+                    self.ready.push_front(Fetched::Packed(packed));
+                    return Ok(next);
+                }
+            }
             match self.ready.pop_front() {
                 Some(Fetched::Unpacked(set)) => return Ok(Some(set)),
                 Some(Fetched::Packed(mut packed)) => {
-                    let (next, packed) = blocking(move || (packed.next(), packed)).await;
-                    match next {
-                        Ok(Some(set)) => {
-                            self.ready.push_front(Fetched::Packed(packed));
-                            return Ok(Some(set));
-                        }
-                        Ok(None) => continue,
-                        Err(error) => {
-                            (self.runs, self.ready) = (stream::empty().boxed(), VecDeque::new());
-                            return Err(error);
-                        }
-                    }
+                    self.unpacking = Some(tokio::task::spawn_blocking(move || (packed.next(), packed)));
+                    continue;
                 }
                 None => {}
             }
             match self.runs.next().await {
                 Some(Ok(sets)) => self.ready.extend(sets),
-                Some(Err(error)) => {
-                    self.runs = stream::empty().boxed();
-                    return Err(error);
-                }
+                Some(Err(error)) => return self.end(error),
                 None => return Ok(None),
             }
         }
     }
+
+    fn end<T>(&mut self, error: Error) -> Result<T> {
+        (self.runs, self.ready) = (stream::empty().boxed(), VecDeque::new());
+        Err(error)
+    }
+}
+
+fn unanswered(error: &JoinError) -> Error {
+    Error::internal(format!("a read ended without an answer: {error}"))
 }
 
 /// A task that is aborted when its handle is dropped.
-struct AbortOnDrop(tokio::task::JoinHandle<Result<Vec<Fetched>>>);
+struct AbortOnDrop(JoinHandle<Result<Vec<Fetched>>>);
 
 impl AbortOnDrop {
     async fn join(mut self) -> Result<Vec<Fetched>> {
-        (&mut self.0).await.unwrap_or_else(|e| Err(Error::internal(format!("a read ended without an answer: {e}"))))
+        (&mut self.0).await.unwrap_or_else(|error| Err(unanswered(&error)))
     }
 }
 

@@ -7,6 +7,7 @@ use fastchangelog_format::config::{Compression, Options};
 use fastchangelog_format::error::ErrorKind;
 use fastchangelog_format::{crc32c, file_footer, file_header};
 use fastchangelog_store::failpoint::Failpoints;
+use std::task::Poll;
 
 struct Fixture {
     dir: tempfile::TempDir,
@@ -88,9 +89,13 @@ impl Fixture {
 async fn all(mut changes: Changes) -> Result<Vec<(u64, i32, usize)>> {
     let mut found = Vec::new();
     while let Some(set) = changes.next().await? {
-        found.extend(set.records.iter().map(|(lane, value)| (set.sequence_number, lane.key_group(), value.len())));
+        found.extend(rows(&set));
     }
     Ok(found)
+}
+
+fn rows(set: &ReadSet) -> impl Iterator<Item = (u64, i32, usize)> {
+    set.records.iter().map(|(lane, value)| (set.sequence_number, lane.key_group(), value.len()))
 }
 
 #[tokio::test]
@@ -280,8 +285,23 @@ async fn a14_offsets_above_four_gibibytes_are_read_right() {
     }
 }
 
+/// As [`all`], by calls that are dropped after each look.
+async fn all_with_dropped_calls(mut changes: Changes) -> Vec<(u64, i32, usize)> {
+    let mut found = Vec::new();
+    loop {
+        match futures::poll!(std::pin::pin!(changes.next())) {
+            Poll::Ready(Ok(Some(set))) => found.extend(rows(&set)),
+            Poll::Ready(end) => {
+                assert!(end.unwrap().is_none());
+                return found;
+            }
+            Poll::Pending => tokio::task::yield_now().await,
+        }
+    }
+}
+
 #[tokio::test]
-async fn invariant_4_of_sets_that_unpack_to_much_one_batch_is_in_memory() {
+async fn invariants_4_and_6_of_sets_that_unpack_to_much_one_batch_is_in_memory_and_dropped_calls_lose_none() {
     let f = fixture();
     // Some KiB that unpack to 80 MiB.
     let (length, blocks) = (16 << 20, 5);
@@ -307,7 +327,10 @@ async fn invariant_4_of_sets_that_unpack_to_much_one_batch_is_in_memory() {
         let Some(Fetched::Packed(packed)) = run.first_mut() else { panic!("it is unpacked") };
         assert!(packed.columns.is_none());
         changes.ready.extend(run);
-        assert_eq!(all(changes).await.unwrap(), (0..i32::from(blocks)).map(|g| (0, g, length)).collect::<Vec<_>>());
+        let expected: Vec<_> = (0..i32::from(blocks)).map(|group| (0, group, length)).collect();
+        assert_eq!(all(changes).await.unwrap(), expected);
+        let again = f.reader(None).read(&handle, groups).unwrap();
+        assert_eq!(all_with_dropped_calls(again).await, expected);
     }
-    assert_eq!(f.metrics.changes_read.get(), 2 * u64::from(blocks));
+    assert_eq!(f.metrics.changes_read.get(), 4 * u64::from(blocks));
 }
