@@ -5,7 +5,7 @@ Does not own: the operations, the thread that resolves (the core's: one for the 
 
 Rules, because the handler of a signal may run in the main thread between any two bytecodes, and wait for us:
 
-1. who waits for a future holds no lock that its resolution takes;
+1. a thread that waits for a future holds no lock that its resolution takes;
 2. the thread that resolves runs no code of the program: each state has a thread for its callbacks, which may wait.
 """
 

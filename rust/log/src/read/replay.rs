@@ -108,7 +108,7 @@ impl SetsAhead {
     }
 }
 
-/// Gives out the parts of a set. False if there is nobody to take them, or one cannot be read.
+/// Gives out the parts of a set. False if the receiver is gone, or a part cannot be read.
 async fn give_parts(sender: &mpsc::Sender<Result<SetSlice>>, mut parts: Box<SetParts>, mut fetched: u64) -> bool {
     loop {
         let (part, rest) = blocking(move || (parts.next(), parts)).await;
