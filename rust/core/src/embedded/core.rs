@@ -6,7 +6,8 @@
 
 use super::chain::Chain;
 use super::lifetime::Moment;
-use super::{CheckpointCallback, EventCallback, GROUP, LAYERS_SHARE, StateClock, TICK};
+use super::waiting::TICK;
+use super::{CheckpointCallback, EventCallback, GROUP, LAYERS_SHARE, StateClock};
 use crate::shard::Shard;
 use crate::states::Place;
 use crate::states::catalog::{Catalog, Declaration, Kind};

@@ -33,6 +33,7 @@ mod sweep;
 mod take_savepoint;
 mod timers;
 mod value;
+mod waiting;
 mod work_dir;
 
 pub use aggregating::{AggregateCall, AggregatingState};
@@ -65,11 +66,11 @@ use materialization::Runs;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use waiting::receive;
 use work_dir::WorkDir;
 
 /// The part of the memory budget for changes that no checkpoint holds yet, and for the hot tier.
@@ -81,8 +82,6 @@ const MAX_RETRIES: usize = 64;
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// The one key group: keys of a state are in order.
 const GROUP: KeyGroup = KeyGroup(0);
-/// Interval between two checks for Ctrl-C.
-const TICK: Duration = Duration::from_millis(50);
 
 /// Called with the outcome of a checkpoint, on the state's own thread. Must neither block nor use the state.
 pub type CheckpointCallback = Box<dyn FnOnce(Result<ShardHandle>) + Send>;
@@ -148,13 +147,8 @@ impl EmbeddedState {
         let (environment, still) = (environment.clone(), Arc::clone(&wanted));
         let work = move || drop(sender.send(Self::open_now(&request, &environment, &still)));
         spawn("fcl-open", "the thread that opens a state", work)?;
-        loop {
-            match receiver.recv_timeout(TICK) {
-                Ok(opened) => return opened,
-                Err(RecvTimeoutError::Timeout) => tick().inspect_err(|_| wanted.store(false, Ordering::Relaxed))?,
-                Err(RecvTimeoutError::Disconnected) => return Err(Error::internal("the open of a state was cut off")),
-            }
-        }
+        let opened = receive(&receiver, || tick().inspect_err(|_| wanted.store(false, Ordering::Relaxed)))?;
+        opened.unwrap_or_else(|| Err(Error::internal("the open of a state was cut off")))
     }
 
     fn open_now(request: &OpenEmbedded, environment: &Environment, wanted: &AtomicBool) -> Result<Self> {
@@ -359,13 +353,7 @@ impl EmbeddedState {
     pub fn checkpoint_attended(&self, tick: Tick<'_>) -> Result<ShardHandle> {
         let (sender, receiver) = mpsc::channel();
         self.begin_checkpoint(Box::new(move |result| drop(sender.send(result))), tick)?;
-        loop {
-            match receiver.recv_timeout(TICK) {
-                Ok(result) => return result,
-                Err(RecvTimeoutError::Timeout) => tick()?,
-                Err(RecvTimeoutError::Disconnected) => return Err(core::closed()),
-            }
-        }
+        receive(&receiver, tick)?.unwrap_or_else(|| Err(core::closed()))
     }
 
     /// What a materialization would make unnecessary to replay.
