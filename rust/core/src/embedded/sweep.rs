@@ -83,7 +83,8 @@ impl Core {
         let mut walk = self.with_ends(id, |ends| ends.walk(kind, GROUP));
         let (step, outcome) = self.shard().read_settled(|keyed| {
             let to = walk.to_key();
-            let cursor = MergedCursor::new(&layers, Under::live(keyed), None, place, walk.lower_bound(), to.as_deref())?;
+            let cursor =
+                MergedCursor::new(&layers, Under::live(keyed), None, place, walk.lower_bound(), to.as_deref())?;
             let step = sweep::step(cursor, kind, allowance.rows().min(most))?;
             let outcome = Outcome::of(kind, &step, now, |head| {
                 let found = look_up(&layers, id, std::iter::once((GROUP, head)), |keys, out| {
