@@ -49,7 +49,7 @@ test: test-rust test-python test-benches
 
 test-rust:
 	@echo '[test] Rust'
-	@$(SETUP) cargo test $(RUST) $(ARGS)
+	@$(SETUP) $(if $(strip $(ARGS)),cargo test,rust-tests) $(RUST) $(ARGS)
 
 test-python:
 	@echo '[test] Python, on the working tree'

@@ -3,6 +3,7 @@
     setup.py python [ARG…]   run an interpreter that imports the package of this tree; without arguments print it
     setup.py tool NAME ARG…  run a tool of the virtual environment, or the interpreter, without building the module
     setup.py cargo ARG…      run cargo with the environment that RocksDB's crate needs
+    setup.py rust-tests ARG… run `cargo test`, unless its tests have passed with the same sources
     setup.py test ARG…       run Rust tests when the first argument is -p, Python tests otherwise
     setup.py wheel           build a wheel for this machine, as a release is built; prints its path
     setup.py develop ARG…    maturin develop, into the virtual environment that is active
@@ -101,7 +102,8 @@ def touch_changed() -> None:
     Cargo looks at times only. Copied files may carry old ones, and another clone that shares the cache may have been
     built from other contents in between.
     """
-    files = [ROOT / "Cargo.toml", *sorted((ROOT / "rust").rglob("*.rs")), *sorted((ROOT / "rust").rglob("Cargo.toml"))]
+    sources = ("*.rs", "*.cc", "Cargo.toml")
+    files = [ROOT / "Cargo.toml", *(file for kind in sources for file in sorted((ROOT / "rust").rglob(kind)))]
     now = {str(f.relative_to(ROOT)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
     record = CACHE / "stamps" / "rust.json"
     try:
@@ -302,8 +304,8 @@ def scratch(memory: Path = Path("/dev/shm")) -> dict[str, str]:
     return {"TMPDIR": str(folder)} if folder.stat().st_uid == os.getuid() else {}
 
 
-def run_cargo(args: list[str]) -> NoReturn:
-    """Runs cargo."""
+def cargo_call(args: list[str]) -> tuple[list[str], dict[str, str]]:
+    """A command of cargo and its variables, once all that it needs is there."""
     if PROFILE == "release" and args[:1] in (["build"], ["test"]):
         args.insert(1, "--release")
     needed = needs_rocksdb(args)
@@ -313,7 +315,28 @@ def run_cargo(args: list[str]) -> NoReturn:
             make_packages()
         touch_changed()
     env = build_env() if needed else {"CARGO_TARGET_DIR": str(CACHE / "target")}
-    become(cargo(*args), env, scratch() if args[:1] == ["test"] else {})
+    return cargo(*args), env | (scratch() if args[:1] == ["test"] else {})
+
+
+def run_cargo(args: list[str]) -> NoReturn:
+    """Runs cargo."""
+    command, env = cargo_call(args)
+    become(command, env)
+
+
+def run_rust_tests(args: list[str]) -> None:
+    """Runs all tests of the crates, unless they have passed with these sources."""
+    command, env = cargo_call(["test", *args])
+    # Model checkers are tests, too. Variables choose what random tests draw.
+    sources = (*SOURCES, ROOT / "rust" / "shuttle-tests")
+    chosen = sorted(pair for pair in os.environ.items() if pair[0].startswith(("FASTCHANGELOG_", "PROPTEST_")))
+    key = cache.fingerprint(*sources, rustc(), str(rocksdb.variables()), str(chosen), *command[1:])
+    if cache.is_fresh("rust-tests", key):
+        say("Rust tests: all have passed with these sources (ARGS=--no-fail-fast runs them again)")
+        return
+    if code := subprocess.run(command, cwd=ROOT, env={**os.environ, **env}).returncode:
+        raise SystemExit(code)
+    cache.set_stamp("rust-tests", key)
 
 
 def run_test(args: list[str]) -> NoReturn:
@@ -366,6 +389,7 @@ COMMANDS = {
     "python": run_python,
     "tool": run_tool,
     "cargo": run_cargo,
+    "rust-tests": run_rust_tests,
     "test": run_test,
     "wheel": run_wheel,
     "develop": run_develop,

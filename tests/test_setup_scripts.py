@@ -240,6 +240,34 @@ def test_a_tool_that_the_table_does_not_name_is_refused(scripts: Scripts, capsys
     assert "takes one of deny, fuzz, machete, mutants" in capsys.readouterr().err
 
 
+def test_rust_tests_that_have_passed_run_again_when_a_source_a_seed_or_an_argument_differs(
+    scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, ran, code = tmp_path / "a.rs", tmp_path / "ran", tmp_path / "code"
+    source.write_text("one")
+    code.write_text("1")
+    program = ["/bin/sh", "-c", f'echo "$1" >>{ran}; exit $(cat {code})']
+    monkeypatch.setattr(scripts.setup, "SOURCES", (source,))
+    monkeypatch.setattr(scripts.setup, "rustc", lambda: "rustc 1")
+    monkeypatch.setattr(scripts.setup, "cargo_call", lambda args: ([*program, *args], {}))
+    monkeypatch.delenv("FASTCHANGELOG_SEED", raising=False)
+
+    def runs(*args: str) -> int:
+        scripts.setup.run_rust_tests(list(args))
+        return len(ran.read_text().splitlines())
+
+    with pytest.raises(SystemExit):
+        runs("--workspace")
+    code.write_text("0")
+    assert runs("--workspace") == 2, "the failed run does not count"
+    assert runs("--workspace") == 2
+    assert runs("--workspace", "--all-features") == 3
+    source.write_text("two")
+    assert [runs("--workspace"), runs("--workspace")] == [4, 4]
+    monkeypatch.setenv("FASTCHANGELOG_SEED", "7")
+    assert runs("--workspace") == 5, "a seed is to be replayed"
+
+
 def test_rust_tests_write_into_memory_where_there_is_room_and_no_other_choice(
     scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
