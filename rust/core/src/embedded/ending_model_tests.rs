@@ -3,7 +3,7 @@
 //! What has ended is removed some time later. If the clock goes back meanwhile, it may be there again or not: the model then
 //! takes what it finds. Every run prints its seed; `FASTCHANGELOG_SEED=<n>` replays it.
 
-use super::tests::{World, keys, lists, world};
+use super::tests::{World, call_of_value, keys, lists, world};
 use super::*;
 use crate::shard::savepoint::SavepointForm;
 use arrow_array::cast::AsArray;
@@ -76,14 +76,7 @@ struct Opened {
 fn opened(state: EmbeddedState, ttl: i64) -> Opened {
     let (text, long) = (DataType::Utf8, DataType::Int64);
     let lives = Some(Duration::from_millis(ttl.unsigned_abs()));
-    let sum = AggregateCall {
-        function: "sum".to_owned(),
-        args: vec!["value".to_owned()],
-        filter: None,
-        ignore_nulls: false,
-        name: None,
-        identity: "sum(value)".to_owned(),
-    };
+    let sum = call_of_value("sum");
     Opened {
         values: state.value_state("values", &text, &long, lives).unwrap(),
         maps: state.map_state("maps", (&text, &long), &long, lives).unwrap(),

@@ -2,7 +2,7 @@
 //!
 //! Every run prints its seed; `FASTCHANGELOG_SEED=<n>` replays it.
 
-use super::tests::{World, lists as rows_of, world};
+use super::tests::{World, call_of_value, lists as rows_of, world};
 use super::*;
 use crate::states::sweep::PER_CHANGE;
 use arrow_array::{ArrayRef, Int64Array, StringArray};
@@ -33,14 +33,7 @@ enum Handle {
 impl Handle {
     fn of(state: &EmbeddedState, kind: Ending, ttl: u64) -> Self {
         let (text, long, ttl) = (DataType::Utf8, DataType::Int64, Some(Duration::from_millis(ttl)));
-        let longest = AggregateCall {
-            function: "max".to_owned(),
-            args: vec!["value".to_owned()],
-            filter: None,
-            ignore_nulls: false,
-            name: None,
-            identity: "max(value)".to_owned(),
-        };
+        let longest = call_of_value("max");
         match kind {
             Ending::Value => Self::Value(state.value_state("s", &long, &text, ttl).unwrap()),
             Ending::List => Self::List(state.list_state("s", &long, &text, ttl).unwrap()),

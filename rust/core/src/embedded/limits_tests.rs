@@ -1,6 +1,6 @@
 //! Values that do not fit: refused at once if they never will, later otherwise.
 
-use super::tests::{World, keys, lists, world};
+use super::tests::{World, call_of_value, keys, lists, world};
 use super::*;
 use fastchangelog_format::error::Subject;
 
@@ -22,14 +22,7 @@ fn what_can_never_fit_is_refused_at_once_and_the_rest_goes_on() {
     let world = world(&[SMALL]);
     let s = world.open();
     let text = DataType::Utf8;
-    let longest = AggregateCall {
-        function: "max".to_owned(),
-        args: vec!["value".to_owned()],
-        filter: None,
-        ignore_nulls: false,
-        name: None,
-        identity: "max(value)".to_owned(),
-    };
+    let longest = call_of_value("max");
     let ttl = Some(Duration::from_secs(1));
     let large = "x".repeat(LARGE);
     let (one, value) = (keys(&["a"]), keys(&[&large]));

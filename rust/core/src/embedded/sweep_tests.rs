@@ -1,5 +1,5 @@
-use crate::embedded::tests::{Opened, World, keys, lists as rows_of, world};
-use crate::embedded::{AggregateCall, AggregatingState, EmbeddedState, ListState, MapState, ValueState};
+use crate::embedded::tests::{Opened, World, call_of_value, keys, lists as rows_of, world};
+use crate::embedded::{AggregatingState, EmbeddedState, ListState, MapState, ValueState};
 use crate::states::list::CHUNK;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
@@ -22,14 +22,7 @@ struct States {
 
 fn with(state: &EmbeddedState, ttl: u64) -> States {
     let (text, long, ttl) = (DataType::Utf8, DataType::Int64, Some(Duration::from_millis(ttl)));
-    let total = AggregateCall {
-        function: "sum".to_owned(),
-        args: vec!["value".to_owned()],
-        filter: None,
-        ignore_nulls: false,
-        name: None,
-        identity: "sum(value)".to_owned(),
-    };
+    let total = call_of_value("sum");
     States {
         values: state.value_state("values", &text, &long, ttl).unwrap(),
         lists: state.list_state("lists", &text, &text, ttl).unwrap(),

@@ -114,6 +114,18 @@ impl World {
 
 use fastchangelog_format::model::Op;
 
+/// An aggregate of the input `value`.
+pub(super) fn call_of_value(function: &str) -> AggregateCall {
+    AggregateCall {
+        function: function.to_owned(),
+        args: vec!["value".to_owned()],
+        filter: None,
+        ignore_nulls: false,
+        name: None,
+        identity: format!("{function}(value)"),
+    }
+}
+
 pub(super) fn keys(keys: &[&str]) -> ArrayRef {
     Arc::new(StringArray::from(keys.to_vec()))
 }
