@@ -9,8 +9,9 @@ lists of its parts; it works in new virtual environments of all Pythons that are
 are no sources.
 Does not own: the texts of the licenses (notice.py), the build of the sdist by pip (build_backend.py), uploading.
 
-zig compiles C and C++ and links: it knows the symbols of every glibc, and links its own C++ library into the wheel. The
-folder $FASTCHANGELOG_CACHE/dist-build belongs to this file alone.
+zig compiles C and C++ and links: it knows the symbols of every glibc, and links its own C++ library into the wheel. Its
+library that unwinds stacks is left out. glibc ends threads with libgcc's, and with another one in the process such an
+end crashed. The folder $FASTCHANGELOG_CACHE/dist-build belongs to this file alone.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ MACHINE = platform.machine()
 TAG = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{MACHINE}"
 TARGET = f"{MACHINE}-unknown-linux-gnu"
 TOOLS = ("abi3audit", "auditwheel", "libclang", "maturin", "ziglang")
+UNWINDER = "libgcc_s.so.1"
 #: zig compiles with -O2 where -O3 is asked for, keeps frame pointers, and its wrapper asks for debug information.
 FLAGS = "-g0 -fomit-frame-pointer -Xclang -O3"
 MINORS = range(10, 15)
@@ -110,6 +112,15 @@ def build_env(tools: Path) -> dict[str, str]:
     }
 
 
+def unwinder() -> Path:
+    """libgcc's shared library, which is on all machines that have glibc's threads end."""
+    command = [str(prerequisites.cxx()), f"-print-file-name={UNWINDER}"]
+    found = Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+    if not found.is_absolute():
+        cache.fail(f"missing: {UNWINDER}, which {command[0]} does not find; on Debian: apt install g++")
+    return found.resolve()
+
+
 def build(tools: Path, parts: Path) -> tuple[Path, Path]:
     """The sdist, and the wheel that was built from it."""
     shutil.rmtree(DIST, ignore_errors=True)
@@ -127,8 +138,9 @@ def build(tools: Path, parts: Path) -> tuple[Path, Path]:
     cache.say("wheel from the sdist (the first time compiles RocksDB: about 20 minutes on two cores)")
     # Without --locked: the sdist leaves out packages of the workspace, and cargo drops those from its Cargo.lock.
     flags: list[str | Path] = ["--release", "--zig", "--compatibility", TAG.removesuffix(f"_{MACHINE}")]
-    flags += ["--auditwheel", "check", "--interpreter", tools, "--sbom-include", parts]
-    cache.run("env", "-C", sources, *maturin, "build", *flags, "--out", DIST, env=env)
+    flags += ["--auditwheel", "check", "--interpreter", tools, "--sbom-include", parts, "--out", DIST]
+    # By its path: zig takes its own library where the name of this one is given.
+    cache.run("env", "-C", sources, *maturin, "build", *flags, "--", "-C", f"link-arg={unwinder()}", env=env)
     (wheel,) = DIST.glob("*.whl")
     return sdist, wheel
 
@@ -137,12 +149,16 @@ def build(tools: Path, parts: Path) -> tuple[Path, Path]:
 
 
 def audit(tools: Path, wheel: Path) -> str:
-    """The platform tag that auditwheel finds; ends with a line if the wheel needs more than `GLIBC`."""
-    show = [str(tools), "-m", "auditwheel", "show", "--json", str(wheel)]
-    found = str(json.loads(subprocess.run(show, check=True, capture_output=True, text=True).stdout)["overall_tag"])
+    """The platform tag that auditwheel finds; ends with a line if the wheel needs more than `GLIBC`, or unwinds stacks
+    with another library than glibc."""
+    command = [str(tools), "-m", "auditwheel", "show", "--json", str(wheel)]
+    shown = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    found = str(shown["overall_tag"])
     version = re.fullmatch(rf"manylinux_(\d+)_(\d+)_{MACHINE}", found)
     if f"-{TAG}" not in wheel.stem or version is None or (int(version[1]), int(version[2])) > GLIBC:
         cache.fail(f"{wheel.name} is to run with {TAG}, and auditwheel finds {found}")
+    if UNWINDER not in shown["versioned_symbols"]:
+        cache.fail(f"{wheel.name} does not use {UNWINDER}: threads that end would crash")
     cache.run(tools.parent / "abi3audit", "--strict", wheel)
     return found
 

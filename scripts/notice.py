@@ -25,7 +25,6 @@ ABOUT = "0.9.3"
 #: Parts of zig that are linked into the wheel, and their licenses below zig's folder.
 RUNTIME = {
     "libc++ and libc++abi of LLVM": "lib/libcxx/LICENSE.TXT",
-    "libunwind of LLVM": "lib/libunwind/LICENSE.TXT",
     "compiler-rt of Zig": "LICENSE",
 }
 #: Libraries of C and C++ inside crates: crate, what precedes their version in the crate's, package URL, license.
@@ -130,7 +129,7 @@ def libraries(found: dict[str, Any], clang: str) -> dict[str, Any]:
         version = versions[crate].partition(before)[2]
         parts.append((name, version, url.format(version), license_))
     llvm = f"pkg:github/llvm/llvm-project@llvmorg-{clang}"
-    parts += [(name, clang, llvm, "Apache-2.0 WITH LLVM-exception") for name in ("libc++", "libc++abi", "libunwind")]
+    parts += [(name, clang, llvm, "Apache-2.0 WITH LLVM-exception") for name in ("libc++", "libc++abi")]
     components = [
         {
             "type": "library",

@@ -80,8 +80,9 @@ def test_a18_a_child_works_whatever_its_parents_threads_hold(tmp_path: Path) -> 
         + """
     import sys
     folder = sys.argv[1]
+    works(folder)  # imports what each child would import otherwise
     st = fc.open_state(folder, options={"file_sync": False, "materialization_log_bytes": 1})
-    storage = fc.ChangelogStorage(folder + "/busy")
+    storage = fc.ChangelogStorage("memory://busy")
     writer = storage.writer("busy", key_groups=range(8))
     stop = threading.Event()
 
@@ -98,7 +99,7 @@ def test_a18_a_child_works_whatever_its_parents_threads_hold(tmp_path: Path) -> 
     threads = [threading.Thread(target=forever, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
-    ended = [in_child(lambda: works(folder)) for _ in range(4)]
+    ended = [in_child(lambda: works(folder)) for _ in range(12)]
     stop.set()
     for thread in threads:
         thread.join()
@@ -107,7 +108,35 @@ def test_a18_a_child_works_whatever_its_parents_threads_hold(tmp_path: Path) -> 
         """,
         str(tmp_path),
     )
-    assert (outcome.returncode, outcome.stdout.split()) == (0, ["0"] * 4), outcome.stderr
+    assert (outcome.returncode, outcome.stdout.split()) == (0, ["0"] * 12), outcome.stderr
+
+
+def test_a18_a_child_finds_the_temp_folder_that_a_thread_was_looking_for() -> None:
+    outcome = run(
+        """
+        import os, signal, tempfile, threading, fastchangelog as fc
+        looking, forked = threading.Event(), threading.Event()
+        find = tempfile._get_default_tempdir
+
+        def slowly():
+            looking.set()
+            forked.wait(1)  # as long as the fork waits for it
+            return find()
+
+        tempfile._get_default_tempdir = slowly
+        thread = threading.Thread(target=fc.metrics)
+        thread.start()
+        looking.wait()
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            os._exit("checkpoints" not in fc.metrics())
+        forked.set()
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        thread.join()
+        """
+    )
+    assert (outcome.returncode, outcome.stdout.split()) == (0, ["0"]), outcome.stderr
 
 
 def test_a18_all_inherited_objects_are_refused_at_once(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from fastchangelog.errors import (
     StoreError,
     UnsupportedError,
 )
+from fastchangelog.forks import release_locks_before_forks
 from fastchangelog.functions import Aggregate
 from fastchangelog.functions.general import *  # noqa: F403 attributes outside of __all__, which mypy finds here alone
 from fastchangelog.functions.statistics import *  # noqa: F403
@@ -131,6 +132,8 @@ _LAZY: dict[str, str | None] = {
     "open_state": "fastchangelog.embedded.state",
     "spark": None,
 }
+
+release_locks_before_forks()
 
 
 def __getattr__(name: str) -> object:

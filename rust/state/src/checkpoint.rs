@@ -10,7 +10,7 @@
 //!    (EXDEV) and where links are "not supported" (ENOTSUP), but not where they are "not permitted" (EPERM, as network
 //!    and FAT file systems say) or used up (EMLINK): then this module copies.
 
-use super::rocks::{SharedResources, rocks_error};
+use super::rocks::{Database, SharedResources, rocks_error};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_store::failpoint::Failpoints;
 use rocksdb::DB;
@@ -31,12 +31,12 @@ const MANIFEST_ATTEMPTS: usize = 20;
 #[derive(Debug)]
 pub struct Checkpointer {
     // Before `shared`, whose cache must outlive the database.
-    db: Arc<DB>,
+    db: Arc<Database>,
     shared: SharedResources,
 }
 
 impl Checkpointer {
-    pub(super) fn new(db: &Arc<DB>, shared: &SharedResources) -> Self {
+    pub(super) fn new(db: &Arc<Database>, shared: &SharedResources) -> Self {
         Self { db: Arc::clone(db), shared: shared.clone() }
     }
 

@@ -18,7 +18,7 @@
 //! Beside that: new tables from entries in order, and counting.
 
 use super::keyed::KeyedState;
-use super::rocks::{SharedResources, push_key, rocks_error};
+use super::rocks::{Database, SharedResources, push_key, rocks_error};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{Change, KeyGroupRange};
 use fastchangelog_store::threads::refused;
@@ -176,7 +176,7 @@ pub fn count(keyed: &KeyedState) -> Result<(u64, u64)> {
 
 /// Makes the snapshot in `dir` forget the absent tables, all of which are beside `want`.
 fn drop_absent(dir: &Path, want: KeyGroupRange, shared: &SharedResources) -> Result<()> {
-    let absent = |db: &DB| Ok::<_, Error>(tables(db)?.into_iter().find(|table| !dir.join(&table.name).exists()));
+    let absent = |db: &Database| Ok::<_, Error>(tables(db)?.into_iter().find(|table| !dir.join(&table.name).exists()));
     if absent(&shared.open_sparse(dir, true)?)?.is_none() {
         return Ok(());
     }
@@ -192,7 +192,7 @@ fn drop_absent(dir: &Path, want: KeyGroupRange, shared: &SharedResources) -> Res
     }
 }
 
-fn tables(db: &DB) -> Result<Vec<TableMeta>> {
+fn tables(db: &Database) -> Result<Vec<TableMeta>> {
     let table = |file: rocksdb::LiveFile| TableMeta {
         name: file.name.trim_start_matches('/').to_owned(),
         level: file.level,

@@ -23,7 +23,7 @@ use self::delete_prefix::delete_earlier;
 use self::read_through::ReadThroughBuffer;
 use super::checkpoint::Checkpointer;
 use super::hot::{EntryRef, HotKey, HotTier, Lookup};
-use super::rocks::{DiskSink, SharedResources, no_wal, push_key, rocks_error, split_key};
+use super::rocks::{Database, DiskSink, SharedResources, no_wal, push_key, rocks_error, split_key};
 use super::scan::{Cursor, last_at_or_below};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::order::{ORDERED_FROM, PARTS, part_of, sorted};
@@ -32,7 +32,7 @@ use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, KeyGroupRange, Op
 use fastchangelog_store::budget::{MemoryUser, Reservation};
 use fastchangelog_store::failpoint::Failpoints;
 use parking_lot::Mutex;
-use rocksdb::{DB, DEFAULT_COLUMN_FAMILY_NAME, IngestExternalFileOptions, ReadOptions, WriteBatch};
+use rocksdb::{DEFAULT_COLUMN_FAMILY_NAME, IngestExternalFileOptions, ReadOptions, WriteBatch};
 use std::collections::HashSet;
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -94,7 +94,7 @@ impl Drop for Account {
 #[derive(Debug)]
 pub struct KeyedState {
     // Before `account`, whose shared cache must outlive the database.
-    db: Arc<DB>,
+    db: Arc<Database>,
     dir: PathBuf,
     hot: HotTier,
     recent: Mutex<ReadThroughBuffer>,

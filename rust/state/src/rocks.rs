@@ -8,16 +8,20 @@
 
 use super::hot::{EntryRef, EntrySink};
 use super::rocks_threads::{COMPACTION_THREADS, FLUSH_THREADS, OwnThreads};
-use fastchangelog_format::error::{Error, ErrorKind, Result, Subject};
+use fastchangelog_format::error::{Error, ErrorKind, Result, Subject, remedy_of_limit};
 use fastchangelog_format::model::{KeyGroup, StateId};
 use fastchangelog_store::budget::{MemoryBudget, MemoryUser, Reservation};
 use fastchangelog_store::diagnose::{remedy_of_limit_in, says_no_such_file};
+use fastchangelog_store::forked::no_fork;
 use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::threads::check_room;
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME,
     DataBlockIndexType, LogLevel, Options, WriteBatch, WriteBufferManager, WriteOptions,
 };
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,6 +37,9 @@ const THREADS_SHARE: u64 = 16;
 /// Threads that RocksDB starts itself when it opens a database, its timer; it aborts the process where it cannot.
 const THREADS_OF_ITS_OWN: usize = 1;
 const THREADS_NAME: &str = "a thread of the local cache";
+/// Files that it opens before the one that seeds its random numbers. LLVM's C++ library throws where that one cannot be
+/// opened, and nothing catches it.
+const FILES_BEFORE_SEED: usize = 8;
 /// Open files of one shard.
 const MAX_OPEN_FILES: i32 = 64;
 /// A write batch is written when it has reached this size.
@@ -178,7 +185,7 @@ impl SharedResources {
     }
 
     /// Opens the database of one shard: a new one if `create`, else one whose files are there.
-    pub(super) fn open(&self, dir: &Path, create: bool) -> Result<DB> {
+    pub(super) fn open(&self, dir: &Path, create: bool) -> Result<Database> {
         check_room(THREADS_OF_ITS_OWN, THREADS_NAME)?;
         let mut options = self.options();
         options.create_if_missing(create);
@@ -187,12 +194,12 @@ impl SharedResources {
             std::fs::create_dir_all(dir).map_err(|e| Error::io_at("cannot make", dir, &e))?;
         }
         let families = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
-        DB::open_cf_with_opts(&options, dir, families).map_err(|e| open_error(dir, &e))
+        Database::open(dir, || DB::open_cf_with_opts(&options, dir, families))
     }
 
     /// Opens files of which tables may be absent: nothing is compacted, and an absent table is an error only when it is
     /// read.
-    pub(super) fn open_sparse(&self, dir: &Path, read_only: bool) -> Result<DB> {
+    pub(super) fn open_sparse(&self, dir: &Path, read_only: bool) -> Result<Database> {
         check_room(THREADS_OF_ITS_OWN, THREADS_NAME)?;
         let mut options = self.options();
         // With them RocksDB refuses to open without all tables. Checksums are verified all the same.
@@ -200,12 +207,49 @@ impl SharedResources {
         options.set_skip_stats_update_on_db_open(true);
         options.set_disable_auto_compactions(true);
         let families = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
-        let db = if read_only {
-            DB::open_cf_with_opts_for_read_only(&options, dir, families, false)
-        } else {
-            DB::open_cf_with_opts(&options, dir, families)
-        };
-        db.map_err(|e| open_error(dir, &e))
+        Database::open(dir, || {
+            if read_only {
+                DB::open_cf_with_opts_for_read_only(&options, dir, families, false)
+            } else {
+                DB::open_cf_with_opts(&options, dir, families)
+            }
+        })
+    }
+}
+
+/// An open database. RocksDB opens and closes one under locks of the process (of its files that are locked, of its
+/// timer), which a forked child would inherit from a thread that it does not have.
+#[derive(Debug)]
+pub(super) struct Database(Option<DB>);
+
+impl Database {
+    fn open(dir: &Path, open: impl FnOnce() -> Result<DB, rocksdb::Error>) -> Result<Self> {
+        check_files(dir)?;
+        let _opening = no_fork();
+        open().map(|db| Self(Some(db))).map_err(|e| open_error(dir, &e))
+    }
+}
+
+impl Deref for Database {
+    type Target = DB;
+
+    fn deref(&self) -> &DB {
+        self.0.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let _closing = no_fork();
+        drop(self.0.take());
+    }
+}
+
+/// An error if a limit of open files is near.
+fn check_files(dir: &Path) -> Result<()> {
+    match (0..=FILES_BEFORE_SEED).map(|_| File::open(dir)).collect::<io::Result<Vec<_>>>() {
+        Err(error) if remedy_of_limit(&error).is_some() => Err(Error::io_at("cannot open files in", dir, &error)),
+        _ => Ok(()),
     }
 }
 

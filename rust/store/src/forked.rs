@@ -1,18 +1,22 @@
 //! What a forked child makes anew.
 //!
-//! Owns: the generation of this process, values that each process has for itself, and random numbers that differ from
-//! the parent's.
+//! Owns: the generation of this process, values that each process has for itself, random numbers that differ from the
+//! parent's, and the gate that holds forks up.
 //! Does not own: what those values are, and which inherited objects a child may use (their owners ask the generation).
 //!
 //! A child has a copy of its parent's memory and of none of its threads: a lock that another thread held is held for
-//! ever, and a queue has no reader. So nothing of the process is behind a lock that a child inherits.
+//! ever, and a queue has no reader. So nothing of the process is behind a lock that a child inherits; where a library has
+//! such a lock, the process does not fork while a thread may hold it.
 //!
 //! Invariants:
 //! 1. a child's generation differs from that of its parent, and of each child that the parent forks later;
 //! 2. a [`PerProcess`] value is made by the process that reads it, and to find that out takes no lock;
-//! 3. inherited values are never dropped: their threads and files are the parent's.
+//! 3. inherited values are never dropped: their threads and files are the parent's;
+//! 4. between the two ends of a [`NoFork`] no fork begins, and a child has none.
 
+use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
@@ -33,16 +37,50 @@ pub fn notice_forks() {
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handler is a function of this library, which is never unloaded.
-        let failed = unsafe { pthread_atfork(None, None, Some(in_child)) };
+        // SAFETY: the handlers are functions of this library, which is never unloaded.
+        let failed = unsafe { pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
         if failed != 0 {
             tracing::error!(error = failed, "forks cannot be noticed");
         }
     });
 }
 
+/// While it lives, this process does not fork: a thread that forks waits. For short work with locks of a library, which
+/// neither forks nor waits for the interpreter's lock: the thread that forks may hold that one.
+#[must_use]
+#[derive(Debug)]
+pub struct NoFork(#[expect(dead_code, reason = "it is held")] RwLockReadGuard<'static, ()>);
+
+/// Waits for a fork that has begun. Not while this thread has another one.
+pub fn no_fork() -> NoFork {
+    NoFork(FORKS.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+static FORKS: RwLock<()> = RwLock::new(());
+static FORKING: Forking = Forking(UnsafeCell::new(None));
+
+/// The lock of the thread that forks.
+struct Forking(UnsafeCell<Option<RwLockWriteGuard<'static, ()>>>);
+
+// SAFETY: only the holder of the lock in it uses it; before and after a fork that is one and the same thread.
+unsafe impl Sync for Forking {}
+
+/// The thread that forks.
+extern "C" fn before_fork() {
+    let held = FORKS.write().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: see `Forking`.
+    unsafe { *FORKING.0.get() = Some(held) };
+}
+
+/// The thread that has forked.
+extern "C" fn in_parent() {
+    // SAFETY: see `Forking`.
+    drop(unsafe { (*FORKING.0.get()).take() });
+}
+
 /// The only thread of a child, before it returns from the fork.
 extern "C" fn in_child() {
+    in_parent();
     GENERATION.fetch_add(1, Ordering::Relaxed);
     // The parent goes on with the same numbers, and names of objects are random. Without fresh ones the old go on.
     let _ = rand::rng().reseed();
@@ -109,6 +147,20 @@ mod tests {
         VALUE.of(1).try_lock().unwrap().extend([2, 3]);
         assert_eq!(*held, [1], "the parent's is as it was");
         assert_eq!(VALUE.of(1).lock().unwrap().len(), 2, "it is made once");
+    }
+
+    #[test]
+    fn invariant_4_no_fork_begins_meanwhile_and_others_may_go_on() {
+        let (first, second) = (no_fork(), no_fork());
+        drop(first);
+        assert!(FORKS.try_write().is_err());
+        drop(second);
+        for after in [in_parent as extern "C" fn(), in_child] {
+            before_fork();
+            assert!(FORKS.try_read().is_err());
+            after();
+            drop(no_fork());
+        }
     }
 
     #[test]

@@ -1,0 +1,27 @@
+"""Forks of a process whose other threads are busy.
+
+Owns: the locks of the standard library that a child would inherit from a thread it does not have, and never get.
+Does not own: what a child makes anew (the core), how it exits (`_internal`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+__all__ = ["release_locks_before_forks"]
+
+
+def release_locks_before_forks() -> None:
+    """Arranges that no fork happens while a thread holds one of these locks. For the import of the package."""
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(before=_release_locks)
+
+
+def _release_locks() -> None:
+    # `tempfile` looks for its folder and seeds its names under a lock, once. After that it takes the lock no more.
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        with suppress(OSError):  # no folder: found again, and told, by whoever needs one
+            tempfile.mktemp()  # only makes a name
