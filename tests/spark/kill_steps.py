@@ -47,7 +47,7 @@ def strike(run: KillRun, victim: str, point: str) -> None:
     run.answered(number)
 
 
-def some(points: list[str], seed: int, count: int = 3) -> list[str]:
+def some(points: list[str], seed: int, count: int) -> list[str]:
     """A few of the points in their order, or all of them."""
     chosen = points if ALL else random.Random(seed).sample(points, count)
     return [point for point in points if point in chosen]

@@ -3,8 +3,8 @@
 One processor has each kind of state, and timers by event time (`kill_ledger`). Whatever happens, every batch's answer
 is that of a plain model. A failure prints the seed; FASTCHANGELOG_SEED replays.
 
-A JVM takes seconds to come back, so of its points each run tries some, chosen by the seed; FASTCHANGELOG_KILLS=all
-tries every one.
+What is killed takes seconds to come back, so of the points each run tries some, chosen by the seed;
+FASTCHANGELOG_KILLS=all tries every one.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ by_value(__name__)
 by_value(Ledger.__module__)
 
 
-def test_workers_and_state_servers_killed_at_every_step(start: Start) -> None:
+def test_workers_and_state_servers_killed_at_every_step(start: Start, seed: int) -> None:
     run = start(kind=PROCESSOR)
     warm(run)
-    for point in PROCESSOR_POINTS:
+    for point in some(PROCESSOR_POINTS, seed, 4):
         strike(run, "worker", point)
-    for point in PROCESSOR_POINTS[1:] + SERVER_POINTS:
+    for point in some(PROCESSOR_POINTS[1:] + SERVER_POINTS, seed + 1, 6):
         if point.startswith("promote"):
             warm(run, 1)  # after a restart nothing is prepared; one batch later it is
         strike(run, "state server", point)
