@@ -3,7 +3,8 @@
 # Owns: finding the first interpreter. Does not own: anything else that set-up needs (prerequisites.py).
 for candidate in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11 python3.10 python; do
     [ -n "$candidate" ] || continue
-    if path=$("$candidate" -c 'import sys; sys.version_info >= (3, 10) or sys.exit(1); print(sys.executable)' 2>/dev/null </dev/null)
+    if path=$("$candidate" -c 'import sys; sys.version_info >= (3, 10) or sys.exit(1); print(sys.executable)' 2>/dev/null </dev/null) &&
+        [ -n "$path" ]
     then
         echo "$path"
         exit 0

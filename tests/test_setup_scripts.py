@@ -184,9 +184,10 @@ def test_an_old_rust_is_named(scripts: Scripts, tmp_path: Path, monkeypatch: pyt
     assert "rustup update stable" in line
 
 
-def test_a_python_that_is_too_old_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [1, 0])
+def test_what_is_no_python_or_too_old_is_named(tmp_path: Path, status: int) -> None:
     old = tmp_path / "python"
-    old.write_text("#!/bin/sh\nexit 1\n")
+    old.write_text(f"#!/bin/sh\nexit {status}\n")
     old.chmod(0o755)
     script = str(SCRIPTS / "find_python.sh")
     env = {"PATH": "/usr/bin:/bin", "PYTHON": str(old)}
