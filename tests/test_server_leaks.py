@@ -8,6 +8,7 @@ import random
 import resource
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,14 @@ def held(one: Job) -> tuple[int, int, list[str], dict[str, int]]:
     return len(list((process / "fd").iterdir())), len(list((process / "task").iterdir())), folders, gauges
 
 
+def is_given_back(one: Job, before: tuple[int, int, list[str], dict[str, int]]) -> bool:
+    """True when it holds no more than before. Less is fine: some threads end by themselves when they have no work."""
+    now = held(one)
+    more = Counter(now[2]) - Counter(before[2])
+    gauges = all(now[3][name] <= before[3][name] for name in before[3])
+    return now[0] <= before[0] and now[1] <= before[1] and not more and gauges
+
+
 def idle(one: Job) -> bool:
     """True when this process has the only connection, and no session holds memory."""
     counters = one.metrics()
@@ -93,7 +102,7 @@ def test_killed_clients_leave_no_overlay_no_descriptor_and_no_folder(job: Callab
         for step in steps:
             killed_client(one, step)
     until("the sessions end", lambda: idle(one))
-    until("what they held is given back", lambda: held(one) == before)
+    until(f"what they held is given back, up to {before}", lambda: is_given_back(one, before))
     one.run(rows(2))
     assert one.metrics()["sessions_aborted"] >= 12
 

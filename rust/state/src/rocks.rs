@@ -37,8 +37,8 @@ const THREADS_SHARE: u64 = 16;
 /// Threads that RocksDB starts itself when it opens a database, its timer; it aborts the process where it cannot.
 const THREADS_OF_ITS_OWN: usize = 1;
 const THREADS_NAME: &str = "a thread of the local cache";
-/// Files that it opens before the one that seeds its random numbers. LLVM's C++ library throws where that one cannot be
-/// opened, and nothing catches it.
+/// Files that it opens before the one that seeds its random numbers, of a cache or of a database. LLVM's C++ library throws
+/// where that one cannot be opened, and nothing catches it.
 const FILES_BEFORE_SEED: usize = 8;
 /// Open files of one shard.
 const MAX_OPEN_FILES: i32 = 64;
@@ -88,6 +88,7 @@ impl SharedResources {
     /// Takes RocksDB's part out of `budget`: one block cache, to which all write buffers are charged, and what its
     /// background threads work with.
     pub fn new(budget: &Arc<MemoryBudget>, metrics: SharedMetrics) -> Result<Self> {
+        check_files()?;
         let cache_bytes = (budget.limit() / CACHE_SHARE).clamp(MIN_CACHE, MAX_CACHE);
         let bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
         let cache = Cache::new_lru_cache(bytes);
@@ -224,7 +225,7 @@ pub(super) struct Database(Option<DB>);
 
 impl Database {
     fn open(dir: &Path, open: impl FnOnce() -> Result<DB, rocksdb::Error>) -> Result<Self> {
-        check_files(dir)?;
+        check_files()?;
         let _opening = no_fork();
         open().map(|db| Self(Some(db))).map_err(|e| open_error(dir, &e))
     }
@@ -246,9 +247,9 @@ impl Drop for Database {
 }
 
 /// An error if a limit of open files is near.
-fn check_files(dir: &Path) -> Result<()> {
-    match (0..=FILES_BEFORE_SEED).map(|_| File::open(dir)).collect::<io::Result<Vec<_>>>() {
-        Err(error) if remedy_of_limit(&error).is_some() => Err(Error::io_at("cannot open files in", dir, &error)),
+fn check_files() -> Result<()> {
+    match (0..=FILES_BEFORE_SEED).map(|_| File::open("/")).collect::<io::Result<Vec<_>>>() {
+        Err(error) if remedy_of_limit(&error).is_some() => Err(Error::io("cannot open the files of RocksDB", &error)),
         _ => Ok(()),
     }
 }
