@@ -23,5 +23,5 @@ def _release_locks() -> None:
     # `tempfile` looks for its folder and seeds its names under a lock, once. After that it takes the lock no more.
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
-        with suppress(OSError):  # no folder: found again, and told, by whoever needs one
+        with suppress(OSError):  # no folder: the first user of one gets this error
             tempfile.mktemp()  # only makes a name
