@@ -10,8 +10,8 @@ are no sources.
 Does not own: the texts of the licenses (notice.py), the build of the sdist by pip (build_backend.py), uploading.
 
 zig compiles C and C++ and links: it knows the symbols of every glibc, and links its own C++ library into the wheel. Its
-library that unwinds stacks is left out. glibc ends threads with libgcc's, and with another one in the process such an
-end crashed. The folder $FASTCHANGELOG_CACHE/dist-build belongs to this file alone.
+unwinder is left out: glibc ends threads with that of libgcc, and two in one process crash it.
+The folder $FASTCHANGELOG_CACHE/dist-build belongs to this file alone.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def build_env(tools: Path) -> dict[str, str]:
 
 
 def unwinder() -> Path:
-    """libgcc's shared library, which is on all machines that have glibc's threads end."""
+    """libgcc's shared library. glibc needs it to end threads, so each machine with glibc has it."""
     command = [str(prerequisites.cxx()), f"-print-file-name={UNWINDER}"]
     found = Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
     if not found.is_absolute():
