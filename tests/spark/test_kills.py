@@ -79,7 +79,7 @@ def test_e01_e03_p3_p6_the_state_server_killed_in_the_background_and_at_random_m
         run.kill("state server")
         run.forget_state_server()
         strike(run, "state server", point)
-    for _ in range(8):
+    for _ in range(12):
         number = run.feed()
         victim = run.choose(["worker", "state server", "local disk"])
         pause(run.random_moment(1.0))
