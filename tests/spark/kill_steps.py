@@ -27,7 +27,10 @@ def warm(run: KillRun, batches: int = 2) -> None:
 
 
 def strike(run: KillRun, victim: str, point: str) -> None:
-    """In one batch: a process is held at `point`, all processes of the victim's kind are killed, the batch is exact."""
+    """In one batch: a process is held at `point`, all processes of the victim's kind are killed, the batch is exact.
+
+    The driver takes all others with it; a machine takes the local disk, too.
+    """
     print(f"{victim} at {point}")
     run.arm(point)
     number = run.feed()
@@ -39,6 +42,8 @@ def strike(run: KillRun, victim: str, point: str) -> None:
     below = {p.pid for p in run.living("worker", "worker daemon", "state server")} if victim == "executor" else set()
     if victim == "driver":
         run.kill_driver()
+    elif victim == "machine":
+        run.lose_machine()
     else:
         assert run.kill(victim), f"no {victim} to kill at {point}"
     run.release(point)
@@ -54,11 +59,9 @@ def some(points: list[str], seed: int, count: int) -> list[str]:
 
 
 def finish(run: KillRun) -> None:
-    """Stopped cleanly, everything local deleted, started again: the next batch still knows all."""
-    run.check_all()
-    run.stop()
-    run.forget_local()
-    run.start()
+    """The state servers and all that they have on the local disk go: the next batch still knows all. A clean stop."""
+    run.kill("state server")
+    run.forget_state_server()
     warm(run, 1)
     run.check_all()
     run.stop()

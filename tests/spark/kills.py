@@ -186,6 +186,12 @@ class KillRun:
         self.end()
         self.start()
 
+    def lose_machine(self) -> None:
+        """The same, and everything on the local disk is gone."""
+        self.end()
+        self.forget_local()
+        self.start()
+
     def roll_back(self, number: int) -> None:
         """As if batches from `number` on had never been committed; their answers go too."""
         checkpoint = self.folder / "checkpoint"

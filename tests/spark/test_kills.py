@@ -9,6 +9,8 @@ FASTCHANGELOG_KILLS=all tries every one.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from kill_points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, WORKER_POINTS
 from kill_steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
@@ -32,26 +34,27 @@ def test_p3_p8_workers_and_state_servers_killed_at_every_step(start: Start, seed
 
 def test_p1_the_driver_killed_at_every_step_then_idle_shards_and_an_older_timeline(start: Start, seed: int) -> None:
     """First after the state's commit: that state must not come back, also not for a shard that was idle meanwhile.
-    At the end the commits of three batches are deleted by hand: Spark runs them again, from the state before."""
+    At the end the commits of three batches are deleted by hand: Spark runs them again, from the state before, and
+    nothing of it is on the local disk any more."""
     run = start(partitions=4, options=MATERIALIZE_OFTEN)
     warm(run)
     strike(run, "driver", "sink.after")
-    run.answered(run.feed(keys=2))  # most shards have no rows
-    run.kill_driver()
-    run.answered(run.feed(keys=2))
-    for point in some([*WORKER_POINTS, *SERVER_POINTS, "sink.before", *BACKGROUND_POINTS], seed, 2):
-        strike(run, "driver", point)
+    points = some([*WORKER_POINTS, *SERVER_POINTS, "sink.before", *BACKGROUND_POINTS], seed, 2)
+    for victim, point in zip(itertools.cycle(["machine", "driver"]), points):
+        run.answered(run.feed(keys=2))  # most shards have no rows: after one restart and before the next
+        strike(run, victim, point)
     warm(run, 3)
     last = run.feed()
     run.answered(last)
     run.check_all()
     run.stop()
+    run.forget_local()
     run.roll_back(last - 2)
     run.start()
     for number in (last - 2, last - 1, last):
         run.answered(number)
-    warm(run)
-    finish(run)
+    run.check_all()
+    run.stop()
 
 
 def test_p3_two_executors_are_sticky_and_killed_at_every_step(start: Start, seed: int) -> None:
