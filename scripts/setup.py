@@ -130,7 +130,7 @@ def make_packages() -> None:
         rocksdb.make()
         return
     if not environment.PYTHON.exists():
-        say("first run: downloads 700 MB and compiles the Rust crates, 8 minutes on two cores; later runs take seconds")
+        say("first run: downloads 700 MB and compiles the Rust crates, 7 minutes on two cores; later runs take seconds")
     with step("virtual environment"):
         environment.make_folder(environment.VENV)
         make_libclang()

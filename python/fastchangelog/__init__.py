@@ -32,7 +32,7 @@ from fastchangelog.errors import (
     StoreError,
     UnsupportedError,
 )
-from fastchangelog.forks import release_locks_before_forks
+from fastchangelog.forks import settle_locks_before_forks
 from fastchangelog.functions import Aggregate
 from fastchangelog.functions.general import *  # noqa: F403 attributes outside of __all__, which mypy finds here alone
 from fastchangelog.functions.statistics import *  # noqa: F403
@@ -133,7 +133,7 @@ _LAZY: dict[str, str | None] = {
     "spark": None,
 }
 
-release_locks_before_forks()
+settle_locks_before_forks()
 
 
 def __getattr__(name: str) -> object:

@@ -10,16 +10,16 @@ import os
 import sys
 from contextlib import suppress
 
-__all__ = ["release_locks_before_forks"]
+__all__ = ["settle_locks_before_forks"]
 
 
-def release_locks_before_forks() -> None:
+def settle_locks_before_forks() -> None:
     """Arranges that no fork happens while a thread holds one of these locks. For the import of the package."""
     if hasattr(os, "register_at_fork"):  # not on Windows
-        os.register_at_fork(before=_release_locks)
+        os.register_at_fork(before=_settle_locks)
 
 
-def _release_locks() -> None:
+def _settle_locks() -> None:
     # `tempfile` looks for its folder and seeds its names under a lock, once. After that it takes the lock no more.
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:

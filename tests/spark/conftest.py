@@ -49,6 +49,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     )
     for name, value in quick_spark.settings().items():
         builder = builder.config(name, value)
+    quick_spark.remember_names()
     with quick_spark.python(tmp_path_factory) as python:
         session = builder.getOrCreate()
         session.sparkContext.pythonExec = python

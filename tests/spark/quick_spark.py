@@ -56,17 +56,18 @@ def job_settings() -> dict[str, str]:
 
 @contextlib.contextmanager
 def python(folders: pytest.TempPathFactory) -> Iterator[str]:
-    """The program that Spark takes for Python, while the block runs; names of the JVM are remembered from here on."""
+    """The program that Spark takes for Python, while the block runs."""
     if are_defaults():
         yield sys.executable
         return
-    _remember_names()
     with forks.interpreter(folders.mktemp("python")) as program:
         yield program
 
 
-def _remember_names() -> None:
-    """Looks up each class and package of the JVM once. py4j asks every time, and each of 250 jars is searched."""
+def remember_names() -> None:
+    """From here on each name of the JVM is looked up once, in this process. py4j has 250 jars searched every time."""
+    if are_defaults():
+        return
     for view in (JVMView, JavaPackage):
         look_up = view.__getattr__
 

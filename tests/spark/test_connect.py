@@ -14,6 +14,7 @@ from typing import Any
 
 import pyspark
 import pytest
+import quick_spark
 from metrics_endpoint import free_port
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio, grpcio-status, googleapis-common-protos and zstandard")
@@ -55,7 +56,9 @@ def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return said(tmp_path_factory.mktemp("connect"), "same", "timed", "calls", "accelerated", "imported")
+    parts = ("same", "timed", "calls", "accelerated", "imported")
+    with quick_spark.python(tmp_path_factory) as python:
+        return said(tmp_path_factory.mktemp("connect"), *parts, PYSPARK_PYTHON=python)
 
 
 @pytest.mark.parametrize("api", ["row", "pandas"])
