@@ -46,7 +46,7 @@ def test_the_wheel_and_the_tests_compile_crates_with_the_same_features() -> None
     assert not differing, f"add the union to rust/workspace-hack/Cargo.toml: {differing}"
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.permutations((WHEEL, TESTS, SET_UP), 2))
+@pytest.mark.parametrize(("one", "other"), list(itertools.permutations((WHEEL, TESTS, SET_UP), 2)))
 def test_no_crate_is_of_build_scripts_alone_in_one_command_and_linked_in_another(one: Any, other: Any) -> None:
     # Its flags differ, so that all above it is compiled twice. With other features it is compiled apart anyway.
     (packages, kinds), (others, of_others) = one, other
