@@ -1,11 +1,14 @@
-//! State sessions at the state server, as Python sees them. Owns: signatures; the work is
-//! `fastchangelog_server::state_client`'s.
+//! State sessions at the state server, as Python sees them.
+//!
+//! Owns: the signature of each call. Does not own: the calls (`StateCall`), sending them (`state_client`).
 
 use crate::arrow_interface::{ForeignArray, batch_to_pyarrow, to_pyarrow};
 use crate::detached::{detached, exclusive, raise};
 use crate::session::settings;
-use arrow_array::{BinaryArray, UInt8Array};
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StructArray, UInt8Array};
+use fastchangelog_core::engine::{Reply, StateCall};
 use fastchangelog_format::model::StateId;
+use fastchangelog_format::{Error, Result};
 use fastchangelog_server::state_client::StateSessionClient;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -18,10 +21,6 @@ const WHAT: &str = "state session";
 /// Where the next page begins.
 type Cursor<'py> = Option<Bound<'py, PyBytes>>;
 
-fn cursor(py: Python<'_>, cursor: Option<Vec<u8>>) -> Cursor<'_> {
-    cursor.map(|cursor| PyBytes::new(py, &cursor))
-}
-
 #[pyclass(frozen, module = "fastchangelog._internal")]
 pub(crate) struct StateSession {
     client: Mutex<StateSessionClient>,
@@ -29,6 +28,46 @@ pub(crate) struct StateSession {
     catalog: String,
     #[pyo3(get)]
     watermark: Option<i64>,
+}
+
+impl StateSession {
+    /// Does the call that `make` gives, with its columns, while other threads of Python run.
+    fn call(
+        &self,
+        py: Python<'_>,
+        make: impl FnOnce() -> Result<(StateCall, Vec<ArrayRef>)> + Send,
+    ) -> PyResult<Reply> {
+        detached(py, |tick| {
+            let (call, columns) = make()?;
+            exclusive(&self.client, WHAT)?.call(&call, columns, tick)
+        })
+    }
+
+    /// Does a call without columns.
+    fn ask(&self, py: Python<'_>, call: &StateCall) -> PyResult<Reply> {
+        detached(py, |tick| exclusive(&self.client, WHAT)?.call(call, vec![], tick))
+    }
+
+    /// Reads a page.
+    fn page<'py>(&self, py: Python<'py>, call: &StateCall) -> PyResult<(RecordBatch, Cursor<'py>)> {
+        let Reply { columns, cursor, .. } = self.ask(py, call)?;
+        let page =
+            call.reply_batch(columns).and_then(|page| page.ok_or_else(|| Error::internal("a page without columns")));
+        let page = page.map_err(|error| raise(py, &error))?;
+        Ok((page, cursor.map(|cursor| PyBytes::new(py, &cursor))))
+    }
+}
+
+/// The columns of a reply.
+fn pyarrow<'py, const N: usize>(py: Python<'py>, reply: &Reply) -> PyResult<[Bound<'py, PyAny>; N]> {
+    let columns = reply.columns.iter().map(|column| to_pyarrow(py, Arc::clone(column)));
+    let columns: Vec<Bound<'py, PyAny>> = columns.collect::<PyResult<_>>()?;
+    columns.try_into().map_err(|_| raise(py, &Error::internal("a reply with other columns than its call lists")))
+}
+
+/// The column of keys.
+fn keys_of(keys: &ForeignArray) -> Result<Vec<ArrayRef>> {
+    Ok(vec![Arc::new(keys.as_type::<BinaryArray>("keys")?)])
 }
 
 #[pymethods]
@@ -48,15 +87,14 @@ impl StateSession {
         Ok(Self { catalog: client.catalog().to_owned(), watermark: client.watermark(), client: Mutex::new(client) })
     }
 
-    fn declare(&self, py: Python<'_>, catalog: &str, now_millis: i64) -> PyResult<()> {
-        detached(py, |tick| exclusive(&self.client, WHAT)?.declare(catalog, now_millis, tick))
+    fn declare(&self, py: Python<'_>, catalog: String, now_millis: i64) -> PyResult<()> {
+        self.ask(py, &StateCall::Declare { catalog, now: now_millis }).map(drop)
     }
 
     fn get<'py>(&self, py: Python<'py>, state: u16, keys: ForeignArray) -> PyResult<Bound<'py, PyAny>> {
-        let found = detached(py, |tick| {
-            exclusive(&self.client, WHAT)?.get(StateId(state), keys.as_type::<BinaryArray>("keys")?, tick)
-        })?;
-        to_pyarrow(py, Arc::new(found))
+        let reply = self.call(py, || Ok((StateCall::Get { state }, keys_of(&keys)?)))?;
+        let [values] = pyarrow(py, &reply)?;
+        Ok(values)
     }
 
     fn read_entries<'py>(
@@ -64,13 +102,12 @@ impl StateSession {
         py: Python<'py>,
         state: u16,
         keys: ForeignArray,
-        max_bytes_per_key: usize,
+        max_bytes_per_key: u64,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        let (entries, more) = detached(py, |tick| {
-            let keys = keys.as_type::<BinaryArray>("keys")?;
-            exclusive(&self.client, WHAT)?.read_entries(StateId(state), keys, max_bytes_per_key, tick)
-        })?;
-        Ok((to_pyarrow(py, Arc::new(entries))?, to_pyarrow(py, Arc::new(more))?))
+        let call = StateCall::Entries { state, max_bytes: max_bytes_per_key };
+        let reply = self.call(py, || Ok((call, keys_of(&keys)?)))?;
+        let [entries, more] = pyarrow(py, &reply)?;
+        Ok((entries, more))
     }
 
     #[pyo3(signature = (state, key, after, max_bytes))]
@@ -80,12 +117,11 @@ impl StateSession {
         state: u16,
         key: PyBackedBytes,
         after: Option<PyBackedBytes>,
-        max_bytes: usize,
+        max_bytes: u64,
     ) -> PyResult<(Bound<'py, PyAny>, Cursor<'py>)> {
-        let (page, next) = detached(py, |tick| {
-            exclusive(&self.client, WHAT)?.read_page(StateId(state), &key, after.as_deref(), max_bytes, tick)
-        })?;
-        Ok((to_pyarrow(py, Arc::new(page))?, cursor(py, next)))
+        let call = StateCall::Page { state, key: key.to_vec(), after: after.map(|after| after.to_vec()), max_bytes };
+        let (page, next) = self.page(py, &call)?;
+        Ok((to_pyarrow(py, Arc::new(StructArray::from(page)))?, next))
     }
 
     fn get_entries<'py>(
@@ -95,11 +131,12 @@ impl StateSession {
         keys: ForeignArray,
         subs: ForeignArray,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let found = detached(py, |tick| {
+        let reply = self.call(py, || {
             let (keys, subs) = (keys.as_type::<BinaryArray>("keys")?, subs.as_type::<BinaryArray>("subs")?);
-            exclusive(&self.client, WHAT)?.get_entries(StateId(state), keys, subs, tick)
+            Ok(StateCall::get_entries(StateId(state), keys, subs))
         })?;
-        to_pyarrow(py, Arc::new(found))
+        let [values] = pyarrow(py, &reply)?;
+        Ok(values)
     }
 
     #[pyo3(signature = (state, ops, keys, subs, values, expires_at = None))]
@@ -114,16 +151,17 @@ impl StateSession {
         values: Option<ForeignArray>,
         expires_at: Option<i64>,
     ) -> PyResult<()> {
-        detached(py, |tick| {
+        let change = self.call(py, || {
             let (ops, keys) = (ops.as_type::<UInt8Array>("ops")?, keys.as_type::<BinaryArray>("keys")?);
             let subs = subs.map(|subs| subs.as_type::<BinaryArray>("subs")).transpose()?;
             let values = values.map(|values| values.as_type::<BinaryArray>("values")).transpose()?;
-            exclusive(&self.client, WHAT)?.write(StateId(state), ops, keys, subs, values, expires_at, tick)
-        })
+            Ok(StateCall::write(StateId(state), ops, keys, subs, values, expires_at))
+        });
+        change.map(drop)
     }
 
     fn clear_all(&self, py: Python<'_>, state: u16) -> PyResult<()> {
-        detached(py, |tick| exclusive(&self.client, WHAT)?.clear_all(StateId(state), tick))
+        self.ask(py, &StateCall::ClearAll { state }).map(drop)
     }
 
     #[pyo3(signature = (until, after, limit))]
@@ -132,23 +170,22 @@ impl StateSession {
         py: Python<'py>,
         until: i64,
         after: Option<(i64, PyBackedBytes)>,
-        limit: usize,
+        limit: u64,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, bool)> {
-        let (times, keys, more) = detached(py, |tick| {
-            let after = after.as_ref().map(|(time, key)| (*time, &key[..]));
-            exclusive(&self.client, WHAT)?.due_timers(until, after, limit, tick)
-        })?;
-        Ok((to_pyarrow(py, Arc::new(times))?, to_pyarrow(py, Arc::new(keys))?, more))
+        let after = after.map(|(time, key)| (time, key.to_vec()));
+        let reply = self.ask(py, &StateCall::DueTimers { until, after, limit })?;
+        let [times, keys] = pyarrow(py, &reply)?;
+        Ok((times, keys, reply.more_pages))
     }
 
     fn timers_of<'py>(&self, py: Python<'py>, keys: ForeignArray) -> PyResult<Bound<'py, PyAny>> {
-        let times =
-            detached(py, |tick| exclusive(&self.client, WHAT)?.timers_of(keys.as_type::<BinaryArray>("keys")?, tick))?;
-        to_pyarrow(py, Arc::new(times))
+        let reply = self.call(py, || Ok((StateCall::TimersOf, keys_of(&keys)?)))?;
+        let [times] = pyarrow(py, &reply)?;
+        Ok(times)
     }
 
     fn next_timer(&self, py: Python<'_>) -> PyResult<Option<i64>> {
-        detached(py, |tick| exclusive(&self.client, WHAT)?.next_timer(tick))
+        Ok(self.ask(py, &StateCall::NextTimer)?.time)
     }
 
     #[pyo3(signature = (state, after, max_bytes))]
@@ -157,12 +194,11 @@ impl StateSession {
         py: Python<'py>,
         state: u16,
         after: Option<PyBackedBytes>,
-        max_bytes: usize,
+        max_bytes: u64,
     ) -> PyResult<(Bound<'py, PyAny>, Cursor<'py>)> {
-        let (page, next) = detached(py, |tick| {
-            exclusive(&self.client, WHAT)?.scan(StateId(state), after.as_deref(), max_bytes, tick)
-        })?;
-        Ok((batch_to_pyarrow(py, page)?, cursor(py, next)))
+        let call = StateCall::Scan { state, after: after.map(|after| after.to_vec()), max_bytes };
+        let (page, next) = self.page(py, &call)?;
+        Ok((batch_to_pyarrow(py, page)?, next))
     }
 
     #[pyo3(signature = (watermark = None))]

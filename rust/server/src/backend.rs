@@ -3,10 +3,10 @@
 //! Owns: the seam between frames and the engine, so that the server can be tested against a fake that fails at will.
 //! Does not own: any behaviour.
 
-use arrow_array::{BinaryArray, BooleanArray, Int64Array, ListArray, RecordBatch, StructArray, UInt8Array};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
+use fastchangelog_core::engine::{Reply, StateCall};
 use fastchangelog_format::Result;
-use fastchangelog_format::model::StateId;
 use fastchangelog_store::metrics::{LabelledShard, SharedMetrics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,66 +54,15 @@ pub trait SessionBackend: Send {
     fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)>;
 }
 
-/// One execution of one shard's batch of a stateful processor. Dropped before [`StateBackend::commit`] has returned, it
-/// leaves nothing. [`StateBackend::declare`] comes first.
-///
-/// The methods are those of `fastchangelog_core::engine::StateSession`, which says what each does.
+/// One execution of one shard's batch of a stateful processor. A drop before [`StateBackend::commit`] has returned leaves
+/// nothing.
 pub trait StateBackend: Send {
     /// The stored catalog's text.
     fn catalog(&self) -> &str;
     /// The watermark of the version that the session starts from.
     fn watermark(&self) -> Option<i64>;
-    /// Declares the states, and the time by which entries have ended.
-    fn declare(&mut self, catalog: &str, now_millis: i64) -> Result<()>;
-    /// Values of the first keys; of one at least.
-    fn get(&mut self, state: StateId, keys: &BinaryArray) -> Result<BinaryArray>;
-    /// The first entries of each key, and whether there are more.
-    fn read_entries(
-        &mut self,
-        state: StateId,
-        keys: &BinaryArray,
-        max_bytes_per_key: usize,
-    ) -> Result<(ListArray, BooleanArray)>;
-    /// A page of entries of one key, and the cursor of the next one.
-    fn read_page(
-        &mut self,
-        state: StateId,
-        key: &[u8],
-        after: Option<&[u8]>,
-        max_bytes: usize,
-    ) -> Result<(StructArray, Option<Vec<u8>>)>;
-    /// Values of the first entries of maps; of one at least.
-    fn get_entries(&mut self, state: StateId, keys: &BinaryArray, subs: &BinaryArray) -> Result<BinaryArray>;
-    /// Changes, in their order.
-    fn write(
-        &mut self,
-        state: StateId,
-        ops: &UInt8Array,
-        keys: &BinaryArray,
-        subs: Option<&BinaryArray>,
-        values: Option<&BinaryArray>,
-        expires_at: Option<i64>,
-    ) -> Result<()>;
-    /// Removes all entries of a state.
-    fn clear_all(&mut self, state: StateId) -> Result<()>;
-    /// A page of timers that are due, and whether there are more.
-    fn due_timers(
-        &mut self,
-        until: i64,
-        after: Option<(i64, &[u8])>,
-        limit: usize,
-    ) -> Result<(Int64Array, BinaryArray, bool)>;
-    /// Times of the timers of the first keys; of one at least.
-    fn timers_of(&mut self, keys: &BinaryArray) -> Result<ListArray>;
-    /// The earliest timer's time.
-    fn next_timer(&mut self) -> Result<Option<i64>>;
-    /// A page of all entries of a state, and the cursor of the next one.
-    fn scan(
-        &mut self,
-        state: StateId,
-        after: Option<&[u8]>,
-        max_bytes: usize,
-    ) -> Result<(RecordBatch, Option<Vec<u8>>)>;
+    /// Does a call, with the columns that it lists. The first call is the declaration.
+    fn call(&mut self, call: &StateCall, columns: &[ArrayRef]) -> Result<Reply>;
     /// Makes the changes durable: the handle as text, and the session's own metrics.
     fn commit(&mut self, watermark: Option<i64>) -> Result<(String, BTreeMap<String, u64>)>;
 }

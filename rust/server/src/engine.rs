@@ -3,11 +3,11 @@
 //! Owns: the translation between frames' texts and the engine's types. Does not own: any behaviour.
 
 use crate::backend::{Backend, MaterializeBackend, OpenedSession, ResultStream, SessionBackend, StateBackend};
-use arrow_array::{BinaryArray, BooleanArray, Int64Array, ListArray, RecordBatch, StructArray, UInt8Array};
+use arrow_array::ArrayRef;
 use arrow_schema::SchemaRef;
 use fastchangelog_core::engine::{
-    Committed, Engine, MaterializeRun, OpenRequest, Operator, Renewal, ResultBatches, Session, ShardStatus, StateId,
-    StateSession, format_handle,
+    Committed, Engine, MaterializeRun, OpenRequest, Operator, Renewal, Reply, ResultBatches, Session, ShardStatus,
+    StateCall, StateSession, format_handle,
 };
 use fastchangelog_format::Result;
 use fastchangelog_store::metrics::{LabelledShard, SharedMetrics};
@@ -80,77 +80,8 @@ impl StateBackend for StateSession {
         StateSession::watermark(self)
     }
 
-    fn declare(&mut self, catalog: &str, now_millis: i64) -> Result<()> {
-        StateSession::declare(self, catalog, now_millis)
-    }
-
-    fn get(&mut self, state: StateId, keys: &BinaryArray) -> Result<BinaryArray> {
-        StateSession::get(self, state, keys)
-    }
-
-    fn read_entries(
-        &mut self,
-        state: StateId,
-        keys: &BinaryArray,
-        max_bytes_per_key: usize,
-    ) -> Result<(ListArray, BooleanArray)> {
-        StateSession::read_entries(self, state, keys, max_bytes_per_key)
-    }
-
-    fn read_page(
-        &mut self,
-        state: StateId,
-        key: &[u8],
-        after: Option<&[u8]>,
-        max_bytes: usize,
-    ) -> Result<(StructArray, Option<Vec<u8>>)> {
-        StateSession::read_page(self, state, key, after, max_bytes)
-    }
-
-    fn get_entries(&mut self, state: StateId, keys: &BinaryArray, subs: &BinaryArray) -> Result<BinaryArray> {
-        StateSession::get_entries(self, state, keys, subs)
-    }
-
-    fn write(
-        &mut self,
-        state: StateId,
-        ops: &UInt8Array,
-        keys: &BinaryArray,
-        subs: Option<&BinaryArray>,
-        values: Option<&BinaryArray>,
-        expires_at: Option<i64>,
-    ) -> Result<()> {
-        StateSession::write(self, state, ops, keys, subs, values, expires_at)
-    }
-
-    fn clear_all(&mut self, state: StateId) -> Result<()> {
-        StateSession::clear_all(self, state)
-    }
-
-    fn due_timers(
-        &mut self,
-        until: i64,
-        after: Option<(i64, &[u8])>,
-        limit: usize,
-    ) -> Result<(Int64Array, BinaryArray, bool)> {
-        StateSession::due_timers(self, until, after, limit)
-    }
-
-    fn timers_of(&mut self, keys: &BinaryArray) -> Result<ListArray> {
-        StateSession::timers_of(self, keys)
-    }
-
-    fn next_timer(&mut self) -> Result<Option<i64>> {
-        StateSession::next_timer(self)
-    }
-
-    fn scan(
-        &mut self,
-        state: StateId,
-        after: Option<&[u8]>,
-        max_bytes: usize,
-    ) -> Result<(RecordBatch, Option<Vec<u8>>)> {
-        StateSession::scan(self, state, after, max_bytes)
+    fn call(&mut self, call: &StateCall, columns: &[ArrayRef]) -> Result<Reply> {
+        StateSession::call(self, call, columns)
     }
 
     fn commit(&mut self, watermark: Option<i64>) -> Result<(String, BTreeMap<String, u64>)> {

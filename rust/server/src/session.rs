@@ -129,8 +129,7 @@ impl Connection<'_> {
             Kind::Open => self.open(&body),
             Kind::Merge => return Ok(self.merge(&body)),
             Kind::Finish => return self.results(header, body == [1]),
-            Kind::State => return self.state_call(header, body),
-            Kind::StateChange => return Ok(self.state_change(body)),
+            Kind::State | Kind::StateChange => return self.state_call(header, body),
             Kind::Commit => self.commit(&body).map(|handle| (Kind::Handle, handle)),
             Kind::Ping => Ok((Kind::Ok, Vec::new())),
             Kind::Renew => self.renew(&body).map(|()| (Kind::Ok, Vec::new())),
@@ -231,19 +230,15 @@ impl Connection<'_> {
 
     fn state_call(&mut self, header: Header, body: Vec<u8>) -> Result<Result<()>, End> {
         let Phase::States(states) = &mut self.phase else { return Ok(Err(out_of_turn("state"))) };
-        let (part, rows) = match states.call(body, &mut self.report) {
-            Ok(reply) => reply,
+        let (call, reply) = match states.call(header.kind, body, &mut self.report) {
+            Ok((call, _)) if call.is_change() => return Ok(Ok(())),
+            Ok(done) => done,
             Err(error) => return Ok(Err(error)),
         };
         let start = Instant::now();
-        let sent = send_reply(&mut self.stream, header.request, part, rows, self.shared.max_message)?;
+        let sent = send_reply(&mut self.stream, header.request, &call, reply, self.shared.max_message)?;
         self.report.add("send_micros", micros(start));
         Ok(sent.map(|bytes| self.report.add("sent_bytes", bytes)))
-    }
-
-    fn state_change(&mut self, body: Vec<u8>) -> Result<()> {
-        let Phase::States(states) = &mut self.phase else { return Err(out_of_turn("state_change")) };
-        states.change(body, &mut self.report)
     }
 
     /// Lets the commit of a finished session run beside this connection.

@@ -12,20 +12,11 @@ use crate::backend::StateBackend;
 use crate::protocol::{Kind, write_frame};
 use crate::report::Report;
 use crate::session::out_of_turn;
-use crate::state_frames::{
-    CommitStates, OpenedStates, Pieces, StateCall, StateChange, StateFrame, StatePart, batch_of,
-};
-use arrow_array::cast::AsArray;
-use arrow_array::types::UInt8Type;
-use arrow_array::{ArrayRef, BinaryArray, RecordBatch};
-use fastchangelog_format::model::StateId;
+use crate::state_frames::{CommitStates, OpenedStates, Pieces, StatePart, decode_call};
+use fastchangelog_core::engine::{Reply, StateCall};
 use fastchangelog_format::{Error, Result};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::sync::Arc;
-
-/// The text and the rows of a reply.
-type Reply = (StatePart, Option<RecordBatch>);
 
 /// A state session that is open.
 pub(crate) struct StateConnection {
@@ -44,96 +35,22 @@ impl StateConnection {
         serde_json::to_vec(&opened).map_err(|e| Error::internal(format!("a catalog's JSON: {e}")).with_source(e))
     }
 
-    /// Answers a call.
-    pub(crate) fn call(&mut self, body: Vec<u8>, report: &mut Report) -> Result<Reply> {
+    /// Does the call that a frame of this kind brings.
+    pub(crate) fn call(&mut self, kind: Kind, body: Vec<u8>, report: &mut Report) -> Result<(StateCall, Reply)> {
         let received = body.len();
-        let (call, columns) = StateCall::decode(body)?;
-        let step = call.step();
-        if matches!(call, StateCall::Declare { .. }) == self.declared {
-            return Err(out_of_turn(step));
+        let (call, columns) = decode_call(kind, body)?;
+        let declares = matches!(call, StateCall::Declare { .. });
+        if declares == self.declared {
+            return Err(out_of_turn(call.name()));
         }
-        let (part, rows) = report.timed(&format!("{step}_micros"), || self.answer(call, &columns))?;
-        let rows_in_reply = rows.as_ref().map_or(0, RecordBatch::num_rows);
-        count(report, step, received, columns.first().map_or(rows_in_reply, |column| column.len()));
-        Ok((part, rows))
-    }
-
-    fn answer(&mut self, call: StateCall, columns: &[ArrayRef]) -> Result<Reply> {
-        let session = &mut self.session;
-        let mut part = StatePart::default();
-        let rows = match call {
-            StateCall::Declare { catalog, now } => {
-                session.declare(&catalog, now)?;
-                self.declared = true;
-                return Ok((part, None));
-            }
-            StateCall::NextTimer => {
-                part.time = session.next_timer()?;
-                return Ok((part, None));
-            }
-            StateCall::Get { state } => {
-                batch_of(vec![("value", Arc::new(session.get(StateId(state), binary(columns, 0))?))])?
-            }
-            StateCall::Entries { state, max_bytes } => {
-                let (entries, more) = session.read_entries(StateId(state), binary(columns, 0), bound(max_bytes))?;
-                batch_of(vec![("entries", Arc::new(entries)), ("more", Arc::new(more))])?
-            }
-            StateCall::Page { state, key, after, max_bytes } => {
-                let (page, cursor) = session.read_page(StateId(state), &key, after.as_deref(), bound(max_bytes))?;
-                part.cursor = cursor;
-                RecordBatch::from(page)
-            }
-            StateCall::GetEntries { state, key } => {
-                let values = match key {
-                    Some(key) => {
-                        let key = BinaryArray::from_iter_values([key]);
-                        session.get_entries(StateId(state), &key, binary(columns, 0))?
-                    }
-                    None => session.get_entries(StateId(state), binary(columns, 0), binary(columns, 1))?,
-                };
-                batch_of(vec![("value", Arc::new(values))])?
-            }
-            StateCall::DueTimers { until, after, limit } => {
-                let after = after.as_ref().map(|(time, key)| (*time, &key[..]));
-                let (times, keys, more) = session.due_timers(until, after, bound(limit))?;
-                part.more_pages = more;
-                batch_of(vec![("time", Arc::new(times)), ("key", Arc::new(keys))])?
-            }
-            StateCall::TimersOf => batch_of(vec![("times", Arc::new(session.timers_of(binary(columns, 0))?))])?,
-            StateCall::Scan { state, after, max_bytes } => {
-                let (page, cursor) = session.scan(StateId(state), after.as_deref(), bound(max_bytes))?;
-                part.cursor = cursor;
-                page
-            }
-        };
-        Ok((part, Some(rows)))
-    }
-
-    /// Makes changes.
-    pub(crate) fn change(&mut self, body: Vec<u8>, report: &mut Report) -> Result<()> {
-        let received = body.len();
-        let (change, columns) = StateChange::decode(body)?;
-        let step = change.step();
-        if !self.declared {
-            return Err(out_of_turn(step));
-        }
-        report.timed(&format!("{step}_micros"), || match change {
-            StateChange::Write { state, expires_at, subs, values } => {
-                let subs_at = subs.then_some(2);
-                let values_at = values.then_some(if subs { 3 } else { 2 });
-                self.session.write(
-                    StateId(state),
-                    columns[0].as_primitive::<UInt8Type>(),
-                    binary(&columns, 1),
-                    subs_at.map(|at| binary(&columns, at)),
-                    values_at.map(|at| binary(&columns, at)),
-                    expires_at,
-                )
-            }
-            StateChange::ClearAll { state } => self.session.clear_all(StateId(state)),
-        })?;
-        count(report, step, received, columns.first().map_or(0, |column| column.len()));
-        Ok(())
+        let name = call.name();
+        let reply = report.timed(&format!("{name}_micros"), || self.session.call(&call, &columns))?;
+        self.declared = true;
+        let rows = columns.first().or(reply.columns.first()).map_or(0, |column| column.len());
+        report.add(&format!("{name}_calls"), 1);
+        report.add(&format!("{name}_rows"), rows as u64);
+        report.add("received_bytes", received as u64);
+        Ok((call, reply))
     }
 
     /// Makes it durable.
@@ -147,30 +64,20 @@ impl StateConnection {
     }
 }
 
-fn count(report: &mut Report, step: &str, received: usize, rows: usize) {
-    report.add(&format!("{step}_calls"), 1);
-    report.add(&format!("{step}_rows"), rows as u64);
-    report.add("received_bytes", received as u64);
-}
-
-/// A column of a request; the decoder has checked the types.
-fn binary(columns: &[ArrayRef], at: usize) -> &BinaryArray {
-    columns[at].as_binary()
-}
-
-/// A bound that is larger than memory is none.
-fn bound(n: u64) -> usize {
-    usize::try_from(n).unwrap_or(usize::MAX)
-}
-
 /// Sends a reply; gives its bytes.
 pub(crate) fn send_reply(
     stream: &mut impl Write,
     request: u32,
-    part: StatePart,
-    rows: Option<RecordBatch>,
+    call: &StateCall,
+    reply: Reply,
     max_message: u64,
 ) -> io::Result<Result<u64>> {
+    let Reply { columns, cursor, more_pages, time } = reply;
+    let part = StatePart { more: false, cursor, more_pages, time };
+    let rows = match call.reply_batch(columns) {
+        Ok(rows) => rows,
+        Err(error) => return Ok(Err(error)),
+    };
     let mut sent = 0;
     let bodies = Pieces::new(Kind::StateRows, max_message, rows, |rows, last| {
         if last { part.encode(rows) } else { StatePart { more: true, ..StatePart::default() }.encode(rows) }

@@ -4,10 +4,11 @@
 
 use crate::backend::{Backend, MaterializeBackend, OpenedSession, StateBackend};
 use arrow_array::builder::{BinaryBuilder, ListBuilder, StructBuilder};
-use arrow_array::types::Int64Type;
-use arrow_array::{Array, BinaryArray, BooleanArray, Int64Array, ListArray, RecordBatch, StructArray, UInt8Array};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int64Type, UInt8Type};
+use arrow_array::{Array, ArrayRef, BinaryArray, BooleanArray, Int64Array, ListArray};
 use arrow_schema::{DataType, Field};
-use fastchangelog_format::model::StateId;
+use fastchangelog_core::engine::{Reply, StateCall};
 use fastchangelog_format::{Error, Result};
 use fastchangelog_store::metrics::{LabelledShard, SharedMetrics};
 use parking_lot::Mutex;
@@ -77,11 +78,26 @@ impl FakeStates {
     }
 }
 
-/// One entry.
-pub(crate) fn pair(sub: &[u8], value: &[u8]) -> StructArray {
-    let field = |name: &str| Arc::new(Field::new(name, DataType::Binary, true));
-    let column = |bytes: &[u8]| Arc::new(BinaryArray::from(vec![bytes])) as Arc<dyn Array>;
-    StructArray::from(vec![(field("sub"), column(sub)), (field("value"), column(value))])
+/// The columns of a page with one entry.
+pub(crate) fn pair(sub: &[u8], value: &[u8]) -> Vec<ArrayRef> {
+    [sub, value].map(|bytes| Arc::new(BinaryArray::from(vec![bytes])) as ArrayRef).to_vec()
+}
+
+/// For each key a list of its suffixes.
+fn entries_of(keys: &BinaryArray) -> Vec<ArrayRef> {
+    let fields = vec![Field::new("sub", DataType::Binary, true), Field::new("value", DataType::Binary, false)];
+    let mut lists = ListBuilder::new(StructBuilder::from_fields(fields, 0));
+    for key in keys.iter().flatten() {
+        for i in 0..key.len() {
+            let entry = lists.values();
+            entry.field_builder::<BinaryBuilder>(0).unwrap().append_null();
+            entry.field_builder::<BinaryBuilder>(1).unwrap().append_value(&key[i..]);
+            entry.append(true);
+        }
+        lists.append(true);
+    }
+    let more: BooleanArray = keys.iter().map(|key| key.map(|key| key.len() > 2)).collect();
+    vec![Arc::new(lists.finish()), Arc::new(more)]
 }
 
 impl StateBackend for FakeStates {
@@ -93,119 +109,73 @@ impl StateBackend for FakeStates {
         Some(-7)
     }
 
-    fn declare(&mut self, catalog: &str, now_millis: i64) -> Result<()> {
-        if catalog == "other" {
-            return Err(Error::schema("state `n` was of kind value"));
-        }
-        self.note(format!("declare {catalog} {now_millis}"));
-        Ok(())
-    }
-
-    fn get(&mut self, state: StateId, keys: &BinaryArray) -> Result<BinaryArray> {
-        let found = keys.iter().map(|key| self.entries.get(&(state.0, key?.to_vec())).map(Vec::as_slice));
-        Ok(found.collect())
-    }
-
-    fn read_entries(
-        &mut self,
-        state: StateId,
-        keys: &BinaryArray,
-        max_bytes_per_key: usize,
-    ) -> Result<(ListArray, BooleanArray)> {
-        self.note(format!("read_entries {} {max_bytes_per_key}", state.0));
-        let fields = vec![Field::new("sub", DataType::Binary, true), Field::new("value", DataType::Binary, false)];
-        let mut lists = ListBuilder::new(StructBuilder::from_fields(fields, 0));
-        for key in keys.iter().flatten() {
-            for i in 0..key.len() {
-                let entry = lists.values();
-                entry.field_builder::<BinaryBuilder>(0).unwrap().append_null();
-                entry.field_builder::<BinaryBuilder>(1).unwrap().append_value(&key[i..]);
-                entry.append(true);
+    fn call(&mut self, call: &StateCall, columns: &[ArrayRef]) -> Result<Reply> {
+        let column = |at: usize| columns[at].as_binary::<i32>();
+        let mut reply = Reply::default();
+        match call {
+            StateCall::Declare { catalog, .. } if catalog == "other" => {
+                return Err(Error::schema("state `n` was of kind value"));
             }
-            lists.append(true);
-        }
-        let more = keys.iter().map(|key| key.map(|key| key.len() > 2)).collect();
-        Ok((lists.finish(), more))
-    }
-
-    fn read_page(
-        &mut self,
-        state: StateId,
-        key: &[u8],
-        after: Option<&[u8]>,
-        max_bytes: usize,
-    ) -> Result<(StructArray, Option<Vec<u8>>)> {
-        self.note(format!("read_page {} {max_bytes}", state.0));
-        Ok((pair(key, after.unwrap_or(b"from the start")), after.is_none().then(|| b"\xffnext".to_vec())))
-    }
-
-    fn get_entries(&mut self, state: StateId, keys: &BinaryArray, subs: &BinaryArray) -> Result<BinaryArray> {
-        self.note(format!("get_entries {} {} {}", state.0, keys.len(), subs.len()));
-        Ok(subs.clone())
-    }
-
-    fn write(
-        &mut self,
-        state: StateId,
-        ops: &UInt8Array,
-        keys: &BinaryArray,
-        subs: Option<&BinaryArray>,
-        values: Option<&BinaryArray>,
-        expires_at: Option<i64>,
-    ) -> Result<()> {
-        match expires_at {
-            Some(-1) => return Err(Error::invalid("state `n` has no ttl")),
-            Some(-2) => panic!("a bug"),
-            _ => self.note(format!("write {} {} {:?}", state.0, ops.len(), subs.map(BinaryArray::len))),
-        }
-        for i in 0..ops.len() {
-            let key = (state.0, keys.value(i).to_vec());
-            match (ops.value(i), values) {
-                (PUT, Some(values)) => drop(self.entries.insert(key, values.value(i).to_vec())),
-                _ => drop(self.entries.remove(&key)),
+            StateCall::Declare { catalog, now } => self.note(format!("declare {catalog} {now}")),
+            StateCall::Get { state } => {
+                let found = column(0).iter().map(|key| self.entries.get(&(*state, key?.to_vec())).map(Vec::as_slice));
+                reply.columns = vec![Arc::new(found.collect::<BinaryArray>())];
             }
+            StateCall::Entries { state, max_bytes } => {
+                self.note(format!("entries {state} {max_bytes}"));
+                reply.columns = entries_of(column(0));
+            }
+            StateCall::Page { state, key, after, max_bytes } => {
+                self.note(format!("page {state} {max_bytes}"));
+                reply.columns = pair(key, after.as_deref().unwrap_or(b"from the start"));
+                reply.cursor = after.is_none().then(|| b"\xffnext".to_vec());
+            }
+            StateCall::GetEntries { state, key } => {
+                let subs = &columns[usize::from(key.is_none())];
+                let keys = if key.is_some() { 1 } else { columns[0].len() };
+                self.note(format!("get_entries {state} {keys} {}", subs.len()));
+                reply.columns = vec![Arc::clone(subs)];
+            }
+            StateCall::DueTimers { until, after, limit } => {
+                let (time, key) = after.as_ref().map_or((i64::MIN, &b"none"[..]), |(time, key)| (*time, &key[..]));
+                let times = Int64Array::from(vec![*until, time, i64::try_from(*limit).unwrap()]);
+                reply.columns = vec![Arc::new(times), Arc::new(BinaryArray::from(vec![key; 3]))];
+                reply.more_pages = *limit < 9;
+            }
+            StateCall::TimersOf => {
+                let times =
+                    column(0).iter().map(|key| Some((0..key?.len()).map(|i| Some(i as i64)).collect::<Vec<_>>()));
+                reply.columns = vec![Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(times))];
+            }
+            StateCall::NextTimer => reply.time = self.entries.keys().next().map(|(state, _)| i64::from(*state)),
+            StateCall::Scan { state, after, .. } => {
+                let entries = self.entries.iter().filter(|((of, _), _)| of == state);
+                let (keys, values): (Vec<_>, Vec<_>) = entries
+                    .filter(|((_, key), _)| after.as_ref().is_none_or(|after| key > after))
+                    .map(|((_, k), v)| (k, v))
+                    .unzip();
+                let column = |values: &[&Vec<u8>]| BinaryArray::from_iter_values(values.iter().take(2));
+                let subs = BinaryArray::new_null(keys.len().min(2));
+                reply.columns = vec![Arc::new(column(&keys)), Arc::new(subs), Arc::new(column(&values))];
+                reply.cursor = (keys.len() > 2).then(|| keys[1].clone());
+            }
+            StateCall::Write { expires_at: Some(-1), .. } => return Err(Error::invalid("state `n` has no ttl")),
+            StateCall::Write { expires_at: Some(-2), .. } => panic!("a bug"),
+            StateCall::Write { state, subs, values, .. } => {
+                let ops = columns[0].as_primitive::<UInt8Type>();
+                self.note(format!("write {state} {} {:?}", ops.len(), subs.then(|| columns[2].len())));
+                let values = values.then(|| columns[columns.len() - 1].as_binary::<i32>());
+                for i in 0..ops.len() {
+                    let key = (*state, columns[1].as_binary::<i32>().value(i).to_vec());
+                    match (ops.value(i), values) {
+                        (PUT, Some(values)) => drop(self.entries.insert(key, values.value(i).to_vec())),
+                        _ => drop(self.entries.remove(&key)),
+                    }
+                }
+            }
+            StateCall::ClearAll { state } => self.entries.retain(|(of, _), _| of != state),
         }
-        Ok(())
-    }
-
-    fn clear_all(&mut self, state: StateId) -> Result<()> {
-        self.entries.retain(|(of, _), _| *of != state.0);
-        Ok(())
-    }
-
-    fn due_timers(
-        &mut self,
-        until: i64,
-        after: Option<(i64, &[u8])>,
-        limit: usize,
-    ) -> Result<(Int64Array, BinaryArray, bool)> {
-        let (time, key) = after.unwrap_or((i64::MIN, b"none"));
-        let (limit, more) = (i64::try_from(limit).unwrap(), limit < 9);
-        Ok((Int64Array::from(vec![until, time, limit]), BinaryArray::from(vec![key; 3]), more))
-    }
-
-    fn timers_of(&mut self, keys: &BinaryArray) -> Result<ListArray> {
-        let times = keys.iter().map(|key| Some((0..key?.len()).map(|i| Some(i as i64)).collect::<Vec<_>>()));
-        Ok(ListArray::from_iter_primitive::<Int64Type, _, _>(times))
-    }
-
-    fn next_timer(&mut self) -> Result<Option<i64>> {
-        Ok(self.entries.keys().next().map(|(state, _)| i64::from(*state)))
-    }
-
-    fn scan(&mut self, state: StateId, after: Option<&[u8]>, _: usize) -> Result<(RecordBatch, Option<Vec<u8>>)> {
-        let entries = self.entries.iter().filter(|((of, _), _)| *of == state.0);
-        let (keys, values): (Vec<_>, Vec<_>) = entries
-            .filter(|((_, key), _)| after.is_none_or(|after| &key[..] > after))
-            .map(|((_, k), v)| (k, v))
-            .unzip();
-        let column = |values: Vec<&Vec<u8>>| {
-            Arc::new(BinaryArray::from_iter_values(values.into_iter().take(2))) as Arc<dyn Array>
-        };
-        let cursor = (keys.len() > 2).then(|| keys[1].clone());
-        let (keys, values) = (column(keys), column(values));
-        let subs: Arc<dyn Array> = Arc::new(BinaryArray::new_null(keys.len()));
-        Ok((RecordBatch::try_from_iter([("key", keys), ("sub", subs), ("value", values)])?, cursor))
+        Ok(reply)
     }
 
     fn commit(&mut self, watermark: Option<i64>) -> Result<(String, BTreeMap<String, u64>)> {

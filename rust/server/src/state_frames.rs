@@ -1,19 +1,22 @@
-//! Requests and replies of a state session.
+//! The calls of a state session and their replies, as frames.
 //!
-//! Owns: what each request says, which columns come with it and with its reply, their form on the socket.
-//! Does not own: the layout of a body (`state_body`), what a request does (the backend), when it may come
+//! Owns: the frame of each call and reply, and the split of rows that exceed a message.
+//! Does not own: the calls and their columns (`StateCall`), the layout of a body (`state_body`), the order of calls
 //! (`state_connection`).
 //!
-//! A state session is: open, declare, any reads and changes, commit. A call has a reply; a reply that is larger than a
-//! message may be comes in parts of whole rows. A change has no reply: its error is the reply to what comes next.
+//! A state session is: open, declare, any reads and changes, commit. A reply that exceeds a message comes in parts of whole
+//! rows. A change has no reply: its error is the reply to a later call.
 
 use crate::protocol::{Kind, check_length};
-use crate::state_body::{decode_columns, decode_text, encode};
+use crate::state_body::{decode_columns, decode_text, encode, malformed};
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::{DataType, Field, Schema};
+use arrow_schema::DataType;
+use fastchangelog_core::engine::StateCall;
 use fastchangelog_format::Result;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+
+/// A column's name and type.
+pub(crate) type Column = (&'static str, DataType);
 
 /// The reply to the `Open` of a state session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,94 +32,6 @@ pub(crate) struct OpenedStates {
 pub(crate) struct CommitStates {
     /// The watermark of the new version.
     pub(crate) watermark: Option<i64>,
-}
-
-/// A request that has a reply. Names of states are their numbers in the catalog.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum StateCall {
-    /// Declares the states, before all else. Reply: nothing.
-    Declare {
-        /// The catalog's text.
-        catalog: String,
-        /// The time by which entries have ended, in milliseconds since the epoch.
-        now: i64,
-    },
-    /// Values of keys. With: keys. Reply: values, of the first keys.
-    Get {
-        /// The state.
-        state: u16,
-    },
-    /// The first entries of keys. With: keys. Reply: lists of entries; whether there are more.
-    Entries {
-        /// The state.
-        state: u16,
-        /// Bound on the bytes of each list.
-        max_bytes: u64,
-    },
-    /// Entries of one key. Reply: map keys and values; the cursor of the next page.
-    Page {
-        /// The state.
-        state: u16,
-        /// The key.
-        key: Vec<u8>,
-        /// The cursor that the page before came with.
-        after: Option<Vec<u8>>,
-        /// Bound on the bytes of the page.
-        max_bytes: u64,
-    },
-    /// Values of entries of maps. With: keys unless `key` stands for all of them, map keys. Reply: values, of the first
-    /// entries.
-    GetEntries {
-        /// The state.
-        state: u16,
-        /// The key of all entries.
-        key: Option<Vec<u8>>,
-    },
-    /// Timers that are due, in the order of time and key. Reply: times and keys; whether there are more.
-    DueTimers {
-        /// Their latest time.
-        until: i64,
-        /// The timer after which to begin.
-        after: Option<(i64, Vec<u8>)>,
-        /// Bound on their number.
-        limit: u64,
-    },
-    /// Times of the timers of keys. With: keys. Reply: lists of times, of the first keys.
-    TimersOf,
-    /// The earliest timer. Reply: its time.
-    NextTimer,
-    /// All entries of a state. Reply: keys, map keys and values; the cursor of the next page.
-    Scan {
-        /// The state.
-        state: u16,
-        /// The cursor that the page before came with.
-        after: Option<Vec<u8>>,
-        /// Bound on the bytes of the page.
-        max_bytes: u64,
-    },
-}
-
-/// A request that has no reply.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum StateChange {
-    /// Changes, in their order. With: operations, keys, map keys if `subs`, values if `values`.
-    Write {
-        /// The state.
-        state: u16,
-        /// When what is written ends, in milliseconds since the epoch.
-        expires_at: Option<i64>,
-        /// There is a column of map keys or times.
-        subs: bool,
-        /// There is a column of values.
-        values: bool,
-    },
-    /// Removes all entries of a state.
-    ClearAll {
-        /// The state.
-        state: u16,
-    },
 }
 
 /// The text of a reply to a call.
@@ -136,95 +51,19 @@ pub(crate) struct StatePart {
     pub(crate) time: Option<i64>,
 }
 
-/// What the frames of a kind say, and which columns come with it.
-pub(crate) trait StateFrame: Serialize + for<'de> Deserialize<'de> {
-    /// The kind of frame.
-    const KIND: Kind;
-
-    /// The step's name in numbers and errors.
-    fn step(&self) -> &'static str;
-
-    /// The types of the columns that come with it.
-    fn columns(&self) -> Vec<DataType>;
-
-    /// The body.
-    fn encode(&self, columns: Option<&RecordBatch>) -> Result<Vec<u8>> {
-        encode(self, columns)
-    }
-
-    /// What a body says, and its columns.
-    fn decode(body: Vec<u8>) -> Result<(Self, Vec<ArrayRef>)> {
-        let (request, at): (Self, usize) = decode_text(&body)?;
-        let columns = decode_columns(body, at, &request.columns())?;
-        Ok((request, columns))
-    }
+/// The kind of frame that carries a call.
+pub(crate) fn kind_of(call: &StateCall) -> Kind {
+    if call.is_change() { Kind::StateChange } else { Kind::State }
 }
 
-impl StateFrame for StateCall {
-    const KIND: Kind = Kind::State;
-
-    fn step(&self) -> &'static str {
-        match self {
-            Self::Declare { .. } => "declare",
-            Self::Get { .. } => "get",
-            Self::Entries { .. } => "entries",
-            Self::Page { .. } => "page",
-            Self::GetEntries { .. } => "get_entries",
-            Self::DueTimers { .. } => "due_timers",
-            Self::TimersOf => "timers_of",
-            Self::NextTimer => "next_timer",
-            Self::Scan { .. } => "scan",
-        }
+/// A call and its columns, from the body of a frame of this kind.
+pub(crate) fn decode_call(kind: Kind, body: Vec<u8>) -> Result<(StateCall, Vec<ArrayRef>)> {
+    let (call, at): (StateCall, usize) = decode_text(&body)?;
+    if kind_of(&call) != kind {
+        return Err(malformed(format!("the call `{}` in a frame of the kind {kind:?}", call.name())));
     }
-
-    fn columns(&self) -> Vec<DataType> {
-        match self {
-            Self::Declare { .. } | Self::Page { .. } | Self::DueTimers { .. } | Self::NextTimer | Self::Scan { .. } => {
-                vec![]
-            }
-            Self::Get { .. } | Self::Entries { .. } | Self::TimersOf => vec![DataType::Binary],
-            Self::GetEntries { key, .. } => vec![DataType::Binary; if key.is_some() { 1 } else { 2 }],
-        }
-    }
-}
-
-impl StateCall {
-    /// The types of the columns of its reply.
-    pub(crate) fn reply_columns(&self) -> Vec<DataType> {
-        match self {
-            Self::Declare { .. } | Self::NextTimer => vec![],
-            Self::Get { .. } | Self::GetEntries { .. } => vec![DataType::Binary],
-            Self::Entries { .. } => {
-                let fields = vec![nullable("sub", DataType::Binary), nullable("value", DataType::Binary)];
-                vec![list_of(DataType::Struct(fields.into())), DataType::Boolean]
-            }
-            Self::Page { .. } => vec![DataType::Binary, DataType::Binary],
-            Self::DueTimers { .. } => vec![DataType::Int64, DataType::Binary],
-            Self::TimersOf => vec![list_of(DataType::Int64)],
-            Self::Scan { .. } => vec![DataType::Binary, DataType::Binary, DataType::Binary],
-        }
-    }
-}
-
-impl StateFrame for StateChange {
-    const KIND: Kind = Kind::StateChange;
-
-    fn step(&self) -> &'static str {
-        match self {
-            Self::Write { .. } => "write",
-            Self::ClearAll { .. } => "clear_all",
-        }
-    }
-
-    fn columns(&self) -> Vec<DataType> {
-        match self {
-            Self::Write { subs, values, .. } => {
-                let optional = usize::from(*subs) + usize::from(*values);
-                [vec![DataType::UInt8], vec![DataType::Binary; 1 + optional]].concat()
-            }
-            Self::ClearAll { .. } => vec![],
-        }
-    }
+    let columns = decode_columns(body, at, &types_of(&call.columns()))?;
+    Ok((call, columns))
 }
 
 impl StatePart {
@@ -233,20 +72,16 @@ impl StatePart {
         encode(self, columns)
     }
 
-    /// The reply of a body, with columns of these types.
-    pub(crate) fn decode(body: Vec<u8>, types: &[DataType]) -> Result<(Self, Vec<ArrayRef>)> {
+    /// A part of a reply, and its columns.
+    pub(crate) fn decode(body: Vec<u8>, columns: &[Column]) -> Result<(Self, Vec<ArrayRef>)> {
         let (part, at): (Self, usize) = decode_text(&body)?;
-        let columns = decode_columns(body, at, types)?;
+        let columns = decode_columns(body, at, &types_of(columns))?;
         Ok((part, columns))
     }
 }
 
-fn nullable(name: &str, data_type: DataType) -> Field {
-    Field::new(name, data_type, true)
-}
-
-fn list_of(element: DataType) -> DataType {
-    DataType::List(Arc::new(nullable("element", element)))
+fn types_of(columns: &[Column]) -> Vec<DataType> {
+    columns.iter().map(|(_, data_type)| data_type.clone()).collect()
 }
 
 /// The bodies of rows that may be too many for one message: as few as halving gives, each within the bound.
@@ -286,13 +121,6 @@ impl<F: Fn(Option<&RecordBatch>, bool) -> Result<Vec<u8>>> Iterator for Pieces<F
             }
         }
     }
-}
-
-/// A batch of columns of one length. Only their places count; their names help with reading a message by hand.
-pub(crate) fn batch_of(columns: Vec<(&str, ArrayRef)>) -> Result<RecordBatch> {
-    let fields: Vec<Field> = columns.iter().map(|(name, column)| nullable(name, column.data_type().clone())).collect();
-    let columns = columns.into_iter().map(|(_, column)| column).collect();
-    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use crate::state_client::StateSessionClient;
 use crate::state_fake::{Entries, Fake, PUT, pair};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_array::{Array, BinaryArray, BooleanArray, UInt8Array};
+use arrow_array::{Array, BinaryArray, BooleanArray, ListArray, UInt8Array};
+use fastchangelog_core::engine::{Reply, StateCall};
 use fastchangelog_format::clock::SystemClock;
 use fastchangelog_format::model::StateId;
 use fastchangelog_format::{ErrorKind, Result};
@@ -50,7 +51,7 @@ fn quiet() -> Result<()> {
 }
 
 const REQUEST: &str = r#"{"query_id":"q","name":"default","shard":0,"batch":7,"operator":"processor"}"#;
-const N: StateId = StateId(3);
+const N: u16 = 3;
 
 fn settings(world: &World) -> ClientSettings {
     ClientSettings {
@@ -67,7 +68,7 @@ fn session(world: &World) -> StateSessionClient {
 
 fn declared(world: &World) -> StateSessionClient {
     let mut session = session(world);
-    session.declare("[]", 5, &quiet).unwrap();
+    declare(&mut session, "[]", 5).unwrap();
     session
 }
 
@@ -75,10 +76,53 @@ fn bytes(values: &[&[u8]]) -> BinaryArray {
     BinaryArray::from(values.to_vec())
 }
 
+/// A call without columns.
+fn ask(session: &mut StateSessionClient, call: &StateCall) -> Result<Reply> {
+    session.call(call, vec![], &quiet)
+}
+
+fn declare(session: &mut StateSessionClient, catalog: &str, now: i64) -> Result<()> {
+    ask(session, &StateCall::Declare { catalog: catalog.to_owned(), now }).map(drop)
+}
+
+fn get(session: &mut StateSessionClient, state: u16, keys: BinaryArray) -> Result<BinaryArray> {
+    let reply = session.call(&StateCall::Get { state }, vec![Arc::new(keys)], &quiet)?;
+    Ok(reply.columns[0].as_binary().clone())
+}
+
+fn first_entries(
+    session: &mut StateSessionClient,
+    keys: BinaryArray,
+    max_bytes: u64,
+) -> Result<(ListArray, BooleanArray)> {
+    let reply = session.call(&StateCall::Entries { state: N, max_bytes }, vec![Arc::new(keys)], &quiet)?;
+    Ok((reply.columns[0].as_list().clone(), reply.columns[1].as_boolean().clone()))
+}
+
+fn page(session: &mut StateSessionClient, key: &[u8], after: Option<Vec<u8>>) -> Result<Reply> {
+    ask(session, &StateCall::Page { state: N, key: key.to_vec(), after, max_bytes: 12 })
+}
+
+fn scan(session: &mut StateSessionClient, after: Option<Vec<u8>>) -> Result<Reply> {
+    ask(session, &StateCall::Scan { state: N, after, max_bytes: 1 })
+}
+
+fn write(
+    session: &mut StateSessionClient,
+    op: u8,
+    keys: BinaryArray,
+    subs: Option<BinaryArray>,
+    values: Option<BinaryArray>,
+    expires_at: Option<i64>,
+) -> Result<()> {
+    let ops = UInt8Array::from(vec![op; keys.len()]);
+    let (call, columns) = StateCall::write(StateId(N), ops, keys, subs, values, expires_at);
+    session.call(&call, columns, &quiet).map(drop)
+}
+
 fn put(session: &mut StateSessionClient, entries: &[(&[u8], &[u8])], expires_at: Option<i64>) -> Result<()> {
     let (keys, values): (Vec<&[u8]>, Vec<&[u8]>) = entries.iter().copied().unzip();
-    let ops = UInt8Array::from(vec![PUT; keys.len()]);
-    session.write(N, ops, bytes(&keys), None, Some(bytes(&values)), expires_at, &quiet)
+    write(session, PUT, bytes(&keys), None, Some(bytes(&values)), expires_at)
 }
 
 fn until(what: &str, done: impl Fn() -> bool) {
@@ -99,13 +143,12 @@ fn a_session_from_declaration_to_handle() {
     let world = world();
     let mut session = session(&world);
     assert_eq!((session.catalog(), session.watermark()), ("[{}]", Some(-7)));
-    session.declare(r#"[{"id":3}]"#, 1_000, &quiet).unwrap();
+    declare(&mut session, r#"[{"id":3}]"#, 1_000).unwrap();
     put(&mut session, &[(b"a", b"1"), (b"b", b"2")], None).unwrap();
-    let found = session.get(N, bytes(&[b"b", b"x", b"a"]), &quiet).unwrap();
+    let found = get(&mut session, N, bytes(&[b"b", b"x", b"a"])).unwrap();
     assert_eq!(found, BinaryArray::from(vec![Some(&b"2"[..]), None, Some(b"1")]));
-    assert_eq!(session.next_timer(&quiet).unwrap(), Some(3));
-    let ops = UInt8Array::from(vec![DELETE]);
-    session.write(N, ops, bytes(&[b"a"]), Some(bytes(&[b"sub"])), None, Some(8), &quiet).unwrap();
+    assert_eq!(ask(&mut session, &StateCall::NextTimer).unwrap().time, Some(3));
+    write(&mut session, DELETE, bytes(&[b"a"]), Some(bytes(&[b"sub"])), None, Some(8)).unwrap();
     let (handle, metrics) = session.commit(Some(77), &quiet).unwrap();
     assert_eq!((&handle[..], metrics["changes"], metrics["write_calls"], metrics["write_rows"]), ("handle", 3, 2, 3));
     let kept = Entries::from([((3, b"b".to_vec()), b"2".to_vec())]);
@@ -126,38 +169,41 @@ fn a_session_from_declaration_to_handle() {
 fn every_read_brings_its_arguments_there_and_its_columns_back() {
     let world = world();
     let mut session = declared(&world);
-    let (entries, more) = session.read_entries(N, bytes(&[b"ab", b"", b"xyz"]), 99, &quiet).unwrap();
+    let (entries, more) = first_entries(&mut session, bytes(&[b"ab", b"", b"xyz"]), 99).unwrap();
     assert_eq!(entries.offsets().lengths().collect::<Vec<_>>(), [2, 0, 3]);
     let last = entries.value(2);
     assert_eq!(last.as_struct().column(1).as_binary::<i32>(), &bytes(&[b"xyz", b"yz", b"z"]));
     assert_eq!(last.as_struct().column(0).null_count(), 3);
     assert_eq!(more, BooleanArray::from(vec![false, false, true]));
-    let (page, cursor) = session.read_page(N, b"\0key", None, 12, &quiet).unwrap();
-    assert_eq!((page, cursor.as_deref()), (pair(b"\0key", b"from the start"), Some(&b"\xffnext"[..])));
-    let (page, cursor) = session.read_page(N, b"", cursor.as_deref(), 12, &quiet).unwrap();
-    assert_eq!((page, cursor), (pair(b"", b"\xffnext"), None));
+    let reply = page(&mut session, b"\0key", None).unwrap();
+    assert_eq!((reply.columns, reply.cursor.as_deref()), (pair(b"\0key", b"from the start"), Some(&b"\xffnext"[..])));
+    let reply = page(&mut session, b"", reply.cursor).unwrap();
+    assert_eq!((reply.columns, reply.cursor), (pair(b"", b"\xffnext"), None));
     for (keys, subs) in [(1, 3), (3, 3), (1, 1), (0, 0), (1, 0)] {
         let (keys, subs) = (bytes(&vec![&b"k"[..]; keys]), bytes(&vec![&b"s"[..]; subs]));
-        assert_eq!(session.get_entries(N, keys, subs.clone(), &quiet).unwrap(), subs);
+        let (call, columns) = StateCall::get_entries(StateId(N), keys, subs.clone());
+        assert_eq!(session.call(&call, columns, &quiet).unwrap().columns[0].as_binary(), &subs);
     }
-    let (times, keys, more) = session.due_timers(-5, Some((i64::MAX, b"k")), 9, &quiet).unwrap();
-    assert_eq!((times.values().to_vec(), keys, more), (vec![-5, i64::MAX, 9], bytes(&[&b"k"[..]; 3]), false));
-    let (times, _, more) = session.due_timers(0, None, 8, &quiet).unwrap();
-    assert_eq!((times.value(1), more), (i64::MIN, true));
-    let times = session.timers_of(bytes(&[b"ab", b""]), &quiet).unwrap();
+    let after = Some((i64::MAX, b"k".to_vec()));
+    let reply = ask(&mut session, &StateCall::DueTimers { until: -5, after, limit: 9 }).unwrap();
+    assert_eq!(reply.columns[0].as_primitive::<Int64Type>().values(), &[-5, i64::MAX, 9]);
+    assert_eq!((reply.columns[1].as_binary(), reply.more_pages), (&bytes(&[&b"k"[..]; 3]), false));
+    let reply = ask(&mut session, &StateCall::DueTimers { until: 0, after: None, limit: 8 }).unwrap();
+    assert_eq!((reply.columns[0].as_primitive::<Int64Type>().value(1), reply.more_pages), (i64::MIN, true));
+    let reply = session.call(&StateCall::TimersOf, vec![Arc::new(bytes(&[b"ab", b""]))], &quiet).unwrap();
+    let times = reply.columns[0].as_list::<i32>();
     assert_eq!(times.value(0).as_primitive::<Int64Type>().values(), &[0, 1]);
     assert_eq!((times.len(), times.value(1).len()), (2, 0));
-    assert_eq!(session.next_timer(&quiet).unwrap(), None);
+    assert_eq!(ask(&mut session, &StateCall::NextTimer).unwrap().time, None);
     put(&mut session, &[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")], None).unwrap();
-    let (page, cursor) = session.scan(N, None, 1, &quiet).unwrap();
-    assert_eq!((page.num_rows(), cursor.as_deref()), (2, Some(&b"b"[..])));
-    let (page, cursor) = session.scan(N, cursor.as_deref(), 1, &quiet).unwrap();
-    assert_eq!((page.column(0).as_binary::<i32>(), cursor), (&bytes(&[b"c"]), None));
-    assert_eq!(page.schema().fields().iter().map(|f| f.name().as_str()).collect::<Vec<_>>(), ["key", "sub", "value"]);
-    session.clear_all(N, &quiet).unwrap();
-    assert_eq!(session.scan(N, None, 1, &quiet).unwrap().0.num_rows(), 0);
+    let reply = scan(&mut session, None).unwrap();
+    assert_eq!((reply.columns[0].len(), reply.cursor.as_deref()), (2, Some(&b"b"[..])));
+    let reply = scan(&mut session, reply.cursor).unwrap();
+    assert_eq!((reply.columns[0].as_binary::<i32>(), reply.cursor), (&bytes(&[b"c"]), None));
+    ask(&mut session, &StateCall::ClearAll { state: N }).unwrap();
+    assert_eq!(scan(&mut session, None).unwrap().columns[0].len(), 0);
     let calls = world.fake.calls.lock().join(", ");
-    let expected = "declare [] 5, read_entries 3 99, read_page 3 12, read_page 3 12, get_entries 3 1 3, \
+    let expected = "declare [] 5, entries 3 99, page 3 12, page 3 12, get_entries 3 1 3, \
                     get_entries 3 3 3, get_entries 3 1 1, get_entries 3 0 0, get_entries 3 1 0, write 3 3 None";
     assert_eq!(calls, expected);
 }
@@ -172,21 +218,21 @@ fn invariant_1_requests_out_of_turn_are_errors_and_reach_no_backend() {
         assert!(error.message().contains("out of turn"), "{error}");
         until("it aborts", || world.fake.aborted.load(Ordering::SeqCst) == before + 1);
     };
-    refused(&|session| session.get(N, bytes(&[b"a"]), &quiet).map(drop));
+    refused(&|session| get(session, N, bytes(&[b"a"])).map(drop));
     refused(&|session| session.commit(None, &quiet).map(drop));
     refused(&|session| {
-        session.clear_all(N, &quiet)?;
-        session.declare("[]", 1, &quiet)
+        ask(session, &StateCall::ClearAll { state: N })?;
+        declare(session, "[]", 1)
     });
     assert!(world.fake.calls.lock().is_empty());
     refused(&|session| {
-        session.declare("[]", 1, &quiet)?;
-        session.declare("[]", 2, &quiet)
+        declare(session, "[]", 1)?;
+        declare(session, "[]", 2)
     });
     assert_eq!(*world.fake.calls.lock(), ["declare [] 1"]);
     let mut session = declared(&world);
     session.commit(None, &quiet).unwrap();
-    assert!(session.get(N, bytes(&[b"a"]), &quiet).unwrap_err().message().contains("out of turn"));
+    assert!(get(&mut session, N, bytes(&[b"a"])).unwrap_err().message().contains("out of turn"));
     for kind in [Kind::Merge, Kind::Finish, Kind::Commit, Kind::State, Kind::StateChange] {
         let mut client = Client::connect(settings(&world), &quiet).unwrap();
         client.call(Kind::Open, REQUEST.as_bytes(), &quiet).unwrap();
@@ -204,7 +250,7 @@ fn invariant_1_requests_out_of_turn_are_errors_and_reach_no_backend() {
 #[test]
 fn a_refused_declaration_keeps_its_kind() {
     let world = world();
-    let error = session(&world).declare("other", 1, &quiet).unwrap_err();
+    let error = declare(&mut session(&world), "other", 1).unwrap_err();
     assert_eq!((error.kind(), error.message()), (ErrorKind::SchemaMismatch, "state `n` was of kind value"));
 }
 
@@ -219,7 +265,7 @@ fn an_error_of_a_change_is_that_of_a_later_call_and_nothing_after_it_is_done() {
             break;
         }
     }
-    let error = session.get(N, bytes(&[b"a"]), &quiet).unwrap_err();
+    let error = get(&mut session, N, bytes(&[b"a"])).unwrap_err();
     assert_eq!((error.kind(), error.what()), (ErrorKind::InvalidArgument, "state `n` has no ttl"));
     assert_eq!(session.commit(None, &quiet).unwrap_err().what(), "state `n` has no ttl", "the first error is repeated");
     assert_eq!(world.fake.calls.lock().len(), 1, "the declaration");
@@ -247,7 +293,7 @@ fn a_session_that_ends_without_a_commit_is_an_abort() {
     let mut first = declared(&world);
     put(&mut first, &[(b"a", b"1")], None).unwrap();
     first.close();
-    assert!(first.get(N, bytes(&[b"a"]), &quiet).unwrap_err().message().contains("closed"));
+    assert!(get(&mut first, N, bytes(&[b"a"])).unwrap_err().message().contains("closed"));
     drop(session(&world));
     until("both sessions abort", || world.fake.aborted.load(Ordering::SeqCst) == 2);
     assert!(world.fake.committed.lock().is_empty());
@@ -292,25 +338,25 @@ fn invariant_2_a_reply_beyond_the_bound_comes_in_parts() {
     let world = world_with(20_000);
     let mut session =
         StateSessionClient::open(ClientSettings { max_message: 20_000, ..settings(&world) }, REQUEST, &quiet).unwrap();
-    session.declare("[]", 5, &quiet).unwrap();
+    declare(&mut session, "[]", 5).unwrap();
     let keys: Vec<Vec<u8>> = (0..100_u8).map(|i| vec![i]).collect();
     let values: Vec<Vec<u8>> = (0..100_u8).map(|i| vec![i; 1_000]).collect();
     let entries: Vec<(&[u8], &[u8])> = keys.iter().zip(&values).map(|(k, v)| (&k[..], &v[..])).collect();
     // Changes beyond the bound are several requests.
     put(&mut session, &entries, None).unwrap();
-    let found = session.get(N, BinaryArray::from_iter_values(&keys), &quiet).unwrap();
+    let found = get(&mut session, N, BinaryArray::from_iter_values(&keys)).unwrap();
     assert_eq!(found, BinaryArray::from_iter_values(&values));
     assert!(world.fake.calls.lock().len() > 5, "{:?}", world.fake.calls);
     let long = [9; 150];
-    let (lists, _) = session.read_entries(N, bytes(&[&long[..]; 30]), 1, &quiet).unwrap();
+    let (lists, _) = first_entries(&mut session, bytes(&[&long[..]; 30]), 1).unwrap();
     assert_eq!((lists.len(), lists.value(29).len()), (30, 150));
     let too_long = vec![0; 30_000];
     let error = put(&mut session, &[(b"k", &too_long)], None).unwrap_err();
     assert!(error.message().contains("`max_message_size`"), "{error}");
     // The client refuses what it cannot send, and goes on; the server says what it cannot.
-    let page = session.read_page(N, &[200; 1_000], Some(&[200; 1_000]), 1, &quiet).unwrap();
-    assert_eq!(page.0.len(), 1);
-    let rows = session.read_entries(N, bytes(&[&[1; 250]]), 1, &quiet).unwrap_err();
+    let reply = page(&mut session, &[200; 1_000], Some(vec![200; 1_000])).unwrap();
+    assert_eq!(reply.columns[0].len(), 1);
+    let rows = first_entries(&mut session, bytes(&[&[1; 250]]), 1).unwrap_err();
     assert!(rows.kind() == ErrorKind::InvalidArgument && rows.message().contains("`max_message_size`"), "{rows}");
 }
 
@@ -354,15 +400,16 @@ proptest! {
                     let mut session = declared(world);
                     let mut model = Entries::new();
                     for (state, key, value) in story {
-                        let (id, key) = (StateId(*state), vec![*key]);
+                        let key = vec![*key];
                         let values = value.map(|n| bytes(&[&vec![*state as u8; n]]));
                         let ops = UInt8Array::from(vec![if value.is_some() { PUT } else { DELETE }]);
-                        session.write(id, ops, bytes(&[&key]), None, values, None, &quiet).unwrap();
+                        let (call, columns) = StateCall::write(StateId(*state), ops, bytes(&[&key]), None, values, None);
+                        session.call(&call, columns, &quiet).unwrap();
                         match value {
                             Some(n) => drop(model.insert((*state, key), vec![*state as u8; *n])),
                             None => {
                                 model.remove(&(*state, key.clone()));
-                                let found = session.get(id, bytes(&[&key, &[0]]), &quiet).unwrap();
+                                let found = get(&mut session, *state, bytes(&[&key, &[0]])).unwrap();
                                 let expected = [key, vec![0]].map(|key| model.get(&(*state, key)));
                                 assert!(found.iter().eq(expected.map(|value| value.map(Vec::as_slice))));
                             }

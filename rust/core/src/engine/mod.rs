@@ -39,7 +39,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use crate::shard::{Committed, MaterializeRun, ResultBatches, Session, ShardStatus, StateSession};
+pub use crate::shard::{
+    Committed, MaterializeRun, Reply, ResultBatches, Session, ShardStatus, StateCall, StateSession,
+};
 pub use fastchangelog_format::model::StateId;
 pub use request::{OpenRequest, Operator, Renewal};
 

@@ -436,12 +436,13 @@ fn a_processors_session_is_of_its_shards_keys_and_goes_on_at_another_machine() {
         text["operator"] = "processor".into();
         text.as_object_mut().unwrap().remove("spec");
         let mut session = world.engine.open_states(&OpenRequest::parse(&text.to_string()).unwrap()).unwrap();
-        session.declare(catalog, 0).unwrap();
+        session.call(&StateCall::Declare { catalog: catalog.to_owned(), now: 0 }, &[]).unwrap();
         session
     };
     let put = |session: &mut StateSession, key: &str| {
         let (keys, ops) = (BinaryArray::from_vec(vec![key.as_bytes()]), UInt8Array::from(vec![1]));
-        session.write(StateId(0), &ops, &keys, None, Some(&keys), None)
+        let (call, columns) = StateCall::write(StateId(0), ops, keys.clone(), None, Some(keys), None);
+        session.call(&call, &columns)
     };
     let mut handles = Vec::new();
     let mut owners = [0, 0];
@@ -449,7 +450,7 @@ fn a_processors_session_is_of_its_shards_keys_and_goes_on_at_another_machine() {
         let mut session = open(&world, shard, 0, None);
         for key in (0..20).map(|i| format!("key {i}")) {
             match put(&mut session, &key) {
-                Ok(()) => owners[shard as usize] += 1,
+                Ok(_) => owners[shard as usize] += 1,
                 Err(error) => assert!(error.message().contains("key group"), "{error}"),
             }
         }
@@ -461,7 +462,8 @@ fn a_processors_session_is_of_its_shards_keys_and_goes_on_at_another_machine() {
         .map(|shard: u32| {
             let mut session = open(&other, shard, 1, Some(&handles[shard as usize]));
             assert_eq!(session.catalog(), catalog);
-            session.scan(StateId(0), None, usize::MAX).unwrap().0.num_rows()
+            let all = StateCall::Scan { state: 0, after: None, max_bytes: u64::MAX };
+            session.call(&all, &[]).unwrap().columns[0].len()
         })
         .sum();
     assert_eq!(found, 20);
@@ -471,7 +473,7 @@ fn a_processors_session_is_of_its_shards_keys_and_goes_on_at_another_machine() {
     let mut request = world.request("none", 0, 0, None);
     request.ephemeral = true;
     let mut session = world.engine.open_states(&request).unwrap();
-    session.declare(catalog, 0).unwrap();
+    session.call(&StateCall::Declare { catalog: catalog.to_owned(), now: 0 }, &[]).unwrap();
     put(&mut session, "a").unwrap();
     assert!(session.commit(None).unwrap().handle.is_none());
     world.engine.close();

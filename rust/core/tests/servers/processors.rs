@@ -12,18 +12,18 @@ use crate::story::{KEYS, Story};
 use crate::work::{Trouble, Work};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_array::{BinaryArray, StructArray, UInt8Array};
+use arrow_array::{ArrayRef, BinaryArray, UInt8Array};
 use fastchangelog_columns::codec::hash_key;
-use fastchangelog_core::engine::{Engine, OpenRequest, Operator, StateId, StateSession};
+use fastchangelog_core::engine::{Engine, OpenRequest, Operator, Reply, StateCall, StateId, StateSession};
 use fastchangelog_format::model::ids::shard_of;
 use fastchangelog_format::model::{ShardHandle, key_group_of};
 use fastchangelog_format::{Error, Result as Done};
 use std::sync::Arc;
 
 /// Due timers that are taken at once.
-const DUE: usize = 3;
+const DUE: u64 = 3;
 /// Bytes of pages.
-const PAGES: [usize; 4] = [1, 30, 700, 1 << 20];
+const PAGES: [u64; 4] = [1, 30, 700, 1 << 20];
 /// Entries that a map gets at once: more than are removed one by one, if keys are short.
 const MANY: u16 = 300;
 const MANY_LONG: u16 = 8;
@@ -159,7 +159,7 @@ impl Work for Processors {
         let mut session = engine.open_states(request)?;
         same("the watermark", &session.watermark(), &before.watermark)?;
         same("the catalog", &session.catalog(), &&*catalog(before.version))?;
-        session.declare(&catalog(after.version), batch.now)?;
+        ask(&mut session, &StateCall::Declare { catalog: catalog(after.version), now: batch.now })?;
         self.compare(&mut session, batch, shard, before)?;
         calls.iter().try_for_each(|call| make(&mut session, call))?;
         Ok(Executing { session, shard })
@@ -169,12 +169,13 @@ impl Work for Processors {
         let OfShard { due, after, .. } = &batch.shards[*shard];
         let mut ran: Vec<(i64, Bytes)> = Vec::new();
         loop {
-            let last = ran.last().map(|(at, key)| (*at, &key[..]));
-            let (times, keys, more) = session.due_timers(batch.now, last, DUE)?;
-            let page: Vec<_> = times.values().iter().copied().zip(binaries(&keys).into_iter().flatten()).collect();
+            let due = ask(session, &StateCall::DueTimers { until: batch.now, after: ran.last().cloned(), limit: DUE })?;
+            let [times, keys] = &due.columns[..] else { unreachable!("two columns") };
+            let times = times.as_primitive::<Int64Type>().values().iter().copied();
+            let page: Vec<_> = times.zip(binaries(keys.as_binary()).into_iter().flatten()).collect();
             run_timers(&page).iter().try_for_each(|call| make(session, call))?;
             ran.extend(page);
-            if !more {
+            if !due.more_pages {
                 break;
             }
         }
@@ -200,9 +201,10 @@ impl Processors {
     ) -> Result<(), Trouble> {
         let (keys, now, version) = (&self.keys[shard], batch.now, batch.shards[shard].after.version);
         let declared = |state: &StateId| is_declared(*state, version);
-        let all = binary(keys);
+        let all: [ArrayRef; 1] = [Arc::new(binary(keys))];
         for state in [VALUE, ENDING_VALUE].into_iter().filter(declared) {
-            let found = binaries(&session.get(state, &all)?);
+            let found = session.call(&StateCall::Get { state: state.0 }, &all)?;
+            let found = binaries(found.columns[0].as_binary());
             let values: Vec<_> = keys.iter().map(|key| expected.value(state, key, now)).collect();
             same(&format!("{state:?}"), &found, &values)?;
         }
@@ -216,7 +218,9 @@ impl Processors {
         let subs: Vec<Bytes> = (0..6).map(|i: u8| vec![i; usize::from(i)]).chain([vec![0, 9], vec![1, 9]]).collect();
         let maps = [MAP, ENDING_MAP].into_iter().filter(declared);
         for (key, state) in maps.flat_map(|state| keys.iter().map(move |key| (key, state))) {
-            let found = binaries(&session.get_entries(state, &binary([key]), &binary(&subs))?);
+            let (call, columns) = StateCall::get_entries(state, binary([key]), binary(&subs));
+            let found = session.call(&call, &columns)?;
+            let found = binaries(found.columns[0].as_binary());
             let map = expected.entries(state, key, now);
             let of =
                 |sub: &Bytes| map.iter().find(|(own, _)| own.as_ref() == Some(sub)).map(|(_, value)| value.clone());
@@ -233,11 +237,13 @@ impl Processors {
             rows.sort_by(|one, other| (&one.0, &one.1).cmp(&(&other.0, &other.1)));
             same(&format!("all of {state:?}"), &found, &rows)?;
         }
-        same("the first timer", &session.next_timer()?, &expected.timers.first().map(|(at, _)| *at))?;
-        let (times, ..) = session.due_timers(i64::MAX, None, usize::from(u16::MAX))?;
+        let first = ask(session, &StateCall::NextTimer)?.time;
+        same("the first timer", &first, &expected.timers.first().map(|(at, _)| *at))?;
+        let times = ask(session, &StateCall::DueTimers { until: i64::MAX, after: None, limit: u64::from(u16::MAX) })?;
         let due: Vec<i64> = expected.timers.iter().map(|(at, _)| *at).collect();
-        same("the times of all timers", &times.values().to_vec(), &due)?;
-        let lists = session.timers_of(&all)?;
+        same("the times of all timers", &times.columns[0].as_primitive::<Int64Type>().values().to_vec(), &due)?;
+        let lists = session.call(&StateCall::TimersOf, &all)?;
+        let lists = lists.columns[0].as_list::<i32>();
         for (i, key) in keys.iter().enumerate() {
             let own = lists.value(i).as_primitive::<Int64Type>().values().to_vec();
             same(&format!("the timers of {}", name(key)), &own, &expected.timers_of(key))?;
@@ -267,38 +273,47 @@ fn binaries(array: &BinaryArray) -> Vec<Option<Bytes>> {
     array.iter().map(|row| row.map(<[u8]>::to_vec)).collect()
 }
 
-fn entries(rows: &StructArray) -> Vec<Entry> {
-    let [subs, values] = [0, 1].map(|i| binaries(rows.column(i).as_binary::<i32>()));
+fn entries(rows: &[ArrayRef]) -> Vec<Entry> {
+    let [subs, values] = [0, 1].map(|i| binaries(rows[i].as_binary::<i32>()));
     subs.into_iter().zip(values.into_iter().flatten()).collect()
+}
+
+/// A call without columns.
+fn ask(session: &mut StateSession, call: &StateCall) -> Done<Reply> {
+    session.call(call, &[])
 }
 
 fn make(session: &mut StateSession, call: &Call) -> Done<()> {
     match call {
-        Call::ClearAll(state) => session.clear_all(*state),
+        Call::ClearAll(state) => ask(session, &StateCall::ClearAll { state: state.0 }).map(drop),
         Call::Write { state, changes, ends } => {
             let ops = UInt8Array::from_iter_values(changes.iter().map(|change| change.op));
             let keys = binary(changes.iter().map(|change| &change.key));
             let subs: BinaryArray = changes.iter().map(|change| change.sub.as_deref()).collect();
             let values: BinaryArray = changes.iter().map(|change| change.value.as_deref()).collect();
-            session.write(*state, &ops, &keys, Some(&subs), Some(&values), *ends)
+            let (call, columns) = StateCall::write(*state, ops, keys, Some(subs), Some(values), *ends);
+            session.call(&call, &columns).map(drop)
         }
     }
 }
 
 /// All entries of each key: the first pages together, then page after page.
-fn all_entries(session: &mut StateSession, state: StateId, keys: &[Bytes], bytes: usize) -> Done<Vec<Vec<Entry>>> {
-    let (lists, more) = session.read_entries(state, &binary(keys), bytes)?;
+fn all_entries(session: &mut StateSession, state: StateId, keys: &[Bytes], bytes: u64) -> Done<Vec<Vec<Entry>>> {
+    let (state, max_bytes) = (state.0, bytes);
+    let first = session.call(&StateCall::Entries { state, max_bytes }, &[Arc::new(binary(keys))])?;
+    let (lists, more) = (first.columns[0].as_list::<i32>(), first.columns[1].as_boolean());
     let mut all = Vec::new();
     for (i, key) in keys.iter().enumerate() {
-        let mut found = entries(lists.value(i).as_struct());
+        let mut found = entries(lists.value(i).as_struct().columns());
         let mut after = more.value(i).then(|| match found.last() {
             Some((Some(sub), _)) => sub.clone(),
             _ => (found.len() as u64).to_be_bytes().to_vec(),
         });
         while let Some(end) = after {
-            let (page, next) = session.read_page(state, key, Some(&end), bytes)?;
-            found.extend(entries(&page));
-            after = next;
+            let call = StateCall::Page { state, key: key.clone(), after: Some(end), max_bytes };
+            let page = ask(session, &call)?;
+            found.extend(entries(&page.columns));
+            after = page.cursor;
         }
         all.push(found);
     }
@@ -306,16 +321,16 @@ fn all_entries(session: &mut StateSession, state: StateId, keys: &[Bytes], bytes
 }
 
 /// All rows of a state, page after page.
-fn all_rows(session: &mut StateSession, state: StateId, bytes: usize) -> Done<Vec<StateRow>> {
+fn all_rows(session: &mut StateSession, state: StateId, bytes: u64) -> Done<Vec<StateRow>> {
     let (mut found, mut after) = (Vec::new(), None::<Bytes>);
     loop {
-        let (page, next) = session.scan(state, after.as_deref(), bytes)?;
-        let [keys, subs, values] = [0, 1, 2].map(|i| binaries(page.column(i).as_binary::<i32>()));
+        let page = ask(session, &StateCall::Scan { state: state.0, after, max_bytes: bytes })?;
+        let [keys, subs, values] = [0, 1, 2].map(|i| binaries(page.columns[i].as_binary::<i32>()));
         let rest = subs.into_iter().zip(values);
         found.extend(keys.into_iter().flatten().zip(rest).map(|(key, (sub, value))| (key, sub, value)));
-        if next.is_none() {
+        after = page.cursor;
+        if after.is_none() {
             return Ok(found);
         }
-        after = next;
     }
 }

@@ -1,8 +1,8 @@
 //! State sessions: one execution of one shard's micro-batch by a stateful processor.
 //!
-//! overlay: changes in memory or on the local disk, and reading them with the version below; reads: values by key; pages: lists,
-//! maps and whole states in order; timers: what is due; writes: changes; sweep: the removal of ended entries; commit: the version;
-//! hints: what is known beside the entries
+//! call: the door; overlay: changes in memory or on the local disk over the version below; reads: values by key; pages: lists,
+//! maps and whole states in order; timers: due timers; writes: changes; sweep: the removal of expired entries; commit: the new
+//! version; hints: facts that save reads
 //!
 //! Owns: the life of a session, from its opening to the commit that makes a version durable; its declared states.
 //! Does not own: which version is live (`transition`), how a version gets its handle (`seal`), how states lie in entries
@@ -19,6 +19,7 @@
 //! 3. once another version is live, each call that reads fails, retryable (P8);
 //! 4. after an error that may have left a change half made, every call returns it.
 
+mod call;
 mod commit;
 mod hints;
 mod overlay;
@@ -28,6 +29,7 @@ mod sweep;
 mod timers;
 mod writes;
 
+pub use call::{Reply, StateCall};
 pub(super) use hints::StateHints;
 
 use self::overlay::{Overlay, View};
@@ -160,7 +162,7 @@ impl StateSession {
     /// Declares the states of this session, and the time by which entries have ended, in milliseconds since the epoch. Once,
     /// before anything else. The text becomes the schema of the handle, as it is; what is stored must be in it with the
     /// same number, name, kind and layout.
-    pub fn declare(&mut self, catalog: &str, now_millis: i64) -> Result<()> {
+    pub(super) fn declare(&mut self, catalog: &str, now_millis: i64) -> Result<()> {
         self.check()?;
         if self.declared.is_some() {
             return Err(Error::invalid("the states of a session were declared before"));

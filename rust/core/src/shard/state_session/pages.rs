@@ -125,7 +125,7 @@ impl ListPlace {
 impl StateSession {
     /// The first page of the map entries or list elements of each key, and whether there are more: a list of structs `sub`
     /// (the map key; null for lists) and `value`.
-    pub fn read_entries(
+    pub(super) fn read_entries(
         &mut self,
         state: StateId,
         keys: &BinaryArray,
@@ -181,7 +181,7 @@ impl StateSession {
 
     /// A page of the map entries or list elements of one key, after the end of another page, and what names its end; none if
     /// there are no more.
-    pub fn read_page(
+    pub(super) fn read_page(
         &mut self,
         state: StateId,
         key: &[u8],
@@ -212,7 +212,7 @@ impl StateSession {
     /// are `key`, `sub` and `value` (null for timers). `sub` is the time of a timer, or that at which a value, element or entry
     /// ends, in eight bytes, big endian; null for what does not end. The key of a map entry is the key's bytes and the map
     /// key's. A list has a row for each element.
-    pub fn scan(
+    pub(super) fn scan(
         &mut self,
         state: StateId,
         after: Option<&[u8]>,

@@ -20,7 +20,7 @@ pub(super) const MOST_BYTES: usize = 64 << 20;
 impl StateSession {
     /// The values of each of the first keys, in their order; null where there is none: of all keys, unless their values are
     /// too large for one answer; of one key at least.
-    pub fn get(&mut self, state: StateId, keys: &BinaryArray) -> Result<BinaryArray> {
+    pub(super) fn get(&mut self, state: StateId, keys: &BinaryArray) -> Result<BinaryArray> {
         self.get_some(state, keys, MOST_BYTES)
     }
 
@@ -38,7 +38,12 @@ impl StateSession {
 
     /// The values of map entries, a row for each key and map key, or for each map key of one key; null where there is none. Of
     /// the first entries, as [`Self::get`].
-    pub fn get_entries(&mut self, state: StateId, keys: &BinaryArray, subs: &BinaryArray) -> Result<BinaryArray> {
+    pub(super) fn get_entries(
+        &mut self,
+        state: StateId,
+        keys: &BinaryArray,
+        subs: &BinaryArray,
+    ) -> Result<BinaryArray> {
         self.get_some_entries(state, keys, subs, MOST_BYTES)
     }
 

@@ -92,7 +92,7 @@ impl Group {
 impl StateSession {
     /// The timers until `until` (inclusive) after a time and key, in the order of time and key over all key groups, `limit` of
     /// them at most, fewer if their keys are long; and whether there are more.
-    pub fn due_timers(
+    pub(super) fn due_timers(
         &mut self,
         until: i64,
         after: Option<(i64, &[u8])>,
@@ -144,7 +144,7 @@ impl StateSession {
     }
 
     /// The first time of all timers; none if there are no timers.
-    pub fn next_timer(&mut self) -> Result<Option<i64>> {
+    pub(super) fn next_timer(&mut self) -> Result<Option<i64>> {
         let start = Instant::now();
         let Some(state) = self.declared()?.catalog.timers() else { return Ok(None) };
         let is_first = |first: &FirstTimer| if let FirstTimer::Is(timer) = first { Some(timer.clone()) } else { None };
@@ -180,7 +180,7 @@ impl StateSession {
 
     /// The times of the timers of each of the first keys, in their order: of all keys, unless they have so many timers that they
     /// are more than a page; of one key at least.
-    pub fn timers_of(&mut self, keys: &BinaryArray) -> Result<ListArray> {
+    pub(super) fn timers_of(&mut self, keys: &BinaryArray) -> Result<ListArray> {
         self.timers_of_some(keys, PAGE_BYTES)
     }
 

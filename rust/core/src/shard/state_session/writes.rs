@@ -103,7 +103,7 @@ impl StateSession {
     /// 2 = delete (a value, a map entry, a timer), 3 = append (a list element). A map entry is named by its map key, a timer
     /// by its time, both in `subs`: a time in milliseconds, as eight bytes, big endian. `expires_at` says when what is put or
     /// appended ends, in a state whose entries end. A call that is refused changes nothing.
-    pub fn write(
+    pub(super) fn write(
         &mut self,
         state: StateId,
         ops: &UInt8Array,
@@ -142,7 +142,7 @@ impl StateSession {
     }
 
     /// Removes all entries of a state, however many they are.
-    pub fn clear_all(&mut self, state: StateId) -> Result<()> {
+    pub(super) fn clear_all(&mut self, state: StateId) -> Result<()> {
         let all = [Kind::Value, Kind::Aggregating, Kind::List, Kind::Map, Kind::Timers];
         let used = self.used(state, &all, "change")?;
         for group in self.key_groups() {
