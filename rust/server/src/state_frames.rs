@@ -52,7 +52,7 @@ pub(crate) struct StatePart {
 }
 
 /// The kind of frame that carries a call.
-pub(crate) fn kind_of(call: &StateCall) -> Kind {
+fn kind_of(call: &StateCall) -> Kind {
     if call.is_change() { Kind::StateChange } else { Kind::State }
 }
 

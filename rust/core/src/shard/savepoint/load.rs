@@ -1,7 +1,7 @@
 //! From a savepoint to the state of a range of key groups.
 //!
 //! Owns: reading the manifest, and what of the files a range needs.
-//! Does not own: the way from copied handles to a state (`rescale`), what a shard makes of the state (`origin`).
+//! Does not own: the way from copied handles to a state (`rescale`), what a shard makes of the state (`initial_state`).
 //!
 //! Invariants:
 //! 1. the state holds exactly the entries of the range, as they were when the savepoint was taken;

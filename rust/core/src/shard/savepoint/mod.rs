@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Owns: the folder of a savepoint. Does not own: which handles (their collector), the manifest's bytes (`format`), what
-//! a shard makes of the state that was loaded (`origin`).
+//! a shard makes of the loaded state (`initial_state`).
 
 mod export;
 mod load;

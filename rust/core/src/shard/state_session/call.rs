@@ -212,8 +212,9 @@ impl StateCall {
         }
     }
 
-    /// The columns of the call as a batch; none without columns.
+    /// The columns of the call as a batch; none without columns. Fails unless they are those that the call lists.
     pub fn batch(&self, columns: Vec<ArrayRef>) -> Result<Option<RecordBatch>> {
+        self.check(&columns)?;
         named(&self.columns(), columns)
     }
 
