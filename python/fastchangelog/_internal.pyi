@@ -68,6 +68,7 @@ __all__ = [
     "spec_buffers",
     "spec_check",
     "spec_schema",
+    "uri_schemes",
 ]
 
 __version__: str
@@ -897,6 +898,9 @@ def spec_schema(spec: str) -> tuple[int, str]:
 def schema_difference(old: str, new: str) -> str | None:
     """What keeps a query whose rows are described as `new` from the savepoint of one with `old`, in one sentence; None
     if nothing does: ANSI mode may differ, and names inside of types."""
+
+def uri_schemes() -> list[str]:
+    """The supported schemes of URIs, in lower case."""
 
 def clean_uri(uri: str) -> str:
     """An address as a message may show it: without a user's name, a password and a query, with control characters

@@ -99,8 +99,6 @@ _ARROW_BATCH = 64 << 20
 _FIX_PROVIDER = "see why the `credential_provider` failed"
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
 
-_SCHEMES = {"", "file", "memory", "s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"}
-
 
 def check_platform(spark: SparkSession) -> None:
     """Refuses a session whose tasks run on this machine, if no state server runs here.
@@ -216,8 +214,8 @@ def check_root(root: str) -> str:
     path = local_path(root)
     url = urllib.parse.urlsplit(root)
     scheme = url.scheme.lower()
-    if scheme not in _SCHEMES:
-        known = ", ".join(sorted(f"{s}://" for s in _SCHEMES if s))
+    if scheme and scheme not in _internal.uri_schemes():
+        known = ", ".join(f"{known}://" for known in _internal.uri_schemes())
         raise InvalidArgumentError(
             f"the state's root {shown!r} has an unknown scheme; known are {known} and plain paths"
         )

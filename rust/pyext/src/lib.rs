@@ -84,6 +84,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(split::spec_buffers, module)?)?;
     module.add_function(wrap_pyfunction!(split::spec_check, module)?)?;
     module.add_function(wrap_pyfunction!(store::clean_uri, module)?)?;
+    module.add_function(wrap_pyfunction!(store::uri_schemes, module)?)?;
     module.add_function(wrap_pyfunction!(store::object_type, module)?)?;
     module.add_function(wrap_pyfunction!(store::manifest_json, module)?)?;
     module.add_function(wrap_pyfunction!(store::segment_index_json, module)?)?;

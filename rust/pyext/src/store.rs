@@ -92,6 +92,12 @@ fn rows(listed: Vec<Listed>) -> Vec<(String, u64, f64)> {
     listed.into_iter().map(|l| (l.name, l.size, l.modified_millis as f64 / 1000.0)).collect()
 }
 
+/// The schemes of URIs.
+#[pyfunction]
+pub(crate) fn uri_schemes() -> Vec<&'static str> {
+    fastchangelog_store::schemes().collect()
+}
+
 /// An address as a message may show it.
 #[pyfunction]
 pub(crate) fn clean_uri(uri: &str) -> String {

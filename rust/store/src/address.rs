@@ -1,13 +1,14 @@
 //! Addresses of folders: the prefix that a URI names, and how the address of a prefix is written.
 //!
 //! Owns: the scheme and the decoding of a URI, the escapes of an address, what of a URI must not be shown.
-//! Does not own: which schemes there are (`connect`), the names of objects in a folder (`paths`).
+//! Does not own: which schemes there are (`scheme`), the names of objects in a folder (`paths`).
 //!
 //! Invariants:
 //! 1. the address that is shown of a folder leads to that folder again;
 //! 2. an address that is shown holds neither a user's name and password nor a control character.
 
 use super::redact::clean_url;
+use super::scheme::{StoreKind, store_kind};
 use fastchangelog_format::error::{Error, Result};
 use object_store::path::Path as ObjectPath;
 use std::fmt::Write as _;
@@ -129,10 +130,10 @@ pub fn shown_uri(uri: &str) -> String {
             return None;
         }
         let host = url.host_str().unwrap_or_default();
-        let base = match scheme.to_ascii_lowercase().as_str() {
-            "file" => return local(&decoded(url.path())?),
-            "s3" | "s3a" => format!("s3://{host}"),
-            "gs" | "gcs" => format!("gs://{host}"),
+        let base = match store_kind(scheme) {
+            Some(StoreKind::Local) => return local(&decoded(url.path())?),
+            Some(StoreKind::S3) => format!("s3://{host}"),
+            Some(StoreKind::Google) => format!("gs://{host}"),
             _ => url[..url::Position::BeforePath].to_owned(),
         };
         Some(address(&base, &prefix_of(&url, trimmed).ok()?))

@@ -1,6 +1,6 @@
 //! From a URI to a connected store.
 //!
-//! Owns: the URI schemes, the check of storage options, which source of credentials is used, and building `object_store`
+//! Owns: the check of storage options, which source of credentials is used, and building `object_store`
 //! clients with their retries off.
 //! Does not own: requests (`retry`), what a URI's path means (`address`), how an endpoint fits a bucket (`s3_endpoint`),
 //! which options contradict each other (`env_vars`), how credentials are fetched and kept (`credentials`), nor reading
@@ -14,6 +14,7 @@ use super::listing::FilteredListings;
 use super::local::LocalFiles;
 use super::machine::{self, Machine};
 use super::redact::Redactor;
+use super::scheme::{StoreKind, listed, store_kind};
 use super::{checksum, profile, s3_endpoint, transport};
 use crate::forked::PerProcess;
 use fastchangelog_format::config::{Options, nearest};
@@ -30,8 +31,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use url::Url;
-
-const SCHEMES: &str = "file://, s3:// (s3a://), gs://, az:// (abfss://), http(s):// and memory://";
 
 /// A connected store, and the user's folder in it.
 pub(super) struct Connected {
@@ -154,7 +153,7 @@ pub(super) fn connect(
     let trimmed = uri.trim();
     if trimmed.is_empty() {
         return Err(Error::invalid("the location of the state is empty")
-            .with_remedy(format_args!("give a folder as {SCHEMES}")));
+            .with_remedy(format_args!("give a folder as one of {}", listed())));
     }
     let Some(scheme) = scheme_of(trimmed) else {
         check_no_options(storage_options, "file://")?;
@@ -164,9 +163,16 @@ pub(super) fn connect(
     };
     let shown = clean_uri(trimmed);
     let url = Url::parse(trimmed).map_err(|e| {
-        Error::invalid(format!("{shown} is not a URI: {e}")).with_remedy(format_args!("use {SCHEMES}")).with_source(e)
+        Error::invalid(format!("{shown} is not a URI: {e}"))
+            .with_remedy(format_args!("use {}", listed()))
+            .with_source(e)
     })?;
-    let has_container = matches!(url.scheme(), "az" | "azure" | "adl" | "abfs" | "abfss");
+    let scheme = scheme.to_ascii_lowercase();
+    let kind = store_kind(&scheme).ok_or_else(|| {
+        Error::invalid(format!("{shown} has the scheme `{scheme}`, which is not supported"))
+            .with_remedy(format_args!("use {}", listed()))
+    });
+    let has_container = kind.as_ref().is_ok_and(|kind| *kind == StoreKind::Azure);
     if url.password().is_some() || !(url.username().is_empty() || has_container) {
         return Err(Error::invalid(format!("{shown} holds a user's name or a password"))
             .with_remedy("pass credentials as `storage_options`"));
@@ -179,8 +185,8 @@ pub(super) fn connect(
         return Err(Error::invalid(format!("{shown} has a query or a fragment, which a folder cannot have"))
             .with_remedy("pass tokens as `storage_options`, and write `?` and `#` in names as %3F and %23"));
     }
-    match scheme.to_ascii_lowercase().as_str() {
-        "file" => {
+    match kind? {
+        StoreKind::Local => {
             if let Some(host) = url.host_str().filter(|h| *h != "localhost") {
                 return Err(Error::invalid(format!("{shown} names a host `{host}`"))
                     .with_remedy("a local folder has three slashes: file:///path"));
@@ -189,7 +195,7 @@ pub(super) fn connect(
             let path = PathBuf::from(percent_decode(url.path(), &shown)?);
             local(&path, options)
         }
-        "memory" => {
+        StoreKind::Memory => {
             check_no_options(storage_options, "memory://")?;
             let name = url.host_str().unwrap_or_default().to_owned();
             let store = Arc::clone(MEMORY.get().lock().entry(name.clone()).or_default());
@@ -206,7 +212,7 @@ pub(super) fn connect(
                 renew: None,
             })
         }
-        scheme => remote(scheme, &url, &shown, storage_options, provider, options, environment),
+        kind => remote(kind, &scheme, &url, &shown, storage_options, provider, options, environment),
     }
 }
 
@@ -231,7 +237,9 @@ fn local(path: &Path, options: &Options) -> Result<Connected> {
     })
 }
 
+#[expect(clippy::too_many_arguments, reason = "the parts of an address beside the caller's own arguments")]
 fn remote(
+    kind: StoreKind,
     scheme: &str,
     url: &Url,
     shown: &str,
@@ -311,8 +319,8 @@ fn remote(
     }
 
     let mut identity = None;
-    let (store, base): (Arc<dyn ObjectStore>, String) = match scheme {
-        "s3" | "s3a" => {
+    let (store, base): (Arc<dyn ObjectStore>, String) = match kind {
+        StoreKind::S3 => {
             let (profile, storage_options) = profile::split(storage_options);
             let mut given = parsed::<AmazonS3ConfigKey>(&storage_options, scheme, S3_OPTIONS)?;
             let mut beside = beside(&given, provider.is_some() || profile.is_some(), environment)?;
@@ -341,7 +349,7 @@ fn remote(
                 last(&given, &beside, &AmazonS3ConfigKey::MetadataEndpoint).unwrap_or(machine::LINK_LOCAL).to_owned();
             (build!(builder, AmazonS3ConfigKey, &base, beside, given, fetched, &machine), base)
         }
-        "gs" | "gcs" => {
+        StoreKind::Google => {
             let given = parsed::<GoogleConfigKey>(storage_options, scheme, GOOGLE_OPTIONS)?;
             let beside = beside(&given, provider.is_some(), environment)?;
             // Which file or service gives them, only the client knows; without any it asks the machine.
@@ -356,7 +364,7 @@ fn remote(
             let base = format!("gs://{host}");
             (build!(builder, GoogleConfigKey, &base, beside, given, fetched, machine), base)
         }
-        "az" | "azure" | "adl" | "abfs" | "abfss" => {
+        StoreKind::Azure => {
             let base = match url.username() {
                 "" => format!("{scheme}://{host}"),
                 container => format!("{scheme}://{container}@{host}"),
@@ -370,7 +378,7 @@ fn remote(
             let builder = MicrosoftAzureBuilder::new().with_http_connector(FilteredListings::default());
             (build!(builder, AzureConfigKey, &base, beside, given, fetched, &machine), base)
         }
-        "http" | "https" => {
+        StoreKind::Http => {
             let base = url[..url::Position::BeforePath].to_owned();
             let mut builder = HttpBuilder::new().with_url(&base).with_retry(no_retries());
             if !set("timeout") {
@@ -390,10 +398,7 @@ fn remote(
             }
             (Arc::new(client!(builder, ClientConfigKey::NoSystemCertificates, scheme == "http")), base)
         }
-        _ => {
-            return Err(Error::invalid(format!("{shown} has the scheme `{scheme}`, which is not supported"))
-                .with_remedy(format_args!("use {SCHEMES}")));
-        }
+        StoreKind::Local | StoreKind::Memory => unreachable!("connected without a client"),
     };
     let prefix = prefix_of(url, shown)?;
     let (uri, place) = (address(&base, &prefix), identity.clone().unwrap_or(base));

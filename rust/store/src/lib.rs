@@ -10,7 +10,7 @@
 //!
 //! hedge: a second attempt beside a slow one; multipart: large objects; transfer: files; creation, claim: create-only names;
 //! server_copy: copies by the store itself; background: limits of background transfers; named: reads by name alone;
-//! listing: folders that others use, too; address, s3_endpoint: from a URI to a folder; machine: metadata services
+//! listing: folders that others use, too; scheme, address, s3_endpoint: from a URI to a folder; machine: metadata services
 //!
 //! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written;
 //! what the store and all above it share of a process: [`metrics`], [`budget`], [`failpoint`], [`sync`].
@@ -54,6 +54,7 @@ mod put;
 mod redact;
 mod retry;
 mod s3_endpoint;
+mod scheme;
 mod server_copy;
 mod space;
 mod supplied;
@@ -72,6 +73,7 @@ pub use paths::{
     index_name, is_creation_note, log_name, manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
 };
 pub use put::ChecksummedBytes;
+pub use scheme::schemes;
 pub use threads::start_io_threads;
 pub use transfer::DownloadError;
 
@@ -153,8 +155,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Connects to the folder `uri`: `file://` and plain paths, `s3://`, `s3a://`, `gs://`, `az://`, `abfss://`,
-    /// `http(s)://` or `memory://`.
+    /// Connects to the folder `uri`: a plain path, or a URI with one of the [`schemes`].
     ///
     /// A local folder is made if need be. Nothing is sent to a remote store; [`Store::check`] does that.
     pub fn open(

@@ -4,6 +4,7 @@ use super::fault::{Fault, FaultStore, Operation};
 use super::*;
 use crate::failpoint::Failpoints;
 use crate::metrics::Metrics;
+use crate::scheme::StoreKind;
 use object_store::memory::InMemory;
 use proptest::prelude::*;
 use std::io::{Read as _, Write as _};
@@ -341,7 +342,7 @@ fn uris_that_cannot_work_say_why() {
     let text = |uri: &str, storage: &[(&str, &str)]| open(uri, storage).unwrap_err().message().to_owned();
     for (uri, words) in [
         ("", "empty"),
-        ("hdfs://namenode/state", "not supported; use file://"),
+        ("hdfs://namenode/state", "not supported; use file://, s3://, s3a://, gs://, gcs://, az://"),
         ("ftp:/x", "not supported"),
         ("file://data/state", "three slashes"),
         ("s3:///state", "names no bucket"),
@@ -367,6 +368,21 @@ fn uris_that_cannot_work_say_why() {
     }
     let store = open("abfss://c@acc.dfs.core.windows.net/a", &[("account_key", "c2VjcmV0")]).unwrap();
     assert_eq!(store.uri(), "abfss://c@acc.dfs.core.windows.net/a");
+}
+
+#[test]
+fn each_scheme_of_the_table_connects_in_any_case() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = [("account_name", "a"), ("account_key", "c2VjcmV0")];
+    for scheme in crate::schemes() {
+        let (place, storage) = match crate::scheme::store_kind(scheme).unwrap() {
+            StoreKind::Local => (folder.path().to_str().unwrap(), &[][..]),
+            StoreKind::Azure => ("container/state", &storage[..]),
+            _ => ("bucket/state", &[][..]),
+        };
+        open(&format!("{scheme}://{place}"), storage).unwrap();
+        open(&format!("{}://{place}", scheme.to_uppercase()), storage).unwrap();
+    }
 }
 
 #[test]
