@@ -10,9 +10,9 @@
 use crate::client::{Client, ClientSettings};
 use crate::protocol::Kind;
 use crate::state_body::{encode, malformed};
-use crate::state_frames::{Column, CommitStates, OpenedStates, Pieces, StatePart};
+use crate::state_frames::{CommitStates, OpenedStates, Pieces, StatePart};
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use fastchangelog_core::engine::{Reply, StateCall};
+use fastchangelog_core::engine::{Column, Reply, StateCall};
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::{Error, Result};
 use std::collections::BTreeMap;

@@ -11,12 +11,9 @@ use crate::protocol::{Kind, check_length};
 use crate::state_body::{decode_columns, decode_text, encode, malformed};
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::DataType;
-use fastchangelog_core::engine::StateCall;
+use fastchangelog_core::engine::{Column, StateCall};
 use fastchangelog_format::Result;
 use serde::{Deserialize, Serialize};
-
-/// A column's name and type.
-pub(crate) type Column = (&'static str, DataType);
 
 /// The reply to the `Open` of a state session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

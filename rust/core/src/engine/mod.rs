@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use crate::shard::{
-    Committed, MaterializeRun, Reply, ResultBatches, Session, ShardStatus, StateCall, StateSession,
+    Column, Committed, MaterializeRun, Reply, ResultBatches, Session, ShardStatus, StateCall, StateSession,
 };
 pub use fastchangelog_format::model::StateId;
 pub use request::{OpenRequest, Operator, Renewal};

@@ -41,7 +41,7 @@ pub use rebuild::Rebuilder;
 pub use rescale::RangeState;
 pub use session::{Committed, ResultBatches, Session, SessionEnvironment};
 pub use sources::Sources;
-pub use state_session::{Reply, StateCall, StateSession};
+pub use state_session::{Column, Reply, StateCall, StateSession};
 
 use fastchangelog_format::clock::{Moment, SharedClock};
 use fastchangelog_format::config::{Compression, Options};

@@ -16,8 +16,8 @@ use fastchangelog_format::model::StateId;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A name and a type; a reader by hand needs the name, the code only the place.
-type Column = (&'static str, DataType);
+/// A column's name and type. Code goes by the place; the name is for a reader by hand.
+pub type Column = (&'static str, DataType);
 
 const KEY: Column = ("key", DataType::Binary);
 const SUB: Column = ("sub", DataType::Binary);
@@ -269,8 +269,7 @@ impl StateSession {
             StateCall::TimersOf => Reply::of([array(self.timers_of(binary(columns, 0))?)]),
             StateCall::NextTimer => Reply { time: self.next_timer()?, ..Reply::default() },
             StateCall::Scan { state, after, max_bytes } => {
-                let (page, cursor): (RecordBatch, _) =
-                    self.scan(StateId(*state), after.as_deref(), bound(*max_bytes))?;
+                let (page, cursor) = self.scan(StateId(*state), after.as_deref(), bound(*max_bytes))?;
                 Reply::page(page.columns(), cursor)
             }
             StateCall::Write { state, expires_at, subs, values } => {

@@ -29,7 +29,7 @@ mod sweep;
 mod timers;
 mod writes;
 
-pub use call::{Reply, StateCall};
+pub use call::{Column, Reply, StateCall};
 pub(super) use hints::StateHints;
 
 use self::overlay::{Overlay, View};
