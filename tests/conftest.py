@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
 import sys
 from typing import Any
 
@@ -57,6 +58,24 @@ class _Scheduler(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduler:
     """The scheduler of `-n`, with any `--dist`."""
     return _Scheduler(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """Says how a crashed test process ended: pytest-xdist itself does not tell a signal from an exit."""
+    if not error:
+        return
+    try:
+        end = f"exit status {node.gateway._io.popen.wait(timeout=10)}"
+    except (AttributeError, subprocess.TimeoutExpired) as reason:
+        end = f"no exit status ({type(reason).__name__})"
+    memory = [*_lines("/proc/meminfo", "MemAvailable"), *_lines("/sys/fs/cgroup/memory.events", "oom")]
+    print(f"\n{node.gateway.id}: {'; '.join([end, *memory])}", file=sys.stderr)
+
+
+def _lines(path: str, word: str) -> list[str]:
+    file = pathlib.Path(path)
+    return [line for line in file.read_text().splitlines() if word in line] if file.exists() else []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
