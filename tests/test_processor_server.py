@@ -6,14 +6,13 @@ import datetime
 import json
 import os
 import random
-import select
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import state_servers
 from processor_model import TTL, Operations, World, run_batches, set_bounds
 from processor_runs import TYPES, Runner, Script, random_value
 from pyspark.sql import Row
@@ -92,14 +91,7 @@ class ServerRunner(CodecRunner):
 
     def kill_server(self) -> None:
         """Kills the server, if there is one, and waits for its end."""
-        place = ServerPaths.here()
-        if not place.socket.exists():
-            return
-        events = [json.loads(line) for line in place.log.read_text().splitlines() if line.startswith("{")]
-        descriptor = os.pidfd_open(int([event["pid"] for event in events if event["event"] == "started"][-1]))
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        assert select.select([descriptor], [], [], 60.0)[0]
-        os.close(descriptor)
+        state_servers.kill(ServerPaths.here())
 
 
 @pytest.fixture(params=[CodecRunner, ServerRunner])

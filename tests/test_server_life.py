@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import state_servers
 
 import fastchangelog
 from fastchangelog import _internal, server
@@ -70,10 +72,7 @@ class ServerWorld:
         return [int(event["pid"]) for event in self.events() if event["event"] == "started"]
 
     def close(self) -> None:
-        for pid in self.pids():
-            if running(pid):
-                os.kill(pid, 9)
-                assert ended(pid)
+        state_servers.kill(self.place)
 
 
 def running(pid: int) -> bool:
@@ -112,10 +111,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerWor
 
 @pytest.fixture
 def lonely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerWorld]:
-    """Without Spark's folders."""
+    """Without Spark's folders. The run folder is this test's own: without them all processes of a user share one."""
     world = ServerWorld(tmp_path, monkeypatch, spark=False)
-    yield world
-    world.close()
+    with tempfile.TemporaryDirectory(prefix="fcl-") as short:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", short)
+        yield world
+        world.close()
 
 
 def _start_at_once(gate: Connection, results: Connection) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import resource
-import select
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import state_servers
 from waiting import until
 
 from fastchangelog import _internal, server
@@ -34,7 +32,6 @@ SPEC = spec_json(
     ],
 )
 GROUPS = 128
-BOUND = 60.0
 
 
 class Job:
@@ -99,10 +96,7 @@ class Job:
         return int([event["pid"] for event in events if event["event"] == "started"][-1])
 
     def kill(self) -> None:
-        descriptor = os.pidfd_open(self.pid())
-        os.kill(self.pid(), signal.SIGKILL)
-        assert select.select([descriptor], [], [], BOUND)[0]
-        os.close(descriptor)
+        state_servers.kill(self.place)
 
 
 @pytest.fixture
@@ -119,8 +113,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
 
     yield make
     for one in jobs:
-        if one.place.socket.exists():
-            one.kill()
+        one.kill()
 
 
 def rows(batch: int, n: int = 500) -> list[tuple[str, int]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import select
-import signal
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import state_servers
 
 from fastchangelog import _internal, server
 from fastchangelog.errors import (
@@ -28,7 +27,6 @@ from fastchangelog.server.paths import ServerPaths
 
 CLEAR, PUT, DELETE, APPEND = 0, 1, 2, 3
 VALUE, LIST, MAP, TIMERS = 0, 1, 2, 3
-BOUND = 60.0
 NAMES = ("count", "events", "by day", "$timers")
 CATALOG = json.dumps(
     [
@@ -177,12 +175,7 @@ class Job:
         return ServerPaths.here()
 
     def kill(self) -> None:
-        events = [json.loads(line) for line in self.place.log.read_text().splitlines() if line.startswith("{")]
-        pid = int([event["pid"] for event in events if event["event"] == "started"][-1])
-        descriptor = os.pidfd_open(pid)
-        os.kill(pid, signal.SIGKILL)
-        assert select.select([descriptor], [], [], BOUND)[0]
-        os.close(descriptor)
+        state_servers.kill(self.place)
 
 
 @pytest.fixture
@@ -199,8 +192,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
 
     yield make
     for one in jobs:
-        if one.place.socket.exists():
-            one.kill()
+        one.kill()
 
 
 def seeded() -> random.Random:
