@@ -24,8 +24,8 @@ from pathlib import Path
 
 import pytest
 from metrics_endpoint import free_port, parsed, scrape
-from test_server_session import BOUND, Job, job, rows
-from waiting import until
+from test_server_session import Job, job, rows
+from waiting import BOUND, until
 
 import fastchangelog as fc
 from fastchangelog import _internal
