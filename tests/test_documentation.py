@@ -92,7 +92,7 @@ def test_examples_with_prompts_run(page: str) -> None:
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("script", ["words.py", "package_picture.py"])
+@pytest.mark.parametrize("script", ["words.py", "package_picture.py", "rust_circles.py"])
 def test_checks_of_lint_have_examples_that_run(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     result = doctest.testmod(importlib.import_module(script.removesuffix(".py")))
