@@ -5,8 +5,8 @@
 //!
 //! Invariant: a handle is returned only after the store acknowledged everything that it names (P2).
 
+use super::hints::StateHints;
 use super::lineage::Lineage;
-use super::state_session::StateHints;
 use super::{Prepared, Shard};
 use fastchangelog_format::error::Result;
 use fastchangelog_format::handle::encode_segment_index;

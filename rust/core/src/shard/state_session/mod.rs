@@ -2,7 +2,7 @@
 //!
 //! call: the door; overlay: changes in memory or on the local disk over the version below; reads: values by key; pages: lists,
 //! maps and whole states in order; timers: due timers; writes: changes; sweep: the removal of expired entries; commit: the new
-//! version; hints: facts that save reads
+//! version
 //!
 //! Owns: the life of a session, from its opening to the commit that makes a version durable; its declared states.
 //! Does not own: which version is live (`transition`), how a version gets its handle (`seal`), how states lie in entries
@@ -21,7 +21,6 @@
 
 mod call;
 mod commit;
-mod hints;
 mod overlay;
 mod pages;
 mod reads;
@@ -30,11 +29,11 @@ mod timers;
 mod writes;
 
 pub use call::{Column, Reply, StateCall};
-pub(super) use hints::StateHints;
 
 use self::overlay::{Overlay, View};
 use super::Shard;
 use super::base::{Base, Part};
+use super::hints::StateHints;
 use super::session::{SessionCounters, SessionEnvironment, ShardHold};
 use crate::states::catalog::{DeclaredState, Kind, ProcessorCatalog};
 use crate::states::list::ListLayout;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// What a session knows of its version.
 #[derive(Debug, Clone, Default)]
-pub(in crate::shard) struct StateHints {
+pub(super) struct StateHints {
     /// There is nothing but what was added since: what is not below is empty.
     all_known: bool,
     timers: BTreeMap<KeyGroup, FirstTimer>,
