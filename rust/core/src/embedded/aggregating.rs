@@ -140,7 +140,7 @@ impl AggregatingState {
         check_records(bytes, changed.iter().map(|&i| table.key(i).len() + stored(table.row(i, &mut scratch))))?;
         let any = any_of(changes, |i| table.key(changed[i]));
         let one = changed.get(any).map_or(&[][..], |&i| table.key(i));
-        self.core.write(self.place, at, Entered { changes, keys, bytes, one }, |layers| {
+        self.core.write(self.place, at.ends(), Entered { changes, keys, bytes, one }, |layers| {
             let mut out = Vec::new();
             for &i in &changed {
                 layers.put(self.place, table.key(i), at.stored(Some(table.row(i, &mut scratch)), &mut out));

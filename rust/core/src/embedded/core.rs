@@ -5,7 +5,6 @@
 //! types of keys and values (`value`).
 
 use super::chain::Chain;
-use super::lifetime::Moment;
 use super::waiting::TICK;
 use super::{CheckpointCallback, EventCallback, GROUP, LAYERS_SHARE, StateClock};
 use crate::shard::Shard;
@@ -233,15 +232,15 @@ impl Core {
     }
 
     /// Writes entries of a state, all or none of them: `changes` with keys of so many bytes, and of so many bytes in all; `one` is
-    /// the key of any of them. If they end, there is room for their removal afterwards.
+    /// the key of any of them. If they expire, at `ends`, there is room for their removal afterwards.
     pub(super) fn write(
         &self,
         (state, group): Place,
-        at: Moment,
+        ends: Option<i64>,
         Entered { changes, keys, bytes, one }: Entered<'_>,
         change: impl FnOnce(&mut Layers),
     ) -> Result<()> {
-        let Some(ends) = at.ends().filter(|_| changes > 0) else { return self.change(changes, bytes, change) };
+        let Some(ends) = ends.filter(|_| changes > 0) else { return self.change(changes, bytes, change) };
         let (entries, keys, bytes) = (changes as u64, keys as u64, bytes as u64);
         let check = |layers: &Layers| layers.check_space_of_ending(entries, bytes, keys);
         self.change_checked(bytes, check, |layers| {

@@ -277,7 +277,7 @@ impl ListState {
             return self.core.change(changes, bytes, change);
         }
         let one = key_of(any_of(updates.len(), key_of));
-        self.core.write(self.place, at, Entered { changes, keys: key_bytes, bytes, one }, change)
+        self.core.write(self.place, at.ends(), Entered { changes, keys: key_bytes, bytes, one }, change)
     }
 
     fn read_head<'b>(&self, bytes: Option<&'b [u8]>) -> Result<ListHeader<'b>> {

@@ -223,7 +223,7 @@ impl MapState {
             return self.core.change(changes, bytes, change);
         }
         let one = entries.key(any_of(changes, |i| entries.key(i)));
-        self.core.write(self.place, at, Entered { changes, keys, bytes, one }, change)
+        self.core.write(self.place, at.ends(), Entered { changes, keys, bytes, one }, change)
     }
 }
 

@@ -75,7 +75,7 @@ impl ValueState {
         let length = |i: usize| encoded.key(i).len() + values.value(i).map_or(0, stored);
         check_records(bytes, (0..changes).map(length))?;
         let one = if changes == 0 { &[][..] } else { encoded.key(any_of(changes, |i| encoded.key(i))) };
-        self.core.write(self.place, at, Entered { changes, keys, bytes, one }, |layers| {
+        self.core.write(self.place, at.ends(), Entered { changes, keys, bytes, one }, |layers| {
             if at.ends().is_none() {
                 return layers.put_all(self.place, encoded.len(), |i| encoded.key(i), |i| values.value(i));
             }
