@@ -137,7 +137,7 @@ impl History {
         }
         if rng.random_bool(0.2) {
             // More than a clear deletes one by one, and around this number.
-            let most = i64::try_from(crate::states::net::FEW_KEYS).unwrap() + rng.random_range(-3..20);
+            let most = i64::try_from(crate::states::FEW_KEYS).unwrap() + rng.random_range(-3..20);
             let (name, value) = (&names[..1], Some(key(rng)));
             let map_keys: Vec<_> = (-3..most).map(Some).collect();
             let values = vec![value.clone(); map_keys.len()];

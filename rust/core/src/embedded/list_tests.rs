@@ -1,8 +1,8 @@
 use super::*;
 use crate::embedded::EmbeddedState;
 use crate::embedded::tests::{World, keys, lists as array, world};
+use crate::states::FEW_KEYS;
 use crate::states::list::CHUNK;
-use crate::states::net::FEW_KEYS;
 use fastchangelog_format::model::{Op, ShardHandle};
 use std::sync::Barrier;
 

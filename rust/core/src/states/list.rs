@@ -25,9 +25,8 @@
 //!    [`CHUNK`] bytes;
 //! 4. the removal of many chunks is one change.
 
-use super::Place;
 use super::layers::Layers;
-use super::net::FEW_KEYS;
+use super::{FEW_KEYS, Place};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::wire::{Reader, put_varint};
 use std::ops::Range;

@@ -30,5 +30,8 @@ pub(crate) mod under;
 
 use fastchangelog_format::model::{KeyGroup, StateId};
 
+/// A clear of at most this many keys is a delete of each of them; of more, one of their prefix.
+pub(crate) const FEW_KEYS: usize = 256;
+
 /// The part of one state in one key group: where keys have an order.
 pub(crate) type Place = (StateId, KeyGroup);

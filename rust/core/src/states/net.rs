@@ -8,10 +8,10 @@
 //! 2. the deletes of prefixes come before the other changes of their state and key group;
 //! 3. keys and bytes are counted exactly.
 
-use super::Place;
 use super::entries::{Entries, Entry};
 use super::layers::Layer;
 use super::under::Spare;
+use super::{FEW_KEYS, Place};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::typed::successor;
 use fastchangelog_format::error::{Error, Result};
@@ -22,8 +22,6 @@ use std::ops::ControlFlow;
 
 /// Keys that are compared with the live version at once.
 const COMPARED: usize = 16_384;
-/// A clear of at most this many keys is a delete of each of them; of more, one of their prefix.
-pub(crate) const FEW_KEYS: usize = 256;
 
 /// The difference between the live version and the next one.
 #[derive(Debug, Default)]

@@ -11,10 +11,9 @@
 //! 4. the folder is removed with the owner, in whatever way that ends; after the end of the process by the next owner of its
 //!    parent folder.
 
-use super::Place;
 use super::entries::Entries;
 use super::layers::Layer;
-use super::net::FEW_KEYS;
+use super::{FEW_KEYS, Place};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::typed::successor;
 use fastchangelog_format::error::{Error, Result};

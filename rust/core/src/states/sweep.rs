@@ -11,13 +11,12 @@
 //!
 //! Invariant: nothing is removed that has not ended.
 
-use super::Place;
 use super::catalog::Kind;
 use super::layers::Layers;
 use super::list::{CHUNKS, HEAD, ListHeader, ListLayout, bad_list, elements, push_key};
-use super::net::FEW_KEYS;
 use super::scan::{Found, MergedCursor};
 use super::ttl;
+use super::{FEW_KEYS, Place};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::KeyGroup;
