@@ -1,7 +1,7 @@
 //! Forged bytes in valid formats, and the cost of reading them.
 //!
 //! Owns: checksums made right again after bytes were changed, sets around a block of any bytes, an allocator that
-//! counts, and silence about panics that are caught. Shared by the tests of damage, the replay of the fuzzers' inputs and
+//! counts, its bounds, and silence about panics that are caught. Shared by the tests of damage, the replay of the fuzzers' inputs and
 //! the fuzzers (`rust/fuzz`).
 //! Does not own: what must hold of the decoders. Written by `docs/format.md`, not with the encoders.
 
@@ -10,6 +10,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
+
+/// Memory that reading anything may take.
+pub(crate) const GROUND: u64 = 64 << 10;
+/// Memory per byte that is read or unpacked: a record of one byte costs its place in a few lists that grow by doubling.
+pub(crate) const FACTOR: u64 = 96;
 
 /// Counts what this thread asks for, so that it can be bounded.
 pub struct Counting;
@@ -72,6 +77,14 @@ pub fn quietly<T>(f: impl FnOnce() -> T) -> T {
     let result = panic::catch_unwind(AssertUnwindSafe(f));
     let untold = UNTOLD.take().unwrap_or_default();
     result.unwrap_or_else(|_| panic!("not caught: {}", untold.join("; ")))
+}
+
+/// Hands on the bytes, and the bytes with right checksums.
+pub(crate) fn both(bytes: &[u8], fix: fn(&mut [u8]), read: impl Fn(&[u8]) -> Option<()>) -> bool {
+    let as_it_is = read(bytes);
+    let mut fixed = bytes.to_vec();
+    fix(&mut fixed);
+    as_it_is.or_else(|| read(&fixed)).is_some()
 }
 
 /// The number at `at`; none beyond the end.

@@ -14,7 +14,7 @@
 //! checksum otherwise.
 
 use crate::columns::foreign_columns;
-use crate::forge::{Entry, fix_envelope, fix_file, fix_note, fix_set, one_block_set, peak_of};
+use crate::forge::{Entry, FACTOR, GROUND, both, fix_envelope, fix_file, fix_note, fix_set, one_block_set, peak_of};
 use crate::rows::row_payload;
 use bytes::Bytes;
 use fastchangelog_format::byte_set::{
@@ -49,20 +49,8 @@ pub const ALL: &[(&str, fn(&[u8]) -> bool)] = &[
 const NAME: &str = "some/object";
 /// Where the sets are in their object: offsets of errors are counted from there.
 const AT: u64 = 1 << 40;
-/// Memory that reading anything may take.
-pub(crate) const GROUND: u64 = 64 << 10;
-/// Memory per byte that is read or unpacked: a record of one byte costs its place in a few lists that grow by doubling.
-pub(crate) const FACTOR: u64 = 96;
 /// Sets that unpack to more, or hold more records, are not read: no lie makes a set so large, only real compression.
 const LARGEST: u64 = 8 << 20;
-
-/// Hands on the bytes, and the bytes with right checksums.
-pub(crate) fn both(bytes: &[u8], fix: fn(&mut [u8]), read: impl Fn(&[u8]) -> Option<()>) -> bool {
-    let as_it_is = read(bytes);
-    let mut fixed = bytes.to_vec();
-    fix(&mut fixed);
-    as_it_is.or_else(|| read(&fixed)).is_some()
-}
 
 /// What `decode` makes of some bytes that are or unpack to `size` bytes; none after a proper error.
 fn decoded<T>(size: u64, decode: impl FnOnce() -> Result<T, Error>) -> Option<T> {

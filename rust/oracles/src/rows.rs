@@ -8,8 +8,7 @@
 //! 2. What was read is grouped: each row that is not late is in exactly one chunk, keys ascend, and columns are valid.
 //! 3. Its rows can be split and grouped again; then each row is under the key that it has.
 
-use crate::forge::{fix_row_payload, peak_of, quietly};
-use crate::oracles::{FACTOR, GROUND, both};
+use crate::forge::{FACTOR, GROUND, both, fix_row_payload, peak_of, quietly};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Fields, Schema, TimeUnit};
 use fastchangelog_columns::codec::KeyCodec;
