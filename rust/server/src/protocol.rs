@@ -1,6 +1,6 @@
 //! The protocol between a Python worker and the state server of its executor.
 //!
-//! Owns: the hello, the frames, their limits, and the errors of malformed ones.
+//! Owns: the hello, the frames, their limits, and the errors of frames that are malformed or out of turn.
 //! Does not own: the meaning of requests (`session`, `client`) nor the transport's waiting (`client`).
 //!
 //! ```text
@@ -198,6 +198,13 @@ pub fn decode_error(body: &[u8]) -> Error {
         error = error.with_subject(subject);
     }
     error
+}
+
+/// The error of a request that does not come next in its session.
+pub(crate) fn out_of_turn(what: &str) -> Error {
+    Error::internal(format!(
+        "`{what}` out of turn (a session is: open, merge*, finish, commit; or: open, declare, reads and writes, commit)"
+    ))
 }
 
 /// The hello of this build.

@@ -10,7 +10,7 @@
 //! 3. a backend that panics fails its own connection only.
 
 use crate::backend::{OpenedSession, ResultStream, SessionBackend};
-use crate::protocol::{self, HEADER, HandleBody, Header, Kind, write_frame};
+use crate::protocol::{self, HEADER, HandleBody, Header, Kind, out_of_turn, write_frame};
 use crate::report::{Report, labels, micros};
 use crate::shared::Shared;
 use crate::state_connection::{StateConnection, send_reply};
@@ -308,12 +308,6 @@ fn joined(thread: JoinHandle<Committed>) -> Committed {
 
 fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
     panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?")
-}
-
-pub(crate) fn out_of_turn(what: &str) -> Error {
-    Error::internal(format!(
-        "`{what}` out of turn (a session is: open, merge*, finish, commit; or: open, declare, reads and writes, commit)"
-    ))
 }
 
 /// Streams the results as frames; the socket's own backpressure paces the backend.

@@ -9,9 +9,8 @@
 //! 2. a reply is sent in messages within the bound, of whole rows.
 
 use crate::backend::StateBackend;
-use crate::protocol::{Kind, write_frame};
+use crate::protocol::{Kind, out_of_turn, write_frame};
 use crate::report::Report;
-use crate::session::out_of_turn;
 use crate::state_frames::{CommitStates, OpenedStates, Pieces, StatePart, decode_call};
 use fastchangelog_core::engine::{Reply, StateCall};
 use fastchangelog_format::{Error, Result};
