@@ -124,6 +124,12 @@ pub(crate) fn to_pyarrow(py: Python<'_>, array: ArrayRef) -> PyResult<Bound<'_, 
     calling(py, || Ok(PyArray::from_array_ref(array).to_pyarrow(py)?.unbind().into_bound(py)))
 }
 
+/// The types that a state is declared with, one field each.
+pub(crate) fn types<const N: usize>(schema: &Schema) -> Result<[&DataType; N]> {
+    let types: Vec<_> = schema.fields().iter().map(|field| field.data_type()).collect();
+    types.try_into().map_err(|_| Error::internal(format!("{N} types are needed")))
+}
+
 /// The batch as one of pyarrow.
 pub(crate) fn batch_to_pyarrow(py: Python<'_>, batch: RecordBatch) -> PyResult<Bound<'_, PyAny>> {
     calling(py, || PyRecordBatch::new(batch).into_pyarrow(py))

@@ -1,12 +1,10 @@
 //! Savepoints as Python sees them. Owns: signatures, and what a savepoint says as JSON; the work is
 //! `fastchangelog_core::shard::savepoint`'s.
 
-use crate::arrow_interface::batch_to_pyarrow;
+use crate::arrow_interface::{batch_to_pyarrow, types};
 use crate::detached::{ProcessBound, calling, detached, exclusive, raise};
 use crate::fork::let_children_exit;
 use crate::provider::provider;
-use crate::state::StateHandle;
-use crate::state_types::types;
 use fastchangelog_columns::aggregate::{self, AggPlan, AggSpec, differ_in_ansi_alone};
 use fastchangelog_columns::typed::TypedEntries;
 use fastchangelog_core::engine::parse_handle;
@@ -298,18 +296,6 @@ fn json(savepoint: &Savepoint) -> String {
         "files": files,
     })
     .to_string()
-}
-
-/// Writes the checkpoint `handle` of `state` as a savepoint.
-pub(crate) fn save(
-    state: &fastchangelog_core::embedded::EmbeddedState,
-    handle: &StateHandle,
-    to: &SavepointFolder,
-    format: &str,
-    scratch: &std::path::Path,
-    tick: fastchangelog_format::clock::Tick<'_>,
-) -> Result<()> {
-    state.savepoint(handle.inner(), form(format)?, &to.here()?.at.store, scratch, tick).map(drop)
 }
 
 /// The store of a folder.

@@ -6,7 +6,7 @@ use crate::fork::let_children_exit;
 use crate::futures::{CoalescedCallback, Make, resolve_later, start_resolving};
 use crate::metrics;
 use crate::provider::provider;
-use crate::savepoint_folder::{SavepointFolder, save, store_of};
+use crate::savepoint_folder::{SavepointFolder, form, store_of};
 use arrow_array::RecordBatch;
 use fastchangelog_core::embedded::{self, OpenEmbedded, StateClock};
 use fastchangelog_format::clock::SystemClock;
@@ -31,12 +31,6 @@ const STATE: &str = "state";
 #[pyclass(frozen, eq, hash, module = "fastchangelog._internal")]
 #[derive(PartialEq, Eq)]
 pub(crate) struct StateHandle(ShardHandle);
-
-impl StateHandle {
-    pub(crate) fn inner(&self) -> &ShardHandle {
-        &self.0
-    }
-}
 
 impl Hash for StateHandle {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -176,7 +170,10 @@ impl LocalState {
         format: &str,
         scratch: PathBuf,
     ) -> PyResult<()> {
-        detached(py, |tick| save(self.0.get(STATE)?, handle, to, format, &scratch, tick))
+        detached(py, |tick| {
+            let state = self.0.get(STATE)?;
+            state.savepoint(&handle.0, form(format)?, &store_of(to)?, &scratch, tick).map(drop)
+        })
     }
 
     fn checkpoint(&self, py: Python<'_>) -> PyResult<StateHandle> {

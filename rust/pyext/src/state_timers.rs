@@ -1,9 +1,9 @@
 //! States of timers as Python sees them. Owns: signatures; the work is `fastchangelog_core::embedded`'s.
 
-use crate::arrow_interface::{ForeignArray, text};
+use crate::arrow_interface::{ForeignArray, text, types};
 use crate::detached::{ProcessBound, detached};
 use crate::state::{LocalState, StateScan};
-use crate::state_types::{to_python, types};
+use crate::state_types::to_python;
 use arrow_array::Array;
 use fastchangelog_core::embedded;
 use pyo3::prelude::*;

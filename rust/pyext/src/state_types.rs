@@ -1,10 +1,10 @@
 //! States of values, maps, lists and aggregates as Python sees them. Owns: signatures; the work is `fastchangelog_core::embedded`'s.
 
-use crate::arrow_interface::{ForeignArray, schema_to_pyarrow, text, to_pyarrow};
+use crate::arrow_interface::{ForeignArray, schema_to_pyarrow, text, to_pyarrow, types};
 use crate::detached::{ProcessBound, detached};
 use crate::state::{LocalState, StateScan};
 use arrow_array::{Array, ArrayRef};
-use arrow_schema::{DataType, Schema};
+use arrow_schema::Schema;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_core::embedded;
 use fastchangelog_format::{Error, Result};
@@ -17,12 +17,6 @@ const VALUE: &str = "value state";
 const MAP: &str = "map state";
 const LIST: &str = "list state";
 const AGGREGATING: &str = "aggregating state";
-
-/// The types that a state is declared with, one field each.
-pub(crate) fn types<const N: usize>(schema: &Schema) -> Result<[&DataType; N]> {
-    let types: Vec<_> = schema.fields().iter().map(|field| field.data_type()).collect();
-    types.try_into().map_err(|_| Error::internal(format!("{N} types are needed")))
-}
 
 pub(crate) fn to_python(py: Python<'_>, array: impl Into<Arc<dyn Array>>) -> PyResult<Py<PyAny>> {
     to_pyarrow(py, array.into()).map(Bound::unbind)
