@@ -2,7 +2,7 @@
 //!
 //! Owns: holding back calls into Python once the interpreter ends, and leaving the process without the exit handlers of
 //! libraries whose code other threads still run.
-//! Does not own: calls from Python (`detached`), the exit of forked children (`fork`).
+//! Does not own: calls from Python (`detached`), whether code is in use (`in_use`), the exit of forked children (`fork`).
 //!
 //! Before 3.14 CPython takes down a thread that asks for the GIL while the interpreter ends, in the middle of its stack.
 //! PyO3 holds such a thread for ever where a call of ours returns. It cannot do so where Python code that we call asks
@@ -33,8 +33,6 @@ const LOOK: Duration = Duration::from_millis(1);
 struct InProgress {
     /// Calls into Python.
     calls: AtomicUsize,
-    /// Calls from Python that work without the GIL, and objects that are alive.
-    uses: AtomicUsize,
     /// The thread that ends the interpreter.
     ending: OnceLock<ThreadId>,
 }
@@ -87,28 +85,6 @@ fn hold(py: Python<'_>) {
             std::thread::sleep(LOOK);
         }
     });
-}
-
-/// Code of ours, or of libraries under it, runs or may run on other threads until this is dropped.
-pub(crate) struct Use(&'static InProgress);
-
-impl Use {
-    pub(crate) fn begin() -> Self {
-        let progress = IN_PROGRESS.get();
-        progress.uses.fetch_add(1, Ordering::SeqCst);
-        Self(progress)
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        self.0.uses.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// True while the destructors of libraries would pull the ground from under other threads.
-pub(crate) fn is_in_use() -> bool {
-    IN_PROGRESS.get().uses.load(Ordering::SeqCst) > 0
 }
 
 /// Prepares for the end of the interpreter.

@@ -2,7 +2,7 @@
 //!
 //! Owns: skipping those handlers. In a child RocksDB's would wait for threads that do not exist there: the child crashed,
 //! or hung. In a process whose daemon threads are in our calls they would take away what those threads use.
-//! Does not own: which objects a child may use (`detached`), when threads still use libraries (`ending`).
+//! Does not own: which objects a child may use (`detached`), when threads still use libraries (`in_use`).
 //!
 //! Python's own exit handlers have run by then, and what C had buffered is written.
 //!
@@ -56,7 +56,7 @@ mod glibc {
     }
 
     extern "C" fn leave_if_in_use(status: c_int, argument: *mut c_void) {
-        if crate::ending::is_in_use() {
+        if crate::in_use::is_in_use() {
             leave(status, argument);
         }
     }

@@ -11,6 +11,7 @@ mod ending;
 mod fork;
 mod futures;
 mod handle;
+mod in_use;
 mod metrics;
 mod options;
 mod provider;
