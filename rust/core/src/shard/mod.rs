@@ -18,6 +18,7 @@ mod base;
 mod direct;
 mod gauges;
 mod hints;
+mod hold;
 mod initial_state;
 pub mod lineage;
 mod materialize;
@@ -29,6 +30,9 @@ pub mod savepoint;
 mod scratch_folder;
 mod seal;
 pub mod session;
+mod session_counters;
+mod session_environment;
+mod session_memory;
 pub mod sources;
 mod state_session;
 #[cfg(test)]
@@ -40,7 +44,9 @@ pub use initial_state::InitialState;
 pub use materialize::MaterializeRun;
 pub use rebuild::Rebuilder;
 pub use rescale::RangeState;
-pub use session::{Committed, ResultBatches, Session, SessionEnvironment};
+pub use seal::Committed;
+pub use session::{ResultBatches, Session};
+pub use session_environment::SessionEnvironment;
 pub use sources::Sources;
 pub use state_session::{Column, Reply, StateCall, StateSession};
 

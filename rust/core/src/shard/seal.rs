@@ -1,22 +1,26 @@
-//! Sealing: from a submitted change set to the handle of a durable version.
+//! Sealing: from a change set to the handle of a durable version.
 //!
-//! Owns: waiting for the acknowledgement of all parts, the lineage of the new version, its handle, and keeping it prepared.
+//! Owns: encoding a change set for the log, waiting for the acknowledgement of all parts, the lineage of the new version, its handle, and keeping it prepared.
 //! Does not own: what the change set holds (`session`, and the owner of an embedded state), promotion (`transition`).
 //!
 //! Invariant: a handle is returned only after the store acknowledged everything that it names (P2).
 
 use super::hints::StateHints;
 use super::lineage::Lineage;
-use super::{Prepared, Shard};
+use super::session_counters::SessionCounters;
+use super::{Prepared, Shard, ShardContext};
+use fastchangelog_format::EncodedSet;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::handle::encode_segment_index;
 use fastchangelog_format::model::handle::HASH_ID;
 use fastchangelog_format::model::{BatchId, ChangeSet, InstanceId, SegmentRef, ShardHandle, VersionId};
+use fastchangelog_format::segment::encode_set;
 use fastchangelog_log::write::{PersistFuture, SetLocation};
 use fastchangelog_store::budget::MemoryUser;
 use fastchangelog_store::index_name;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Of the budget, what prepared versions may take (1/n) before the older ones of a shard are dropped.
 const PREPARED_SHARE: u64 = 4;
@@ -32,6 +36,17 @@ pub(crate) struct HandleMeta {
     pub(crate) watermark: Option<i64>,
     pub(crate) state_keys: u64,
     pub(crate) state_bytes: u64,
+}
+
+/// Encodes a change set for the log.
+pub(super) fn encode(context: &ShardContext, set: &ChangeSet, counters: &mut SessionCounters) -> Result<EncodedSet> {
+    let start = Instant::now();
+    let encoded = encode_set(set, context.compression())?;
+    counters.count("changeset_bytes", set.payload_bytes());
+    counters.count("log_bytes", encoded.length);
+    counters.count_since("encode_micros", start);
+    context.metrics.encode_micros.add_elapsed(start);
+    Ok(encoded)
 }
 
 /// The parts of a change set, each a segment of its own, while the log uploads them.
@@ -92,6 +107,15 @@ pub(super) struct SealedVersion {
     pub(super) handle: ShardHandle,
     /// True if it is the first to start from a new snapshot.
     pub(super) rebased: bool,
+}
+
+/// What a commit returns.
+#[derive(Debug, Clone)]
+pub struct Committed {
+    /// The handle of the new version; none for ephemeral sessions.
+    pub handle: Option<ShardHandle>,
+    /// This session's own numbers, by name.
+    pub metrics: BTreeMap<String, u64>,
 }
 
 impl Shard {

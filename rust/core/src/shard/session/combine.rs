@@ -3,15 +3,15 @@
 //! Owns: combining the groups of a table with the rows of the base, and the change set of what has changed.
 //! Does not own: the source of the table, the upload of the change set.
 
-use super::counters::SessionCounters;
 use crate::shard::ShardContext;
 use crate::shard::base::Base;
 use crate::shard::lineage::Lineage;
+use crate::shard::seal::encode;
+use crate::shard::session_counters::SessionCounters;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::EncodedSet;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{Change, ChangeSet, Op, StateId, key_group_of};
-use fastchangelog_format::segment::encode_set;
 use fastchangelog_state::keyed::{KeyRef, KeyedState};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -75,21 +75,6 @@ impl Combiner {
     pub(super) fn encode(&self, set: &ChangeSet, counters: &mut SessionCounters) -> Result<EncodedSet> {
         encode(self.context(), set, counters)
     }
-}
-
-/// Encodes a change set for the log.
-pub(in crate::shard) fn encode(
-    context: &ShardContext,
-    set: &ChangeSet,
-    counters: &mut SessionCounters,
-) -> Result<EncodedSet> {
-    let start = Instant::now();
-    let encoded = encode_set(set, context.compression())?;
-    counters.count("changeset_bytes", set.payload_bytes());
-    counters.count("log_bytes", encoded.length);
-    counters.count_since("encode_micros", start);
-    context.metrics.encode_micros.add_elapsed(start);
-    Ok(encoded)
 }
 
 /// What the base state was to the batch's keys.

@@ -7,9 +7,9 @@
 //! Invariant: the table, its copy while it grows and what its end takes beside it stay within [`SessionMemory::limit`], as long as
 //! a single row does.
 
-use super::SessionEnvironment;
-use super::counters::SessionCounters;
-use super::memory::SessionMemory;
+use crate::shard::session_counters::SessionCounters;
+use crate::shard::session_environment::SessionEnvironment;
+use crate::shard::session_memory::SessionMemory;
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::memory_estimate::IncomingGroups;
 use fastchangelog_columns::payload::Payload;

@@ -3,7 +3,8 @@
 //! Owns: the life of a session, from its opening to the commit that makes a version durable; its numbers.
 //! Does not own: which version is live (`transition`), how a version gets its handle (`seal`), the log's batching (`write`); in
 //! files beside it: merging and spilling (`groups`), the step from partial rows to a change set (`combine`), the end of a
-//! session that has spilled (`ranges`), results (`results`), memory (`memory`), its opening and its end for the shard (`hold`).
+//! session that has spilled (`ranges`), results (`results`); beside its folder: memory (`session_memory`), its opening and its
+//! end for the shard (`hold`).
 //!
 //! Life: `merge`* → `finish` (reads the base, hands the change set to the log, yields results) → `commit` (waits for the
 //! store's acknowledgement, returns the handle). Dropping a session before `commit` aborts it: nothing of it is kept.
@@ -13,17 +14,10 @@
 //! after the other.
 
 mod combine;
-mod counters;
 mod groups;
-mod hold;
-mod memory;
 mod ranges;
 mod results;
 
-pub(super) use combine::encode;
-pub(super) use counters::SessionCounters;
-pub(super) use hold::ShardHold;
-pub(super) use memory::SessionMemory;
 pub use results::ResultBatches;
 
 use self::combine::{Combiner, Parent, TableChanges};
@@ -31,37 +25,21 @@ use self::groups::{Groups, Merging};
 use self::ranges::{Ranges, RangesOutcome};
 use super::Shard;
 use super::base::Base;
-use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
+use super::hold::ShardHold;
+use super::seal::{Committed, HandleMeta, PendingVersion, SealedVersion, SetParts};
+use super::session_counters::SessionCounters;
+use super::session_environment::SessionEnvironment;
+use super::session_memory::SessionMemory;
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ChangeSet, InstanceId, ShardHandle, VersionId};
 use fastchangelog_log::write::JoinGuard;
-use fastchangelog_store::budget::{MemoryBudget, Reservation};
-use fastchangelog_store::failpoint::SharedFailpoints;
+use fastchangelog_store::budget::Reservation;
 use fastchangelog_store::metrics::SharedMetrics;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// What a session needs from its process.
-#[derive(Clone)]
-pub struct SessionEnvironment {
-    /// The memory budget of the process.
-    pub budget: Arc<MemoryBudget>,
-    /// The folder for what is spilled; made when it is needed.
-    pub dir: PathBuf,
-    /// Counters of the process.
-    pub metrics: SharedMetrics,
-    /// Failpoints of the process.
-    pub failpoints: SharedFailpoints,
-    /// Option `session_memory`.
-    pub session_memory: u64,
-    /// Option `result_batch_rows`.
-    pub result_batch_rows: usize,
-}
 
 /// A finished change set that is being uploaded.
 struct PendingCommit {
@@ -92,15 +70,6 @@ enum Stage {
     /// More than the memory holds: made range by range.
     Ranges(Arc<Mutex<Ranges>>),
     Done,
-}
-
-/// What a commit returns.
-#[derive(Debug, Clone)]
-pub struct Committed {
-    /// The handle of the new version; none for ephemeral sessions.
-    pub handle: Option<ShardHandle>,
-    /// This session's own numbers, by name.
-    pub metrics: BTreeMap<String, u64>,
 }
 
 /// One execution of one shard's micro-batch.

@@ -11,11 +11,11 @@
 //! 1. ranges are made in their order, each once; after a failure none is made any more, and every caller gets the error;
 //! 2. one range is in memory at a time; the next one waits until the log has admitted the part of the one before it.
 
-use super::SessionEnvironment;
 use super::combine::{Combiner, Parent, TableChanges};
-use super::counters::SessionCounters;
-use super::memory::SessionMemory;
 use crate::shard::seal::SetParts;
+use crate::shard::session_counters::SessionCounters;
+use crate::shard::session_environment::SessionEnvironment;
+use crate::shard::session_memory::SessionMemory;
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::memory_estimate::IncomingGroups;
 use fastchangelog_columns::spilled_groups::{SLOTS, SavedGroups, SpilledGroups};

@@ -9,10 +9,12 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use fastchangelog_columns::aggregate::{AggCall, AggSpec};
 use fastchangelog_columns::split::Splitter;
 use fastchangelog_format::ErrorKind;
-use fastchangelog_store::budget::MemoryUser;
+use fastchangelog_store::budget::{MemoryBudget, MemoryUser};
+use fastchangelog_store::failpoint::SharedFailpoints;
 use fastchangelog_store::fault::{Fault, Operation};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Memory of a session, with which a few hundred keys must be spilled.

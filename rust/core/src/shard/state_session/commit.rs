@@ -9,8 +9,7 @@
 use super::{Attached, Declared, StateSession};
 use crate::shard::base::Part;
 use crate::shard::lineage::Lineage;
-use crate::shard::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
-use crate::shard::session::{Committed, encode};
+use crate::shard::seal::{Committed, HandleMeta, PendingVersion, SealedVersion, SetParts, encode};
 use crate::shard::{Live, Shard};
 use crate::states::net::{Net, net_within};
 use crate::states::net_spilled::SpilledNet;

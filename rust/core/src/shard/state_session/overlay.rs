@@ -6,7 +6,9 @@
 //! Invariant: changes in memory take at most [`OVERLAY_SHARE`] of the session's memory, beside those of one call. What is left is
 //! for their copy as a change set.
 
-use crate::shard::session::{SessionCounters, SessionEnvironment, SessionMemory};
+use crate::shard::session_counters::SessionCounters;
+use crate::shard::session_environment::SessionEnvironment;
+use crate::shard::session_memory::SessionMemory;
 use crate::states::Place;
 use crate::states::layers::Layers;
 use crate::states::look_up::{Values, look_up, look_up_first};

@@ -1,7 +1,7 @@
 //! The memory of one session.
 //!
 //! Owns: how much a session may use now, and its reservation in the budget of the process.
-//! Does not own: the reaction to a lack of memory (`groups`, `ranges`), the budget itself.
+//! Does not own: the reaction to a lack of memory (`session`, `state_session`), the budget itself.
 
 use fastchangelog_store::budget::{Member, MemoryBudget, MemoryUser, Reservation};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const STEP_SHARE: u64 = 32;
 
 /// The memory of one session.
 #[derive(Debug)]
-pub(in crate::shard) struct SessionMemory {
+pub(super) struct SessionMemory {
     member: Member,
     held: Reservation,
     /// Option `session_memory`; 0 = a share of the budget.
@@ -23,7 +23,7 @@ pub(in crate::shard) struct SessionMemory {
 }
 
 impl SessionMemory {
-    pub(in crate::shard) fn new(budget: &Arc<MemoryBudget>, fixed: u64) -> Self {
+    pub(super) fn new(budget: &Arc<MemoryBudget>, fixed: u64) -> Self {
         Self {
             member: budget.join(MemoryUser::Sessions),
             held: budget.reserve(MemoryUser::Sessions, 0),
@@ -33,7 +33,7 @@ impl SessionMemory {
     }
 
     /// Bytes that the session may use now, those that it uses included.
-    pub(in crate::shard) fn limit(&self) -> u64 {
+    pub(super) fn limit(&self) -> u64 {
         match self.fixed {
             0 => self.member.allowance(self.member.budget().limit() / SESSIONS_SHARE, self.held.bytes()),
             fixed => fixed,
@@ -41,7 +41,7 @@ impl SessionMemory {
     }
 
     /// The session uses `bytes` from now on.
-    pub(in crate::shard) fn hold(&mut self, bytes: u64) {
+    pub(super) fn hold(&mut self, bytes: u64) {
         self.held.resize(bytes);
         let budget = self.member.budget();
         if bytes > self.reclaimed_at.saturating_add(budget.limit() / STEP_SHARE) {
@@ -51,7 +51,7 @@ impl SessionMemory {
     }
 
     /// Splits off up to `bytes` of the session's memory, for an owner that outlives the session.
-    pub(in crate::shard) fn split(&mut self, bytes: u64) -> Reservation {
+    pub(super) fn split(&mut self, bytes: u64) -> Reservation {
         self.held.split(bytes)
     }
 }

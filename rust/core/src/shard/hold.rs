@@ -3,9 +3,9 @@
 //! Owns: the opening of a session, which makes its version live, and what the end of a session means for its shard.
 //! Does not own: what the session does.
 
-use super::counters::SessionCounters;
-use crate::shard::Shard;
-use crate::shard::base::Base;
+use super::Shard;
+use super::base::Base;
+use super::session_counters::SessionCounters;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{BatchId, ShardHandle};
 use fastchangelog_log::write::JoinGuard;
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 const SESSION_GRACE: Duration = Duration::from_secs(3);
 
 /// A session's hold on its shard.
-pub(in crate::shard) struct ShardHold {
+pub(super) struct ShardHold {
     shard: Arc<Shard>,
     /// Its version was made, or nothing of it counts.
-    pub(in crate::shard) is_done: bool,
+    pub(super) is_done: bool,
     /// Work in the background rests while it is open.
     _foreground: ForegroundGuard,
 }
@@ -29,7 +29,7 @@ pub(in crate::shard) struct ShardHold {
 impl ShardHold {
     /// Makes the version of `handle` (none = the state before the first batch) live for a session of `batch`. `schema` is that
     /// of the session. Also gives the announcement of the session's change set.
-    pub(in crate::shard) fn open(
+    pub(super) fn open(
         shard: &Arc<Shard>,
         handle: Option<&ShardHandle>,
         batch: BatchId,

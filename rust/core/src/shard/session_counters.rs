@@ -7,36 +7,36 @@ use std::time::Instant;
 
 /// A session's own counters.
 #[derive(Debug, Default)]
-pub(in crate::shard) struct SessionCounters(BTreeMap<String, u64>);
+pub(super) struct SessionCounters(BTreeMap<String, u64>);
 
 impl SessionCounters {
     /// Adds `n` to the number of this name.
-    pub(in crate::shard) fn count(&mut self, name: &str, n: u64) {
+    pub(super) fn count(&mut self, name: &str, n: u64) {
         *self.0.entry(name.to_owned()).or_default() += n;
     }
 
     /// Adds the microseconds since `start`.
-    pub(in crate::shard) fn count_since(&mut self, name: &str, start: Instant) {
+    pub(super) fn count_since(&mut self, name: &str, start: Instant) {
         self.count(name, u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX));
     }
 
     /// Sets the number of this name.
-    pub(in crate::shard) fn set(&mut self, name: &str, n: u64) {
+    pub(super) fn set(&mut self, name: &str, n: u64) {
         self.0.insert(name.to_owned(), n);
     }
 
     /// The number of this name.
-    pub(in crate::shard) fn get(&self, name: &str) -> u64 {
+    pub(super) fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
     /// Adds all numbers of another.
-    pub(in crate::shard) fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         other.0.iter().for_each(|(name, n)| self.count(name, *n));
     }
 
     /// All of them.
-    pub(in crate::shard) fn all(&self) -> BTreeMap<String, u64> {
+    pub(super) fn all(&self) -> BTreeMap<String, u64> {
         self.0.clone()
     }
 }
