@@ -78,6 +78,7 @@ lint:
 	@$(SETUP) tool ruff format --check --quiet .
 	@$(SETUP) tool mypy
 	@$(SETUP) tool scripts/lint_imports.py
+	@$(SETUP) tool scripts/rust_circles.py
 	@$(SETUP) tool scripts/gen_reference.py --check
 	@$(SETUP) tool scripts/package_picture.py --check
 	@$(SETUP) tool benches/ratio_plot.py docs/images/ratios.json --check
