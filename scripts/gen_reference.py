@@ -30,7 +30,8 @@ Sizes are numbers of bytes, or texts such as `"5MiB"`. Durations are `timedelta`
 `"10 minutes"`; never bare numbers. An unknown name is an error that gives the nearest known one. An option has an
 effect on what is named in the column *Of*; given to an embedded state or a plain changelog that is not named there, it
 is an error. Options of a *server* hold for the whole state server: those of the query that started it. A later query
-that asks for other values gets a warning in its log.
+that asks for other values gets a warning in its log. Settings that this page does not name exist for tests, and may
+change at any time.
 
 | Option | Default | Kind | Of | Meaning |
 |---|---|---|---|---|
@@ -106,17 +107,20 @@ _OPERATORS = {"": "all", "aggregation": "aggregations", "processor": "processors
 
 
 def options_page() -> str:
-    """docs/options.md."""
+    """docs/options.md: the public options."""
     text = (RUST / "format" / "src" / "config.rs").read_text()
     table = re.search(r"^options! \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     if table is None:
         raise SystemExit("config.rs: the table of options was not found")
-    row = r'((?:\s*///[^\n]*\n)+)\s*(\w+): (\w+) = "([^"]*)" in \[([^\]]*)\]'
+    row = r'((?:\s*///[^\n]*\n)+)\s*(\w+): (\w+) = "([^"]*)" in \[([^\]]*)\]( tuning)?,'
     rows = re.findall(row, table.group(1))
+    if len(rows) != len(re.findall(r"\]( tuning)?,$", table.group(1), re.MULTILINE)):
+        raise SystemExit("config.rs: a row of the table of options was not understood")
     kinds = {"count": "number", "ratio": "number", "flag": "true or false", "compression": "name", "restoring": "name"}
     lines = [
         f"| `{name}` | `{value}` | {kinds.get(kind, kind)} | {_scopes(scopes)} | {_doc(doc)} |"
-        for doc, name, kind, value, scopes in rows
+        for doc, name, kind, value, scopes, tuning in rows
+        if not tuning
     ]
     return _OPTIONS_HEAD + "\n".join(lines) + "\n"
 

@@ -126,7 +126,7 @@ def test_the_front_page_is_short() -> None:
 def test_the_page_of_what_grows_names_metrics_and_options_that_exist() -> None:
     page = (ROOT / "docs" / "growth.md").read_text()
     known = {metric for metric, _, _, _ in _internal.metrics_table()} | {
-        option for option, _, _ in _internal.options_table()
+        option for option, _, _, is_public in _internal.options_table() if is_public
     }
     words = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", page))
     assert len(words) > 20
@@ -143,6 +143,14 @@ def test_the_page_of_what_grows_names_metrics_and_options_that_exist() -> None:
         assert f"| {title}" in page
     for page_that_leads_there in ("docs/index.md", "README.md"):
         assert "growth.md" in (ROOT / page_that_leads_there).read_text()
+
+
+def test_no_page_tells_users_to_set_tuning() -> None:
+    tuning = {name for name, _, _, is_public in _internal.options_table() if not is_public}
+    assert tuning
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        named = tuning & set(re.findall(r"`([a-z_]+)(?:=\w*)?`", page.read_text()))
+        assert not named, f"{name(page)}: {sorted(named)}"
 
 
 def test_the_plot_shows_the_figures_of_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_a16_after_too_many_failures_nothing_more_is_changed_and_nothing_is_lost
         table["a"] = os.urandom(100_000)
         st.checkpoint()
         wait_for(st, lambda m, failures=failures: m.failed == failures and not m.running)
-    with pytest.raises(fc.StoreError, match="materialization_max_failures"):
+    with pytest.raises(fc.StoreError, match="`max_failures` = 1"):
         table["b"] = b"no"
     with pytest.raises(fc.StoreError):
         table.delete("a")

@@ -416,7 +416,7 @@ def test_reading_only(root: str) -> None:
 def test_options_are_checked(root: str) -> None:
     with pytest.raises(fc.InvalidArgumentError, match="memory_budget"):
         fc.open_state(root, options={"memory_bugdet": "1GiB"})
-    for name, value in (("max_parallelism", 128), ("session_timeout", "1m")):
+    for name, value in (("max_parallelism", 128), ("worker_memory", "1MiB")):
         with pytest.raises(fc.InvalidArgumentError, match=f"`{name}`.*no effect"):
             fc.open_state(root, options={name: value})
     with pytest.raises(fc.InvalidArgumentError, match="slash"):

@@ -218,7 +218,7 @@ def test_the_fourth_failure_in_a_row_fails_the_job() -> None:
         world.clock.now += 10
     run = world.begin()
     run.future.set_exception(OSError("no space"))
-    with pytest.raises(StoreError, match=r"4 times in a row.*`materialization_max_failures`.*no space"):
+    with pytest.raises(StoreError, match=r"4 times in a row.*`max_failures` = 3 .*no space"):
         world.loop.poll()
     assert isinstance(run.ended[0], OSError)
     world.clock.now += 10

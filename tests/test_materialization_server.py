@@ -118,7 +118,7 @@ def test_y02_a_shard_whose_local_state_was_dropped_is_refused_for_a_while_only()
         assert server.session(), "a failure that costs a restore is not counted twice"
         wait(4)
     assert "spark.local.dir" in server.refused
-    assert "`materialization_max_failures`" in server.refused
+    assert "`max_failures` = 3" in server.refused
     wait(3600)
     for _ in range(4):
         assert not server.session(), "a disk that stays full fails the job, whenever its next batch comes"

@@ -27,8 +27,8 @@ def test_n03_explicit_options_win_and_become_texts() -> None:
 
 def test_n04_a_switch_of_the_query_beats_that_of_the_session_both_ways() -> None:
     for ours, theirs in [(True, "false"), (False, "true")]:
-        found = gather_options({"incremental": ours}, {"spark.fastchangelog.incremental": theirs})
-        assert found == {"incremental": str(ours).lower()}
+        found = gather_options({"file_sync": ours}, {"spark.fastchangelog.file_sync": theirs})
+        assert found == {"file_sync": str(ours).lower()}
 
 
 def test_unknown_names_and_bad_values_are_refused() -> None:
@@ -41,9 +41,22 @@ def test_unknown_names_and_bad_values_are_refused() -> None:
 
 
 def test_every_option_has_a_default_that_parses_and_a_meaning() -> None:
-    for name, default, meaning in _internal.options_table():
+    for name, default, meaning, _ in _internal.options_table():
         gather_options({name: default})
         assert meaning.endswith(".")
+
+
+def test_tuning_is_accepted_everywhere_but_not_offered_for_a_misspelled_name() -> None:
+    tuning = {name for name, _, _, is_public in _internal.options_table() if not is_public}
+    assert {"hedge_delay", "payload_size"} <= tuning
+    found = gather_options({"hedge_delay": "1ms"}, {"spark.fastchangelog.payload_size": "1KiB"})
+    assert found == {"hedge_delay": "1ms", "payload_size": "1KiB"}
+    with pytest.raises(InvalidArgumentError, match="payload_size"):
+        gather_options({"payload_size": "many"})
+    for name in tuning:
+        with pytest.raises(InvalidArgumentError) as caught:
+            gather_options({name + "s": "1"})
+        assert f"`{name}`" not in str(caught.value)
 
 
 def test_durations_and_sizes() -> None:

@@ -208,7 +208,7 @@ def test_failures_of_materialization_fail_the_job_until_it_heals(job: Callable[.
         try:
             one.open().close()
         except StoreError as error:
-            return "`materialization_max_failures`" in str(error)
+            return "`max_failures` = 0" in str(error)
         return False
 
     until("the job fails", refused)

@@ -442,15 +442,7 @@ class SessionClient:
     Closing it before `commit` has returned aborts it: nothing of it is kept. It belongs to one thread at a time.
     """
 
-    def __new__(
-        cls,
-        socket_path: str,
-        request_json: str,
-        *,
-        log: str = "",
-        timeout_seconds: float = 1800.0,
-        max_message: int = 268435456,
-    ) -> SessionClient:
+    def __new__(cls, socket_path: str, request_json: str, *, log: str = "") -> SessionClient:
         """Connects, compares versions, opens the session that `request_json` describes. `log` is for messages."""
 
     def merge(self, payload: bytes) -> None:
@@ -491,15 +483,7 @@ class StateSession:
     nothing of it is kept. It belongs to one thread at a time.
     """
 
-    def __new__(
-        cls,
-        socket_path: str,
-        request_json: str,
-        *,
-        log: str = "",
-        timeout_seconds: float = 1800.0,
-        max_message: int = 268435456,
-    ) -> StateSession:
+    def __new__(cls, socket_path: str, request_json: str, *, log: str = "") -> StateSession:
         """As `SessionClient`; the request's `operator` is `processor`."""
 
     @property
@@ -963,11 +947,11 @@ def aggregate_results(input: _ArrowSchema, calls: str) -> pa.Schema:
     ``calls`` is the JSON list of a specification's aggregates.
     """
 
-def options_table() -> list[tuple[str, str, str]]:
-    """`(name, default, meaning)` of every option."""
+def options_table() -> list[tuple[str, str, str, bool]]:
+    """`(name, default, meaning, is_public)` of every option; one that is not public is for tests."""
 
 def parse_options(options: Mapping[str, str]) -> None:
-    """Checks names and values of options. Raises `InvalidArgumentError` with the nearest known name."""
+    """Checks names and values of options. Raises `InvalidArgumentError` with the nearest public name."""
 
 def parse_duration(name: str, value: str) -> float:
     """Seconds of a duration's text; `name` is for the message."""

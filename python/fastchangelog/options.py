@@ -62,7 +62,7 @@ def default_option(name: str) -> str:
     >>> default_option("worker_memory")
     '256MiB'
     """
-    return next(default for known, default, _ in _internal.options_table() if known == name)
+    return next(default for known, default, *_ in _internal.options_table() if known == name)
 
 
 @unseen

@@ -51,8 +51,8 @@ class ChangelogStorage(Closing):
 
     Args:
         uri: ``file:///path``, a plain path, ``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfss://`` or ``memory://``.
-        options: See the reference of options. The defaults that differ from keyed state are ``persist_delay`` 10 ms,
-            ``persist_size_threshold`` 10 MiB, ``max_in_flight`` 100 MiB and ``upload_threads`` 5, as in Flink.
+        options: See the reference of options. Its column *Of* has the defaults that differ from keyed state; their
+            figures are Flink's.
         storage_options: As `object_store` names them, such as ``aws_region``, and two more: ``aws_profile``, and
             ``credential_provider``, a function without arguments that returns credentials, such as ``{"access_key_id":
             …, "secret_access_key": …, "token": …, "expires_at": …}`` (a datetime with a time zone, or None). It is

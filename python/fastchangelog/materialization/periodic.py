@@ -135,7 +135,8 @@ class PeriodicMaterializer(Generic[H]):
         if failure is not None and self.failures_in_a_row > self.policy.max_failures:
             raise StoreError(
                 f"materialization of {self._owner or 'the state'} failed {self.failures_in_a_row} times in a row, more "
-                f"than the option `materialization_max_failures` allows; the last cause: {failure}"
+                f"than `max_failures` = {self.policy.max_failures} of its MaterializationPolicy allows; "
+                f"the last cause: {failure}"
             ) from failure
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.options import option_texts, parse_duration, parse_size
 
@@ -46,6 +47,9 @@ NEVER = timedelta(days=36_500)
 
 NO_BYTES = 1 << 62
 """How options say that a number of bytes is never reached."""
+
+_DEFAULTS = {name.removeprefix("materialization_"): default for name, default, *_ in _internal.options_table()}
+"""The default of each attribute, which is that of its option."""
 
 
 def option_texts_of(policy: MaterializationPolicy | None, options: Options | None) -> dict[str, str]:
@@ -94,15 +98,18 @@ class MaterializationPolicy:
     """When to materialize, and how many consecutive failures are tolerated.
 
     A run starts as soon as one of the bounds is reached. `open_state` and `grouped` accept a policy as
-    ``materialization=``; each attribute is also an option, ``materialization_interval`` and so on.
+    ``materialization=``. The attributes `interval`, `log_bytes`, `log_ratio` and `segments` are also options,
+    ``materialization_interval`` and so on.
 
     Attributes:
-        interval: Time from the end of one run to the start of the next; None = never by time alone.
-        log_bytes: Bytes of log since the snapshot; None = never by this one.
-        log_ratio: Bytes of log for each byte of state; None = never by this one.
-        max_failures: Failures in a row that are tolerated; one more fails the job.
-        segments: Change sets since the snapshot, each a request of a restore; None = never by this one.
-        replay_time: Estimated time of a restore; None = never by this one.
+        interval: Time from the end of one run to the start of the next, 10 minutes by default; None = never by time
+            alone.
+        log_bytes: Bytes of log since the snapshot, 256 MiB by default; None = never by this one.
+        log_ratio: Bytes of log for each byte of state, 4 by default; None = never by this one.
+        max_failures: Failures in a row that are tolerated, 3 by default; one more fails the job.
+        segments: Change sets since the snapshot, each a request of a restore, 1,000 by default; None = never by this
+            one.
+        replay_time: Estimated time of a replay, 30 seconds by default; None = never by this one.
 
     Raises:
         InvalidArgumentError: A bound is no duration, no size, or not above zero.
@@ -113,12 +120,12 @@ class MaterializationPolicy:
         datetime.timedelta(seconds=300)
     """
 
-    interval: Duration | None = timedelta(minutes=10)
-    log_bytes: Size | None = 256 << 20
-    log_ratio: float | None = 4.0
-    max_failures: int = 3
-    segments: int | None = 1000
-    replay_time: Duration | None = timedelta(seconds=30)
+    interval: Duration | None = _DEFAULTS["interval"]
+    log_bytes: Size | None = _DEFAULTS["log_bytes"]
+    log_ratio: float | None = float(_DEFAULTS["log_ratio"])
+    max_failures: int = int(_DEFAULTS["max_failures"])
+    segments: int | None = int(_DEFAULTS["segments"])
+    replay_time: Duration | None = _DEFAULTS["replay_time"]
 
     def __post_init__(self) -> None:
         if self.interval is not None:

@@ -25,7 +25,6 @@ from typing import TypeVar
 from fastchangelog import _internal
 from fastchangelog.errors import RetryableError, error_of_kind
 from fastchangelog.hidden import Hidden
-from fastchangelog.options import default_option, parse_duration, parse_size
 from fastchangelog.server import memory, platform
 from fastchangelog.server.jvm import Jvm
 from fastchangelog.server.paths import ServerPaths
@@ -74,27 +73,17 @@ def _opened(
     for _ in range(2):
         if paths.has_socket():
             try:
-                return connect(kind, paths, request, options)
+                return connect(kind, paths, request)
             except RetryableError:
                 if is_answering(paths):
                     raise
         ensure_server(options, confs, paths=paths)
-    return connect(kind, paths, request, options)
+    return connect(kind, paths, request)
 
 
-def connect(kind: type[_Session], paths: ServerPaths, request: Hidden[str], options: Mapping[str, str]) -> _Session:
+def connect(kind: type[_Session], paths: ServerPaths, request: Hidden[str]) -> _Session:
     """Opens a session at the server that has these paths, which must run."""
-    return kind(
-        str(paths.socket),
-        request.show(),
-        log=str(paths.log),
-        timeout_seconds=parse_duration("session_timeout", _option(options, "session_timeout")).total_seconds(),
-        max_message=parse_size("max_message_size", _option(options, "max_message_size")),
-    )
-
-
-def _option(options: Mapping[str, str], name: str) -> str:
-    return options.get(name) or default_option(name)
+    return kind(str(paths.socket), request.show(), log=str(paths.log))
 
 
 def ensure_server(

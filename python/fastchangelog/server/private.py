@@ -60,7 +60,7 @@ class PrivateServer:
         """Opens a state session; the request is one as the engine reads it, without options."""
         own = {"operator": "processor", "options": dict(self._options)}
         text = Hidden(json.dumps({**json.loads(request.show()), **own}))
-        return connect(_internal.StateSession, self._paths, text, self._options)
+        return connect(_internal.StateSession, self._paths, text)
 
 
 @contextlib.contextmanager

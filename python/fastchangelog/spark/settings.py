@@ -62,6 +62,7 @@ __all__ = [
     "prepare_session",
     "read_options",
     "resolve",
+    "count_option",
     "size_option",
     "start_from",
     "state_root",
@@ -283,7 +284,7 @@ def start_from(
             f"option `start_from`: {error}. A query that has run from it does not need it any more: take the option "
             "out, and set `max_parallelism` if the next start asks for it"
         ) from None
-    groups, asked = found["max_parallelism"], int(options.get("max_parallelism", "0"))
+    groups, asked = found["max_parallelism"], count_option(options, "max_parallelism")
     if asked not in (0, groups):
         raise InvalidArgumentError(
             f"the savepoint {uri} has {groups} key groups, which are fixed for ever, but the option `max_parallelism` "
@@ -295,6 +296,11 @@ def start_from(
             f"fixed at its state's first start; set it to 1 to {groups}"
         )
     return {**options, "start_from": existing_folder(uri), "max_parallelism": str(groups)}, found["schema"]
+
+
+def count_option(options: Mapping[str, str], name: str) -> int:
+    """The number of an option that `read_options` has checked."""
+    return int(options.get(name, default_option(name)))
 
 
 def size_option(options: Mapping[str, str], name: str) -> int:

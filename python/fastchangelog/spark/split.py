@@ -63,7 +63,7 @@ class PayloadSplit(VersionChecked):
     """Base of the functions for `mapInArrow` that make payloads: picklable, the same for every task."""
 
     def __init__(self, options: Mapping[str, str], payload_bytes: int, partitions: int, *, streaming: bool = False):
-        self._max_parallelism = int(options.get("max_parallelism", "0"))
+        self._max_parallelism = settings.count_option(options, "max_parallelism")
         self._payload_bytes = payload_bytes
         self._partitions = partitions
         self._streaming = streaming

@@ -1,6 +1,6 @@
 //! Options: one table of names, types, defaults and meanings.
 //!
-//! Owns: parsing of text values (sizes, durations), the nearest-name hint, and the defaults.
+//! Owns: parsing of text values (sizes, durations), the nearest-name hint, the defaults, and which options are public.
 //! Does not own: the source of options (Python gathers Spark conf and keyword arguments).
 
 use crate::error::{Error, Result, Subject};
@@ -49,6 +49,8 @@ pub struct OptionRow {
     pub default: &'static str,
     /// What it does.
     pub meaning: &'static str,
+    /// False for tuning that tests set: accepted and validated, but neither documented nor suggested, and free to change.
+    pub is_public: bool,
     /// What it has an effect on, with a default of its own where that differs.
     pub scopes: &'static [(Scope, Option<&'static str>)],
 }
@@ -62,8 +64,8 @@ impl OptionRow {
 
 macro_rules! options {
     ($($(#[doc = $doc:literal])* $name:ident: $type:ident = $default:literal
-        in [$($scope:ident $(= $own:literal)?),+]),* $(,)?) => {
-        /// Everything a user can set. `options=` and `spark.fastchangelog.<name>` use these names.
+        in [$($scope:ident $(= $own:literal)?),+] $($audience:ident)?),* $(,)?) => {
+        /// Every setting. `options=` and `spark.fastchangelog.<name>` use these names.
         #[derive(Debug, Clone, PartialEq)]
         pub struct Options { $($(#[doc = $doc])* pub $name: options!(@type $type),)* }
 
@@ -79,6 +81,7 @@ macro_rules! options {
                 name: stringify!($name),
                 default: $default,
                 meaning: concat!($($doc),*),
+                is_public: options!(@public $($audience)?),
                 scopes: &[$((options!(@scope $scope), options!(@own $($own)?)),)+],
             },)*];
 
@@ -102,6 +105,8 @@ macro_rules! options {
     (@scope query) => { Scope::Query };
     (@scope embedded) => { Scope::Embedded };
     (@scope changelog) => { Scope::Changelog };
+    (@public) => { true };
+    (@public tuning) => { false };
     (@own) => { None };
     (@own $own:literal) => { Some($own) };
 }
@@ -118,21 +123,17 @@ options! {
     /// A writer of a plain changelog uploads its active change set when it has reached this size, without a checkpoint.
     preemptive_persist_threshold: size = "5MiB" in [changelog],
     /// Log objects uploaded at the same time.
-    upload_threads: count = "4" in [query, embedded, changelog = "5"],
+    upload_threads: count = "4" in [query, embedded, changelog = "5"] tuning,
     /// Objects larger than twice this are uploaded in parts of this size, four at the same time; 5MiB to 1GiB.
-    upload_part_size: size = "8MiB" in [query, embedded, changelog],
+    upload_part_size: size = "8MiB" in [query, embedded, changelog] tuning,
     /// A log object's upload that takes more than twice as long as this percentile of the latest ones of its size gets a second attempt beside it, under another name; 0 = never. Never for `file://`.
-    hedge_percentile: count = "95" in [query, embedded, changelog],
+    hedge_percentile: count = "95" in [query, embedded, changelog] tuning,
     /// No upload gets a second attempt beside it before this time has passed.
-    hedge_delay: duration = "200ms" in [query, embedded, changelog],
+    hedge_delay: duration = "200ms" in [query, embedded, changelog] tuning,
     /// Bytes of second attempts per byte of log objects, at most.
-    hedge_ratio: ratio = "0.1" in [query, embedded, changelog],
+    hedge_ratio: ratio = "0.1" in [query, embedded, changelog] tuning,
     /// Bytes of change sets that may wait for upload before commits block.
     max_in_flight: size = "256MiB" in [query, embedded, changelog = "100MiB"],
-    /// Log objects deleted at the same time.
-    discard_threads: count = "1" in [changelog],
-    /// Bytes of log objects that a reader of a plain changelog fetches ahead.
-    read_ahead: size = "32MiB" in [changelog],
     /// Requests to the store at the same time.
     store_concurrency: count = "32" in [query, embedded, changelog],
     /// A single request to the store is abandoned after this time and tried again.
@@ -140,19 +141,17 @@ options! {
     /// Attempts of one request to the store.
     max_attempts: count = "6" in [query, embedded, changelog],
     /// First pause between attempts; doubles each time, with jitter.
-    retry_delay: duration = "100ms" in [query, embedded, changelog],
+    retry_delay: duration = "100ms" in [query, embedded, changelog] tuning,
     /// Sync `file://` objects to disk before they count as durable.
     file_sync: flag = "true" in [query, embedded, changelog],
     /// Keep a local copy of uploaded objects for recovery on the same machine (never for `file://`).
     local_recovery: flag = "true" in [query, embedded, changelog],
     /// Bytes of local copies and downloads kept on the executor's disk.
     cache_size: size = "10GiB" in [process, query, embedded, changelog],
-    /// Downloaded local copies that were not used for this long are removed; those kept for recovery stay.
-    cache_idle_timeout: duration = "10m" in [process, query, embedded, changelog],
     /// When a restored shard serves its first batch. eager: when its state is in the hot tier, if it fits there. lazy: when its files are on the local disk; the hot tier is loaded after the batch, in the background.
     restore: restoring = "eager" in [query, embedded],
     /// Segments named in a handle before older ones move to an index object.
-    max_handle_segments: count = "32" in [query, embedded],
+    max_handle_segments: count = "32" in [query, embedded] tuning,
     /// Time between materializations of a shard.
     materialization_interval: duration = "10m" in [query, embedded],
     /// Materialize when the log since the snapshot exceeds this many bytes.
@@ -162,41 +161,33 @@ options! {
     /// Materialize when the log since the snapshot has this many change sets: each is a request of a restore, and a handle names them all; 0 = no bound.
     materialization_segments: count = "1000" in [query, embedded],
     /// Materialize when replaying the log since the snapshot would take about this long, at the speed that this server last replayed with.
-    materialization_replay_time: duration = "30s" in [query, embedded],
+    materialization_replay_time: duration = "30s" in [query, embedded] tuning,
     /// Failures in a row that a materialization may have before the job fails.
-    materialization_max_failures: count = "3" in [query, embedded],
+    materialization_max_failures: count = "3" in [query, embedded] tuning,
     /// Snapshots share what earlier ones have uploaded; false = each snapshot uploads every file again and shares none. May change at any restart.
-    incremental: flag = "true" in [query, embedded],
+    incremental: flag = "true" in [query, embedded] tuning,
     /// The shortest grace period of a sweep of this state. A server counts on no object in the bucket that it last knew to be needed longer ago than half of this, and abandons a snapshot whose upload takes longer. The state's folder keeps the longest value that was ever set, and a sweep obeys it; at least 1m.
     sweep_grace: duration = "1d" in [query],
     /// RocksDB files of a snapshot smaller than this share an object, up to 16MiB together; 0 = none does.
-    snapshot_pack_below: size = "1MiB" in [query, embedded],
+    snapshot_pack_below: size = "1MiB" in [query, embedded] tuning,
     /// Bytes per second that uploads of snapshots may take in one state server; 0 = no bound. Log objects and all reads are never held back.
     background_bandwidth: size = "0" in [process, query, embedded],
     /// Files of snapshots that one state server uploads at the same time, of all shards together; always fewer than `store_concurrency`.
-    background_transfers: count = "4" in [process, query, embedded],
+    background_transfers: count = "4" in [process, query, embedded] tuning,
     /// Number of key groups; 0 = from the number of partitions, as Flink does. Fixed at the first start of a state.
     max_parallelism: count = "0" in [query],
     /// The savepoint whose state a query with a new checkpoint begins with; empty = with nothing. Shards that have a state already don't read it.
     start_from: text = "" in [query],
-    /// Shards that were not opened for this long are closed.
-    shard_idle_timeout: duration = "10m" in [query],
     /// Prepared versions kept in memory per shard.
-    max_prepared_versions: count = "8" in [query],
+    max_prepared_versions: count = "8" in [query] tuning,
     /// Memory of one session for the keys of its batch; what is more is spilled to the executor's local disk. 0 = a share of half of `memory_budget`, which all open sessions divide.
     session_memory: size = "0" in [query, embedded],
     /// Bytes of a payload row that split sends through the shuffle.
-    payload_size: size = "4MiB" in [query],
+    payload_size: size = "4MiB" in [query] tuning,
     /// Memory of one Python worker for the input rows of a batch that a processor gets; what is more is sorted in parts on the executor's local disk; at least 1MiB. The rows that the processor works on come on top.
     worker_memory: size = "256MiB" in [query],
     /// Rows of one result batch, which ends at 32 MiB in any case.
-    result_batch_rows: count = "65536" in [query],
-    /// Bytes of one message between a Python worker and its state server; a payload must fit.
-    max_message_size: size = "256MiB" in [process, query],
-    /// Sessions that one state server holds open at the same time.
-    max_sessions: count = "512" in [process, query],
-    /// How long a task waits without any sign of its state server before it fails.
-    session_timeout: duration = "30m" in [query],
+    result_batch_rows: count = "65536" in [query] tuning,
     /// Port of 127.0.0.1 at which the state server, or the process of an embedded state or a plain changelog, answers `GET /metrics` in Prometheus' text format; 0 = none.
     metrics_port: count = "0" in [process, query, embedded, changelog],
 }
@@ -321,7 +312,7 @@ impl Options {
         self.compression.unwrap_or(if remote { Compression::Zstd } else { Compression::Lz4 })
     }
 
-    /// The options of a map of texts. Unknown names are errors that give the nearest known one.
+    /// The options of a map of texts. An unknown name is an error that gives the nearest public one.
     pub fn from_map(map: &BTreeMap<String, String>) -> Result<Self> {
         let mut this = Self::default();
         for (name, value) in map {
@@ -399,7 +390,8 @@ impl Options {
 }
 
 fn unknown(name: &str, known: impl Iterator<Item = &'static OptionRow>) -> Error {
-    let hint = nearest(name, known.map(|row| row.name)).map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
+    let public = known.filter(|row| row.is_public).map(|row| row.name);
+    let hint = nearest(name, public).map_or_else(String::new, |n| format!("; did you mean `{n}`?"));
     refused(name, format!("unknown option `{name}`{hint}"))
 }
 

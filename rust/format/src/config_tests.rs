@@ -25,7 +25,7 @@ fn p06_overruled_are_options_of_the_process_with_another_value() {
     };
     assert_eq!(asked(&[]), [""; 0], "what is not asked for is not overruled");
     assert_eq!(asked(&[("memory_budget", "268435456"), ("compression", "lz4")]), [""; 0]);
-    assert_eq!(asked(&[("memory_budget", "1GiB"), ("max_sessions", "9")]), ["memory_budget", "max_sessions"]);
+    assert_eq!(asked(&[("memory_budget", "1GiB"), ("cache_size", "9")]), ["memory_budget", "cache_size"]);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_state_in_process_refuses_what_has_no_effect_on_it() {
     let ask = |name: &str, value: &str| Options::for_local(&BTreeMap::from([(name.to_owned(), value.to_owned())]));
     let foreign = Options::TABLE.iter().filter(|row| row.default_in(Scope::Embedded).is_none());
     let names: Vec<_> = foreign.map(|row| row.name).collect();
-    assert!(names.contains(&"start_from") && names.contains(&"read_ahead"), "{names:?}");
+    assert!(names.contains(&"start_from") && names.contains(&"preemptive_persist_threshold"), "{names:?}");
     for name in names {
         assert!(ask(name, "1").unwrap_err().message().contains(name));
     }
@@ -91,4 +91,33 @@ fn memory_of_a_worker_below_a_megabyte_is_refused() {
 fn unknown_names_give_the_nearest() {
     let text = one("memory_budgets", "1").unwrap_err().to_string();
     assert!(text.contains("`memory_budget`"), "{text}");
+}
+
+/// A user cannot choose among more options.
+const MOST_PUBLIC: usize = 24;
+
+#[test]
+fn few_options_are_public() {
+    let public: Vec<_> = Options::TABLE.iter().filter(|row| row.is_public).map(|row| row.name).collect();
+    assert!(
+        public.len() <= MOST_PUBLIC,
+        "{} options; mark a new one as `tuning`, or an old one: {public:?}",
+        public.len()
+    );
+}
+
+#[test]
+fn tuning_is_accepted_and_checked_but_never_suggested() {
+    let tuning: Vec<_> = Options::TABLE.iter().filter(|row| !row.is_public).collect();
+    assert!(tuning.iter().any(|row| row.name == "hedge_percentile"));
+    assert_eq!(one("hedge_percentile", "0").unwrap().hedge_percentile, 0);
+    assert!(one("hedge_percentile", "100").unwrap_err().message().contains("`hedge_percentile` must be"));
+    let suggests = |error: Error| error.message().split_once("did you mean").map(|(_, hint)| hint.to_owned());
+    for OptionRow { name, .. } in tuning {
+        let misspelled = BTreeMap::from([(format!("{name}s"), "1".to_owned())]);
+        for refused in [Options::from_map(&misspelled), Options::for_changelog(&misspelled)] {
+            let hint = suggests(refused.unwrap_err()).unwrap_or_default();
+            assert!(!hint.contains(&format!("`{name}`")), "{name}: {hint}");
+        }
+    }
 }

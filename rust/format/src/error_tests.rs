@@ -18,13 +18,13 @@ fn corrupt_names_object_and_offset() {
 
 #[test]
 fn invariant_1_the_message_is_what_happened_and_then_the_remedy() {
-    let error = Error::limit("5 sessions are open", "max_sessions");
-    assert_eq!(error.to_string(), "5 sessions are open; raise the option `max_sessions` if this is expected");
-    assert_eq!(error.remedy(), Some("raise the option `max_sessions` if this is expected"));
+    let error = Error::limit("5 MiB are in flight", "max_in_flight");
+    assert_eq!(error.to_string(), "5 MiB are in flight; raise the option `max_in_flight` if this is expected");
+    assert_eq!(error.remedy(), Some("raise the option `max_in_flight` if this is expected"));
 
     let error = error.context("shard 3").with_remedy("or wait");
-    assert_eq!(error.what(), "shard 3: 5 sessions are open");
-    assert_eq!(error.remedy(), Some("raise the option `max_sessions` if this is expected; or wait"));
+    assert_eq!(error.what(), "shard 3: 5 MiB are in flight");
+    assert_eq!(error.remedy(), Some("raise the option `max_in_flight` if this is expected; or wait"));
     assert_eq!(error.message(), format!("{}; {}", error.what(), error.remedy().unwrap()));
 
     let plain = Error::invalid("a; b");

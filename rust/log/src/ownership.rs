@@ -17,6 +17,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
+/// Log objects deleted at the same time. Deletions have no deadline, and one at a time leaves the request slots of the store
+/// to uploads.
+const DISCARDS: usize = 1;
+
 /// The log objects of one storage whose sets are counted. Cheap to clone.
 #[derive(Clone)]
 pub struct Registry {
@@ -27,16 +31,16 @@ struct Inner {
     store: Store,
     runtime: Handle,
     metrics: SharedMetrics,
-    /// Deletions at the same time.
+    /// One permit for each deletion in progress.
     slots: Semaphore,
     /// Sets of each object that are needed.
     counts: Mutex<HashMap<Arc<str>, u64>>,
 }
 
 impl Registry {
-    /// A registry that deletes from `store`, at most `threads` objects at a time.
-    pub fn new(store: Store, runtime: Handle, metrics: SharedMetrics, threads: usize) -> Self {
-        let slots = Semaphore::new(threads.clamp(1, Semaphore::MAX_PERMITS));
+    /// A registry that deletes from `store`.
+    pub fn new(store: Store, runtime: Handle, metrics: SharedMetrics) -> Self {
+        let slots = Semaphore::new(DISCARDS);
         let inner = Inner { store, runtime, metrics, slots, counts: Mutex::default() };
         Self { inner: Arc::new(inner) }
     }

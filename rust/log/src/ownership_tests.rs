@@ -21,7 +21,7 @@ fn fixture() -> Fixture {
     let object_store = Arc::clone(&inner) as _;
     let store =
         Store::from_object_store(object_store, "q", "test://b/q", &options, Arc::clone(&metrics), Failpoints::none());
-    let registry = Registry::new(store.clone(), Handle::current(), Arc::clone(&metrics), 1);
+    let registry = Registry::new(store.clone(), Handle::current(), Arc::clone(&metrics));
     Fixture { inner, store, metrics, registry }
 }
 

@@ -9,10 +9,10 @@ use fastchangelog_store::forked::PerProcess;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 
-/// `(name, default, meaning)` of every option.
+/// `(name, default, meaning, is_public)` of every option.
 #[pyfunction]
-pub(crate) fn options_table() -> Vec<(&'static str, &'static str, &'static str)> {
-    Options::TABLE.iter().map(|row| (row.name, row.default, row.meaning.trim())).collect()
+pub(crate) fn options_table() -> Vec<(&'static str, &'static str, &'static str, bool)> {
+    Options::TABLE.iter().map(|row| (row.name, row.default, row.meaning.trim(), row.is_public)).collect()
 }
 
 /// Checks names and values of options.

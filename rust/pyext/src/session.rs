@@ -4,7 +4,7 @@ use crate::arrow_interface::{batch_to_pyarrow, schema_to_pyarrow};
 use crate::detached::{detached, exclusive, raise};
 use fastchangelog_format::Error;
 use fastchangelog_server::client;
-use fastchangelog_server::protocol::Kind;
+use fastchangelog_server::protocol::{Kind, MAX_MESSAGE};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use std::collections::BTreeMap;
@@ -13,13 +13,9 @@ use std::time::Duration;
 
 const WHAT: &str = "session";
 
-pub(crate) fn settings(
-    socket_path: String,
-    log: &str,
-    timeout_seconds: f64,
-    max_message: u64,
-) -> client::ClientSettings {
-    let timeout = Duration::try_from_secs_f64(timeout_seconds).unwrap_or(Duration::MAX);
+/// How a session connects.
+pub(crate) fn session_settings(socket_path: String, log: &str) -> client::ClientSettings {
+    let (timeout, max_message) = (client::SESSION_TIMEOUT, MAX_MESSAGE);
     client::ClientSettings { socket: socket_path.into(), log: log.to_owned(), timeout, max_message }
 }
 
@@ -29,16 +25,9 @@ pub(crate) struct SessionClient(Mutex<client::SessionClient>);
 #[pymethods]
 impl SessionClient {
     #[new]
-    #[pyo3(signature = (socket_path, request_json, *, log = "", timeout_seconds = 1800.0, max_message = 268_435_456))]
-    fn new(
-        py: Python<'_>,
-        socket_path: String,
-        request_json: &str,
-        log: &str,
-        timeout_seconds: f64,
-        max_message: u64,
-    ) -> PyResult<Self> {
-        let settings = settings(socket_path, log, timeout_seconds, max_message);
+    #[pyo3(signature = (socket_path, request_json, *, log = ""))]
+    fn new(py: Python<'_>, socket_path: String, request_json: &str, log: &str) -> PyResult<Self> {
+        let settings = session_settings(socket_path, log);
         detached(py, |tick| client::SessionClient::open(settings, request_json, tick)).map(|s| Self(Mutex::new(s)))
     }
 
@@ -111,7 +100,8 @@ impl ServerClient {
     #[new]
     #[pyo3(signature = (socket_path, *, log = "", timeout_seconds = 30.0))]
     fn new(py: Python<'_>, socket_path: String, log: &str, timeout_seconds: f64) -> PyResult<Self> {
-        let settings = settings(socket_path, log, timeout_seconds, u64::MAX);
+        let timeout = Duration::try_from_secs_f64(timeout_seconds).unwrap_or(Duration::MAX);
+        let settings = client::ClientSettings { timeout, ..session_settings(socket_path, log) };
         detached(py, |tick| client::Client::connect(settings, tick)).map(|c| Self(Mutex::new(c)))
     }
 

@@ -4,7 +4,7 @@
 
 use crate::arrow_interface::{ForeignArray, batch_to_pyarrow, to_pyarrow};
 use crate::detached::{detached, exclusive, raise};
-use crate::session::settings;
+use crate::session::session_settings;
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StructArray, UInt8Array};
 use fastchangelog_core::engine::{Reply, StateCall};
 use fastchangelog_format::model::StateId;
@@ -73,16 +73,9 @@ fn keys_of(keys: &ForeignArray) -> Result<Vec<ArrayRef>> {
 #[pymethods]
 impl StateSession {
     #[new]
-    #[pyo3(signature = (socket_path, request_json, *, log = "", timeout_seconds = 1800.0, max_message = 268_435_456))]
-    fn new(
-        py: Python<'_>,
-        socket_path: String,
-        request_json: &str,
-        log: &str,
-        timeout_seconds: f64,
-        max_message: u64,
-    ) -> PyResult<Self> {
-        let settings = settings(socket_path, log, timeout_seconds, max_message);
+    #[pyo3(signature = (socket_path, request_json, *, log = ""))]
+    fn new(py: Python<'_>, socket_path: String, request_json: &str, log: &str) -> PyResult<Self> {
+        let settings = session_settings(socket_path, log);
         let client = detached(py, |tick| StateSessionClient::open(settings, request_json, tick))?;
         Ok(Self { catalog: client.catalog().to_owned(), watermark: client.watermark(), client: Mutex::new(client) })
     }

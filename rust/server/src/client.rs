@@ -25,6 +25,10 @@ use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(100);
 
+/// How long a session waits without any sign of its server: longer than a restore of the largest shard takes, short enough
+/// that Spark repeats the task of a server that hangs.
+pub const SESSION_TIMEOUT: Duration = Duration::from_mins(30);
+
 /// How a client connects.
 #[derive(Debug, Clone)]
 pub struct ClientSettings {
@@ -32,9 +36,9 @@ pub struct ClientSettings {
     pub socket: PathBuf,
     /// The server's log, for messages.
     pub log: String,
-    /// Longest time without any progress of an answer (option `session_timeout`).
+    /// Longest time without any progress of an answer.
     pub timeout: Duration,
-    /// Bytes of one payload or result message (option `max_message_size`).
+    /// Bytes of one payload or result message.
     pub max_message: u64,
 }
 
@@ -201,11 +205,9 @@ impl Waiting<'_> {
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                     (self.tick)().map_err(io::Error::other)?;
                     if start.elapsed() >= self.settings.timeout {
-                        let what = format!(
-                            "the state server gave no sign for {:?} (its log: {})",
-                            self.settings.timeout, self.settings.log
-                        );
-                        return Err(io::Error::other(Error::limit(what, "session_timeout")));
+                        let what = format!("the state server gave no sign for {:?}", self.settings.timeout);
+                        let remedy = format!("look into its log, {}", self.settings.log);
+                        return Err(io::Error::other(Error::retryable(what).with_remedy(remedy)));
                     }
                 }
                 other => return other,

@@ -3,6 +3,7 @@
 //! Owns: which parts one server process is made of. Does not own: the parts, nor the process's life (Python).
 
 use crate::logfile::{LogFile, MAX_LOG_BYTES};
+use crate::protocol::MAX_MESSAGE;
 use crate::server::{Server, ServerSettings};
 use fastchangelog_core::engine::{Engine, EngineConfig};
 use fastchangelog_format::clock::SystemClock;
@@ -14,6 +15,9 @@ use serde::Deserialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+/// Sessions that one server holds open at the same time, each with a thread: far more than an executor has tasks.
+const MAX_SESSIONS: usize = 512;
 
 /// What Python decides for a server process.
 #[derive(Debug, Deserialize)]
@@ -51,8 +55,8 @@ pub fn start(settings: &str) -> Result<Server> {
     let failpoints = Failpoints::parse(&settings.failpoints)?;
     let listen = ServerSettings {
         socket: settings.socket,
-        max_connections: options.max_sessions,
-        max_message: options.max_message_size,
+        max_connections: MAX_SESSIONS,
+        max_message: MAX_MESSAGE,
         metrics_port: options.metrics_port(),
     };
     // Before any client can connect: every served client finds this line.

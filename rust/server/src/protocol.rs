@@ -25,6 +25,10 @@ const MAX_VERSION_TEXT: u32 = 64;
 /// Bytes of a frame's header.
 pub const HEADER: usize = 16;
 
+/// Bytes of one payload, call or result: what a peer allocates for one frame at most. Splitting keeps far below it; only a
+/// single huge row comes near.
+pub const MAX_MESSAGE: u64 = 256 << 20;
+
 /// Bodies that are texts (requests, handles, metrics, errors) never need more.
 pub const MAX_TEXT_BODY: u64 = 64 << 20;
 
@@ -136,8 +140,10 @@ impl Header {
 /// Refuses bodies beyond the bound of their kind; used before sending too, so that the sender gets the error.
 pub fn check_length(kind: Kind, length: u64, max_message: u64) -> Result<()> {
     let remedy = match kind {
-        Kind::Merge | Kind::Result => "lower the option `payload_size` or raise the option `max_message_size`",
-        Kind::State | Kind::StateChange | Kind::StateRows => "raise the option `max_message_size`",
+        Kind::Merge | Kind::Result => "one row with all its columns must fit: make its values smaller",
+        Kind::State | Kind::StateChange | Kind::StateRows => {
+            "one key with its value must fit: make it smaller, or keep it as a map or several keys"
+        }
         _ if length > MAX_TEXT_BODY => {
             return Err(Error::internal(format!("a frame {kind:?} of {length} bytes; the limit is {MAX_TEXT_BODY}")));
         }
@@ -147,8 +153,7 @@ pub fn check_length(kind: Kind, length: u64, max_message: u64) -> Result<()> {
         return Ok(());
     }
     let what = format!("a message of {length} bytes can never fit: the limit is {max_message} bytes");
-    let option = Subject::Option("max_message_size".to_owned());
-    Err(Error::new(ErrorKind::InvalidArgument, what).with_subject(option).with_remedy(remedy))
+    Err(Error::invalid(what).with_remedy(remedy))
 }
 
 /// The reply to `Commit`.

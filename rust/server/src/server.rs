@@ -35,9 +35,9 @@ const STACK: usize = 2 << 20;
 pub struct ServerSettings {
     /// The socket's path. Its folder must exist and belong to this user only.
     pub socket: PathBuf,
-    /// Connections at the same time (option `max_sessions`).
+    /// Connections at the same time.
     pub max_connections: usize,
-    /// Bytes of one payload or result message (option `max_message_size`).
+    /// Bytes of one payload or result message.
     pub max_message: u64,
     /// Port of the text endpoint of metrics (option `metrics_port`).
     pub metrics_port: Option<u16>,
@@ -238,10 +238,9 @@ fn start_thread(stream: &UnixStream, shared: &Arc<Shared>) -> Result<()> {
     let id = {
         let mut connections = shared.connections.lock();
         if connections.open.len() >= shared.max_connections {
-            return Err(Error::limit(
-                format!("the state server already has {} connections", shared.max_connections),
-                "max_sessions",
-            ));
+            let what = format!("the state server already has {} connections", shared.max_connections);
+            return Err(Error::retryable(what)
+                .with_remedy("run fewer tasks at the same time in one executor (`spark.executor.cores`)"));
         }
         connections.next += 1;
         let id = connections.next;

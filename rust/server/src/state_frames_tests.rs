@@ -80,12 +80,12 @@ proptest! {
 }
 
 #[test]
-fn a_row_that_fits_no_message_names_the_option() {
+fn a_row_that_fits_no_message_says_what_must_fit() {
     let rows = GET.reply_batch(vec![Arc::new(BinaryArray::from(vec![&[7; 5_000][..], b"small"]))]).unwrap();
     let mut bodies = Pieces::new(Kind::StateRows, 2_000, rows, |rows, _| StatePart::default().encode(rows));
     let error = bodies.next().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    assert!(error.message().contains("raise the option `max_message_size`"), "{error}");
+    assert!(error.message().contains("the limit is 2000 bytes; one key with its value must fit"), "{error}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use fastchangelog_format::clock::ManualClock;
 use fastchangelog_format::crc32c;
 use fastchangelog_format::model::ObjectRef;
-use fastchangelog_shuttle_tests::cache::ObjectCache;
+use fastchangelog_shuttle_tests::cache::{IDLE_TIMEOUT, ObjectCache};
 use fastchangelog_shuttle_tests::explore;
 use fastchangelog_shuttle_tests::store::Store;
 use fastchangelog_shuttle_tests::sync::quiet;
@@ -14,10 +14,7 @@ use fastchangelog_store::metrics::SharedMetrics;
 use shuttle::future::{JoinHandle, block_on, spawn, yield_now};
 use shuttle::rand::{Rng, thread_rng};
 use std::sync::Arc;
-use std::time::Duration;
 use tempfile::TempDir;
-
-const IDLE: Duration = Duration::from_mins(1);
 
 struct World {
     dir: TempDir,
@@ -48,7 +45,7 @@ fn world(max_bytes: u64, fails_one_in: u32) -> Arc<World> {
     let metrics = SharedMetrics::default();
     let clock = ManualClock::at(0);
     let cache = ObjectCache::new(dir.path(), max_bytes, Arc::clone(&metrics)).unwrap();
-    let cache = cache.with_idle_timeout(IDLE, Arc::clone(&clock) as _);
+    let cache = cache.with_idle_timeout(Arc::clone(&clock) as _);
     Arc::new(World { dir, store, cache, clock, metrics, max_bytes })
 }
 
@@ -203,7 +200,7 @@ fn invariant_8_idle_downloads_go_and_kept_or_leased_ones_stay() {
             let world = world(1000, 0);
             world.cache.keep(&world.store, &object("c"), &[content("c")]);
             let sweep = |w: Arc<World>| async move {
-                w.clock.advance(IDLE);
+                w.clock.advance(IDLE_TIMEOUT);
                 w.cache.evict_idle();
             };
             let read = |w: Arc<World>| async move { w.read(one_of(&["a", "b"])).await };
@@ -216,7 +213,7 @@ fn invariant_8_idle_downloads_go_and_kept_or_leased_ones_stay() {
                 task.await.unwrap();
             }
             world.at_rest().await;
-            world.clock.advance(IDLE);
+            world.clock.advance(IDLE_TIMEOUT);
             world.cache.evict_idle();
             world.at_rest().await;
             assert_eq!(world.cache.bytes(), 10, "what was kept for recovery stays");

@@ -18,7 +18,7 @@ fn scenario(stops: bool) {
         let store = Store::new(0);
         store.look(|state| state.objects.insert("log/a".to_owned(), Bytes::from_static(b"a")));
         let metrics = SharedMetrics::default();
-        let registry = Registry::new(store.clone(), Handle, SharedMetrics::clone(&metrics), 1);
+        let registry = Registry::new(store.clone(), Handle, SharedMetrics::clone(&metrics));
         registry.start_tracking("log/a", SETS as u64);
         let mut tasks: Vec<_> = (0..SETS)
             .map(|_| {

@@ -31,8 +31,8 @@ impl Diagnosis {
         Self {
             permanent: None,
             cause: cause.into(),
-            advice: "check that the store can be reached; the options `max_attempts`, `retry_delay` and \
-                     `request_timeout` govern the attempts",
+            advice: "check that the store can be reached; the options `max_attempts` and `request_timeout` \
+                     govern the attempts",
         }
     }
 

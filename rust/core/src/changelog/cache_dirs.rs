@@ -53,7 +53,7 @@ pub(super) fn open(
     }
     let (place, claim) = claim(&dir)?;
     let cache = ObjectCache::new(&place, options.cache_size, Arc::clone(metrics))?
-        .with_idle_timeout(options.cache_idle_timeout, Arc::clone(clock))
+        .with_idle_timeout(Arc::clone(clock))
         .with_claim(claim);
     folders.caches.insert(dir, Arc::downgrade(&cache));
     if !folders.watched {
@@ -109,7 +109,7 @@ mod tests {
     use bytes::Bytes;
     use fastchangelog_format::clock::ManualClock;
     use fastchangelog_format::model::ObjectRef;
-    use fastchangelog_log::read::Lease;
+    use fastchangelog_log::read::{IDLE_TIMEOUT, Lease};
     use fastchangelog_store::Store;
     use fastchangelog_store::failpoint::Failpoints;
 
@@ -163,7 +163,7 @@ mod tests {
         let (store, object, lease) = leased(&cache, "idle");
         drop(lease);
         assert!(check_all() && cache.contains(&store, &object));
-        clock.advance(Options::default().cache_idle_timeout);
+        clock.advance(IDLE_TIMEOUT);
         assert!(check_all() && !cache.contains(&store, &object));
     }
 }

@@ -110,8 +110,7 @@ impl ChangelogStorage {
         check_memory(options.max_in_flight, "a changelog")?;
         let runtime = start_io_threads()?;
         let handle = runtime.handle().clone();
-        let registry =
-            Registry::new(store.clone(), handle.clone(), Arc::clone(&environment.metrics), options.discard_threads);
+        let registry = Registry::new(store.clone(), handle.clone(), Arc::clone(&environment.metrics));
         let local = match local_dir.filter(|_| !store.is_local_file()) {
             Some(dir) => {
                 let cache = cache_dirs::open(dir, &options, &environment.metrics, &environment.clock)?;
@@ -201,13 +200,7 @@ impl ChangelogStorage {
             Some(dir) => Some(cache_dirs::open(dir, &shared.options, &shared.metrics, &shared.clock)?),
             None => shared.local.as_ref().map(|local| Arc::clone(&local.cache)),
         };
-        Ok(ChangeReader::new(
-            shared.store.clone(),
-            cache,
-            shared.runtime.clone(),
-            Arc::clone(&shared.metrics),
-            shared.options.read_ahead,
-        ))
+        Ok(ChangeReader::new(shared.store.clone(), cache, shared.runtime.clone(), Arc::clone(&shared.metrics)))
     }
 
     /// The runtime that readers wait on.

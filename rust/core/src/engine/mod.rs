@@ -38,6 +38,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 pub use crate::shard::{
     Column, Committed, MaterializeRun, Reply, ResultBatches, Session, ShardStatus, StateCall, StateSession,
@@ -53,6 +54,8 @@ const HOT_FLOOR_SHARE: f64 = 0.05;
 const SPILL: &str = "spill";
 /// Compiled aggregate plans kept.
 const MAX_PLANS: usize = 256;
+/// A shard that no session opened for this long has probably moved to another executor, and only takes memory and disk.
+const SHARD_IDLE_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// What an engine is made of.
 pub struct EngineConfig {
@@ -102,7 +105,7 @@ impl Engine {
             config.options.cache_size,
             Arc::clone(&config.metrics),
         )?
-        .with_idle_timeout(config.options.cache_idle_timeout, Arc::clone(&config.clock));
+        .with_idle_timeout(Arc::clone(&config.clock));
         let background = Background::new(&config.options, Arc::clone(&config.clock), Arc::clone(&config.metrics));
         let EngineConfig { local_dir, options, clock, metrics, failpoints } = config;
         let runtime_handle = runtime.handle().clone();
@@ -288,14 +291,14 @@ impl Engine {
         }
     }
 
-    /// Closes shards that no session opened for longer than their option `shard_idle_timeout`, drops folders that no shard
-    /// works in any more, and removes downloads that nothing used for `cache_idle_timeout`.
+    /// Closes shards that no session opened for [`SHARD_IDLE_TIMEOUT`], drops folders that no shard works in any more, and
+    /// removes downloads that nothing used for as long as the cache keeps them.
     pub fn close_idle(&self) {
         self.process.cache.evict_idle();
         // A user of a shard got it from this list and holds it: one holder is the list.
         let idle = |entry: &Entry| {
-            let limit = entry.shard.context().options.shard_idle_timeout.as_millis();
-            Arc::strong_count(&entry.shard) == 1 && u128::from(entry.shard.idle_millis()) >= limit
+            Arc::strong_count(&entry.shard) == 1
+                && Duration::from_millis(entry.shard.idle_millis()) >= SHARD_IDLE_TIMEOUT
         };
         let closed: Vec<Entry> =
             self.shards.lock().extract_if(|_, entry| idle(entry)).map(|(_, entry)| entry).collect();

@@ -8,6 +8,7 @@ use fastchangelog_columns::split::Splitter;
 use fastchangelog_format::clock::ManualClock;
 use fastchangelog_format::error::ErrorKind;
 use fastchangelog_format::{FolderNote, decode_note};
+use fastchangelog_log::read::IDLE_TIMEOUT;
 use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::fault::FaultStore;
 use fastchangelog_store::metrics::SharedMetrics;
@@ -154,7 +155,7 @@ fn refused(opened: Result<Session>) -> Error {
 fn close_idle_removes_unused_downloads() {
     let local = tempfile::tempdir().unwrap();
     let clock = ManualClock::at(0);
-    let engine = engine(local.path(), &clock, &[("cache_idle_timeout", "2m")]);
+    let engine = engine(local.path(), &clock, &[]);
     let inner = FaultStore::in_memory();
     let (options, metrics) = (&engine.process.options, Arc::clone(&engine.process.metrics));
     let store = Store::from_object_store(inner, "q", "test://b/q", options, metrics, Failpoints::none());
@@ -163,7 +164,7 @@ fn close_idle_removes_unused_downloads() {
         drop(engine.process.cache.lease(&store, &object).await.unwrap());
         object
     });
-    clock.advance(Duration::from_secs(119));
+    clock.advance(IDLE_TIMEOUT.saturating_sub(Duration::from_secs(1)));
     engine.close_idle();
     assert!(engine.process.cache.contains(&store, &object));
     clock.advance(Duration::from_secs(1));

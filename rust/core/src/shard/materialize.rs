@@ -276,10 +276,7 @@ impl MaterializeRun {
             age.as_secs(),
             grace.as_secs()
         ))
-        .with_remedy(
-            "raise `sweep_grace`, or let the upload be faster (`background_bandwidth`, \
-             `background_transfers`)",
-        ))
+        .with_remedy("raise `sweep_grace`, or let the upload be faster (`background_bandwidth`)"))
     }
 
     /// Offers the snapshot to the next handles.

@@ -39,6 +39,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// How long a download stays without a use: long enough for the restore of a neighbour shard to share it.
+pub const IDLE_TIMEOUT: Duration = Duration::from_mins(10);
+
 type Loading = Shared<oneshot::Receiver<Result<(), DownloadError>>>;
 
 #[derive(Debug)]
@@ -97,7 +100,7 @@ pub struct ObjectCache {
     max_bytes: u64,
     metrics: SharedMetrics,
     table: Mutex<Table>,
-    idle_timeout: Option<(Duration, SharedClock)>,
+    idle_clock: Option<SharedClock>,
     /// Excludes other processes from the folder while it is open.
     claim: Option<File>,
 }
@@ -144,7 +147,7 @@ impl ObjectCache {
         }
         found.sort();
         let this =
-            Self { dir: dir.to_owned(), max_bytes, metrics, table: Mutex::default(), idle_timeout: None, claim: None };
+            Self { dir: dir.to_owned(), max_bytes, metrics, table: Mutex::default(), idle_clock: None, claim: None };
         {
             let mut table = this.table.lock();
             for (_, key, size) in found {
@@ -158,13 +161,13 @@ impl ObjectCache {
         Ok(Arc::new(this))
     }
 
-    /// The same cache, whose downloads are removed when unused for `timeout`; see [`ObjectCache::evict_idle`].
+    /// The same cache, whose downloads are removed when unused for [`IDLE_TIMEOUT`]; see [`ObjectCache::evict_idle`].
     ///
     /// # Panics
     /// If the cache is in use already.
     #[must_use]
-    pub fn with_idle_timeout(mut self: Arc<Self>, timeout: Duration, clock: SharedClock) -> Arc<Self> {
-        Arc::get_mut(&mut self).expect("the cache is not shared yet").idle_timeout = Some((timeout, clock));
+    pub fn with_idle_timeout(mut self: Arc<Self>, clock: SharedClock) -> Arc<Self> {
+        Arc::get_mut(&mut self).expect("the cache is not shared yet").idle_clock = Some(clock);
         self
     }
 
@@ -180,10 +183,9 @@ impl ObjectCache {
 
     /// Removes the downloads that were not used for the idle timeout. The owner of the cache calls it periodically.
     pub fn evict_idle(&self) {
-        let Some((timeout, clock)) = &self.idle_timeout else { return };
-        let mut table = self.table.lock();
-        let now = clock.monotonic();
-        let is_old = |slot: &Slot| slot.fetched && now.saturating_sub(slot.idle_at) >= *timeout;
+        let Some(clock) = &self.idle_clock else { return };
+        let (mut table, now) = (self.table.lock(), clock.monotonic());
+        let is_old = |slot: &Slot| slot.fetched && now.saturating_sub(slot.idle_at) >= IDLE_TIMEOUT;
         let old: Vec<Key> =
             table.idle.values().filter(|key| table.slots.get(*key).is_some_and(is_old)).cloned().collect();
         old.iter().for_each(|key| self.evict(&mut table, key));
@@ -319,7 +321,7 @@ impl ObjectCache {
         let tick = table.tick;
         if let Some(slot) = table.slots.get_mut(key) {
             slot.idle_since = Some(tick);
-            slot.idle_at = self.idle_timeout.as_ref().map_or(Duration::ZERO, |(_, clock)| clock.monotonic());
+            slot.idle_at = self.idle_clock.as_ref().map_or(Duration::ZERO, |clock| clock.monotonic());
             table.idle.insert(tick, Arc::clone(key));
         }
         self.evict_for(table, 0);

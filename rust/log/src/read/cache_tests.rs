@@ -164,10 +164,9 @@ async fn a15_the_least_recently_used_goes_and_a_leased_file_never() {
 async fn x19_unused_downloads_are_removed_after_the_idle_timeout() {
     let f = fixture(1 << 20);
     let clock = ManualClock::at(1000);
-    let limit = Duration::from_mins(10);
     let dir = tempfile::tempdir().unwrap();
     let cache = ObjectCache::new(dir.path(), 1 << 20, Arc::clone(&f.metrics)).unwrap();
-    let cache = cache.with_idle_timeout(limit, Arc::clone(&clock) as _);
+    let cache = cache.with_idle_timeout(Arc::clone(&clock) as _);
     let (used, held, kept) =
         (f.put("used", &[1; 10]).await, f.put("held", &[2; 10]).await, f.put("kept", b"kept").await);
     cache.keep(&f.store, &kept, &[Bytes::from_static(b"kept")]);
@@ -182,14 +181,14 @@ async fn x19_unused_downloads_are_removed_after_the_idle_timeout() {
     clock.advance(Duration::from_millis(1));
     cache.evict_idle();
     assert_eq!(here(), [true; 3], "used again");
-    clock.advance(limit);
+    clock.advance(IDLE_TIMEOUT);
     cache.evict_idle();
     assert_eq!(here(), [false, true, true], "in use, or kept for recovery");
     assert!(lease.is_intact() && f.metrics.cache_evictions.get() == 1);
     drop(lease);
     cache.evict_idle();
     assert!(here()[1], "its time begins when it is given back");
-    clock.advance(limit);
+    clock.advance(IDLE_TIMEOUT);
     cache.evict_idle();
     assert_eq!((here(), cache.bytes()), ([false, false, true], 4));
     // The next reader downloads it again.

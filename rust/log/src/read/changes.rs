@@ -36,6 +36,8 @@ use tokio::task::{JoinError, JoinHandle};
 const RUN_BYTES: u64 = 8 << 20;
 /// Gap between two wanted ranges that is cheaper to fetch than to skip.
 const GAP_BYTES: u64 = 64 << 10;
+/// Bytes of log objects that a reader fetches ahead: a few runs, so that one slow request does not stop the reader.
+const READ_AHEAD_BYTES: u64 = 32 << 20;
 /// Most runs in progress at a time.
 const MAX_RUNS: u64 = 16;
 /// Values of one batch of decoded records, and about the bytes of a record beside its value.
@@ -60,7 +62,6 @@ pub struct ChangeReader {
     cache: Option<Arc<ObjectCache>>,
     runtime: Handle,
     metrics: SharedMetrics,
-    read_ahead: u64,
 }
 
 /// Decoded sets, in order; dropping it ends what is in progress.
@@ -160,16 +161,10 @@ struct Run {
 
 impl ChangeReader {
     /// A reader of `store`, the storage's folder. With a cache, whole objects are kept on the local disk.
-    pub fn new(
-        store: Store,
-        cache: Option<Arc<ObjectCache>>,
-        runtime: Handle,
-        metrics: SharedMetrics,
-        read_ahead: u64,
-    ) -> Self {
+    pub fn new(store: Store, cache: Option<Arc<ObjectCache>>, runtime: Handle, metrics: SharedMetrics) -> Self {
         // Objects that are files already need no copy.
         let cache = cache.filter(|_| !store.is_local_file());
-        Self { store, cache, runtime, metrics, read_ahead }
+        Self { store, cache, runtime, metrics }
     }
 
     /// The changes of `handle`; with `groups`, only those of these key groups, and metadata.
@@ -186,7 +181,7 @@ impl ChangeReader {
         let limit = if part.is_some() { 0 } else { RUN_BYTES };
         let runs = runs_of(&handle.sets, limit);
         let largest = runs.iter().map(|run| run.bytes.end - run.bytes.start).max().unwrap_or(1).max(1);
-        let ahead = usize::try_from((self.read_ahead / largest).clamp(1, MAX_RUNS)).unwrap_or(1);
+        let ahead = usize::try_from((READ_AHEAD_BYTES / largest).clamp(1, MAX_RUNS)).unwrap_or(1);
         let this = self.clone();
         // Each run is a task of its own: it goes on while the caller works on an earlier one.
         let runs = stream::iter(runs).map(move |run| {

@@ -74,7 +74,7 @@ async fn object(f: &Fixture, sets: u64, per_group: u16, compression: Compression
 
 impl Fixture {
     fn reader(&self, cache: Option<Arc<ObjectCache>>) -> ChangeReader {
-        ChangeReader::new(self.store.clone(), cache, Handle::current(), Arc::clone(&self.metrics), 32 << 20)
+        ChangeReader::new(self.store.clone(), cache, Handle::current(), Arc::clone(&self.metrics))
     }
 
     fn cache(&self) -> Arc<ObjectCache> {
@@ -278,7 +278,7 @@ async fn a14_offsets_above_four_gibibytes_are_read_right() {
         sets,
         incremental_size: 0,
     };
-    let reader = ChangeReader::new(store, None, Handle::current(), metrics, 32 << 20);
+    let reader = ChangeReader::new(store, None, Handle::current(), metrics);
     for groups in [None, Some(KeyGroupRange { start: 2, end: 3 })] {
         let found = all(reader.read(&handle, groups).unwrap()).await.unwrap();
         assert_eq!(found, [(0, 2, 8), (1, 2, 8), (2, 2, 8)]);

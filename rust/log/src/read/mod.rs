@@ -22,7 +22,7 @@ mod set_parts;
 pub mod slice;
 pub mod snapshot_files;
 
-pub use cache::{Lease, ObjectCache};
+pub use cache::{IDLE_TIMEOUT, Lease, ObjectCache};
 pub use replay::{SetsAhead, read_segments};
 pub use restore_progress::RestoreProgress;
 pub use slice::{SetSlice, SnapshotSlice, fetch_snapshot_slice, read_slices};

@@ -147,8 +147,10 @@ impl<D> Ledger<D> {
 
     /// The active set was sealed: it waits, and the next number is active.
     pub fn roll(&mut self, data: D) -> Result<()> {
-        let next =
-            self.active.checked_add(1).ok_or_else(|| Error::limit("sequence numbers are used up", "rollover"))?;
+        let next = self
+            .active
+            .checked_add(1)
+            .ok_or_else(|| Error::invalid("sequence numbers are used up").with_remedy("open another writer"))?;
         self.sets.insert(self.active, Slot::Waiting(data));
         self.active = next;
         Ok(())
