@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fastchangelog import _internal, cli
-from fastchangelog.cli import doctor
+from fastchangelog.cli import command_line, doctor
 from fastchangelog.cli.sweep import SweepRequest, SweepResult
 from fastchangelog.gc.plan import Entry
 from fastchangelog.gc.report import FolderReport
@@ -20,6 +22,12 @@ from fastchangelog.gc.report import FolderReport
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == cli.COULD_NOT_RUN
     assert "demo" in capsys.readouterr().out
+
+
+def test_every_module_with_a_command_is_listed() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(cli.__path__)}
+    commands = {name for name in modules if hasattr(importlib.import_module(f"fastchangelog.cli.{name}"), "add_parser")}
+    assert commands == set(command_line.COMMANDS)
 
 
 def test_the_command_starts_without_the_native_module() -> None:

@@ -142,9 +142,9 @@ def test_a_file_uri_with_a_fragment_is_no_other_folder(tmp_path: Path, capsys: p
 _AS_ANOTHER_USER = """
 import os, sys, json, contextlib, io
 from fastchangelog import cli
-from fastchangelog.cli import bench, listing, ls, inspect, sweep, verify, spark_session
+from fastchangelog.cli import command_line, listing, spark_session
 import fastchangelog as fc, fastchangelog.gc.collector, fastchangelog.savepoints.savepoint, fastchangelog.catalog
-fc.open_state, fc.ChangelogStorage
+command_line._parser(), fc.open_state, fc.ChangelogStorage
 import pyarrow.compute, fastchangelog.embedded.state
 root = sys.argv[1]
 if os.getuid() == 0:
