@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fastchangelog import _internal, cli
+from fastchangelog import cli
 from fastchangelog.cli import command_line, doctor
 from fastchangelog.cli.sweep import SweepRequest, SweepResult
 from fastchangelog.gc.plan import Entry
@@ -57,9 +57,6 @@ def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixt
         (["export", ".", "--to", "./does-not-exist.parquet"], "there is no savepoint in"),
         (["savepoint", "c", "--state", "./does-not-exist", "--to", "t"], "does-not-exist; check the address"),
         (["ls", ".", "--storage-option", "aws_region"], "NAME=VALUE"),
-        (["bench", "--keys", "0"], "--keys"),
-        (["bench", "./does-not-exist"], "does-not-exist; check the address"),
-        (["bench", "--storage-option", "aws_region"], "NAME=VALUE"),
         (["sweep", "./does-not-exist"], "not a folder"),
         (["sweep", ".", "--grace", "10"], "--grace"),
         (["sweep", ".", "--conf", "=1"], "NAME=VALUE"),
@@ -160,34 +157,3 @@ def test_the_module_is_the_command() -> None:
     )
     assert done.returncode == cli.COULD_NOT_RUN
     assert done.stderr.startswith("fastchangelog inspect: ")
-
-
-def test_bench_measures_and_removes_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "other").write_text("stays")
-    for rest in (["--json"], []):
-        assert cli.main(["bench", str(tmp_path), "--keys", "30", "--checkpoints", "2", *rest]) == cli.OK
-        printed = capsys.readouterr().out
-        if rest:
-            rows = {row["what"]: row["result"] for row in json.loads(printed)}
-            assert len(rows) >= 8
-            assert all(result > 0 for result in rows.values())
-        else:
-            assert printed.splitlines()[0].split() == ["what", "result", "unit"]
-    assert [path.name for path in tmp_path.rglob("*")] == ["other"]
-
-
-def test_bench_removes_the_objects_of_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = _internal.ObjectFolder("memory://cli/bench", {}, {})
-    folder.write("other", b"stays")
-    assert cli.main(["bench", "memory://cli/bench", "--keys", "30", "--checkpoints", "2"]) == cli.OK
-    assert "put_many" in capsys.readouterr().out
-    assert [name for name, _, _ in folder.list("")] == ["other"]
-
-
-def test_bench_removes_what_it_wrote_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fastchangelog.cli.bench._read", interrupted)
-    assert cli.main(["bench", str(tmp_path), "--keys", "30"]) == cli.INTERRUPTED
-    assert not list(tmp_path.rglob("*"))
