@@ -120,7 +120,9 @@ def test_every_command_serves_a_state_in_a_bucket(
     assert run_command("verify", tmp_path / "local")["keys"] == KEYS
     kinds = {item["folder"]: item["kind"] for item in run_command("ls", f"s3://{bucket.bucket}")}
     assert sorted(kinds.values()) == ["query", "savepoint", "savepoint"]
-    assert run_command("rescale", checkpoint, "--state", root, "--to", f"{root}-3", "--partitions", 3)["keys"] == KEYS
+    taken = run_command(*base, "--to", f"{root}-3", "--partitions", 3)
+    assert (taken["keys"], taken["format"]) == (KEYS, "native")
+    assert f"start_from='{root}-3'" in "".join(taken["start_with"])
 
     # A sweep finds what no batch needs, and takes it away the second time: its servers count on nothing any more.
     note = f"{folder}/_fastchangelog.json"
