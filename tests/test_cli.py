@@ -51,12 +51,11 @@ def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixt
         (["demo", "--key", "a"], "--input"),
         (["demo", "--batches", "1"], "--batches"),
         (["inspect", "./does-not-exist"], "does-not-exist; check the address"),
-        (["ls", "./does-not-exist"], "does-not-exist; check the address"),
         (["verify", "./does-not-exist"], "does-not-exist; check the address"),
         (["verify", "."], "there is no savepoint in"),
         (["export", ".", "--to", "./does-not-exist.parquet"], "there is no savepoint in"),
         (["savepoint", "c", "--state", "./does-not-exist", "--to", "t"], "does-not-exist; check the address"),
-        (["ls", ".", "--storage-option", "aws_region"], "NAME=VALUE"),
+        (["inspect", ".", "--storage-option", "aws_region"], "NAME=VALUE"),
         (["sweep", "./does-not-exist"], "not a folder"),
         (["sweep", ".", "--grace", "10"], "--grace"),
         (["sweep", ".", "--conf", "=1"], "NAME=VALUE"),
@@ -72,15 +71,29 @@ def test_wrong_arguments_end_with_one_line_and_code_2(
     assert len(error.strip().splitlines()) == 1
 
 
-def test_inspect_counts_objects_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_lists_a_root_and_counts_the_objects_of_a_query_and_of_a_state_by_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "query" / "default" / "log"
     folder.mkdir(parents=True)
     (folder / "a").write_bytes(b"12345")
+    (tmp_path / "readme").touch()
     assert cli.main(["inspect", str(tmp_path), "--json"]) == cli.OK
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["query"], row["name"], row["log_objects"], row["log_bytes"]) == ("query", "default", 1, 5)
-    assert cli.main(["inspect", f"file://{tmp_path}"]) == cli.OK
-    assert "1 (5 B)" in capsys.readouterr().out
+    listed = json.loads(capsys.readouterr().out)
+    uri = f"file://{tmp_path}/query/default"
+    assert listed == [{"kind": "query", "folder": "query/default", "uri": uri, "objects": 1, "bytes": 5}]
+    assert cli.main(["inspect", str(tmp_path)]) == cli.OK
+    heading, line = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["kind", "folder", "objects", "bytes"]
+    assert line.split() == ["query", "query/default", "1", "objects", "5", "B"]
+    for given, name in ((tmp_path / "query", "default"), (folder.parent, "")):
+        assert cli.main(["inspect", str(given), "--json"]) == cli.OK
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["kind"], row["folder"], row["uri"]) == ("query", name, uri)
+        counted = {"log": (1, 5), "sst": (0, 0), "base": (0, 0), "index": (0, 0)}
+        assert {kind: (row[f"{kind}_objects"], row[f"{kind}_bytes"]) for kind in counted} == counted
+        assert cli.main(["inspect", f"file://{given}"]) == cli.OK
+        assert "1 (5 B)" in capsys.readouterr().out
 
 
 def test_inspect_of_an_empty_folder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,7 +182,7 @@ def test_a_savepoint_for_other_partitions_says_what_to_type_and_refuses_what_can
         build(source, tmp_path / "no", **start)
 
 
-def test_export_verify_ls_and_inspect(spark: Any, feed: Any, old: Any, tmp_path: pathlib.Path, capsys: Any) -> None:
+def test_export_verify_and_inspect(spark: Any, feed: Any, old: Any, tmp_path: pathlib.Path, capsys: Any) -> None:
     end_state_server(spark)
     for format in ("canonical", "native"):
         taken = tmp_path / format
@@ -214,7 +214,7 @@ def test_export_verify_ls_and_inspect(spark: Any, feed: Any, old: Any, tmp_path:
         code, out, _ = command(capsys, "verify", taken, "--json")
         assert code == cli.FOUND
         assert len(json.loads(out)["damaged"]) == 1
-    code, out, _ = command(capsys, "ls", tmp_path, "--json")
+    code, out, _ = command(capsys, "inspect", tmp_path, "--json")
     kinds = {item["folder"].split("/")[0]: item["kind"] for item in json.loads(out)}
     assert (kinds["canonical"], kinds["native"], kinds["state"]) == ("savepoint", "savepoint", "query")
     code, out, _ = command(capsys, "inspect", old["state"], "--checkpoint", old["checkpoint"], "--count", "--json")

@@ -18,7 +18,7 @@ from fastchangelog.errors import FastChangelogError
 __all__ = ["main"]
 
 #: In the order of the help text. The module of each command has its name, and `add_parser(commands)` and `run(args)`.
-COMMANDS = ("demo", "doctor", "migrate", "inspect", "sweep", "ls", "savepoint", "verify", "export")
+COMMANDS = ("demo", "doctor", "migrate", "inspect", "sweep", "savepoint", "verify", "export")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
