@@ -6,7 +6,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help demo t test test-rust test-python test-benches test-matrix campaign fuzz mutants lint audit format develop bench \
-	bench-rust wheel dist print-python
+	bench-rust bench-state wheel dist print-python
 
 # Looked for only when a target needs it; one clear line when there is none.
 SETUP = python=$$(PYTHON='$(PYTHON)' sh scripts/find_python.sh) && "$$python" scripts/setup.py
@@ -33,6 +33,7 @@ help:
 	@echo 'make audit          unused dependencies; licenses, origins and known vulnerabilities of the others; needs the network'
 	@echo 'make develop        maturin develop into the active virtual environment'
 	@echo 'make bench          measure the release build, side by side with native Spark (ARGS=--quick for a short round)'
+	@echo 'make bench-state    measure an embedded state with a store (ARGS=s3://bucket/tmp; by default the temp folder)'
 	@echo 'make wheel          build a release wheel for this machine and print where it is'
 	@echo 'make dist           build what is uploaded: sdist and manylinux wheel, tested in an empty environment'
 	@echo 'make -s print-python  print an interpreter that imports the working tree'
@@ -106,6 +107,9 @@ bench: bench-rust
 
 bench-rust:
 	@$(RELEASE) if ls rust/*/benches/*.rs >/dev/null 2>&1; then $(SETUP) cargo bench --locked --workspace --exclude fastchangelog-pyext --bench '*'; fi
+
+bench-state:
+	@$(RELEASE) $(SETUP) python benches/state_times.py $(ARGS)
 
 wheel:
 	@$(SETUP) wheel

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from fastchangelog import _internal, cli
-from fastchangelog.cli import doctor
+from fastchangelog import cli
+from fastchangelog.cli import command_line, doctor
 from fastchangelog.cli.sweep import SweepRequest, SweepResult
 from fastchangelog.gc.plan import Entry
 from fastchangelog.gc.report import FolderReport
@@ -20,6 +22,12 @@ from fastchangelog.gc.report import FolderReport
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == cli.COULD_NOT_RUN
     assert "demo" in capsys.readouterr().out
+
+
+def test_every_module_with_a_command_is_listed() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(cli.__path__)}
+    commands = {name for name in modules if hasattr(importlib.import_module(f"fastchangelog.cli.{name}"), "add_parser")}
+    assert commands == set(command_line.COMMANDS)
 
 
 def test_the_command_starts_without_the_native_module() -> None:
@@ -43,15 +51,11 @@ def test_the_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixt
         (["demo", "--key", "a"], "--input"),
         (["demo", "--batches", "1"], "--batches"),
         (["inspect", "./does-not-exist"], "does-not-exist; check the address"),
-        (["ls", "./does-not-exist"], "does-not-exist; check the address"),
         (["verify", "./does-not-exist"], "does-not-exist; check the address"),
         (["verify", "."], "there is no savepoint in"),
         (["export", ".", "--to", "./does-not-exist.parquet"], "there is no savepoint in"),
         (["savepoint", "c", "--state", "./does-not-exist", "--to", "t"], "does-not-exist; check the address"),
-        (["ls", ".", "--storage-option", "aws_region"], "NAME=VALUE"),
-        (["bench", "--keys", "0"], "--keys"),
-        (["bench", "./does-not-exist"], "does-not-exist; check the address"),
-        (["bench", "--storage-option", "aws_region"], "NAME=VALUE"),
+        (["inspect", ".", "--storage-option", "aws_region"], "NAME=VALUE"),
         (["sweep", "./does-not-exist"], "not a folder"),
         (["sweep", ".", "--grace", "10"], "--grace"),
         (["sweep", ".", "--conf", "=1"], "NAME=VALUE"),
@@ -67,15 +71,29 @@ def test_wrong_arguments_end_with_one_line_and_code_2(
     assert len(error.strip().splitlines()) == 1
 
 
-def test_inspect_counts_objects_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_lists_a_root_and_counts_the_objects_of_a_query_and_of_a_state_by_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "query" / "default" / "log"
     folder.mkdir(parents=True)
     (folder / "a").write_bytes(b"12345")
+    (tmp_path / "readme").touch()
     assert cli.main(["inspect", str(tmp_path), "--json"]) == cli.OK
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["query"], row["name"], row["log_objects"], row["log_bytes"]) == ("query", "default", 1, 5)
-    assert cli.main(["inspect", f"file://{tmp_path}"]) == cli.OK
-    assert "1 (5 B)" in capsys.readouterr().out
+    listed = json.loads(capsys.readouterr().out)
+    uri = f"file://{tmp_path}/query/default"
+    assert listed == [{"kind": "query", "folder": "query/default", "uri": uri, "objects": 1, "bytes": 5}]
+    assert cli.main(["inspect", str(tmp_path)]) == cli.OK
+    heading, line = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["kind", "folder", "objects", "bytes"]
+    assert line.split() == ["query", "query/default", "1", "objects", "5", "B"]
+    for given, name in ((tmp_path / "query", "default"), (folder.parent, "")):
+        assert cli.main(["inspect", str(given), "--json"]) == cli.OK
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["kind"], row["folder"], row["uri"]) == ("query", name, uri)
+        counted = {"log": (1, 5), "sst": (0, 0), "base": (0, 0), "index": (0, 0)}
+        assert {kind: (row[f"{kind}_objects"], row[f"{kind}_bytes"]) for kind in counted} == counted
+        assert cli.main(["inspect", f"file://{given}"]) == cli.OK
+        assert "1 (5 B)" in capsys.readouterr().out
 
 
 def test_inspect_of_an_empty_folder_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,34 +170,3 @@ def test_the_module_is_the_command() -> None:
     )
     assert done.returncode == cli.COULD_NOT_RUN
     assert done.stderr.startswith("fastchangelog inspect: ")
-
-
-def test_bench_measures_and_removes_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "other").write_text("stays")
-    for rest in (["--json"], []):
-        assert cli.main(["bench", str(tmp_path), "--keys", "30", "--checkpoints", "2", *rest]) == cli.OK
-        printed = capsys.readouterr().out
-        if rest:
-            rows = {row["what"]: row["result"] for row in json.loads(printed)}
-            assert len(rows) >= 8
-            assert all(result > 0 for result in rows.values())
-        else:
-            assert printed.splitlines()[0].split() == ["what", "result", "unit"]
-    assert [path.name for path in tmp_path.rglob("*")] == ["other"]
-
-
-def test_bench_removes_the_objects_of_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = _internal.ObjectFolder("memory://cli/bench", {}, {})
-    folder.write("other", b"stays")
-    assert cli.main(["bench", "memory://cli/bench", "--keys", "30", "--checkpoints", "2"]) == cli.OK
-    assert "put_many" in capsys.readouterr().out
-    assert [name for name, _, _ in folder.list("")] == ["other"]
-
-
-def test_bench_removes_what_it_wrote_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fastchangelog.cli.bench._read", interrupted)
-    assert cli.main(["bench", str(tmp_path), "--keys", "30"]) == cli.INTERRUPTED
-    assert not list(tmp_path.rglob("*"))

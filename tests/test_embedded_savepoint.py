@@ -170,7 +170,7 @@ def test_commands_read_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], fo
         capsys.readouterr()
         assert parquet.read_table(out).num_rows == rows
     assert parquet.read_table(tmp_path / "names.parquet").to_pylist() == [{"key": 7, "value": {"a": "seven", "b": 0.5}}]
-    assert cli.main(["ls", str(tmp_path)]) == cli.OK
+    assert cli.main(["inspect", str(tmp_path)]) == cli.OK
     listed = capsys.readouterr().out
     assert "savepoint  savepoint" in listed
     assert "state/default" in listed

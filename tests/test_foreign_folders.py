@@ -60,10 +60,10 @@ def test_an_odd_name_is_foreign_and_in_no_other_states_way(
         found = json.loads(capsys.readouterr().out)
         assert found["unknown"] == [shown]
         assert [(f["name"], f["kept_because"]) for f in found["folders"]] == [("default", None)]
-    assert cli.main(["ls", str(tmp_path), "--json"]) == cli.OK
+    assert cli.main(["inspect", str(tmp_path), "--json"]) == cli.OK
     rows = [(row["kind"], row["folder"]) for row in json.loads(capsys.readouterr().out)]
     assert rows == [("state", "default"), ("foreign", shown)]
-    for command in ("ls", "inspect", "sweep"):
+    for command in ("inspect", "sweep"):
         cli.main([command, str(tmp_path)])
         said = capsys.readouterr()
         assert shown in said.out + said.err
@@ -88,7 +88,7 @@ def test_the_names_of_a_root_itself_are_printed_with_escapes(
 ) -> None:
     root = tmp_path / "\x1b[2J\x07\rall is well"
     make(root)
-    for command in ("ls", "inspect", "sweep", "verify"):
+    for command in ("inspect", "sweep", "verify"):
         cli.main([command, str(root)])
         cli.main([command, str(tmp_path)])
         cli.main([command, str(root / "nothing\x1b here")])
@@ -102,16 +102,15 @@ def test_a_state_is_found_again_under_every_address_that_is_shown(
 ) -> None:
     uri = make(tmp_path / folder)
     assert value(uri) == 1, "the address that the state shows"
-    assert cli.main(["ls", str(tmp_path), "--json"]) == cli.OK
+    assert cli.main(["inspect", str(tmp_path), "--json"]) == cli.OK
     [row] = json.loads(capsys.readouterr().out)
     assert value(row["uri"]) == 1
     assert row["folder"] == f"{folder}/default"
     assert value(str(tmp_path / row["folder"])) == 1, "a path"
-    assert cli.main(["ls", f"file://{tmp_path}"]) == cli.OK
+    assert cli.main(["inspect", f"file://{tmp_path}"]) == cli.OK
     shown = capsys.readouterr().out.splitlines()[1].removeprefix("state").strip().split("  ")[0]
     assert value(f"file://{tmp_path}/{shown}") == 1, "a URI and the folder that is listed under it"
     for address in (uri, row["uri"], f"file://{tmp_path}/{shown}"):
-        assert cli.main(["ls", address]) == cli.OK
         assert cli.main(["inspect", address]) == cli.OK
         assert cli.main(["sweep", address.rsplit("/", 1)[0]]) == cli.OK
 
@@ -124,8 +123,7 @@ def test_a_states_name_may_be_anything(tmp_path: Path, capsys: pytest.CaptureFix
         with fc.open_state(str(tmp_path), name=name, create=False) as st:
             assert st.value_state("v", key="string", value="long")["a"] == 1
             assert st.uri == shown
-        for command in ("ls", "inspect"):
-            assert cli.main([command, shown]) == cli.OK, name
+        assert cli.main(["inspect", shown]) == cli.OK, name
     capsys.readouterr()
     assert cli.main(["sweep", str(tmp_path), "--json"]) == cli.OK
     folders = json.loads(capsys.readouterr().out)["folders"]
@@ -134,7 +132,7 @@ def test_a_states_name_may_be_anything(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_file_uri_with_a_fragment_is_no_other_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path / "a")
-    for command in ("ls", "inspect", "sweep"):
+    for command in ("inspect", "sweep"):
         assert cli.main([command, f"file://{tmp_path}/a#b"]) == cli.COULD_NOT_RUN
         assert "%23" in capsys.readouterr().err
 
@@ -142,9 +140,9 @@ def test_a_file_uri_with_a_fragment_is_no_other_folder(tmp_path: Path, capsys: p
 _AS_ANOTHER_USER = """
 import os, sys, json, contextlib, io
 from fastchangelog import cli
-from fastchangelog.cli import bench, listing, ls, inspect, sweep, verify, spark_session
+from fastchangelog.cli import command_line, listing, spark_session
 import fastchangelog as fc, fastchangelog.gc.collector, fastchangelog.savepoints.savepoint, fastchangelog.catalog
-fc.open_state, fc.ChangelogStorage
+command_line._parser(), fc.open_state, fc.ChangelogStorage
 import pyarrow.compute, fastchangelog.embedded.state
 root = sys.argv[1]
 if os.getuid() == 0:
@@ -169,7 +167,7 @@ def test_an_unreadable_folder_is_foreign_and_in_no_other_states_way() -> None:
             path.chmod(0o777 if path.is_dir() else 0o666)
         (root / "lost+found").chmod(0o700 if os.getuid() == 0 else 0)
         (root / "closed").chmod(0o744 if os.getuid() == 0 else 0o444)
-        commands = [["ls", "--json"], ["inspect"], ["sweep"], ["sweep", "--delete", "--grace", "1s"]]
+        commands = [["inspect", "--json"], ["inspect"], ["sweep"], ["sweep", "--delete", "--grace", "1s"]]
         arguments = [sys.executable, "-c", _AS_ANOTHER_USER, str(root), json.dumps(commands)]
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
         answers = [json.loads(line) for line in done.stdout.splitlines()]

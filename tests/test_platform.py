@@ -150,6 +150,7 @@ def test_all_but_the_server_needs_nothing_of_linux() -> None:
     from fastchangelog import server, testing
     from fastchangelog.cli import command_line, doctor
 
+    command_line._parser()
     assert all(getattr(fc, name) is not None for name in fc.__all__)
     for module in pkgutil.iter_modules(server.__path__, "fastchangelog.server."):
         importlib.import_module(module.name)

@@ -339,7 +339,7 @@ def test_savepoints_of_a_processor_are_counted_and_exported(
     capsys.readouterr()
     assert cli.main(["export", str(savepoint), "--to", str(runner.root / "none")]) == cli.COULD_NOT_RUN
     assert "holds the states $timers, v, l, m; say which one with --name" in capsys.readouterr().err
-    assert cli.main(["ls", str(runner.root)]) == cli.OK
+    assert cli.main(["inspect", str(runner.root)]) == cli.OK
 
 
 def test_catalogs_of_processors_and_of_embedded_states_are_told_apart(make: Callable[..., ServerRunner]) -> None:

@@ -27,8 +27,8 @@ with fc.open_state(root) as st:
     st.map_state("m", key="string", map_key="long", value="string")["a"][1] = "x"
     st.savepoint(savepoint)
 for command in (
-    ["sweep", root], ["sweep", root, "--delete"], ["ls", root], ["inspect", root], ["inspect", savepoint],
-    ["verify", savepoint], ["ls", savepoint],
+    ["sweep", root], ["sweep", root, "--delete"], ["inspect", root], ["inspect", savepoint],
+    ["verify", savepoint],
 ):
     print(command[0], cli.main(command), flush=True)
 print("sweep of a query", cli.main(["sweep", root, "--checkpoint", root]), flush=True)
@@ -43,4 +43,4 @@ def test_commands_of_embedded_states_need_no_pyspark_pandas_or_protobuf(tmp_path
     assert "fastchangelog[spark]" in done.stderr, "what it is that reads a query's checkpoint"
 
 
-_COMMANDS = ["sweep", "sweep", "ls", "inspect", "inspect", "verify", "ls", "sweep of a query"]
+_COMMANDS = ["sweep", "sweep", "inspect", "inspect", "verify", "sweep of a query"]

@@ -97,10 +97,11 @@ def test_every_command_serves_a_state_in_a_bucket(
     # What is there.
     own = [name for name in bucket.names() if name.startswith(folder)]
     assert len(bucket.names()) == len(own) + 1, "the note of the root is no object of a state"
-    (item,) = run_command("ls", root)
+    (item,) = run_command("inspect", root)
     assert (item["kind"], item["objects"]) == ("query", len(own))
-    (row,) = run_command("inspect", root)
-    assert (row["name"], row["log_objects"]) == ("default", sum("/log/" in name for name in bucket.names()))
+    for address, name in ((item["uri"], ""), (item["uri"].rpartition("/")[0], "default")):
+        (row,) = run_command("inspect", address)
+        assert (row["folder"], row["log_objects"]) == (name, sum("/log/" in name for name in bucket.names()))
     assert run_command("verify", root, "--checkpoint", checkpoint)["damaged"] == []
 
     # Savepoints in the bucket, in both forms, and on the local disk.
@@ -118,9 +119,11 @@ def test_every_command_serves_a_state_in_a_bucket(
         assert rows_of(map(tuple, parquet.read_table(out).to_pandas().values.tolist())) == expected(3)
     run_command(*base, "--to", tmp_path / "local")
     assert run_command("verify", tmp_path / "local")["keys"] == KEYS
-    kinds = {item["folder"]: item["kind"] for item in run_command("ls", f"s3://{bucket.bucket}")}
+    kinds = {item["folder"]: item["kind"] for item in run_command("inspect", f"s3://{bucket.bucket}")}
     assert sorted(kinds.values()) == ["query", "savepoint", "savepoint"]
-    assert run_command("rescale", checkpoint, "--state", root, "--to", f"{root}-3", "--partitions", 3)["keys"] == KEYS
+    taken = run_command(*base, "--to", f"{root}-3", "--partitions", 3)
+    assert (taken["keys"], taken["format"]) == (KEYS, "native")
+    assert f"start_from='{root}-3'" in "".join(taken["start_with"])
 
     # A sweep finds what no batch needs, and takes it away the second time: its servers count on nothing any more.
     note = f"{folder}/_fastchangelog.json"

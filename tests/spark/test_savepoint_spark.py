@@ -143,11 +143,11 @@ def test_shards_without_rows_take_their_part_in_the_first_batch(
     end_state_server(spark)
 
 
-def test_rescale_says_what_to_type_and_refuses_what_cannot_be(
+def test_a_savepoint_for_other_partitions_says_what_to_type_and_refuses_what_cannot_be(
     spark: Any, feed: Any, conf: Any, old: Any, tmp_path: pathlib.Path, capsys: Any
 ) -> None:
     end_state_server(spark)
-    base = ["rescale", old["checkpoint"], "--state", old["state"], "--to", tmp_path / "savepoint"]
+    base = ["savepoint", old["checkpoint"], "--state", old["state"], "--to", tmp_path / "savepoint"]
     for partitions in (0, 129):
         code, _, err = command(capsys, *base, "--partitions", partitions)
         assert code == cli.COULD_NOT_RUN
@@ -159,6 +159,7 @@ def test_rescale_says_what_to_type_and_refuses_what_cannot_be(
     assert 'spark.conf.set("spark.sql.shuffle.partitions", 5)' in out
     assert "start_from" in out
     assert "checkpointLocation" in out
+    assert "native" in command(capsys, "inspect", tmp_path / "savepoint")[1]
     conf(PARTITIONS, "5")
     source = feed(SCHEMA, rows(3), name="next")
     frame = build(source, tmp_path / "state-5", start_from=str(tmp_path / "savepoint"))
@@ -181,7 +182,7 @@ def test_rescale_says_what_to_type_and_refuses_what_cannot_be(
         build(source, tmp_path / "no", **start)
 
 
-def test_export_verify_ls_and_inspect(spark: Any, feed: Any, old: Any, tmp_path: pathlib.Path, capsys: Any) -> None:
+def test_export_verify_and_inspect(spark: Any, feed: Any, old: Any, tmp_path: pathlib.Path, capsys: Any) -> None:
     end_state_server(spark)
     for format in ("canonical", "native"):
         taken = tmp_path / format
@@ -213,7 +214,7 @@ def test_export_verify_ls_and_inspect(spark: Any, feed: Any, old: Any, tmp_path:
         code, out, _ = command(capsys, "verify", taken, "--json")
         assert code == cli.FOUND
         assert len(json.loads(out)["damaged"]) == 1
-    code, out, _ = command(capsys, "ls", tmp_path, "--json")
+    code, out, _ = command(capsys, "inspect", tmp_path, "--json")
     kinds = {item["folder"].split("/")[0]: item["kind"] for item in json.loads(out)}
     assert (kinds["canonical"], kinds["native"], kinds["state"]) == ("savepoint", "savepoint", "query")
     code, out, _ = command(capsys, "inspect", old["state"], "--checkpoint", old["checkpoint"], "--count", "--json")

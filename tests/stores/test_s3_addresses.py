@@ -119,10 +119,10 @@ def test_a_prefix_is_found_again_as_it_was_given_and_as_it_is_shown(
     assert value(shown, options) == 1
     more = [part for name, text in options.items() for part in ("--storage-option", f"{name}={text}")]
     root = f"s3://{bucket.bucket}"
-    assert cli.main(["ls", root, "--json", *more]) == cli.OK
+    assert cli.main(["inspect", root, "--json", *more]) == cli.OK
     [row] = json.loads(capsys.readouterr().out)
     assert row["uri"] == shown
-    assert cli.main(["ls", root, *more]) == cli.OK
+    assert cli.main(["inspect", root, *more]) == cli.OK
     listed = capsys.readouterr().out.splitlines()[1].removeprefix("state").strip().split("  ")[0]
     assert value(f"{root}/{listed}", options) == 1
     assert cli.main(["inspect", shown, *more]) == cli.OK
@@ -152,7 +152,6 @@ def test_markers_of_folders_and_odd_names_change_nothing(bucket: S3Place, capsys
     bucket.write("savepoint/part/", b"")
     more = [part for name, text in bucket.credentials.items() for part in ("--storage-option", f"{name}={text}")]
     for command, uri in [
-        ("ls", root),
         ("inspect", root),
         ("sweep", root),
         ("verify", f"s3://{bucket.bucket}/savepoint"),
@@ -166,6 +165,6 @@ def test_markers_of_folders_and_odd_names_change_nothing(bucket: S3Place, capsys
         found = json.loads(capsys.readouterr().out)
         assert found["unknown"] == ["full/", "x//"]
         assert [folder["kept_because"] for folder in found["folders"]] == [None]
-    assert cli.main(["ls", root, *more]) == cli.OK
+    assert cli.main(["inspect", root, *more]) == cli.OK
     assert "x//" in capsys.readouterr().out
     assert bucket.read("state/x//y/z") == b"1"

@@ -226,7 +226,7 @@ def test_a_secret_in_a_uri_is_refused_and_nowhere_repeated(
     with pytest.raises(FastChangelogError) as caught:
         fc.open_state(str(tmp_path / "new"), start_from=uri)
     errors.append(caught.value)
-    for command in (["ls", uri], ["inspect", uri], ["sweep", uri], ["verify", uri], ["bench", uri]):
+    for command in (["inspect", uri], ["sweep", uri], ["verify", uri]):
         assert cli.main(command) == cli.COULD_NOT_RUN, command
     cli.main(["sweep", str(tmp_path), "--checkpoint", uri])
     printed = capfd.readouterr()

@@ -147,7 +147,7 @@ def test_one_proof_is_enough_for_a_root(bucket: S3Place) -> None:
 def test_the_note_of_the_proof_is_no_state_and_no_garbage(bucket: S3Place, capsys: pytest.CaptureFixture[str]) -> None:
     keep(bucket)
     options = [f"--storage-option={name}={value}" for name, value in bucket.credentials.items()]
-    assert cli.main(["ls", bucket.uri, "--json", *options]) == cli.OK
+    assert cli.main(["inspect", bucket.uri, "--json", *options]) == cli.OK
     assert [row["folder"] for row in json.loads(capsys.readouterr().out)] == ["default"]
     root = _internal.ObjectFolder(bucket.uri, {}, bucket.credentials)
     collector = Collector(root, None, grace=0.0, clock=lambda: 9e9, delete=True)  # type: ignore[arg-type]

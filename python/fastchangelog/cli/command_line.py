@@ -6,19 +6,19 @@ Owns: the list of commands, the form of errors. Does not own: arguments and work
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 import fastchangelog
-from fastchangelog.cli import bench, demo, doctor, export, inspect, ls, migrate, rescale, savepoint, sweep, verify
 from fastchangelog.cli.output import COULD_NOT_RUN, INTERRUPTED, OK, printable
 from fastchangelog.errors import FastChangelogError
 
 __all__ = ["main"]
 
-#: In the order of the help text. Each module has `add_parser(commands)` and `run(args)`.
-COMMANDS = (demo, doctor, migrate, inspect, sweep, ls, savepoint, rescale, verify, export, bench)
+#: In the order of the help text. The module of each command has its name, and `add_parser(commands)` and `run(args)`.
+COMMANDS = ("demo", "doctor", "migrate", "inspect", "sweep", "savepoint", "verify", "export")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,6 +54,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fastchangelog", description="Durable keyed state for PySpark.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in COMMANDS:
-        module.add_parser(commands)
+    for name in COMMANDS:
+        importlib.import_module(f"fastchangelog.cli.{name}").add_parser(commands)
     return parser

@@ -1,7 +1,7 @@
-"""`fastchangelog inspect`: what a state folder, a batch of a query, a savepoint or a handle holds.
+"""`fastchangelog inspect`: what a root, a folder of states, a batch of a query, a savepoint or a handle holds.
 
-Owns: the command. Does not own: the listing (`cli.listing`), savepoints and batches (`savepoints`), handles (the core),
-declared states (`catalog`).
+Owns: the command, its lists of folders. Does not own: the survey of a folder (`cli.listing`), savepoints and batches
+(`savepoints`), handles (the core), declared states (`catalog`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastchangelog.cli.arguments import add_batch, object_folder, state_source
-from fastchangelog.cli.output import FOUND, OK, print_json, print_table, print_values, printable, say, show_bytes
+from fastchangelog.cli.output import FOUND, OK, print_json, print_table, print_values, say, show_bytes
 from fastchangelog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -31,13 +30,14 @@ def add_parser(commands: Any) -> None:
     """The arguments of the command."""
     parser = commands.add_parser(
         "inspect",
-        help="show what a state folder or a handle holds",
-        description="Lists queries and operators under a state folder, with objects and bytes by kind; or with "
-        "--checkpoint the state of a query's batch; or what a savepoint says; or what a handle names, as it is kept in "
-        "Spark's state. Of all but folders also the states that a processor or a program has declared.",
+        help="list the states and savepoints under a folder, or show one of them, a query's batch or a handle",
+        description="Of a folder with states and savepoints, the command lists them with their sizes. Of the folder of "
+        "one query or one state, it also shows objects and bytes by kind. Of a savepoint, a query's batch (with "
+        "--checkpoint) and a handle, as Spark's state keeps it, it shows the contents with the states that a processor "
+        "or a program has declared.",
     )
     parser.add_argument(
-        "uri", help="a state folder or a savepoint, such as /data/state or s3://bucket/state, or a handle"
+        "uri", help="a folder with states or savepoints, such as /data/state or s3://bucket/state, or a handle"
     )
     parser.add_argument(
         "--checkpoint", metavar="URI", help="a query's checkpointLocation; the state folder is the state= of grouped()"
@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
                 "--checkpoint"
             )
         return _inspect_handle(args.uri, args.json)
-    from fastchangelog.cli import listing
     from fastchangelog.savepoints.savepoint import is_savepoint
 
     source = state_source(args)
@@ -73,29 +72,42 @@ def run(args: argparse.Namespace) -> int:
             f"there is no savepoint in {args.uri} to count in; for the state of a query give its checkpointLocation "
             "with --checkpoint, and for a state of open_state take a savepoint"
         )
-    rows: list[dict[str, Any]] = []
-    found, foreign = listing.survey(object_folder(args))
-    for item in found:
-        query, _, name = item.folder.rpartition("/")
-        row: dict[str, Any] = {"query": query, "name": name}
-        for kind in listing.KINDS:
-            row[f"{kind}_objects"], row[f"{kind}_bytes"] = item.objects.get(kind, 0), item.sizes.get(kind, 0)
-        rows.append(row)
-    for name, why in foreign.items():
-        print(printable(f"not ours, left alone: {name} ({why})"), file=sys.stderr)
+    return _inspect_folder(args)
+
+
+def _inspect_folder(args: argparse.Namespace) -> int:
+    from fastchangelog.cli import listing
+
+    root = object_folder(args)
+    found, foreign = listing.survey(root)
+    kinds = listing.KINDS if listing.is_one(found) else ()
+
+    def address(folder: str) -> str:
+        return root.child(folder).uri if folder else root.uri
+
     if args.json:
+        rows: list[dict[str, Any]] = []
+        for item in found:
+            sums = {"objects": item.count, "bytes": item.bytes}
+            for kind in kinds:
+                sums |= {f"{kind}_objects": item.objects.get(kind, 0), f"{kind}_bytes": item.sizes.get(kind, 0)}
+            rows.append({"kind": item.kind, "folder": item.folder, "uri": address(item.folder), **sums})
+        rows += [{"kind": "foreign", "folder": f, "objects": 0, "bytes": 0, "why": why} for f, why in foreign.items()]
         print_json(rows)
         return OK
-    if not rows:
-        say(f"{args.uri} holds no state")
-        return FOUND
-    head = ["query", "name", *listing.KINDS]
-    body = [
-        [r["query"], r["name"], *(f"{r[f'{k}_objects']} ({show_bytes(r[f'{k}_bytes'])})" for k in head[2:])]
-        for r in rows
-    ]
-    print_table([head, *body])
-    return OK
+    if found:
+        body = []
+        for item in found:
+            # In the form in which the folder was given: `URI/folder` leads there.
+            shown = address(item.folder)[len(root.uri) + 1 :] if "://" in args.uri else item.folder
+            parts = [f"{item.objects.get(k, 0)} ({show_bytes(item.sizes.get(k, 0))})" for k in kinds]
+            body.append([item.kind, shown or ".", f"{item.count} objects", show_bytes(item.bytes), *parts])
+        print_table([["kind", "folder", "objects", "bytes", *kinds], *body])
+    else:
+        say(f"{args.uri} holds no state and no savepoint")
+    for name, why in foreign.items():
+        say(f"not ours, left alone: {name} ({why})")
+    return OK if found else FOUND
 
 
 def _inspect_savepoint(args: argparse.Namespace, source: StateSource) -> int:

@@ -1,4 +1,4 @@
-"""The content of a folder of states or savepoints, local or remote: for `ls` and `inspect`.
+"""The content of a folder of states or savepoints, local or remote, for `inspect`.
 
 Owns: telling queries' states, embedded states and savepoints apart by their names, and adding up objects and bytes.
 Does not own: the listing (the core's store), a savepoint's description (`savepoints`), output (`cli.output`).
@@ -7,7 +7,7 @@ Does not own: the listing (the core's store), a savepoint's description (`savepo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fastchangelog import _internal
 from fastchangelog.layout import (
@@ -21,7 +21,7 @@ from fastchangelog.layout import (
     STATE_FOLDERS,
 )
 
-__all__ = ["KINDS", "Item", "survey"]
+__all__ = ["KINDS", "Item", "is_one", "survey"]
 
 KINDS = STATE_FOLDERS
 """Kinds of objects in a state's folder."""
@@ -56,6 +56,15 @@ def survey(folder: _internal.ObjectFolder) -> tuple[list[Item], dict[str, str]]:
     reason."""
     listed, foreign = folder.survey("")
     return _items((name, size) for name, size, _ in listed), foreign
+
+
+def is_one(found: Sequence[Item]) -> bool:
+    """True if the listed folder belongs to one state, or to one query, whose states have a folder each in it.
+
+    >>> is_one([Item("state", "")]), is_one([Item("query", "default")]), is_one([Item("state", "default")])
+    (True, True, False)
+    """
+    return all(not item.folder or (item.kind == "query" and "/" not in item.folder) for item in found)
 
 
 def _items(listed: Iterable[tuple[str, int]]) -> list[Item]:

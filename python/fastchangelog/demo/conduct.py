@@ -113,8 +113,8 @@ class Conductor:
     def _one_start(self, job: Job, show: Callable[[str], None], number: int) -> None:
         events = self._work / f"events-{number}.jsonl"
         events.touch()
-        plan = self._work / f"job-{number}.json"
-        plan.write_text(json.dumps(dataclasses.replace(job, events=str(events)).to_dict()))
+        plan = self._work / f"job-{number}"
+        dataclasses.replace(job, events=str(events)).write(plan)
         self._fresh_start, self._hit = True, False
         show("starting Spark" if number == 1 else "starting Spark again")
         local, runtime = self._work / "local", self._work / "run"

@@ -1,4 +1,4 @@
-"""The Spark program of the demo: `python -m fastchangelog.demo.job job.json`.
+"""The Spark program of the demo: `python -m fastchangelog.demo.job FILE`.
 
 Owns: one Spark session and the queries in it, the sink that can be written twice, and a line of JSON per thing that
 happened. Does not own: when it dies (conduct), what is compared with what (compare).
@@ -45,7 +45,7 @@ class Events:
 def main(path: str) -> int:
     """Runs the job file."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    job = Job.from_dict(json.loads(Path(path).read_text()))
+    job = Job.read(Path(path))
     events = Events(job.events)
     spark = (
         SparkSession.builder.master("local[2,4]")  # with up to 4 attempts a killed worker is Spark's own to repair
@@ -66,7 +66,7 @@ def main(path: str) -> int:
     events.put("session")
     try:
         if job.prepare is not None and not Path(job.prepare.expected, "_SUCCESS").exists():
-            rows = prepare(spark, job.prepare)
+            rows = prepare(spark, job.prepare, job.queries[0])
             events.put("prepared", rows=rows)
         for query in job.queries:
             run(spark, query, events)
@@ -125,17 +125,17 @@ def _digest(progress: Any) -> dict[str, Any]:
     return {"batch": raw["batchId"], "rows": raw["numInputRows"], "ms": millis["triggerExecution"], "metrics": ours}
 
 
-def prepare(spark: SparkSession, wanted: Prepare) -> int:
+def prepare(spark: SparkSession, wanted: Prepare, query: Query) -> int:
     """Cuts the user's folder into the files of a stream, and computes the expected result at once, by plain Spark."""
     reader = spark.read
     if wanted.format == "csv":
         reader = reader.option("header", "true").option("inferSchema", "true")
     source = reader.format(wanted.format).load(wanted.source)
-    columns = dict.fromkeys([*wanted.keys, *(a.col for a in wanted.aggs if a.col != "*")])
+    columns = dict.fromkeys([*query.keys, *(a.col for a in query.aggs if a.col != "*")])
     narrow = source.select(*[F.col(name) for name in columns])
-    narrow.repartition(2 * wanted.batches).write.mode("overwrite").parquet(wanted.input)
-    cut = spark.read.parquet(wanted.input)
-    expected = cut.groupBy(*wanted.keys).agg(*[column(agg) for agg in wanted.aggs])
+    narrow.repartition(2 * query.batches).write.mode("overwrite").parquet(query.input)
+    cut = spark.read.parquet(query.input)
+    expected = cut.groupBy(*query.keys).agg(*[column(agg) for agg in query.aggs])
     expected.write.mode("overwrite").parquet(wanted.expected)
     return cut.count()
 

@@ -157,7 +157,7 @@ def _own_data(request: DemoRequest, work: Path) -> tuple[tuple[Stream, ...], Pre
     batches = request.batches
     queries = tuple(_query(work, "own", variant, request.keys, aggs, batches) for variant in ("ours", "native"))
     target = work / "own-expected"
-    prepare = Prepare(str(folder), kind, request.keys, queries[0].aggs, queries[0].input, str(target), batches)
+    prepare = Prepare(str(folder), kind, str(target))
     by = ", ".join(request.keys)
     title = f"{folder.name}, {{rows:,}} rows of {files} {kind} files in {batches} batches by {by} ({{keys:,}} keys)"
 

@@ -1,13 +1,14 @@
-"""The queries of the demo, as plain data that is passed to the job as JSON.
+"""The queries of the demo, as plain data that is passed to the job in a file.
 
-Owns: the text form of aggregates (`sum(price)`), the description of a query. Does not own: running anything.
+Owns: the text form of aggregates (`sum(price)`), the description of a query, the file. Does not own: running anything.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import re
-from typing import Any
+from pathlib import Path
 
 from fastchangelog.errors import InvalidArgumentError
 
@@ -76,15 +77,11 @@ class Query:
 
 @dataclasses.dataclass(frozen=True)
 class Prepare:
-    """A folder of the user that the job cuts into the files of a stream; the result is computed from it as well."""
+    """A folder of the user. The job cuts it into the input of its queries, and computes their result at once."""
 
     source: str
     format: str
-    keys: tuple[str, ...]
-    aggs: tuple[Agg, ...]
-    input: str
     expected: str
-    batches: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,17 +93,13 @@ class Job:
     partitions: int
     prepare: Prepare | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
+    def write(self, path: Path) -> None:
+        """Writes the job to a file."""
+        path.write_bytes(pickle.dumps(self))
 
     @staticmethod
-    def from_dict(value: dict[str, Any]) -> Job:
-        """The inverse of `to_dict`."""
-
-        def shaped(item: dict[str, Any]) -> dict[str, Any]:
-            return {**item, "keys": tuple(item["keys"]), "aggs": tuple(Agg(**a) for a in item["aggs"])}
-
-        queries = tuple(Query(**shaped(q)) for q in value["queries"])
-        prepare = Prepare(**shaped(value["prepare"])) if value["prepare"] else None
-        return Job(queries, value["events"], value["partitions"], prepare)
+    def read(path: Path) -> Job:
+        """The job in a file."""
+        job = pickle.loads(path.read_bytes())
+        assert isinstance(job, Job)
+        return job

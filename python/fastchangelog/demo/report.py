@@ -48,13 +48,12 @@ def kill_lines(kills: Sequence[Kill], query: Query) -> list[str]:
     for kill in kills:
         if kill.query != query.id:
             continue
-        variant = "ours  " if query.kind == "ours" else "native"
         if not kill.pid:
-            lines.append(f"  {variant} kill -9 of a {kill.victim} was not reached: the stream ended before")
+            lines.append(f"  {query.kind:<6} kill -9 of a {kill.victim} was not reached: the stream ended before")
             continue
         after = "the stream ended" if kill.recovered is None else f"next batch done after {kill.recovered:.1f} s"
         again = "" if not kill.restarts or kill.victim == "JVM" else ", with a new start of the job"
-        lines.append(f"  {variant} kill -9 {kill.victim} {kill.pid} in batch {kill.batch + 1}: {after}{again}")
+        lines.append(f"  {query.kind:<6} kill -9 {kill.victim} {kill.pid} in batch {kill.batch + 1}: {after}{again}")
     return lines
 
 
@@ -95,7 +94,9 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 def verdict_lines(verdict: Verdict, query: Query, against: str) -> list[str]:
     """EXACT, or what differs."""
-    variant = "ours  " if query.kind == "ours" else "native"
     if verdict.exact:
-        return [f"  {variant} EXACT: all {verdict.rows:,} rows as {against}"]
-    return [f"  {variant} DIFFERENT: {verdict.wrong:,} keys", *(f"         {e[:_WIDTH]}" for e in verdict.examples)]
+        return [f"  {query.kind:<6} EXACT: all {verdict.rows:,} rows as {against}"]
+    return [
+        f"  {query.kind:<6} DIFFERENT: {verdict.wrong:,} keys",
+        *(f"         {e[:_WIDTH]}" for e in verdict.examples),
+    ]

@@ -26,12 +26,11 @@ def check_partitions(source: StateSource, partitions: int) -> None:
         )
 
 
-def rescale_lines(taken: Mapping[str, Any], root: str, partitions: int | None) -> list[str]:
+def rescale_lines(taken: Mapping[str, Any], root: str, partitions: int) -> list[str]:
     """The code that starts the query again from a savepoint with another number of partitions."""
     name = "" if taken["name"] == "default" else f", name={taken['name']!r}"
-    more = "" if partitions else f"  # N from 1 to {taken['max_parallelism']}; it was {taken['shards']}"
     return [
-        f'spark.conf.set("spark.sql.shuffle.partitions", {partitions or "N"}){more}',
+        f'spark.conf.set("spark.sql.shuffle.partitions", {partitions})',
         f"grouped(df, …, state={root!r}{name}, start_from={taken['uri']!r}).…  # agg or transformWithState, as before",
         '.writeStream.outputMode("update").option("checkpointLocation", "…")  # a new one; sources begin after batch '
         f"{taken['batch']}",

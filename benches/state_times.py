@@ -1,30 +1,37 @@
-"""`fastchangelog bench`: how fast an embedded state is on this machine with a store.
+"""How fast an embedded state is on this machine with a store: writes, reads, checkpoints, a restore.
 
-Owns: the command, what it measures, the removal of what it writes. Does not own: the state.
+    state_times.py [URI] [--keys N] [--value-bytes N] [--checkpoints N] [--storage-option NAME=VALUE …] [--json]
+
+Writes into a folder of its own under URI (default: the temp folder) and removes it at the end.
+
+Owns: the measurements, the removal of what it writes. Does not own: the state, the comparison with Flink's
+(state_compare).
 """
 
 from __future__ import annotations
 
 import argparse
 import secrets
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+
+import fastchangelog as fc
+from fastchangelog import _internal
 from fastchangelog.cli.arguments import add_store, pairs
-from fastchangelog.cli.output import OK, print_json, print_table, status_line
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.cli.output import print_json, print_table, status_line
 from fastchangelog.hidden import Hidden
+from fastchangelog.options import existing_folder, gather_storage_options, local_path
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from fastchangelog.embedded.state import State
     from fastchangelog.embedded.value_state import ValueState
-
-__all__ = ["add_parser", "run"]
 
 FOLDER = "fastchangelog-bench-"
 """The folder of a run begins with this; it is removed at the end."""
@@ -36,26 +43,9 @@ SMALL = 100
 """Changes between two of the checkpoints whose latency is measured."""
 
 
-def add_parser(commands: Any) -> None:
-    """The arguments of the command."""
-    parser = commands.add_parser(
-        "bench",
-        help="measure an embedded state on this machine with a store",
-        description="Writes into a folder of its own under URI and removes it at the end.",
-    )
-    parser.add_argument("uri", nargs="?", help="such as /data or s3://bucket/tmp; by default the temp folder")
-    parser.add_argument("--keys", type=int, default=100_000, help="keys of the state (default: %(default)s)")
-    parser.add_argument("--value-bytes", type=int, default=100, help="bytes of a value (default: %(default)s)")
-    parser.add_argument("--checkpoints", type=int, default=50, help="checkpoints to take (default: %(default)s)")
-    add_store(parser)
-    parser.set_defaults(run=run)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Runs the command; returns its exit code."""
-    for name in ("keys", "value_bytes", "checkpoints"):
-        if getattr(args, name) < 1:
-            raise InvalidArgumentError(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be 1 or more")
+def main(argv: list[str] | None = None) -> int:
+    """Measures; prints a table, or JSON."""
+    args = _arguments(argv)
     storage_options = Hidden(pairs("--storage-option", args.storage_option))
     say = status_line(args) or (lambda _: None)
     with _folder(args.uri, storage_options) as uri:
@@ -65,15 +55,33 @@ def run(args: argparse.Namespace) -> int:
         print_json(rows)
     else:
         print_table([["what", "result", "unit"], *([r["what"], _number(r["result"]), r["unit"]] for r in rows)])
-    return OK
+    return 0
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("uri", nargs="?", help="such as /data or s3://bucket/tmp; by default the temp folder")
+    parser.add_argument("--keys", type=_at_least_one, default=100_000, help="keys of the state (default: %(default)s)")
+    parser.add_argument(
+        "--value-bytes", type=_at_least_one, default=100, help="bytes of a value (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--checkpoints", type=_at_least_one, default=50, help="checkpoints to take (default: %(default)s)"
+    )
+    add_store(parser)
+    return parser.parse_args(argv)
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 @contextmanager
 def _folder(uri: str | None, storage_options: Hidden[dict[str, str]]) -> Iterator[str]:
     """A folder for the run; removed with all its objects, also after an error or Ctrl-C."""
-    from fastchangelog import _internal
-    from fastchangelog.options import existing_folder, gather_storage_options, local_path
-
     path = local_path(existing_folder(uri)) if uri else None
     if not uri or path is not None:
         # Deleted objects would leave their folders behind here.
@@ -93,15 +101,13 @@ def _measure(
     uri: str, storage_options: Hidden[dict[str, str]], args: argparse.Namespace, say: Callable[[str], object]
 ) -> list[dict[str, Any]]:
     """One row of the table for each measurement."""
-    from fastchangelog.embedded.state import open_state
-
     keys, values = _data(args.keys, args.value_bytes)
     rows: list[dict[str, Any]] = []
 
     def add(what: str, result: float, unit: str) -> None:
         rows.append({"what": what, "result": result, "unit": unit})
 
-    with open_state(uri, storage_options=storage_options.show()) as st:
+    with fc.open_state(uri, storage_options=storage_options.show()) as st:
         state = st.value_state("bench", key="long", value="binary")
         say("writes of many keys")
         add("put_many, then a checkpoint", args.keys / _seconds(lambda: _fill(st, state, keys, values)), "keys/s")
@@ -119,7 +125,7 @@ def _measure(
         used = st.metrics()
     say("restore")
     begun = time.perf_counter()
-    with open_state(uri, read_only=True, storage_options=storage_options.show()) as st:
+    with fc.open_state(uri, read_only=True, storage_options=storage_options.show()) as st:
         state = st.value_state("bench", key="long", value="binary")
         state.get_many(keys[:1])
         add("open and read one key", 1e3 * (time.perf_counter() - begun), "ms")
@@ -141,9 +147,6 @@ def _number(value: float) -> str:
 
 def _data(keys: int, value_bytes: int) -> tuple[pa.Array, pa.Array]:
     """Distinct keys in an order of chance, and a batch of values; the seed is fixed."""
-    import numpy as np
-    import pyarrow as pa
-
     random = np.random.default_rng(1)
     order = random.permutation(keys).astype("i8")
     text = random.bytes(min(keys, BATCH) * value_bytes)
@@ -181,3 +184,7 @@ def _checkpoint(st: State, state: ValueState, keys: pa.Array, values: pa.Array, 
     some = keys[start : start + SMALL]
     state.put_many(some, values[: len(some)])
     return _seconds(st.checkpoint)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+"""Types of keys and values, as users write them.
+
+    ddl    a DDL text as a tree of types
+    arrow  the Arrow type of a DDL text, a PySpark type or an Arrow type
+
+Owns: nothing itself. Does not own: Spark's types of DDL texts (`spark.processor.ddl`).
+"""
+
+from __future__ import annotations
+
+from fastchangelog.schema.arrow import arrow_type
+
+__all__ = ["arrow_type"]
