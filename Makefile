@@ -79,7 +79,6 @@ lint:
 	@$(SETUP) tool mypy
 	@$(SETUP) tool scripts/lint_imports.py
 	@$(SETUP) tool scripts/gen_reference.py --check
-	@$(SETUP) tool scripts/package_picture.py --check
 	@$(SETUP) tool benches/ratio_plot.py docs/images/ratios.json --check
 	@echo '[lint] words'
 	@$(SETUP) tool scripts/words.py
