@@ -81,7 +81,6 @@ lint:
 	@$(SETUP) tool scripts/lint_imports.py
 	@$(SETUP) tool scripts/rust_circles.py
 	@$(SETUP) tool scripts/gen_reference.py --check
-	@$(SETUP) tool scripts/package_picture.py --check
 	@$(SETUP) tool benches/ratio_plot.py docs/images/ratios.json --check
 	@echo '[lint] words'
 	@$(SETUP) tool scripts/words.py

@@ -92,31 +92,12 @@ def test_examples_with_prompts_run(page: str) -> None:
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("script", ["words.py", "package_picture.py", "rust_circles.py"])
+@pytest.mark.parametrize("script", ["words.py", "rust_circles.py"])
 def test_checks_of_lint_have_examples_that_run(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     result = doctest.testmod(importlib.import_module(script.removesuffix(".py")))
     assert result.attempted > 0
     assert result.failed == 0
-
-
-def test_imports_for_type_checking_are_no_arrows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import package_picture
-
-    source = """
-from fastchangelog.errors import InternalError
-from fastchangelog import schema
-import fastchangelog.options
-from ..gc import plan
-from . import arrow
-if TYPE_CHECKING:
-    from fastchangelog.server import client
-def lazily():
-    from fastchangelog.changelog.writer import Writer
-"""
-    found = set(package_picture._imports(ast.parse(source), ("embedded", "state")))
-    assert found == {"errors", "schema", "options", "gc", "embedded", "changelog"}
 
 
 def test_the_front_page_is_short() -> None:
