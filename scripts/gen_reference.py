@@ -79,9 +79,10 @@ state server.
 
 _AGGREGATES_HEAD = """# Aggregates
 
-The functions of `grouped(…).agg(…)` and of `aggregating_state`, with Spark's names, types, null rules, overflow and
-rounding. In a query they are PySpark's own expressions, `F.max("price")`, or builders, `fc.max("price")`; on an
-embedded state they are builders. An alias is the same function: a state that was made with one is read with the other.
+The functions of `grouped(…).agg(…)`, of `aggregating_state`, and of `Batch.aggregate` in a vectorised processor, with
+Spark's names, types, null rules, overflow and rounding. In a query they are PySpark's own expressions,
+`F.max("price")`, or builders, `fc.max("price")`; elsewhere they are builders. An alias is the same function: a state
+that was made with one is read with the other.
 
 - Sums, means and moments of floating numbers are equal to Spark's up to the order of additions.
 - With ANSI mode an overflow is an error. Without it, it wraps or gives null, as in Spark.

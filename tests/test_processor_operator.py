@@ -127,3 +127,9 @@ def test_calls_have_one_form_in_all_shards_of_a_first_batch(monkeypatch: pytest.
     assert shard.run(runner, rows) == [("a", 2), ("a", 2), ("a", 1)], "this shard has no rows of the initial state"
     shard.properties[task.BATCH_ID] = "1"
     assert shard.run(runner, rows) == [("a", 5)]
+
+
+def test_ansi_mode_is_that_of_the_query() -> None:
+    asked = {"spark.sql.ansi.enabled": "false"}
+    assert operator.spark_settings(asked.get) == {"ansi": False}
+    assert operator.spark_settings({}.get) == {}

@@ -7,6 +7,8 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from processor_model import TTL, Model, Operations, World, run_batches, set_boun
 from processor_runs import TYPES, Script, random_value
 from test_processor_server import ServerRunner
 
+import fastchangelog as fc
 from fastchangelog import _internal, cli
 from fastchangelog.catalog import TIMERS, is_processor, state_rows, states_of
 from fastchangelog.savepoints import batch as savepoints_batch
@@ -205,6 +208,46 @@ def test_older_values_have_the_newest_type_and_deleted_states_are_not_there(make
     assert shown == {"a": {"more": None, "n": 1}, "b": {"more": None, "n": 2}}, "a shard that had no rows since"
     assert read(runner, before, "x", 0, newest=runner.handle) == [], "its value state is no list"
     assert len(read(runner, before, "x", 0)) == 2
+
+
+@pytest.mark.parametrize("ttl", [None, "1s"], ids=["forever", "ttl"])
+def test_aggregates_are_read_as_their_results(make: Callable[..., ServerRunner], ttl: str | None) -> None:
+    calls = {
+        "mean": fc.avg("price", where="n > 1"),
+        "n": fc.count(),
+        "N": fc.count(),
+        "last": fc.last("name", ignorenulls=True),
+        "names": fc.max("name"),
+        "list": fc.first("list"),
+        "away": fc.sum("away"),
+    }
+    given = "price decimal(10,2), n long, name string, list array<string>, away interval day to second"
+    answers: list[dict[str, Any]] = []
+
+    class Totals(fc.Processor):
+        def open(self, ctx: Any) -> None:
+            self.totals = ctx.aggregating_state("totals", given, ttl=ttl, **calls)
+
+        def process(self, batch: Any) -> Any:
+            self.totals.add(batch.row_keys, batch.rows)
+            answers.extend(self.totals.get(batch.keys).to_pylist())
+
+    runner = make(Totals, api="arrow", rows=given, time_mode="processingtime")
+    day, price = timedelta(days=1, microseconds=1), Decimal("1.50")
+    rows = [("a", price, 2, "x", ["é", None], day), ("a", Decimal(4), 3, None, None, day), ("b", *[None] * 5)]
+    runner.batch(rows, now=5000)
+    assert runner.handle is not None
+    assert answers[0]["mean"] == Decimal("2.75")
+    found = sorted(read(runner, runner.handle, "totals", 5000), key=lambda row: row["key"]["k"])
+    assert [row["key"] for row in found] == [{"k": "a"}, {"k": "b"}]
+    values = [row["value"] if ttl is None else row["value"]["value"] for row in found]
+    # Names that differ by case alone are numbers for readers.
+    assert [list(value.values()) for value in values] == [list(answer.values()) for answer in answers]
+    assert ttl is None or [row["value"]["ttlExpirationMs"] for row in found] == [6000, 6000]
+    savepoint, file = taken(runner, "canonical"), str(runner.root / "totals.parquet")
+    assert cli.main(["export", str(savepoint), "--to", file, "--name", "totals"]) == cli.OK
+    # A savepoint leaves out what has expired by the clock of this machine.
+    assert parquet.read_table(file).num_rows == (2 if ttl is None else 0)
 
 
 def test_large_lists_and_many_keys_come_in_pages(make: Callable[..., ServerRunner], monkeypatch: Any) -> None:

@@ -14,6 +14,7 @@ from typing_extensions import Self, disjoint_base
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "Accumulators",
     "AggregatingState",
     "ChangeBatches",
     "ChangelogHandle",
@@ -596,6 +597,47 @@ class StateCodec:
 
     def decode_values(self, values: pa.BinaryArray) -> pa.Array:
         """The values of some bytes, converted to the type that values are written in."""
+
+@final
+class Accumulators:
+    """The accumulators of aggregates over the columns of rows; they come and go as bytes, one value for each group.
+
+    ``rows`` are all columns; ``calls`` is the JSON list that `calls_of` writes. With ``ansi``, an overflow is an error.
+    Texts may be any bytes; those of results are not checked to be UTF-8.
+    """
+
+    def __new__(cls, rows: _ArrowSchema, calls: str, ansi: bool) -> Accumulators: ...
+    @property
+    def columns(self) -> list[int]:
+        """The numbers of the columns that aggregates take, ascending: those that `aggregate` and `fold` are given."""
+
+    @property
+    def identities(self) -> list[str]:
+        """The readable names of the aggregates, in the order of the results."""
+
+    @property
+    def schema(self) -> str:
+        """The description of the bytes; see `schema_difference`."""
+
+    @property
+    def can_rebuild(self) -> bool:
+        """True if results alone determine the accumulators."""
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The columns of results, named after the calls."""
+
+    def aggregate(self, count: int, groups: pa.UInt32Array, rows: pa.StructArray) -> pa.StructArray:
+        """The results of ``count`` groups; ``groups`` has the number of each row's group."""
+
+    def fold(self, stored: pa.BinaryArray, groups: pa.UInt32Array, rows: pa.StructArray) -> pa.BinaryArray:
+        """The accumulators of ``stored``, null for those without rows, with rows added."""
+
+    def results(self, stored: pa.BinaryArray) -> pa.StructArray:
+        """The results of accumulators; null for null."""
+
+    def rebuild(self, results: pa.StructArray) -> pa.BinaryArray:
+        """The accumulators that have these results; needs `can_rebuild`."""
 
 @final
 class ServerClient:

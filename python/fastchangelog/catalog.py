@@ -13,10 +13,22 @@ from __future__ import annotations
 import dataclasses
 import json
 
-__all__ = ["TIMERS", "CatalogState", "is_processor", "state_rows", "states_of"]
+__all__ = ["TIMERS", "AccumulatorLayout", "CatalogState", "is_processor", "state_rows", "states_of"]
 
 TIMERS = "$timers"
 """The name of a processor's timers among its states; a user's name cannot begin with a dollar sign."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AccumulatorLayout:
+    """What the stored accumulators of a processor's aggregating state are."""
+
+    #: The core's description: functions with the types of their arguments, in the order of the stored bytes.
+    schema: str
+    #: For each result, the aggregate of that description.
+    identities: tuple[str, ...]
+    #: Results alone determine the accumulators.
+    can_rebuild: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +49,8 @@ class CatalogState:
     versions: tuple[str, ...]
     #: What is written ends after some time.
     ttl: bool
+    #: Of a processor's aggregates; `value` is the type of their results.
+    accumulators: AccumulatorLayout | None = None
 
 
 def is_processor(schema: str) -> bool:
@@ -70,6 +84,7 @@ def states_of(schema: str) -> list[CatalogState]:
             entry["value"],
             tuple(entry.get("versions", ())),
             entry.get("ttl", False),
+            AccumulatorLayout(entry["accumulators"], tuple(entry["results"])) if "accumulators" in entry else None,
         )
         for entry in described
         if not entry.get("deleted")

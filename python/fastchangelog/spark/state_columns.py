@@ -5,7 +5,7 @@ Does not own: the scan (`state_scan`), the catalog's text (`fastchangelog.catalo
 
 Names and shapes are those of Spark's `statestore` source:
 
-    value   key, value, partition_id
+    value   key, value, partition_id                           and of aggregates, which have their results as value
     list    key, list_element, partition_id                    a row for each element
     map     key, user_map_key, user_map_value, partition_id    a row for each entry
     timers  key, expiration_timestamp_ms, partition_id         a row for each timer
@@ -29,6 +29,7 @@ from fastchangelog.spark import wire_types
 from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.evolution import schema_changes
 from fastchangelog.spark.processor.renames import aligned, are_same_keys
+from fastchangelog.spark.stored_aggregates import labelled_rows, stored_accumulators
 
 __all__ = ["PageReader", "StateColumns"]
 
@@ -105,6 +106,9 @@ class PageReader:
         # Of a map, the key and the map key follow each other.
         joined = pa.struct([pa.field(f"_{i}", part.type) for i, part in enumerate(parts)])
         self._codec = _internal.StateCodec(joined, versions[-1], versions)
+        self._accumulators: _internal.Accumulators | None = None
+        if stored.accumulators is not None:
+            self._accumulators = stored_accumulators(stored.accumulators, [field.name for field in versions[-1]])
 
     @staticmethod
     def _versions(newest: T.StructType, stored: CatalogState) -> list[pa.DataType]:
@@ -123,12 +127,19 @@ class PageReader:
         if self._columns.value is None:
             columns.append(_times(subs))
         else:
-            decoded = self._codec.decode_values(values)
+            decoded = self._decoded(values)
             if self._columns.ttl:
                 ending = self._schema.types[-1]
                 decoded = pa.StructArray.from_arrays([decoded, _times(subs)], fields=list(ending))
             columns.append(decoded)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _decoded(self, values: pa.BinaryArray) -> pa.Array:
+        if self._accumulators is None:
+            return self._codec.decode_values(values)
+        assert self._columns.value is not None
+        results = pa.RecordBatch.from_struct_array(self._accumulators.results(values))
+        return labelled_rows(results, pa.schema(list(_arrow(self._columns.value)))).to_struct_array()
 
 
 def _versions(stored: CatalogState, newest: T.StructType) -> list[T.StructType]:

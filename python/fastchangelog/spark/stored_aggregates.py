@@ -1,6 +1,6 @@
 """Stored rows of aggregates, read without the query that wrote them.
 
-Owns: from the description of rows in a handle or a savepoint to the specification that reads them.
+Owns: from the description of rows in a handle, a savepoint or a catalog to what reads them.
 Does not own: the rows' bytes (the core), the specification's text (`aggregate_spec`).
 
 The description has the types of keys, and the functions with their arguments' types. It has no names: keys are `key`,
@@ -10,17 +10,18 @@ or `key_1`, `key_2` …, and a result has the name of its expression, such as `s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from fastchangelog import _internal
+from fastchangelog.catalog import AccumulatorLayout
 from fastchangelog.errors import SchemaMismatchError
 from fastchangelog.schema import arrow_type
 from fastchangelog.spark.aggregate_spec import AggregateSpec, calls_json, spec_json
 
-__all__ = ["labelled_rows", "stored_spec"]
+__all__ = ["labelled_rows", "stored_accumulators", "stored_spec"]
 
 
 def stored_spec(described: Mapping[str, Any]) -> tuple[str, pa.Schema]:
@@ -47,11 +48,34 @@ def stored_spec(described: Mapping[str, Any]) -> tuple[str, pa.Schema]:
         )
     results = pa.schema([*fields, *_internal.aggregate_results(pa.schema(columns), calls_json(calls))])
     text = spec_json(len(fields), pa.schema(columns), results, calls)
-    if _internal.spec_schema(text)[1] != json.dumps(described, separators=(",", ":"), ensure_ascii=False):
+    _check(_internal.spec_schema(text)[1], json.dumps(described, separators=(",", ":"), ensure_ascii=False))
+    return text, results
+
+
+def stored_accumulators(layout: AccumulatorLayout, names: Sequence[str]) -> _internal.Accumulators:
+    """What reads the accumulators of a processor's state; its results have these names."""
+    parts = {part["identity"]: part for part in json.loads(layout.schema)["aggregates"]}
+    columns: list[pa.Field] = []
+    calls = []
+    for identity, name in zip(layout.identities, names, strict=True):
+        part = parts[identity]
+        types = [arrow_type(identity, text) for text in part["types"]]
+        args = [f"arg_{len(columns) + i}" for i in range(len(types))]
+        columns += map(pa.field, args, types)
+        ignores_nulls = part.get("ignore_nulls", False)
+        described = {"fn": part["fn"], "args": args, "where": None, "identity": identity}
+        calls.append({**described, "ignore_nulls": ignores_nulls, "name": name})
+    ansi = all(part.get("ansi", True) for part in parts.values())
+    accumulators = _internal.Accumulators(pa.schema(columns), json.dumps(calls), ansi)
+    _check(accumulators.schema, layout.schema)
+    return accumulators
+
+
+def _check(found: str, stored: str) -> None:
+    if found != stored:
         raise SchemaMismatchError(
             "this version of fastchangelog cannot read these rows back; use the one that wrote them"
         )
-    return text, results
 
 
 def labelled_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

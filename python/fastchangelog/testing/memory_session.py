@@ -68,7 +68,7 @@ class MemorySession:
         return self._store
 
     def get(self, state: int, keys: pa.BinaryArray) -> pa.BinaryArray:
-        self._count("get", state, "value")
+        self._count("get", state, "value", "aggregating")
         return self._first(self._store.values.get((state, key)) for key in keys.to_pylist())
 
     def read_entries(
@@ -112,7 +112,7 @@ class MemorySession:
         values: pa.BinaryArray | None,
         expires_at: int | None = None,
     ) -> None:
-        self._count("write", state, "value", "list", "map", "timers")
+        self._count("write", state, "value", "list", "map", "aggregating", "timers")
         assert ops.type == pa.uint8()
         assert (expires_at is not None) == (state in self._ttl)
         nothing = [None] * len(ops)
@@ -170,7 +170,7 @@ class MemorySession:
         self, state: int, op: int, key: bytes, sub: bytes | None, value: bytes | None, expires_at: int | None
     ) -> None:
         kind, place, store = self._kinds[state], (state, key), self._store
-        if kind == "value":
+        if kind in ("value", "aggregating"):
             assert sub is None
             if op == PUT:
                 assert value is not None

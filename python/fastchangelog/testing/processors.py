@@ -183,7 +183,10 @@ def _declaring(session: MemorySession, mode: str, now: int) -> Callable[[Mapping
             for number, (name, kind, ttl) in enumerate(entries)
         ]
         session.declare(json.dumps(catalog), now)
-        places = {d.name: Place(number, (d.kept,)) for number, d in enumerate(declared.values())}
+        places = {
+            d.name: Place(number, () if d.kind == "aggregating" else (d.kept,))
+            for number, d in enumerate(declared.values())
+        }
         return places | ({TIMERS: Place(len(declared))} if mode != "none" else {})
 
     return declare

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
-from fastchangelog.vectorised.aggregates import aggregate
+from fastchangelog.vectorised.aggregates import Aggregates
 from fastchangelog.vectorised.session import RowChunkLike
 
 __all__ = ["Batch", "whole_keys"]
@@ -32,13 +32,16 @@ class Batch:
         (['a', 'b'], [1, 2, 3], [0, 2, 3])
     """
 
-    def __init__(self, keys: pa.StructArray, rows: pa.RecordBatch, offsets: pa.Int64Array) -> None:
+    def __init__(
+        self, keys: pa.StructArray, rows: pa.RecordBatch, offsets: pa.Int64Array, *, ansi: bool = True
+    ) -> None:
         self.keys = keys
         """The distinct keys, structs of the grouping columns."""
         self.rows = rows
         """The rows, key by key; those of one key in the order in which they arrived."""
         self.offsets = offsets
         """The rows of key ``i`` are those from ``offsets[i]`` to before ``offsets[i + 1]``."""
+        self._ansi = ansi
 
     @property
     def row_keys(self) -> pa.StructArray:
@@ -50,8 +53,7 @@ class Batch:
             >>> Batch(pa.array([{"k": "a"}]), rows, pa.array([0, 2], pa.int64())).row_keys.to_pylist()
             [{'k': 'a'}, {'k': 'a'}]
         """
-        counts = np.diff(np.asarray(self.offsets))
-        return self.keys.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+        return self.keys.take(pa.array(self._numbers()))
 
     def lists(self, column: str) -> pa.ListArray:
         """A column of the rows as one list for each key; nulls are left out.
@@ -81,20 +83,18 @@ class Batch:
         return pa.ListArray.from_arrays(pa.array(kept[np.asarray(self.offsets)], pa.int32()), values.drop_null())
 
     def aggregate(self, **named: Aggregate) -> pa.RecordBatch:
-        """Aggregates the rows of each key, with the results and null rules of Spark's aggregates in ANSI mode.
+        """Aggregates the rows of each key.
 
-        `count`, `sum`, `min`, `max`, `avg`, `first`, `last`, `bool_and`, `bool_or`, `max_by` and `min_by` are there,
-        with ``where=`` as a text.
+        Results, types, null rules and overflow are those of ``grouped(…).agg(…)``, with the ANSI mode of the session.
 
         Args:
-            **named: Aggregates by the name of their result.
+            **named: Aggregates by the name of their result; any function, with ``where=`` as a text.
 
         Returns:
             One row for each key, in the order of `keys`; a column for each aggregate.
 
         Raises:
-            InvalidArgumentError: An aggregate does not fit the rows, or a sum overflows.
-            UnsupportedError: An aggregate is not computed here.
+            InvalidArgumentError: An aggregate does not fit the rows, or a result overflows in ANSI mode.
 
         Example:
             >>> import pyarrow as pa
@@ -102,10 +102,19 @@ class Batch:
             >>> keys = pa.array([{"k": "a"}, {"k": "b"}])
             >>> rows = pa.RecordBatch.from_pydict({"k": ["a", "a", "b"], "v": [1, 2, None]})
             >>> batch = Batch(keys, rows, pa.array([0, 2, 3], pa.int64()))
-            >>> batch.aggregate(n=fc.count(), total=fc.sum("v", where="v > 1")).to_pylist()
-            [{'n': 2, 'total': 2}, {'n': 1, 'total': None}]
+            >>> batch.aggregate(n=fc.count(), mean=fc.avg("v"), total=fc.sum("v", where="v > 1")).to_pylist()
+            [{'n': 2, 'mean': 1.5, 'total': 2}, {'n': 1, 'mean': None, 'total': None}]
         """
-        return aggregate(self.rows, np.asarray(self.offsets), named)
+        if not named:
+            raise InvalidArgumentError("aggregate() takes aggregates by the name of their result, such as n=fc.count()")
+        rows = self.rows.to_struct_array()
+        results = Aggregates(rows.type, named, ansi=self._ansi).of_groups(len(self.keys), self._numbers(), rows)
+        return pa.RecordBatch.from_struct_array(results)
+
+    def _numbers(self) -> Any:
+        """The number of each row's key, as an array of numpy."""
+        counts = np.diff(np.asarray(self.offsets))
+        return np.repeat(np.arange(len(counts), dtype=np.uint32), counts)
 
 
 def whole_keys(chunks: Iterable[RowChunkLike]) -> Iterator[tuple[pa.BinaryArray, pa.RecordBatch, pa.Int64Array]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
+from fastchangelog.catalog import AccumulatorLayout
 from fastchangelog.embedded.times import ttl_millis
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
@@ -38,13 +39,15 @@ class Declared:
     """A state that `open` asked for."""
 
     name: str
-    kind: Literal["value", "list", "map"]
-    #: The struct that is kept; a plain type is its field `value`.
+    kind: Literal["value", "list", "map", "aggregating"]
+    #: The struct that is kept; a plain type is its field `value`. Of aggregates, their results.
     kept: pa.DataType
     #: Of a map: the struct of its keys; a plain type is its field `key`.
     map_key: pa.DataType | None
     ttl_millis: int | None
     state: VectorState
+    #: Of aggregates.
+    accumulators: AccumulatorLayout | None = None
 
 
 class Context:
@@ -53,8 +56,10 @@ class Context:
     Example: see `Processor`.
     """
 
-    def __init__(self, key_type: pa.DataType, time_mode: str, now_millis: int, watermark_millis: int) -> None:
-        self._now, self._watermark = now_millis, watermark_millis
+    def __init__(
+        self, key_type: pa.DataType, time_mode: str, now_millis: int, watermark_millis: int, *, ansi: bool = True
+    ) -> None:
+        self._now, self._watermark, self._ansi = now_millis, watermark_millis, ansi
         self._is_open = True
         self.metrics = Metrics()
         """Counters: ``ctx.metrics.counter("late").add(3)``; see `Counter`."""
@@ -148,19 +153,19 @@ class Context:
             name: The state's name.
             schema: The type of rows, as for `value_state`; plain ones have the one column ``value``.
             ttl: How long a key's results are there after a row was added, by the processing time.
-            **named: Aggregates by the name of their result: `count`, `sum`, `min`, `max`, `bool_and` or `bool_or`.
+            **named: Aggregates by the name of their result; any function, with ``where=`` as a text.
 
         Returns:
             The state.
 
         Raises:
             InvalidArgumentError: The name, the schema, an aggregate or the TTL cannot be.
-            UnsupportedError: Results of an aggregate cannot be merged.
 
         Example: see `VectorAggregatingState`.
         """
-        state = VectorAggregatingState(name, arrow_type(f"state `{name}`", schema), named, self.batch_keys)
-        self._declare("value", state, None, ttl)
+        rows = arrow_type(f"state `{name}`", schema)
+        state = VectorAggregatingState(name, rows, named, self.batch_keys, ansi=self._ansi)
+        self._declare("aggregating", state, None, ttl, state.layout)
         return state
 
     def register_timers(self, keys: ArrowArrayLike, times: ArrowArrayLike) -> None:
@@ -201,10 +206,11 @@ class Context:
 
     def _declare(
         self,
-        kind: Literal["value", "list", "map"],
+        kind: Literal["value", "list", "map", "aggregating"],
         state: VectorState,
         map_key: pa.DataType | None,
         ttl: Duration | None,
+        accumulators: AccumulatorLayout | None = None,
     ) -> None:
         name = state.name
         if not self._is_open:
@@ -216,4 +222,5 @@ class Context:
             )
         if name in self.declared:
             raise InvalidArgumentError(f"the state `{name}` is declared twice; give each state a name of its own")
-        self.declared[name] = Declared(name, kind, state.form.kept, map_key, ttl_millis(ttl), state)
+        kept = state.form.kept
+        self.declared[name] = Declared(name, kind, kept, map_key, ttl_millis(ttl), state, accumulators)

@@ -42,16 +42,19 @@ class Times:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a state is in the session, all types of its values, and which of these they are written in."""
+    """Where a state is in the session, all types of its values, and which of these they are written in.
+
+    Timers and accumulators have no types of values.
+    """
 
     id: int
     versions: Sequence[pa.DataType] = ()
     current: int = -1
 
 
-def opened(processor: Processor, key_type: pa.DataType, times: Times) -> Context:
+def opened(processor: Processor, key_type: pa.DataType, times: Times, *, ansi: bool = True) -> Context:
     """What `open` declared."""
-    context = Context(key_type, times.mode, times.now, times.watermark)
+    context = Context(key_type, times.mode, times.now, times.watermark, ansi=ansi)
     processor.open(context)
     context.close()
     return context
@@ -60,7 +63,8 @@ def opened(processor: Processor, key_type: pa.DataType, times: Times) -> Context
 class VectorRun:
     """One batch of one shard.
 
-    `declare` gives each declared state its place in the session, and the timers theirs if there is a time mode.
+    `declare` gives each declared state its place in the session, and the timers theirs if there is a time mode. With
+    `ansi`, aggregates that overflow are errors.
     """
 
     def __init__(
@@ -71,16 +75,20 @@ class VectorRun:
         session: SessionLike,
         make_codec: CodecMaker,
         declare: Callable[[Mapping[str, Declared]], Mapping[str, Place]],
+        *,
+        ansi: bool = True,
     ) -> None:
-        self._processor, self._times, self._session = processor, times, session
-        self.context = opened(processor, key_type, times)
+        self._processor, self._times, self._session, self._ansi = processor, times, session, ansi
+        self.context = opened(processor, key_type, times, ansi=ansi)
         self._key_codec: Codec = make_codec(key_type, pa.binary(), [pa.binary()])
         self.context.batch_keys.bind(self._key_codec)
         places = declare(self.context.declared)
         for name, found in self.context.declared.items():
             place = places[name]
             ends = None if found.ttl_millis is None else times.now + found.ttl_millis
-            codec = make_codec(found.map_key or key_type, place.versions[place.current], list(place.versions))
+            codec = None
+            if place.versions:
+                codec = make_codec(found.map_key or key_type, place.versions[place.current], list(place.versions))
             found.state.bind(session, place.id, codec, ends)
         if TIMERS in places:
             self.context.timers.bind(session, places[TIMERS].id)
@@ -142,7 +150,7 @@ class VectorRun:
         for encoded, columns, offsets in whole_keys(chunks):
             keys = self._key_codec.decode_keys(encoded)
             self.context.batch_keys.move(keys, encoded)
-            yield Batch(keys, shown(columns), offsets)
+            yield Batch(keys, shown(columns), offsets, ansi=self._ansi)
             self.context.batch_keys.move(None, encoded[:0])
 
 

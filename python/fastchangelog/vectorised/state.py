@@ -20,7 +20,7 @@ from fastchangelog.vectorised.session import Codec, SessionLike
 if TYPE_CHECKING:
     from fastchangelog.types import RowsLike
 
-__all__ = ["READ_BYTES", "Form", "VectorState", "send"]
+__all__ = ["READ_BYTES", "Form", "VectorState", "joined", "send"]
 
 #: Keys of the first read, and the bytes that a message aims at.
 _FIRST_READ = 256
@@ -69,14 +69,19 @@ class VectorState:
         self._expires_at: int | None = None
         self._width = _FIRST_READ
 
-    def bind(self, session: SessionLike, state_id: int, codec: Codec, expires_at: int | None) -> None:
-        """Gives the state its place in the session; of this package."""
+    def bind(self, session: SessionLike, state_id: int, codec: Codec | None, expires_at: int | None) -> None:
+        """Gives the state its place in the session; of this package. Accumulators have no codec."""
         self._session, self._id, self._codec, self._expires_at = session, state_id, codec, expires_at
 
-    def _bound(self) -> tuple[SessionLike, Codec]:
-        if self._session is None or self._codec is None:
+    def _in_session(self) -> SessionLike:
+        if self._session is None:
             raise InvalidArgumentError(f"{self._what} has no keys in open(); use it in process() or on_timer()")
-        return self._session, self._codec
+        return self._session
+
+    def _bound(self) -> tuple[SessionLike, Codec]:
+        session = self._in_session()
+        assert self._codec is not None
+        return session, self._codec
 
     def _given(self, what: str, values: RowsLike, wanted: pa.DataType, keys: pa.BinaryArray) -> pa.Array:
         """As many values as keys, of the wanted type."""
@@ -88,11 +93,11 @@ class VectorState:
     def _read(self, count: int, read: Callable[[int, int], pa.BinaryArray]) -> pa.Array:
         """Values of so many keys; see `_pages`."""
         codec = self._bound()[1]
-        return self.form.shown(_joined([codec.decode_values(page) for page in self._pages(count, read)]))
+        return self.form.shown(joined([codec.decode_values(page) for page in self._pages(count, read)]))
 
     def _are_there(self, count: int, read: Callable[[int, int], pa.BinaryArray]) -> pa.BooleanArray:
         """Which of so many keys have a value; see `_pages`."""
-        return _joined([page.is_valid() for page in self._pages(count, read)])
+        return joined([page.is_valid() for page in self._pages(count, read)])
 
     def _pages(self, count: int, read: Callable[[int, int], pa.BinaryArray]) -> Iterator[pa.BinaryArray]:
         """Encoded values in parts, one at least: `read` takes the first key and how many, and may have fewer values."""
@@ -110,10 +115,11 @@ class VectorState:
     def _send(
         self, ops: Any, keys: pa.BinaryArray, subs: pa.BinaryArray | None = None, values: pa.BinaryArray | None = None
     ) -> None:
-        send(self._bound()[0], self._id, ops, keys, subs, values, self._expires_at)
+        send(self._in_session(), self._id, ops, keys, subs, values, self._expires_at)
 
 
-def _joined(parts: list[pa.Array]) -> pa.Array:
+def joined(parts: list[pa.Array]) -> pa.Array:
+    """The arrays as one."""
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod accumulators;
 pub mod aggregate;
 mod arrays;
 pub mod codec;

@@ -1,9 +1,14 @@
-//! The table of aggregate functions. Owns: nothing; the table and the types of results are the core's.
+//! Aggregates as Python sees them: the table of functions, and accumulators of vectorised processors. Owns: signatures;
+//! the work is that of `fastchangelog_columns::aggregate` and `accumulators`.
 
-use crate::arrow_interface::schema_to_pyarrow;
+use crate::arrow_interface::{ForeignArray, schema_to_pyarrow, to_pyarrow, to_pyarrow_as};
 use crate::detached::detached;
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, BinaryArray, StructArray, UInt32Array};
 use arrow_schema::{DataType, Field, Schema};
-use fastchangelog_columns::aggregate::{AggCall, AggPlan, AggregateFunction, Argument};
+use fastchangelog_columns::accumulators;
+use fastchangelog_columns::aggregate::{AggCall, AggPlan, AggregateFunction, Argument, NamedCall};
+use fastchangelog_format::{Error, Result};
 use pyo3::prelude::*;
 use pyo3_arrow::PySchema;
 use std::sync::Arc;
@@ -40,4 +45,94 @@ pub(crate) fn aggregate_results(py: Python<'_>, input: PySchema, calls: &str) ->
         Ok(calls.iter().zip(results).map(|(call, result)| Field::new(&call.identity, result, true)).collect::<Vec<_>>())
     })?;
     schema_to_pyarrow(py, Arc::new(Schema::new(fields))).map(Bound::unbind)
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct Accumulators(accumulators::Accumulators);
+
+#[pymethods]
+impl Accumulators {
+    #[new]
+    fn new(py: Python<'_>, rows: PySchema, calls: &str, ansi: bool) -> PyResult<Self> {
+        let rows = rows.into_inner();
+        let made =
+            detached(py, |_| accumulators::Accumulators::new(rows.fields(), &NamedCall::list_from_json(calls)?, ansi))?;
+        Ok(Self(made))
+    }
+
+    #[getter]
+    fn columns(&self) -> Vec<usize> {
+        self.0.columns().to_vec()
+    }
+
+    #[getter]
+    fn identities(&self) -> Vec<String> {
+        self.0.identities().to_vec()
+    }
+
+    #[getter]
+    fn schema(&self) -> &str {
+        self.0.schema()
+    }
+
+    #[getter]
+    fn can_rebuild(&self) -> bool {
+        self.0.can_rebuild()
+    }
+
+    #[getter]
+    fn result_schema(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        schema_to_pyarrow(py, Arc::clone(self.0.result_schema())).map(Bound::unbind)
+    }
+
+    fn aggregate<'py>(
+        &self,
+        py: Python<'py>,
+        count: usize,
+        groups: ForeignArray,
+        rows: ForeignArray,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let results = detached(py, |_| self.0.aggregate(count, &numbers(&groups)?, &structs(&rows)?))?;
+        self.shown(py, &results)
+    }
+
+    fn fold<'py>(
+        &self,
+        py: Python<'py>,
+        stored: ForeignArray,
+        groups: ForeignArray,
+        rows: ForeignArray,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let folded = detached(py, |_| self.0.fold(&bytes(&stored)?, &numbers(&groups)?, &structs(&rows)?))?;
+        to_pyarrow(py, Arc::new(folded))
+    }
+
+    fn results<'py>(&self, py: Python<'py>, stored: ForeignArray) -> PyResult<Bound<'py, PyAny>> {
+        let results = detached(py, |_| self.0.results(&bytes(&stored)?))?;
+        self.shown(py, &results)
+    }
+
+    fn rebuild<'py>(&self, py: Python<'py>, results: ForeignArray) -> PyResult<Bound<'py, PyAny>> {
+        let rebuilt = detached(py, |_| self.0.rebuild(&results.binary()?))?;
+        to_pyarrow(py, Arc::new(rebuilt))
+    }
+}
+
+impl Accumulators {
+    fn shown<'py>(&self, py: Python<'py>, results: &ArrayRef) -> PyResult<Bound<'py, PyAny>> {
+        to_pyarrow_as(py, results, self.0.result_type())
+    }
+}
+
+fn bytes(stored: &ForeignArray) -> Result<BinaryArray> {
+    stored.as_type("stored")
+}
+
+fn numbers(groups: &ForeignArray) -> Result<UInt32Array> {
+    groups.as_type("groups")
+}
+
+fn structs(rows: &ForeignArray) -> Result<StructArray> {
+    let rows = rows.binary()?;
+    rows.as_struct_opt().cloned().ok_or_else(|| Error::invalid("rows are a record batch or structs"))
 }

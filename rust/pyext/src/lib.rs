@@ -62,6 +62,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::ServerClient>()?;
     module.add_class::<state_session::StateSession>()?;
     module.add_class::<state_codec::StateCodec>()?;
+    module.add_class::<aggregates::Accumulators>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<server::MaterializeRun>()?;
     module.add_function(wrap_pyfunction!(handle::handle_json, module)?)?;

@@ -5,6 +5,7 @@ use crate::detached::{ProcessBound, detached};
 use crate::state::{LocalState, StateScan};
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::Schema;
+use fastchangelog_columns::aggregate::NamedCall;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_core::embedded;
 use fastchangelog_format::{Error, Result};
@@ -280,7 +281,7 @@ impl AggregatingState {
         let (schema, state) = (schema.into_inner(), state.here(py)?);
         let made = detached(py, |_| {
             let [key, rows] = types(&schema)?;
-            let calls: Vec<embedded::AggregateCall> = serde_json::from_str(calls).map_err(Error::internal)?;
+            let calls = NamedCall::list_from_json(calls)?;
             let ttl = ttl_millis.map(Duration::from_millis);
             state.aggregating_state(name, (key, rows), &calls, ansi, ttl)
         })?;

@@ -11,6 +11,11 @@ one that they are written in now. A state that is not declared any more keeps it
 the entry stays, marked, since the server keeps what it knows of a number for ever. One that is declared anew in another
 way gets another number, a name of its own in the catalog, and the user's name as `"variable"`.
 
+A state of aggregates has the kind `aggregating`, the type of its results as `value`, and two more parts:
+`accumulators` is the core's description of the stored bytes, `results` lists for each result its aggregate in that
+description. An older entry of the kind `value` holds results. It keeps its kind, and accepts only aggregates whose
+accumulators their results determine.
+
 A new version of a value's type may add fields that can be null, leave fields out, order them otherwise and widen them,
 at any depth. It is compared with every older version, since values of any of them may still be there. Fields that only
 have other names keep their values, as with Spark (`renames`). A type that was there before is used again: programs that
@@ -27,6 +32,8 @@ from typing import Any
 
 from pyspark.sql import types as T
 
+from fastchangelog import _internal
+from fastchangelog.catalog import AccumulatorLayout
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.spark.processor.ddl import ddl_text, parse_ddl
 from fastchangelog.spark.processor.handle import Declaration
@@ -50,7 +57,7 @@ class EvolvedState:
     """The place of a declared state in the session."""
 
     id: int
-    #: All types of its values.
+    #: All types of its values; none of timers and of accumulators.
     versions: tuple[T.StructType, ...] = ()
     #: The one of these that values are written in.
     current: int = -1
@@ -96,6 +103,12 @@ def evolve(
         states[TIMERS] = EvolvedState(entry["id"])
     for declaration in declarations:
         known = _live(catalog, declaration.name)
+        layout = declaration.accumulators
+        if layout is not None and (known is None or known["kind"] != "value"):
+            states[declaration.name] = EvolvedState(_aggregating(catalog, known, key_text, declaration, layout))
+            continue
+        if layout is not None:
+            declaration = _of_results(declaration, layout)
         versions, current = _versions(known, declaration, dropped)
         if known is None:
             known = _revived(catalog, declaration) or _add(catalog, declaration.name, declaration.kind, key_text, "")
@@ -107,6 +120,45 @@ def evolve(
         states[declaration.name] = EvolvedState(known["id"], tuple(map(parse_ddl, versions)), current)
     purged = tuple(entry["id"] for entry in emptied)
     return Evolved(json.dumps(catalog, separators=(",", ":")), states, purged, tuple(dropped))
+
+
+def _aggregating(
+    catalog: list[dict[str, Any]],
+    known: dict[str, Any] | None,
+    key_text: str,
+    declaration: Declaration,
+    layout: AccumulatorLayout,
+) -> int:
+    """The number of a state of aggregates. Its accumulators have one layout for ever."""
+    name = declaration.name
+    if known is None:
+        known = _revived(catalog, declaration) or _add(catalog, name, declaration.kind, key_text, "")
+    else:
+        _check_kind(known, declaration)
+        changes = _ttl_changes(known, declaration)
+        difference = _internal.schema_difference(known["accumulators"], layout.schema)
+        changes += [] if difference is None else [difference]
+        if changes:
+            raise SchemaMismatchError(
+                f"[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] the state `{name}` cannot be read with its new aggregates: "
+                f"{'; '.join(changes)}; declare it as it was, or take another name"
+            )
+    text = ddl_text(declaration.value)
+    known |= {"value": text, "versions": [text], "ttl": _has_ttl(declaration)}
+    known |= {"accumulators": layout.schema, "results": list(layout.identities)}
+    number: int = known["id"]
+    return number
+
+
+def _of_results(declaration: Declaration, layout: AccumulatorLayout) -> Declaration:
+    """The declaration of a state of aggregates whose catalog entry says that it keeps results as values."""
+    if not layout.can_rebuild:
+        raise SchemaMismatchError(
+            f"[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] the state `{declaration.name}` keeps the results of its "
+            "aggregates, from which the ones that are declared now cannot go on; declare it as it was, or take another "
+            "name"
+        )
+    return dataclasses.replace(declaration, kind="value", accumulators=None)
 
 
 def _read(stored: str) -> list[dict[str, Any]]:
@@ -192,17 +244,9 @@ def _versions(known: dict[str, Any] | None, declaration: Declaration, dropped: l
     name, text = declaration.name, ddl_text(declaration.value)
     if known is None:
         return [text], 0
-    if known["kind"] != declaration.kind:
-        raise SchemaMismatchError(
-            f"[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change {name} to {_spark_kind(declaration.kind)} "
-            f"between query restarts. Please set {name} to {_spark_kind(known['kind'])}, or restart with a new "
-            "checkpoint directory."
-        )
-    changes = []
+    _check_kind(known, declaration)
+    changes = _ttl_changes(known, declaration)
     side = "VALUE"
-    if known["ttl"] != _has_ttl(declaration):
-        had, has = ("a TTL", "none") if known["ttl"] else ("no TTL", "one")
-        changes.append(f"it had {had} and now has {has}")
     if declaration.map_key is not None and not are_same_keys(parse_ddl(known["map_key"]), declaration.map_key):
         changes.append(f"its keys were ({known['map_key']}) and now are ({ddl_text(declaration.map_key)})")
         side = "KEY"
@@ -226,6 +270,23 @@ def _versions(known: dict[str, Any] | None, declaration: Declaration, dropped: l
     wanted = bytes_text(declaration.value)
     current = max((i for i, version in enumerate(versions) if bytes_text(version) == wanted), default=len(texts))
     return [*texts[:current], text, *texts[current + 1 :]], current
+
+
+def _check_kind(known: dict[str, Any], declaration: Declaration) -> None:
+    if known["kind"] != declaration.kind:
+        name = declaration.name
+        raise SchemaMismatchError(
+            f"[STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE] Cannot change {name} to {_spark_kind(declaration.kind)} "
+            f"between query restarts. Please set {name} to {_spark_kind(known['kind'])}, or restart with a new "
+            "checkpoint directory."
+        )
+
+
+def _ttl_changes(known: dict[str, Any], declaration: Declaration) -> list[str]:
+    if known["ttl"] == _has_ttl(declaration):
+        return []
+    had, has = ("a TTL", "none") if known["ttl"] else ("no TTL", "one")
+    return [f"it had {had} and now has {has}"]
 
 
 def _dropped(name: str, gone: list[str], added: list[str]) -> str:

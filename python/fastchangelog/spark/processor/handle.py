@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
+from fastchangelog.catalog import AccumulatorLayout
 from fastchangelog.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
 from fastchangelog.spark import wire_types
 from fastchangelog.spark.processor.cache import CachedState, Scope
@@ -28,7 +29,7 @@ from fastchangelog.spark.processor.value_state import ProcessorValueState
 
 __all__ = ["Declaration", "ProcessorHandle"]
 
-Kind = Literal["value", "list", "map"]
+Kind = Literal["value", "list", "map", "aggregating"]
 
 #: In milliseconds. Times at which values end have 64 bits.
 _LONGEST_TTL = 2**62
@@ -45,6 +46,8 @@ class Declaration:
     map_key: T.StructType | None = None
     #: None = values never expire.
     ttl_millis: int | None = None
+    #: Of aggregates; `value` is the type of their results.
+    accumulators: AccumulatorLayout | None = None
 
 
 class ProcessorHandle(StatefulProcessorHandle):

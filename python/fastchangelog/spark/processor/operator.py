@@ -74,6 +74,7 @@ _SETTINGS = {
     "columns_by_name": "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName",
     "safe_casts": "spark.sql.execution.pandas.convertToArrowArraySafely",
     "max_bytes": settings.ARROW_BYTES,
+    "ansi": "spark.sql.ansi.enabled",
     "integers_with_na": "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype",
     "decimals_of_integers": "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled",
 }

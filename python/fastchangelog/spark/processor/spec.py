@@ -70,6 +70,8 @@ class ProcessorSpec:
     max_bytes: int = 2**31 - 1
     #: `spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype`: whole numbers with nulls stay whole numbers.
     integers_with_na: bool = False
+    #: `spark.sql.ansi.enabled`: an aggregate that overflows is an error.
+    ansi: bool = True
     #: `spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled`: whole numbers for decimals.
     decimals_of_integers: bool = False
 

@@ -75,7 +75,7 @@ def run_vectorised(
             for name, place in evolved.states.items()
         }
 
-    run = VectorRun(spec.processor, key, when, session, make_codec, declare)
+    run = VectorRun(spec.processor, key, when, session, make_codec, declare, ansi=spec.ansi)
     schema = exact_schema(spec.output, "the output column")
     if initial is not None:
         assert spec.initial is not None
@@ -89,7 +89,9 @@ def run_vectorised(
 
 def declarations_of(processor: Any, spec: ProcessorSpec) -> tuple[list[Declaration], tuple[str, ...]]:
     """The states and the counters that `open` declares; runs it, and `close`."""
-    context = opened(processor, StateType(spec.key, "the grouping key").arrow, Times(spec.time_mode, 0, 0))
+    context = opened(
+        processor, StateType(spec.key, "the grouping key").arrow, Times(spec.time_mode, 0, 0), ansi=spec.ansi
+    )
     processor.close()
     return [_declaration(declared) for declared in context.declared.values()], tuple(context.metrics.counters)
 
@@ -106,7 +108,7 @@ def _shown(columns: Sequence[int], names: Sequence[str]) -> Callable[[pa.RecordB
 def _declaration(declared: Declared) -> Declaration:
     value = _struct_type(declared.name, declared.kept)
     map_key = None if declared.map_key is None else _struct_type(declared.name, declared.map_key)
-    return Declaration(declared.name, declared.kind, value, map_key, declared.ttl_millis)
+    return Declaration(declared.name, declared.kind, value, map_key, declared.ttl_millis, declared.accumulators)
 
 
 def _struct_type(state: str, kept: pa.DataType) -> T.StructType:

@@ -71,6 +71,9 @@ pub(super) struct Call<'a> {
     pub(super) ansi: bool,
 }
 
+/// Spark's name of the column that tells an empty sum of decimals from one that has overflowed; both are null.
+pub(super) const IS_EMPTY: &str = "isEmpty";
+
 /// What a function makes of a call.
 #[derive(Debug)]
 pub(super) struct Bound {

@@ -23,6 +23,7 @@ mod function_tests;
 mod functions;
 #[cfg(test)]
 mod golden_tests;
+mod named;
 mod plan;
 mod prim;
 mod results;
@@ -32,6 +33,8 @@ mod spec;
 mod type_texts;
 
 pub use functions::{AggregateFunction, Argument};
+pub use named::NamedCall;
+pub(crate) use named::column;
 pub use plan::AggPlan;
 pub(crate) use row::Other;
 pub use schema::{differ_in_ansi_alone, schema_difference};

@@ -3,7 +3,7 @@
 //! Owns: the check of calls against columns, the slots of each accumulator in the row, and going through all calls.
 //! Does not own: the functions and the types that they take (`functions`).
 
-use super::accumulator::{Accumulator, Bound, Call};
+use super::accumulator::{Accumulator, Bound, Call, IS_EMPTY};
 use super::fold::{Fold, trues};
 use super::functions::AggregateFunction;
 use super::prim;
@@ -15,12 +15,13 @@ use crate::arrays::{conform, mismatch, plain_type, same_values, type_text};
 use crate::codec::KeyCodec;
 use crate::rows::{Rows, Shape};
 use crate::strings::{binary_schema, binary_type, conform_binary};
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use fastchangelog_format::error::Subject;
 use fastchangelog_format::{Error, Result};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A checked aggregation: knows the key, the row layout, and each accumulator.
 ///
@@ -207,6 +208,30 @@ impl AggPlan {
             let (own, others) = rest.split_at(op.buffers.len());
             rest = others;
             op.accumulator.load(&op.slots, &own.iter().collect::<Vec<_>>(), Fold { groups, mask: None, rows })?;
+        }
+        Ok(())
+    }
+
+    /// True if each accumulator can be rebuilt from its result; see [`AggPlan::rebuild`].
+    pub(crate) fn can_rebuild(&self) -> bool {
+        let mut ops = self.ops.iter().zip(self.output.fields().iter().skip(self.num_keys));
+        ops.all(|(op, result)| match &op.buffers[..] {
+            [(_, kept)] | [(_, kept), (IS_EMPTY, _)] => kept == result.data_type(),
+            _ => false,
+        })
+    }
+
+    /// Makes accumulator row `groups[i]`, which is that of no input, the one with the results in row `i` of `results`;
+    /// a null stands for no input. Needs [`AggPlan::can_rebuild`].
+    pub(crate) fn rebuild(&self, results: &[ArrayRef], groups: &[u32], rows: &mut Rows) -> Result<()> {
+        if !self.can_rebuild() {
+            return Err(Error::internal("accumulators that their results do not determine"));
+        }
+        for (op, result) in self.ops.iter().zip(results) {
+            let not_empty: ArrayRef = Arc::new(BooleanArray::from(vec![false; result.len()]));
+            let buffers = [result, &not_empty];
+            let fold = Fold { groups, mask: result.logical_nulls(), rows };
+            op.accumulator.load(&op.slots, &buffers[..op.buffers.len()], fold)?;
         }
         Ok(())
     }

@@ -21,35 +21,15 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StructArray};
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_schema::{DataType, Field, Fields, Schema};
-use fastchangelog_columns::aggregate::{AggCall, AggPlan, AggSpec};
+use fastchangelog_columns::aggregate::{AggPlan, AggSpec, NamedCall};
 use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries, columns_of};
 use fastchangelog_format::check_records;
 use fastchangelog_format::error::{Error, Result};
-use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// One aggregate of a state, by the names of the columns that it is of.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct AggregateCall {
-    /// The function; see [`AggCall`].
-    #[serde(rename = "fn")]
-    pub function: String,
-    /// Names of columns of the added rows; none for `count(*)`.
-    pub args: Vec<String>,
-    /// Name of a boolean column: rows where it is not true are left out.
-    #[serde(rename = "where")]
-    pub filter: Option<String>,
-    /// For `first` and `last`: nulls are left out.
-    pub ignore_nulls: bool,
-    /// Name of the result; none for the only one: then results are plain values.
-    pub name: Option<String>,
-    /// Readable name, equal for equal calls.
-    pub identity: String,
-}
 
 /// The types of an aggregating state.
 struct Types {
@@ -76,7 +56,7 @@ impl AggregatingState {
         core: &Arc<Core>,
         name: &str,
         (key, rows): (&DataType, &DataType),
-        calls: &[AggregateCall],
+        calls: &[NamedCall],
         ansi: bool,
         ttl: Option<Duration>,
     ) -> Result<Self> {
@@ -178,53 +158,25 @@ impl AggregatingState {
 }
 
 impl Types {
-    fn new(key: &DataType, rows: &DataType, calls: &[AggregateCall], ansi: bool) -> Result<Self> {
+    fn new(key: &DataType, rows: &DataType, calls: &[NamedCall], ansi: bool) -> Result<Self> {
         let keys = columns_of(key);
         let columns: Fields = match rows {
             DataType::Struct(fields) => fields.clone(),
             other => vec![Field::new("value", other.clone(), true)].into(),
         };
-        let place = |call: &AggregateCall, name: &str| {
-            columns.iter().position(|column| column.name() == name).map(|i| keys.len() + i).ok_or_else(|| {
-                let names: Vec<&str> = columns.iter().map(|column| column.name().as_str()).collect();
-                Error::invalid(format!(
-                    "{}: rows have no column `{name}`; they have: {}",
-                    call.identity,
-                    names.join(", ")
-                ))
-            })
-        };
-        let mut aggs = Vec::with_capacity(calls.len());
-        for call in calls {
-            aggs.push(AggCall {
-                function: call.function.clone(),
-                args: call.args.iter().map(|name| place(call, name)).collect::<Result<_>>()?,
-                filter: call.filter.as_ref().map(|name| place(call, name)).transpose()?,
-                ignore_nulls: call.ignore_nulls,
-                ansi,
-                identity: call.identity.clone(),
-            });
-        }
-        let input = Arc::new(Schema::new(nullable(keys.iter().chain(&columns))));
-        let types: Vec<DataType> = input.fields().iter().map(|field| field.data_type().clone()).collect();
-        let results = AggPlan::result_types(&types, &aggs)?;
-        let named = calls.iter().zip(&results);
-        let named =
-            named.map(|(call, result)| Field::new(call.name.as_deref().unwrap_or("value"), result.clone(), true));
-        let named: Fields = named.collect();
-        let result = match (calls, &results[..]) {
+        let spec = AggSpec::by_name(&keys, &columns, calls, ansi)?;
+        let named: Fields = spec.output.fields().iter().skip(keys.len()).cloned().collect();
+        let result = match (calls, &named[..]) {
             ([], _) => return Err(Error::invalid("an aggregating state needs an aggregate, such as n=fc.count()")),
-            ([AggregateCall { name: None, .. }], [plain]) => plain.clone(),
-            _ => DataType::Struct(named.clone()),
+            ([NamedCall { name: None, .. }], [plain]) => plain.data_type().clone(),
+            _ => DataType::Struct(named),
         };
-        let output = Arc::new(Schema::new(nullable(keys.iter().chain(&named))));
-        let spec = AggSpec { num_keys: keys.len(), input: Arc::clone(&input), output, aggs };
         Ok(Self {
             // The value of an entry is an accumulator row.
             keys: TypedEntries::new(key, &DataType::Binary)?,
             plan: Arc::new(AggPlan::new(&spec)?),
             rows: rows.clone(),
-            input,
+            input: spec.input,
             result,
         })
     }
@@ -285,10 +237,6 @@ impl Types {
     fn is_plain(&self) -> bool {
         matches!(self.plan.output().fields().get(self.plan.num_keys()), Some(first) if *first.data_type() == self.result)
     }
-}
-
-fn nullable<'a>(fields: impl Iterator<Item = &'a Arc<Field>>) -> Vec<Field> {
-    fields.map(|field| field.as_ref().clone().with_nullable(true)).collect()
 }
 
 #[cfg(test)]

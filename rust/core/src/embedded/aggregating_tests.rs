@@ -9,8 +9,8 @@ use fastchangelog_format::model::Op;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-fn call(function: &str, args: &[&str], name: &str) -> AggregateCall {
-    AggregateCall {
+fn call(function: &str, args: &[&str], name: &str) -> NamedCall {
+    NamedCall {
         function: function.to_owned(),
         args: args.iter().map(|arg| (*arg).to_owned()).collect(),
         filter: None,
@@ -35,7 +35,7 @@ fn row_type() -> DataType {
 }
 
 /// Every function whose result does not depend on how rows are split, one with a filter and one without nulls.
-fn calls() -> Vec<AggregateCall> {
+fn calls() -> Vec<NamedCall> {
     let mut calls = vec![call("count", &[], "rows"), call("count", &["n"], "n")];
     for function in ["sum", "avg", "min", "max"] {
         for column in ["n", "x", "d"] {
@@ -56,12 +56,12 @@ fn calls() -> Vec<AggregateCall> {
     }
     calls.push(call("max_by", &["s", "n"], "max_by"));
     calls.push(call("min_by", &["n", "s"], "min_by"));
-    calls.push(AggregateCall {
+    calls.push(NamedCall {
         filter: Some("b".into()),
         identity: "sum(n) where b".into(),
         ..call("sum", &["n"], "filtered")
     });
-    calls.push(AggregateCall {
+    calls.push(NamedCall {
         ignore_nulls: true,
         identity: "last(n) ignore nulls".into(),
         ..call("last", &["n"], "newest")
@@ -146,7 +146,7 @@ fn invariant_1_results_are_those_of_a_query_over_all_rows() {
 }
 
 fn totals(state: &EmbeddedState, ansi: bool) -> Result<AggregatingState> {
-    let only = AggregateCall { name: None, ..call("sum", &["value"], "") };
+    let only = NamedCall { name: None, ..call("sum", &["value"], "") };
     state.aggregating_state(if ansi { "t" } else { "w" }, (&DataType::Utf8, &DataType::Int64), &[only], ansi, None)
 }
 
@@ -169,7 +169,7 @@ fn plain_rows_give_plain_results_and_null_where_nothing_was_added() {
     assert!(named.is_null(0) && named.as_struct().columns().len() == calls().len());
     assert!(t.add(&keys(&["a"]), None).is_err());
     assert!(t.add(&keys(&["a"]), Some(&longs(&[]))).is_err());
-    let count = [AggregateCall { name: None, ..call("count", &[], "") }];
+    let count = [NamedCall { name: None, ..call("count", &[], "") }];
     let none = DataType::Struct(Fields::empty());
     let counts = s.state.aggregating_state("n", (&DataType::Utf8, &none), &count, true, None).unwrap();
     counts.add(&keys(&["a", "a"]), None).unwrap();
@@ -234,7 +234,7 @@ fn other_aggregates_say_what_differs() {
     let world = world(&[]);
     let s = world.open();
     totals(&s.state, true).unwrap();
-    let other = |calls: &[AggregateCall], ansi| {
+    let other = |calls: &[NamedCall], ansi| {
         let types = (&DataType::Utf8, &DataType::Int64);
         s.state.aggregating_state("t", types, calls, ansi, None).err().unwrap()
     };

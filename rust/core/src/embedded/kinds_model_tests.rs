@@ -36,7 +36,7 @@ struct Opened {
 
 fn opened(state: EmbeddedState) -> Opened {
     let (text, long) = (DataType::Utf8, DataType::Int64);
-    let call = |function: &str| AggregateCall {
+    let call = |function: &str| NamedCall {
         function: function.to_owned(),
         args: vec!["n".to_owned()],
         filter: None,
@@ -44,7 +44,7 @@ fn opened(state: EmbeddedState) -> Opened {
         name: Some(function.to_owned()),
         identity: format!("{function}(n)"),
     };
-    let calls = [AggregateCall { args: vec![], ..call("count") }, call("sum"), call("last")];
+    let calls = [NamedCall { args: vec![], ..call("count") }, call("sum"), call("last")];
     let row = DataType::Struct(vec![Field::new("n", DataType::Int64, true)].into());
     Opened {
         values: state.value_state("visits", &text, &long, None).unwrap(),

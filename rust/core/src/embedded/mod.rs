@@ -36,7 +36,7 @@ mod value;
 mod waiting;
 mod work_dir;
 
-pub use aggregating::{AggregateCall, AggregatingState};
+pub use aggregating::AggregatingState;
 pub use list::ListState;
 pub use map::MapState;
 pub use materialization::{Materialization, RunCallback};
@@ -49,6 +49,7 @@ use crate::shard::{InitialState, Placement, Shard, ShardContext, ShardStatus, me
 use crate::states::catalog::Catalog;
 use arrow_schema::DataType;
 use chain::Chain;
+use fastchangelog_columns::aggregate::NamedCall;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::error::{Error, ErrorKind, Result};
@@ -311,7 +312,7 @@ impl EmbeddedState {
         &self,
         name: &str,
         (key, rows): (&DataType, &DataType),
-        calls: &[AggregateCall],
+        calls: &[NamedCall],
         ansi: bool,
         ttl: Option<Duration>,
     ) -> Result<AggregatingState> {

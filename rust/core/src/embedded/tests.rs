@@ -115,8 +115,8 @@ impl World {
 use fastchangelog_format::model::Op;
 
 /// An aggregate of the input `value`.
-pub(super) fn call_of_value(function: &str) -> AggregateCall {
-    AggregateCall {
+pub(super) fn call_of_value(function: &str) -> NamedCall {
+    NamedCall {
         function: function.to_owned(),
         args: vec!["value".to_owned()],
         filter: None,

@@ -215,7 +215,7 @@ fn t11_each_kind_of_state_is_itself_and_no_other() {
     let s = world.open();
     let (text, long) = (DataType::Utf8, DataType::Int64);
     let second = Some(std::time::Duration::from_secs(1));
-    let calls = [crate::embedded::AggregateCall {
+    let calls = [fastchangelog_columns::aggregate::NamedCall {
         function: "count".to_owned(),
         args: vec![],
         filter: None,

@@ -3,7 +3,7 @@
 //! Owns: the sums of integers, floats, decimals and intervals, and their overflow.
 
 use super::decimal;
-use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
+use crate::aggregate::accumulator::{Accumulator, Bound, Call, IS_EMPTY, Layout};
 use crate::aggregate::arithmetic::{decimal_overflow, long_overflow};
 use crate::aggregate::fold::Fold;
 use crate::aggregate::prim::{Native, doubles, has_bit, integers, is_integer, set_bit};
@@ -24,7 +24,7 @@ pub(super) fn sum(call: &Call<'_>) -> Option<Bound> {
         DataType::Float32 | DataType::Float64 => Bound::new(Floats, DataType::Float64).kept_as("sum"),
         DataType::Decimal128(p, s) => {
             let result = DataType::Decimal128((p + 10).min(38), *s);
-            let buffers = [("sum", result.clone()), ("isEmpty", DataType::Boolean)];
+            let buffers = [("sum", result.clone()), (IS_EMPTY, DataType::Boolean)];
             Bound::new(Decimals { limit: decimal::sum_limit(*p), ansi }, result).kept_in(buffers)
         }
         t @ DataType::Duration(_) => Bound::new(Intervals { months: false }, t.clone()).kept_as("sum"),
