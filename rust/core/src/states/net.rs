@@ -10,7 +10,7 @@
 
 use super::Place;
 use super::entries::{Entries, Entry};
-use super::layers::Layer;
+use super::layer::Layer;
 use super::under::Spare;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::typed::successor;

@@ -13,7 +13,7 @@
 
 use super::Place;
 use super::entries::Entries;
-use super::layers::Layer;
+use super::layer::Layer;
 use super::net::FEW_KEYS;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::typed::successor;
