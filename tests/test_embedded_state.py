@@ -431,6 +431,23 @@ def test_metrics_count_checkpoints(state: fc.State, visits: fc.ValueState) -> No
     assert (metrics["checkpoints"], metrics["uncheckpointed_bytes"]) == (1, 0)
 
 
+def test_a_bulk_load_of_more_than_memory(root: str) -> None:
+    rows, options = 300_000, {"file_sync": False, "memory_budget": "16MiB"}
+    keys = np.arange(rows)
+    with fc.open_state(root, options=options) as state:
+        counts = state.value_state("counts", key="long", value="long")
+        counts.put_many(keys, keys * 2)  # more in one call than a quarter of the budget
+        for key in range(3):
+            counts[key] = -1
+        assert state.metrics()["spills"] > 0
+        assert counts.get_many([0, 3, rows]).to_pylist() == [-1, 6, None]
+    with fc.open_state(root, options=options) as state:
+        counts = state.value_state("counts", key="long", value="long")
+        expected = np.where(keys < 3, -1, keys * 2)
+        assert np.array_equal(counts.get_many(keys).to_numpy(zero_copy_only=False), expected)
+        assert len(counts) == rows
+
+
 def test_a_table_keeps_its_state_open(root: str) -> None:
     table = reopened(root).value_state("t", key="string", value="long")
     gc.collect()

@@ -13,28 +13,37 @@ use fastchangelog_format::{Error, Result};
 use fastchangelog_store::forked::generation;
 use fastchangelog_store::printable;
 use pyo3::prelude::*;
+use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Runs `work` without the GIL. Its tick runs the handlers of signals that came: waits must call it at intervals, and
 /// hold no lock that a call of ours takes, nor be on a runtime, because a handler may make such calls.
 pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce(Tick<'_>) -> Result<T> + Send) -> PyResult<T> {
-    let interrupt = Mutex::new(None);
     let outcome = py.detach(|| {
         let _use = Use::begin();
-        #[expect(clippy::redundant_closure_for_method_calls, reason = "the bare method fits one lifetime only")]
-        let tick = || match Python::try_attach(|py| py.check_signals()) {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => {
-                *lock(&interrupt) = Some(error);
-                Err(Error::closed("interrupted"))
-            }
-            None => Err(Error::closed("the Python interpreter is ending")),
-        };
-        work(&tick)
+        work(&check_signals)
     });
-    match interrupt.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    match INTERRUPT.take() {
         Some(interrupt) => Err(interrupt),
         None => outcome.map_err(|error| raise(py, &error)),
+    }
+}
+
+thread_local! {
+    /// The exception of a signal's handler, until the [`detached`] call of this thread returns.
+    static INTERRUPT: Cell<Option<PyErr>> = const { Cell::new(None) };
+}
+
+/// Runs the handlers of signals that came: the tick of [`detached`], for calls that take none. Only within [`detached`].
+pub(crate) fn check_signals() -> Result<()> {
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the bare method fits one lifetime only")]
+    match Python::try_attach(|py| py.check_signals()) {
+        Some(Ok(())) => Ok(()),
+        Some(Err(error)) => {
+            INTERRUPT.set(Some(error));
+            Err(Error::closed("interrupted"))
+        }
+        None => Err(Error::closed("the Python interpreter is ending")),
     }
 }
 

@@ -1,14 +1,14 @@
 //! Keyed embedded state as Python sees it. Owns: signatures; the work is `fastchangelog_core::embedded`'s.
 
 use crate::arrow_interface::batch_to_pyarrow;
-use crate::detached::{ProcessBound, calling, detached, exclusive, raise};
+use crate::detached::{ProcessBound, calling, check_signals, detached, exclusive, raise};
 use crate::fork::let_children_exit;
 use crate::futures::{CoalescedCallback, Make, resolve_later, start_resolving};
 use crate::metrics;
 use crate::provider::provider;
 use crate::savepoint_folder::{SavepointFolder, form, store_of};
 use arrow_array::RecordBatch;
-use fastchangelog_core::embedded::{self, OpenEmbedded, StateClock};
+use fastchangelog_core::embedded::{self, Attend, OpenEmbedded, StateClock};
 use fastchangelog_format::clock::SystemClock;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::model::ShardHandle;
@@ -128,7 +128,9 @@ impl LocalState {
             let root = Store::open_with(uri, &storage_options, provider, &options, counters, failpoints)?;
             let clock = clock.map(clock_of);
             let local_dir = None;
-            let request = OpenEmbedded { root, name, handle, read_only, create, savepoint, options, clock, local_dir };
+            let attend = Some(Arc::new(check_signals) as Attend);
+            let request =
+                OpenEmbedded { root, name, handle, read_only, create, savepoint, options, clock, attend, local_dir };
             embedded::EmbeddedState::open(request, &environment, tick)
         })?;
         let state = Arc::new(state);

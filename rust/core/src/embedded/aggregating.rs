@@ -101,9 +101,10 @@ impl AggregatingState {
     pub fn add(&self, keys: &ArrayRef, rows: Option<&ArrayRef>) -> Result<()> {
         let mut table = GroupTable::new(Arc::clone(&self.types.plan));
         table.fold_rows(&self.types.batch(keys, rows)?)?;
+        let admission = self.core.admit_change()?;
         // Before the lock: the clock may be the program's.
         let at = self.lifetime.now(&self.core)?;
-        let _exclusive = self.core.exclusive();
+        let _exclusive = self.core.exclusive(&admission);
         let kept = self.look_up((0..table.len()).map(|i| table.key(i)), at)?;
         let mut changed = Vec::new();
         for (i, row) in kept.iter().enumerate() {
@@ -115,12 +116,11 @@ impl AggregatingState {
         let mut scratch = Vec::new();
         let stored = |row: &[u8]| at.prefix().len() + row.len();
         let changes = changed.len();
-        let keys = changed.iter().map(|&i| table.key(i).len()).sum::<usize>();
-        let bytes = keys + changed.iter().map(|&i| stored(table.row(i, &mut scratch))).sum::<usize>();
+        let bytes = changed.iter().map(|&i| table.key(i).len() + stored(table.row(i, &mut scratch))).sum::<usize>();
         check_records(bytes, changed.iter().map(|&i| table.key(i).len() + stored(table.row(i, &mut scratch))))?;
         let any = any_of(changes, |i| table.key(changed[i]));
         let one = changed.get(any).map_or(&[][..], |&i| table.key(i));
-        self.core.write(self.place, at.ends(), Entered { changes, keys, bytes, one }, |layers| {
+        self.core.write(&admission, self.place, at.ends(), Entered { changes, bytes, one }, |layers| {
             let mut out = Vec::new();
             for &i in &changed {
                 layers.put(self.place, table.key(i), at.stored(Some(table.row(i, &mut scratch)), &mut out));
@@ -132,8 +132,9 @@ impl AggregatingState {
     pub fn clear(&self, keys: &ArrayRef) -> Result<()> {
         let keys: EncodedKeys = self.types.keys.encode_keys(keys)?;
         let bytes = (0..keys.len()).map(|i| keys.key(i).len()).sum();
-        let _exclusive = self.core.exclusive();
-        self.core.change(keys.len(), bytes, |layers| {
+        let admission = self.core.admit_change()?;
+        let _exclusive = self.core.exclusive(&admission);
+        self.core.change(&admission, keys.len(), bytes, |layers| {
             for i in 0..keys.len() {
                 layers.put(self.place, keys.key(i), None);
             }

@@ -6,7 +6,7 @@
 
 use super::chain::Chain;
 use super::waiting::TICK;
-use super::{CheckpointCallback, EventCallback, GROUP, LAYERS_SHARE, StateClock};
+use super::{Attend, CheckpointCallback, EventCallback, GROUP, LAYERS_SHARE, StateClock};
 use crate::shard::Shard;
 use crate::states::Place;
 use crate::states::catalog::{Catalog, Declaration, Kind};
@@ -14,6 +14,7 @@ use crate::states::first_timer::FirstTimer;
 use crate::states::layers::Layers;
 use crate::states::look_up::{self, Values};
 use crate::states::net::net;
+use crate::states::net_spilled::part_bytes;
 use crate::states::sweep::{Ends, Written};
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
@@ -57,12 +58,14 @@ struct Hints {
 /// Entries that are written at once.
 pub(super) struct Entered<'a> {
     pub(super) changes: usize,
-    /// Bytes of their keys, and of keys and values.
-    pub(super) keys: usize,
+    /// Bytes of their keys and values.
     pub(super) bytes: usize,
     /// Any of their keys.
     pub(super) one: &'a [u8],
 }
+
+/// A change that [`Core::admit_change`] has let in.
+pub(super) struct Admission(());
 
 /// One open state.
 pub(super) struct Core {
@@ -77,6 +80,7 @@ pub(super) struct Core {
     clock: StateClock,
     /// Memory of changes that was not looked for yet.
     pieces: Pieces,
+    attend: Attend,
     /// The newest checkpoint that counts.
     newest: Mutex<Option<ShardHandle>>,
     /// Serialises changes to the live version. A checkpoint holds it until its result is installed. Never acquired under a
@@ -101,6 +105,7 @@ impl Core {
         chain: Option<Chain>,
         newest: Option<ShardHandle>,
         clock: StateClock,
+        attend: Attend,
     ) -> Self {
         let limit = shard.context().budget.limit() / LAYERS_SHARE;
         Self {
@@ -117,6 +122,7 @@ impl Core {
             hints: Mutex::default(),
             clock,
             pieces: Pieces::default(),
+            attend,
             newest: Mutex::new(newest),
             live: Mutex::default(),
             chain: chain.map(tokio::sync::Mutex::new),
@@ -157,6 +163,17 @@ impl Core {
         self.closed.send_replace(true);
         self.shard.context().log.close();
         self.pending_reduced.notify_all();
+    }
+
+    /// Drops the changes that no checkpoint holds, with their files, once the state is closed.
+    pub(super) fn discard_changes(&self) {
+        self.with_layers(Layers::discard);
+    }
+
+    /// Lets changes take so many bytes of memory.
+    #[cfg(test)]
+    pub(super) fn limit_changes(&self, bytes: u64) {
+        self.layers.write().set_limit(bytes);
     }
 
     // Upkeep
@@ -225,51 +242,65 @@ impl Core {
 
     // Changes
 
-    /// Makes changes of about so many bytes, all or none of them.
-    pub(super) fn change(&self, changes: usize, bytes: usize, change: impl FnOnce(&mut Layers)) -> Result<()> {
-        let (changes, bytes) = (changes as u64, bytes as u64);
-        self.change_checked(bytes, |layers| layers.check_space(changes, bytes), change)
-    }
-
-    /// Writes entries of a state, all or none of them: `changes` with keys of so many bytes, and of so many bytes in all; `one` is
-    /// the key of any of them. If they expire, at `ends`, there is room for their removal afterwards.
-    pub(super) fn write(
-        &self,
-        (state, group): Place,
-        ends: Option<i64>,
-        Entered { changes, keys, bytes, one }: Entered<'_>,
-        change: impl FnOnce(&mut Layers),
-    ) -> Result<()> {
-        let Some(ends) = ends.filter(|_| changes > 0) else { return self.change(changes, bytes, change) };
-        let (entries, keys, bytes) = (changes as u64, keys as u64, bytes as u64);
-        let check = |layers: &Layers| layers.check_space_of_ending(entries, bytes, keys);
-        self.change_checked(bytes, check, |layers| {
-            self.with_ends(state, |known| known.added(Written { ends, entries, bytes, one: (group, one) }));
-            layers.owe_removal(entries, keys);
-            change(layers);
-        })
-    }
-
-    fn change_checked(
-        &self,
-        bytes: u64,
-        check: impl Fn(&Layers) -> Result<()>,
-        change: impl FnOnce(&mut Layers),
-    ) -> Result<()> {
+    /// Waits until a change may be made: while changes take all their memory, and a checkpoint in progress keeps them from the
+    /// local disk. Every change begins with it, before any lock: the handler of a signal may use the state meanwhile.
+    pub(super) fn admit_change(&self) -> Result<Admission> {
         self.check_writable()?;
         if let Some(why) = self.refusal.lock().clone() {
             // The materialization policy may try again.
             self.notify();
             return Err(why);
         }
+        let is_crowded = || {
+            let layers = self.layers.read();
+            !layers.has_room(0, 0) && !layers.can_spill()
+        };
+        while is_crowded() {
+            self.pending_reduced.wait_for(&mut self.pending.lock(), TICK);
+            (self.attend)()?;
+            self.check_open()?;
+        }
+        Ok(Admission(()))
+    }
+
+    /// Makes changes of about so many bytes, all or none of them.
+    pub(super) fn change(
+        &self,
+        _: &Admission,
+        changes: usize,
+        bytes: usize,
+        change: impl FnOnce(&mut Layers),
+    ) -> Result<()> {
+        let (changes, bytes) = (changes as u64, bytes as u64);
         // In a map, and once more when it grows.
         self.pieces.check(bytes.saturating_mul(2), "a change")?;
-        self.wait_for_space(&check);
         let mut layers = self.layers.write();
-        check(&layers)?;
+        layers.check()?;
+        if !layers.has_room(changes, bytes) && layers.can_spill() {
+            self.spill(&mut layers)?;
+        }
         change(&mut layers);
         self.account(&layers);
         Ok(())
+    }
+
+    /// Writes entries of a state, all or none of them: `changes` of them, of so many bytes; `one` is the key of any of them, and
+    /// they expire at `ends`.
+    pub(super) fn write(
+        &self,
+        admission: &Admission,
+        (state, group): Place,
+        ends: Option<i64>,
+        Entered { changes, bytes, one }: Entered<'_>,
+        change: impl FnOnce(&mut Layers),
+    ) -> Result<()> {
+        self.change(admission, changes, bytes, |layers| {
+            if let Some(ends) = ends.filter(|_| changes > 0) {
+                let (entries, bytes) = (changes as u64, bytes as u64);
+                self.with_ends(state, |known| known.added(Written { ends, entries, bytes, one: (group, one) }));
+            }
+            change(layers);
+        })
     }
 
     /// The changes, for a change of another kind; [`Self::account`] ends it.
@@ -277,19 +308,36 @@ impl Core {
         self.layers.write()
     }
 
-    /// Waits until a durable checkpoint is applied, if these changes do not fit before.
-    fn wait_for_space(&self, check: impl Fn(&Layers) -> Result<()>) {
-        let crowded = {
-            let layers = self.layers.read();
-            layers.is_applying() && check(&layers).is_err()
-        };
-        if crowded {
-            self.wait_applied();
+    /// Makes room in memory for changes of so many bytes; false if a checkpoint in progress must end first.
+    pub(super) fn make_room(&self, layers: &mut Layers, changes: u64, bytes: u64) -> Result<bool> {
+        if layers.has_room(changes, bytes) {
+            return Ok(true);
         }
+        let can_spill = layers.can_spill();
+        if can_spill {
+            self.spill(layers)?;
+        }
+        Ok(can_spill)
+    }
+
+    /// Moves the active layer to the local disk.
+    fn spill(&self, layers: &mut Layers) -> Result<()> {
+        let context = self.shard.context();
+        context.failpoints.hit("local.spill")?;
+        let bytes = layers.spill(&context.spill_dir(), &context.resources)?;
+        context.failpoints.hit("local.spilled")?;
+        context.metrics.spills.add(1);
+        context.metrics.spilled_bytes.add(bytes);
+        Ok(())
     }
 
     /// Serialises read-modify-write operations.
-    pub(super) fn exclusive(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn exclusive(&self, _: &Admission) -> MutexGuard<'_, ()> {
+        self.exclusive.lock()
+    }
+
+    /// Serialises the sweep with read-modify-write operations.
+    pub(super) fn exclusive_sweep(&self) -> MutexGuard<'_, ()> {
         self.exclusive.lock()
     }
 
@@ -307,6 +355,7 @@ impl Core {
     /// Reads layers and live version as one.
     pub(super) fn read<T>(&self, read: impl Fn(RwLockReadGuard<'_, Layers>, &Shard) -> Result<T>) -> Result<T> {
         self.check_open()?;
+        self.layers.read().check()?;
         match read(self.layers.read(), &self.shard) {
             // The local disk failed: the local state is restored, once.
             Err(error) if error.is_retryable() => {
@@ -429,11 +478,16 @@ impl Core {
 
     fn checkpoint(&self, schema: (u64, &str)) -> Result<ShardHandle> {
         let chain = self.chain.as_ref().ok_or_else(|| Error::internal("a read-only state has no checkpoints"))?;
-        let layer = self.layers.read().oldest().ok_or_else(|| Error::internal("a checkpoint without a layer"))?;
-        self.shard.context().failpoints.hit("local.before-seal")?;
+        let context = self.shard.context();
+        let limit = self.layers.read().limit();
+        let frozen = self.with_layers(|layers| layers.oldest(&context.spill_dir(), &context.resources))?;
+        context.failpoints.hit("local.before-seal")?;
         let newest = self.newest();
         let batch = BatchId(newest.as_ref().map_or(0, |h| h.batch.0 + 1));
-        let extend = || self.shard.extend(batch, schema, layer.has_clears(), |keyed| net(&layer, keyed));
+        let extend = || match &frozen.spilled {
+            Some(spilled) => self.shard.extend_in_parts(batch, schema, spilled, part_bytes(limit)),
+            None => self.shard.extend(batch, schema, frozen.layer.has_clears(), |keyed| net(&frozen.layer, keyed)),
+        };
         let next = match extend() {
             Err(error) if error.is_retryable() && self.shard.read(|keyed| Ok(keyed.is_broken())).unwrap_or(true) => {
                 self.restore_live()?;
@@ -485,7 +539,7 @@ pub(super) fn look_up<'a>(
     keys: impl ExactSizeIterator<Item = &'a [u8]>,
 ) -> Result<Values> {
     look_up::look_up(layers, state, keys.map(|key| (group, key)), |keys, out| {
-        shard.read(|keyed| keyed.get_many(state, keys, out).map(drop))
+        shard.read(|keyed| layers.over(Some(keyed)).get_many(state, keys, out).map(drop))
     })
 }
 

@@ -238,9 +238,10 @@ impl ListState {
         let elements = elements.map(|elements| self.types.encode_values(elements, elements.len())).transpose()?;
         let distinct = Distinct::of(&keys.hashes(), |row| keys.key(row));
         let key_of = |place: usize| keys.key(distinct.firsts[place]);
+        let admission = self.core.admit_change()?;
         // Before the lock: the clock may be the program's.
         let at = self.lifetime.now(&self.core)?;
-        let _exclusive = self.core.exclusive();
+        let _exclusive = self.core.exclusive(&admission);
         let heads = self.heads((0..distinct.firsts.len()).map(key_of))?;
         let mut updates = Vec::with_capacity(distinct.firsts.len());
         for head in heads.iter() {
@@ -260,11 +261,10 @@ impl ListState {
         }
         let heads: Vec<Option<Vec<u8>>> =
             updates.iter_mut().map(|update| update.finish(self.lifetime.layout())).collect();
-        let (mut changes, mut key_bytes, mut bytes) = (0, 0, 0);
+        let (mut changes, mut bytes) = (0, 0);
         for (place, (update, head)) in updates.iter().zip(&heads).enumerate() {
             let (more_changes, more_bytes) = update.size(key_of(place), head.as_deref());
             changes += more_changes;
-            key_bytes += more_changes * key_of(place).len();
             bytes += more_bytes;
         }
         check_records(bytes, updates.iter().enumerate().map(|(place, update)| update.longest(key_of(place))))?;
@@ -274,10 +274,10 @@ impl ListState {
             }
         };
         if elements.is_none() || updates.is_empty() {
-            return self.core.change(changes, bytes, change);
+            return self.core.change(&admission, changes, bytes, change);
         }
         let one = key_of(any_of(updates.len(), key_of));
-        self.core.write(self.place, at.ends(), Entered { changes, keys: key_bytes, bytes, one }, change)
+        self.core.write(&admission, self.place, at.ends(), Entered { changes, bytes, one }, change)
     }
 
     fn read_head<'b>(&self, bytes: Option<&'b [u8]>) -> Result<ListHeader<'b>> {

@@ -198,7 +198,10 @@ fn p9_a_damaged_list_is_corrupt() {
     l.append(&keys(&["a"]), &keys(&["1"])).unwrap();
     let key = l.types.encode_keys(&keys(&["a"])).unwrap();
     for damaged in [&[2, 0, 1, b'x'][..], &[1, 1, 1, b'x']] {
-        l.core.change(1, 9, |layers| layers.put(l.place, &[&[HEAD], key.key(0)].concat(), Some(damaged))).unwrap();
+        let admission = l.core.admit_change().unwrap();
+        l.core
+            .change(&admission, 1, 9, |layers| layers.put(l.place, &[&[HEAD], key.key(0)].concat(), Some(damaged)))
+            .unwrap();
         assert_eq!(l.get(&keys(&["a"])).unwrap_err().kind(), fastchangelog_format::ErrorKind::Corrupt);
     }
 }

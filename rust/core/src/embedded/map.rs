@@ -145,7 +145,9 @@ impl MapState {
     pub fn clear(&self, keys: &ArrayRef) -> Result<()> {
         let keys = self.types.keys.encode_keys(keys)?;
         let bytes = (0..keys.len()).map(|i| keys.key(i).len()).sum();
-        self.core.change(keys.len(), bytes, |layers| layers.clear(self.place, (0..keys.len()).map(|i| keys.key(i))))
+        let admission = self.core.admit_change()?;
+        let cleared = || (0..keys.len()).map(|i| keys.key(i));
+        self.core.change(&admission, keys.len(), bytes, |layers| layers.clear(self.place, cleared()))
     }
 
     /// How many entries each key has.
@@ -207,11 +209,12 @@ impl MapState {
 
     /// Sets entries, or deletes them if there are no values.
     fn change(&self, entries: &EntryKeys, values: Option<&EncodedValues>) -> Result<()> {
+        let admission = self.core.admit_change()?;
         let value = |i: usize| values.and_then(|values| values.value(i));
         let at = self.lifetime.now(&self.core)?;
         let stored = |value: &[u8]| at.prefix().len() + value.len();
-        let (changes, keys) = (entries.len(), entries.bytes.len());
-        let bytes = keys + (0..changes).map(|i| value(i).map_or(0, stored)).sum::<usize>();
+        let changes = entries.len();
+        let bytes = entries.bytes.len() + (0..changes).map(|i| value(i).map_or(0, stored)).sum::<usize>();
         check_records(bytes, (0..changes).map(|i| entries.key(i).len() + value(i).map_or(0, stored)))?;
         let change = |layers: &mut Layers| {
             let mut out = Vec::new();
@@ -220,10 +223,10 @@ impl MapState {
             }
         };
         if values.is_none() || changes == 0 {
-            return self.core.change(changes, bytes, change);
+            return self.core.change(&admission, changes, bytes, change);
         }
         let one = entries.key(any_of(changes, |i| entries.key(i)));
-        self.core.write(self.place, at.ends(), Entered { changes, keys, bytes, one }, change)
+        self.core.write(&admission, self.place, at.ends(), Entered { changes, bytes, one }, change)
     }
 }
 

@@ -92,6 +92,10 @@ pub type EventCallback = Box<dyn Fn() + Send + Sync>;
 /// The time by which entries end, in milliseconds since the epoch. Must not block, nor use the state.
 pub type StateClock = Arc<dyn Fn() -> Result<i64> + Send + Sync>;
 
+/// Called at intervals while a change waits for memory, on the caller's thread. Runs the handlers of signals; its error ends the
+/// wait.
+pub type Attend = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
 /// The request to open a state.
 pub struct OpenEmbedded {
     /// The folder of the root; the state is in its folder `name`.
@@ -110,6 +114,8 @@ pub struct OpenEmbedded {
     pub options: Options,
     /// The time by which entries end; none = that of the environment.
     pub clock: Option<StateClock>,
+    /// What a change does while it waits; none = nothing.
+    pub attend: Option<Attend>,
     /// A private folder for local files; none = under the temp folder.
     pub local_dir: Option<PathBuf>,
 }
@@ -224,7 +230,9 @@ impl EmbeddedState {
                 let clock = Arc::clone(&environment.clock);
                 Arc::new(move || i64::try_from(clock.now_millis()).map_err(Error::internal))
             });
-            let core = Core::new(shard, store, runtime.handle().clone(), catalog, chain, handle.cloned(), clock);
+            let attend = request.attend.clone().unwrap_or_else(|| Arc::new(|| Ok(())));
+            let core =
+                Core::new(shard, store, runtime.handle().clone(), catalog, chain, handle.cloned(), clock, attend);
             return Self::start(Arc::new(core), runtime, place);
         }
         Err(Error::retryable(format!("others keep opening the state in {}", store.uri())).with_remedy("try again"))
@@ -398,6 +406,7 @@ impl EmbeddedState {
             let _ = worker.join();
         }
         self.runs.join();
+        self.core.discard_changes();
         self.core.shard().evict();
         if let Some(runtime) = self.runtime.lock().take() {
             runtime.shutdown_timeout(CLOSE_PATIENCE);

@@ -9,7 +9,6 @@ use super::core::Core;
 use super::lifetime::Lifetime;
 use crate::states::Place;
 use crate::states::scan::{Found, MergedCursor};
-use crate::states::under::Under;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use fastchangelog_columns::typed::KeyRange;
@@ -59,7 +58,7 @@ impl Walk {
         let at = self.lifetime.now(&self.core)?;
         self.core.read(|layers, shard| {
             shard.read_settled(|keyed| {
-                let (under, to) = (Under::live(keyed), self.to.as_deref());
+                let (under, to) = (layers.over(Some(keyed)), self.to.as_deref());
                 let mut cursor = MergedCursor::new(&layers, under, None, self.place, from, to)?;
                 let (mut found, mut ended, mut last_ended) = (Found::default(), 0, None);
                 while found.len() < rows && found.bytes() < BATCH_BYTES && ended < PASSED {

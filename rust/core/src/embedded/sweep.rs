@@ -6,8 +6,8 @@
 //! What it removes is part of the checkpoint. A failure is logged, and the next checkpoint tries again: nothing depends on it.
 //!
 //! Invariants:
-//! 1. what it reads in vain follows the changes and what it removes ([`sweep::Allowance`]); it removes as much as was written, if so
-//!    much has ended, whatever room the changes have left (`states::layers`);
+//! 1. its reads follow the changes and the removals ([`sweep::Allowance`]); it removes as many entries as were written, if so many
+//!    have ended, unless a checkpoint in progress holds all memory of changes;
 //! 2. what is written while it runs stays: it reads and removes a step under the lock that writers take.
 
 use super::GROUP;
@@ -16,18 +16,9 @@ use crate::states::catalog::Kind;
 use crate::states::look_up::look_up;
 use crate::states::scan::MergedCursor;
 use crate::states::sweep::{self, Allowance, Outcome};
-use crate::states::under::Under;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::StateId;
 use std::collections::BTreeMap;
-
-/// What a step of a walk has passed.
-enum Passed {
-    Some,
-    All,
-    /// There is no memory for the changes of so many entries.
-    NoRoomFor(usize),
-}
 
 impl Core {
     /// Removes what has ended, as far as the walk comes.
@@ -55,49 +46,35 @@ impl Core {
         self.shard().read_settled(|_| Ok(()))?;
         for (id, kind) in due {
             let Some(allowance) = allowances.get_mut(&id) else { continue };
-            let mut most = usize::MAX;
-            while allowance.rows() > 0 {
-                match self.sweep_step((id, kind), now, allowance, most)? {
-                    Passed::Some => {}
-                    // Fewer may fit.
-                    Passed::NoRoomFor(entries) if entries > 1 => most = entries / 2,
-                    Passed::All | Passed::NoRoomFor(_) => break,
-                }
-            }
+            while allowance.rows() > 0 && self.sweep_step((id, kind), now, allowance)? {}
         }
         Ok(())
     }
 
-    /// Passes the next entries of a state, `most` of them.
-    fn sweep_step(
-        &self,
-        (id, kind): (StateId, Kind),
-        now: i64,
-        allowance: &mut Allowance,
-        most: usize,
-    ) -> Result<Passed> {
+    /// Passes the next entries of a state. False at the end of the walk, and while there is no memory for changes.
+    fn sweep_step(&self, (id, kind): (StateId, Kind), now: i64, allowance: &mut Allowance) -> Result<bool> {
         let place = (id, GROUP);
         // A list is read and changed under the first, all else is changed under the second.
-        let _exclusive = self.exclusive();
+        let _exclusive = self.exclusive_sweep();
         let mut layers = self.layers_to_change();
         let mut walk = self.with_ends(id, |ends| ends.walk(kind, GROUP));
         let (step, outcome) = self.shard().read_settled(|keyed| {
             let to = walk.to_key();
             let cursor =
-                MergedCursor::new(&layers, Under::live(keyed), None, place, walk.lower_bound(), to.as_deref())?;
-            let step = sweep::step(cursor, kind, allowance.rows().min(most))?;
+                MergedCursor::new(&layers, layers.over(Some(keyed)), None, place, walk.lower_bound(), to.as_deref())?;
+            let step = sweep::step(cursor, kind, allowance.rows())?;
             let outcome = Outcome::of(kind, &step, now, |head| {
                 let found = look_up(&layers, id, std::iter::once((GROUP, head)), |keys, out| {
-                    keyed.get_many(id, keys, out).map(drop)
+                    layers.over(Some(keyed)).get_many(id, keys, out).map(drop)
                 })?;
                 Ok(found.get(0).map(<[u8]>::to_vec))
             })?;
             Ok((step, outcome))
         })?;
         let (changes, bytes) = outcome.size();
-        if !layers.take_room_to_remove(changes as u64, bytes as u64) {
+        if !self.make_room(&mut layers, changes as u64, bytes as u64)? {
             self.with_ends(id, |ends| ends.end(*allowance, walk, false));
-            return Ok(Passed::NoRoomFor(step.len()));
+            return Ok(false);
         }
         self.shard().context().metrics.entries_ended.add(outcome.removed);
         walk.first = walk.first.min(outcome.first);
@@ -106,7 +83,7 @@ impl Core {
         self.account(&layers);
         let is_over = walk.pass(&step, GROUP);
         self.with_ends(id, |ends| ends.end(*allowance, walk, is_over));
-        Ok(if is_over { Passed::All } else { Passed::Some })
+        Ok(!is_over)
     }
 }
 

@@ -19,10 +19,12 @@ use std::sync::atomic::AtomicI64;
 pub(super) struct World {
     pub(super) bucket: Arc<FaultStore>,
     pub(super) local: tempfile::TempDir,
-    options: BTreeMap<String, String>,
+    pub(super) options: BTreeMap<String, String>,
     pub(super) failpoints: SharedFailpoints,
     /// The time by which entries end.
     pub(super) now: Arc<AtomicI64>,
+    /// Bytes of memory that changes may take; none = as many as the budget gives them.
+    pub(super) changes: Option<u64>,
 }
 
 /// A state with its one table.
@@ -41,6 +43,7 @@ pub(super) fn world(options: &[(&str, &str)]) -> World {
         options: map,
         failpoints: Failpoints::none(),
         now: Arc::default(),
+        changes: None,
     }
 }
 
@@ -67,6 +70,7 @@ impl World {
             savepoint: None,
             options: self.options(),
             local_dir: Some(self.local.path().to_owned()),
+            attend: None,
         }
     }
 
@@ -83,6 +87,9 @@ impl World {
 
     pub(super) fn open_with(&self, change: impl FnOnce(&mut OpenEmbedded)) -> Opened {
         let state = self.try_open(change).unwrap();
+        if let Some(bytes) = self.changes {
+            state.core.limit_changes(bytes);
+        }
         let table = state.value_state("visits", &DataType::Utf8, &DataType::Int64, None).unwrap();
         Opened { state, table }
     }

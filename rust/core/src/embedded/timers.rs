@@ -23,7 +23,6 @@ use crate::states::scan::{Found, MergedCursor};
 use crate::states::timer::{
     BY_KEY, PAGE_BYTES, TIME, ordered, push_by_key, push_by_time, split_by_time, time_of, times_of_key,
 };
-use crate::states::under::Under;
 use arrow_array::builder::{ListBuilder, PrimitiveBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::TimestampMicrosecondType;
@@ -96,7 +95,7 @@ impl TimerState {
                 for i in 0..keys.len() {
                     let prefix = [&[BY_KEY], keys.key(i)].concat();
                     let (from, to) = (Bound::Included(&prefix[..]), successor(&prefix));
-                    let under = Under::live(keyed);
+                    let under = layers.over(Some(keyed));
                     let mut cursor = MergedCursor::new(&layers, under, spare.take(), self.place, from, to.as_deref())?;
                     found.push(times_of_key(&mut cursor, keys.key(i))?);
                     spare = cursor.into_spare();
@@ -119,7 +118,7 @@ impl TimerState {
             shard.read_settled(|keyed| {
                 let from = entry_by_time(bound);
                 let (from, to) = (Bound::Included(&from[..]), end_of_timers());
-                let cursor = MergedCursor::new(&layers, Under::live(keyed), None, self.place, from, Some(&to))?;
+                let cursor = MergedCursor::new(&layers, layers.over(Some(keyed)), None, self.place, from, Some(&to))?;
                 let found = known(cursor.entry()?.map(|(entry, _)| entry), None);
                 // Still under the lock of the layers: no timer was registered meanwhile.
                 self.core.with_first_timer(self.place.0, |first| first.clone_from(&found));
@@ -178,7 +177,8 @@ impl TimerState {
     fn write(&self, timers: &Timers, is_there: bool) -> Result<()> {
         let Timers { keys, times } = timers;
         let bytes = (0..keys.len()).map(|i| 2 * (1 + TIME + keys.key(i).len())).sum();
-        self.core.change(2 * keys.len(), bytes, |layers| {
+        let admission = self.core.admit_change()?;
+        self.core.change(&admission, 2 * keys.len(), bytes, |layers| {
             for (i, &time) in times.values().iter().enumerate() {
                 self.put(layers, keys.key(i), time, is_there);
             }
@@ -200,7 +200,8 @@ impl TimerState {
     /// Removes those of some entries by time.
     fn remove(&self, taken: &Found) -> Result<()> {
         let timers = taken.keys().map(split_by_time).collect::<Result<Vec<_>>>()?;
-        self.core.change(2 * timers.len(), 2 * taken.bytes(), |layers| {
+        let admission = self.core.admit_change()?;
+        self.core.change(&admission, 2 * timers.len(), 2 * taken.bytes(), |layers| {
             for (time, key) in timers {
                 self.put(layers, key, time, false);
             }
@@ -217,7 +218,8 @@ impl TimerState {
             let passes = after.filter(|after| **after >= bound[..]);
             shard.read_settled(|keyed| {
                 let from = passes.map_or(Bound::Included(&bound[..]), Bound::Excluded);
-                let mut cursor = MergedCursor::new(&layers, Under::live(keyed), None, self.place, from, Some(to))?;
+                let mut cursor =
+                    MergedCursor::new(&layers, layers.over(Some(keyed)), None, self.place, from, Some(to))?;
                 if passes.is_none() {
                     // Still under the lock of the layers: no timer was registered meanwhile.
                     let found = known(cursor.entry()?.map(|(entry, _)| entry), Some(to));

@@ -65,17 +65,17 @@ impl ValueState {
 
     /// Sets values; a null deletes, and of equal keys the last one counts. All or nothing.
     pub fn put(&self, keys: &ArrayRef, values: &ArrayRef) -> Result<()> {
+        let admission = self.core.admit_change()?;
         let encoded = self.types.encode_keys(keys)?;
         let values = self.types.encode_values(values, encoded.len())?;
         let at = self.lifetime.now(&self.core)?;
         let stored = |value: &[u8]| at.prefix().len() + value.len();
         let changes = encoded.len();
-        let keys = (0..changes).map(|i| encoded.key(i).len()).sum::<usize>();
-        let bytes = keys + (0..changes).map(|i| values.value(i).map_or(0, stored)).sum::<usize>();
         let length = |i: usize| encoded.key(i).len() + values.value(i).map_or(0, stored);
+        let bytes = (0..changes).map(length).sum::<usize>();
         check_records(bytes, (0..changes).map(length))?;
         let one = if changes == 0 { &[][..] } else { encoded.key(any_of(changes, |i| encoded.key(i))) };
-        self.core.write(self.place, at.ends(), Entered { changes, keys, bytes, one }, |layers| {
+        self.core.write(&admission, self.place, at.ends(), Entered { changes, bytes, one }, |layers| {
             if at.ends().is_none() {
                 return layers.put_all(self.place, encoded.len(), |i| encoded.key(i), |i| values.value(i));
             }
@@ -88,9 +88,10 @@ impl ValueState {
 
     /// Removes keys; one without a value is fine. All or nothing.
     pub fn delete(&self, keys: &ArrayRef) -> Result<()> {
+        let admission = self.core.admit_change()?;
         let encoded = self.types.encode_keys(keys)?;
         let bytes = (0..encoded.len()).map(|i| encoded.key(i).len()).sum();
-        self.core.change(encoded.len(), bytes, |layers| {
+        self.core.change(&admission, encoded.len(), bytes, |layers| {
             for i in 0..encoded.len() {
                 layers.put(self.place, encoded.key(i), None);
             }

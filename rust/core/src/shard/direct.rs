@@ -7,6 +7,8 @@ use super::base::Part;
 use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
 use super::{Live, Shard};
 use crate::states::net::Net;
+use crate::states::net_spilled::SpilledNet;
+use crate::states::spilled::SpilledChanges;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ShardHandle, VersionId};
 use fastchangelog_format::segment::encode_set;
@@ -62,23 +64,15 @@ impl Shard {
     pub(crate) fn extend(
         &self,
         batch: BatchId,
-        (schema_id, schema): (u64, &str),
+        schema: (u64, &str),
         settled: bool,
         net: impl FnOnce(&KeyedState) -> Result<Net>,
     ) -> Result<Option<ShardHandle>> {
         let context = self.context();
         let next = |live: &Live| {
             let net = net(&live.keyed)?;
-            let meta = HandleMeta {
-                instance: live.instance,
-                parent: live.version,
-                batch,
-                schema_id,
-                schema: schema.to_owned(),
-                watermark: None,
-                state_keys: live.state_keys.saturating_add_signed(net.keys),
-                state_bytes: live.state_bytes.saturating_add_signed(net.bytes),
-            };
+            let mut meta = meta_of(live, batch, schema);
+            meta.count(&net);
             Ok((net, meta, live.lineage.clone()))
         };
         let (net, meta, lineage) = if settled { self.with_settled(next)? } else { self.with_live(next)? };
@@ -95,15 +89,43 @@ impl Shard {
         Ok(Some(handle))
     }
 
+    /// The same for changes on the local disk, in segments of about `part_bytes` bytes. The version is not prepared: to make its
+    /// handle live replays them.
+    pub(crate) fn extend_in_parts(
+        &self,
+        batch: BatchId,
+        schema: (u64, &str),
+        spilled: &SpilledChanges,
+        part_bytes: u64,
+    ) -> Result<Option<ShardHandle>> {
+        let context = self.context();
+        let has_clears = !spilled.cleared_states().is_empty();
+        let (mut rest, mut parts, mut made) = (SpilledNet::new(spilled), SetParts::default(), None);
+        loop {
+            context.failpoints.hit("local.part")?;
+            let next = |live: &Live| {
+                let Some(net) = rest.next(spilled, &live.keyed, part_bytes)? else { return Ok(None) };
+                let (meta, _) = made.get_or_insert_with(|| (meta_of(live, batch, schema), live.lineage.clone()));
+                meta.count(&net);
+                Ok(Some(net.set))
+            };
+            let Some(set) = (if has_clears { self.with_settled(next)? } else { self.with_live(next)? }) else { break };
+            let start = Instant::now();
+            let encoded = encode_set(&set, context.compression())?;
+            context.metrics.encode_micros.add_elapsed(start);
+            drop(set);
+            parts.collect_ready()?;
+            parts.push(context.log.submit_part(encoded)?);
+        }
+        let Some((meta, lineage)) = made else { return Ok(None) };
+        let pending = PendingVersion { version: VersionId::random(), set: None, parts, lineage, hints: None };
+        let SealedVersion { handle, .. } = self.seal(&meta, pending)?;
+        Ok(Some(handle))
+    }
+
     /// A handle of the live state before its first version.
-    pub(crate) fn first_handle(&self, batch: BatchId, (schema_id, schema): (u64, &str)) -> Result<ShardHandle> {
-        let meta = self.with_live(|live| {
-            let schema = schema.to_owned();
-            let instance = live.instance;
-            let (parent, watermark) = (None, None);
-            Ok(HandleMeta { instance, parent, batch, schema_id, schema, watermark, state_keys: 0, state_bytes: 0 })
-        })?;
-        self.initial_handle(&meta)
+    pub(crate) fn first_handle(&self, batch: BatchId, schema: (u64, &str)) -> Result<ShardHandle> {
+        self.initial_handle(&self.with_live(|live| Ok(meta_of(live, batch, schema)))?)
     }
 
     /// The live version from the finished snapshot that waits, if `handle` is of that version and may have it.
@@ -149,6 +171,27 @@ impl Shard {
 
     fn with_live<T>(&self, read: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
         read(self.live.read().as_ref().ok_or_else(not_live)?)
+    }
+}
+
+/// The meta data of the version after the live one, before its changes are counted.
+fn meta_of(live: &Live, batch: BatchId, (schema_id, schema): (u64, &str)) -> HandleMeta {
+    HandleMeta {
+        instance: live.instance,
+        parent: live.version,
+        batch,
+        schema_id,
+        schema: schema.to_owned(),
+        watermark: None,
+        state_keys: live.state_keys,
+        state_bytes: live.state_bytes,
+    }
+}
+
+impl HandleMeta {
+    fn count(&mut self, net: &Net) {
+        self.state_keys = self.state_keys.saturating_add_signed(net.keys);
+        self.state_bytes = self.state_bytes.saturating_add_signed(net.bytes);
     }
 }
 

@@ -121,10 +121,15 @@ impl ShardContext {
     }
 
     /// What a session of its shard needs.
+    /// The folder for changes that do not fit into memory; made when it is needed.
+    pub(crate) fn spill_dir(&self) -> PathBuf {
+        self.dir.join("spill")
+    }
+
     fn session_environment(&self) -> SessionEnvironment {
         SessionEnvironment {
             budget: Arc::clone(&self.budget),
-            dir: self.dir.join("spill"),
+            dir: self.spill_dir(),
             metrics: Arc::clone(&self.metrics),
             failpoints: Arc::clone(&self.failpoints),
             session_memory: self.options.session_memory,

@@ -1,62 +1,31 @@
-//! What was changed and is in no version yet, in memory.
+//! Changes that no version holds yet.
 //!
-//! Owns: the active layer, the frozen ones that are being made durable, and reading through them.
-//! Does not own: what lies under them (`under`), checkpoints and commits.
+//! Owns: the active layer, the frozen ones that are being made durable, the changes that moved to the local disk, and reading
+//! through the layers in memory.
+//! Does not own: the form of changes on the local disk (`spilled`), reading them over the live version (`under`), checkpoints
+//! and commits.
 //!
 //! Invariants of [`Layers`]:
 //! 1. a key's newest change hides its older ones, and all hide the live version; a clear is a change of all keys that
 //!    begin with its prefix;
 //! 2. the layer of a failed checkpoint is merged under the later changes: nothing is lost;
-//! 3. bytes held stay below the limit;
-//! 4. what is written and ends leaves room for as many removals, which nothing else takes before the layer is frozen.
+//! 3. spilled changes are older than all layers in memory, and belong to the oldest of these: a checkpoint has both;
+//! 4. a spill that fails loses nothing, or every later call fails: never is a part of the changes missing.
 
 use super::Place;
 use super::entries::{Entries, LANE, Range, hashes};
+use super::layer::{ENTRY_OVERHEAD, Layer};
+use super::spilled::SpilledChanges;
+use super::under::Under;
 use fastchangelog_columns::codec::hash_key;
-use fastchangelog_format::error::{Error, Result, Subject};
-use fastchangelog_format::model::StateId;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_state::keyed::KeyedState;
+use fastchangelog_state::rocks::SharedResources;
+use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::Arc;
-
-/// Bytes of a change beside its key and value: its slot, its place in the index, and what grows in steps has in reserve.
-const ENTRY_OVERHEAD: u64 = 80;
-
-/// Of all room (1/n), what changes may take after removals for which none was kept.
-const MOST_REMOVED: u64 = 2;
-
-/// Changes of all states and key groups.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Layer {
-    pub(crate) places: BTreeMap<Place, Entries>,
-}
-
-impl Layer {
-    /// Bytes held.
-    pub(crate) fn bytes(&self) -> u64 {
-        let overhead = |entries: &Entries| ENTRY_OVERHEAD * (entries.len() + entries.clears().len()) as u64;
-        self.places.values().map(|entries| entries.held() + overhead(entries)).sum()
-    }
-
-    /// True if keys were cleared.
-    pub(crate) fn has_clears(&self) -> bool {
-        self.places.values().any(|entries| entries.clears().len() > 0)
-    }
-
-    /// The states of which keys were cleared.
-    pub(crate) fn cleared_states(&self) -> BTreeSet<StateId> {
-        let cleared = self.places.iter().filter(|(_, entries)| entries.clears().len() > 0);
-        cleared.map(|((state, _), _)| *state).collect()
-    }
-
-    /// Takes over what is not changed here.
-    fn put_under(&mut self, older: &Self) {
-        for (place, entries) in &older.places {
-            self.places.entry(*place).or_default().put_under(entries);
-        }
-    }
-}
 
 /// The changes since the last durable checkpoint, or of a session.
 #[derive(Debug)]
@@ -67,8 +36,11 @@ pub(crate) struct Layers {
     /// The oldest frozen layer is durable, and is being applied to the live version.
     applying: bool,
     limit: u64,
-    /// Room for the removal of entries that end, as much as such entries were written to the active layer.
-    owed: u64,
+    /// Changes on the local disk. They are older than all layers in memory, and belong to the oldest of these.
+    spilled: Option<Arc<SpilledChanges>>,
+    spilled_bytes: u64,
+    /// Why spilled changes cannot be read any more.
+    lost: Option<Error>,
 }
 
 /// Changes of one state and key group within some keys, in order of keys.
@@ -104,7 +76,15 @@ impl<'a> LayerRanges<'a> {
 
 impl Layers {
     pub(crate) fn new(limit: u64) -> Self {
-        Self { active: Layer::default(), frozen: VecDeque::new(), applying: false, limit, owed: 0 }
+        Self {
+            active: Layer::default(),
+            frozen: VecDeque::new(),
+            applying: false,
+            limit,
+            spilled: None,
+            spilled_bytes: 0,
+            lost: None,
+        }
     }
 
     /// Bytes held.
@@ -115,60 +95,84 @@ impl Layers {
     /// Of these, the bytes that no checkpoint holds.
     pub(crate) fn unsaved_bytes(&self) -> u64 {
         let saved = self.frozen.front().filter(|_| self.applying);
-        self.bytes() - saved.map_or(0, |layer| layer.bytes())
+        let spilled = if self.applying { 0 } else { self.spilled_bytes };
+        self.bytes() - saved.map_or(0, |layer| layer.bytes()) + spilled
     }
 
-    /// True between [`Self::saved`] and [`Self::mark_applied`]: less memory will be held soon.
-    pub(crate) fn is_applying(&self) -> bool {
-        self.applying
+    /// True if changes of these bytes fit into memory.
+    pub(crate) fn has_room(&self, changes: u64, bytes: u64) -> bool {
+        let held = self.bytes();
+        held == 0 || held + bytes + changes * ENTRY_OVERHEAD <= self.limit
     }
 
-    /// Checks that changes of these bytes fit.
-    pub(crate) fn check_space(&self, changes: u64, bytes: u64) -> Result<()> {
-        let held = self.bytes() + self.owed;
-        if held + bytes + changes * ENTRY_OVERHEAD <= self.limit {
-            return Ok(());
+    /// True if the active layer may move to the local disk. Spilled changes lie under all layers in memory, so that none may
+    /// be frozen; and a checkpoint that reads the spilled changes must have ended.
+    pub(crate) fn can_spill(&self) -> bool {
+        self.frozen.is_empty() && self.spilled.as_ref().is_none_or(|spilled| Arc::strong_count(spilled) == 1)
+    }
+
+    /// Moves the active layer to the local disk, into a folder of its own in `dir`; see [`Self::can_spill`]. Returns the
+    /// bytes that were written.
+    pub(crate) fn spill(&mut self, dir: &Path, resources: &SharedResources) -> Result<u64> {
+        let layer = Arc::new(std::mem::take(&mut self.active));
+        let written = self.spill_layer(&layer, dir, resources);
+        if written.is_err() {
+            // It hides whatever part of it was written.
+            self.active = Arc::unwrap_or_clone(layer);
         }
-        let needed = bytes + changes * ENTRY_OVERHEAD;
-        if needed > self.limit {
-            let what = format!(
-                "changes of {needed} bytes at once can never fit: those since the last checkpoint may take {} bytes, a part of the \
-                 option `memory_budget`",
-                self.limit
-            );
-            let remedy = "raise that option, or put less at once";
-            return Err(Error::invalid(what)
-                .with_subject(Subject::Option("memory_budget".to_owned()))
-                .with_remedy(remedy));
+        written
+    }
+
+    fn spill_layer(&mut self, layer: &Layer, dir: &Path, resources: &SharedResources) -> Result<u64> {
+        self.check()?;
+        if let Some(spilled) = &mut self.spilled {
+            let spilled =
+                Arc::get_mut(spilled).ok_or_else(|| Error::internal("changes are spilled while they are read"))?;
+            let written = spilled.take_over(layer).inspect_err(|error| self.lost = Some(lost(error)))?;
+            self.spilled_bytes += written;
+            return Ok(written);
         }
-        let what = format!(
-            "{held} of {} bytes for changes since the last checkpoint are taken, {bytes} more were to come; call \
-             checkpoint() more often, and put less at once",
-            self.limit
-        );
-        Err(Error::limit(what, "memory_budget"))
+        let mut spilled = SpilledChanges::create(dir, resources)?;
+        self.spilled_bytes = spilled.take_over(layer)?;
+        self.spilled = Some(Arc::new(spilled));
+        Ok(self.spilled_bytes)
     }
 
-    /// The same of entries that end, whose keys have so many bytes: there must be room for their removal, too.
-    pub(crate) fn check_space_of_ending(&self, changes: u64, bytes: u64, keys: u64) -> Result<()> {
-        self.check_space(2 * changes, bytes + keys)
+    /// Fails once spilled changes are lost: the local disk failed when others were to follow them.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.lost.clone().map_or(Ok(()), Err)
     }
 
-    /// Keeps room for the removal of so many entries, after [`Self::check_space_of_ending`].
-    pub(crate) fn owe_removal(&mut self, entries: u64, keys: u64) {
-        self.owed += entries * ENTRY_OVERHEAD + keys;
+    /// Bytes of memory that changes may take.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
     }
 
-    /// Takes room for removals of these bytes; false if there is none. More than what was kept may take the first half of all room
-    /// only: after a removal of very many there is room for changes while their checkpoint is made.
-    pub(crate) fn take_room_to_remove(&mut self, changes: u64, bytes: u64) -> bool {
-        let (held, needed) = (self.bytes(), bytes + changes * ENTRY_OVERHEAD);
-        // What was kept is there, whatever the memory of changes has in reserve by now.
-        let fits = needed <= self.owed || held + self.owed + needed <= self.limit / MOST_REMOVED;
-        if fits {
-            self.owed = self.owed.saturating_sub(needed);
-        }
-        fits
+    /// Lets changes take so many bytes of memory.
+    #[cfg(test)]
+    pub(crate) fn set_limit(&mut self, bytes: u64) {
+        self.limit = bytes;
+    }
+
+    /// True if changes are on the local disk.
+    pub(crate) fn has_spilled(&self) -> bool {
+        self.spilled.is_some()
+    }
+
+    /// Memory of the spilled changes.
+    pub(crate) fn spilled_memory(&self) -> u64 {
+        self.spilled.as_ref().map_or(0, |spilled| spilled.memory_bytes())
+    }
+
+    /// The spilled changes: their owner is the caller from now on.
+    pub(crate) fn take_spilled(&mut self) -> Option<Arc<SpilledChanges>> {
+        self.spilled_bytes = 0;
+        self.spilled.take()
+    }
+
+    /// What lies under the layers in memory, with this live version.
+    pub(crate) fn over<'a>(&'a self, live: Option<&'a KeyedState>) -> Under<'a> {
+        Under { spilled: self.spilled.as_deref(), live }
     }
 
     /// Changes a key.
@@ -236,7 +240,6 @@ impl Layers {
     /// Ends the active layer, for a checkpoint.
     pub(crate) fn freeze(&mut self) -> Arc<Layer> {
         let layer = Arc::new(std::mem::take(&mut self.active));
-        self.owed = 0;
         self.frozen.push_back(Arc::clone(&layer));
         layer
     }
@@ -247,33 +250,62 @@ impl Layers {
     }
 
     /// The oldest frozen layer is in the live version. It is returned, because freeing its memory takes long.
-    pub(crate) fn mark_applied(&mut self) -> Option<Arc<Layer>> {
+    pub(crate) fn mark_applied(&mut self) -> Option<Frozen> {
         self.applying = false;
-        self.frozen.pop_front()
+        let layer = self.frozen.pop_front()?;
+        Some(Frozen { layer, spilled: self.take_spilled() })
     }
 
     /// The oldest frozen layer did not become durable.
-    pub(crate) fn failed(&mut self) -> Option<Arc<Layer>> {
-        let older = self.frozen.pop_front()?;
+    pub(crate) fn failed(&mut self) -> Option<Frozen> {
+        let layer = self.frozen.pop_front()?;
         match self.frozen.front_mut() {
             // Its own checkpoint waits for this one to end: it sees the layer as it is then.
-            Some(next) => Arc::make_mut(next).put_under(&older),
-            None => self.active.put_under(&older),
+            Some(next) => Arc::make_mut(next).put_under(&layer),
+            None => self.active.put_under(&layer),
         }
-        Some(older)
+        Some(Frozen { layer, spilled: None })
     }
 
-    /// The oldest frozen layer: what the next checkpoint makes durable.
-    pub(crate) fn oldest(&self) -> Option<Arc<Layer>> {
-        self.frozen.front().map(Arc::clone)
+    /// The oldest frozen layer: what the next checkpoint makes durable. If changes were spilled before it, it follows them to the
+    /// local disk first, so that one of the two parts is empty.
+    pub(crate) fn oldest(&mut self, dir: &Path, resources: &SharedResources) -> Result<Frozen> {
+        let none = || Error::internal("a checkpoint without a layer");
+        let layer = self.frozen.front().map(Arc::clone).ok_or_else(none)?;
+        if self.has_spilled() && !layer.places.is_empty() {
+            self.spill_layer(&layer, dir, resources)?;
+            *self.frozen.front_mut().ok_or_else(none)? = Arc::default();
+            return Ok(Frozen { layer: Arc::default(), spilled: self.spilled.clone() });
+        }
+        Ok(Frozen { layer, spilled: self.spilled.clone() })
     }
+
+    /// Drops all changes: for the end of a state.
+    pub(crate) fn discard(&mut self) {
+        *self = Self::new(self.limit);
+    }
+}
+
+/// The changes of a checkpoint: in memory, or on the local disk.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    pub(crate) layer: Arc<Layer>,
+    pub(crate) spilled: Option<Arc<SpilledChanges>>,
+}
+
+fn lost(cause: &Error) -> Error {
+    Error::retryable("changes since the last checkpoint were lost when the local disk failed")
+        .with_causes(cause.causes())
+        .with_remedy(
+            "make room on the local disk, close the state and open it again: it goes on at its last checkpoint",
+        )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastchangelog_format::error::ErrorKind;
     use fastchangelog_format::model::KeyGroup;
+    use fastchangelog_format::model::StateId;
 
     const S: Place = (StateId(3), KeyGroup(5));
     /// Other places.
@@ -338,7 +370,7 @@ mod tests {
             layers.failed();
             let found = [b"a1", b"a2", b"a3", b"b1", b"c1"].map(|key| get(&layers, key));
             assert_eq!(found, [Some(Some(&b"1"[..])), Some(Some(b"2")), Some(None), Some(None), None]);
-            let layer = if more { layers.oldest().unwrap() } else { layers.freeze() };
+            let layer = if more { Arc::clone(&layers.frozen[0]) } else { layers.freeze() };
             assert!(layer.has_clears());
             assert_eq!((layer.places[&S].len(), layer.places[&S].clears().len()), (2, 2));
         }
@@ -359,60 +391,30 @@ mod tests {
             assert_eq!(get(&layers, b"a"), Some(Some(&b"2"[..])));
             assert_eq!(get(&layers, b"b"), Some(Some(&b"1"[..])));
             assert_eq!(layers.bytes(), 2 * (2 + ENTRY_OVERHEAD));
-            let layer = if more { layers.oldest().unwrap() } else { layers.freeze() };
+            let layer = if more { Arc::clone(&layers.frozen[0]) } else { layers.freeze() };
             assert_eq!(layer.places[&S].len(), 2, "the next checkpoint holds both");
         }
     }
 
     #[test]
-    fn invariant_4_what_ends_leaves_room_for_its_removal() {
-        let mut layers = Layers::new(20 * (ENTRY_OVERHEAD + 10));
-        let mut written = 0_u8;
-        while layers.check_space_of_ending(1, 10, 2).is_ok() {
-            layers.put(S, &[7, written], Some(&[7; 8]));
-            layers.owe_removal(1, 2);
-            written += 1;
-        }
-        assert!((10..=11).contains(&written), "{written}: half is for the removals");
-        assert!(layers.check_space(2, 20).is_err(), "and nothing else takes it");
-        for removed in 0..written {
-            assert!(layers.take_room_to_remove(1, 2));
-            layers.put(S, &[8, removed], None);
-        }
-        assert!(!layers.take_room_to_remove(1, 2));
-        layers.freeze();
-        layers.mark_durable();
-        layers.mark_applied();
-        layers.check_space(20, 200).unwrap();
-        let removed = (0..20).take_while(|key| {
-            layers.put(S, &[9, *key], None);
-            layers.take_room_to_remove(1, 2)
-        });
-        assert!((9..=10).contains(&removed.count()), "what has ended long ago leaves room for changes");
-    }
-
-    #[test]
-    fn invariant_3_bytes_are_bounded_and_given_back() {
+    fn bytes_are_counted_and_given_back() {
         let mut layers = Layers::new(400);
+        assert!(layers.has_room(1, 500), "one call may take more than there is, beside nothing else");
         for _ in 0..100 {
-            layers.check_space(1, 11).unwrap();
+            assert!(layers.has_room(1, 11));
             layers.put(S, b"k", Some(&[7; 10]));
         }
         assert_eq!(layers.bytes(), 11 + ENTRY_OVERHEAD);
-        let error = layers.check_space(1, 400).unwrap_err();
-        assert!(error.kind() == ErrorKind::InvalidArgument && error.message().contains("480 bytes at once"), "{error}");
-        let error = layers.check_space(1, 300).unwrap_err();
-        assert!(error.is_retryable(), "a checkpoint makes room for it");
-        assert!(error.message().contains("memory_budget") && error.message().contains("checkpoint()"), "{error}");
+        assert!(!layers.has_room(1, 300) && layers.can_spill());
         layers.freeze();
+        assert!(!layers.can_spill(), "it would lie under the frozen layer");
         assert_eq!(layers.unsaved_bytes(), 11 + ENTRY_OVERHEAD);
         layers.put(S, b"k", Some(&[7; 9]));
         layers.mark_durable();
-        assert!(layers.is_applying());
         assert_eq!(layers.bytes(), 21 + 2 * ENTRY_OVERHEAD, "until it is in the live version, it is held");
         assert_eq!(layers.unsaved_bytes(), 10 + ENTRY_OVERHEAD);
         layers.mark_applied();
-        assert!(!layers.is_applying());
         assert_eq!((layers.bytes(), layers.unsaved_bytes()), (10 + ENTRY_OVERHEAD, 10 + ENTRY_OVERHEAD));
+        assert!(layers.can_spill());
     }
 }

@@ -16,6 +16,7 @@ pub(crate) mod catalog;
 pub(crate) mod distinct;
 pub(crate) mod entries;
 pub(crate) mod first_timer;
+pub(crate) mod layer;
 pub(crate) mod layers;
 pub(crate) mod list;
 pub(crate) mod look_up;

@@ -9,7 +9,7 @@
 //! 3. keys and bytes are counted exactly.
 
 use super::entries::{Entries, Entry};
-use super::layers::Layer;
+use super::layer::Layer;
 use super::under::Spare;
 use super::{FEW_KEYS, Place};
 use fastchangelog_columns::codec::hash_key;

@@ -21,6 +21,15 @@ use std::ops::Bound;
 /// Most entries, and about the bytes, that are compared at once.
 const STEP_ENTRIES: usize = 4096;
 const STEP_BYTES: usize = 1 << 20;
+/// Of the memory for changes (1/n), the bytes of a part: a change set is read back as a whole, several at a time.
+const PART_SHARE: u64 = 2;
+/// Most bytes of a part.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Bytes of a part, if changes may take `limit` bytes of memory.
+pub(crate) fn part_bytes(limit: u64) -> u64 {
+    (limit / PART_SHARE).min(MOST_BYTES)
+}
 
 /// What was passed of a place.
 #[derive(Debug)]

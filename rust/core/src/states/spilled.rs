@@ -12,7 +12,7 @@
 //!    parent folder.
 
 use super::entries::Entries;
-use super::layers::Layer;
+use super::layer::Layer;
 use super::{FEW_KEYS, Place};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::typed::successor;

@@ -184,7 +184,7 @@ fn changes_in_memory_are_net_too() {
             for _ in 0..rng.random_range(0..60) {
                 change(&mut rng, &mut layers, &mut model);
             }
-            check(&mut rng, &layers, Under::live(&live), &model);
+            check(&mut rng, &layers, layers.over(Some(&live)), &model);
             let net = net(&layers.freeze(), &live).unwrap();
             let groups: Vec<u16> = net.set.iter().map(|c| c.key_group.0).collect();
             assert!(groups.is_sorted(), "by key group");

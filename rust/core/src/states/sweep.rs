@@ -244,13 +244,6 @@ pub(crate) struct Step {
     bytes: usize,
 }
 
-impl Step {
-    /// Entries that were found.
-    pub(crate) fn len(&self) -> usize {
-        self.found.len()
-    }
-}
-
 /// The next entries of a walk over a state of this kind, `rows` at most; none at the end of the place.
 pub(crate) fn step(mut cursor: MergedCursor<'_>, kind: Kind, rows: usize) -> Result<Step> {
     let mut step = Step::default();

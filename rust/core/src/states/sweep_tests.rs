@@ -23,8 +23,8 @@ fn passed(allowance: &mut Allowance, entries: usize, bytes: usize, nth: usize) -
     let (mut passed, mut removed, mut left) = (0, 0, entries);
     while allowance.rows() > 0 && left > 0 {
         let (step, outcome) = found(allowance.rows().min(left).min(1 + STEP_BYTES / bytes), bytes, nth);
-        left -= step.len();
-        (passed, removed) = (passed + step.len() as u64, removed + outcome.removed);
+        left -= step.found.len();
+        (passed, removed) = (passed + step.found.len() as u64, removed + outcome.removed);
         allowance.count(&step, &outcome);
     }
     (passed, removed)

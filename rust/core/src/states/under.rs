@@ -20,11 +20,6 @@ pub(crate) struct Under<'a> {
 }
 
 impl<'a> Under<'a> {
-    /// The live version alone.
-    pub(crate) fn live(live: &'a KeyedState) -> Self {
-        Self { spilled: None, live: Some(live) }
-    }
-
     /// The values of keys. Returns how many the hot tier could not answer for.
     pub(crate) fn get_many(self, state: StateId, keys: &[KeyRef<'_>], out: Out<'_>) -> Result<u64> {
         let Some(spilled) = self.spilled else { return self.get_live(state, keys, out) };

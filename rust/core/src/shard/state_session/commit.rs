@@ -12,18 +12,13 @@ use crate::shard::lineage::Lineage;
 use crate::shard::seal::{Committed, HandleMeta, PendingVersion, SealedVersion, SetParts, encode};
 use crate::shard::{Live, Shard};
 use crate::states::net::{Net, net_within};
-use crate::states::net_spilled::SpilledNet;
+use crate::states::net_spilled::{SpilledNet, part_bytes};
 use crate::states::spilled::SpilledChanges;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{ShardHandle, VersionId};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Of the session's memory for changes (1/n), what a part may take: a change set is read back as a whole, several at a time.
-const PART_SHARE: u64 = 2;
-/// Most bytes of a part.
-const MOST_BYTES: u64 = 64 << 20;
 
 /// What the handle of the next version inherits from the base.
 struct Parent {
@@ -88,7 +83,8 @@ impl StateSession {
             self.submit_whole(&shard, net, start)?
         } else {
             self.overlay.spill(&mut self.counters)?;
-            let spilled = self.overlay.spilled.take().ok_or_else(|| Error::internal("changes were not spilled"))?;
+            let spilled = self.overlay.layers.take_spilled();
+            let spilled = spilled.ok_or_else(|| Error::internal("changes were not spilled"))?;
             self.submit_parts(&shard, &spilled)?
         };
         let meta = self.meta(watermark)?;
@@ -112,7 +108,7 @@ impl StateSession {
     /// What the changes are to the version below, and that version; none if there is no memory for either.
     fn net_in_memory(&self) -> Result<Option<(Net, Parent)>> {
         let (layer, most) = (self.overlay.layers.active(), self.overlay.limit());
-        if self.overlay.spilled.is_some() || self.overlay.layers.bytes() > most {
+        if self.overlay.layers.has_spilled() || self.overlay.layers.bytes() > most {
             return Ok(None);
         }
         let attached = self.attached.as_ref().ok_or_else(|| Error::internal("a version without a shard"))?;
@@ -163,7 +159,7 @@ impl StateSession {
         let context = shard.context();
         let base = self.attached.as_ref().map(|attached| attached.base.clone());
         let base = base.ok_or_else(|| Error::internal("a version without a shard"))?;
-        let limit = (self.overlay.limit() / PART_SHARE).min(MOST_BYTES);
+        let limit = part_bytes(self.overlay.limit());
         let cleared = spilled.cleared_states();
         let settled: Vec<Part<'_>> = cleared.iter().map(|state| (*state, &[][..])).collect();
         let mut rest = SpilledNet::new(spilled);

@@ -13,7 +13,6 @@ use crate::states::Place;
 use crate::states::layers::Layers;
 use crate::states::look_up::{Values, look_up, look_up_first};
 use crate::states::scan::MergedCursor;
-use crate::states::spilled::SpilledChanges;
 use crate::states::under::{Spare, Under};
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{KeyGroup, StateId};
@@ -28,7 +27,6 @@ const OVERLAY_SHARE: u64 = 2;
 /// The changes of a session.
 pub(super) struct Overlay {
     pub(super) layers: Layers,
-    pub(super) spilled: Option<SpilledChanges>,
     environment: SessionEnvironment,
     resources: SharedResources,
     memory: SessionMemory,
@@ -41,7 +39,6 @@ impl Overlay {
     pub(super) fn new(environment: SessionEnvironment, resources: SharedResources) -> Self {
         Self {
             layers: Layers::new(u64::MAX),
-            spilled: None,
             memory: SessionMemory::new(&environment.budget, environment.session_memory),
             environment,
             resources,
@@ -75,23 +72,15 @@ impl Overlay {
 
     /// Counts the memory of changes, and so many bytes of others.
     pub(super) fn hold(&mut self, more: u64) {
-        let spilled = self.spilled.as_ref().map_or(0, SpilledChanges::memory_bytes);
-        self.memory.hold(self.layers.bytes() + spilled + more);
+        self.memory.hold(self.layers.bytes() + self.layers.spilled_memory() + more);
     }
 
     /// Moves all changes to the local disk.
     pub(super) fn spill(&mut self, counters: &mut SessionCounters) -> Result<()> {
         let SessionEnvironment { dir, failpoints, metrics, .. } = &self.environment;
         failpoints.hit("session.spill")?;
-        let spilled = match &mut self.spilled {
-            Some(spilled) => spilled,
-            None => self.spilled.insert(SpilledChanges::create(dir, &self.resources)?),
-        };
-        let layer = self.layers.freeze();
-        let bytes = spilled.take_over(&layer)?;
+        let bytes = self.layers.spill(dir, &self.resources)?;
         failpoints.hit("session.spilled")?;
-        drop(layer);
-        drop(self.layers.mark_applied());
         metrics.spills.add(1);
         metrics.spilled_bytes.add(bytes);
         counters.count("spills", 1);
@@ -102,7 +91,7 @@ impl Overlay {
 
     /// Changes over `live` as one.
     pub(super) fn over<'a>(&'a self, live: Option<&'a KeyedState>) -> View<'a> {
-        View { overlay: self, under: Under { spilled: self.spilled.as_ref(), live } }
+        View { overlay: self, under: self.layers.over(live) }
     }
 
     /// Counts what was looked up since the last call.

@@ -118,7 +118,7 @@ fn invariant_2_what_goes_takes_the_memory_of_changes_at_most() {
     session.sweep().unwrap();
     assert_eq!(session.counters.get("entries_ended"), 3000);
     let (held, limit) = (session.overlay.layers.bytes(), session.overlay.limit());
-    assert!(session.overlay.spilled.is_some() && held <= 2 * limit, "{held} bytes are held, the limit is {limit}");
+    assert!(session.overlay.layers.has_spilled() && held <= 2 * limit, "{held} bytes are held, the limit is {limit}");
     let left = session.commit(None).unwrap().handle.unwrap();
     assert_eq!((left.state_keys, left.state_bytes), (0, 0));
     drop(open(&shard, Some(&left), 10).unwrap());

@@ -198,7 +198,7 @@ impl StateSession {
 
     fn make_room(&mut self, changes: Changes<'_>) -> Result<()> {
         self.overlay.make_room(changes.bytes(), &mut self.counters)?;
-        if let Some(attached) = self.attached.as_mut().filter(|_| self.overlay.spilled.is_some()) {
+        if let Some(attached) = self.attached.as_mut().filter(|_| self.overlay.layers.has_spilled()) {
             // Its change set takes long: other commits need not wait for it.
             attached.guard = None;
         }
