@@ -1,8 +1,9 @@
 """`Batch.aggregate` and aggregating states, without Spark.
 
 Owns: some functions against plain Python and each against an embedded state, over random rows; types of results,
-ANSI mode, TTL, what stored states and their catalogs accept, refusals.
-Does not own: equality with Spark's aggregates (`tests/spark/test_processor_vectorised.py`).
+ANSI mode, TTL, refusals.
+Does not own: equality with Spark's aggregates (`tests/spark/test_processor_vectorised.py`), stored forms
+(`test_vectorised_stored`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ use crate::embedded::EmbeddedState;
 use crate::embedded::tests::{keys, world};
 use arrow_array::types::Int64Type;
 use arrow_array::{BooleanArray, Decimal128Array, Float64Array, Int64Array, StringArray};
+use fastchangelog_columns::aggregate::AggCall;
 use fastchangelog_columns::split::Splitter;
 use fastchangelog_format::ErrorKind;
 use fastchangelog_format::model::Op;
