@@ -79,7 +79,8 @@ def open_state(
         create: True to make the state if there is none.
         materialization: When to make snapshots; None follows the options ``materialization_…``.
         options: See the reference of options. ``memory_budget`` bounds the memory. Changes that no checkpoint holds yet
-            take a quarter of it, then move to the local disk. Options of queries, such as ``max_parallelism``, are refused.
+            take a quarter of it, then move to the local disk. Options of queries, such as ``max_parallelism``, are
+            refused.
         storage_options: As for `ChangelogStorage`.
         clock: The time by which what has a ``ttl`` ends, in seconds since the epoch; None = that of the machine.
 

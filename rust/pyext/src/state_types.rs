@@ -8,7 +8,7 @@ use arrow_schema::Schema;
 use fastchangelog_columns::aggregate::NamedCall;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_core::embedded;
-use fastchangelog_format::{Error, Result};
+use fastchangelog_format::Result;
 use pyo3::prelude::*;
 use pyo3_arrow::PySchema;
 use std::sync::Arc;

@@ -1,8 +1,12 @@
 //! The shared core of one open state.
 //!
-//! Owns: the steps of a checkpoint, reading through layers and live version, admission, closed or not.
+//! Owns: the steps of a checkpoint, reading through layers and live version, closed or not; `changes`: how changes enter.
 //! Does not own: the thread that runs checkpoints and its start (`embedded`), the change set of a checkpoint (`states::net`),
 //! types of keys and values (`value`).
+
+mod changes;
+
+pub(super) use changes::Entered;
 
 use super::chain::Chain;
 use super::waiting::TICK;
@@ -15,14 +19,14 @@ use crate::states::layers::Layers;
 use crate::states::look_up::{self, Values};
 use crate::states::net::net;
 use crate::states::net_spilled::part_bytes;
-use crate::states::sweep::{Ends, Written};
+use crate::states::sweep::Ends;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ShardHandle, StateId};
 use fastchangelog_store::Store;
 use fastchangelog_store::address_space::{Pieces, check_memory};
 use fastchangelog_store::budget::{MemoryUser, Reservation};
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -55,17 +59,11 @@ struct Hints {
     timers: BTreeMap<StateId, FirstTimer>,
 }
 
-/// Entries that are written at once.
-pub(super) struct Entered<'a> {
-    pub(super) changes: usize,
-    /// Bytes of their keys and values.
-    pub(super) bytes: usize,
-    /// Any of their keys.
-    pub(super) one: &'a [u8],
+/// Functions of the program.
+pub(super) struct Callbacks {
+    pub(super) clock: StateClock,
+    pub(super) attend: Attend,
 }
-
-/// A change that [`Core::admit_change`] has let in.
-pub(super) struct Admission(());
 
 /// One open state.
 pub(super) struct Core {
@@ -104,8 +102,7 @@ impl Core {
         catalog: Catalog,
         chain: Option<Chain>,
         newest: Option<ShardHandle>,
-        clock: StateClock,
-        attend: Attend,
+        Callbacks { clock, attend }: Callbacks,
     ) -> Self {
         let limit = shard.context().budget.limit() / LAYERS_SHARE;
         Self {
@@ -238,107 +235,6 @@ impl Core {
     /// What is known of the first timer of a state.
     pub(super) fn with_first_timer<T>(&self, state: StateId, use_it: impl FnOnce(&mut FirstTimer) -> T) -> T {
         use_it(self.hints.lock().timers.entry(state).or_default())
-    }
-
-    // Changes
-
-    /// Waits until a change may be made: while changes take all their memory, and a checkpoint in progress keeps them from the
-    /// local disk. Every change begins with it, before any lock: the handler of a signal may use the state meanwhile.
-    pub(super) fn admit_change(&self) -> Result<Admission> {
-        self.check_writable()?;
-        if let Some(why) = self.refusal.lock().clone() {
-            // The materialization policy may try again.
-            self.notify();
-            return Err(why);
-        }
-        let is_crowded = || {
-            let layers = self.layers.read();
-            !layers.has_room(0, 0) && !layers.can_spill()
-        };
-        while is_crowded() {
-            self.pending_reduced.wait_for(&mut self.pending.lock(), TICK);
-            (self.attend)()?;
-            self.check_open()?;
-        }
-        Ok(Admission(()))
-    }
-
-    /// Makes changes of about so many bytes, all or none of them.
-    pub(super) fn change(
-        &self,
-        _: &Admission,
-        changes: usize,
-        bytes: usize,
-        change: impl FnOnce(&mut Layers),
-    ) -> Result<()> {
-        let (changes, bytes) = (changes as u64, bytes as u64);
-        // In a map, and once more when it grows.
-        self.pieces.check(bytes.saturating_mul(2), "a change")?;
-        let mut layers = self.layers.write();
-        layers.check()?;
-        if !layers.has_room(changes, bytes) && layers.can_spill() {
-            self.spill(&mut layers)?;
-        }
-        change(&mut layers);
-        self.account(&layers);
-        Ok(())
-    }
-
-    /// Writes entries of a state, all or none of them: `changes` of them, of so many bytes; `one` is the key of any of them, and
-    /// they expire at `ends`.
-    pub(super) fn write(
-        &self,
-        admission: &Admission,
-        (state, group): Place,
-        ends: Option<i64>,
-        Entered { changes, bytes, one }: Entered<'_>,
-        change: impl FnOnce(&mut Layers),
-    ) -> Result<()> {
-        self.change(admission, changes, bytes, |layers| {
-            if let Some(ends) = ends.filter(|_| changes > 0) {
-                let (entries, bytes) = (changes as u64, bytes as u64);
-                self.with_ends(state, |known| known.added(Written { ends, entries, bytes, one: (group, one) }));
-            }
-            change(layers);
-        })
-    }
-
-    /// The changes, for a change of another kind; [`Self::account`] ends it.
-    pub(super) fn layers_to_change(&self) -> RwLockWriteGuard<'_, Layers> {
-        self.layers.write()
-    }
-
-    /// Makes room in memory for changes of so many bytes; false if a checkpoint in progress must end first.
-    pub(super) fn make_room(&self, layers: &mut Layers, changes: u64, bytes: u64) -> Result<bool> {
-        if layers.has_room(changes, bytes) {
-            return Ok(true);
-        }
-        let can_spill = layers.can_spill();
-        if can_spill {
-            self.spill(layers)?;
-        }
-        Ok(can_spill)
-    }
-
-    /// Moves the active layer to the local disk.
-    fn spill(&self, layers: &mut Layers) -> Result<()> {
-        let context = self.shard.context();
-        context.failpoints.hit("local.spill")?;
-        let bytes = layers.spill(&context.spill_dir(), &context.resources)?;
-        context.failpoints.hit("local.spilled")?;
-        context.metrics.spills.add(1);
-        context.metrics.spilled_bytes.add(bytes);
-        Ok(())
-    }
-
-    /// Serialises read-modify-write operations.
-    pub(super) fn exclusive(&self, _: &Admission) -> MutexGuard<'_, ()> {
-        self.exclusive.lock()
-    }
-
-    /// Serialises the sweep with read-modify-write operations.
-    pub(super) fn exclusive_sweep(&self) -> MutexGuard<'_, ()> {
-        self.exclusive.lock()
     }
 
     pub(super) fn account(&self, layers: &Layers) {

@@ -10,8 +10,8 @@
 //! materialization: new snapshots; take_savepoint: savepoints of a state
 //!
 //! Owns: opening a state, the order of its checkpoints, its close.
-//! Does not own: changes in memory, change sets and layouts (`states`), versions, replay, restore and what a materialization does (`shard`), when to materialize (the policy, in
-//! Python), the state server (`engine`).
+//! Does not own: changes in memory, change sets and layouts (`states`), versions and materializations (`shard`), the policy of
+//! materializations (Python), the state server (`engine`).
 //!
 //! Invariants of a [`EmbeddedState`]:
 //! 1. a checkpoint whose handle was returned is found by the next open, whatever happens after (P2);
@@ -44,7 +44,7 @@ pub use scan::Scan;
 pub use timers::{DueTimers, TimerState, time_type};
 pub use value::ValueState;
 
-use self::core::{Core, Job};
+use self::core::{Callbacks, Core, Job};
 use crate::shard::{InitialState, Placement, Shard, ShardContext, ShardStatus, measure};
 use crate::states::catalog::Catalog;
 use arrow_schema::DataType;
@@ -88,17 +88,14 @@ const GROUP: KeyGroup = KeyGroup(0);
 pub type CheckpointCallback = Box<dyn FnOnce(Result<ShardHandle>) + Send>;
 /// Called after events that may make a materialization due or end it. Must not block.
 pub type EventCallback = Box<dyn Fn() + Send + Sync>;
-
 /// The time by which entries end, in milliseconds since the epoch. Must not block, nor use the state.
 pub type StateClock = Arc<dyn Fn() -> Result<i64> + Send + Sync>;
-
-/// Called at intervals while a change waits for memory, on the caller's thread. Runs the handlers of signals; its error ends the
-/// wait.
+/// Called at intervals while a change waits for memory. Runs the handlers of signals; its error ends the wait.
 pub type Attend = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// The request to open a state.
+/// The request to open a state, which is in the folder `name` of `root`.
 pub struct OpenEmbedded {
-    /// The folder of the root; the state is in its folder `name`.
+    /// The folder of the root.
     pub root: Store,
     /// The state's name.
     pub name: String,
@@ -114,7 +111,7 @@ pub struct OpenEmbedded {
     pub options: Options,
     /// The time by which entries end; none = that of the environment.
     pub clock: Option<StateClock>,
-    /// What a change does while it waits; none = nothing.
+    /// None = nothing.
     pub attend: Option<Attend>,
     /// A private folder for local files; none = under the temp folder.
     pub local_dir: Option<PathBuf>,
@@ -231,8 +228,8 @@ impl EmbeddedState {
                 Arc::new(move || i64::try_from(clock.now_millis()).map_err(Error::internal))
             });
             let attend = request.attend.clone().unwrap_or_else(|| Arc::new(|| Ok(())));
-            let core =
-                Core::new(shard, store, runtime.handle().clone(), catalog, chain, handle.cloned(), clock, attend);
+            let (io, newest, callbacks) = (runtime.handle().clone(), handle.cloned(), Callbacks { clock, attend });
+            let core = Core::new(shard, store, io, catalog, chain, newest, callbacks);
             return Self::start(Arc::new(core), runtime, place);
         }
         Err(Error::retryable(format!("others keep opening the state in {}", store.uri())).with_remedy("try again"))
