@@ -174,6 +174,25 @@ def test_killed_between_two_steps_of_a_checkpoint(root: str, point: str) -> None
         assert found == {"a": newest, **{f"b{i}": i for i in range(newest + 1)}}
 
 
+@pytest.mark.parametrize("point", ["local.spill", "local.spilled", "local.part"])
+def test_killed_while_changes_are_on_the_local_disk(root: str, point: str) -> None:
+    script = """
+        import sys, fastchangelog as fc
+        st = fc.open_state(sys.argv[1], options={"file_sync": False, "memory_budget": "16MiB"})
+        table = st.value_state("t", key="long", value="long")
+        table.put_many(range(1_000), [0] * 1_000)
+        st.checkpoint()
+        for start in range(0, 150_000, 50_000):
+            table.put_many(range(start, start + 50_000), [1] * 50_000)
+        st.checkpoint()
+        """
+    outcome = run(script, root, env={**os.environ, "FASTCHANGELOG_FAILPOINTS": f"{point}=kill@2"})
+    assert outcome.returncode == -signal.SIGKILL, outcome.stderr
+    with reopened(root) as st:
+        table = st.value_state("t", key="long", value="long")
+        assert dict(table.items()) == dict.fromkeys(range(1_000), 0)
+
+
 @pytest.mark.parametrize("options", [{}, {"restore": "eager"}], ids=["default", "eager"])
 def test_an_open_serves_before_all_is_in_memory(root: str, options: dict[str, str]) -> None:
     with fc.open_state(root, options={"file_sync": False, "materialization_log_bytes": 1}) as st:
