@@ -281,8 +281,8 @@ impl Core {
     /// Waits until one more checkpoint may be in progress.
     pub(super) fn admit(&self, tick: Tick<'_>) -> Result<()> {
         self.check_writable()?;
-        // The change set, and what is uploaded of it.
-        check_memory(self.held.lock().unsaved.saturating_mul(2), "a checkpoint")?;
+        // The change set, and what is uploaded of it; spilled changes are uploaded in parts.
+        check_memory(self.layers.read().unsaved_memory().saturating_mul(2), "a checkpoint")?;
         loop {
             let mut pending = self.pending.lock();
             if *pending < MAX_PENDING {

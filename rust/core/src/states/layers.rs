@@ -93,10 +93,14 @@ impl Layers {
     }
 
     /// Of these, the bytes that no checkpoint holds.
-    pub(crate) fn unsaved_bytes(&self) -> u64 {
+    pub(crate) fn unsaved_memory(&self) -> u64 {
         let saved = self.frozen.front().filter(|_| self.applying);
-        let spilled = if self.applying { 0 } else { self.spilled_bytes };
-        self.bytes() - saved.map_or(0, |layer| layer.bytes()) + spilled
+        self.bytes() - saved.map_or(0, |layer| layer.bytes())
+    }
+
+    /// Bytes that no checkpoint holds, in memory and on the local disk.
+    pub(crate) fn unsaved_bytes(&self) -> u64 {
+        self.unsaved_memory() + if self.applying { 0 } else { self.spilled_bytes }
     }
 
     /// True if changes of these bytes fit into memory.

@@ -35,7 +35,7 @@ impl Core {
         }
         let is_crowded = || {
             let layers = self.layers.read();
-            !layers.has_room(0, 0) && !layers.can_spill()
+            !layers.can_spill() && !layers.has_room(0, 0)
         };
         while is_crowded() {
             self.pending_reduced.wait_for(&mut self.pending.lock(), TICK);
@@ -58,9 +58,8 @@ impl Core {
         self.pieces.check(bytes.saturating_mul(2), "a change")?;
         let mut layers = self.layers.write();
         layers.check()?;
-        if !layers.has_room(changes, bytes) && layers.can_spill() {
-            self.spill(&mut layers)?;
-        }
+        // A checkpoint that began after the admission may keep it from the local disk: then it takes more memory.
+        let _ = self.make_room(&mut layers, changes, bytes)?;
         change(&mut layers);
         self.account(&layers);
         Ok(())
