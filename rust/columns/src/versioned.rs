@@ -16,7 +16,7 @@
 
 use super::arrays::{mismatch, same_values, type_text};
 use super::evolution::Evolution;
-use super::strings::binary_type;
+use super::strings::{as_text, binary_type};
 use super::typed::TypedEntries;
 use arrow_array::{Array, ArrayRef, BinaryArray};
 use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
@@ -34,6 +34,16 @@ pub struct VersionedEntries {
     current: usize,
     /// By version, the other types; each with the way to `written`. None for the current version.
     others: Vec<Option<(TypedEntries, Evolution)>>,
+    /// Values have no version in front.
+    is_plain: bool,
+}
+
+/// Values in the order of their versions.
+enum Sorted<'a> {
+    /// All are of the current version.
+    Current(Vec<Option<&'a [u8]>>),
+    /// The values of each version; and for each row, its version and its place among these.
+    Mixed(Vec<Vec<Option<&'a [u8]>>>, Vec<(usize, usize)>),
 }
 
 impl VersionedEntries {
@@ -67,7 +77,17 @@ impl VersionedEntries {
         if others.is_empty() {
             others.push(None);
         }
-        Ok(Self { written, current, others })
+        Ok(Self { written, current, others, is_plain: false })
+    }
+
+    /// The types of a state whose values have no version in front: they have one type for ever.
+    pub fn plain(key: &DataType, value: &DataType) -> Result<Self> {
+        Ok(Self { written: TypedEntries::new(key, value)?, current: 0, others: vec![None], is_plain: true })
+    }
+
+    /// Keys, and the type that values are written in.
+    pub fn typed(&self) -> &TypedEntries {
+        &self.written
     }
 
     /// The type of keys.
@@ -106,6 +126,9 @@ impl VersionedEntries {
     /// Encodes values; a null for a null.
     pub fn encode_values(&self, values: &ArrayRef) -> Result<BinaryArray> {
         let encoded = self.written.encode_values(values, values.len())?;
+        if self.is_plain {
+            return encoded.into_binary();
+        }
         let mut prefix = Vec::new();
         put_varint(&mut prefix, self.current as u64);
         let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(values.len() + 1));
@@ -130,27 +153,48 @@ impl VersionedEntries {
 
     /// The values of some bytes, of any version, in the type that values are written in; strings in their binary form.
     pub fn decode_values(&self, values: &BinaryArray) -> Result<ArrayRef> {
-        // Of each version, its values; and of each row, where its value is among them.
+        match self.sorted((0..values.len()).map(|i| values.is_valid(i).then(|| values.value(i))))? {
+            Sorted::Current(values) => self.written.decode_values_binary(values.into_iter()),
+            Sorted::Mixed(of_version, places) => self.interleaved(of_version, &places),
+        }
+    }
+
+    /// As [`VersionedEntries::decode_values`], with strings as text.
+    pub fn decode_text<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<ArrayRef> {
+        match self.sorted(values)? {
+            Sorted::Current(values) => self.written.decode_values(values.into_iter()),
+            Sorted::Mixed(of_version, places) => {
+                let binary = self.interleaved(of_version, &places)?;
+                as_text(&binary, self.value_type()).map_err(|error| Error::corrupt(VALUE, 0, error))
+            }
+        }
+    }
+
+    fn sorted<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<Sorted<'a>> {
+        if self.is_plain {
+            return Ok(Sorted::Current(values.collect()));
+        }
         let mut of_version: Vec<Vec<Option<&[u8]>>> = vec![Vec::new(); self.others.len()];
-        let mut places = Vec::with_capacity(values.len());
-        for i in 0..values.len() {
-            let (version, value) = match values.is_valid(i).then(|| values.value(i)) {
+        let mut places = Vec::with_capacity(values.size_hint().0);
+        for bytes in values {
+            let (version, value) = match bytes {
                 None => (self.current, None),
-                Some(bytes) => {
-                    let (version, value) = self.cut(bytes)?;
-                    (version, Some(value))
-                }
+                Some(bytes) => self.cut(bytes).map(|(version, value)| (version, Some(value)))?,
             };
             places.push((version, of_version[version].len()));
             of_version[version].push(value);
         }
-        if of_version[self.current].len() == values.len() {
-            return self.decode(self.current, std::mem::take(&mut of_version[self.current]));
+        if of_version[self.current].len() == places.len() {
+            return Ok(Sorted::Current(std::mem::take(&mut of_version[self.current])));
         }
+        Ok(Sorted::Mixed(of_version, places))
+    }
+
+    fn interleaved(&self, of_version: Vec<Vec<Option<&[u8]>>>, places: &[(usize, usize)]) -> Result<ArrayRef> {
         let decoded = of_version.into_iter().enumerate();
         let decoded = decoded.map(|(version, values)| self.decode(version, values)).collect::<Result<Vec<_>>>()?;
         let columns: Vec<&dyn Array> = decoded.iter().map(AsRef::as_ref).collect();
-        Ok(arrow_select::interleave::interleave(&columns, &places)?)
+        Ok(arrow_select::interleave::interleave(&columns, places)?)
     }
 
     /// The version of a value, and its bytes.

@@ -4,9 +4,9 @@
 //! Does not own: the types of its columns (the caller says them), the file that batches go to.
 
 use super::load::{read_savepoint, said};
+use crate::kinds::timer_layout::{BY_TIME, split_by_time};
 use crate::shard::Rebuilder;
 use crate::shard::rescale::RangeState;
-use crate::states::timer::{BY_TIME, split_by_time};
 use crate::states::ttl;
 use arrow_array::{Array, ArrayRef, RecordBatch, TimestampMicrosecondArray, TimestampMillisecondArray};
 use arrow_schema::{Field, Schema};
