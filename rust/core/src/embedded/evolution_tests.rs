@@ -4,7 +4,7 @@ use super::tests::{keys, lists, world};
 use super::*;
 use crate::shard::savepoint::SavepointForm;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::types::{Float64Type, Int32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, Int32Array, Int64Array, StringArray, StructArray};
 use arrow_schema::{DataType, Field, Fields};
 use fastchangelog_columns::typed::KeyRange;
@@ -96,7 +96,7 @@ fn values_of_every_kind_follow_their_type() {
 fn fields_come_and_go_and_old_types_are_used_again() {
     let world = world(&[]);
     let was = DataType::Struct(fields(&[("n", DataType::Int32), ("gone", DataType::Utf8)]));
-    let is = DataType::Struct(fields(&[("new `one`", DataType::Utf8), ("n", DataType::Int64)]));
+    let is = DataType::Struct(fields(&[("new `one`", DataType::Utf8), ("n", DataType::Int32)]));
     let put = |s: &EmbeddedState, data_type: &DataType, key: &str, columns: Vec<ArrayRef>| {
         let DataType::Struct(fields) = data_type else { unreachable!() };
         let rows: ArrayRef = Arc::new(StructArray::try_new(fields.clone(), columns, None).unwrap());
@@ -109,11 +109,11 @@ fn fields_come_and_go_and_old_types_are_used_again() {
     for round in 0..3 {
         put(&world.open().state, &was, "old", vec![ints(&[1]), text("x")]);
         let s = world.open().state;
-        let v = put(&s, &is, "new", vec![text("ü"), longs(&[2])]);
+        let v = put(&s, &is, "new", vec![text("ü"), ints(&[2])]);
         let found = v.get(&keys(&["old", "new"])).unwrap();
         let columns = found.as_struct().columns();
         assert_eq!(columns[0].as_string::<i32>().iter().collect::<Vec<_>>(), [None, Some("ü")]);
-        assert_eq!(columns[1].as_primitive::<Int64Type>().values(), &[1, 2]);
+        assert_eq!(columns[1].as_primitive::<Int32Type>().values(), &[1, 2]);
         let (_, catalog) = s.core.catalog_text().unwrap();
         assert_eq!(
             catalog.matches("struct<").count(),
