@@ -17,6 +17,7 @@
 use super::arrays::{mismatch, same_values, type_text};
 use super::evolution::Evolution;
 use super::strings::{as_text, binary_type};
+use super::type_parser::{declared_text, parse_type};
 use super::typed::TypedEntries;
 use arrow_array::{Array, ArrayRef, BinaryArray};
 use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
@@ -78,6 +79,14 @@ impl VersionedEntries {
             others.push(None);
         }
         Ok(Self { written, current, others, is_plain: false })
+    }
+
+    /// As [`VersionedEntries::new`], with the versions as texts; see [`declared_text`]. A version of the text of `value` is
+    /// `value` itself.
+    pub fn of_texts(key: &DataType, value: &DataType, versions: &[String]) -> Result<Self> {
+        let declared = declared_text(value);
+        let version = |text: &String| if *text == declared { Ok(value.clone()) } else { parse_type(text) };
+        Self::new(key, value, &versions.iter().map(version).collect::<Result<Vec<_>>>()?)
     }
 
     /// The types of a state whose values have no version in front: they have one type for ever.

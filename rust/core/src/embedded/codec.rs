@@ -9,7 +9,7 @@ use super::member::Member;
 use crate::states::catalog::Kind;
 use arrow_array::{Array, ArrayRef, BinaryArray};
 use arrow_schema::DataType;
-use fastchangelog_columns::type_parser::{declared_text, parse_type};
+use fastchangelog_columns::type_parser::declared_text;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::TypedEntries;
 use fastchangelog_columns::versioned::VersionedEntries;
@@ -48,11 +48,11 @@ pub(super) struct StateTypes(VersionedEntries);
 
 impl StateTypes {
     fn new(key: &DataType, value: &DataType, entry: &Entry) -> Result<Self> {
-        let Some(texts) = &entry.versions else { return VersionedEntries::plain(key, value).map(Self) };
-        let declared = declared_text(value);
-        let version = |text: &String| if *text == declared { Ok(value.clone()) } else { parse_type(text) };
-        let versions = texts.iter().map(version).collect::<Result<Vec<_>>>()?;
-        VersionedEntries::new(key, value, &versions).map(Self)
+        match &entry.versions {
+            None => VersionedEntries::plain(key, value),
+            Some(versions) => VersionedEntries::of_texts(key, value, versions),
+        }
+        .map(Self)
     }
 
     /// The types of keys.

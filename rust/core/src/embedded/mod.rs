@@ -442,6 +442,8 @@ fn shard(
 #[cfg(test)]
 mod apply_tests;
 #[cfg(test)]
+mod conformance_tests;
+#[cfg(test)]
 mod ending_model_tests;
 #[cfg(test)]
 mod evolution_tests;

@@ -20,6 +20,8 @@ mod list_sweep;
 pub(crate) mod map;
 pub(crate) mod page;
 pub(crate) mod sweep;
+#[cfg(test)]
+pub(crate) mod testing;
 pub(crate) mod timer_layout;
 pub(crate) mod timers;
 pub(crate) mod value;
