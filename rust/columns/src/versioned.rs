@@ -20,12 +20,14 @@ use super::strings::{as_text, binary_type};
 use super::type_parser::{declared_text, parse_type};
 use super::typed::TypedEntries;
 use arrow_array::{Array, ArrayRef, BinaryArray};
-use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_schema::DataType;
 use fastchangelog_format::wire::{Reader, put_varint};
 use fastchangelog_format::{Error, Result};
 
 const VALUE: &str = "an encoded value";
+/// Versions below this one take one byte.
+const ONE_BYTE: usize = 0x80;
 
 /// The types of a state: of its keys, and all that its values had.
 #[derive(Debug)]
@@ -140,24 +142,19 @@ impl VersionedEntries {
         }
         let mut prefix = Vec::new();
         put_varint(&mut prefix, self.current as u64);
-        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(values.len() + 1));
-        let mut valid = Vec::with_capacity(values.len());
+        let encoded = encoded.into_binary()?;
+        let mut bytes = Vec::with_capacity(encoded.value_data().len() + prefix.len() * encoded.len());
+        let mut ends = Vec::with_capacity(encoded.len() + 1);
         ends.push(0);
-        for i in 0..values.len() {
-            let value = encoded.value(i);
-            valid.push(value.is_some());
-            if let Some(value) = value {
+        for i in 0..encoded.len() {
+            if encoded.is_valid(i) {
                 bytes.extend_from_slice(&prefix);
-                bytes.extend_from_slice(value);
+                bytes.extend_from_slice(encoded.value(i));
             }
-            ends.push(i32::try_from(bytes.len()).map_err(|_| {
-                Error::invalid("values of more than 2 GiB cannot be encoded at once")
-                    .with_remedy("pass fewer at a time")
-            })?);
+            ends.push(i32::try_from(bytes.len()).map_err(|_| too_many_bytes())?);
         }
         let offsets = OffsetBuffer::new(ScalarBuffer::from(ends));
-        let nulls = NullBuffer::from(valid);
-        Ok(BinaryArray::try_new(offsets, bytes.into(), Some(nulls).filter(|nulls| nulls.null_count() > 0))?)
+        Ok(BinaryArray::try_new(offsets, bytes.into(), encoded.nulls().cloned())?)
     }
 
     /// The values of some bytes, of any version, in the type that values are written in; strings in their binary form.
@@ -183,18 +180,42 @@ impl VersionedEntries {
         if self.is_plain {
             return Ok(Sorted::Current(values.collect()));
         }
-        let mut of_version: Vec<Vec<Option<&[u8]>>> = vec![Vec::new(); self.others.len()];
-        let mut places = Vec::with_capacity(values.size_hint().0);
-        for bytes in values {
-            let (version, value) = match bytes {
-                None => (self.current, None),
-                Some(bytes) => self.cut(bytes).map(|(version, value)| (version, Some(value)))?,
+        let mut current = Vec::with_capacity(values.size_hint().0);
+        let mut values = values;
+        for bytes in values.by_ref() {
+            let Some(bytes) = bytes else {
+                current.push(None);
+                continue;
             };
+            let (version, value) = self.cut(bytes)?;
+            if version != self.current {
+                return self.mixed(current, (version, value), values);
+            }
+            current.push(Some(value));
+        }
+        Ok(Sorted::Current(current))
+    }
+
+    /// Sorts values after some of the current version, `first` before the rest.
+    fn mixed<'a>(
+        &self,
+        current: Vec<Option<&'a [u8]>>,
+        first: (usize, &'a [u8]),
+        rest: impl Iterator<Item = Option<&'a [u8]>>,
+    ) -> Result<Sorted<'a>> {
+        let mut of_version: Vec<Vec<Option<&[u8]>>> = vec![Vec::new(); self.others.len()];
+        let mut places: Vec<_> = (0..current.len()).map(|i| (self.current, i)).collect();
+        of_version[self.current] = current;
+        let mut push = |version: usize, value| {
             places.push((version, of_version[version].len()));
             of_version[version].push(value);
-        }
-        if of_version[self.current].len() == places.len() {
-            return Ok(Sorted::Current(std::mem::take(&mut of_version[self.current])));
+        };
+        push(first.0, Some(first.1));
+        for bytes in rest {
+            match bytes {
+                None => push(self.current, None),
+                Some(bytes) => self.cut(bytes).map(|(version, value)| push(version, Some(value)))?,
+            }
         }
         Ok(Sorted::Mixed(of_version, places))
     }
@@ -208,6 +229,12 @@ impl VersionedEntries {
 
     /// The version of a value, and its bytes.
     fn cut<'a>(&self, value: &'a [u8]) -> Result<(usize, &'a [u8])> {
+        // Nearly all versions take one byte.
+        if let Some((&version, rest)) = value.split_first()
+            && usize::from(version) < self.others.len().min(ONE_BYTE)
+        {
+            return Ok((usize::from(version), rest));
+        }
         let mut reader = Reader::new(VALUE, 0, value);
         let version: usize = reader.varint_as("the version of the value type")?;
         if version >= self.others.len() {
@@ -224,6 +251,10 @@ impl VersionedEntries {
             Some((types, evolution)) => evolution.apply(&types.decode_values_binary(values.into_iter())?),
         }
     }
+}
+
+fn too_many_bytes() -> Error {
+    Error::invalid("values of more than 2 GiB cannot be encoded at once").with_remedy("pass fewer at a time")
 }
 
 fn check(actual: &DataType, declared: &DataType) -> Result<()> {

@@ -91,7 +91,9 @@ pub(crate) fn heads<'k>(
 
 impl StateKind for ListKind {
     fn refusal(&self, changes: Changes<'_>) -> Option<(usize, &'static str)> {
-        let has_values = |row| changes.values.is_some_and(|values| changes.span(row).all(|i| values.is_valid(i)));
+        let all = changes.values.is_some_and(|values| values.null_count() == 0);
+        let has_values =
+            |row| all || changes.values.is_some_and(|values| changes.span(row).all(|i| values.is_valid(i)));
         (0..changes.len()).find_map(|row| {
             let why = match (changes.op(row), changes.spans.is_some()) {
                 (CLEAR, _) => None,

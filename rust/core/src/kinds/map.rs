@@ -107,7 +107,7 @@ impl StateKind for MapKind {
                 layers.clear((state.id, group), prefixes.into_iter());
             }
             let (mut entry, mut out) = (Vec::new(), Vec::new());
-            for row in (0..changes.len()).filter(|row| !rows.contains(row)) {
+            for row in (0..changes.len()).filter(|row| rows.is_empty() || !rows.contains(row)) {
                 let place = place_of(state, groups, row);
                 let Some(sub) = changes.sub(row).filter(|_| changes.op(row) != CLEAR) else {
                     layers.clear(place, std::iter::once(changes.key(row)));

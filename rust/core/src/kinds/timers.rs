@@ -183,20 +183,19 @@ pub(crate) fn due(
     if groups.is_empty() || limit == 0 {
         return Ok(page);
     }
+    if let &[group] = groups {
+        return due_in((view, (state, group)), range, hints);
+    }
     let rows = (limit / groups.len()).saturating_add(1).clamp(LEAST_READ, MOST_READ);
     let bytes = (PAGE_BYTES / groups.len()).max(LEAST_BYTES);
     let mut part = Part { view, spare: None, to, rows, bytes };
     let (mut merged, mut heap) = (Vec::new(), BinaryHeap::new());
     for &group in groups {
         let place = (state, group);
-        let first = hints.first_timer(place);
-        let Some(first) = first.bound() else { continue };
-        let passes = after.filter(|after| *after >= first);
-        let from = entry_by_time(passes.unwrap_or(first));
-        let from = if passes.is_some() { Bound::Excluded(&from[..]) } else { Bound::Included(&from[..]) };
-        let mut own = Group::read(&mut part, place, from)?;
+        let Some(start) = Start::of(hints, place, after) else { continue };
+        let mut own = Group::read(&mut part, place, start.bound())?;
         let next = own.take(&mut part)?;
-        if passes.is_none() {
+        if start.is_first {
             hints.learn_timer(place, known(next.as_deref(), Some(to)));
         }
         heap.extend(next.map(|entry| Reverse((entry, merged.len()))));
@@ -211,6 +210,46 @@ pub(crate) fn due(
         heap.extend(merged[i].take(&mut part)?.map(|entry| Reverse((entry, i))));
     }
     Ok(page)
+}
+
+/// The next timers of one key group.
+fn due_in((view, place): (View<'_>, Place), range: DueRange<'_>, hints: &mut StateHints) -> Result<DuePage> {
+    let mut page = DuePage::default();
+    let Some(start) = Start::of(hints, place, range.after) else { return Ok(page) };
+    let mut cursor = view.cursor(place, start.bound(), Some(range.to))?;
+    if start.is_first {
+        hints.learn_timer(place, known(cursor.entry()?.map(|(entry, _)| entry), Some(range.to)));
+    }
+    while let Some((entry, _)) = cursor.entry()? {
+        if page.timers.len() == range.limit || page.timers.bytes() >= PAGE_BYTES {
+            page.more = true;
+            break;
+        }
+        page.timers.push(entry, &[]);
+        cursor.advance()?;
+    }
+    Ok(page)
+}
+
+/// Where a page of timers begins in a key group.
+struct Start {
+    entry: Vec<u8>,
+    /// It is the first timer that there may be, and not the one after the page before.
+    is_first: bool,
+}
+
+impl Start {
+    /// None if the key group has no timers.
+    fn of(hints: &StateHints, place: Place, after: Option<&[u8]>) -> Option<Self> {
+        let first = hints.first_timer(place);
+        let first = first.bound()?;
+        let passes = after.filter(|after| *after >= first);
+        Some(Self { entry: entry_by_time(passes.unwrap_or(first)), is_first: passes.is_none() })
+    }
+
+    fn bound(&self) -> Bound<&[u8]> {
+        if self.is_first { Bound::Included(&self.entry) } else { Bound::Excluded(&self.entry) }
+    }
 }
 
 /// The key groups that may have timers before the end of a range.
