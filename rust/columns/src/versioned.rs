@@ -37,8 +37,8 @@ pub struct VersionedEntries {
     current: usize,
     /// By version, the other types; each with the way to `written`. None for the current version.
     others: Vec<Option<(TypedEntries, Evolution)>>,
-    /// Values have no version in front.
-    is_plain: bool,
+    /// The current version as bytes; none: values have no version in front.
+    prefix: Vec<u8>,
 }
 
 /// Values in the order of their versions.
@@ -80,7 +80,9 @@ impl VersionedEntries {
         if others.is_empty() {
             others.push(None);
         }
-        Ok(Self { written, current, others, is_plain: false })
+        let mut prefix = Vec::new();
+        put_varint(&mut prefix, current as u64);
+        Ok(Self { written, current, others, prefix })
     }
 
     /// As [`VersionedEntries::new`], with the versions as texts; see [`declared_text`]. A version of the text of `value` is
@@ -93,7 +95,7 @@ impl VersionedEntries {
 
     /// The types of a state whose values have no version in front: they have one type for ever.
     pub fn plain(key: &DataType, value: &DataType) -> Result<Self> {
-        Ok(Self { written: TypedEntries::new(key, value)?, current: 0, others: vec![None], is_plain: true })
+        Ok(Self { written: TypedEntries::new(key, value)?, current: 0, others: vec![None], prefix: Vec::new() })
     }
 
     /// Keys, and the type that values are written in.
@@ -136,25 +138,32 @@ impl VersionedEntries {
 
     /// Encodes values; a null for a null.
     pub fn encode_values(&self, values: &ArrayRef) -> Result<BinaryArray> {
-        let encoded = self.written.encode_values(values, values.len())?;
-        if self.is_plain {
-            return encoded.into_binary();
+        let encoded = self.encode_unversioned(values)?;
+        if self.prefix.is_empty() {
+            return Ok(encoded);
         }
-        let mut prefix = Vec::new();
-        put_varint(&mut prefix, self.current as u64);
-        let encoded = encoded.into_binary()?;
-        let mut bytes = Vec::with_capacity(encoded.value_data().len() + prefix.len() * encoded.len());
+        let mut bytes = Vec::with_capacity(encoded.value_data().len() + self.prefix.len() * encoded.len());
         let mut ends = Vec::with_capacity(encoded.len() + 1);
         ends.push(0);
         for i in 0..encoded.len() {
             if encoded.is_valid(i) {
-                bytes.extend_from_slice(&prefix);
+                bytes.extend_from_slice(&self.prefix);
                 bytes.extend_from_slice(encoded.value(i));
             }
             ends.push(i32::try_from(bytes.len()).map_err(|_| too_many_bytes())?);
         }
         let offsets = OffsetBuffer::new(ScalarBuffer::from(ends));
         Ok(BinaryArray::try_new(offsets, bytes.into(), encoded.nulls().cloned())?)
+    }
+
+    /// As [`VersionedEntries::encode_values`], without the version: [`VersionedEntries::version`] belongs in front of each.
+    pub fn encode_unversioned(&self, values: &ArrayRef) -> Result<BinaryArray> {
+        self.written.encode_values(values, values.len())?.into_binary()
+    }
+
+    /// The version that values are written in, as bytes; empty if values have none.
+    pub fn version(&self) -> &[u8] {
+        &self.prefix
     }
 
     /// The values of some bytes, of any version, in the type that values are written in; strings in their binary form.
@@ -177,7 +186,7 @@ impl VersionedEntries {
     }
 
     fn sorted<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<Sorted<'a>> {
-        if self.is_plain {
+        if self.prefix.is_empty() {
             return Ok(Sorted::Current(values.collect()));
         }
         let mut current = Vec::with_capacity(values.size_hint().0);

@@ -9,10 +9,11 @@
 //! 2. an add changes all keys of its rows, or none;
 //! 3. an aggregate that has ended is one to which nothing was added.
 
+use super::GROUPS;
 use super::catalog::Declaration;
 use super::core::Core;
 use super::lifetime::Lifetime;
-use super::member::{GROUPS, Member};
+use super::member::Member;
 use super::scan::{Scan, Walk};
 use crate::kinds::value;
 use crate::kinds::write::{CLEAR, Changes};

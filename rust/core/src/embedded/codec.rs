@@ -70,18 +70,23 @@ impl StateTypes {
         self.0.encode_keys(keys)
     }
 
-    /// Encodes as many values as keys; a null for a null.
+    /// The bytes in front of each value; see `Changes::version`.
+    pub(super) fn version(&self) -> &[u8] {
+        self.0.version()
+    }
+
+    /// Encodes as many values as keys, without their version; a null for a null.
     pub(super) fn encode_values(&self, values: &ArrayRef, keys: &BinaryArray) -> Result<BinaryArray> {
         if values.len() != keys.len() {
             let (keys, values) = (keys.len(), values.len());
             return Err(Error::invalid(format!("{keys} keys and {values} values: a batch needs one of each")));
         }
-        self.0.encode_values(values)
+        self.0.encode_unversioned(values)
     }
 
-    /// Encodes elements of lists; a null for a null.
+    /// Encodes elements of lists, without their version; a null for a null.
     pub(super) fn encode_elements(&self, elements: &ArrayRef) -> Result<BinaryArray> {
-        self.0.encode_values(elements)
+        self.0.encode_unversioned(elements)
     }
 
     /// The values of some bytes; a null where there are none.

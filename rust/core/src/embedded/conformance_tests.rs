@@ -4,7 +4,7 @@
 
 use super::catalog::Declaration;
 use super::lifetime::Lifetime;
-use super::member::{GROUPS, Member};
+use super::member::Member;
 use super::tests::world;
 use super::*;
 use crate::kinds::page::{At, Keys, OfKey, Page, PageBounds, Rows};

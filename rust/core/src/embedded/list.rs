@@ -75,21 +75,20 @@ impl ListState {
             )));
         }
         let elements = self.types.encode_elements(elements)?;
-        let spans: Vec<_> = (0..keys.len()).map(|row| row..row + 1).collect();
-        self.write(&keys, Ops::All(APPEND), &elements, &spans)
+        self.write(&keys, Ops::All(APPEND), &elements, None)
     }
 
     /// Adds all elements of a list to the list of each key, in the order of rows; of a null, none. All or nothing.
     pub fn extend(&self, keys: &ArrayRef, lists: &ArrayRef) -> Result<()> {
         let (keys, elements, spans, _) = self.rows(keys, lists)?;
-        self.write(&keys, Ops::All(APPEND), &elements, &spans)
+        self.write(&keys, Ops::All(APPEND), &elements, Some(&spans))
     }
 
     /// Replaces the list of each key; a null or empty one removes it, and of equal keys the last one counts. All or
     /// nothing.
     pub fn put(&self, keys: &ArrayRef, lists: &ArrayRef) -> Result<()> {
         let (keys, elements, spans, ops) = self.rows(keys, lists)?;
-        self.write(&keys, Ops::Each(&ops), &elements, &spans)
+        self.write(&keys, Ops::Each(&ops), &elements, Some(&spans))
     }
 
     /// Removes lists; one that is not there is fine. All or nothing.
@@ -160,11 +159,19 @@ impl ListState {
         Ok((keys, elements, spans, ops))
     }
 
-    fn write(&self, keys: &BinaryArray, ops: Ops<'_>, elements: &BinaryArray, spans: &[Range<usize>]) -> Result<()> {
-        if elements.null_count() > 0 && spans.iter().any(|span| span.clone().any(|i| elements.is_null(i))) {
+    fn write(
+        &self,
+        keys: &BinaryArray,
+        ops: Ops<'_>,
+        elements: &BinaryArray,
+        spans: Option<&[Range<usize>]>,
+    ) -> Result<()> {
+        let is_null = |span: &Range<usize>| span.clone().any(|i| elements.is_null(i));
+        if elements.null_count() > 0 && spans.is_none_or(|spans| spans.iter().any(is_null)) {
             return Err(Error::invalid("an element is null").with_remedy("leave it out"));
         }
-        let changes = Changes { ops, values: Some(elements), spans: Some(spans), ..Changes::of_keys(APPEND, keys) };
+        let (values, spans, version) = (Some(elements), spans, self.types.version());
+        let changes = Changes { ops, values, spans, version, ..Changes::of_keys(APPEND, keys) };
         self.member.write(changes)
     }
 }

@@ -3,9 +3,10 @@
 //! Owns: reads and changes of many entries at once, in Arrow; the entries of a key, in the order of map keys.
 //! Does not own: entries (`kinds::map`), what is durable (`core`), encodings (`columns`), the walk (`scan`).
 
+use super::GROUPS;
 use super::codec::{StateTypes, ValueTypes};
 use super::core::Core;
-use super::member::{GROUPS, Member};
+use super::member::Member;
 use super::scan::{Scan, Walk};
 use crate::kinds::map;
 use crate::kinds::value::put_or_delete;
@@ -78,7 +79,8 @@ impl MapState {
         let values = self.types.keys.encode_values(values, &keys)?;
         let mut ops = Vec::new();
         let ops = put_or_delete(&values, &mut ops);
-        let changes = Changes { ops, subs: Some(&subs), values: Some(&values), ..Changes::of_keys(DELETE, &keys) };
+        let (subs, values, version) = (Some(&subs), Some(&values), self.types.keys.version());
+        let changes = Changes { ops, subs, values, version, ..Changes::of_keys(DELETE, &keys) };
         self.member.write(changes)
     }
 

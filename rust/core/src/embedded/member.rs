@@ -3,22 +3,19 @@
 //! Owns: the clock of one call, reading and writing a state as its kind says. Does not own: types of keys and values (the
 //! kinds' faces beside it), entries (`kinds`), admission and memory (`core::changes`).
 
-use super::GROUP;
 use super::catalog::{Declaration, Entry};
 use super::core::Core;
 use super::lifetime::Lifetime;
+use super::{GROUP, GROUPS};
+use crate::kinds::StateRef;
 use crate::kinds::view::View;
 use crate::kinds::write::{APPEND, Changes, PUT};
-use crate::kinds::{RowGroups, StateRef};
 use crate::states::Place;
 use crate::states::catalog::Kind;
 use arrow_array::BinaryArray;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::StateId;
 use std::sync::Arc;
-
-/// All keys of an embedded state are in one key group.
-pub(super) const GROUPS: RowGroups<'static> = RowGroups::One(GROUP);
 
 /// A declared state. Cheap to clone; any thread may use it.
 #[derive(Clone)]

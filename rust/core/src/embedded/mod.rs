@@ -49,6 +49,7 @@ pub use timers::{DueTimers, TimerState, time_type};
 pub use value::ValueState;
 
 use self::core::{Callbacks, Core, Job};
+use crate::kinds::RowGroups;
 use crate::shard::{InitialState, Placement, Shard, ShardContext, ShardStatus, measure};
 use catalog::Catalog;
 use chain::Chain;
@@ -85,6 +86,7 @@ const MAX_RETRIES: usize = 64;
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// The one key group: keys of a state are in order.
 const GROUP: KeyGroup = KeyGroup(0);
+const GROUPS: RowGroups<'static> = RowGroups::One(GROUP);
 
 /// Called with the outcome of a checkpoint, on the state's own thread. Must neither block nor use the state.
 pub type CheckpointCallback = Box<dyn FnOnce(Result<ShardHandle>) + Send>;

@@ -3,9 +3,10 @@
 //! Owns: reads and changes of many keys at once, in Arrow.
 //! Does not own: entries (`kinds::value`), what is durable (`core`), encodings (`columns`), the order of keys (`scan`).
 
+use super::GROUPS;
 use super::codec::{StateTypes, ValueTypes};
 use super::core::Core;
-use super::member::{GROUPS, Member};
+use super::member::Member;
 use super::scan::{Scan, Walk};
 use crate::kinds::value;
 use crate::kinds::write::{Changes, DELETE};
@@ -53,7 +54,8 @@ impl ValueState {
         let values = self.types.encode_values(values, &keys)?;
         let mut ops = Vec::new();
         let ops = value::put_or_delete(&values, &mut ops);
-        self.member.write(Changes { ops, values: Some(&values), ..Changes::of_keys(DELETE, &keys) })
+        let version = self.types.version();
+        self.member.write(Changes { ops, values: Some(&values), version, ..Changes::of_keys(DELETE, &keys) })
     }
 
     /// Removes keys; one without a value is fine. All or nothing.

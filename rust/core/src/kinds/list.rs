@@ -154,6 +154,10 @@ impl StateKind for ListKind {
         Ok(list.map(|list| At::InList(key, list)))
     }
 
+    fn add_rest(&self, rows: &mut Rows, own: OfKey<'_>, from: ListPlace) -> Result<Option<ListPlace>> {
+        add_list(rows, own, from)
+    }
+
     fn pages_walk(&self) -> bool {
         false
     }
@@ -213,7 +217,7 @@ impl StateKind for ListKind {
 }
 
 /// Adds elements of a list to a page of a state; the place after them if there are more.
-pub(super) fn add_list(rows: &mut Rows, own: OfKey<'_>, from: ListPlace) -> Result<Option<ListPlace>> {
+fn add_list(rows: &mut Rows, own: OfKey<'_>, from: ListPlace) -> Result<Option<ListPlace>> {
     let mut page = Page::with_expiry();
     let head = list_entry(own, HEAD, None)?;
     let end = list_page(own, head.as_deref(), from, rows.room(), &mut page)?;

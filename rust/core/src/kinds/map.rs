@@ -106,7 +106,7 @@ impl StateKind for MapKind {
             for (group, prefixes) in prefixes {
                 layers.clear((state.id, group), prefixes.into_iter());
             }
-            let (mut entry, mut out) = (Vec::new(), Vec::new());
+            let mut entry = Vec::new();
             for row in (0..changes.len()).filter(|row| rows.is_empty() || !rows.contains(row)) {
                 let place = place_of(state, groups, row);
                 let Some(sub) = changes.sub(row).filter(|_| changes.op(row) != CLEAR) else {
@@ -117,7 +117,7 @@ impl StateKind for MapKind {
                 entry.extend_from_slice(changes.key(row));
                 entry.extend_from_slice(sub);
                 let value = changes.value(row).filter(|_| changes.op(row) == PUT);
-                layers.put(place, &entry, value.map(|value| prefix.stored(value, &mut out)));
+                layers.put_behind(place, &entry, prefix.bytes(), value);
             }
         }))
     }

@@ -36,7 +36,7 @@ use crate::states::{Place, ttl};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{KeyGroup, StateId};
 use list_layout::ListLayout;
-use page::{At, Keys, OfKey, Page, PageBounds, Rows};
+use page::{At, Keys, ListPlace, OfKey, Page, PageBounds, Rows};
 use std::ops::Range;
 use sweep::Outcome;
 use view::View;
@@ -127,6 +127,12 @@ pub(crate) trait StateKind: Sync {
 
     /// Adds an entry of a walk to a page of a state. A place in the entry, if the page has no room for all of it.
     fn add_rows(&self, rows: &mut Rows, own: OfKey<'_>, entry: &[u8], value: &[u8]) -> Result<Option<At>>;
+
+    /// Adds elements of one list to a page of a state, from a place on; the place after them if there are more.
+    fn add_rest(&self, rows: &mut Rows, own: OfKey<'_>, from: ListPlace) -> Result<Option<ListPlace>> {
+        let _ = (rows, own, from);
+        Err(Error::invalid("a page of this kind of state does not end inside an entry"))
+    }
 
     /// Adds entries of one key, after the end of another page of it. The end of this page, if there are more.
     fn add_page(

@@ -14,7 +14,6 @@
 //!
 //! With the number of elements alone a list is passed from its start. Expired elements do not count.
 
-use super::list::add_list;
 use super::list_layout::{HEAD, push_key};
 use super::view::View;
 use super::{RowGroups, StateRef};
@@ -292,7 +291,7 @@ impl Rows {
             At::Start => Bound::Included(first.into_iter().collect()),
             At::After(key) => Bound::Excluded(key),
             At::InList(key, list) => {
-                if let Some(list) = add_list(self, OfKey { view, state, group, key: &key }, list)? {
+                if let Some(list) = rules.add_rest(self, OfKey { view, state, group, key: &key }, list)? {
                     return Ok(Some(At::InList(key, list)));
                 }
                 let mut head = Vec::new();

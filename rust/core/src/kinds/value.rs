@@ -55,13 +55,12 @@ impl StateKind for ValueKind {
         let bytes = usize::try_from(changes.bytes()).unwrap_or(usize::MAX) + prefix.bytes().len() * changes.len();
         Ok(Write::new(changes.len(), bytes, move |layers, _| {
             let value = |row: usize| changes.value(row).filter(|_| changes.op(row) == PUT);
-            if let (RowGroups::One(group), true) = (groups, prefix.is_empty()) {
-                return layers.put_all((state.id, group), changes.len(), |row| changes.key(row), value);
+            if let RowGroups::One(group) = groups {
+                let place = (state.id, group);
+                return layers.put_all(place, changes.len(), |row| changes.key(row), prefix.bytes(), value);
             }
-            let mut out = Vec::new();
             for row in 0..changes.len() {
-                let stored = value(row).map(|value| prefix.stored(value, &mut out));
-                layers.put(place_of(state, groups, row), changes.key(row), stored);
+                layers.put_behind(place_of(state, groups, row), changes.key(row), prefix.bytes(), value(row));
             }
         }))
     }

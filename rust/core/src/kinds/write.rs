@@ -25,9 +25,12 @@ pub(crate) const APPEND: u8 = 3;
 /// About the bytes of a change beside its key and value.
 pub(crate) const CHANGE_BYTES: u64 = 80;
 
-/// An upper bound on the bytes of an entry beside its key, sub-key and value: its expiry, the length of an element, its place in
+/// An upper bound on the bytes of an entry beside its key, sub-key and value: its prefix, the length of an element, its place in
 /// a list.
 const ENTRY_BYTES: usize = 32;
+
+/// Most bytes before a stored value: an expiry, and a version as a varint.
+const MOST_PREFIX: usize = ttl::PREFIX + 5;
 
 /// The operations of a write.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +51,8 @@ pub(crate) struct Changes<'a> {
     pub(crate) values: Option<&'a BinaryArray>,
     /// Of lists: which values belong to each row. None: value `i` belongs to row `i`.
     pub(crate) spans: Option<&'a [Range<usize>]>,
+    /// The version of the type of values, in front of each stored value; empty: values have none, or bring it.
+    pub(crate) version: &'a [u8],
     /// When written entries expire; only in a state with a TTL.
     pub(crate) expires_at: Option<i64>,
 }
@@ -55,7 +60,7 @@ pub(crate) struct Changes<'a> {
 impl<'a> Changes<'a> {
     /// One operation for all keys, without values.
     pub(crate) fn of_keys(op: u8, keys: &'a BinaryArray) -> Self {
-        Self { ops: Ops::All(op), keys, subs: None, values: None, spans: None, expires_at: None }
+        Self { ops: Ops::All(op), keys, subs: None, values: None, spans: None, version: &[], expires_at: None }
     }
 
     pub(crate) fn len(self) -> usize {
@@ -107,7 +112,14 @@ impl<'a> Changes<'a> {
 
     /// The bytes before each stored value.
     pub(crate) fn prefix(self) -> Prefix {
-        Prefix(self.expires_at.map(ttl::prefix))
+        let mut prefix = Prefix { bytes: [0; MOST_PREFIX], length: 0 };
+        let expiry = self.expires_at.map(ttl::prefix);
+        let parts = [expiry.as_ref().map_or(&[][..], |expiry| expiry), self.version];
+        for byte in parts.into_iter().flatten().take(MOST_PREFIX) {
+            prefix.bytes[prefix.length] = *byte;
+            prefix.length += 1;
+        }
+        prefix
     }
 
     /// Refuses rows that do not fit together, the state, or into a record. `name` is the state's.
@@ -159,26 +171,16 @@ fn bytes_of(array: &BinaryArray) -> usize {
     usize::try_from(length).unwrap_or(0)
 }
 
-/// The bytes before each stored value: its expiry, in a state with a TTL.
+/// The bytes before each stored value: its expiry, in a state with a TTL, and the version of its type.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Prefix(Option<[u8; ttl::PREFIX]>);
+pub(crate) struct Prefix {
+    bytes: [u8; MOST_PREFIX],
+    length: usize,
+}
 
 impl Prefix {
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.0.as_ref().map_or(&[], |prefix| prefix)
-    }
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.0.is_none()
-    }
-
-    /// The stored form of a value, perhaps in `out`.
-    pub(crate) fn stored<'o>(&self, value: &'o [u8], out: &'o mut Vec<u8>) -> &'o [u8] {
-        let Some(prefix) = &self.0 else { return value };
-        out.clear();
-        out.extend_from_slice(prefix);
-        out.extend_from_slice(value);
-        out
+        &self.bytes[..self.length]
     }
 }
 

@@ -239,14 +239,19 @@ impl Entries {
 
     /// Changes a key.
     pub(crate) fn put(&mut self, hash: u64, key: &[u8], value: Option<&[u8]>) {
+        self.put_parts(hash, key, value.map(|value| [&[], value]));
+    }
+
+    /// Changes a key to a value in two parts.
+    pub(crate) fn put_parts(&mut self, hash: u64, key: &[u8], value: Option<[&[u8]; 2]>) {
         if let Some(i) = self.find(hash, key) {
             return self.replace(i, value);
         }
         let slot = short(self.slots.len());
         let at = self.bytes.len();
         self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value.unwrap_or_default());
-        let value_len = value.map_or(DELETED, |value| short(value.len()));
+        value.into_iter().flatten().for_each(|part| self.bytes.extend_from_slice(part));
+        let value_len = value.map_or(DELETED, |[first, rest]| short(first.len() + rest.len()));
         self.slots.push(EntrySlot { hash, key: at, value: at + key.len(), key_len: short(key.len()), value_len });
         let tag = tag_of(hash);
         self.index.insert_unique(spread(tag), IndexEntry { tag, slot }, |place| spread(place.tag));
@@ -255,21 +260,25 @@ impl Entries {
         }
     }
 
-    fn replace(&mut self, i: usize, value: Option<&[u8]>) {
+    fn replace(&mut self, i: usize, value: Option<[&[u8]; 2]>) {
         let slot = &mut self.slots[i];
         let old = if slot.value_len == DELETED { 0 } else { slot.value_len as usize };
-        let Some(value) = value else {
+        let Some([first, rest]) = value else {
             self.dead += old;
             slot.value_len = DELETED;
             return self.compact();
         };
-        if slot.value_len as usize == value.len() && slot.value_len != DELETED {
-            self.bytes[slot.value..slot.value + old].copy_from_slice(value);
+        let length = first.len() + rest.len();
+        if slot.value_len as usize == length && slot.value_len != DELETED {
+            let (start, end) = self.bytes[slot.value..slot.value + old].split_at_mut(first.len());
+            start.copy_from_slice(first);
+            end.copy_from_slice(rest);
             return;
         }
         self.dead += old;
-        (slot.value, slot.value_len) = (self.bytes.len(), short(value.len()));
-        self.bytes.extend_from_slice(value);
+        (slot.value, slot.value_len) = (self.bytes.len(), short(length));
+        self.bytes.extend_from_slice(first);
+        self.bytes.extend_from_slice(rest);
         self.compact();
     }
 

@@ -184,12 +184,13 @@ impl Layers {
         self.active.places.entry(place).or_default().put(hash_key(key), key, value);
     }
 
-    /// Changes keys, one after the other; faster than one by one.
+    /// Changes keys, one after the other; faster than one by one. Each value has the bytes of `prefix` in front.
     pub(crate) fn put_all<'a>(
         &mut self,
         place: Place,
         keys: usize,
         key: impl Fn(usize) -> &'a [u8],
+        prefix: &[u8],
         value: impl Fn(usize) -> Option<&'a [u8]>,
     ) {
         let entries = self.active.places.entry(place).or_default();
@@ -198,9 +199,15 @@ impl Layers {
             let hashes = hashes(lane.clone().map(&key));
             entries.prefetch(&hashes[..lane.len()]);
             for (i, hash) in lane.zip(hashes) {
-                entries.put(hash, key(i), value(i));
+                entries.put_parts(hash, key(i), value(i).map(|value| [prefix, value]));
             }
         }
+    }
+
+    /// Changes a key to a value with the bytes of `prefix` in front.
+    pub(crate) fn put_behind(&mut self, place: Place, key: &[u8], prefix: &[u8], value: Option<&[u8]>) {
+        let entries = self.active.places.entry(place).or_default();
+        entries.put_parts(hash_key(key), key, value.map(|value| [prefix, value]));
     }
 
     /// Removes all keys that begin with one of `prefixes`: a change for each prefix, however many keys have it.

@@ -3,7 +3,7 @@
 //! Owns: when a change waits, when changes move to the local disk, the lock of read-modify-write operations.
 //! Does not own: the layers (`states::layers`), checkpoints (`core`), types of keys and values (the kinds of states).
 
-use super::super::member::GROUPS;
+use super::super::GROUPS;
 use super::super::waiting::TICK;
 use super::Core;
 use crate::kinds::StateRef;

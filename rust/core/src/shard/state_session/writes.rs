@@ -6,7 +6,7 @@
 use super::StateSession;
 use super::reads::ANY;
 use crate::kinds::RowGroups;
-use crate::kinds::write::{CHANGE_BYTES, Changes, Ops};
+use crate::kinds::write::{CHANGE_BYTES, CLEAR, Changes, Ops};
 use crate::states::catalog::{DeclaredState, Kind};
 use arrow_array::{Array, BinaryArray, UInt8Array};
 use fastchangelog_format::error::{Error, Result};
@@ -33,7 +33,8 @@ impl StateSession {
         if ops.null_count() > 0 {
             return Err(Error::invalid("an operation is null: a call needs one for each key"));
         }
-        let changes = Changes { ops: Ops::Each(ops.values()), keys, subs, values, spans: None, expires_at };
+        let ops = Ops::Each(ops.values());
+        let changes = Changes { ops, subs, values, expires_at, ..Changes::of_keys(CLEAR, keys) };
         let DeclaredState { name, .. } = self.declared()?.catalog.state(state.id)?;
         changes.check(state, name)?;
         let groups = self.groups_of(keys)?;
