@@ -19,13 +19,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyspark
 import pytest
 from processor_runs import TYPES, random_value, spark_arrow
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark import versions
 from fastchangelog.spark.processor.column_values import row_values
 from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.row_class import row_class
@@ -33,7 +33,7 @@ from fastchangelog.spark.processor.state_values import Refused, StateType, Unenc
 
 NAN = float("nan")
 #: What PySpark has for binaries.
-BINARY = bytes if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1) else bytearray
+BINARY = bytes if versions.HAS_BYTES else bytearray
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from fastchangelog.errors import (
     StoreError,
 )
 from fastchangelog.gc.collector import Roots
-from fastchangelog.spark import settings
+from fastchangelog.spark import settings, versions
 from fastchangelog.spark.checkpoint_paths import readable_path, shown
 
 if TYPE_CHECKING:
@@ -267,10 +267,11 @@ class SparkCheckpoints:
             rows = self._spark.read.format("state-metadata").load(self._path(location)).collect()
         except Exception as error:
             raise unreadable(location, error) from None
-        if rows and self._spark.version.startswith("4.0."):
+        if rows and not versions.READS_OWN_CHECKPOINTS(self._spark.version):
             raise InvalidArgumentError(
                 f"Spark {self._spark.version} cannot read the state of its own checkpoints, {location} among them; "
-                "savepoints, sweeps and verify need Spark 4.1 or newer, and a checkpoint that it has started"
+                f"savepoints, sweeps and verify need Spark {versions.READS_OWN_CHECKPOINTS} or newer, and a checkpoint "
+                "that it has started"
             )
         found = set()
         for row in rows:

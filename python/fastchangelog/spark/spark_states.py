@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, StoreError
-from fastchangelog.spark import internals, settings
+from fastchangelog.spark import internals, settings, versions
 from fastchangelog.spark.checkpoint_paths import readable_path
 from fastchangelog.spark.checkpoints import is_not_found, plain_location, unreadable
 
@@ -95,14 +95,14 @@ class Checkpoint:
     def _check_version(self, version: str) -> None:
         """Refuses what this version of Spark cannot read."""
         what = f"Spark {version} cannot read the state of {self.location}, whose checkpoint format is {self._format}"
-        if self._format == "2" and version.startswith("4.0."):
+        if self._format == "2" and not versions.READS_OWN_CHECKPOINTS(version):
             raise InvalidArgumentError(
-                f"{what}: its source fails on that format. Spark 4.1 or newer reads it, but for the states of a "
-                "transformWithState that Spark 4.0 has written"
+                f"{what}: its source fails on that format. Spark {versions.READS_OWN_CHECKPOINTS} or newer reads it, "
+                f"but for the states of a transformWithState that Spark {versions.SUPPORTED} has written"
             )
-        # A frame of Spark Connect is analysed when it is used, under the format that `grouped` has set for the session.
-        if self._format == "1" and internals.is_connect(self._spark) and version.startswith(("4.0.", "4.1.")):
-            raise InvalidArgumentError(f"{what}, over Spark Connect; use a classic session, or Spark 4.2 or newer")
+        first = versions.READS_FORMAT_1_OVER_CONNECT
+        if self._format == "1" and internals.is_connect(self._spark) and not first(version):
+            raise InvalidArgumentError(f"{what}, over Spark Connect; use a classic session, or Spark {first} or newer")
 
     def _committed(self) -> list[int]:
         try:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import raise_one_line
-from fastchangelog.spark import settings, starts
+from fastchangelog.spark import settings, starts, versions
 from fastchangelog.spark.shard_ids import shard_ids
 from fastchangelog.spark.task import VersionChecked, freeze_modules, is_first, local_property
 
@@ -80,7 +79,7 @@ class PayloadSplit(VersionChecked):
             settings.check_settings(local_property)
         shards = settings.partitions_of_task(local_property, self._partitions)
         groups = self._max_parallelism or _internal.default_max_parallelism(shards)
-        row_bytes = settings.payload_row_bytes(local_property, pyspark.__version__)
+        row_bytes = settings.payload_row_bytes(local_property, versions.PYSPARK)
         push, finish = self._splitter(shards, groups, self._payload_bytes, row_bytes)
         ids = shard_ids(shards)
         for batch in batches:

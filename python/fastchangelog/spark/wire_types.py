@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog.errors import UnsupportedError
+from fastchangelog.spark import versions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -50,7 +51,7 @@ _FLAT: dict[type[T.DataType], pa.DataType] = {
     T.TimestampNTZType: pa.timestamp("us"),
     T.DayTimeIntervalType: pa.duration("us"),
 }
-if hasattr(T, "TimeType"):
+if versions.HAS_TIME_TYPE:
     _FLAT[T.TimeType] = pa.time64("ns")
 
 

@@ -25,6 +25,7 @@ from fastchangelog.schema.ddl import (
     numbers,
     read_columns,
 )
+from fastchangelog.spark import versions
 
 __all__ = ["ddl_text", "parse_ddl"]
 
@@ -116,9 +117,9 @@ def _spark(dtype: DdlType) -> T.DataType:
         return T.VarcharType(*numbers(dtype, 1, 1))
     if name == "interval":
         return _interval(dtype)
-    if name == "time" and hasattr(T, "TimeType"):
+    if name == "time" and versions.HAS_TIME_TYPE:
         return T.TimeType(*numbers(dtype, 0, 1))
-    if name in ("geometry", "geography") and hasattr(T, "GeometryType"):
+    if name in ("geometry", "geography") and versions.HAS_SPATIAL_TYPES:
         make = T.GeometryType if name == "geometry" else T.GeographyType
         return make("ANY" if [word.lower() for word in dtype.parameters] == ["any"] else numbers(dtype, 1, 1)[0])
     if name not in _FLAT:

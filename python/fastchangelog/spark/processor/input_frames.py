@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyspark
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.spark import versions
 from fastchangelog.spark.processor.column_values import (
     Values,
     hashable,
@@ -47,9 +47,6 @@ _MOST_MICROS = (2**63 - 1) // 1000
 #: pandas has no public way to rows of a frame without copies and checks.
 _HAS_MANAGERS = hasattr(pd.DataFrame, "_from_mgr") and hasattr(pd.DataFrame()._mgr, "get_slice")
 
-#: Since this version PySpark makes frames of named tuples, which rename columns that are no Python names.
-_RENAMES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
-
 
 def _labels(names: Sequence[str]) -> list[str]:
     """The columns' labels.
@@ -57,7 +54,7 @@ def _labels(names: Sequence[str]) -> list[str]:
     >>> _labels(["k", "a b", "class", "k"])
     ['k', '_1', '_2', '_3']
     """
-    if not _RENAMES:
+    if not versions.RENAMES_FRAME_COLUMNS:
         return list(names)
     seen: set[str] = set()
     labels = []

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyspark
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark import wire_types
+from fastchangelog.spark import versions, wire_types
 from fastchangelog.spark.processor.column_values import FAILURES, exact_values, hashable, is_hashable, not_given
 from fastchangelog.spark.processor.row_class import row_class
 from fastchangelog.spark.processor.session_zones import zone_of
@@ -30,9 +29,6 @@ from fastchangelog.spark.processor.state_converters import INTEGERS, Convert, No
 __all__ = ["Refused", "StateType", "UnencodableRow"]
 
 _UTC_EPOCH = datetime.datetime(1970, 1, 1)
-
-#: PySpark's binaries are bytes since this version, and were bytearrays before.
-_HAS_BYTES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
 
 
 def _local(micros: int) -> datetime.datetime:
@@ -62,7 +58,7 @@ def _shown(dtype: T.DataType, timezone: str | None) -> Convert | None:
     if isinstance(dtype, T.DayTimeIntervalType):
         return lambda micros: datetime.timedelta(microseconds=micros)
     if isinstance(dtype, T.BinaryType):
-        return None if _HAS_BYTES else bytearray
+        return None if versions.HAS_BYTES else bytearray
     if isinstance(dtype, T.ArrayType):
         element = _shown(dtype.elementType, timezone)
         return list if element is None else lambda items: [x if x is None else element(x) for x in items]
@@ -86,7 +82,7 @@ def _is_seen_changeable(dtype: T.DataType) -> bool:
     """True if user code can change what it sees of a value of the type."""
     if isinstance(dtype, T.StructType):
         return any(_is_seen_changeable(f.dataType) for f in dtype.fields)
-    return isinstance(dtype, (T.ArrayType, T.MapType)) or (isinstance(dtype, T.BinaryType) and not _HAS_BYTES)
+    return isinstance(dtype, (T.ArrayType, T.MapType)) or (isinstance(dtype, T.BinaryType) and not versions.HAS_BYTES)
 
 
 def _nullable_type(dtype: T.DataType) -> T.DataType:

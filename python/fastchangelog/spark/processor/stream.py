@@ -15,12 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedError
-from fastchangelog.spark import internals, metrics, settings, wire_types
+from fastchangelog.spark import internals, metrics, settings, versions, wire_types
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor.batch import in_batch
@@ -290,11 +289,11 @@ def _check_version(df: DataFrame, call: ProcessorCall) -> None:
         return
     if internals.is_connect(df):
         raise InvalidArgumentError(
-            f"PySpark {pyspark.__version__} has no {call.method}() over Spark Connect; use a classic session, or "
+            f"PySpark {versions.PYSPARK} has no {call.method}() over Spark Connect; use a classic session, or "
             "install a newer PySpark"
         )
     raise InvalidArgumentError(
-        f"PySpark {pyspark.__version__} has no {call.method}(), 4.1 is the first that has it; "
+        f"PySpark {versions.PYSPARK} has no {call.method}(), {versions.ROW_PROCESSORS} is the first that has it; "
         "write the processor for transformWithStateInPandas(), or install a newer PySpark"
     )
 
