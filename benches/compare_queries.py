@@ -121,19 +121,20 @@ def _unanchored(frame: DataFrame, aggs: list[Any], state: Path, options: dict[st
     """
     from pyspark.sql import types as T
 
-    from fastchangelog.spark import grouped, wire_types
+    from fastchangelog.spark import grouped
     from fastchangelog.spark.analyse import analyse
     from fastchangelog.spark.split import Split, payload_type
+    from fastchangelog.spark.types import wire
 
     stream = grouped(frame, "key", state=str(state), options=options)
     found = analyse(stream._df, stream._keys, tuple(aggs), {})
     shards = stream._partitions
-    split = Split(found.spec, wire_types.arrow_schema(found.input), stream._options, 4 << 20, shards)
+    split = Split(found.spec, wire.arrow_schema(found.input), stream._options, 4 << 20, shards)
     payloads = frame.select(*found.projection).mapInArrow(split, payload_type(None)).repartition(shards, "shard")
     handles = state.parent / "handles"
     handles.mkdir(parents=True, exist_ok=True)
     work = _session_calls(
-        found.spec, wire_types.arrow_schema(found.wire_result), str(stream._root), stream._options, shards, str(handles)
+        found.spec, wire.arrow_schema(found.wire_result), str(stream._root), stream._options, shards, str(handles)
     )
     return payloads.mapInArrow(work, T.StructType(found.wire_result.fields))
 

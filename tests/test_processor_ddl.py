@@ -8,8 +8,8 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import UnsupportedError
 from fastchangelog.spark import versions
-from fastchangelog.spark.processor.ddl import ddl_text, parse_ddl
-from fastchangelog.spark.processor.state_values import StateType
+from fastchangelog.spark.types.ddl import ddl_text, parse_ddl
+from fastchangelog.spark.types.state_type import StateType
 
 ALL = (
     "b boolean, t tinyint, s smallint, i int, l bigint, f float, d double, p decimal(12,3), x string, y binary, "

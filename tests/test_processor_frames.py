@@ -19,10 +19,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import versions
-from fastchangelog.spark.processor.column_values import of_column
-from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.input_frames import FrameMaker
 from fastchangelog.spark.processor.input_rows import RowMaker
+from fastchangelog.spark.types.columns import of_column
+from fastchangelog.spark.types.spark_arrow import spark_schema
 
 NOON = datetime.datetime(2024, 7, 1, 12)
 
@@ -234,7 +234,7 @@ def test_a_variant_is_one_in_frames_and_its_bytes_in_rows() -> None:
     """So it is with PySpark: without a schema its Row API shows what Arrow has."""
     struct = T.StructType([T.StructField("v", T.VariantType()), T.StructField("many", T.ArrayType(T.VariantType()))])
     value = {"value": b"\x0c\x01", "metadata": b"\x01\x00\x00"}
-    schema = exact_schema(struct, "column")
+    schema = spark_schema(struct, "column")
     batch = pa.RecordBatch.from_pylist([{"v": value, "many": [value, None]}, {"v": None, "many": None}], schema)
     frame = FrameMaker(struct, (0, 1), "UTC").frames(batch).frame(0, 2)
     assert (type(frame["v"][0]), frame["v"][0].toPython(), frame["v"][1]) == (T.VariantVal, 1, None)
@@ -251,7 +251,7 @@ def test_a_users_type_is_what_it_is_kept_as() -> None:
             return T.StructType([T.StructField("at", T.ArrayType(T.DoubleType()))])
 
     struct = T.StructType([T.StructField("p", Point())])
-    batch = pa.RecordBatch.from_pylist([{"p": {"at": [1.5]}}, {"p": None}], exact_schema(struct, "column"))
+    batch = pa.RecordBatch.from_pylist([{"p": {"at": [1.5]}}, {"p": None}], spark_schema(struct, "column"))
     assert RowMaker(struct, (0,), "UTC").rows(batch) == [Row(p={"at": [1.5]}), Row(p=None)]
     column = FrameMaker(struct, (0,), "UTC").frames(batch).frame(0, 2)["p"]
     assert (type(column[0]["at"]), list(column[0]["at"]), column[1]) == (np.ndarray, [1.5], None)

@@ -26,10 +26,10 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import versions
-from fastchangelog.spark.processor.column_values import row_values
-from fastchangelog.spark.processor.ddl import parse_ddl
-from fastchangelog.spark.processor.row_class import row_class
-from fastchangelog.spark.processor.state_values import Refused, StateType, UnencodableRow
+from fastchangelog.spark.types.ddl import parse_ddl
+from fastchangelog.spark.types.row_class import row_class
+from fastchangelog.spark.types.state_type import Refused, StateType, UnencodableRow
+from fastchangelog.spark.types.values import row_values
 
 NAN = float("nan")
 #: What PySpark has for binaries.

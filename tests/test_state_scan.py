@@ -25,9 +25,9 @@ from fastchangelog.catalog import TIMERS, is_processor, state_rows, states_of
 from fastchangelog.savepoints import batch as savepoints_batch
 from fastchangelog.savepoints.source import FoundHandles
 from fastchangelog.server.paths import ServerPaths
-from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.state_columns import StateColumns
 from fastchangelog.spark.state_scan import processor_rows
+from fastchangelog.spark.types.ddl import parse_ddl
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
 

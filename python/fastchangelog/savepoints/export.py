@@ -107,8 +107,8 @@ def _processor_entries(
     said: Mapping[str, Any], source: StateSource, scratch: str
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Rows of one state of a processor, with the columns of `read_state`."""
-    from fastchangelog.spark.processor.exact_types import exact_columns, exact_schema
     from fastchangelog.spark.state_columns import StateColumns
+    from fastchangelog.spark.types.spark_arrow import spark_columns, spark_schema
 
     states = states_of(said["schema"])
     wanted = [state for state in states if source.name == state.name or (source.name is None and len(states) == 1)]
@@ -116,9 +116,9 @@ def _processor_entries(
         names = ", ".join(state.name for state in states)
         raise InvalidArgumentError(f"{said['uri']} holds the states {names}; say which one with --name")
     columns = StateColumns.of(wanted[0]).spark()
-    schema = exact_schema(columns, "the column")
+    schema = spark_schema(columns, "the column")
     rows = _processor_rows(said, source, scratch)(wanted[0])
-    return schema, (pa.RecordBatch.from_arrays(exact_columns(batch, columns), schema=schema) for batch in rows)
+    return schema, (pa.RecordBatch.from_arrays(spark_columns(batch, columns), schema=schema) for batch in rows)
 
 
 def _processor_rows(

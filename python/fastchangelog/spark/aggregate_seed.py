@@ -23,11 +23,11 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.function_table import FUNCTIONS
-from fastchangelog.spark import wire_types
 from fastchangelog.spark.aggregate_spec import AggregateSpec, calls_json, spec_json
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.spark_states import Checkpoint
 from fastchangelog.spark.split import PayloadSplit, Splitting, shaped
+from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -196,7 +196,7 @@ def _check_fields(where: str, result: Result, found: Sequence[T.StructField], wa
 
 
 def _arrow(field: T.StructField) -> pa.DataType:
-    return wire_types.arrow_type(wire_types.wire_type(field.dataType, f"the state's column {field.name}"))
+    return wire.arrow_type(wire.wire_type(field.dataType, f"the state's column {field.name}"))
 
 
 def _converted(result: Result, sources: list[Column], sparks: list[_Buffer], buffers: list[_Buffer]) -> list[Column]:
@@ -226,11 +226,11 @@ def _spark_types(result: Result, buffers: list[_Buffer]) -> list[T.DataType | No
 
 
 def _to_wire(column: Column, dtype: T.DataType | None) -> Column:
-    return column if dtype is None else wire_types.to_wire(column, dtype, key=False)
+    return column if dtype is None else wire.to_wire(column, dtype, key=False)
 
 
 def _on_wire(columns: list[Column], keys: Sequence[T.StructField]) -> list[Column]:
-    wired = [wire_types.to_wire(column, field.dataType, key=True) for column, field in zip(columns[: len(keys)], keys)]
+    wired = [wire.to_wire(column, field.dataType, key=True) for column, field in zip(columns[: len(keys)], keys)]
     return [column.alias(f"c{i}") for i, column in enumerate([*wired, *columns[len(keys) :]])]
 
 

@@ -2,7 +2,7 @@
 
 Owns: the query of Spark's analysed schema, the casts that Spark puts around arguments, the refusals.
 Does not own: the functions (`function_table`), how a `Column` is parsed (`internals`), the wire form of types
-(`wire_types`), settings (`settings`).
+(`types.wire`), settings (`settings`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pyspark.sql import types as T
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.function_table import FUNCTIONS, NAMES, Function
 from fastchangelog.functions import Aggregate
-from fastchangelog.spark import internals, wire_types
+from fastchangelog.spark import internals
 from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
 from fastchangelog.spark.split import WATERMARK_DELAY
+from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -177,13 +178,13 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         )
 
     wire_result = T.StructType(
-        [T.StructField(f"__r{i}", wire_types.wire_type(schema[i].dataType, f"key {texts[i]}")) for i in range(k)]
+        [T.StructField(f"__r{i}", wire.wire_type(schema[i].dataType, f"key {texts[i]}")) for i in range(k)]
         + [
-            T.StructField(f"__r{k + i}", wire_types.wire_type(f.dataType, f"the result {f.name}"))
+            T.StructField(f"__r{k + i}", wire.wire_type(f.dataType, f"the result {f.name}"))
             for i, f in enumerate(results)
         ]
     )
-    spec = spec_json(k, wire_types.arrow_schema(plan.schema()), wire_types.arrow_schema(wire_result), aggregates)
+    spec = spec_json(k, wire.arrow_schema(plan.schema()), wire.arrow_schema(wire_result), aggregates)
     keys_out = native.fields[:k] if keys_in_result else schema.fields[:k]
     result = T.StructType([*keys_out, *results])
     key_fields = tuple(keys_out)
@@ -202,8 +203,8 @@ class _Projection:
         self._known: list[tuple[str, Column, int]] = []
 
     def add(self, name: str, column: Column, dtype: T.DataType, text: str, *, key: bool = False) -> int:
-        on_wire = wire_types.wire_type(dtype, f"key {text}" if key else text)
-        self.columns.append(wire_types.to_wire(column, dtype, key=key).alias(name))
+        on_wire = wire.wire_type(dtype, f"key {text}" if key else text)
+        self.columns.append(wire.to_wire(column, dtype, key=key).alias(name))
         self.fields.append(T.StructField(name, on_wire))
         self.texts.append(text)
         return len(self.columns) - 1
@@ -342,7 +343,7 @@ def check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
             "forgets old keys, which is not supported yet; group by an expression of it such as "
             "date_trunc('hour', …), by which Spark drops and forgets nothing either, or use Spark's own groupBy"
         )
-    if wire_types.is_collated(field.dataType):
+    if wire.is_collated(field.dataType):
         raise InvalidArgumentError(
             f"the key {text} is a collated string ({field.dataType.simpleString()}), whose equality fastchangelog does "
             "not know; group by collation_key(…), or by lower(…) cast to string"
@@ -372,7 +373,7 @@ def _check_argument(b: _Bound, position: int, dtype: T.DataType, *, legacy: bool
         raise InvalidArgumentError(
             f"{b.text} is not supported for {dtype.simpleString()}; add up months as numbers instead"
         )
-    if kind == "ordered" and wire_types.is_collated(dtype):
+    if kind == "ordered" and wire.is_collated(dtype):
         raise InvalidArgumentError(
             f"{b.text} orders a collated string ({dtype.simpleString()}), whose order fastchangelog does not know; "
             "order by collation_key(…) or by the string's bytes"

@@ -19,12 +19,13 @@ from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
-from fastchangelog.spark import internals, metrics, server_python, settings, starts, wire_types
+from fastchangelog.spark import internals, metrics, server_python, settings, starts
 from fastchangelog.spark.analyse import Analysed, analyse, key_columns
 from fastchangelog.spark.batch import BatchOperator
 from fastchangelog.spark.operator import OperatorConfig, ShardProcessor
 from fastchangelog.spark.processor.call import Grouping, ProcessorCall
 from fastchangelog.spark.split import Split, payload_type, watermark_of
+from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData
@@ -427,7 +428,7 @@ class GroupedStream:
             analysed.spec,
             self._root,
             self._name,
-            wire_types.arrow_schema(analysed.wire_result),
+            wire.arrow_schema(analysed.wire_result),
             self._options,
             self._storage_options,
             self._partitions,
@@ -436,7 +437,7 @@ class GroupedStream:
         )
         split = Split(
             analysed.spec,
-            wire_types.arrow_schema(analysed.input),
+            wire.arrow_schema(analysed.input),
             self._options,
             settings.size_option(self._options, "payload_size"),
             self._partitions,
@@ -450,7 +451,7 @@ class GroupedStream:
             rows = _in_batch(payloads, operator, analysed.wire_result)
         left_out = 0 if analysed.keys_in_result else analysed.num_keys
         fields = analysed.result.fields[left_out:]
-        return rows.select(*[wire_types.result_column(F.col(f"__r{left_out + i}"), f) for i, f in enumerate(fields)])
+        return rows.select(*[wire.result_column(F.col(f"__r{left_out + i}"), f) for i, f in enumerate(fields)])
 
     def _initial_payloads(self, analysed: Analysed, given: ImportedState | DataFrame) -> DataFrame:
         from fastchangelog.spark.aggregate_seed import BufferSplit, accumulators  # few queries need it

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.function_table import NAMES
-from fastchangelog.spark import wire_types
 from fastchangelog.spark.aggregate_seed import kept_names
 from fastchangelog.spark.analyse import check_key
 from fastchangelog.spark.spark_states import Checkpoint, Operator
+from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,7 +95,7 @@ def _of_aggregate(key: T.StructType, value: T.StructType) -> list[str]:
         )
     for what, struct in (("key", key), ("accumulator", value)):
         for field in struct.fields:
-            reasons += _refusals(wire_types.wire_type, field.dataType, f"the {what} `{field.name}`")
+            reasons += _refusals(wire.wire_type, field.dataType, f"the {what} `{field.name}`")
     return reasons
 
 

@@ -23,13 +23,14 @@ from fastchangelog.catalog import TIMERS, CatalogState, is_processor, states_of
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, raise_one_line
 from fastchangelog.hidden import Hidden
 from fastchangelog.options import existing_folder
-from fastchangelog.spark import internals, settings, wire_types
+from fastchangelog.spark import internals, settings
 from fastchangelog.spark.checkpoints import SparkCheckpoints
 from fastchangelog.spark.state_columns import StateColumns
 from fastchangelog.spark.state_handles import choose_state, newest_schema
 from fastchangelog.spark.state_scan import aggregate_rows, processor_rows
 from fastchangelog.spark.stored_aggregates import labelled_rows, stored_spec
 from fastchangelog.spark.task import VersionChecked
+from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,7 +144,7 @@ def read_state(
     now = checkpoints.time_of(location, chosen)
     reader = _Reader(where, handles, gathered, storage, variable=(picked.name, columns, now))
     rows = _read(spark, reader, T.StructType([*columns.wire().fields, _PARTITION]))
-    typed = [wire_types.from_wire(F.col(f.name), f.dataType).alias(f.name) for f in columns.spark().fields]
+    typed = [wire.from_wire(F.col(f.name), f.dataType).alias(f.name) for f in columns.spark().fields]
     return rows.select(*typed, _PARTITION.name)
 
 

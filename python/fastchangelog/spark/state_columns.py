@@ -25,11 +25,12 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.catalog import CatalogState
 from fastchangelog.errors import CorruptDataError, InternalError
-from fastchangelog.spark import wire_types
-from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.evolution import schema_changes
 from fastchangelog.spark.processor.renames import aligned, are_same_keys
 from fastchangelog.spark.stored_aggregates import labelled_rows, stored_accumulators
+from fastchangelog.spark.types import wire
+from fastchangelog.spark.types.ddl import parse_ddl
+from fastchangelog.spark.types.walk import nullable
 
 __all__ = ["PageReader", "StateColumns"]
 
@@ -81,13 +82,13 @@ class StateColumns:
 
     def wire(self) -> T.StructType:
         """The same in their wire form."""
-        wire = wire_types.wire_type(self.spark(), "a state")
-        assert isinstance(wire, T.StructType)
-        return wire
+        wired = wire.wire_type(self.spark(), "a state")
+        assert isinstance(wired, T.StructType)
+        return wired
 
     def arrow(self) -> pa.Schema:
         """The wire form as Arrow types."""
-        return wire_types.arrow_schema(self.wire())
+        return wire.arrow_schema(self.wire())
 
 
 class PageReader:
@@ -149,25 +150,15 @@ def _versions(stored: CatalogState, newest: T.StructType) -> list[T.StructType]:
 
 def _columns(text: str) -> T.StructType:
     """The columns of a DDL text as readers have them: all may be null, and texts are strings of any length."""
-    read = _read_type(parse_ddl(text))
+    read = nullable(
+        parse_ddl(text), lambda dtype: T.StringType() if isinstance(dtype, (T.CharType, T.VarcharType)) else dtype
+    )
     assert isinstance(read, T.StructType)
     return read
 
 
-def _read_type(dtype: T.DataType) -> T.DataType:
-    if isinstance(dtype, T.ArrayType):
-        return T.ArrayType(_read_type(dtype.elementType))
-    if isinstance(dtype, T.MapType):
-        return T.MapType(_read_type(dtype.keyType), _read_type(dtype.valueType))
-    if isinstance(dtype, T.StructType):
-        return T.StructType([T.StructField(f.name, _read_type(f.dataType)) for f in dtype.fields])
-    return T.StringType() if isinstance(dtype, (T.CharType, T.VarcharType)) else dtype
-
-
 def _arrow(struct: T.StructType) -> pa.StructType:
-    wire = wire_types.wire_type(struct, "a state")
-    assert isinstance(wire, T.StructType)
-    return pa.struct(list(wire_types.arrow_schema(wire)))
+    return pa.struct(list(wire.wire_schema(struct, "a state")))
 
 
 def _struct(parts: list[pa.Array], dtype: pa.StructType, rows: int) -> pa.StructArray:

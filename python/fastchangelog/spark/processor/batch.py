@@ -24,11 +24,11 @@ from fastchangelog.server import open_state_session
 from fastchangelog.spark import settings, task
 from fastchangelog.spark.batch import by_shard
 from fastchangelog.spark.operator import batch_request
-from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.run import run_batch
 from fastchangelog.spark.processor.spec import ProcessorSpec, no_initial_rows
+from fastchangelog.spark.types.spark_arrow import spark_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -92,7 +92,7 @@ class BatchProcessor(task.VersionChecked):
         try:
             schema = planned.output
             for batch in run_batch(spec, session, data.grouped(), times, first):
-                yield pa.RecordBatch.from_arrays(exact_columns(batch, spec.output), schema=schema)
+                yield pa.RecordBatch.from_arrays(spark_columns(batch, spec.output), schema=schema)
         finally:
             session.close()
 

@@ -23,10 +23,10 @@ import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.column_values import list_slices
 from fastchangelog.spark.processor.spark_errors import CREATED, PRE_INIT, spark_error
 from fastchangelog.spark.processor.spec import Codec, SessionLike
-from fastchangelog.spark.processor.state_values import Refused, StateType, UnencodableRow
+from fastchangelog.spark.types.columns import list_slices
+from fastchangelog.spark.types.state_type import Refused, StateType, UnencodableRow
 from fastchangelog.vectorised.session import APPEND, CLEAR, DELETE, PUT, cursor_behind
 
 __all__ = ["APPEND", "CLEAR", "DELETE", "PUT", "CachedState", "EntryPages", "OpenPages", "Scope"]

@@ -35,13 +35,14 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.catalog import AccumulatorLayout
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
-from fastchangelog.spark.processor.ddl import ddl_text, parse_ddl
 from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.renames import aligned, are_same_keys, bytes_text
 from fastchangelog.spark.processor.spark_errors import time_mode_name
 from fastchangelog.spark.processor.spec import TimeMode
 from fastchangelog.spark.processor.timers import TIMERS
-from fastchangelog.spark.wire_types import has_numbered_fields
+from fastchangelog.spark.types.atomic import INTEGERS, TEXTS
+from fastchangelog.spark.types.ddl import ddl_text, parse_ddl
+from fastchangelog.spark.types.wire import has_numbered_fields
 
 __all__ = ["Evolved", "EvolvedState", "evolve", "is_current", "schema_changes"]
 
@@ -371,15 +372,14 @@ def _field_changes(old: T.StructType, new: T.StructType, path: str) -> list[str]
     return changes
 
 
-_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
-_DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
-_TEXTS = (T.StringType, T.CharType, T.VarcharType)
+_WHOLE: tuple[type[T.DataType], ...] = tuple(INTEGERS)
+_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
 
 
 def _is_widened(old: T.DataType, new: T.DataType) -> bool:
     """True for the promotions of Avro, which Spark's own evolution has, and those of decimals."""
     if type(old) is type(new) and not isinstance(old, T.DecimalType):
-        return old == new or isinstance(old, (T.DayTimeIntervalType, T.YearMonthIntervalType, *_TEXTS))
+        return old == new or isinstance(old, (T.DayTimeIntervalType, T.YearMonthIntervalType, *TEXTS))
     if isinstance(old, _WHOLE):
         if isinstance(new, _WHOLE):
             return _WHOLE.index(type(old)) <= _WHOLE.index(type(new))
@@ -394,4 +394,4 @@ def _is_widened(old: T.DataType, new: T.DataType) -> bool:
             and new.scale >= old.scale
             and new.precision - new.scale >= old.precision - old.scale
         )
-    return isinstance(old, (*_TEXTS, T.BinaryType)) and isinstance(new, (*_TEXTS, T.BinaryType))
+    return isinstance(old, (*TEXTS, T.BinaryType)) and isinstance(new, (*TEXTS, T.BinaryType))

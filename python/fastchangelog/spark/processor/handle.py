@@ -16,16 +16,17 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from fastchangelog.catalog import AccumulatorLayout
 from fastchangelog.errors import ArgumentTypeError, InvalidArgumentError, UnsupportedError
-from fastchangelog.spark import wire_types
 from fastchangelog.spark.processor.cache import CachedState, Scope
-from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.list_state import ProcessorListState
 from fastchangelog.spark.processor.map_state import ProcessorMapState
 from fastchangelog.spark.processor.spark_errors import CREATED, PRE_INIT, spark_error, time_mode_name
 from fastchangelog.spark.processor.spec import QueryInfo, TimeMode
-from fastchangelog.spark.processor.state_values import StateType
 from fastchangelog.spark.processor.timers import TimerCache
 from fastchangelog.spark.processor.value_state import ProcessorValueState
+from fastchangelog.spark.types import wire
+from fastchangelog.spark.types.ddl import parse_ddl
+from fastchangelog.spark.types.state_type import StateType
+from fastchangelog.spark.types.walk import contains
 
 __all__ = ["Declaration", "ProcessorHandle"]
 
@@ -95,11 +96,11 @@ class ProcessorHandle(StatefulProcessorHandle):
         self._check_declaration("get_map_state", "map", stateName)
         key = self._schema("map", stateName, userKeySchema)
         value = self._schema("map", stateName, valueSchema)
-        if wire_types.is_collated(key):
+        if wire.is_collated(key):
             raise spark_error(
                 "initializing map state", "STATE_STORE_UNSUPPORTED_OPERATION_BINARY_INEQUALITY", schema=key.json()
             )
-        if _has_map(key):
+        if contains(key, lambda part: isinstance(part, T.MapType)):
             raise UnsupportedError(f"state `{stateName}`: a map cannot be a part of the keys of a map")
         declaration = Declaration(stateName, "map", value, key, self._ttl("map", stateName, ttlDurationMs))
         types = StateType(key, f"the key of state `{stateName}`"), StateType(value, f"state `{stateName}`")
@@ -188,11 +189,3 @@ class ProcessorHandle(StatefulProcessorHandle):
                 f"{kind} state `{name}`: a TTL of {number} ms ends beyond all times; without one values stay for ever"
             )
         return number
-
-
-def _has_map(dtype: T.DataType) -> bool:
-    if isinstance(dtype, T.StructType):
-        return any(_has_map(f.dataType) for f in dtype.fields)
-    if isinstance(dtype, T.ArrayType):
-        return _has_map(dtype.elementType)
-    return isinstance(dtype, T.MapType)

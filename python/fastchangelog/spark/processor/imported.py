@@ -24,18 +24,18 @@ from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, raise_one_line
-from fastchangelog.spark import wire_types
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.processor.cache import APPEND, PUT
-from fastchangelog.spark.processor.column_values import has_floats
 from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.spec import RowChunkLike, SessionLike, TimeMode
-from fastchangelog.spark.processor.state_values import StateType
 from fastchangelog.spark.processor.timers import TIMERS, encoded_times
 from fastchangelog.spark.spark_states import Checkpoint, Variable
 from fastchangelog.spark.split import payload_type, shaped
 from fastchangelog.spark.task import VersionChecked
+from fastchangelog.spark.types import wire
+from fastchangelog.spark.types.state_type import StateType
+from fastchangelog.spark.types.values import has_floats
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -213,7 +213,7 @@ def _rows(
             "of the same types, in the same order"
         )
     keys = [
-        wire_types.to_wire(F.col("key").getField(field.name), field.dataType, key=True).alias(f"__k{i}")
+        wire.to_wire(F.col("key").getField(field.name), field.dataType, key=True).alias(f"__k{i}")
         for i, field in enumerate(found.fields)
     ]
     own = split.on_wire(columns)
@@ -237,9 +237,9 @@ class VariableSplit(VersionChecked):
         if declaration is None:
             return [sub, value, ends]
         if declaration.map_key is not None:
-            sub = wire_types.to_wire(sub, declaration.map_key, key=True)
+            sub = wire.to_wire(sub, declaration.map_key, key=True)
         dtype: T.DataType = declaration.value if declaration.kind != "list" else T.ArrayType(declaration.value)
-        return [sub, wire_types.to_wire(value, dtype, key=False), ends]
+        return [sub, wire.to_wire(value, dtype, key=False), ends]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:

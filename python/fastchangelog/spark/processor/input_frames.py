@@ -1,7 +1,7 @@
 """Rows of a chunk as user code of the pandas API has them.
 
 Owns: the frames and the keys of a chunk, with the dtypes that PySpark gives.
-Does not own: Rows (`input_rows`), which rows belong to which call (`feed`), the session's zone (`session_zones`).
+Does not own: Rows (`input_rows`), which rows belong to which call (`feed`), the session's zone (`types.zones`).
 
 PySpark rebuilds frames from rows of Python values: all whole numbers are `int64`, all others `float64`, a null makes
 whole numbers `float64` and booleans objects; timestamps are naive `datetime64[ns]` in the session's zone; arrays are
@@ -23,7 +23,8 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import versions
-from fastchangelog.spark.processor.column_values import (
+from fastchangelog.spark.types.atomic import INTEGERS
+from fastchangelog.spark.types.columns import (
     Values,
     hashable,
     is_hashable,
@@ -31,14 +32,17 @@ from fastchangelog.spark.processor.column_values import (
     lists_of,
     maps_of,
     of_column,
-    row_values,
     structs_of,
 )
-from fastchangelog.spark.processor.session_zones import local_times
+from fastchangelog.spark.types.values import row_values
+from fastchangelog.spark.types.walk import contains
+from fastchangelog.spark.types.zones import local_times
 
 __all__ = ["FrameMaker", "Frames", "FrameKeyMaker"]
 
-_INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_INTEGERS = tuple(INTEGERS)
+#: What arrays have that needs more than Arrow's own conversion.
+_AS_OBJECTS = (T.StructType, T.MapType, T.TimestampType, T.TimestampNTZType, T.VariantType)
 _WHOLE = (*_INTEGERS, T.YearMonthIntervalType)
 _TO_PANDAS = {"date_as_object": True, "coerce_temporal_nanoseconds": True, "integer_object_nulls": True}
 #: What 64 bits of nanoseconds hold.
@@ -263,13 +267,6 @@ def _spans(array: pa.Array) -> list[Any]:
     return _times_or_none(_nanoseconds(array))
 
 
-def _has_objects(dtype: T.DataType) -> bool:
-    """True if arrays of the type need more than Arrow's own conversion."""
-    if isinstance(dtype, T.ArrayType):
-        return _has_objects(dtype.elementType)
-    return isinstance(dtype, (T.StructType, T.MapType, T.TimestampType, T.TimestampNTZType, T.VariantType))
-
-
 def _objects(dtype: T.DataType, timezone: str, *, in_value: bool = False) -> Values:
     """Values of a column of objects. With `in_value` they are parts of structs, maps or keys: in an array that is a
     column of its own a null time is NaT, elsewhere it is None."""
@@ -278,7 +275,7 @@ def _objects(dtype: T.DataType, timezone: str, *, in_value: bool = False) -> Val
     if isinstance(dtype, T.ArrayType):
         if isinstance(dtype.elementType, (*_WHOLE, T.BooleanType)):
             return _arrays
-        if not _has_objects(dtype):
+        if not contains(dtype, lambda part: isinstance(part, _AS_OBJECTS)):
             return lambda array: array.to_pandas(**_TO_PANDAS).tolist()
         if isinstance(dtype.elementType, (T.TimestampType, T.TimestampNTZType)) and not in_value:
             return lists_of(lambda array: _times(_naive(array, timezone)), np.array)

@@ -1,7 +1,7 @@
 """Rows of a chunk as user code of the Row API has them.
 
 Owns: the Rows and the keys of a chunk, made column by column.
-Does not own: values (`column_values`), pandas frames (`input_frames`), which rows belong to which call (`feed`).
+Does not own: values (`types.values`), pandas frames (`input_frames`), which rows belong to which call (`feed`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from fastchangelog.spark.processor.column_values import of_column, row_values
-from fastchangelog.spark.processor.row_class import row_class
+from fastchangelog.spark.types.columns import of_column
+from fastchangelog.spark.types.row_class import row_class
+from fastchangelog.spark.types.values import row_values
 
 __all__ = ["KeyMaker", "RowMaker", "has_nan"]
 

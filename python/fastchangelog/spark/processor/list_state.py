@@ -1,7 +1,7 @@
 """A list for each key: what `getListState` gives.
 
 Owns: PySpark's `ListState` over the cache of the keys in work.
-Does not own: values (`state_values`), pages, sending and scope (`cache`).
+Does not own: values (`types.state_type`), pages, sending and scope (`cache`).
 
 `put`, `appendValue`, `appendList` and `clear` read nothing.
 """
@@ -16,7 +16,7 @@ from pyspark.sql.streaming.stateful_processor import ListState
 
 from fastchangelog.errors import ArgumentTypeError
 from fastchangelog.spark.processor.cache import APPEND, CLEAR, CachedState, EntryPages, Scope
-from fastchangelog.spark.processor.state_values import Refused, StateType
+from fastchangelog.spark.types.state_type import Refused, StateType
 
 __all__ = ["ProcessorListState"]
 

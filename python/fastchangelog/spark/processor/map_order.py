@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from fastchangelog.spark.processor.column_values import exact_values
-from fastchangelog.spark.processor.state_converters import INTEGERS
+from fastchangelog.spark.types.atomic import INTEGERS, TEXTS
+from fastchangelog.spark.types.values import exact_values
 
 __all__ = ["number_bytes", "spark_order", "spark_places"]
 
@@ -58,9 +58,7 @@ _FIXED: dict[type[T.DataType], Callable[[Any], bytes]] = {
     T.DayTimeIntervalType: number_bytes,
 }
 _TEXTS: dict[type[T.DataType], Callable[[Any], bytes]] = {
-    T.StringType: lambda value: value.encode("utf-8", "surrogatepass"),
-    T.CharType: lambda value: value.encode("utf-8", "surrogatepass"),
-    T.VarcharType: lambda value: value.encode("utf-8", "surrogatepass"),
+    **dict.fromkeys(TEXTS, lambda value: value.encode("utf-8", "surrogatepass")),
     T.BinaryType: bytes,
 }
 

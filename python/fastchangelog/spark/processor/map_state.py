@@ -1,7 +1,7 @@
 """A map for each key: what `getMapState` gives.
 
 Owns: PySpark's `MapState` over the cache of the keys in work.
-Does not own: keys and values (`state_values`), pages, sending and scope (`cache`).
+Does not own: keys and values (`types.state_type`), pages, sending and scope (`cache`).
 
 `updateValue`, `removeKey` and `clear` read nothing. `getValue` and `containsKey` read the first entries of the keys in
 work; of a map that has more, the one entry that is asked for. Iterators give entries of the store in the order of their
@@ -24,10 +24,10 @@ from fastchangelog.spark.processor.cache import (
     EntryPages,
     Scope,
 )
-from fastchangelog.spark.processor.column_values import has_floats
 from fastchangelog.spark.processor.map_order import spark_order
-from fastchangelog.spark.processor.row_class import row_class
-from fastchangelog.spark.processor.state_values import Refused, StateType
+from fastchangelog.spark.types.row_class import row_class
+from fastchangelog.spark.types.state_type import Refused, StateType
+from fastchangelog.spark.types.values import has_floats
 
 __all__ = ["ProcessorMapState"]
 

@@ -45,15 +45,15 @@ from fastchangelog.spark.operator import (
     run_once,
 )
 from fastchangelog.spark.processor.evolution import is_current
-from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.imported import ImportedRows
 from fastchangelog.spark.processor.payloads import Payloads
-from fastchangelog.spark.processor.placeholders import placeholder
 from fastchangelog.spark.processor.run import CHUNK_BYTES, CHUNK_ROWS, NO_QUERY, run_batch
 from fastchangelog.spark.processor.spec import GroupedRows, ProcessorSpec, QueryInfo, no_initial_rows
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from fastchangelog.spark.renewal import CredentialRenewal, credentials
+from fastchangelog.spark.types.placeholders import placeholder
+from fastchangelog.spark.types.spark_arrow import spark_columns
 
 __all__ = ["ProcessorConfig", "ProcessorOperator", "at_runtime", "raise_from_task", "spark_settings"]
 
@@ -233,7 +233,7 @@ class ProcessorOperator(StatefulProcessor):
             for batch in run_batch(
                 spec, session, rows.grouped(), times, first, query_info=query_info(), imported=imported, counted=user
             ):
-                columns = exact_columns(batch, spec.output)
+                columns = spark_columns(batch, spec.output)
                 yield frame([*columns, pa.nulls(batch.num_rows, METRICS_TYPE)], names)
             clock.lap("finish_micros")
             _internal.failpoint("operator.rows-yielded")

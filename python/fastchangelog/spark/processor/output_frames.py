@@ -1,7 +1,7 @@
 """Frames that user code yields, as Arrow batches of the output's schema.
 
 Owns: the conversion of pandas frames by column, by name or by place; what it refuses, with the column and the row.
-Does not own: Rows (`output_rows`), when frames are yielded (`run`), the session's zone (`session_zones`).
+Does not own: Rows (`output_rows`), when frames are yielded (`run`), the session's zone (`types.zones`).
 
 As in PySpark: columns are taken by name if a label is a string, else by place; columns that the schema does not have
 are dropped; NaN and NaT are null; naive timestamps are in the session's zone; a value of another type is cast if the
@@ -23,15 +23,23 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.held_values import held, held_bytes, is_changeable
-from fastchangelog.spark.processor.output_rows import check_nulls, forbids_null, no_null, no_value, output_schema
-from fastchangelog.spark.processor.session_zones import pandas_zone
+from fastchangelog.spark.processor.output_values import (
+    BATCH_BYTES,
+    FAILURES,
+    FIRST_ROWS,
+    MOST_ROWS,
+    Convert,
+    check_nulls,
+    cut,
+    forbids_null,
+    form_of,
+    no_value,
+    output_schema,
+)
+from fastchangelog.spark.types.zones import pandas_zone
 
 __all__ = ["OutputFrames"]
 
-#: Rows of the first batch, most rows of one, the bytes that one aims at, and most frames of one.
-_FIRST_ROWS = 256
-_MOST_ROWS = 8192
-_BATCH_BYTES = 4 * 1024 * 1024
 _MOST_FRAMES = 1024
 #: Dtypes whose columns are joined before they are converted: joining changes no value of them.
 _JOINED = "biufOmM"
@@ -74,7 +82,7 @@ class OutputFrames:
         #: With so many frames a batch may be full.
         self.limit = 1
         self._rows = self._bytes = 0
-        self._most_rows = _FIRST_ROWS
+        self._most_rows = FIRST_ROWS
 
     def append(self, frame: Any) -> None:
         """Takes a frame. If it makes a batch full, the caller flushes before user code goes on."""
@@ -90,7 +98,7 @@ class OutputFrames:
 
     def is_full(self) -> bool:
         """True if the frames that were taken are a batch."""
-        return self._rows >= self._most_rows or self._bytes >= _BATCH_BYTES or len(self.pending) >= _MOST_FRAMES
+        return self._rows >= self._most_rows or self._bytes >= BATCH_BYTES or len(self.pending) >= _MOST_FRAMES
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the frames that were taken."""
@@ -101,14 +109,14 @@ class OutputFrames:
             arrays = [self._array(i, [columns[i] for columns in frames]) for i in range(len(self._schema))]
             batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             each = max(batch.nbytes // max(batch.num_rows, 1), 1)
-            self._most_rows = max(min(self._most_rows * 4, _MOST_ROWS, _BATCH_BYTES // each), 1)
+            self._most_rows = max(min(self._most_rows * 4, MOST_ROWS, BATCH_BYTES // each), 1)
             yield batch
 
     def _columns(self, frame: Any) -> Sequence[_Column] | None:
         """The columns of a frame that the schema has, in its order; None for a frame without rows."""
         if not isinstance(frame, pd.DataFrame):
             raise InvalidArgumentError(
-                f"a processor of transformWithStateInPandas yields pandas frames, not {_cut(repr(frame))} "
+                f"a processor of transformWithStateInPandas yields pandas frames, not {cut(repr(frame))} "
                 f"({type(frame).__name__})"
             )
         if len(frame) == 0:
@@ -143,7 +151,7 @@ class OutputFrames:
         joined = _joined(columns, kinds)
         try:
             arrays = [self._converted(place, field.type, series) for series in joined]
-        except _FAILURES:
+        except FAILURES:
             # What is one column for Arrow may be several for pandas: each frame for itself, as PySpark converts them.
             arrays = [self._checked(place, field, _series(column)) for column in columns]
         array = pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
@@ -159,7 +167,7 @@ class OutputFrames:
     def _checked(self, place: int, field: pa.Field, series: pd.Series) -> pa.Array:
         try:
             return self._converted(place, field.type, series)
-        except _FAILURES as error:
+        except FAILURES as error:
             raise self._refused(place, field, series, error) from None
 
     def _converted(self, place: int, target: pa.DataType, series: pd.Series) -> pa.Array:
@@ -187,17 +195,14 @@ class OutputFrames:
             one = series.iloc[i : i + 1]
             try:
                 self._converted(place, field.type, one)
-            except _FAILURES as reason:
+            except FAILURES as reason:
                 why, value, where = reason, one.tolist()[0], f"row {i} of a frame: "
                 break
-        shown = f"{_cut(repr(value))} " if value is not None else ""
+        shown = f"{cut(repr(value))} " if value is not None else ""
         return InvalidArgumentError(
             f"output column `{field.name}` of type {field.type}: {where}{shown}of dtype {series.dtype} does not fit: "
             f"{' '.join(str(why).split())}"
         )
-
-
-_FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 
 
 def _row_with_null(array: pa.Array, field: T.StructField, sizes: Iterable[int]) -> int:
@@ -210,11 +215,6 @@ def _row_with_null(array: pa.Array, field: T.StructField, sizes: Iterable[int]) 
                 return row
         array = array.slice(size)
     raise AssertionError("no null")
-
-
-def _cut(text: str) -> str:
-    text = " ".join(text.split()) if "\n" in text else text  # of a frame or an array
-    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def _column(frame: pd.DataFrame, place: int) -> _Column:
@@ -264,7 +264,13 @@ def _converter(dtype: T.DataType, timezone: str) -> Callable[[pd.Series], pd.Ser
     """What prepares a column for Arrow; None if nothing is to do."""
     if isinstance(dtype, T.TimestampType):
         return lambda series: _localized(series, timezone)
-    convert = _value_converter(dtype, timezone)
+
+    def leaf(part: T.DataType) -> Convert | None:
+        if isinstance(part, T.TimestampType):
+            return lambda value: _localized_value(value, timezone)
+        return no_value if isinstance(part, T.NullType) else None
+
+    convert = form_of(dtype, leaf, list, _pairs, _fields)
     if convert is None:
         return None
     return lambda series: series.apply(lambda value: None if value is None else convert(value))
@@ -286,30 +292,6 @@ def _localized(series: pd.Series, timezone: str) -> pd.Series:
     return series
 
 
-def _value_converter(dtype: T.DataType, timezone: str) -> Callable[[Any], Any] | None:
-    if isinstance(dtype, T.ArrayType):
-        element = _value_converter(dtype.elementType, timezone)
-        if element is None:
-            return list
-        return lambda items: [x if x is None else element(x) for x in items]
-    if isinstance(dtype, T.MapType):
-        key = _value_converter(dtype.keyType, timezone) or _same
-        value = _value_converter(dtype.valueType, timezone) or _same
-        return lambda pairs: [
-            (key(no_null(k)), v if v is None else value(v))
-            for k, v in (pairs.items() if isinstance(pairs, Mapping) else pairs)
-        ]
-    if isinstance(dtype, T.StructType):
-        return _struct_converter(dtype, timezone)
-    if isinstance(dtype, T.TimestampType):
-        return lambda value: _localized_value(value, timezone)
-    return no_value if isinstance(dtype, T.NullType) else None
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
 def _localized_value(value: Any, timezone: str) -> Any:
     time = pd.Timestamp(value)
     return (_in_zone(time, timezone) if time.tzinfo is None else time).to_pydatetime()
@@ -324,17 +306,15 @@ def _in_zone(times: Any, timezone: str, **options: bool) -> Any:
         raise ValueError(f"{error} is no time, or two, on the clocks of {timezone}") from None
 
 
-def _struct_converter(dtype: T.StructType, timezone: str) -> Callable[[Any], Any]:
-    names = dtype.names
-    fields = [_value_converter(f.dataType, timezone) or _same for f in dtype.fields]
+def _pairs(value: Any) -> Any:
+    return value.items() if isinstance(value, Mapping) else value
 
-    def convert(value: Any) -> Any:
-        if isinstance(value, Row) and hasattr(value, "__fields__"):
-            value = tuple(value)
-        if isinstance(value, Mapping):
-            value = [value.get(name) for name in names]
-        elif not isinstance(value, (tuple, list)) or len(value) != len(names):
-            raise ValueError(f"a struct of {', '.join(names)} is a dict, a Row or a tuple of {len(names)} values")
-        return tuple([x if x is None else field(x) for field, x in zip(fields, value)])
 
-    return convert
+def _fields(value: Any, names: Sequence[str]) -> Sequence[Any]:
+    if isinstance(value, Row) and hasattr(value, "__fields__"):
+        value = tuple(value)
+    if isinstance(value, Mapping):
+        return [value.get(name) for name in names]
+    if not isinstance(value, (tuple, list)) or len(value) != len(names):
+        raise ValueError(f"a struct of {', '.join(names)} is a dict, a Row or a tuple of {len(names)} values")
+    return value

@@ -23,7 +23,6 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.cache import Scope
-from fastchangelog.spark.processor.column_values import has_floats
 from fastchangelog.spark.processor.driver_copy import driver_copy
 from fastchangelog.spark.processor.evolution import evolve
 from fastchangelog.spark.processor.feed import ChunkFeed, FrameParts, Group, MergedFeed, Parts, RowParts
@@ -32,9 +31,8 @@ from fastchangelog.spark.processor.imported import ImportedRows, write_imported
 from fastchangelog.spark.processor.input_frames import FrameKeyMaker, FrameMaker
 from fastchangelog.spark.processor.input_rows import KeyMaker, RowMaker, has_nan
 from fastchangelog.spark.processor.output_frames import OutputFrames
-from fastchangelog.spark.processor.output_rows import OutputRows, output_schema
+from fastchangelog.spark.processor.output_rows import OutputRows
 from fastchangelog.spark.processor.payloads import spill_folder
-from fastchangelog.spark.processor.row_class import row_class
 from fastchangelog.spark.processor.spark_errors import (
     CLOSED,
     CREATED,
@@ -52,10 +50,12 @@ from fastchangelog.spark.processor.spec import (
     SessionLike,
     TimeMode,
 )
-from fastchangelog.spark.processor.state_values import StateType
 from fastchangelog.spark.processor.timers import TIMERS, DueTimers, TimerOrder
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from fastchangelog.spark.processor.vectorised import declarations_of, run_vectorised
+from fastchangelog.spark.types.row_class import row_class
+from fastchangelog.spark.types.state_type import StateType
+from fastchangelog.spark.types.values import has_floats
 
 __all__ = [
     "CHUNK_BYTES",
@@ -67,7 +67,6 @@ __all__ = [
     "TimeMode",
     "init_on_driver",
     "is_from_user_code",
-    "output_schema",
     "run_batch",
 ]
 

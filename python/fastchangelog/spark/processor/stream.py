@@ -19,13 +19,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedError
-from fastchangelog.spark import internals, metrics, settings, versions, wire_types
+from fastchangelog.spark import internals, metrics, settings, versions
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor.batch import in_batch
 from fastchangelog.spark.processor.call import Grouping, ProcessorCall
 from fastchangelog.spark.processor.evolution import evolve
-from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.imported import imported_payloads, imported_schema
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator, spark_settings
@@ -33,6 +32,9 @@ from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.run import init_on_driver
 from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
 from fastchangelog.spark.split import WATERMARK_DELAY, payload_type, watermark_of
+from fastchangelog.spark.types import wire
+from fastchangelog.spark.types.spark_arrow import spark_schema
+from fastchangelog.spark.types.walk import contains
 from fastchangelog.vectorised.processor import Processor
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
             "",
             grouping.root,
             grouping.name,
-            exact_schema(output, "the output column"),
+            spark_schema(output, "the output column"),
             grouping.options,
             grouping.storage_options,
             grouping.partitions,
@@ -155,9 +157,9 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType, call: Pro
     positions: list[int] = []
     for i, (column, field) in enumerate(zip(keys, key.fields, strict=True)):
         _check_key(field)
-        dtype = wire_types.wire_type(field.dataType, f"key {field.name}")
-        projection.append(wire_types.to_wire(column, field.dataType, key=True).alias(f"__k{i}"))
-        fields.append(pa.field(field.name, wire_types.arrow_type(dtype)))
+        dtype = wire.wire_type(field.dataType, f"key {field.name}")
+        projection.append(wire.to_wire(column, field.dataType, key=True).alias(f"__k{i}"))
+        fields.append(pa.field(field.name, wire.arrow_type(dtype)))
         if _travels_as_it_is(field.dataType) and names.count(field.name) == 1 and _is_named(column, field.name):
             shared.setdefault(names.index(field.name), i)
     for i, (column, field) in enumerate(zip(keys, key.fields, strict=True)):
@@ -169,9 +171,9 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType, call: Pro
                 positions.append(i)
                 continue
             projection.append(column.alias(f"__a{i}"))
-            fields.append(exact_schema(T.StructType([field]), "column").field(0).with_nullable(True))
+            fields.append(spark_schema(T.StructType([field]), "column").field(0).with_nullable(True))
             positions.append(len(projection) - 1)
-    exact = exact_schema(df.schema, "column")
+    exact = spark_schema(df.schema, "column")
     for j, name in enumerate(names):
         if j not in shared:
             projection.append(F.col(_quoted(name)).alias(f"__c{j}"))
@@ -333,7 +335,7 @@ def _output(call: ProcessorCall) -> T.StructType:
         )
     if call.api != "arrow":  # Rows and frames are converted to the wire form
         for field in output.fields:
-            wire_types.wire_type(field.dataType, f"the output column {field.name}")
+            wire.wire_type(field.dataType, f"the output column {field.name}")
     return output
 
 
@@ -359,7 +361,7 @@ def _checked(call: ProcessorCall) -> StatefulProcessor | Processor:
 
 
 def _check_key(field: T.StructField) -> None:
-    if wire_types.is_collated(field.dataType):
+    if wire.is_collated(field.dataType):
         raise UnsupportedError(
             f"the key {field.name} is a collated string ({field.dataType.simpleString()}), whose equality "
             "fastchangelog does not know; group by collation_key(…), or by lower(…) cast to string"
@@ -369,11 +371,7 @@ def _check_key(field: T.StructField) -> None:
 def _travels_as_it_is(dtype: T.DataType) -> bool:
     """True if a key of this type is in payloads what the frame's column would be. Times of keys are in UTC, those of
     other columns in the session's time zone."""
-    if isinstance(dtype, T.ArrayType):
-        return _travels_as_it_is(dtype.elementType)
-    if isinstance(dtype, T.StructType):
-        return wire_types.is_unchanged(dtype) and all(_travels_as_it_is(f.dataType) for f in dtype.fields)
-    return wire_types.is_unchanged(dtype) and not isinstance(dtype, T.TimestampType)
+    return wire.is_unchanged(dtype) and not contains(dtype, lambda part: isinstance(part, T.TimestampType))
 
 
 def _is_named(column: Column, name: str) -> bool:

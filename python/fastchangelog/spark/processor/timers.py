@@ -24,7 +24,7 @@ from fastchangelog.spark.processor.cache import DELETE, PUT, CachedState, Scope
 from fastchangelog.spark.processor.map_order import number_bytes, spark_places
 from fastchangelog.spark.processor.spark_errors import DATA_PROCESSED, INITIALIZED, spark_error, time_mode_name
 from fastchangelog.spark.processor.spec import TimeMode
-from fastchangelog.spark.processor.state_values import StateType
+from fastchangelog.spark.types.state_type import StateType
 from fastchangelog.vectorised.due_timers import DueTimers, Timer, encoded_times
 
 __all__ = ["TIMERS", "DueTimers", "TimerCache", "TimerOrder", "encoded_times"]

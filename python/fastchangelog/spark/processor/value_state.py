@@ -1,7 +1,7 @@
 """A single value for each key: what `getValueState` gives.
 
 Owns: PySpark's `ValueState` over the cache of the keys in work.
-Does not own: values (`state_values`), sending and scope (`cache`).
+Does not own: values (`types.state_type`), sending and scope (`cache`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import ValueState
 
 from fastchangelog.spark.processor import cache
 from fastchangelog.spark.processor.cache import CLEAR, PUT, CachedState, Scope
-from fastchangelog.spark.processor.state_values import Refused, StateType
+from fastchangelog.spark.types.state_type import Refused, StateType
 
 __all__ = ["ProcessorValueState"]
 

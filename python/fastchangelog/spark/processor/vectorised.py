@@ -15,14 +15,13 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
-from fastchangelog.errors import UnsupportedError
-from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.evolution import evolve
-from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.payloads import spill_folder
 from fastchangelog.spark.processor.spec import CodecMaker, GroupedRows, ProcessorSpec, RowChunkLike, SessionLike
-from fastchangelog.spark.processor.state_values import StateType
+from fastchangelog.spark.types.spark_arrow import spark_schema
+from fastchangelog.spark.types.state_type import StateType
+from fastchangelog.spark.types.wire import spark_type
 from fastchangelog.vectorised.context import Declared
 from fastchangelog.vectorised.run import Place, Times, VectorRun, opened
 
@@ -31,22 +30,6 @@ __all__ = ["declarations_of", "run_vectorised"]
 #: Rows and bytes of a chunk.
 _CHUNK_ROWS = 65_536
 _CHUNK_BYTES = 16 * 1024 * 1024
-
-_TEXTS = {
-    pa.bool_(): "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.date32(): "date",
-    pa.timestamp("us", "UTC"): "timestamp",
-    pa.timestamp("us"): "timestamp_ntz",
-    pa.duration("us"): "interval day to second",
-}
 
 
 def run_vectorised(
@@ -76,7 +59,7 @@ def run_vectorised(
         }
 
     run = VectorRun(spec.processor, key, when, session, make_codec, declare, ansi=spec.ansi)
-    schema = exact_schema(spec.output, "the output column")
+    schema = spark_schema(spec.output, "the output column")
     if initial is not None:
         assert spec.initial is not None
         run.initial(_chunks(initial), _shown(spec.initial_columns, spec.initial.names))
@@ -112,19 +95,4 @@ def _declaration(declared: Declared) -> Declaration:
 
 
 def _struct_type(state: str, kept: pa.DataType) -> T.StructType:
-    return T.StructType([T.StructField(f.name, _spark_type(state, f.name, f.type)) for f in kept])
-
-
-def _spark_type(state: str, field: str, dtype: pa.DataType) -> T.DataType:
-    if pa.types.is_struct(dtype):
-        return T.StructType([T.StructField(f.name, _spark_type(state, f"{field}.{f.name}", f.type)) for f in dtype])
-    if pa.types.is_list(dtype):
-        return T.ArrayType(_spark_type(state, f"{field}[]", dtype.value_type))
-    if pa.types.is_decimal128(dtype):
-        return T.DecimalType(dtype.precision, dtype.scale)
-    if dtype not in _TEXTS:
-        raise UnsupportedError(
-            f"state `{state}`: field `{field}` has the type {dtype}, which a vectorised state does not keep; "
-            "keep it in another form, a map for example as an array of structs"
-        )
-    return parse_ddl(f"x {_TEXTS[dtype]}").fields[0].dataType
+    return T.StructType([T.StructField(f.name, spark_type(f.type, f"state `{state}`", f.name)) for f in kept])

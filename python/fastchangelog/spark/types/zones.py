@@ -1,7 +1,7 @@
 """The session's time zone, as Python and Arrow know it.
 
 Owns: from the text of Spark's setting to a zone of Python, and to the local times of an Arrow column.
-Does not own: where timestamps are converted (`column_values`, `input_frames`, `output_frames`, `state_values`).
+Does not own: where timestamps are converted (`columns`, `values`, `processor.frames`).
 
 Spark takes what Java takes: regions, offsets with and without `UTC`, `GMT` or `UT`, `Z`, and short names such as `PST`.
 Python and Arrow know the regions and few of the others. A zone is looked up where a timestamp is converted, and nowhere

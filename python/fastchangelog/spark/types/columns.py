@@ -1,16 +1,8 @@
 """Columns of Arrow as lists of Python values, a column at a time.
 
-Owns: the two Python forms of each Spark type's wire form: as a row of PySpark's Row API has it (`row_values`), and the
-exact one that states are kept in (`exact_values`); the border that names the column of a value that has no such form.
-Does not own: the zone of timestamps (`session_zones`), rows (`input_rows`), what user code sees of a state and what it
-may put there (`state_values`).
-
-| type | `row_values`, as PySpark | `exact_values`: hashable, equal exactly if the value is |
-|---|---|---|
-| struct, map, array | dict, list of pairs, list | tuple of fields, tuple of pairs, tuple |
-| timestamp, timestamp_ntz | aware `datetime` in the session's zone, naive one | microseconds |
-| day-time interval, time | `timedelta`, `time` | microseconds, `time` |
-| all others | the same: `int`, `float`, `str`, `bytes`, `bool`, `date`, `Decimal`, months, None | |
+Owns: what makes values of a column, for each kind of column; the error that names the column of a value that has no
+Python form.
+Does not own: which of these a Spark type has (`atomic`, `values`), the zone of timestamps (`zones`).
 """
 
 from __future__ import annotations
@@ -26,30 +18,36 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.row_class import row_class
-from fastchangelog.spark.processor.session_zones import zone_of
+from fastchangelog.spark.types.row_class import row_class
+from fastchangelog.spark.types.zones import zone_of
 
 __all__ = [
     "FAILURES",
     "NAN",
     "Values",
-    "exact_values",
-    "has_floats",
+    "aware",
+    "dates",
+    "floats",
     "hashable",
+    "integers",
     "is_hashable",
     "list_slices",
     "lists_of",
     "maps_of",
+    "naive",
     "not_given",
+    "numbers",
+    "objects",
     "of_column",
-    "row_values",
+    "python",
     "structs_of",
+    "with_nulls",
 ]
 
 #: The values of a column, in order, None for null.
 Values = Callable[[pa.Array], list[Any]]
 
-#: The one NaN of `exact_values`: it is identical to itself, so that tuples with it compare equal.
+#: The one NaN of exact values: it is identical to itself, so that tuples with it compare equal.
 NAN = math.nan
 
 # What date can hold, in days since the epoch, and datetime in microseconds.
@@ -110,38 +108,43 @@ def hashable(value: Any) -> Any:
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-def _with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
+def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
     """The list with None where the array is null."""
-    for i in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
-        values[i] = None
+    if array.null_count:
+        for i in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+            values[i] = None
     return values
 
 
-def _numbers(array: pa.Array) -> list[Any]:
+def numbers(array: pa.Array) -> list[Any]:
+    """Numbers and booleans."""
     if array.null_count == 0:
         return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
     zero = pa.scalar(False if pa.types.is_boolean(array.type) else 0, array.type)
-    return _with_nulls(array.fill_null(zero).to_numpy(zero_copy_only=False).tolist(), array)
+    return with_nulls(array.fill_null(zero).to_numpy(zero_copy_only=False).tolist(), array)
 
 
-def _floats(array: pa.Array) -> list[Any]:
+def floats(array: pa.Array) -> list[Any]:
+    """Floating-point numbers, each NaN as `NAN`."""
     numbers = (array.fill_null(0.0) if array.null_count else array).to_numpy(zero_copy_only=False)
     values = numbers.tolist()
     for i in np.flatnonzero(np.isnan(numbers)).tolist():
         values[i] = NAN
-    return _with_nulls(values, array) if array.null_count else values
+    return with_nulls(values, array)
 
 
-def _integers(array: pa.Array) -> list[Any]:
+def integers(array: pa.Array) -> list[Any]:
     """Timestamps and durations as their integers."""
-    return _numbers(array.view(pa.int64()))
+    return numbers(array.view(pa.int64()))
 
 
-def _objects(array: pa.Array) -> list[Any]:
+def objects(array: pa.Array) -> list[Any]:
+    """Texts and binaries."""
     return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
-def _python(array: pa.Array) -> list[Any]:
+def python(array: pa.Array) -> list[Any]:
+    """What Arrow itself makes of the column."""
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -153,13 +156,14 @@ def _beyond(array: pa.Array, is_beyond: np.ndarray[Any, Any]) -> InvalidArgument
     )
 
 
-def _dates(array: pa.Array) -> list[Any]:
+def dates(array: pa.Array) -> list[Any]:
+    """Dates, all within the years of Python."""
     days = array.fill_null(pa.scalar(datetime.date(1970, 1, 1))) if array.null_count else array
     numbers = days.view(pa.int32()).to_numpy(zero_copy_only=False)
     if len(numbers) and not (numbers.min() >= _FIRST_DAY and numbers.max() <= _LAST_DAY):
         raise _beyond(array, (numbers < _FIRST_DAY) | (numbers > _LAST_DAY))
     values = numbers.astype("datetime64[D]").tolist()
-    return _with_nulls(values, array) if array.null_count else values
+    return with_nulls(values, array)
 
 
 def _micros(array: pa.Array) -> np.ndarray[Any, Any]:
@@ -171,13 +175,14 @@ def _micros(array: pa.Array) -> np.ndarray[Any, Any]:
     return numbers  # type: ignore[no-any-return]
 
 
-def _naive(array: pa.Array) -> list[Any]:
+def naive(array: pa.Array) -> list[Any]:
     """Timestamps of microseconds as naive `datetime`s of UTC."""
     values = _micros(array).view("datetime64[us]").tolist()
-    return _with_nulls(values, array) if array.null_count else values
+    return with_nulls(values, array)
 
 
-def _aware(timezone: str) -> Values:
+def aware(timezone: str) -> Values:
+    """Timestamps of microseconds as `datetime`s of this zone."""
     is_utc = timezone == "UTC"
 
     def values(array: pa.Array) -> list[Any]:
@@ -190,7 +195,7 @@ def _aware(timezone: str) -> Values:
                 found = [value.astimezone(zone) for value in found]
             except OverflowError:
                 raise _beyond(array, np.array([_is_beyond(value, zone) for value in found])) from None
-        return _with_nulls(found, array) if array.null_count else found
+        return with_nulls(found, array)
 
     return values
 
@@ -216,7 +221,7 @@ def lists_of(element: Values, sequence: Callable[[Any], Any]) -> Values:
     def values(array: pa.Array) -> list[Any]:
         flat = element(array.flatten())
         found = [sequence(flat[start:end]) for start, end in list_slices(array)]
-        return _with_nulls(found, array) if array.null_count else found
+        return with_nulls(found, array)
 
     return values
 
@@ -232,7 +237,7 @@ def maps_of(key: Values, value: Values, make: Callable[[Any], Any]) -> Values:
         start, length = offsets[0], offsets[-1] - offsets[0]
         pairs = list(zip(key(array.keys.slice(start, length)), value(array.items.slice(start, length))))
         found = [make(pairs[a - start : b - start]) for a, b in itertools.pairwise(offsets)]
-        return _with_nulls(found, array) if array.null_count else found
+        return with_nulls(found, array)
 
     return values
 
@@ -244,70 +249,6 @@ def structs_of(fields: Sequence[Values], make: Callable[[tuple[Any, ...]], Any])
         columns = [field(column) for field, column in zip(fields, array.flatten())]
         rows = list(zip(*columns)) if columns else [()] * len(array)
         found = rows if make is tuple else [make(row) for row in rows]
-        return _with_nulls(found, array) if array.null_count else found
+        return with_nulls(found, array)
 
     return values
-
-
-_EXACT_SCALARS: dict[type[T.DataType], Values] = {
-    T.FloatType: _floats,
-    T.DoubleType: _floats,
-    T.TimestampType: _integers,
-    T.TimestampNTZType: _integers,
-    T.DayTimeIntervalType: _integers,
-}
-_SCALARS: dict[type[T.DataType], Values] = {
-    T.BooleanType: _numbers,
-    T.ByteType: _numbers,
-    T.ShortType: _numbers,
-    T.IntegerType: _numbers,
-    T.LongType: _numbers,
-    T.FloatType: _numbers,
-    T.DoubleType: _numbers,
-    T.StringType: _objects,
-    T.CharType: _objects,
-    T.VarcharType: _objects,
-    T.BinaryType: _objects,
-    T.DateType: _dates,
-    T.TimestampNTZType: _naive,
-    T.YearMonthIntervalType: _numbers,
-    T.NullType: _python,
-}
-
-
-def row_values(dtype: T.DataType, timezone: str) -> Values:
-    """What turns a column in its wire form into values as rows have them."""
-    if isinstance(dtype, T.ArrayType):
-        return lists_of(row_values(dtype.elementType, timezone), list)
-    if isinstance(dtype, T.MapType):
-        return maps_of(row_values(dtype.keyType, timezone), row_values(dtype.valueType, timezone), list)
-    if isinstance(dtype, T.StructType):
-        names = dtype.names
-        return structs_of([row_values(f.dataType, timezone) for f in dtype.fields], lambda row: dict(zip(names, row)))
-    if isinstance(dtype, T.TimestampType):
-        return _aware(timezone)
-    if isinstance(dtype, T.UserDefinedType):
-        return row_values(dtype.sqlType(), timezone)
-    return _SCALARS.get(type(dtype), _python)
-
-
-def exact_values(dtype: T.DataType) -> Values:
-    """What turns a column in its wire form into the exact values that states are kept in."""
-    if isinstance(dtype, T.ArrayType):
-        return lists_of(exact_values(dtype.elementType), tuple)
-    if isinstance(dtype, T.MapType):
-        return maps_of(exact_values(dtype.keyType), exact_values(dtype.valueType), tuple)
-    if isinstance(dtype, T.StructType):
-        return structs_of([exact_values(f.dataType) for f in dtype.fields], tuple)
-    return _EXACT_SCALARS.get(type(dtype)) or _SCALARS.get(type(dtype), _python)
-
-
-def has_floats(dtype: T.DataType) -> bool:
-    """True if there is a floating-point number anywhere in the type."""
-    if isinstance(dtype, T.StructType):
-        return any(has_floats(f.dataType) for f in dtype.fields)
-    if isinstance(dtype, T.ArrayType):
-        return has_floats(dtype.elementType)
-    if isinstance(dtype, T.MapType):
-        return has_floats(dtype.keyType) or has_floats(dtype.valueType)
-    return isinstance(dtype, (T.FloatType, T.DoubleType))

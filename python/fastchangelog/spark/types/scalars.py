@@ -1,11 +1,12 @@
-"""What user code may put into states.
+"""What user code may put into a field of an atomic type.
 
-Owns: for each Spark type, which Python values a state takes, and the exact value each becomes (`column_values`).
-Does not own: what is seen of a state (`state_values`), whose value it is (`cache` names key and state in errors).
+Owns: for each kind of value what is taken, and the exact value that it becomes; `Refused`, what is raised for others.
+Does not own: which of these a Spark type has (`atomic`), arrays, maps and structs (`values`), whose value it is
+(`processor.cache` names key and state in errors).
 
-A value is converted where it stays the same: an int in a `double` field, a float without fraction in a `bigint`. What
-Spark rounds is rounded as Spark does: decimals half up, floats to `float`. Texts of other values are Java's, as Spark
-stores them. All else is refused: Spark stores a null or waits for ever.
+A value is converted where it stays the same: an int in a `double` field, a float without a fraction in a `bigint`.
+What Spark rounds is rounded as Spark does it: decimals half up, floats to `float`. Texts of other values are Java's, as
+Spark stores them. Anything else is refused, where Spark would store a null or wait for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import calendar
 import datetime
 import decimal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from ctypes import c_float
 from typing import Any
 
@@ -22,13 +23,29 @@ import numpy as np
 from pyspark.sql import types as T
 
 from fastchangelog.errors import ArgumentTypeError, InvalidArgumentError
-from fastchangelog.spark.processor.column_values import NAN
+from fastchangelog.spark.types.columns import NAN
 
-__all__ = ["INTEGERS", "Convert", "NoRow", "Refused", "converter"]
+__all__ = [
+    "Convert",
+    "NoRow",
+    "Refused",
+    "binary",
+    "boolean",
+    "date",
+    "decimals",
+    "double",
+    "float_",
+    "integer",
+    "interval",
+    "is_nothing",
+    "nothing",
+    "string",
+    "time_of_day",
+    "timestamp",
+    "timestamp_ntz",
+]
 
 Convert = Callable[[Any], Any]
-
-INTEGERS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 _CONTEXT = decimal.Context(prec=76, rounding=decimal.ROUND_HALF_UP)
 
 
@@ -64,8 +81,8 @@ class NoRow(Refused):
     error = ArgumentTypeError
 
 
-def _is_nothing(value: object) -> bool:
-    """True for what pandas and numpy have in the place of None."""
+def is_nothing(value: object) -> bool:
+    """True for None, and for what pandas and numpy have in its place."""
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return bool(np.isnat(value))
     return value is None or type(value).__name__ in ("NaTType", "NAType")
@@ -82,7 +99,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _integer(dtype: T.DataType, bits: int) -> Convert:
+def integer(dtype: T.DataType, bits: int) -> Convert:
+    """Whole numbers of so many bits."""
     name, last = dtype.simpleString(), 2 ** (bits - 1) - 1
 
     def convert(value: Any) -> Any:
@@ -102,7 +120,8 @@ def _integer(dtype: T.DataType, bits: int) -> Convert:
     return convert
 
 
-def _double(value: Any) -> Any:
+def double(value: Any) -> Any:
+    """Doubles."""
     value = given = _plain(value)
     if isinstance(value, float):
         return value if value == value else NAN
@@ -117,12 +136,14 @@ def _double(value: Any) -> Any:
     raise Refused(given, "is no double")
 
 
-def _float(value: Any) -> Any:
-    exact = _double(value)
+def float_(value: Any) -> Any:
+    """Doubles, rounded to `float`."""
+    exact = double(value)
     return exact if exact is NAN else c_float(exact).value
 
 
-def _boolean(value: Any) -> Any:
+def boolean(value: Any) -> Any:
+    """Booleans, also as 0 and 1."""
     value = _plain(value)
     if isinstance(value, bool):
         return value
@@ -143,7 +164,8 @@ def _java_double(value: float) -> str:
     return f"{'-' * sign}{mantissa[0]}.{mantissa[1:] or '0'}E{int(exponent) + len(digits) - 1}"
 
 
-def _string(value: Any) -> Any:
+def string(value: Any) -> Any:
+    """Texts, and what Spark writes as one."""
     value = _plain(value)
     if isinstance(value, str):
         return str.__str__(value)  # of an Enum its text, and not its name
@@ -161,7 +183,8 @@ def _string(value: Any) -> Any:
     raise Refused(value, "is no string")
 
 
-def _binary(value: Any) -> Any:
+def binary(value: Any) -> Any:
+    """Bytes, and texts as UTF-8."""
     value = _plain(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
@@ -173,7 +196,8 @@ def _binary(value: Any) -> Any:
     raise Refused(value, "is no binary")
 
 
-def _date(value: Any) -> Any:
+def date(value: Any) -> Any:
+    """Dates."""
     value = _plain(value)
     if isinstance(value, datetime.datetime):
         return value.date()
@@ -182,7 +206,8 @@ def _date(value: Any) -> Any:
     raise Refused(value, "is no date")
 
 
-def _timestamp(value: Any) -> Any:
+def timestamp(value: Any) -> Any:
+    """Timestamps as microseconds; without a zone they are in this process's."""
     value = _plain(value)
     if not isinstance(value, datetime.datetime):
         raise Refused(value, "is no timestamp")
@@ -193,28 +218,32 @@ def _timestamp(value: Any) -> Any:
     return seconds * 1_000_000 + value.microsecond
 
 
-def _timestamp_ntz(value: Any) -> Any:
+def timestamp_ntz(value: Any) -> Any:
+    """Timestamps without a zone, as microseconds."""
     value = _plain(value)
     if not isinstance(value, datetime.datetime):
         raise Refused(value, "is no timestamp")
     return calendar.timegm(value.timetuple()) * 1_000_000 + value.microsecond
 
 
-def _interval(value: Any) -> Any:
+def interval(value: Any) -> Any:
+    """Intervals as microseconds."""
     value = _plain(value)
     if not isinstance(value, datetime.timedelta):
         raise Refused(value, "is no interval; give a timedelta")
     return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
 
 
-def _time(value: Any) -> Any:
+def time_of_day(value: Any) -> Any:
+    """Times of a day."""
     value = _plain(value)
     if not isinstance(value, datetime.time):
         raise Refused(value, "is no time")
     return value.replace(tzinfo=None)
 
 
-def _decimal(dtype: T.DecimalType) -> Convert:
+def decimals(dtype: T.DecimalType) -> Convert:
+    """Decimals of the type's digits."""
     name, step = dtype.simpleString(), decimal.Decimal(1).scaleb(-dtype.scale)
     limit = decimal.Decimal(10) ** (dtype.precision - dtype.scale)
 
@@ -240,124 +269,6 @@ def _decimal(dtype: T.DecimalType) -> Convert:
     return convert
 
 
-def _nothing(value: Any) -> Any:
+def nothing(value: Any) -> Any:
+    """Refuses all."""
     raise Refused(value, "stands in a field that is always null")
-
-
-def _array(dtype: T.ArrayType) -> Convert:
-    element = converter(dtype.elementType, dtype.containsNull)
-
-    def convert(value: Any) -> Any:
-        if hasattr(value, "tolist"):  # arrays of numpy, pandas and Arrow
-            value = value.tolist()
-        if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
-            raise Refused(value, "is no array; give a list")
-        found = []
-        for i, item in enumerate(value):
-            try:
-                found.append(element(item))
-            except Refused as refused:
-                raise refused.within(f"[{i}]") from None
-        return tuple(found)
-
-    return convert
-
-
-def _map(dtype: T.MapType) -> Convert:
-    to_key = converter(dtype.keyType, False)
-    to_value = converter(dtype.valueType, dtype.valueContainsNull)
-
-    def convert(value: Any) -> Any:
-        pairs = value
-        if isinstance(value, Mapping):
-            pairs = list(value.items())
-        elif not isinstance(value, (list, tuple)) or any(
-            not isinstance(pair, (list, tuple)) or len(pair) != 2 for pair in value
-        ):
-            raise Refused(value, "is no map; give a dict, or a list of pairs")
-        found = {}
-        for key, item in pairs:
-            try:
-                exact = to_key(key)
-                if exact in found:
-                    raise Refused(key, "is twice in a map")
-                found[exact] = to_value(item)
-            except Refused as refused:
-                raise refused.within(f"[{key!r}]") from None
-        return tuple(found.items())
-
-    return convert
-
-
-def _struct(dtype: T.StructType) -> Convert:
-    names = dtype.names
-    fields = [converter(f.dataType, f.nullable) for f in dtype.fields]
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            values: Sequence[Any] = [value.get(name) for name in names]
-        elif isinstance(value, (tuple, list)):
-            values = value
-        elif hasattr(value, "__dict__"):
-            values = [vars(value).get(name) for name in names]
-        else:
-            raise Refused(value, "is no struct; give a Row, a tuple or a dict")
-        if len(values) != len(names):
-            raise Refused(value, f"has {len(values)} values for the {len(names)} fields {', '.join(names)}")
-        found = []
-        for name, field, item in zip(names, fields, values):
-            try:
-                found.append(field(item))
-            except Refused as refused:
-                raise refused.within(name) from None
-        return tuple(found)
-
-    return convert
-
-
-_CONVERTS: dict[type[T.DataType], Convert] = {
-    T.BooleanType: _boolean,
-    T.FloatType: _float,
-    T.DoubleType: _double,
-    T.StringType: _string,
-    T.CharType: _string,
-    T.VarcharType: _string,
-    T.BinaryType: _binary,
-    T.DateType: _date,
-    T.TimestampType: _timestamp,
-    T.TimestampNTZType: _timestamp_ntz,
-    T.DayTimeIntervalType: _interval,
-    T.NullType: _nothing,
-}
-
-
-def _of_type(dtype: T.DataType) -> Convert:
-    if type(dtype) in INTEGERS:
-        return _integer(dtype, INTEGERS[type(dtype)])
-    if isinstance(dtype, T.YearMonthIntervalType):
-        return _integer(dtype, 32)
-    if isinstance(dtype, T.DecimalType):
-        return _decimal(dtype)
-    if isinstance(dtype, T.ArrayType):
-        return _array(dtype)
-    if isinstance(dtype, T.MapType):
-        return _map(dtype)
-    if isinstance(dtype, T.StructType):
-        return _struct(dtype)
-    return _CONVERTS.get(type(dtype), _time)
-
-
-def converter(dtype: T.DataType, nullable: bool) -> Convert:
-    """What turns a value of user code into the exact one of a type, None for a null; or raises `Refused`."""
-    convert = _of_type(dtype)
-
-    def checked(value: Any) -> Any:
-        if not _is_nothing(value):
-            value = convert(value)
-            if value is not None:
-                return value
-        if not nullable:
-            raise Refused(value, "stands where the schema allows no null")
-        return None
-
-    return checked

@@ -1,15 +1,17 @@
-"""Conversion of Spark types to the types used on the wire, between Spark and the state server.
+"""The wire form of Spark's types: what travels between Spark and the state server.
 
-Owns: the wire form of each Spark type (Arrow without maps, year-month intervals and session time zones), and the Spark
+Owns: the wire form of each type (Arrow without maps, year-month intervals and session time zones), and the Spark
 expressions that convert a column to it and back.
-Does not own: the Arrow bytes (Spark and the Rust core), which types an aggregate accepts (the Rust core).
+Does not own: the Arrow types of atomic types (`atomic`), the Arrow bytes (Spark and the Rust core), which types an
+aggregate accepts (the Rust core).
 
-A map in a key is sent as its entries sorted by key, which also makes equal maps equal; Spark's own `groupBy` sorts them
-too. Every other type is sent unchanged, if Arrow and PySpark's Arrow conversion support it.
+A map in a key is sent as its entries, sorted by key: equal maps become equal bytes, and Spark's own `groupBy` sorts
+them too. Any other type is sent unchanged, if Arrow and PySpark's Arrow conversion support it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,7 +19,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog.errors import UnsupportedError
-from fastchangelog.spark import versions
+from fastchangelog.spark.types.atomic import atomic
+from fastchangelog.spark.types.ddl import PLAIN
+from fastchangelog.spark.types.walk import contains, fold, nullable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -30,75 +34,53 @@ __all__ = [
     "is_collated",
     "is_unchanged",
     "result_column",
+    "spark_type",
     "to_wire",
+    "wire_schema",
     "wire_type",
 ]
 
-_FLAT: dict[type[T.DataType], pa.DataType] = {
-    T.BooleanType: pa.bool_(),
-    T.ByteType: pa.int8(),
-    T.ShortType: pa.int16(),
-    T.IntegerType: pa.int32(),
-    T.LongType: pa.int64(),
-    T.FloatType: pa.float32(),
-    T.DoubleType: pa.float64(),
-    T.StringType: pa.string(),
-    T.CharType: pa.string(),
-    T.VarcharType: pa.string(),
-    T.BinaryType: pa.binary(),
-    T.DateType: pa.date32(),
-    T.TimestampType: pa.timestamp("us", "UTC"),
-    T.TimestampNTZType: pa.timestamp("us"),
-    T.DayTimeIntervalType: pa.duration("us"),
+#: Arrow types of the wire and the Spark types that they come from; of strings the plain one.
+_OF_ARROW: dict[pa.DataType, T.DataType] = {
+    found.arrow: dtype
+    for dtype in (*PLAIN.values(), T.StringType(), T.DayTimeIntervalType())
+    if (found := atomic(dtype)) is not None and found.wire is None
 }
-if versions.HAS_TIME_TYPE:
-    _FLAT[T.TimeType] = pa.time64("ns")
 
 
 def is_collated(dtype: T.DataType) -> bool:
     """True if a string anywhere in the type has a collation other than Spark's default, bytes."""
-    if isinstance(dtype, T.StringType):
-        return getattr(dtype, "collation", "UTF8_BINARY") != "UTF8_BINARY"
-    if isinstance(dtype, T.ArrayType):
-        return is_collated(dtype.elementType)
-    if isinstance(dtype, T.MapType):
-        return is_collated(dtype.keyType) or is_collated(dtype.valueType)
-    return isinstance(dtype, T.StructType) and any(is_collated(f.dataType) for f in dtype.fields)
+    return contains(
+        dtype,
+        lambda part: isinstance(part, T.StringType) and getattr(part, "collation", "UTF8_BINARY") != "UTF8_BINARY",
+    )
 
 
 def wire_type(dtype: T.DataType, what: str) -> T.DataType:
     """The Spark type of `dtype` on the wire; `what` names the column in the error for an unsupported type."""
-    if isinstance(dtype, T.MapType):
-        entry = T.StructType(
-            [
-                T.StructField("key", wire_type(dtype.keyType, what), False),
-                T.StructField("value", wire_type(dtype.valueType, what), dtype.valueContainsNull),
-            ]
-        )
-        return T.ArrayType(entry, False)
-    if isinstance(dtype, T.ArrayType):
-        return T.ArrayType(wire_type(dtype.elementType, what), dtype.containsNull)
-    if isinstance(dtype, T.StructType):
-        names = _unique_names(dtype)
-        return T.StructType(
-            [
-                T.StructField(n, wire_type(f.dataType, what), f.nullable)
-                for n, f in zip(names, dtype.fields, strict=True)
-            ]
-        )
-    if isinstance(dtype, T.YearMonthIntervalType):
-        return T.IntegerType()
-    if isinstance(dtype, T.NullType):
-        return T.BooleanType()
-    if isinstance(dtype, T.DecimalType) or type(dtype) in _FLAT:
-        return dtype
-    raise UnsupportedError(
-        f"{what} has the type {dtype.simpleString()}, which fastchangelog cannot keep; cast it, for example to string"
-    )
+
+    def leaf(dtype: T.DataType) -> T.DataType:
+        found = atomic(dtype)
+        if found is None:
+            raise UnsupportedError(
+                f"{what} has the type {dtype.simpleString()}, which fastchangelog cannot keep; cast it, for example to "
+                "string"
+            )
+        return found.wire or dtype
+
+    def entries(dtype: T.MapType, key: T.DataType, value: T.DataType) -> T.DataType:
+        entry = [T.StructField("key", key, False), T.StructField("value", value, dtype.valueContainsNull)]
+        return T.ArrayType(T.StructType(entry), False)
+
+    def struct(dtype: T.StructType, made: list[T.DataType]) -> T.DataType:
+        fields = zip(_unique_names(dtype), made, dtype.fields, strict=True)
+        return T.StructType([T.StructField(name, part, field.nullable) for name, part, field in fields])
+
+    return fold(dtype, leaf, lambda array, element: T.ArrayType(element, array.containsNull), entries, struct)
 
 
 def _unique_names(struct: T.StructType) -> list[str]:
-    names = [f.name for f in struct.fields]
+    names = struct.names
     lower = {n.lower() for n in names}
     return names if len(lower) == len(names) else [f"_{i}" for i in range(len(names))]
 
@@ -111,15 +93,14 @@ def has_numbered_fields(struct: T.StructType) -> bool:
 
 def is_unchanged(dtype: T.DataType) -> bool:
     """True if a column of this type travels as it is."""
-    if isinstance(dtype, (T.MapType, T.YearMonthIntervalType, T.NullType)):
-        return False
-    if isinstance(dtype, T.ArrayType):
-        return is_unchanged(dtype.elementType)
+    return not contains(dtype, _changes)
+
+
+def _changes(dtype: T.DataType) -> bool:
     if isinstance(dtype, T.StructType):
-        return _unique_names(dtype) == [f.name for f in dtype.fields] and all(
-            is_unchanged(f.dataType) for f in dtype.fields
-        )
-    return True
+        return has_numbered_fields(dtype)
+    found = atomic(dtype)
+    return isinstance(dtype, T.MapType) or (found is not None and found.wire is not None)
 
 
 def to_wire(column: Column, dtype: T.DataType, *, key: bool) -> Column:
@@ -144,7 +125,7 @@ def to_wire(column: Column, dtype: T.DataType, *, key: bool) -> Column:
     assert isinstance(dtype, T.StructType)
     names = _unique_names(dtype)
     plain = T.StructType([T.StructField(n, f.dataType, f.nullable) for n, f in zip(names, dtype.fields, strict=True)])
-    source = column if names == [f.name for f in dtype.fields] else column.cast(plain)
+    source = column if names == dtype.names else column.cast(plain)
     fields = [to_wire(source.getField(f.name), f.dataType, key=key).alias(f.name) for f in plain.fields]
     return F.when(column.isNotNull(), F.struct(*fields))
 
@@ -172,7 +153,8 @@ def from_wire(column: Column, dtype: T.DataType) -> Column:
     names = _unique_names(dtype)
     fields = [from_wire(column.getField(n), f.dataType).alias(n) for n, f in zip(names, dtype.fields, strict=True)]
     rebuilt = F.when(column.isNotNull(), F.struct(*fields))
-    return rebuilt if names == [f.name for f in dtype.fields] else rebuilt.cast(_nullable(dtype))
+    # Spark casts no field to a type that excludes nulls.
+    return rebuilt if names == dtype.names else rebuilt.cast(nullable(dtype))
 
 
 def result_column(on_wire: Column, field: T.StructField) -> Column:
@@ -192,28 +174,51 @@ def _default(dtype: T.DataType) -> Column | None:
     return F.lit("") if dtype == T.StringType() else None
 
 
-def _nullable(dtype: T.DataType) -> T.DataType:
-    """The type with nulls allowed everywhere: Spark casts no field to one that excludes them."""
-    if isinstance(dtype, T.ArrayType):
-        return T.ArrayType(_nullable(dtype.elementType))
-    if isinstance(dtype, T.MapType):
-        return T.MapType(_nullable(dtype.keyType), _nullable(dtype.valueType))
-    if isinstance(dtype, T.StructType):
-        return T.StructType([T.StructField(f.name, _nullable(f.dataType)) for f in dtype.fields])
-    return dtype
+def _wire_arrow(dtype: T.DataType) -> pa.DataType:
+    found = atomic(dtype)
+    assert found is not None, f"{dtype} is on no wire"
+    return found.arrow
 
 
-def arrow_type(dtype: T.DataType) -> pa.DataType:
-    """The Arrow type of a wire type, as Spark writes it, but with timestamps in UTC."""
-    if isinstance(dtype, T.DecimalType):
-        return pa.decimal128(dtype.precision, dtype.scale)
-    if isinstance(dtype, T.ArrayType):
-        return pa.list_(pa.field("element", arrow_type(dtype.elementType), dtype.containsNull))
-    if isinstance(dtype, T.StructType):
-        return pa.struct([pa.field(f.name, arrow_type(f.dataType), f.nullable) for f in dtype.fields])
-    return _FLAT[type(dtype)]
+def arrow_type(dtype: T.DataType, leaf: Callable[[T.DataType], pa.DataType] = _wire_arrow) -> pa.DataType:
+    """The Arrow type of a wire type, as Spark writes it, but with timestamps in UTC; `leaf` is for atomic types."""
+
+    def map(dtype: T.MapType, key: pa.DataType, value: pa.DataType) -> pa.DataType:
+        return pa.map_(pa.field("key", key, False), pa.field("value", value, dtype.valueContainsNull))
+
+    def struct(dtype: T.StructType, made: list[pa.DataType]) -> pa.DataType:
+        return pa.struct([pa.field(f.name, part, f.nullable) for f, part in zip(dtype.fields, made, strict=True)])
+
+    return fold(dtype, leaf, lambda a, e: pa.list_(pa.field("element", e, a.containsNull)), map, struct)
 
 
 def arrow_schema(struct: T.StructType) -> pa.Schema:
     """The Arrow schema of columns in their wire form. Top-level fields are nullable: the data decides what is null."""
-    return pa.schema([pa.field(f.name, arrow_type(f.dataType), True) for f in struct.fields])
+    return pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in struct.fields])
+
+
+def wire_schema(columns: T.DataType, what: str) -> pa.Schema:
+    """The Arrow schema of the wire form of columns; `what` names them in the error for an unsupported type."""
+    wired = wire_type(columns, what)
+    assert isinstance(wired, T.StructType)
+    return arrow_schema(wired)
+
+
+def spark_type(dtype: pa.DataType, what: str, path: str) -> T.DataType:
+    """The Spark type whose wire form has this Arrow type; of lists of structs it is the array, not the map.
+
+    >>> spark_type(pa.list_(pa.int64()), "state `s`", "f").simpleString()
+    'array<bigint>'
+    """
+    if pa.types.is_struct(dtype):
+        return T.StructType([T.StructField(f.name, spark_type(f.type, what, f"{path}.{f.name}")) for f in dtype])
+    if pa.types.is_list(dtype):
+        return T.ArrayType(spark_type(dtype.value_type, what, f"{path}[]"))
+    if pa.types.is_decimal128(dtype):
+        return T.DecimalType(dtype.precision, dtype.scale)
+    if dtype not in _OF_ARROW:
+        raise UnsupportedError(
+            f"{what}: field `{path}` has the type {dtype}, which a vectorised state does not keep; "
+            "keep it in another form, a map for example as an array of structs"
+        )
+    return _OF_ARROW[dtype]

@@ -1,7 +1,7 @@
 """Rows that are quick to make and to read.
 
 Owns: classes of `Row` with the fields' names in the class.
-Does not own: values of rows (`input_rows`, `state_values`).
+Does not own: values of rows (`columns`).
 
 PySpark's `Row` keeps the names in each row, and looks for a name in their list in Python code at each access. A class
 for each list of names has them once, and its attributes are those of a named tuple. It is a `Row` in all else: in

@@ -1,7 +1,7 @@
 """Schemas as texts: what users write for their states, and what catalogs keep.
 
 Owns: Spark's DDL of columns ⇄ Spark's types, without a JVM: workers have none.
-Does not own: the grammar (`schema.ddl`), which types a state can keep (`state_values`), Arrow types of DDL texts
+Does not own: the grammar (`schema.ddl`), which types a state can keep (`wire`), Arrow types of DDL texts
 (`schema.arrow`).
 
 A text is a list of columns, as Spark's `parseTableSchema` takes it: ``n long, `last seen` timestamp not null``.
@@ -26,10 +26,12 @@ from fastchangelog.schema.ddl import (
     read_columns,
 )
 from fastchangelog.spark import versions
+from fastchangelog.spark.types.walk import fold
 
-__all__ = ["ddl_text", "parse_ddl"]
+__all__ = ["PLAIN", "ddl_text", "parse_ddl"]
 
-_FLAT: dict[str, T.DataType] = {
+#: Types without parameters, by name.
+PLAIN: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
     "tinyint": T.ByteType(),
     "smallint": T.ShortType(),
@@ -85,14 +87,13 @@ def _null(field: T.StructField) -> str:
 
 
 def _type_text(dtype: T.DataType) -> str:
-    if isinstance(dtype, T.ArrayType):
-        return f"array<{_type_text(dtype.elementType)}>"
-    if isinstance(dtype, T.MapType):
-        return f"map<{_type_text(dtype.keyType)},{_type_text(dtype.valueType)}>"
-    if isinstance(dtype, T.StructType):
-        fields = ",".join(f"{_name(f.name)}:{_type_text(f.dataType)}{_null(f)}" for f in dtype.fields)
-        return f"struct<{fields}>"
-    return dtype.simpleString()
+    def struct(dtype: T.StructType, made: list[str]) -> str:
+        fields = [f"{_name(f.name)}:{text}{_null(f)}" for f, text in zip(dtype.fields, made, strict=True)]
+        return f"struct<{','.join(fields)}>"
+
+    return fold(
+        dtype, lambda leaf: leaf.simpleString(), lambda _, e: f"array<{e}>", lambda _, k, v: f"map<{k},{v}>", struct
+    )
 
 
 def _struct(fields: tuple[DdlField, ...]) -> T.StructType:
@@ -122,10 +123,10 @@ def _spark(dtype: DdlType) -> T.DataType:
     if name in ("geometry", "geography") and versions.HAS_SPATIAL_TYPES:
         make = T.GeometryType if name == "geometry" else T.GeographyType
         return make("ANY" if [word.lower() for word in dtype.parameters] == ["any"] else numbers(dtype, 1, 1)[0])
-    if name not in _FLAT:
+    if name not in PLAIN:
         raise UnknownTypeError(name)
     numbers(dtype, 0, 0)
-    return _FLAT[name]
+    return PLAIN[name]
 
 
 def _interval(dtype: DdlType) -> T.DataType:
