@@ -14,10 +14,10 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog import _internal
-from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor import batch, payloads
 from fastchangelog.spark.processor.operator import ProcessorConfig
 from fastchangelog.spark.shard_ids import shard_ids
+from fastchangelog.spark.shard_task import OperatorConfig
 from fastchangelog.spark.types.spark_arrow import spark_schema
 
 

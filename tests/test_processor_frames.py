@@ -19,8 +19,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import versions
-from fastchangelog.spark.processor.input_frames import FrameMaker
-from fastchangelog.spark.processor.input_rows import RowMaker
+from fastchangelog.spark.processor.frames.input import FrameMaker
+from fastchangelog.spark.processor.rows.input import RowMaker
 from fastchangelog.spark.types.columns import of_column
 from fastchangelog.spark.types.spark_arrow import spark_schema
 
@@ -305,7 +305,7 @@ def test_frames_are_the_same_without_the_inside_of_pandas(monkeypatch: pytest.Mo
     given = [(str(n), n + i, NOON, 0.5, str(i)) for n in range(5) for i in range(n + 1)]
     columns = {"key": "k string", "rows": "i long, at timestamp, d double, s string"}
     fast = frames(given, **columns)
-    monkeypatch.setattr("fastchangelog.spark.processor.input_frames._HAS_MANAGERS", False)
+    monkeypatch.setattr("fastchangelog.spark.processor.frames.input._HAS_MANAGERS", False)
     plain = frames(given, **columns)
     assert fast.keys() == plain.keys()
     for key, frame in fast.items():

@@ -15,9 +15,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerVal
 
 from fastchangelog import _internal
 from fastchangelog.spark import settings, task
-from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor import operator
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator
+from fastchangelog.spark.shard_task import OperatorConfig
 from fastchangelog.spark.types.spark_arrow import spark_schema
 
 

@@ -15,9 +15,9 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.output_frames import OutputFrames
-from fastchangelog.spark.processor.output_rows import OutputRows
+from fastchangelog.spark.processor.frames.output import OutputFrames
 from fastchangelog.spark.processor.output_values import output_schema
+from fastchangelog.spark.processor.rows.output import OutputRows
 from fastchangelog.spark.types.ddl import parse_ddl
 from fastchangelog.spark.types.row_class import row_class
 from fastchangelog.spark.types.spark_arrow import spark_columns

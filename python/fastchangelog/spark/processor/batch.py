@@ -22,12 +22,11 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from fastchangelog.server import open_state_session
 from fastchangelog.spark import settings, task
-from fastchangelog.spark.batch import by_shard
-from fastchangelog.spark.operator import batch_request
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.run import run_batch
 from fastchangelog.spark.processor.spec import ProcessorSpec, no_initial_rows
+from fastchangelog.spark.shard_task import batch_request, by_shard
 from fastchangelog.spark.types.spark_arrow import spark_columns
 
 if TYPE_CHECKING:

@@ -35,11 +35,11 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.catalog import AccumulatorLayout
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
-from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.renames import aligned, are_same_keys, bytes_text
 from fastchangelog.spark.processor.spark_errors import time_mode_name
 from fastchangelog.spark.processor.spec import TimeMode
-from fastchangelog.spark.processor.timers import TIMERS
+from fastchangelog.spark.processor.states.handle import Declaration
+from fastchangelog.spark.processor.states.timers import TIMERS
 from fastchangelog.spark.types.atomic import INTEGERS, TEXTS
 from fastchangelog.spark.types.ddl import ddl_text, parse_ddl
 from fastchangelog.spark.types.wire import has_numbered_fields

@@ -1,7 +1,7 @@
 """Values that user code has yielded and may change before they are converted.
 
 Owns: which types have such values, a copy that later changes do not reach, and about how large a value is.
-Does not own: when output is converted (`output_rows`, `output_frames`).
+Does not own: when output is converted (`rows.output`, `frames.output`).
 
 PySpark converts what a call yields while it yields it, or before the next call. Here output is converted many rows at
 once. A list that a processor keeps, yields and goes on to fill must be in a row as it was then.

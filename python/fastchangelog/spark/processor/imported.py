@@ -2,8 +2,8 @@
 
 Owns: the check of what is imported against what the processor declares, the columns of imported rows, and how they are
 written.
-Does not own: reading Spark's checkpoint (`spark_states`), the bytes (the codec), when the first batch takes them
-(`operator`).
+Does not own: reading Spark's checkpoint (`checkpoint.spark_states`), the bytes (the codec), when the first batch takes
+them (`operator`).
 
 An imported row is one value, list element, map entry or timer: the key's columns, the number of the variable, the
 map's key or the timer's time, the value, its place in its list, and the time at which it ends. They reach their shards
@@ -24,13 +24,13 @@ from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, raise_one_line
+from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Variable
 from fastchangelog.spark.imported_state import ImportedState
-from fastchangelog.spark.processor.cache import APPEND, PUT
-from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.spec import RowChunkLike, SessionLike, TimeMode
-from fastchangelog.spark.processor.timers import TIMERS, encoded_times
-from fastchangelog.spark.spark_states import Checkpoint, Variable
+from fastchangelog.spark.processor.states.cache import APPEND, PUT
+from fastchangelog.spark.processor.states.handle import Declaration
+from fastchangelog.spark.processor.states.timers import TIMERS, encoded_times
 from fastchangelog.spark.split import payload_type, shaped
 from fastchangelog.spark.task import VersionChecked
 from fastchangelog.spark.types import wire
@@ -40,7 +40,7 @@ from fastchangelog.spark.types.values import has_floats
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from fastchangelog.spark.processor.call import Grouping
+    from fastchangelog.spark.grouping import Grouping
 
 __all__ = ["ImportedRows", "VariableSplit", "imported_payloads", "imported_schema", "write_imported"]
 

@@ -36,22 +36,21 @@ from fastchangelog.server import open_state_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
 from fastchangelog.spark.lost_states import open_or_explain
-from fastchangelog.spark.operator import (
-    METRICS_TYPE,
-    NO_FIRST_BATCH,
-    OperatorConfig,
-    Stopwatch,
-    open_request,
-    run_once,
-)
 from fastchangelog.spark.processor.evolution import is_current
-from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.imported import ImportedRows
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.run import CHUNK_BYTES, CHUNK_ROWS, NO_QUERY, run_batch
 from fastchangelog.spark.processor.spec import GroupedRows, ProcessorSpec, QueryInfo, no_initial_rows
+from fastchangelog.spark.processor.states.handle import Declaration
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
-from fastchangelog.spark.renewal import CredentialRenewal, credentials
+from fastchangelog.spark.shard_task import (
+    METRICS_TYPE,
+    NO_FIRST_BATCH,
+    OperatorConfig,
+    Stopwatch,
+    renewed_request,
+    run_once,
+)
 from fastchangelog.spark.types.placeholders import placeholder
 from fastchangelog.spark.types.spark_arrow import spark_columns
 
@@ -193,13 +192,7 @@ class ProcessorOperator(StatefulProcessor):
         operator = self._config.operator
         clock = Stopwatch()
         _internal.failpoint("operator.open")
-        storage, expires = settings.resolve_with_expiry(operator.storage_options)
-        request = {
-            **open_request(operator, shard_id, kept.handle),
-            **credentials(storage, expires),
-            "operator": "processor",
-        }
-        with CredentialRenewal(request, expires, lambda: settings.resolve_with_expiry(operator.storage_options)):
+        with renewed_request(operator, shard_id, kept.handle, operator="processor") as request:
             first = initial is not None or _is_first_batch(kept.handle)
             handle, timer = yield from self._run(request, rows, initial, first, times, clock)
         self._keep(kept, _Kept(handle, self._watermark(times), self._set_timer(kept.timer, timer, times)))

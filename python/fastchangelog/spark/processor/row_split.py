@@ -2,7 +2,7 @@
 
 Owns: the function that Spark runs in `mapInArrow`, and the heartbeats.
 Does not own: hashing and buffering (the Rust splitter), the schema of payload rows and the split of an aggregation
-(`spark.split`), which columns travel (`stream`).
+(`split`), which columns travel (`stream`).
 
 The operator sees what Spark's operator calls per key as calls per shard. An empty payload, a heartbeat, calls it for a
 shard without rows: a shard that Spark never calls can neither keep the watermark of the batch before nor take its part

@@ -19,18 +19,18 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedError
-from fastchangelog.spark import internals, metrics, settings, versions
+from fastchangelog.spark import internals, metrics, versions
+from fastchangelog.spark.grouping import Grouping
 from fastchangelog.spark.imported_state import ImportedState
-from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor.batch import in_batch
-from fastchangelog.spark.processor.call import Grouping, ProcessorCall
+from fastchangelog.spark.processor.call import ProcessorCall
 from fastchangelog.spark.processor.evolution import evolve
-from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.imported import imported_payloads, imported_schema
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator, spark_settings
 from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.run import init_on_driver
 from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
+from fastchangelog.spark.processor.states.handle import Declaration
 from fastchangelog.spark.split import WATERMARK_DELAY, payload_type, watermark_of
 from fastchangelog.spark.types import wire
 from fastchangelog.spark.types.spark_arrow import spark_schema
@@ -76,17 +76,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         _check_savepoint(grouping, spec, declarations, deleted)
     seeded = None if imported is None else _imported(grouping, call, imported, declarations, spec.time_mode, rows)
     config = ProcessorConfig(
-        OperatorConfig(
-            "",
-            grouping.root,
-            grouping.name,
-            spark_schema(output, "the output column"),
-            grouping.options,
-            grouping.storage_options,
-            grouping.partitions,
-            confs=grouping.confs,
-            connect=internals.is_connect(grouping.df),
-        ),
+        grouping.operator("", spark_schema(output, "the output column")),
         spec,
         rows.schema,
         rows.event_time,
@@ -95,7 +85,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         deletes=bool(deleted),
         counters=counters,
     )
-    streaming = bool(grouping.df.isStreaming)
+    streaming = grouping.is_streaming
     # Shards without rows keep the watermark, and delete what `init` deletes.
     heartbeats = time_mode == "eventtime" or bool(deleted)
     payloads = _payloads(grouping, grouping.df, rows, streaming=streaming, heartbeats=heartbeats)
@@ -107,18 +97,15 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         config = dataclasses.replace(config, initial=imported_schema(_key_schema(grouping, rows)), imported=names)
     if not streaming:
         return in_batch(payloads, first, config, output)
-    spark_operator = internals.native_method(payloads.groupBy("shard"), "transformWithStateInPandas")
-    answered = spark_operator(
+    return grouping.through_state(
+        payloads,
+        first,
         ProcessorOperator(config),
-        T.StructType([*output.fields, T.StructField(metrics.PROCESSOR_COLUMN, T.ArrayType(T.LongType()))]),
-        call.output_mode,
-        call.time_mode,
-        None if first is None else first.groupBy("shard"),
+        output,
+        metrics.of_processor(counters),
+        (call.output_mode, call.time_mode),
         call.event_time_column,
     )
-    answered = answered.observe(metrics.observed_name(grouping.name), *metrics.of_processor(counters).observed())
-    kept = answered.where(F.col(metrics.PROCESSOR_COLUMN).isNull())
-    return kept.drop(metrics.PROCESSOR_COLUMN)
 
 
 def _check_savepoint(
@@ -210,7 +197,7 @@ def _split(grouping: Grouping, schema: pa.Schema, *, streaming: bool = False, he
         len(grouping.keys),
         schema,
         grouping.options,
-        settings.size_option(grouping.options, "payload_size"),
+        grouping.payload_bytes,
         grouping.partitions,
         streaming=streaming,
         heartbeats=heartbeats,

@@ -1,0 +1,242 @@
+"""Spark's own state: what a checkpoint of Spark's operators holds after its last batch.
+
+Owns: reading it through Spark's public sources (`state-metadata`, `statestore`, text files): operators, their
+variables, schemas and rows, and the source offsets.
+Does not own: checkpoints of this package (`handles`), what becomes of the rows (`aggregates.seed`,
+`processor.imported`).
+
+Both sources take the format of checkpoints from the settings of the session at `load()`, and not from the checkpoint.
+Format 2 writes ids of state stores into its commits, so the commit tells the format.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, StoreError
+from fastchangelog.spark import internals, settings, versions
+from fastchangelog.spark.checkpoint.handles import is_not_found, plain_location, unreadable
+from fastchangelog.spark.checkpoint.paths import readable_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Checkpoint", "Operator", "TIME_MODES", "Variable"]
+
+Kind = Literal["aggregate", "processor", "other"]
+
+#: Spark's names of time modes in a checkpoint, and ours.
+TIME_MODES = {"NoTime": "none", "ProcessingTime": "processingtime", "EventTime": "eventtime"}
+_KINDS = {"ValueState": "value", "ListState": "list", "MapState": "map"}
+#: The name of the variable that this package keeps in a checkpoint.
+_OURS = "handle"
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """A state variable of a processor."""
+
+    name: str
+    kind: str
+    has_ttl: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """A stateful operator of a query."""
+
+    number: int
+    #: Spark's name.
+    name: str
+    kind: Kind
+    time_mode: str = "none"
+    output_mode: str = ""
+    variables: tuple[Variable, ...] = ()
+
+    @property
+    def is_ours(self) -> bool:
+        """True if its variables are those of this package's operators; a user's may have that name too."""
+        return [variable.name for variable in self.variables] == [_OURS]
+
+    @property
+    def has_timers(self) -> bool:
+        """True if it may have registered timers."""
+        return self.kind == "processor" and self.time_mode != "none"
+
+
+class Checkpoint:
+    """The checkpoint of a query of Spark's own, after its last batch or a given one."""
+
+    def __init__(self, spark: SparkSession, location: str, batch: int | None = None) -> None:
+        self._spark = spark
+        self.location = plain_location(location)
+        self._path = readable_path(spark, self.location)
+        # Spark 4.2 registers what the source needs only when the manager of streams is first used.
+        _ = spark.streams.active
+        committed = self._committed()
+        if not committed:
+            raise StateNotFoundError(
+                f"{self.location} has no committed batch: give the checkpointLocation of a Spark query that has run"
+            )
+        self.batch = max(committed) if batch is None else batch
+        if self.batch not in committed:
+            raise InvalidArgumentError(
+                f"{self.location} has no committed batch {self.batch}; Spark keeps the batches {min(committed)} to "
+                f"{max(committed)}"
+            )
+        commit = self._json_lines(f"commits/{self.batch}")[0]
+        self._format = "2" if commit.get("stateUniqueIds") else "1"
+        self._check_version(spark.version)
+
+    def _check_version(self, version: str) -> None:
+        """Refuses what this version of Spark cannot read."""
+        what = f"Spark {version} cannot read the state of {self.location}, whose checkpoint format is {self._format}"
+        if self._format == "2" and not versions.READS_OWN_CHECKPOINTS(version):
+            raise InvalidArgumentError(
+                f"{what}: its source fails on that format. Spark {versions.READS_OWN_CHECKPOINTS} or newer reads it, "
+                f"but for the states of a transformWithState that Spark {versions.SUPPORTED} has written"
+            )
+        first = versions.READS_FORMAT_1_OVER_CONNECT
+        if self._format == "1" and internals.is_connect(self._spark) and not first(version):
+            raise InvalidArgumentError(f"{what}, over Spark Connect; use a classic session, or Spark {first} or newer")
+
+    def _committed(self) -> list[int]:
+        try:
+            files = self._spark.read.format("binaryFile").load(f"{self._path}/commits").select("path").collect()
+        except Exception as error:
+            if is_not_found(error):
+                return []
+            raise unreadable(self.location, error) from None
+        names = (row[0].rsplit("/", 1)[-1] for row in files)
+        return [int(name) for name in names if name.isdigit()]
+
+    def _lines(self, name: str) -> list[str]:
+        path = f"{self.location}/{name}"
+        try:
+            read = self._spark.read.text(f"{self._path}/{name}", wholetext=True)
+            text = "".join(row[0] for row in read.collect())
+        except Exception as error:
+            raise unreadable(path, error) from None
+        return text.splitlines()
+
+    def _json_lines(self, name: str) -> list[dict[str, Any]]:
+        try:
+            found = [json.loads(line) for line in self._lines(name)[1:2]]
+            return [dict(line) for line in found] or [{}]
+        except (ValueError, TypeError):
+            raise StoreError(f"{self.location}/{name} is not what Spark writes; is this a checkpoint?") from None
+
+    def source_offsets(self) -> list[str]:
+        """Where the sources of the query are after the batch, as Spark writes it, one text for each source."""
+        return self._lines(f"offsets/{self.batch}")[2:]
+
+    def watermark_millis(self) -> int:
+        """The watermark of the batch; 0 without one."""
+        return int(self._json_lines(f"offsets/{self.batch}")[0].get("batchWatermarkMs", 0))
+
+    def operators(self) -> list[Operator]:
+        """The stateful operators, by number."""
+        with self._settings():
+            try:
+                rows = self._spark.read.format("state-metadata").load(self._path).collect()
+            except Exception as error:
+                raise unreadable(self.location, error) from None
+        found: dict[int, Operator] = {}
+        for row in rows:  # a join has several stores, and a row for each
+            found.setdefault(int(row["operatorId"]), _operator(row))
+        return [found[number] for number in sorted(found)]
+
+    def operator(self, number: int | None) -> Operator:
+        """The operator of a number, or the only one that can be imported."""
+        there = self.operators()
+        if any(self.holds_handles(operator) for operator in there):
+            raise InvalidArgumentError(
+                f"{self.location} is a checkpoint of fastchangelog: its query goes on with it as it is, and another "
+                "query starts from a savepoint of it, grouped(…, start_from=…)"
+            )
+        listed = ", ".join(f"{operator.number} ({operator.name})" for operator in there) or "none"
+        if number is None:
+            candidates = [operator for operator in there if operator.kind != "other"]
+            if len(candidates) != 1:
+                raise InvalidArgumentError(
+                    f"{self.location} has the stateful operators {listed}; say which one: "
+                    "import_state(checkpoint, operator=…)"
+                )
+            return candidates[0]
+        chosen = next((operator for operator in there if operator.number == number), None)
+        if chosen is None:
+            raise InvalidArgumentError(f"{self.location} has no operator {number}; it has {listed}")
+        if chosen.kind == "other":
+            raise InvalidArgumentError(
+                f"operator {number} of {self.location} is {chosen.name}; groupBy().agg() and transformWithState can be "
+                "imported"
+            )
+        return chosen
+
+    def holds_handles(self, operator: Operator) -> bool:
+        """True for an operator of this package."""
+        if not operator.is_ours:
+            return False
+        fields: Any = self.variable(operator, operator.variables[0]).schema["value"].dataType
+        return bool(fields.names[:1] == [_OURS])
+
+    def rows(self, operator: Operator) -> DataFrame:
+        """The state of an aggregation: structs `key` and `value`."""
+        return self._load(operator.number)
+
+    def variable(self, operator: Operator, variable: Variable) -> DataFrame:
+        """The state of a variable, as the source gives it: maps by entry, lists as arrays."""
+        options = {"stateVarName": variable.name, "flattenCollectionTypes": str(variable.kind == "map").lower()}
+        return self._load(operator.number, **options)
+
+    def timers(self, operator: Operator) -> DataFrame:
+        """Registered timers: `key` and `expiration_timestamp_ms`."""
+        return self._load(operator.number, readRegisteredTimers="true")
+
+    def _load(self, operator: int, **options: str) -> DataFrame:
+        source = self._spark.read.format("statestore").options(**options)
+        source = source.option("operatorId", operator).option("batchId", self.batch).option("path", self._path)
+        with self._settings():
+            try:
+                return source.load()
+            except Exception as error:
+                raise unreadable(f"{self.location}, operator {operator}", error) from None
+
+    @contextlib.contextmanager
+    def _settings(self) -> Iterator[None]:
+        conf, before = self._spark.conf, self._spark.conf.get(settings.FORMAT_VERSION, None)
+        conf.set(settings.FORMAT_VERSION, self._format)
+        try:
+            yield
+        finally:
+            if before is None:
+                conf.unset(settings.FORMAT_VERSION)
+            else:
+                conf.set(settings.FORMAT_VERSION, before)
+
+
+def _operator(row: Any) -> Operator:
+    number, name = int(row["operatorId"]), str(row["operatorName"])
+    if name.startswith("stateStoreSave"):
+        return Operator(number, name, "aggregate")
+    if not name.startswith("transformWithState"):
+        return Operator(number, name, "other")
+    properties = json.loads(row["operatorProperties"] or "{}")
+    listed = properties.get("stateVariables", [])
+    variables = tuple(
+        Variable(v["stateName"], _KINDS[v["stateVariableType"]], bool(v.get("ttlEnabled")))
+        for v in listed
+        if v["stateVariableType"] in _KINDS and not v["stateName"].startswith("$")
+    )
+    return Operator(
+        number,
+        name,
+        "processor",
+        TIME_MODES.get(properties.get("timeMode", ""), "none"),
+        properties.get("outputMode", ""),
+        tuple(sorted(variables, key=lambda variable: variable.name)),
+    )
