@@ -24,7 +24,7 @@ from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.function_table import FUNCTIONS
 from fastchangelog.spark.aggregates.spec import AggregateSpec, calls_json, spec_json
-from fastchangelog.spark.checkpoint.spark_states import Checkpoint
+from fastchangelog.spark.checkpoint.spark_states import Checkpoint, check_keys
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.split import PayloadSplit, Splitting, shaped
 from fastchangelog.spark.types import wire
@@ -115,7 +115,7 @@ def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState
     key, value = rows.schema["key"].dataType, rows.schema["value"].dataType
     assert isinstance(key, T.StructType)
     assert isinstance(value, T.StructType)
-    _check_keys(where, analysed.keys, key)
+    check_keys(where, analysed.keys, key)
     # By position: columns of one name may be there several times.
     named = rows.select(
         F.col("key").cast(_numbered(key)).alias("key"), F.col("value").cast(_numbered(value)).alias("value")
@@ -141,19 +141,6 @@ def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState
             "does not use are not kept"
         )
     return named.select(*_on_wire(columns, analysed.keys))
-
-
-def _check_keys(where: str, keys: Sequence[T.StructField], found: T.StructType) -> None:
-    wanted = [field.dataType.simpleString() for field in keys]
-    there = [field.dataType.simpleString() for field in found.fields]
-    if wanted != there:
-        wrong = next((i for i, (a, b) in enumerate(zip(wanted, there)) if a != b), min(len(wanted), len(there)))
-        named = found.fields[wrong] if wrong < len(found) else None
-        detail = "" if named is None else f"; the key `{named.name}` is {named.dataType.simpleString()} there"
-        raise SchemaMismatchError(
-            f"{where} has state by ({', '.join(there)}), but the query groups by ({', '.join(wanted)}){detail}: group "
-            "by keys of the same types, in the same order"
-        )
 
 
 def _numbered(struct: T.StructType) -> T.StructType:

@@ -1,9 +1,7 @@
 """Spark's checkpoints: the handles that Spark may still pass to a query's tasks, batch by batch.
 
-Owns: reading a checkpoint through Spark's public sources (`statestore`, `state-metadata`, text and binary files), and
-when a checkpoint counts as unreadable.
-Does not own: what handles name, what is deleted (`gc.plan`), the session (a parameter), paths that Spark's sources
-misread (`paths`).
+Owns: which handles Spark may still use, and when a checkpoint counts as unreadable.
+Does not own: reading files (`files`), what handles name, what is deleted (`gc.plan`), the session (a parameter).
 
 A batch whose state cannot be read is an error, unless the checkpoint itself shows that Spark has removed that state:
 its commit is gone too, or only later versions of one partition are left, and they begin with a snapshot. No checkpoint
@@ -21,9 +19,6 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F
-
 from fastchangelog.errors import (
     FastChangelogError,
     InvalidArgumentError,
@@ -33,12 +28,12 @@ from fastchangelog.errors import (
 )
 from fastchangelog.gc.collector import Roots
 from fastchangelog.spark import settings, versions
-from fastchangelog.spark.checkpoint.paths import readable_path, shown
+from fastchangelog.spark.checkpoint.files import CheckpointFiles, plain_location, unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkCheckpoints", "is_not_found", "plain_location", "unreadable"]
+__all__ = ["SparkCheckpoints"]
 
 #: The operator's state variable, see `aggregates.operator` and `processor.operator`; its first field has the
 #: variable's name.
@@ -59,9 +54,6 @@ class SparkCheckpoints:
         if self._ready is None:
             spark = self._session()
             settings.prepare_session(spark)  # the source reads state by the session's settings
-            # The manager of streams registers an endpoint that the source needs. Spark 4.2 registers it nowhere else
-            # and fails with "Cannot find endpoint" in a session that has run no stream.
-            _ = spark.streams.active
             self._ready = spark
         return self._ready
 
@@ -71,11 +63,8 @@ class SparkCheckpoints:
         A parent that is missing or empty may be the place of a disk that is not mounted: that is an error.
         """
         location = plain_location(location)
-        try:
-            lines = [row[0] for row in self._spark.read.text(self._path(location, "metadata")).collect()]
-        except Exception as error:
-            if not is_not_found(error):
-                raise unreadable(location, error) from None
+        lines = self._files(location).lines("metadata")
+        if lines is None:
             self._check_removed(location)
             return None
         try:
@@ -84,41 +73,21 @@ class SparkCheckpoints:
             raise StoreError(f"{location}/metadata is not what Spark writes; is this a checkpoint?") from None
         return str(found)
 
-    def _path(self, location: str, name: str = "") -> str:
-        """A path that Spark's sources read, of a checkpoint or of what is in it."""
-        path = readable_path(self._spark, location)
-        return f"{path}/{name}" if name else path
+    def _files(self, location: str) -> CheckpointFiles:
+        return CheckpointFiles(self._spark, location)
 
     def _check_removed(self, location: str) -> None:
-        if self._exists(location):
+        if self._files(location).exists():
             raise StoreError(f"{location} is there, but has no metadata of a query; is this a checkpoint?")
         parent = location.rsplit("/", 1)[0] + "/"
-        if not self._exists(parent):
+        if not self._files(parent).exists():
             raise StateNotFoundError(
                 f"neither {location} nor the folder {parent} is there: this machine may not see it"
             )
-        if not self._has_files(parent):
+        if not self._files(parent).has_files():
             raise StateNotFoundError(
                 f"{location} is not there, and {parent} is empty, as a mount point is whose disk is missing"
             )
-
-    def _exists(self, path: str) -> bool:
-        try:
-            self._spark.read.format("binaryFile").load(self._path(path)).select("path").limit(1).collect()
-        except Exception as error:
-            if is_not_found(error):
-                return False
-            raise unreadable(path, error) from None
-        return True
-
-    def _has_files(self, folder: str) -> bool:
-        """True if there is a file below a folder, other than those that Spark's readers treat as hidden."""
-        try:
-            reader = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-            files = reader.load(self._path(folder))
-            return bool(files.select("path").limit(1).collect())
-        except Exception as error:
-            raise unreadable(folder, error) from None
 
     def roots(self, location: str) -> Roots:
         """See `gc.collector.CheckpointReader`."""
@@ -126,7 +95,8 @@ class SparkCheckpoints:
         query = self.query_id(location)
         if query is None:
             raise StateNotFoundError(f"the checkpoint {location} vanished while it was read")
-        batches = sorted(self._log(location, "commits"))
+        files = self._files(location)
+        batches = sorted(files.log("commits"))
         handles: dict[str, str] = {}
         numbers: dict[str, int] = {}
         notes: list[str] = []
@@ -141,7 +111,7 @@ class SparkCheckpoints:
             except FastChangelogError:
                 raise
             except Exception as error:  # of PySpark, or of Py4J for what a task failed with
-                if batch not in self._log(location, "commits"):
+                if batch not in files.log("commits"):
                     skipped.append(batch)  # Spark removed it meanwhile, with the ones before it
                     continue
                 removed = self._removed(location, operators, batch) if batch < batches[-1] else None
@@ -149,7 +119,7 @@ class SparkCheckpoints:
                     raise unreadable(f"{location}, batch {batch}", error) from None
                 skipped.append(batch)
                 notes.append(f"batch {batch} has a commit, but Spark has removed its state: {removed}; not counted")
-        planned = self._log(location, "offsets")
+        planned = files.log("offsets")
         if not batches and any(batch > 0 for batch in planned):
             raise StoreError(f"{location} has planned batches up to {max(planned)}, but no commits: they were removed")
         if not batches and not planned:
@@ -172,7 +142,7 @@ class SparkCheckpoints:
         query = self.query_id(location)
         if query is None:
             raise StateNotFoundError(f"there is no checkpoint {location}; give the query's checkpointLocation")
-        batches = sorted(self._log(location, "commits"))
+        batches = sorted(self._files(location).log("commits"))
         if not batches:
             raise StateNotFoundError(f"{location} has no committed batch yet; wait for the query's first one")
         chosen = batches[-1] if batch is None else batch
@@ -193,42 +163,23 @@ class SparkCheckpoints:
 
     def time_of(self, location: str, batch: int) -> int:
         """When a batch was planned, in milliseconds since the epoch: what its processors were told."""
-        path = f"{plain_location(location)}/offsets/{batch}"
-        try:
-            read = self._spark.read.text(self._path(plain_location(location), f"offsets/{batch}"))
-            lines = [row[0] for row in read.collect()]
-        except Exception as error:
-            raise unreadable(path, error) from None
-        for line in lines:
+        location = plain_location(location)
+        for line in self._files(location).lines(f"offsets/{batch}") or ():
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 return int(json.loads(line)["batchTimestampMs"])
-        raise StoreError(f"{path} does not say when the batch was planned; is this a checkpoint of Spark?")
+        raise StoreError(
+            f"{location}/offsets/{batch} does not say when the batch was planned; is this a checkpoint of Spark?"
+        )
 
     def _foreign(self, location: str) -> InvalidArgumentError:
         """The error for a checkpoint without any operator of ours."""
-        try:
-            rows = self._spark.read.format("state-metadata").load(self._path(location)).collect()
-        except Exception as error:
-            raise unreadable(location, error) from None
-        named = sorted({row["operatorName"] for row in rows})
+        named = sorted({row["operatorName"] for row in self._files(location).operators()})
         if not named:
             return InvalidArgumentError(f"the query of {location} has no stateful operator, so it keeps no state")
         return InvalidArgumentError(
             f"the state of {location} is Spark's own, of {', '.join(named)}, and not fastchangelog's: read it with "
             f'spark.read.format("statestore").load({location!r})'
         )
-
-    def _log(self, location: str, name: str) -> dict[int, float]:
-        """The batches of one of Spark's logs, and when each entry was written."""
-        try:
-            files = self._spark.read.format("binaryFile").load(self._path(location, name))
-            rows = files.select("path", F.col("modificationTime").cast("double")).collect()
-        except Exception as error:
-            if is_not_found(error):
-                return {}
-            raise unreadable(f"{location}/{name}", error) from None
-        named = ((row[0].rsplit("/", 1)[-1], row[1]) for row in rows)
-        return {int(name): float(time) for name, time in named if name.isdigit()}
 
     def _removed(self, location: str, operators: list[int], batch: int) -> str | None:
         """Evidence that Spark has removed the state after `batch`; None without any.
@@ -237,7 +188,7 @@ class SparkCheckpoints:
         """
         for operator in operators:
             stores: dict[str, list[tuple[int, str]]] = {}
-            for path in self._files(location, f"state/{operator}"):
+            for path in self._files(location).below(f"state/{operator}"):
                 folder, _, name = path.rpartition("/")
                 found = _STATE_FILE.fullmatch(name)
                 if found is not None:
@@ -248,26 +199,9 @@ class SparkCheckpoints:
                     return f"the oldest version in {folder} is {oldest}, the one after batch {oldest - 1}"
         return None
 
-    def _files(self, location: str, name: str) -> list[str]:
-        """All files below a folder of a checkpoint, without those that Spark's readers treat as hidden."""
-        try:
-            files = (
-                self._spark.read.format("binaryFile")
-                .option("recursiveFileLookup", "true")
-                .load(self._path(location, name))
-            )
-            return [shown(row[0]) for row in files.select("path").collect()]
-        except Exception as error:
-            if is_not_found(error):
-                return []
-            raise unreadable(f"{location}/{name}", error) from None
-
     def _operators(self, location: str) -> list[int]:
         """The stateful operators that hold handles."""
-        try:
-            rows = self._spark.read.format("state-metadata").load(self._path(location)).collect()
-        except Exception as error:
-            raise unreadable(location, error) from None
+        rows = self._files(location).operators()
         if rows and not versions.READS_OWN_CHECKPOINTS(self._spark.version):
             raise InvalidArgumentError(
                 f"Spark {self._spark.version} cannot read the state of its own checkpoints, {location} among them; "
@@ -285,10 +219,7 @@ class SparkCheckpoints:
 
     def _state(self, location: str, operator: int, batch: int) -> list[tuple[str, int]]:
         """Handles and partitions of an operator after a batch."""
-        source = (
-            self._spark.read.format("statestore").option("path", self._path(location)).option("operatorId", operator)
-        )
-        frame = source.option("batchId", batch).option("stateVarName", _VARIABLE).load()
+        frame = self._files(location).state(operator, batch, stateVarName=_VARIABLE)
         fields: Any = frame.schema["value"].dataType
         if fields.names[:1] != [_VARIABLE] or fields[0].dataType.typeName() != "string":
             raise SchemaMismatchError(
@@ -296,22 +227,3 @@ class SparkCheckpoints:
             )
         rows = frame.select(f"value.{_VARIABLE}", "partition_id").collect()
         return [(row[0], row[1]) for row in rows if row[0] is not None]  # a shard of a processor may have no rows yet
-
-
-def plain_location(location: str) -> str:
-    """The location without a slash at its end."""
-    return location.rstrip("/") or location
-
-
-def is_not_found(error: Exception) -> bool:
-    """True if Spark says that there is no such path."""
-    return isinstance(error, AnalysisException) and error.getCondition() == "PATH_NOT_FOUND"
-
-
-def unreadable(what: str, error: Exception) -> StoreError:
-    """The error for what Spark cannot read, in one line: the last cause of a Java stack, else PySpark's own text."""
-    lines = [line.strip() for line in shown(str(error)).strip().splitlines()] or [type(error).__name__]
-    causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
-    return StoreError(
-        f"{what}: {(causes or lines)[-1 if causes else 0].removeprefix('Caused by: ').lstrip(': ')[:400]}"
-    )

@@ -1,7 +1,7 @@
 """Paths of checkpoints under which Spark's sources find them.
 
 Owns: which locations Spark's readers take for another path, and the link that stands for such a location.
-Does not own: reading a checkpoint (`handles`, `spark_states`).
+Does not own: reading a checkpoint (`files`).
 
 The source `statestore` escapes a path and then takes the escaped text for a path: a folder whose name has a blank, `%`
 or `#` is looked for under a name that nothing has. Readers of files take brackets, `*` and `?` for a pattern. So a

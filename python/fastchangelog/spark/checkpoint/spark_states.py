@@ -1,12 +1,11 @@
 """Spark's own state: what a checkpoint of Spark's operators holds after its last batch.
 
-Owns: reading it through Spark's public sources (`state-metadata`, `statestore`, text files): operators, their
-variables, schemas and rows, and the source offsets.
-Does not own: checkpoints of this package (`handles`), what becomes of the rows (`aggregates.seed`,
-`processor.imported`).
+Owns: operators, their variables, schemas and rows, and the source offsets.
+Does not own: reading files (`files`), checkpoints of this package (`handles`), what becomes of the rows
+(`aggregates.seed`, `processor.imported`).
 
-Both sources take the format of checkpoints from the settings of the session at `load()`, and not from the checkpoint.
-Format 2 writes ids of state stores into its commits, so the commit tells the format.
+The sources `state-metadata` and `statestore` take the format of checkpoints from the settings of the session at
+`load()`, and not from the checkpoint. Format 2 writes ids of state stores into its commits, so the commit tells the format.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, StoreError
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, StateNotFoundError, StoreError
 from fastchangelog.spark import internals, settings, versions
-from fastchangelog.spark.checkpoint.handles import is_not_found, plain_location, unreadable
-from fastchangelog.spark.checkpoint.paths import readable_path
+from fastchangelog.spark.checkpoint.files import CheckpointFiles, plain_location, unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import types as T
 
-__all__ = ["Checkpoint", "Operator", "TIME_MODES", "Variable"]
+__all__ = ["TIME_MODES", "Checkpoint", "Operator", "Variable", "check_keys"]
 
 Kind = Literal["aggregate", "processor", "other"]
 
@@ -74,10 +73,8 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, location: str, batch: int | None = None) -> None:
         self._spark = spark
         self.location = plain_location(location)
-        self._path = readable_path(spark, self.location)
-        # Spark 4.2 registers what the source needs only when the manager of streams is first used.
-        _ = spark.streams.active
-        committed = self._committed()
+        self._files = CheckpointFiles(spark, self.location)
+        committed = self._files.log("commits")
         if not committed:
             raise StateNotFoundError(
                 f"{self.location} has no committed batch: give the checkpointLocation of a Spark query that has run"
@@ -104,24 +101,11 @@ class Checkpoint:
         if self._format == "1" and internals.is_connect(self._spark) and not first(version):
             raise InvalidArgumentError(f"{what}, over Spark Connect; use a classic session, or Spark {first} or newer")
 
-    def _committed(self) -> list[int]:
-        try:
-            files = self._spark.read.format("binaryFile").load(f"{self._path}/commits").select("path").collect()
-        except Exception as error:
-            if is_not_found(error):
-                return []
-            raise unreadable(self.location, error) from None
-        names = (row[0].rsplit("/", 1)[-1] for row in files)
-        return [int(name) for name in names if name.isdigit()]
-
     def _lines(self, name: str) -> list[str]:
-        path = f"{self.location}/{name}"
-        try:
-            read = self._spark.read.text(f"{self._path}/{name}", wholetext=True)
-            text = "".join(row[0] for row in read.collect())
-        except Exception as error:
-            raise unreadable(path, error) from None
-        return text.splitlines()
+        lines = self._files.lines(name)
+        if lines is None:
+            raise StateNotFoundError(f"{self.location}/{name} is not there: was the checkpoint copied in part?")
+        return lines
 
     def _json_lines(self, name: str) -> list[dict[str, Any]]:
         try:
@@ -141,10 +125,7 @@ class Checkpoint:
     def operators(self) -> list[Operator]:
         """The stateful operators, by number."""
         with self._settings():
-            try:
-                rows = self._spark.read.format("state-metadata").load(self._path).collect()
-            except Exception as error:
-                raise unreadable(self.location, error) from None
+            rows = self._files.operators()
         found: dict[int, Operator] = {}
         for row in rows:  # a join has several stores, and a row for each
             found.setdefault(int(row["operatorId"]), _operator(row))
@@ -198,11 +179,9 @@ class Checkpoint:
         return self._load(operator.number, readRegisteredTimers="true")
 
     def _load(self, operator: int, **options: str) -> DataFrame:
-        source = self._spark.read.format("statestore").options(**options)
-        source = source.option("operatorId", operator).option("batchId", self.batch).option("path", self._path)
         with self._settings():
             try:
-                return source.load()
+                return self._files.state(operator, self.batch, **options)
             except Exception as error:
                 raise unreadable(f"{self.location}, operator {operator}", error) from None
 
@@ -240,3 +219,17 @@ def _operator(row: Any) -> Operator:
         properties.get("outputMode", ""),
         tuple(sorted(variables, key=lambda variable: variable.name)),
     )
+
+
+def check_keys(where: str, keys: Sequence[T.StructField], found: T.StructType) -> None:
+    """Refuses state by other keys than those that a query groups by."""
+    wanted = [field.dataType.simpleString() for field in keys]
+    there = [field.dataType.simpleString() for field in found.fields]
+    if wanted != there:
+        wrong = next((i for i, (a, b) in enumerate(zip(wanted, there)) if a != b), min(len(wanted), len(there)))
+        named = found.fields[wrong] if wrong < len(found) else None
+        detail = "" if named is None else f"; the key `{named.name}` is {named.dataType.simpleString()} there"
+        raise SchemaMismatchError(
+            f"{where} has state by ({', '.join(there)}), but the query groups by ({', '.join(wanted)}){detail}: group "
+            "by keys of the same types, in the same order"
+        )

@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, raise_one_line
-from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Variable
+from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Variable, check_keys
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.spec import RowChunkLike, SessionLike, TimeMode
@@ -205,13 +205,7 @@ def _rows(
 ) -> DataFrame:
     """Payload rows of one variable."""
     found: Any = rows.schema["key"].dataType
-    wanted = [field.dataType.simpleString() for field in grouping.key.fields]
-    there = [field.dataType.simpleString() for field in found.fields]
-    if wanted != there:
-        raise SchemaMismatchError(
-            f"{where} has state by ({', '.join(there)}), but the query groups by ({', '.join(wanted)}): group by keys "
-            "of the same types, in the same order"
-        )
+    check_keys(where, grouping.key.fields, found)
     keys = [
         wire.to_wire(F.col("key").getField(field.name), field.dataType, key=True).alias(f"__k{i}")
         for i, field in enumerate(found.fields)

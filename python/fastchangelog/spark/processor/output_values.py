@@ -20,7 +20,6 @@ from fastchangelog.spark.types.walk import fold, parts
 
 __all__ = [
     "BATCH_BYTES",
-    "FAILURES",
     "FIRST_ROWS",
     "MOST_ROWS",
     "Convert",
@@ -37,9 +36,6 @@ __all__ = [
 FIRST_ROWS = 256
 MOST_ROWS = 8192
 BATCH_BYTES = 4 * 1024 * 1024
-
-FAILURES = (pa.ArrowException, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
-"""What a conversion of values may raise."""
 
 
 def output_schema(struct: T.StructType) -> pa.Schema:

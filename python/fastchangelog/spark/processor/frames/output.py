@@ -25,7 +25,6 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.held_values import held, held_bytes, is_changeable
 from fastchangelog.spark.processor.output_values import (
     BATCH_BYTES,
-    FAILURES,
     FIRST_ROWS,
     MOST_ROWS,
     Convert,
@@ -36,6 +35,7 @@ from fastchangelog.spark.processor.output_values import (
     no_value,
     output_schema,
 )
+from fastchangelog.spark.types.columns import FAILURES
 from fastchangelog.spark.types.zones import pandas_zone
 
 __all__ = ["OutputFrames"]

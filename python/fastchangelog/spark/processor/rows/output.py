@@ -22,7 +22,6 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.held_values import held, held_bytes, is_changeable
 from fastchangelog.spark.processor.output_values import (
     BATCH_BYTES,
-    FAILURES,
     FIRST_ROWS,
     MOST_ROWS,
     Convert,
@@ -33,6 +32,7 @@ from fastchangelog.spark.processor.output_values import (
     no_value,
     output_schema,
 )
+from fastchangelog.spark.types.columns import FAILURES
 
 __all__ = ["OutputRows"]
 
