@@ -21,8 +21,8 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerValues
 
-from fastchangelog.spark.processor.run import ProcessorSpec, run_batch
-from fastchangelog.spark.processor.spec import CodecMaker
+from fastchangelog.spark.processor.run import run_batch
+from fastchangelog.spark.processor.spec import CodecMaker, ProcessorSpec
 from fastchangelog.spark.types import wire
 from fastchangelog.spark.types.ddl import parse_ddl
 from fastchangelog.spark.types.state_type import StateType

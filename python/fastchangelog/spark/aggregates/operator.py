@@ -3,8 +3,8 @@
 Owns: one session of an aggregation inside a Spark task: handle in, payloads to the server, rows to Spark, handle out.
 Does not own: the state (the server), which handle is committed (Spark), the metrics' meaning (`metrics`).
 
-The initial state of a new query becomes a version of its own before the first batch: its payloads come in a session of
-their own, whose results are not given to the query: they are no news. The batch begins with the handle of that version.
+The initial state of a new query becomes a version before the first batch: its payloads get their own session, whose
+results are not emitted, since they are nothing new. The batch begins with the handle of that version.
 
 Order, and why:
 1. read the handle that Spark committed last for this shard;

@@ -1,10 +1,10 @@
 """Stored rows of aggregates, read without the query that wrote them.
 
-Owns: from the description of rows in a handle, a savepoint or a catalog to what reads them.
+Owns: what reads rows, made from their description in a handle, a savepoint or a catalog.
 Does not own: the rows' bytes (the core), the specification's text (`spec`).
 
-The description has the types of keys, and the functions with their arguments' types. It has no names: keys are `key`,
-or `key_1`, `key_2` …, and a result has the name of its expression, such as `sum(price)`.
+The description has the types of keys, and the functions with the types of their arguments. It has no names: keys are
+`key`, or `key_1`, `key_2` …, and a result is named after its expression, such as `sum(price)`.
 """
 
 from __future__ import annotations

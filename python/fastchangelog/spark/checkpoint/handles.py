@@ -1,6 +1,6 @@
-"""Spark's checkpoints: the handles that Spark may still pass to a query's tasks, batch by batch.
+"""The handles that Spark may still pass to a query's tasks, batch by batch.
 
-Owns: which handles Spark may still use, and when a checkpoint counts as unreadable.
+Owns: which handles of a checkpoint Spark may still use, and when a checkpoint counts as unreadable.
 Does not own: reading files (`files`), what handles name, what is deleted (`gc.plan`), the session (a parameter).
 
 A batch whose state cannot be read is an error, unless the checkpoint itself shows that Spark has removed that state:

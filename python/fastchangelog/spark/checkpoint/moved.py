@@ -1,12 +1,12 @@
 """Checkpoints that were moved to another folder.
 
-Owns: giving Spark the new place of the files that its checkpoint names by absolute paths.
+Owns: rewriting the absolute paths in Spark's metadata.
 Does not own: when a query starts (`starts`), where our state is (the argument `state`).
 
-Spark's metadata of a stateful operator names its files of schemas with the folder that the checkpoint was in. After a
-move no query starts from it, Spark's own neither. The files themselves have moved along. So the metadata of a local
-checkpoint is written anew with their new paths, where those named are gone and these are there. In a bucket it is left
-as it is, and Spark's error stays (`failures` says what to do).
+Spark's metadata of a stateful operator names its schema files by absolute path. After a move no query can start from
+the checkpoint, not even one of Spark's own, although the files have moved along. In a local checkpoint the metadata is
+rewritten with the new paths if the old files are gone and the new ones exist. In a bucket it is left alone, and Spark
+raises its error (`failures` says what to do).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOCAL = re.compile(r"file:(?://)?(?P<path>/.*)", re.DOTALL)
 
 
 def repair(root: str) -> list[str]:
-    """Makes a moved checkpoint name its own files; gives the files of metadata that were written anew.
+    """Makes a moved checkpoint name its own files; returns the metadata files that were rewritten.
 
     `root` is the checkpoint's folder as Spark has it, such as `file:/data/checkpoint`.
     """

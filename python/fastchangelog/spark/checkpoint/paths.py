@@ -1,12 +1,12 @@
 """Paths of checkpoints under which Spark's sources find them.
 
-Owns: which locations Spark's readers take for another path, and the link that stands for such a location.
+Owns: which locations Spark's readers mistake for another path, and the link that replaces such a location.
 Does not own: reading a checkpoint (`files`).
 
-The source `statestore` escapes a path and then takes the escaped text for a path: a folder whose name has a blank, `%`
-or `#` is looked for under a name that nothing has. Readers of files take brackets, `*` and `?` for a pattern. So a
-local folder with such a character is read through a link of plain letters, which the process removes at its end. It has
-to be of the folder's own file system: the checkpoint names its files of schemas by that.
+The source `statestore` escapes a path and then takes the escaped text for a path, so it does not find a folder whose
+name has a blank, `%` or `#`. Readers of files take brackets, `*` and `?` for a pattern. Therefore a local folder with
+such a character is read through a link with a plain name, which the process removes when it exits. The link must be on
+the folder's own file system, by which the checkpoint names its schema files.
 """
 
 from __future__ import annotations

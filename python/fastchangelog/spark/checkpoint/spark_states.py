@@ -4,8 +4,8 @@ Owns: operators, their variables, schemas and rows, and the source offsets.
 Does not own: reading files (`files`), checkpoints of this package (`handles`), what becomes of the rows
 (`aggregates.seed`, `processor.imported`).
 
-The sources `state-metadata` and `statestore` take the format of checkpoints from the settings of the session at
-`load()`, and not from the checkpoint. Format 2 writes ids of state stores into its commits, so the commit tells the format.
+At `load()`, the sources `state-metadata` and `statestore` take a checkpoint's format from the session's settings, not
+from the checkpoint. Format 2 writes ids of state stores into its commits, so the commit tells the format.
 """
 
 from __future__ import annotations

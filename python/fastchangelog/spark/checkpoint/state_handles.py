@@ -3,8 +3,8 @@
 Owns: which operator of a checkpoint has which name, and the errors when there is none.
 Does not own: reading checkpoints (`handles`), what is done with the handles (`reading`, `savepoints`).
 
-Spark numbers a query's operators, and the library names them. A number is not kept in the bucket, so an operator is
-known by its handles: they name objects in the folder of its state.
+Spark numbers a query's operators, this library names them. The bucket does not hold the number, so an operator is
+identified by its handles: they name objects in the folder of its state.
 """
 
 from __future__ import annotations

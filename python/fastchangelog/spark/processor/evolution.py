@@ -1,4 +1,4 @@
-"""From the states that a version has and those that `init` declares to the states of the next version.
+"""The states of the next version, from the stored ones and those that `init` declares.
 
 Owns: the catalog's text as far as processors use it, which changes of a schema are possible, and errors that name each
 change that is not.
@@ -7,19 +7,18 @@ the server checks of a catalog.
 
 A catalog is a JSON list; an entry is `{"id", "name", "kind", "key", "map_key", "value", "encoding", "ttl", "versions",
 "deleted"}`, its types as DDL texts (`ddl`). `versions` are all types that values were ever written in, `value` is the
-one that they are written in now. A state that is not declared any more keeps its values. `deleteIfExists` removes them;
-the entry stays, marked, since the server keeps what it knows of a number for ever. One that is declared anew in another
-way gets another number, a name of its own in the catalog, and the user's name as `"variable"`.
+one that they are written in now. A state that is no longer declared keeps its values. `deleteIfExists` removes them;
+the entry stays, marked as deleted, since the server never forgets a number. If the state is declared again with another
+layout, it gets a new number, a new name in the catalog, and the user's name as `"variable"`.
 
 A state of aggregates has the kind `aggregating`, the type of its results as `value`, and two more parts:
 `accumulators` is the core's description of the stored bytes, `results` lists for each result its aggregate in that
 description. An older entry of the kind `value` holds results. It keeps its kind, and accepts only aggregates whose
 accumulators their results determine.
 
-A new version of a value's type may add fields that can be null, leave fields out, order them otherwise and widen them,
-at any depth. It is compared with every older version, since values of any of them may still be there. Fields that only
-have other names keep their values, as with Spark (`renames`). A type that was there before is used again: programs that
-are rolled back and forth add no versions.
+A new version of a value's type may add nullable fields, leave fields out, reorder and widen them, at any depth. It is
+compared with every older version, since values of each of them may still exist. Renamed fields keep their values, as in
+Spark (`renames`). An earlier type is used again: a program that is rolled back and forth adds no versions.
 """
 
 from __future__ import annotations

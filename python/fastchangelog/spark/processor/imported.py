@@ -6,8 +6,8 @@ Does not own: reading Spark's checkpoint (`checkpoint.spark_states`), the bytes 
 them (`operator`).
 
 An imported row is one value, list element, map entry or timer: the key's columns, the number of the variable, the
-map's key or the timer's time, the value, its place in its list, and the time at which it ends. They reach their shards
-as rows of an initial state do; the user's code does not see them.
+map's key or the timer's time, the value, its place in its list, and the time at which it expires. Imported rows reach
+their shards as rows of an initial state do; user code does not see them.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def _codec(map_key: T.StructType | None, value: T.StructType, what: str) -> Any:
 def write_imported(
     session: SessionLike, rows: ImportedRows, ids: Mapping[str, int], kinds: Mapping[str, str], now: int
 ) -> None:
-    """Writes imported rows; what has ended by `now` is left out.
+    """Writes imported rows, without those that have expired by `now`.
 
     Parts of a list that is longer than a chunk wait for the last one: Spark sorts payloads by their shard alone, so
     that its elements come in any order.
@@ -312,7 +312,7 @@ def _write(
     part: pa.RecordBatch,
     now: int,
 ) -> None:
-    """Writes rows of one variable: those that end at the same time in one call, elements of a list in their order."""
+    """Writes rows of one variable: those that expire at the same time in one call, elements of a list in order."""
     _, subs, values, place, ends = part.columns
     order = np.arange(len(part))
     if kind == "list":
@@ -341,10 +341,10 @@ def _write(
 def _runs(
     order: np.ndarray[Any, Any], times: np.ndarray[Any, Any], places: np.ndarray[Any, Any], *, ordered: bool
 ) -> list[tuple[int | None, np.ndarray[Any, Any]]]:
-    """Rows with the same end, in an order that keeps that of each key's rows if `ordered`."""
+    """Rows by the time at which they expire; if `ordered`, the rows of each key keep their order."""
     ends, keys = times[order], places[order]
     falls = (np.diff(ends) < 0) & (np.diff(keys) == 0)
-    if not (ordered and falls.any()):  # no element ends before one that is in front of it: by end is in order
+    if not (ordered and falls.any()):  # no element expires before its predecessor: sorting by time keeps the order
         order = order[np.argsort(ends, kind="stable")]
         ends = times[order]
     starts = np.flatnonzero(np.diff(ends, prepend=ends[:1] - 1)) if len(ends) else np.array([], np.int64)

@@ -5,17 +5,17 @@ the one Spark timer of a shard.
 Does not own: how the user's code runs (`run`), the state (the server), which handle is committed (Spark).
 
 Order, and why:
-1. Spark calls with the payloads of a shard, in the first batch with those of the initial state before;
-2. read what Spark committed last for this shard: the handle, the watermark of that batch, the shard's next timer;
+1. Spark passes the payloads of a shard, in the first batch those of the initial state first;
+2. read what Spark committed last for this shard: its handle, watermark and next timer;
 3. open a session, run the user's code over the rows, then over the timers that are due, and commit;
 4. after the last row, store the new handle in Spark's state. Spark commits it only if it commits the batch.
 
-Spark calls only those idle shards that have a Spark timer that is due, so each shard has one:
-- processing time: the time of the shard's next timer, or the next millisecond if that is past: it must not be due in
-  this batch any more;
-- event time: a time that is always due. It alternates between two, since Spark deletes the one that it has fired after
-  the handler. The shard is called in every batch, also in one without rows, and keeps the batch's watermark: rows are
-  late by the watermark of the batch before.
+Spark calls an idle shard only if a Spark timer of it is due, so each shard has one:
+- processing time: the time of the shard's next timer, or the next millisecond if that is past, so that it is not due
+  again in this batch;
+- event time: a time that is always due. It alternates between two times, since Spark deletes a fired timer after the
+  handler. The shard is called in every batch, even without rows, and keeps the batch's watermark: rows are late by the
+  watermark of the previous batch.
 """
 
 from __future__ import annotations

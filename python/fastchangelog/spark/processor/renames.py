@@ -3,9 +3,9 @@
 Owns: names that changed, at any depth; what of a schema says nothing about bytes: nullability, names, lengths of texts.
 Does not own: which other changes are possible, and the catalog (`evolution`).
 
-Columns of Spark do not differ by case, so a field whose name changes its case alone is the same field. A field with
-another name at its place is the same field if its type is the same, and if the struct around it has no other change but
-of names and types in their places. A name that an earlier version had is that field, wherever it stands.
+Spark's column names ignore case, so a field whose name only changes its case is the same field. A field with a new name
+at an old place is the same field if its type is the same and the struct around it has no field added, left out or
+moved. A name that an earlier version had is that field, wherever it stands.
 """
 
 from __future__ import annotations

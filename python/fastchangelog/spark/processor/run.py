@@ -4,7 +4,6 @@ Owns: the order of calls of user code: `init`, rows of all keys, due timers, `cl
 Does not own: the session's life and its commit (the caller), states (`states.cache`), which rows belong to a call
 (`feed`).
 
->>> from fastchangelog.spark.processor.run import ProcessorSpec, run_batch
 >>> batches = run_batch(spec, session, grouper, TimerValues(now, watermark))  # doctest: +SKIP
 
 Output may leave before the batch is done: what was written counts only if the caller commits.
@@ -48,30 +47,18 @@ from fastchangelog.spark.processor.spec import (
     QueryInfo,
     RowChunkLike,
     SessionLike,
-    TimeMode,
 )
 from fastchangelog.spark.processor.states.cache import Scope
 from fastchangelog.spark.processor.states.handle import Declaration, ProcessorHandle
 from fastchangelog.spark.processor.states.timers import TIMERS, DueTimers, TimerOrder
-from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
+from fastchangelog.spark.processor.user_code import raise_from_user_code
 from fastchangelog.spark.types.row_class import row_class
 from fastchangelog.spark.types.state_type import StateType
 from fastchangelog.spark.types.values import has_floats
 
-__all__ = [
-    "CHUNK_BYTES",
-    "CHUNK_ROWS",
-    "Declaration",
-    "NO_QUERY",
-    "ProcessorSpec",
-    "QueryInfo",
-    "TimeMode",
-    "init_on_driver",
-    "is_from_user_code",
-    "run_batch",
-]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "NO_QUERY", "init_on_driver", "run_batch"]
 
-#: Rows and bytes of a chunk: as Python's objects they take some ten times as much, with the states of their keys.
+#: Rows and bytes of a chunk; as Python objects, with the states of their keys, they take some ten times as much.
 CHUNK_ROWS = 16_384
 CHUNK_BYTES = 8 * 1024 * 1024
 #: Due timers that are listed in one call; their keys are one scope.

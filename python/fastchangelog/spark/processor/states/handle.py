@@ -186,6 +186,6 @@ class ProcessorHandle(StatefulProcessorHandle):
             raise spark_error(doing, "STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE", name=name)
         if number > _LONGEST_TTL:
             raise InvalidArgumentError(
-                f"{kind} state `{name}`: a TTL of {number} ms ends beyond all times; without one values stay for ever"
+                f"{kind} state `{name}`: a TTL of {number} ms is too long; without one, values never expire"
             )
         return number
