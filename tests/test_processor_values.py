@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import enum
+import gc
 import math
 import os
 import pickle
@@ -396,3 +397,12 @@ def test_rows_of_a_class_are_rows() -> None:
     assert type(again) is Row
     assert (again, again.__fields__) == (row, list(row.__fields__))
     assert row_class(["a"])((1,)).__class__ is row_class(["a"])((2,)).__class__
+
+
+def test_a_row_class_does_not_depend_on_when_garbage_is_collected() -> None:
+    class Name(str):
+        def startswith(self, *args: Any) -> bool:
+            gc.collect()
+            return super().startswith(*args)
+
+    assert row_class([Name("collected")])((7,)).collected == 7

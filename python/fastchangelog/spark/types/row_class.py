@@ -37,10 +37,11 @@ def _class_of(names: tuple[str, ...]) -> type[Row]:
         return Row.__getitem__(self, key) if place is None else get(self, place)
 
     # Descriptors of a named tuple read a place of any tuple, without a call of Python code.
-    getters = vars(namedtuple("Getters", [f"f{i}" for i in range(len(names))]))
+    # The class must live meanwhile: a garbage collection clears the `vars` of a class that nothing else refers to.
+    getters = namedtuple("Getters", " ".join(f"f{i}" for i in range(len(names))))  # type: ignore[misc]
     attributes: dict[str, Any] = {
         # `count` and `index` of a tuple are found before a field of that name, as in a plain `Row`.
-        name: getters[f"f{i}"]
+        name: vars(getters)[f"f{i}"]
         for name, i in places.items()
         if not hasattr(Row, name) and not name.startswith("__")
     }
