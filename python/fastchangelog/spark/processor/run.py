@@ -26,7 +26,7 @@ from fastchangelog.spark.processor.arrow import declarations_of, run_vectorised
 from fastchangelog.spark.processor.driver_copy import driver_copy
 from fastchangelog.spark.processor.evolution import evolve
 from fastchangelog.spark.processor.feed import ChunkFeed, Group, MergedFeed, Parts
-from fastchangelog.spark.processor.frames.input import FrameKeyMaker, FrameMaker, FrameParts
+from fastchangelog.spark.processor.frames.input import FrameMaker, FrameParts, key_values
 from fastchangelog.spark.processor.frames.output import OutputFrames
 from fastchangelog.spark.processor.imported import ImportedRows, write_imported
 from fastchangelog.spark.processor.payloads import spill_folder
@@ -184,12 +184,12 @@ class _Run:
         self._out: OutputRows | OutputFrames
         self._parts: Parts
         self._initial_parts: Parts | None = None
-        self._keys: KeyMaker | FrameKeyMaker
+        self._keys: KeyMaker
         if spec.api == "row":
             self._keys = KeyMaker(spec.key, spec.timezone)
             self._out = OutputRows(spec.output)
         else:
-            self._keys = FrameKeyMaker(spec.key, spec.timezone)
+            self._keys = KeyMaker(spec.key, spec.timezone, key_values)
             self._out = OutputFrames(
                 spec.output,
                 spec.timezone,

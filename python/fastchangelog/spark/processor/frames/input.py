@@ -39,7 +39,7 @@ from fastchangelog.spark.types.values import row_values
 from fastchangelog.spark.types.walk import contains
 from fastchangelog.spark.types.zones import local_times
 
-__all__ = ["FrameKeyMaker", "FrameMaker", "FrameParts", "Frames"]
+__all__ = ["FrameMaker", "FrameParts", "Frames", "key_values"]
 
 _INTEGERS = tuple(INTEGERS)
 #: What arrays have that needs more than Arrow's own conversion.
@@ -193,18 +193,8 @@ class FrameParts:
         return self._maker.frames(batch).frame(0, batch.num_rows)
 
 
-class FrameKeyMaker:
-    """Makes the tuples that `handleInputRows` has as keys: Python's scalars, and None for null."""
-
-    def __init__(self, struct: T.StructType, timezone: str) -> None:
-        self._values = [of_column(f, _key_values(f.dataType, timezone), "key") for f in struct.fields]
-
-    def keys(self, array: pa.StructArray) -> list[tuple[Any, ...]]:
-        """Keys from an array of their columns."""
-        return list(zip(*[values(column) for values, column in zip(self._values, array.flatten())]))
-
-
-def _key_values(dtype: T.DataType, timezone: str) -> Values:
+def key_values(dtype: T.DataType, timezone: str) -> Values:
+    """What makes parts of keys: scalars of Python, None for null."""
     return _spans if isinstance(dtype, T.DayTimeIntervalType) else _objects(dtype, timezone, in_value=True)
 
 
@@ -233,31 +223,34 @@ def _object_array(values: list[Any]) -> np.ndarray[Any, Any]:
 
 
 def _whole_numbers(array: pa.Array) -> Any:
-    if array.null_count == 0:
-        return array.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    is_null = array.is_null().to_numpy(zero_copy_only=False)
-    values = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    with_nulls = values.astype(np.float64)
-    with_nulls[is_null] = np.nan
-    return _WithNulls(values, with_nulls, is_null)
+    def as_floats(values: np.ndarray[Any, Any], is_null: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        floats = values.astype(np.float64)
+        floats[is_null] = np.nan
+        return floats
+
+    return _nullable(array.cast(pa.int64()), 0, as_floats)
 
 
 def _integers_with_na(array: pa.Array) -> Any:
     """Whole numbers of their own width, which a null leaves whole: then they are objects, with NA among them."""
-    if array.null_count == 0:
-        return array.to_numpy(zero_copy_only=False)
-    is_null = array.is_null().to_numpy(zero_copy_only=False)
-    values = array.fill_null(0).to_numpy(zero_copy_only=False)
-    with_nulls = _object_array([pd.NA if null else value for null, value in zip(is_null, values)])
-    return _WithNulls(values, with_nulls, is_null)
+    return _nullable(
+        array,
+        0,
+        lambda values, is_null: _object_array([pd.NA if null else value for null, value in zip(is_null, values)]),
+    )
 
 
 def _booleans(array: pa.Array) -> Any:
+    return _nullable(array, False, lambda *_: _object_array(array.to_pylist()))
+
+
+def _nullable(array: pa.Array, zero: Any, with_nulls: Callable[[Any, Any], np.ndarray[Any, Any]]) -> Any:
+    """The values of a column; if there are nulls, `with_nulls` gives those of frames that have some."""
     if array.null_count == 0:
         return array.to_numpy(zero_copy_only=False)
     is_null = array.is_null().to_numpy(zero_copy_only=False)
-    values = array.fill_null(False).to_numpy(zero_copy_only=False)
-    return _WithNulls(values, _object_array(array.to_pylist()), is_null)
+    values = array.fill_null(zero).to_numpy(zero_copy_only=False)
+    return _WithNulls(values, with_nulls(values, is_null), is_null)
 
 
 def _naive(array: pa.Array, timezone: str) -> pa.Array:

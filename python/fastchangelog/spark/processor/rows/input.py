@@ -6,7 +6,7 @@ Does not own: values (`types.values`), pandas frames (`frames.input`), which row
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from fastchangelog.spark.types.columns import of_column
+from fastchangelog.spark.types.columns import Values, of_column
 from fastchangelog.spark.types.row_class import row_class
 from fastchangelog.spark.types.values import row_values
 
@@ -57,10 +57,12 @@ class RowParts:
 
 
 class KeyMaker:
-    """Makes the tuples that `handleInputRows` has as keys."""
+    """Makes the tuples that `handleInputRows` has as keys, for either API."""
 
-    def __init__(self, struct: T.StructType, timezone: str) -> None:
-        self._values = [of_column(f, row_values(f.dataType, timezone), "key") for f in struct.fields]
+    def __init__(
+        self, struct: T.StructType, timezone: str, values: Callable[[T.DataType, str], Values] = row_values
+    ) -> None:
+        self._values = [of_column(f, values(f.dataType, timezone), "key") for f in struct.fields]
 
     def keys(self, array: pa.StructArray) -> list[tuple[Any, ...]]:
         """Keys from an array of their columns."""
