@@ -13,34 +13,44 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
+from fastchangelog.spark.processor.held_values import is_changeable
 from fastchangelog.spark.types import wire
 from fastchangelog.spark.types.scalars import Convert
 from fastchangelog.spark.types.values import same
 from fastchangelog.spark.types.walk import fold, parts
 
-__all__ = [
-    "BATCH_BYTES",
-    "FIRST_ROWS",
-    "MOST_ROWS",
-    "Convert",
-    "check_nulls",
-    "cut",
-    "forbids_null",
-    "form_of",
-    "no_null",
-    "no_value",
-    "output_schema",
-]
+__all__ = ["BATCH_BYTES", "Convert", "Output", "check_nulls", "cut", "form_of", "no_value", "output_schema"]
 
 #: Rows of the first batch, most rows of one, and the bytes that one aims at.
-FIRST_ROWS = 256
-MOST_ROWS = 8192
+_FIRST_ROWS = 256
+_MOST_ROWS = 8192
 BATCH_BYTES = 4 * 1024 * 1024
 
 
 def output_schema(struct: T.StructType) -> pa.Schema:
     """The Arrow schema of an output in its wire form."""
     return wire.wire_schema(struct, "the output")
+
+
+class Output:
+    """What user code has yielded and is no batch yet."""
+
+    def __init__(self, struct: T.StructType) -> None:
+        self._names: list[str] = struct.names
+        self._schema = output_schema(struct)
+        #: For the columns that allow no null somewhere.
+        self._not_null = [f if forbids_null(f) else None for f in struct.fields]
+        #: Whether a value of a column may be changed after it was yielded.
+        self._is_changeable = [is_changeable(f.dataType) for f in struct.fields]
+        #: What was taken: Rows, or for each frame its columns in the order of the schema.
+        self.pending: list[Any] = []
+        self._most_rows = _FIRST_ROWS
+        self._bytes = 0
+
+    def _adapt(self, batch: pa.RecordBatch) -> None:
+        """Sets the most rows of the next batch, by the bytes of this one."""
+        each = max(batch.nbytes // max(batch.num_rows, 1), 1)  # without columns a batch has no rows
+        self._most_rows = max(min(self._most_rows * 4, _MOST_ROWS, BATCH_BYTES // each), 1)
 
 
 def forbids_null(field: T.StructField) -> bool:

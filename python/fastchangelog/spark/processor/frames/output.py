@@ -22,18 +22,15 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.held_values import held, held_bytes, is_changeable
+from fastchangelog.spark.processor.held_values import held, held_bytes
 from fastchangelog.spark.processor.output_values import (
     BATCH_BYTES,
-    FIRST_ROWS,
-    MOST_ROWS,
     Convert,
+    Output,
     check_nulls,
     cut,
-    forbids_null,
     form_of,
     no_value,
-    output_schema,
 )
 from fastchangelog.spark.types.columns import FAILURES
 from fastchangelog.spark.types.zones import pandas_zone
@@ -51,7 +48,7 @@ _HAS_COLUMN_ARRAYS = hasattr(pd.DataFrame, "_get_column_array")
 _Column: TypeAlias = "np.ndarray[Any, Any] | pd.Series"
 
 
-class OutputFrames:
+class OutputFrames(Output):
     """Collects frames, and gives batches of their rows."""
 
     def __init__(
@@ -63,26 +60,19 @@ class OutputFrames:
         safe: bool = True,
         decimals_of_integers: bool = False,
     ) -> None:
-        self._names: list[str] = struct.names
-        #: For the columns that allow no null somewhere.
-        self._not_null = [f if forbids_null(f) else None for f in struct.fields]
+        super().__init__(struct)
         self._has_unique_names = len(set(self._names)) == len(self._names)
-        self._schema = output_schema(struct)
         self._convert = [
             _decimals
             if decimals_of_integers and isinstance(f.dataType, T.DecimalType)
             else _converter(f.dataType, timezone)
             for f in struct.fields
         ]
-        self._is_changeable = [is_changeable(f.dataType) for f in struct.fields]
         self._by_name = by_name
         self._safe = safe
-        #: For each frame that was taken its columns, in the order of the schema.
-        self.pending: list[list[_Column]] = []
         #: With so many frames a batch may be full.
         self.limit = 1
-        self._rows = self._bytes = 0
-        self._most_rows = FIRST_ROWS
+        self._rows = 0
 
     def append(self, frame: Any) -> None:
         """Takes a frame. If it makes a batch full, the caller flushes before user code goes on."""
@@ -102,14 +92,13 @@ class OutputFrames:
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the frames that were taken."""
-        frames = list(self.pending)
+        frames: list[list[_Column]] = list(self.pending)
         self.pending.clear()
         self._rows = self._bytes = 0
         if frames:
             arrays = [self._array(i, [columns[i] for columns in frames]) for i in range(len(self._schema))]
             batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-            each = max(batch.nbytes // max(batch.num_rows, 1), 1)
-            self._most_rows = max(min(self._most_rows * 4, MOST_ROWS, BATCH_BYTES // each), 1)
+            self._adapt(batch)
             yield batch
 
     def _columns(self, frame: Any) -> Sequence[_Column] | None:

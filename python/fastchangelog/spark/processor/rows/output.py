@@ -19,18 +19,15 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.held_values import held, held_bytes, is_changeable
+from fastchangelog.spark.processor.held_values import held, held_bytes
 from fastchangelog.spark.processor.output_values import (
     BATCH_BYTES,
-    FIRST_ROWS,
-    MOST_ROWS,
     Convert,
+    Output,
     check_nulls,
     cut,
-    forbids_null,
     form_of,
     no_value,
-    output_schema,
 )
 from fastchangelog.spark.types.columns import FAILURES
 
@@ -42,23 +39,17 @@ _MEASURED_ROWS = 32
 _SMALL = {int, float, bool, type(None)}
 
 
-class OutputRows:
+class OutputRows(Output):
     """Collects Rows, and gives batches of them."""
 
     def __init__(self, struct: T.StructType) -> None:
-        self._names: list[str] = struct.names
-        self._schema = output_schema(struct)
+        super().__init__(struct)
         self._convert = [_python_form(f.dataType) for f in struct.fields]
-        #: For the columns that allow no null somewhere.
-        self._not_null = [f if forbids_null(f) else None for f in struct.fields]
-        #: The rows that were taken; `append` takes one.
-        self.pending: list[Any] = []
-        keeps = any(is_changeable(f.dataType) for f in struct.fields)
-        self.append: Callable[[Any], None] = self._append_held if keeps else self.pending.append
+        #: Takes a row.
+        self.append: Callable[[Any], None] = self._append_held if any(self._is_changeable) else self.pending.append
         #: With so many rows a batch may be full.
         self.limit = _MEASURED_ROWS
-        self._most_rows = FIRST_ROWS
-        self._measured = self._bytes = 0
+        self._measured = 0
 
     def _append_held(self, row: Any) -> None:
         self.pending.append(held(row))
@@ -83,8 +74,7 @@ class OutputRows:
         self._measured = self._bytes = 0
         for names, run in itertools.groupby(rows, _names):
             batch = self._batch(list(run), names)
-            each = max(batch.nbytes // max(batch.num_rows, 1), 1)  # without columns a batch has no rows
-            self._most_rows = max(min(self._most_rows * 4, MOST_ROWS, BATCH_BYTES // each), 1)
+            self._adapt(batch)
             self.limit = min(_MEASURED_ROWS, self._most_rows)
             yield batch
 
