@@ -15,10 +15,9 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.errors import raise_one_line
 from fastchangelog.spark import settings, starts, versions
 from fastchangelog.spark.shard_ids import shard_ids
-from fastchangelog.spark.task import VersionChecked, freeze_modules, local_property
+from fastchangelog.spark.task import ArrowFunction, freeze_modules, local_property
 
 __all__ = [
     "WATERMARK_DELAY",
@@ -58,7 +57,7 @@ def watermark_of(schema: T.StructType) -> int | None:
     return int(delays[0]) if delays else None
 
 
-class PayloadSplit(VersionChecked):
+class PayloadSplit(ArrowFunction):
     """Base of the functions for `mapInArrow` that make payloads: picklable, the same for every task."""
 
     def __init__(self, options: Mapping[str, str], payload_bytes: int, partitions: int, *, streaming: bool = False):
@@ -66,12 +65,6 @@ class PayloadSplit(VersionChecked):
         self._payload_bytes = payload_bytes
         self._partitions = partitions
         self._streaming = streaming
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._run(batches)
-        except Exception as error:
-            raise_one_line(error)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         starts.check_task(local_property)

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from fastchangelog.errors import raise_one_line
 from fastchangelog.server import open_session
 from fastchangelog.spark import task
 from fastchangelog.spark.aggregates.operator import labelled
@@ -24,19 +23,13 @@ from fastchangelog.spark.shard_task import OperatorConfig, batch_request, by_sha
 __all__ = ["BatchOperator"]
 
 
-class BatchOperator(task.VersionChecked):
+class BatchOperator(task.ArrowFunction):
     """The function for `mapInArrow` after the shuffle: picklable, the same for every task."""
 
     def __init__(self, planned: OperatorConfig):
         self._operator = planned
         #: Stands in for the query id, which a batch DataFrame does not have.
         self._query = f"batch-{uuid.uuid4()}"
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._run(batches)
-        except Exception as error:
-            raise_one_line(error)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard_id, payloads in by_shard(_payloads(batches)):

@@ -52,8 +52,10 @@ def in_batch(
     return ordered.mapInArrow(BatchProcessor(config), output)
 
 
-class BatchProcessor(task.VersionChecked):
+class BatchProcessor(task.ArrowFunction):
     """The function for `mapInArrow` after the shuffle: picklable, the same for every task."""
+
+    _raise = staticmethod(raise_from_task)
 
     def __init__(self, config: ProcessorConfig):
         self._config = config
@@ -61,12 +63,6 @@ class BatchProcessor(task.VersionChecked):
         self._processor = _pickler().dumps(config.run.processor)
         #: Stands in for the query id, which a batch DataFrame does not have.
         self._query = f"batch-{uuid.uuid4()}"
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._run(batches)
-        except Exception as error:
-            raise_from_task(error)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard_id, rows in by_shard(_rows(batches)):

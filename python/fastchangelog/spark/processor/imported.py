@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, raise_one_line
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Variable, check_keys
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.processor.row_split import RowSplit
@@ -32,7 +32,7 @@ from fastchangelog.spark.processor.states.cache import APPEND, PUT
 from fastchangelog.spark.processor.states.handle import Declaration
 from fastchangelog.spark.processor.states.timers import TIMERS, encoded_times
 from fastchangelog.spark.split import payload_type, shaped
-from fastchangelog.spark.task import VersionChecked
+from fastchangelog.spark.task import ArrowFunction
 from fastchangelog.spark.types import wire
 from fastchangelog.spark.types.state_type import StateType
 from fastchangelog.spark.types.values import has_floats
@@ -215,7 +215,7 @@ def _rows(
     return rows.select(*keys, *named).mapInArrow(split, payload_type(None))
 
 
-class VariableSplit(VersionChecked):
+class VariableSplit(ArrowFunction):
     """The function for `mapInArrow` over the state of one variable: payloads of imported rows. None = timers."""
 
     def __init__(self, declaration: Declaration | None, number: int, split: RowSplit, key: pa.Schema):
@@ -235,12 +235,8 @@ class VariableSplit(VersionChecked):
         dtype: T.DataType = declaration.value if declaration.kind != "list" else T.ArrayType(declaration.value)
         return [sub, wire.to_wire(value, dtype, key=False), ends]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            encoded = (self._encoded(batch) for batch in batches if batch.num_rows)
-            yield from self._split(encoded)
-        except Exception as error:
-            raise_one_line(error)
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self._split(self._encoded(batch) for batch in batches if batch.num_rows)
 
     def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         count = len(self._key)

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from fastchangelog import _internal
 from fastchangelog.catalog import TIMERS, CatalogState, is_processor, states_of
-from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, raise_one_line
+from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.hidden import Hidden
 from fastchangelog.options import existing_folder
 from fastchangelog.spark import internals, settings
@@ -29,7 +29,7 @@ from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
 from fastchangelog.spark.checkpoint.state_handles import choose_state, newest_schema
 from fastchangelog.spark.reading.columns import StateColumns
 from fastchangelog.spark.reading.scan import aggregate_rows, processor_rows
-from fastchangelog.spark.task import VersionChecked
+from fastchangelog.spark.task import ArrowFunction
 from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _picked(states: Sequence[CatalogState], variable: str | None, name: str) -> 
     )
 
 
-class _Reader(VersionChecked):
+class _Reader(ArrowFunction):
     """The function for `mapInArrow`: the row of a shard's number becomes the rows of the shard."""
 
     def __init__(
@@ -195,15 +195,12 @@ class _Reader(VersionChecked):
         self._aggregates = aggregates
         self._variable = variable
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    partition, handle = self.handles[number]
-                    for rows in self._rows(handle):
-                        yield _with_partition(rows, partition)
-        except Exception as error:
-            raise_one_line(error)
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                partition, handle = self.handles[number]
+                for rows in self._rows(handle):
+                    yield _with_partition(rows, partition)
 
     def _rows(self, handle: str) -> Iterator[pa.RecordBatch]:
         given: Any = (self._options, self._storage_options)
