@@ -2,7 +2,7 @@
 
 Owns: for each kind of value what is taken, and the exact value that it becomes; `Refused`, what is raised for others.
 Does not own: which of these a Spark type has (`atomic`), arrays, maps and structs (`values`), whose value it is
-(`processor.cache` names key and state in errors).
+(`processor.states.cache` names key and state in errors).
 
 A value is converted where it stays the same: an int in a `double` field, a float without a fraction in a `bigint`.
 What Spark rounds is rounded as Spark does it: decimals half up, floats to `float`. Texts of other values are Java's, as

@@ -1,7 +1,7 @@
 """The type of a state: its rows as user code gives them, as exact values, as columns, and as user code sees them.
 
 Owns: rows of a state or of a map's keys. Does not own: values (`values`, `atomic`), the bytes (the core), which key or
-state a row belongs to (`processor.cache` names them in errors).
+state a row belongs to (`processor.states.cache` names them in errors).
 """
 
 from __future__ import annotations
