@@ -353,7 +353,7 @@ def test_a_state_declared_otherwise_says_what_differs(root: str) -> None:
         for message, declare in (
             ("kind `map`, now with `list`", lambda: st.list_state("m", key="string", value="long")),
             ("kind `map`, now with `value`", lambda: st.value_state("m", key="string", value="long")),
-            ("`map<int,bigint>`", lambda: st.map_state("m", key="string", map_key="int", value="long")),
+            ("map key `string`, now with `int`", lambda: st.map_state("m", key="string", map_key="int", value="long")),
             ("key `string`, now", lambda: st.map_state("m", key="long", map_key="string", value="long")),
             ("max.value.. added", lambda: st.aggregating_state("a", fc.max("value"), key="string", value="long")),
         ):
@@ -422,3 +422,29 @@ def test_a17_a_random_program_of_all_kinds(root: str) -> None:
         assert dict(lists.items()) == {name: elements for name, elements in model["l"].items() if elements}
         assert dict(totals.items()) == model["t"]
     st.close()
+
+
+def test_types_of_values_evolve(root: str) -> None:
+    with reopened(root) as st:
+        st.value_state("v", key="string", value="n int, gone string")["a"] = {"n": 1, "gone": "x"}
+        st.map_state("m", key="string", map_key="string", value="int").put("a", "k", 2)
+        st.list_state("l", key="string", value="float", ttl="1h").append("a", 0.5)
+    for _ in range(2):
+        with reopened(root) as st:
+            values = st.value_state("v", key="string", value="new array<string>, n long")
+            assert values["a"] == {"new": None, "n": 1}
+            values["b"] = {"new": ["ü"], "n": 2**40}
+            assert st.map_state("m", key="string", map_key="string", value="double")["a"] == {"k": 2.0}
+            lists = st.list_state("l", key="string", value="double", ttl="1h")
+            lists.put("a", [*lists["a"], 0.25][:2])
+            assert list(lists["a"]) == [0.5, 0.25]
+    with reopened(root, read_only=True) as st:
+        assert st.value_state("v", key="string", value="n double")["b"] == {"n": 2.0**40}
+    with reopened(root) as st:
+        with pytest.raises(fc.SchemaMismatchError, match=r"state `v` was declared with value .*`n`.* bigint .* int"):
+            st.value_state("v", key="string", value="n int")
+        with pytest.raises(fc.SchemaMismatchError, match="map key `string`, now with `int`"):
+            st.map_state("m", key="string", map_key="int", value="double")
+        st.list_state("l", key="string", value="double", ttl="1h")
+        with pytest.raises(fc.SchemaMismatchError, match=r"open the state again"):
+            st.list_state("l", key="string", value="string", ttl="1h")

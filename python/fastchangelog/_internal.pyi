@@ -906,10 +906,12 @@ class SavepointFolder:
         spec: str | None = None,
         state: int | None = None,
         types: pa.Schema | None = None,
+        versions: Sequence[str] | None = None,
         layout: Literal["lasting", "ending", "timers"] = "lasting",
     ) -> SavepointEntries:
-        """The entries of the savepoint in this folder: as `spec` says, or keys and values of a state, with their ends;
-        or times and keys of timers."""
+        """The entries of the savepoint in this folder: as `spec` says, or keys and values of a state, with their
+        expiries; or times and keys of timers. `versions` are the types that values were written in, as texts; None:
+        values have no version."""
 
 @final
 class SavepointEntries:

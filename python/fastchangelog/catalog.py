@@ -19,6 +19,10 @@ TIMERS = "$timers"
 """The name of a processor's timers among its states; a user's name cannot begin with a dollar sign."""
 
 
+EMBEDDED_ENCODING = 2
+"""The encoding of an embedded state's values that have versions; in a processor's catalog they have 1."""
+
+
 @dataclasses.dataclass(frozen=True)
 class AccumulatorLayout:
     """What the stored accumulators of a processor's aggregating state are."""
@@ -41,11 +45,11 @@ class CatalogState:
     #: `value`, `list`, `map`, `timers` or `aggregating`.
     kind: str
     key: str
-    #: Of a processor's map.
+    #: Of a map.
     map_key: str | None
     #: Of timers, the time mode.
     value: str
-    #: All types that values were ever written in, `value` among them; of processors.
+    #: All types that values were ever written in, `value` among them; none: they have one type for ever.
     versions: tuple[str, ...]
     #: What is written ends after some time.
     ttl: bool
@@ -56,11 +60,13 @@ class CatalogState:
 def is_processor(schema: str) -> bool:
     """True for the schema text of a stateful processor: not for aggregates, not for an embedded state.
 
-    An embedded state has no versions of types, and says only of what has a TTL that it has one.
+    An embedded state has another encoding of its values than a processor, or no versions of types.
     """
     described = json.loads(schema)
     return isinstance(described, list) and all(
-        "versions" in entry or (entry["kind"] == "timers" and "ttl" in entry) for entry in described
+        entry.get("encoding") != EMBEDDED_ENCODING
+        and ("versions" in entry or (entry["kind"] == "timers" and "ttl" in entry))
+        for entry in described
     )
 
 

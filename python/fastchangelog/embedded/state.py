@@ -221,21 +221,23 @@ class State(Closing):
         """One value for each key.
 
         ``"string"`` means plain values, ``"n long, last timestamp"`` dicts and struct arrays. The types are kept with
-        the state.
+        the state. A later open may declare another type of values, with fields that were added, dropped or widened:
+        older values are then read in the new type.
 
         Args:
             name: Name of the collection.
             key: Schema of keys: a DDL text, a PySpark type or an Arrow type.
             value: Schema of values.
-            ttl: How long a value is there after it was set; None = until it is deleted. It may be another one the
-                next time, for what is written then.
+            ttl: How long a value lives after it was set; None = until it is deleted. A later open may pass another
+                one, which applies to later writes.
 
         Returns:
             The collection; the same data for each call of one name.
 
         Raises:
             InvalidArgumentError: A schema is none, or of a type that cannot be kept; the ttl is no duration.
-            SchemaMismatchError: It was declared with other schemas, or with a ttl and now without, or without one.
+            SchemaMismatchError: It was declared with another key, with values that cannot become the new type, or with
+                a ttl and now without, or without one.
             StateNotFoundError: A read-only state has none of this name.
 
         Example:

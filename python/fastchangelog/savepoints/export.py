@@ -81,14 +81,14 @@ def _entries_of(
         raise InvalidArgumentError(f"the state {state['name']} is one of kind {kind}; values and timers are exported")
     key = pa.field("key", arrow_type("key", state["key"]), False)
     value = pa.field("value", arrow_type("value", state["value"]))
-    types = pa.schema([key, value])
+    types, versions = pa.schema([key, value]), state.get("versions")
     if kind == "timers":
         schema = pa.schema([pa.field("time", pa.timestamp("us", tz="UTC"), False), key])
         return schema, folder.entries(scratch, state=state["id"], types=types, layout="timers")
     if not state.get("ttl"):
-        return types, folder.entries(scratch, state=state["id"], types=types)
+        return types, folder.entries(scratch, state=state["id"], types=types, versions=versions)
     schema = types.append(pa.field("ends", pa.timestamp("ms", tz="UTC"), False))
-    return schema, folder.entries(scratch, state=state["id"], types=types, layout="ending")
+    return schema, folder.entries(scratch, state=state["id"], types=types, versions=versions, layout="ending")
 
 
 def count_entries(uri: str, source: StateSource) -> dict[str, int]:

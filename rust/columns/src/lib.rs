@@ -40,6 +40,7 @@ pub mod spilled_groups;
 pub mod split;
 pub mod strings;
 pub mod table;
+pub mod type_parser;
 pub mod typed;
 pub mod versioned;
 

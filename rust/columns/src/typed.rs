@@ -15,6 +15,7 @@ use super::strings::{binary_type, conform_binary};
 use arrow_array::builder::GenericBinaryBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BinaryArray, LargeBinaryArray, OffsetSizeTrait, StructArray};
+use arrow_buffer::OffsetBuffer;
 use arrow_cast::CastOptions;
 use arrow_schema::{DataType, Field, Fields};
 use fastchangelog_format::{Error, Result};
@@ -54,6 +55,25 @@ impl EncodedValues {
         match self {
             Self::Exact(values) => values.is_valid(i).then(|| values.value(i)),
             Self::Rows(rows, values) => values.is_valid(i).then(|| rows.key(i)),
+        }
+    }
+
+    /// The values as a column. Their bytes are shared.
+    pub fn into_binary(self) -> Result<BinaryArray> {
+        let too_much = || {
+            Error::invalid("values of more than 2 GiB cannot be encoded at once").with_remedy("pass fewer at a time")
+        };
+        match self {
+            Self::Exact(values) => {
+                let (offsets, bytes, nulls) = values.into_parts();
+                let offsets = offsets.iter().map(|offset| i32::try_from(*offset)).collect::<Result<Vec<_>, _>>();
+                let offsets = OffsetBuffer::new(offsets.map_err(|_| too_much())?.into());
+                Ok(BinaryArray::try_new(offsets, bytes, nulls)?)
+            }
+            Self::Rows(rows, values) => {
+                let (offsets, bytes, _) = rows.into_binary().map_err(|_| too_much())?.into_parts();
+                Ok(BinaryArray::try_new(offsets, bytes, values.nulls().cloned())?)
+            }
         }
     }
 }

@@ -16,15 +16,18 @@
 
 use super::arrays::{mismatch, same_values, type_text};
 use super::evolution::Evolution;
-use super::strings::binary_type;
+use super::strings::{as_text, binary_type};
+use super::type_parser::{declared_text, parse_type};
 use super::typed::TypedEntries;
 use arrow_array::{Array, ArrayRef, BinaryArray};
-use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_schema::DataType;
 use fastchangelog_format::wire::{Reader, put_varint};
 use fastchangelog_format::{Error, Result};
 
 const VALUE: &str = "an encoded value";
+/// Versions below this one take one byte.
+const ONE_BYTE: usize = 0x80;
 
 /// The types of a state: of its keys, and all that its values had.
 #[derive(Debug)]
@@ -34,6 +37,16 @@ pub struct VersionedEntries {
     current: usize,
     /// By version, the other types; each with the way to `written`. None for the current version.
     others: Vec<Option<(TypedEntries, Evolution)>>,
+    /// Values have no version in front.
+    is_plain: bool,
+}
+
+/// Values in the order of their versions.
+enum Sorted<'a> {
+    /// All are of the current version.
+    Current(Vec<Option<&'a [u8]>>),
+    /// The values of each version; and for each row, its version and its place among these.
+    Mixed(Vec<Vec<Option<&'a [u8]>>>, Vec<(usize, usize)>),
 }
 
 impl VersionedEntries {
@@ -67,7 +80,25 @@ impl VersionedEntries {
         if others.is_empty() {
             others.push(None);
         }
-        Ok(Self { written, current, others })
+        Ok(Self { written, current, others, is_plain: false })
+    }
+
+    /// As [`VersionedEntries::new`], with the versions as texts; see [`declared_text`]. A version of the text of `value` is
+    /// `value` itself.
+    pub fn of_texts(key: &DataType, value: &DataType, versions: &[String]) -> Result<Self> {
+        let declared = declared_text(value);
+        let version = |text: &String| if *text == declared { Ok(value.clone()) } else { parse_type(text) };
+        Self::new(key, value, &versions.iter().map(version).collect::<Result<Vec<_>>>()?)
+    }
+
+    /// The types of a state whose values have no version in front: they have one type for ever.
+    pub fn plain(key: &DataType, value: &DataType) -> Result<Self> {
+        Ok(Self { written: TypedEntries::new(key, value)?, current: 0, others: vec![None], is_plain: true })
+    }
+
+    /// Keys, and the type that values are written in.
+    pub fn typed(&self) -> &TypedEntries {
+        &self.written
     }
 
     /// The type of keys.
@@ -106,55 +137,104 @@ impl VersionedEntries {
     /// Encodes values; a null for a null.
     pub fn encode_values(&self, values: &ArrayRef) -> Result<BinaryArray> {
         let encoded = self.written.encode_values(values, values.len())?;
+        if self.is_plain {
+            return encoded.into_binary();
+        }
         let mut prefix = Vec::new();
         put_varint(&mut prefix, self.current as u64);
-        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(values.len() + 1));
-        let mut valid = Vec::with_capacity(values.len());
+        let encoded = encoded.into_binary()?;
+        let mut bytes = Vec::with_capacity(encoded.value_data().len() + prefix.len() * encoded.len());
+        let mut ends = Vec::with_capacity(encoded.len() + 1);
         ends.push(0);
-        for i in 0..values.len() {
-            let value = encoded.value(i);
-            valid.push(value.is_some());
-            if let Some(value) = value {
+        for i in 0..encoded.len() {
+            if encoded.is_valid(i) {
                 bytes.extend_from_slice(&prefix);
-                bytes.extend_from_slice(value);
+                bytes.extend_from_slice(encoded.value(i));
             }
-            ends.push(i32::try_from(bytes.len()).map_err(|_| {
-                Error::invalid("values of more than 2 GiB cannot be encoded at once")
-                    .with_remedy("pass fewer at a time")
-            })?);
+            ends.push(i32::try_from(bytes.len()).map_err(|_| too_many_bytes())?);
         }
         let offsets = OffsetBuffer::new(ScalarBuffer::from(ends));
-        let nulls = NullBuffer::from(valid);
-        Ok(BinaryArray::try_new(offsets, bytes.into(), Some(nulls).filter(|nulls| nulls.null_count() > 0))?)
+        Ok(BinaryArray::try_new(offsets, bytes.into(), encoded.nulls().cloned())?)
     }
 
     /// The values of some bytes, of any version, in the type that values are written in; strings in their binary form.
     pub fn decode_values(&self, values: &BinaryArray) -> Result<ArrayRef> {
-        // Of each version, its values; and of each row, where its value is among them.
-        let mut of_version: Vec<Vec<Option<&[u8]>>> = vec![Vec::new(); self.others.len()];
-        let mut places = Vec::with_capacity(values.len());
-        for i in 0..values.len() {
-            let (version, value) = match values.is_valid(i).then(|| values.value(i)) {
-                None => (self.current, None),
-                Some(bytes) => {
-                    let (version, value) = self.cut(bytes)?;
-                    (version, Some(value))
-                }
+        match self.sorted((0..values.len()).map(|i| values.is_valid(i).then(|| values.value(i))))? {
+            Sorted::Current(values) => self.written.decode_values_binary(values.into_iter()),
+            Sorted::Mixed(of_version, places) => self.interleaved(of_version, &places),
+        }
+    }
+
+    /// As [`VersionedEntries::decode_values`], with strings as text.
+    pub fn decode_text<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<ArrayRef> {
+        match self.sorted(values)? {
+            Sorted::Current(values) => self.written.decode_values(values.into_iter()),
+            Sorted::Mixed(of_version, places) => {
+                let binary = self.interleaved(of_version, &places)?;
+                as_text(&binary, self.value_type()).map_err(|error| Error::corrupt(VALUE, 0, error))
+            }
+        }
+    }
+
+    fn sorted<'a>(&self, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<Sorted<'a>> {
+        if self.is_plain {
+            return Ok(Sorted::Current(values.collect()));
+        }
+        let mut current = Vec::with_capacity(values.size_hint().0);
+        let mut values = values;
+        for bytes in values.by_ref() {
+            let Some(bytes) = bytes else {
+                current.push(None);
+                continue;
             };
+            let (version, value) = self.cut(bytes)?;
+            if version != self.current {
+                return self.mixed(current, (version, value), values);
+            }
+            current.push(Some(value));
+        }
+        Ok(Sorted::Current(current))
+    }
+
+    /// Sorts values after some of the current version, `first` before the rest.
+    fn mixed<'a>(
+        &self,
+        current: Vec<Option<&'a [u8]>>,
+        first: (usize, &'a [u8]),
+        rest: impl Iterator<Item = Option<&'a [u8]>>,
+    ) -> Result<Sorted<'a>> {
+        let mut of_version: Vec<Vec<Option<&[u8]>>> = vec![Vec::new(); self.others.len()];
+        let mut places: Vec<_> = (0..current.len()).map(|i| (self.current, i)).collect();
+        of_version[self.current] = current;
+        let mut push = |version: usize, value| {
             places.push((version, of_version[version].len()));
             of_version[version].push(value);
+        };
+        push(first.0, Some(first.1));
+        for bytes in rest {
+            match bytes {
+                None => push(self.current, None),
+                Some(bytes) => self.cut(bytes).map(|(version, value)| push(version, Some(value)))?,
+            }
         }
-        if of_version[self.current].len() == values.len() {
-            return self.decode(self.current, std::mem::take(&mut of_version[self.current]));
-        }
+        Ok(Sorted::Mixed(of_version, places))
+    }
+
+    fn interleaved(&self, of_version: Vec<Vec<Option<&[u8]>>>, places: &[(usize, usize)]) -> Result<ArrayRef> {
         let decoded = of_version.into_iter().enumerate();
         let decoded = decoded.map(|(version, values)| self.decode(version, values)).collect::<Result<Vec<_>>>()?;
         let columns: Vec<&dyn Array> = decoded.iter().map(AsRef::as_ref).collect();
-        Ok(arrow_select::interleave::interleave(&columns, &places)?)
+        Ok(arrow_select::interleave::interleave(&columns, places)?)
     }
 
     /// The version of a value, and its bytes.
     fn cut<'a>(&self, value: &'a [u8]) -> Result<(usize, &'a [u8])> {
+        // Nearly all versions take one byte.
+        if let Some((&version, rest)) = value.split_first()
+            && usize::from(version) < self.others.len().min(ONE_BYTE)
+        {
+            return Ok((usize::from(version), rest));
+        }
         let mut reader = Reader::new(VALUE, 0, value);
         let version: usize = reader.varint_as("the version of the value type")?;
         if version >= self.others.len() {
@@ -171,6 +251,10 @@ impl VersionedEntries {
             Some((types, evolution)) => evolution.apply(&types.decode_values_binary(values.into_iter())?),
         }
     }
+}
+
+fn too_many_bytes() -> Error {
+    Error::invalid("values of more than 2 GiB cannot be encoded at once").with_remedy("pass fewer at a time")
 }
 
 fn check(actual: &DataType, declared: &DataType) -> Result<()> {

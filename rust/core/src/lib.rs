@@ -11,12 +11,12 @@
 //! 3  fastchangelog-core       this crate
 //! ```
 //!
-//! Owns: states by name, their changes and their layouts (`states`); a shard with its sessions, versions, promotion and
+//! Owns: states by name and their changes (`states`); the kinds of states (`kinds`); a shard with its sessions, versions, promotion and
 //! restore ([`shard`]); the wiring of the stages for the server ([`engine`]), as a plain log ([`changelog`]) and embedded
 //! ([`embedded`]). A module imports from those before it in this line, and the last three do not import each other:
 //!
 //! ```text
-//! states < shard < engine, changelog, embedded
+//! states < kinds < shard < engine, changelog, embedded
 //! ```
 //!
 //! Does not own: any stage itself, sockets (`fastchangelog-server`), Python (`fastchangelog-pyext`).
@@ -26,5 +26,6 @@
 pub mod changelog;
 pub mod embedded;
 pub mod engine;
+mod kinds;
 pub mod shard;
 mod states;

@@ -6,7 +6,7 @@ use crate::detached::{ProcessBound, calling, detached, exclusive, raise};
 use crate::fork::let_children_exit;
 use crate::provider::provider;
 use fastchangelog_columns::aggregate::{self, AggPlan, AggSpec, differ_in_ansi_alone};
-use fastchangelog_columns::typed::TypedEntries;
+use fastchangelog_columns::versioned::VersionedEntries;
 use fastchangelog_core::engine::parse_handle;
 use fastchangelog_core::shard::savepoint::{
     Export, ExportColumns, SavepointForm, SavepointProgress, attended, attended_to_the_end, check_objects,
@@ -208,7 +208,8 @@ impl SavepointFolder {
     }
 
     /// The entries of the savepoint in this folder: rows of aggregates as `spec` says, or keys and values of a state.
-    #[pyo3(signature = (scratch, *, spec = None, state = None, types = None, layout = "lasting"))]
+    #[pyo3(signature = (scratch, *, spec = None, state = None, types = None, versions = None, layout = "lasting"))]
+    #[expect(clippy::too_many_arguments, reason = "the description of a state")]
     fn entries(
         &self,
         py: Python<'_>,
@@ -216,6 +217,7 @@ impl SavepointFolder {
         spec: Option<&str>,
         state: Option<u16>,
         types: Option<PySchema>,
+        versions: Option<Vec<String>>,
         layout: &str,
     ) -> PyResult<SavepointEntries> {
         let types = types.map(PySchema::into_inner);
@@ -225,7 +227,11 @@ impl SavepointFolder {
             }
             (None, Some(state), Some(types)) => {
                 let [key, value] = self::types(types)?;
-                let (state, types) = (StateId(state), Box::new(TypedEntries::new(key, value)?));
+                let types = match versions {
+                    None => VersionedEntries::plain(key, value)?,
+                    Some(versions) => VersionedEntries::of_texts(key, value, &versions)?,
+                };
+                let (state, types) = (StateId(state), Box::new(types));
                 match layout {
                     "lasting" => Ok(ExportColumns::Values(state, types)),
                     "ending" => Ok(ExportColumns::EndingValues(state, types)),

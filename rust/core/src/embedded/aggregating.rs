@@ -9,24 +9,25 @@
 //! 2. an add changes all keys of its rows, or none;
 //! 3. an aggregate that has ended is one to which nothing was added.
 
-use super::core::{Core, Entered, look_up};
-use super::lifetime::{Lifetime, Moment};
+use super::catalog::Declaration;
+use super::core::Core;
+use super::lifetime::Lifetime;
+use super::member::{GROUPS, Member};
 use super::scan::{Scan, Walk};
-use crate::states::Place;
-use crate::states::catalog::{Declaration, Kind};
+use crate::kinds::value;
+use crate::kinds::write::{CLEAR, Changes};
+use crate::states::catalog::Kind;
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
-use crate::states::sweep::any_of;
+use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StructArray};
+use arrow_array::{Array, ArrayRef, BinaryArray, BooleanArray, RecordBatch, StructArray};
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_schema::{DataType, Field, Fields, Schema};
 use fastchangelog_columns::aggregate::{AggPlan, AggSpec, NamedCall};
-use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries, columns_of};
-use fastchangelog_format::check_records;
 use fastchangelog_format::error::{Error, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,10 +46,8 @@ struct Types {
 /// A declared state of aggregates by key. Cheap to clone; any thread may use it.
 #[derive(Clone)]
 pub struct AggregatingState {
-    core: Arc<Core>,
-    place: Place,
+    member: Member,
     types: Arc<Types>,
-    lifetime: Lifetime,
 }
 
 impl AggregatingState {
@@ -62,8 +61,9 @@ impl AggregatingState {
     ) -> Result<Self> {
         let (types, lifetime) = (Types::new(key, rows, calls, ansi)?, Lifetime::of(ttl)?);
         let (key, value, ttl) = (&*type_text(key), types.plan.schema(), lifetime.is_bounded());
-        let place = core.declare(Declaration { name, kind: Kind::Aggregating, key, value, ttl })?;
-        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types), lifetime })
+        let declared = Declaration { name, kind: Kind::Aggregating, key, map_key: None, value, ttl };
+        let (member, ()) = Member::declare(core, declared, lifetime, |_| Ok(()))?;
+        Ok(Self { member, types: Arc::new(types) })
     }
 
     /// The types of keys.
@@ -78,9 +78,9 @@ impl AggregatingState {
 
     /// The results of `keys`, one row each; null for a key to which nothing was added.
     pub fn get(&self, keys: &ArrayRef) -> Result<ArrayRef> {
-        let keys = self.types.keys.encode_keys(keys)?;
-        let kept = self.look_up((0..keys.len()).map(|i| keys.key(i)), self.lifetime.now(&self.core)?)?;
-        let rows = kept.iter().enumerate().map(|(i, row)| (keys.key(i), row));
+        let keys = self.types.keys.encode_keys(keys)?.into_binary()?;
+        let kept = self.look_up(&keys)?;
+        let rows = kept.iter().enumerate().map(|(i, row)| (keys.value(i), row));
         let results = self.types.results(rows)?;
         let there = NullBuffer::new(kept.iter().map(|row| row.is_some()).collect::<BooleanBuffer>());
         if there.null_count() == 0 {
@@ -92,8 +92,7 @@ impl AggregatingState {
 
     /// Which keys have been added to.
     pub fn contains(&self, keys: &ArrayRef) -> Result<BooleanArray> {
-        let keys = self.types.keys.encode_keys(keys)?;
-        let kept = self.look_up((0..keys.len()).map(|i| keys.key(i)), self.lifetime.now(&self.core)?)?;
+        let kept = self.look_up(&self.types.keys.encode_keys(keys)?.into_binary()?)?;
         Ok(kept.iter().map(|row| Some(row.is_some())).collect())
     }
 
@@ -101,44 +100,25 @@ impl AggregatingState {
     pub fn add(&self, keys: &ArrayRef, rows: Option<&ArrayRef>) -> Result<()> {
         let mut table = GroupTable::new(Arc::clone(&self.types.plan));
         table.fold_rows(&self.types.batch(keys, rows)?)?;
-        let admission = self.core.admit_change()?;
-        // Before the lock: the clock may be the program's.
-        let at = self.lifetime.now(&self.core)?;
-        let _exclusive = self.core.exclusive(&admission);
-        let kept = self.look_up((0..table.len()).map(|i| table.key(i)), at)?;
-        let mut changed = Vec::new();
-        for (i, row) in kept.iter().enumerate() {
-            // With a time to live each add says anew when it ends.
-            if table.combine_base(i, row)? || at.ends().is_some() {
-                changed.push(i);
+        let keys = BinaryArray::from_iter_values((0..table.len()).map(|i| table.key(i)));
+        self.member.update(|view, state| {
+            let kept = value::look_up(view, state, GROUPS, &keys, usize::MAX)?;
+            let (mut changed, mut rows, mut scratch) = (BinaryBuilder::new(), BinaryBuilder::new(), Vec::new());
+            for (i, row) in kept.iter().enumerate() {
+                // With a TTL each add begins it anew.
+                if table.combine_base(i, row)? || state.ttl {
+                    changed.append_value(table.key(i));
+                    rows.append_value(table.row(i, &mut scratch));
+                }
             }
-        }
-        let mut scratch = Vec::new();
-        let stored = |row: &[u8]| at.prefix().len() + row.len();
-        let changes = changed.len();
-        let bytes = changed.iter().map(|&i| table.key(i).len() + stored(table.row(i, &mut scratch))).sum::<usize>();
-        check_records(bytes, changed.iter().map(|&i| table.key(i).len() + stored(table.row(i, &mut scratch))))?;
-        let any = any_of(changes, |i| table.key(changed[i]));
-        let one = changed.get(any).map_or(&[][..], |&i| table.key(i));
-        self.core.write(&admission, self.place, at.ends(), Entered { changes, bytes, one }, |layers| {
-            let mut out = Vec::new();
-            for &i in &changed {
-                layers.put(self.place, table.key(i), at.stored(Some(table.row(i, &mut scratch)), &mut out));
-            }
+            Ok((changed.finish(), rows.finish()))
         })
     }
 
     /// Forgets keys; one to which nothing was added is fine. All or nothing.
     pub fn clear(&self, keys: &ArrayRef) -> Result<()> {
-        let keys: EncodedKeys = self.types.keys.encode_keys(keys)?;
-        let bytes = (0..keys.len()).map(|i| keys.key(i).len()).sum();
-        let admission = self.core.admit_change()?;
-        let _exclusive = self.core.exclusive(&admission);
-        self.core.change(&admission, keys.len(), bytes, |layers| {
-            for i in 0..keys.len() {
-                layers.put(self.place, keys.key(i), None);
-            }
-        })
+        let keys = self.types.keys.encode_keys(keys)?.into_binary()?;
+        self.member.write(Changes::of_keys(CLEAR, &keys))
     }
 
     /// Keys and results of a range, in order of keys, `rows` at a time.
@@ -150,11 +130,11 @@ impl AggregatingState {
             let results = own.results(found.rows().map(|(key, row)| (key, Some(row))))?;
             Ok(RecordBatch::try_new(Arc::clone(schema), vec![keys, results])?)
         };
-        Scan::new(Walk::new(&self.core, self.place, range, self.lifetime), rows, &columns, Box::new(decode))
+        Scan::new(Walk::new(&self.member, range), rows, &columns, Box::new(decode))
     }
 
-    fn look_up<'a>(&self, keys: impl ExactSizeIterator<Item = &'a [u8]> + Clone, at: Moment) -> Result<Values> {
-        at.values(self.core.read(|layers, shard| look_up(&layers, shard, self.place, keys.clone()))?)
+    fn look_up(&self, keys: &BinaryArray) -> Result<Values> {
+        self.member.read(|view, state| value::look_up(view, state, GROUPS, keys, usize::MAX))
     }
 }
 

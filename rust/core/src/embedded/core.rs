@@ -6,28 +6,26 @@
 
 mod changes;
 
-pub(super) use changes::Entered;
-
+use super::catalog::{Catalog, Declaration, Entry};
 use super::chain::Chain;
 use super::waiting::TICK;
 use super::{Attend, CheckpointCallback, EventCallback, GROUP, LAYERS_SHARE, StateClock};
+use crate::kinds::hints::StateHints;
+use crate::kinds::sweep::Ends;
+use crate::kinds::view::View;
 use crate::shard::Shard;
-use crate::states::Place;
-use crate::states::catalog::{Catalog, Declaration, Kind};
-use crate::states::first_timer::FirstTimer;
+use crate::states::catalog::Kind;
 use crate::states::layers::Layers;
-use crate::states::look_up::{self, Values};
 use crate::states::net::net;
 use crate::states::net_spilled::part_bytes;
-use crate::states::sweep::Ends;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ShardHandle, StateId};
+use fastchangelog_state::keyed::KeyedState;
 use fastchangelog_store::Store;
 use fastchangelog_store::address_space::{Pieces, check_memory};
 use fastchangelog_store::budget::{MemoryUser, Reservation};
-use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
-use std::collections::BTreeMap;
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -51,14 +49,6 @@ struct ChangeMemory {
     unsaved: u64,
 }
 
-/// What is known of the states beside their entries; without it more is read. It is true of layers and live version as one, and
-/// is changed under the lock of the layers.
-#[derive(Default)]
-struct Hints {
-    ends: BTreeMap<StateId, Ends>,
-    timers: BTreeMap<StateId, FirstTimer>,
-}
-
 /// Functions of the program.
 pub(super) struct Callbacks {
     pub(super) clock: StateClock,
@@ -74,7 +64,8 @@ pub(super) struct Core {
     exclusive: Mutex<()>,
     held: Mutex<ChangeMemory>,
     catalog: Mutex<Catalog>,
-    hints: Mutex<Hints>,
+    /// Of layers and live version as one; changed under the lock of the layers.
+    hints: Mutex<StateHints>,
     clock: StateClock,
     /// Memory of changes that was not looked for yet.
     pieces: Pieces,
@@ -167,6 +158,18 @@ impl Core {
         self.with_layers(Layers::discard);
     }
 
+    /// The catalog's text and fingerprint.
+    #[cfg(test)]
+    pub(super) fn catalog_text(&self) -> Result<(u64, String)> {
+        self.catalog.lock().text()
+    }
+
+    /// Replaces the catalog, of a state that has none yet.
+    #[cfg(test)]
+    pub(super) fn set_catalog(&self, catalog: Catalog) {
+        *self.catalog.lock() = catalog;
+    }
+
     /// Lets changes take so many bytes of memory.
     #[cfg(test)]
     pub(super) fn limit_changes(&self, bytes: u64) {
@@ -190,7 +193,7 @@ impl Core {
         }
     }
 
-    fn check_open(&self) -> Result<()> {
+    pub(super) fn check_open(&self) -> Result<()> {
         if self.is_closed() { Err(closed()) } else { Ok(()) }
     }
 
@@ -205,16 +208,17 @@ impl Core {
 
     // States
 
-    pub(super) fn declare(&self, declared: Declaration<'_>) -> Result<Place> {
+    pub(super) fn declare<T>(
+        &self,
+        declared: Declaration<'_>,
+        make: impl FnOnce(&Entry) -> Result<T>,
+    ) -> Result<(Entry, T)> {
         self.check_open()?;
-        let (state, is_new) = self.catalog.lock().declare(declared, !self.is_read_only())?;
-        if is_new {
-            // Another thread may know the state by now, and have added to it.
-            let mut hints = self.hints.lock();
-            hints.ends.entry(state).or_insert_with(Ends::of_nothing);
-            hints.timers.entry(state).or_insert(FirstTimer::Nothing);
+        let (entry, made) = self.catalog.lock().declare(declared, !self.is_read_only(), make)?;
+        if entry.is_new {
+            self.hints.lock().begin_empty((entry.id, GROUP));
         }
-        Ok((state, GROUP))
+        Ok((entry, made))
     }
 
     /// The time by the state's clock, in milliseconds since the epoch.
@@ -227,14 +231,14 @@ impl Core {
         self.catalog.lock().ending()
     }
 
-    /// What is known of the ends of a state's entries.
-    pub(super) fn with_ends<T>(&self, state: StateId, use_it: impl FnOnce(&mut Ends) -> T) -> T {
-        use_it(self.hints.lock().ends.entry(state).or_default())
+    /// The hints. Held for moments: no other lock is acquired under it.
+    pub(super) fn hints(&self) -> MutexGuard<'_, StateHints> {
+        self.hints.lock()
     }
 
-    /// What is known of the first timer of a state.
-    pub(super) fn with_first_timer<T>(&self, state: StateId, use_it: impl FnOnce(&mut FirstTimer) -> T) -> T {
-        use_it(self.hints.lock().timers.entry(state).or_default())
+    /// What is known of the expiry of a state's entries.
+    pub(super) fn with_ends<T>(&self, state: StateId, use_it: impl FnOnce(&mut Ends) -> T) -> T {
+        use_it(self.hints.lock().ends(state))
     }
 
     pub(super) fn account(&self, layers: &Layers) {
@@ -249,7 +253,7 @@ impl Core {
     // Reads
 
     /// Reads layers and live version as one.
-    pub(super) fn read<T>(&self, read: impl Fn(RwLockReadGuard<'_, Layers>, &Shard) -> Result<T>) -> Result<T> {
+    fn read<T>(&self, mut read: impl FnMut(RwLockReadGuard<'_, Layers>, &Shard) -> Result<T>) -> Result<T> {
         self.check_open()?;
         self.layers.read().check()?;
         match read(self.layers.read(), &self.shard) {
@@ -261,6 +265,14 @@ impl Core {
             }
             other => other,
         }
+    }
+
+    /// Reads changes over the live version, as one moment. A walk needs RocksDB to hold all of it.
+    pub(super) fn view<T>(&self, walks: bool, mut read: impl FnMut(View<'_>) -> Result<T>) -> Result<T> {
+        self.read(|layers, shard| {
+            let read = |keyed: &KeyedState| read(View::new(&layers, Some(keyed)));
+            if walks { shard.read_settled(read) } else { shard.read(read) }
+        })
     }
 
     fn restore_live(&self) -> Result<()> {
@@ -425,18 +437,6 @@ impl Core {
             }
         })
     }
-}
-
-/// The values of `keys`. What one call of [`Core::read`] looks up, however often, is of one moment.
-pub(super) fn look_up<'a>(
-    layers: &Layers,
-    shard: &Shard,
-    (state, group): Place,
-    keys: impl ExactSizeIterator<Item = &'a [u8]>,
-) -> Result<Values> {
-    look_up::look_up(layers, state, keys.map(|key| (group, key)), |keys, out| {
-        shard.read(|keyed| layers.over(Some(keyed)).get_many(state, keys, out).map(drop))
-    })
 }
 
 pub(super) fn closed() -> Error {

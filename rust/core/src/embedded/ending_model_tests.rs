@@ -9,6 +9,7 @@ use crate::shard::savepoint::SavepointForm;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, ArrayRef, Int64Array, TimestampMicrosecondArray};
+use arrow_schema::DataType;
 use fastchangelog_columns::typed::KeyRange;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

@@ -4,8 +4,9 @@
 
 use super::tests::{World, call_of_value, lists as rows_of, world};
 use super::*;
-use crate::states::sweep::PER_CHANGE;
+use crate::kinds::sweep::PER_CHANGE;
 use arrow_array::{ArrayRef, Int64Array, StringArray};
+use arrow_schema::DataType;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@ use super::*;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array};
+use arrow_schema::DataType;
 use fastchangelog_columns::typed::KeyRange;
 
 /// More than a quarter of a budget of 64 MiB.

@@ -1,8 +1,8 @@
 use super::*;
 use crate::embedded::EmbeddedState;
 use crate::embedded::tests::{World, keys, lists as array, world};
+use crate::kinds::list_layout::CHUNK;
 use crate::states::FEW_KEYS;
-use crate::states::list::CHUNK;
 use fastchangelog_format::model::{Op, ShardHandle};
 use std::sync::Barrier;
 
@@ -198,10 +198,8 @@ fn p9_a_damaged_list_is_corrupt() {
     l.append(&keys(&["a"]), &keys(&["1"])).unwrap();
     let key = l.types.encode_keys(&keys(&["a"])).unwrap();
     for damaged in [&[2, 0, 1, b'x'][..], &[1, 1, 1, b'x']] {
-        let admission = l.core.admit_change().unwrap();
-        l.core
-            .change(&admission, 1, 9, |layers| layers.put(l.place, &[&[HEAD], key.key(0)].concat(), Some(damaged)))
-            .unwrap();
+        let head = [&[HEAD], key.value(0)].concat();
+        l.member.core.layers_to_change().put(l.member.place(), &head, Some(damaged));
         assert_eq!(l.get(&keys(&["a"])).unwrap_err().kind(), fastchangelog_format::ErrorKind::Corrupt);
     }
 }

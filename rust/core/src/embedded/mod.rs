@@ -5,12 +5,12 @@
 //! get ◄─ active layer ◄────────── frozen layers ◄──────────────────────────────────────────────── hot tier, RocksDB
 //! ```
 //!
-//! chain: which checkpoint is the newest, and the fence; core: what one step is; value, map, list, aggregating: the kinds of
-//! states; timers: times by key; lifetime: entries that end; sweep: their removal; scan: keys in order; work_dir: the local folder;
-//! materialization: new snapshots; take_savepoint: savepoints of a state
+//! chain: which checkpoint is the newest, and the fence; core: the steps of a state; catalog: the declared states; member: one of
+//! them; value, map, list, timers, aggregating: their faces in Arrow; codec: their types; lifetime: TTLs; sweep: the removal of
+//! expired entries; scan: keys in order; work_dir: the local folder; materialization: new snapshots; take_savepoint: savepoints
 //!
 //! Owns: opening a state, the order of its checkpoints, its close.
-//! Does not own: changes in memory, change sets and layouts (`states`), versions and materializations (`shard`), the policy of
+//! Does not own: entries of each kind (`kinds`), changes in memory and change sets (`states`), versions and materializations (`shard`), the policy of
 //! materializations (Python), the state server (`engine`).
 //!
 //! Invariants of a [`EmbeddedState`]:
@@ -22,12 +22,16 @@
 //! 5. a snapshot holds only what published heads name (2), and counts when a head that starts from it is published.
 
 mod aggregating;
+mod catalog;
 mod chain;
+mod codec;
 mod core;
+mod declare;
 mod lifetime;
 mod list;
 mod map;
 mod materialization;
+mod member;
 mod scan;
 mod sweep;
 mod take_savepoint;
@@ -46,10 +50,8 @@ pub use value::ValueState;
 
 use self::core::{Callbacks, Core, Job};
 use crate::shard::{InitialState, Placement, Shard, ShardContext, ShardStatus, measure};
-use crate::states::catalog::Catalog;
-use arrow_schema::DataType;
+use catalog::Catalog;
 use chain::Chain;
-use fastchangelog_columns::aggregate::NamedCall;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::error::{Error, ErrorKind, Result};
@@ -283,52 +285,6 @@ impl EmbeddedState {
         self.core.newest()
     }
 
-    /// A state of single values by key. The first time it is declared with these types; later they must be the same, and with or
-    /// without a `ttl`: how long a value is there after it was set.
-    pub fn value_state(
-        &self,
-        name: &str,
-        key: &DataType,
-        value: &DataType,
-        ttl: Option<Duration>,
-    ) -> Result<ValueState> {
-        ValueState::declare(&self.core, name, key, value, ttl)
-    }
-
-    /// A state of maps by key, with entries by map key; `ttl`: of each entry.
-    pub fn map_state(
-        &self,
-        name: &str,
-        (key, map_key): (&DataType, &DataType),
-        value: &DataType,
-        ttl: Option<Duration>,
-    ) -> Result<MapState> {
-        MapState::declare(&self.core, name, (key, map_key), value, ttl)
-    }
-
-    /// A state of lists by key, with elements of the type `value`; `ttl`: of each element.
-    pub fn list_state(&self, name: &str, key: &DataType, value: &DataType, ttl: Option<Duration>) -> Result<ListState> {
-        ListState::declare(&self.core, name, key, value, ttl)
-    }
-
-    /// A state of aggregates by key, of rows of the type `rows`; `ansi`: an overflow is an error; `ttl`: how long an aggregate is
-    /// there after the last row was added.
-    pub fn aggregating_state(
-        &self,
-        name: &str,
-        (key, rows): (&DataType, &DataType),
-        calls: &[NamedCall],
-        ansi: bool,
-        ttl: Option<Duration>,
-    ) -> Result<AggregatingState> {
-        AggregatingState::declare(&self.core, name, (key, rows), calls, ansi, ttl)
-    }
-
-    /// A state of timers: times by key, in order.
-    pub fn timers(&self, name: &str, key: &DataType) -> Result<TimerState> {
-        TimerState::declare(&self.core, name, key)
-    }
-
     /// Freezes what was changed until now; `done` is called when it is durable. Waits while too many checkpoints are under
     /// way.
     pub fn begin_checkpoint(&self, done: CheckpointCallback, tick: Tick<'_>) -> Result<()> {
@@ -486,7 +442,11 @@ fn shard(
 #[cfg(test)]
 mod apply_tests;
 #[cfg(test)]
+mod conformance_tests;
+#[cfg(test)]
 mod ending_model_tests;
+#[cfg(test)]
+mod evolution_tests;
 #[cfg(test)]
 mod expiry_tests;
 #[cfg(test)]

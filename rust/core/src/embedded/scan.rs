@@ -5,10 +5,9 @@
 //! A walk holds nothing between two steps, neither a lock nor memory. Its invariants: keys are returned in order, each at most
 //! once; a key that is not changed during the walk is returned exactly once, with its value.
 
-use super::core::Core;
-use super::lifetime::Lifetime;
-use crate::states::Place;
-use crate::states::scan::{Found, MergedCursor};
+use super::member::Member;
+use crate::kinds::StateRef;
+use crate::states::scan::Found;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use fastchangelog_columns::typed::KeyRange;
@@ -18,23 +17,30 @@ use std::sync::Arc;
 
 /// Bytes of keys and values in one batch of a scan, about.
 const BATCH_BYTES: usize = 32 << 20;
-/// Entries that have ended and are passed at once: a batch may then have fewer rows.
+/// Expired entries that are passed at once: a batch may then have fewer rows.
 const PASSED: usize = 65_536;
 
-/// A place in the keys of one state.
+/// A walk at some place.
 pub(super) struct Walk {
-    core: Arc<Core>,
-    place: Place,
+    member: Member,
+    /// Values say when they expire.
+    expires: bool,
     from: Bound<Vec<u8>>,
     to: Option<Vec<u8>>,
-    lifetime: Lifetime,
     ended: bool,
 }
 
 impl Walk {
-    /// Of entries with this time to live; those that have ended are passed.
-    pub(super) fn new(core: &Arc<Core>, place: Place, range: KeyRange, lifetime: Lifetime) -> Self {
-        Self { core: Arc::clone(core), place, from: Bound::Included(range.from), to: range.to, lifetime, ended: false }
+    /// The entries of a range that have not expired.
+    pub(super) fn new(member: &Member, range: KeyRange) -> Self {
+        let expires = member.lifetime.is_bounded();
+        let from = Bound::Included(range.from);
+        Self { member: member.clone(), expires, from, to: range.to, ended: false }
+    }
+
+    /// All entries of a range, which are no values.
+    pub(super) fn of_all(member: &Member, range: KeyRange) -> Self {
+        Self { expires: false, ..Self::new(member, range) }
     }
 
     /// The next entries, `rows` at most; none at the end.
@@ -55,25 +61,23 @@ impl Walk {
     /// Entries, and the key of the last one that was passed; none if there are no more.
     fn fetch(&self, rows: usize) -> Result<(Found, Option<Vec<u8>>)> {
         let from = self.from.as_ref().map(Vec::as_slice);
-        let at = self.lifetime.now(&self.core)?;
-        self.core.read(|layers, shard| {
-            shard.read_settled(|keyed| {
-                let (under, to) = (layers.over(Some(keyed)), self.to.as_deref());
-                let mut cursor = MergedCursor::new(&layers, under, None, self.place, from, to)?;
-                let (mut found, mut ended, mut last_ended) = (Found::default(), 0, None);
-                while found.len() < rows && found.bytes() < BATCH_BYTES && ended < PASSED {
-                    let Some((key, stored)) = cursor.entry()? else { return Ok((found, None)) };
-                    if let Some(value) = at.alive(stored)? {
-                        found.push(key, value);
-                    } else {
-                        ended += 1;
-                        last_ended = (ended == PASSED).then(|| key.to_vec());
-                    }
-                    cursor.advance()?;
+        let now = self.member.now()?;
+        let state = StateRef { ttl: self.expires, ..now };
+        self.member.core.view(true, |view| {
+            let mut cursor = view.cursor(self.member.place(), from, self.to.as_deref())?;
+            let (mut found, mut expired, mut last_expired) = (Found::default(), 0, None);
+            while found.len() < rows && found.bytes() < BATCH_BYTES && expired < PASSED {
+                let Some((key, stored)) = cursor.entry()? else { return Ok((found, None)) };
+                if let Some(value) = state.alive(stored)? {
+                    found.push(key, value);
+                } else {
+                    expired += 1;
+                    last_expired = (expired == PASSED).then(|| key.to_vec());
                 }
-                let last = last_ended.or_else(|| found.keys().last().map(<[u8]>::to_vec));
-                Ok((found, last))
-            })
+                cursor.advance()?;
+            }
+            let last = last_expired.or_else(|| found.keys().last().map(<[u8]>::to_vec));
+            Ok((found, last))
         })
     }
 }

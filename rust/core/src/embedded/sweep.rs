@@ -1,7 +1,7 @@
 //! The removal of entries that have ended, before each checkpoint.
 //!
 //! Owns: the walk over the states of which entries end.
-//! Does not own: what of them goes (`states::sweep`), that nothing of an ended entry is read (`lifetime`).
+//! Does not own: what of them goes (`kinds::sweep`), that nothing of an ended entry is read (`lifetime`).
 //!
 //! What it removes is part of the checkpoint. A failure is logged, and the next checkpoint tries again: nothing depends on it.
 //!
@@ -12,10 +12,9 @@
 
 use super::GROUP;
 use super::core::Core;
+use crate::kinds::sweep::{self, Allowance, Outcome};
+use crate::kinds::view::View;
 use crate::states::catalog::Kind;
-use crate::states::look_up::look_up;
-use crate::states::scan::MergedCursor;
-use crate::states::sweep::{self, Allowance, Outcome};
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::StateId;
 use std::collections::BTreeMap;
@@ -59,16 +58,10 @@ impl Core {
         let mut layers = self.layers_to_change();
         let mut walk = self.with_ends(id, |ends| ends.walk(kind, GROUP));
         let (step, outcome) = self.shard().read_settled(|keyed| {
-            let to = walk.to_key();
-            let cursor =
-                MergedCursor::new(&layers, layers.over(Some(keyed)), None, place, walk.lower_bound(), to.as_deref())?;
+            let view = View::new(&layers, Some(keyed));
+            let cursor = view.cursor(place, walk.lower_bound(), walk.to_key().as_deref())?;
             let step = sweep::step(cursor, kind, allowance.rows())?;
-            let outcome = Outcome::of(kind, &step, now, |head| {
-                let found = look_up(&layers, id, std::iter::once((GROUP, head)), |keys, out| {
-                    layers.over(Some(keyed)).get_many(id, keys, out).map(drop)
-                })?;
-                Ok(found.get(0).map(<[u8]>::to_vec))
-            })?;
+            let outcome = Outcome::of(kind, &step, now, |entry| view.look_up_one(place, entry))?;
             Ok((step, outcome))
         })?;
         let (changes, bytes) = outcome.size();

@@ -1,6 +1,6 @@
 use crate::embedded::tests::{Opened, World, call_of_value, keys, lists as rows_of, world};
 use crate::embedded::{AggregatingState, EmbeddedState, ListState, MapState, ValueState};
-use crate::states::list::CHUNK;
+use crate::kinds::list_layout::CHUNK;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array};

@@ -6,6 +6,8 @@ use arrow_array::builder::{ListBuilder, StringBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array, StringArray};
+use arrow_schema::DataType;
+use fastchangelog_columns::aggregate::NamedCall;
 use fastchangelog_columns::typed::KeyRange;
 use fastchangelog_format::clock::SystemClock;
 use fastchangelog_log::read::read_segments;
@@ -116,6 +118,15 @@ impl World {
         let sets = read_segments(&store, None, &handle.segments, 1).try_collect::<Vec<_>>();
         let sets = runtime.block_on(sets).unwrap();
         sets.iter().map(|set| set.iter().map(|c| (c.op, (c.state, c.key_group), c.key.to_vec())).collect()).collect()
+    }
+
+    /// The values of all changes of a handle.
+    pub(super) fn values(&self, handle: &ShardHandle) -> Vec<Vec<u8>> {
+        let store = self.root().child("s");
+        let runtime = start_io_threads().unwrap();
+        let sets = read_segments(&store, None, &handle.segments, 1).try_collect::<Vec<_>>();
+        let sets = runtime.block_on(sets).unwrap();
+        sets.iter().flat_map(|set| set.iter().map(|change| change.value.to_vec()).collect::<Vec<_>>()).collect()
     }
 }
 

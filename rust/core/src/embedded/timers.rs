@@ -1,8 +1,7 @@
 //! A state of timers: times by key, in order.
 //!
 //! Owns: registration, what is due, and its removal once it was taken, in Arrow.
-//! Does not own: how a timer lies in entries (`states::timer`), what is known of the first one (`states::first_timer`), what is
-//! durable (`core`), what a timer does (the program).
+//! Does not own: entries and their order (`kinds::timers`), what is durable (`core`), what a timer does (the program).
 //!
 //! A time is in microseconds since the epoch. A timer is a key and a time: registered twice it is there once.
 //!
@@ -10,29 +9,29 @@
 //! 1. what is due comes in the order of time and key, a batch at a time, each batch as of its call: a timer that is registered
 //!    behind the end of the batch before is in a later one, a removed one is not;
 //! 2. a batch is removed when the next one is asked for, all of it at once: a checkpoint before holds its timers, one after does not;
-//! 3. a batch holds a bounded part of what is due: a number of timers, and [`PAGE_BYTES`] beside the last one's.
+//! 3. a batch holds a bounded part of what is due: a number of timers, and the bytes of a page beside the last one's.
 
+use super::GROUP;
+use super::catalog::Declaration;
 use super::core::Core;
 use super::lifetime::Lifetime;
+use super::member::Member;
 use super::scan::Walk;
-use crate::states::Place;
-use crate::states::catalog::{Declaration, Kind};
-use crate::states::first_timer::{FirstTimer, end_of_timers, entry_by_time, known, timer};
-use crate::states::layers::Layers;
-use crate::states::scan::{Found, MergedCursor};
-use crate::states::timer::{
-    BY_KEY, PAGE_BYTES, TIME, ordered, push_by_key, push_by_time, split_by_time, time_of, times_of_key,
-};
+use crate::kinds::first_timer::{end_of_timers, entry_by_time};
+use crate::kinds::timer_layout::split_by_time;
+use crate::kinds::timers::{self, DueRange};
+use crate::kinds::write::{Changes, DELETE, PUT};
+use crate::states::catalog::Kind;
+use crate::states::scan::Found;
+use crate::states::times::ordered;
 use arrow_array::builder::{ListBuilder, PrimitiveBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::TimestampMicrosecondType;
-use arrow_array::{Array, ArrayRef, ListArray, PrimitiveArray, RecordBatch, TimestampMicrosecondArray};
+use arrow_array::{Array, ArrayRef, BinaryArray, ListArray, PrimitiveArray, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_text;
-use fastchangelog_columns::typed::{KeyRange, TypedEntries, successor};
+use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_format::error::{Error, Result};
-use std::ops::Bound;
 use std::sync::Arc;
 
 /// The time zone of all times.
@@ -46,16 +45,15 @@ pub fn time_type() -> DataType {
 /// A declared state of timers. Cheap to clone; any thread may use it.
 #[derive(Clone)]
 pub struct TimerState {
-    core: Arc<Core>,
-    place: Place,
+    member: Member,
     types: Arc<TypedEntries>,
     schema: SchemaRef,
 }
 
 /// Keys and times of the same number.
 struct Timers {
-    keys: EncodedKeys,
-    times: TimestampMicrosecondArray,
+    keys: BinaryArray,
+    times: BinaryArray,
 }
 
 impl TimerState {
@@ -63,9 +61,9 @@ impl TimerState {
         let types = TypedEntries::new(key, &DataType::Binary)?;
         let fields = vec![Field::new("time", time_type(), false), Field::new("key", key.clone(), false)];
         let (key, value) = (&*type_text(key), &*type_text(&time_type()));
-        let place = core.declare(Declaration { name, kind: Kind::Timers, key, value, ttl: false })?;
-        let schema = Arc::new(Schema::new(fields));
-        Ok(Self { core: Arc::clone(core), place, types: Arc::new(types), schema })
+        let declared = Declaration { name, kind: Kind::Timers, key, map_key: None, value, ttl: false };
+        let (member, ()) = Member::declare(core, declared, Lifetime::UNBOUNDED, |_| Ok(()))?;
+        Ok(Self { member, types: Arc::new(types), schema: Arc::new(Schema::new(fields)) })
     }
 
     /// The types of keys.
@@ -75,12 +73,12 @@ impl TimerState {
 
     /// Registers a timer for each key and time; one that is there stays. All or nothing.
     pub fn register(&self, keys: &ArrayRef, times: &ArrayRef) -> Result<()> {
-        self.write(&self.timers(keys, times)?, true)
+        self.write(PUT, &self.timers(keys, times)?)
     }
 
     /// Removes the timer of each key and time; one that is not there is fine. All or nothing.
     pub fn delete(&self, keys: &ArrayRef, times: &ArrayRef) -> Result<()> {
-        self.write(&self.timers(keys, times)?, false)
+        self.write(DELETE, &self.timers(keys, times)?)
     }
 
     /// The times of each key, in their order: a list for each, which may be empty.
@@ -89,19 +87,13 @@ impl TimerState {
         let item = Arc::new(Field::new("item", time_type(), true));
         let times = PrimitiveBuilder::<TimestampMicrosecondType>::new().with_timezone(ZONE);
         let mut lists = ListBuilder::with_capacity(times, keys.len()).with_field(item);
-        let found = self.core.read(|layers, shard| {
-            shard.read_settled(|keyed| {
-                let (mut found, mut spare) = (Vec::with_capacity(keys.len()), None);
-                for i in 0..keys.len() {
-                    let prefix = [&[BY_KEY], keys.key(i)].concat();
-                    let (from, to) = (Bound::Included(&prefix[..]), successor(&prefix));
-                    let under = layers.over(Some(keyed));
-                    let mut cursor = MergedCursor::new(&layers, under, spare.take(), self.place, from, to.as_deref())?;
-                    found.push(times_of_key(&mut cursor, keys.key(i))?);
-                    spare = cursor.into_spare();
-                }
-                Ok(found)
-            })
+        let keys = keys.into_binary()?;
+        let found = self.member.core.view(true, |view| {
+            let mut spare = None;
+            let place = self.member.place();
+            (0..keys.len())
+                .map(|i| timers::times_of(view, &mut spare, place, keys.value(i)))
+                .collect::<Result<Vec<_>>>()
         })?;
         for times in found {
             lists.values().append_slice(&times);
@@ -112,27 +104,23 @@ impl TimerState {
 
     /// The first time of all timers; none if there are no timers.
     pub fn next_time(&self) -> Result<Option<i64>> {
-        let first = self.core.read(|layers, shard| {
-            let first = self.core.with_first_timer(self.place.0, |first| first.clone());
-            let FirstTimer::NotBefore(bound) = &first else { return Ok(first) };
-            shard.read_settled(|keyed| {
-                let from = entry_by_time(bound);
-                let (from, to) = (Bound::Included(&from[..]), end_of_timers());
-                let cursor = MergedCursor::new(&layers, layers.over(Some(keyed)), None, self.place, from, Some(&to))?;
-                let found = known(cursor.entry()?.map(|(entry, _)| entry), None);
-                // Still under the lock of the layers: no timer was registered meanwhile.
-                self.core.with_first_timer(self.place.0, |first| first.clone_from(&found));
-                Ok(found)
-            })
-        })?;
-        let FirstTimer::Is(timer) = first else { return Ok(None) };
-        Ok(timer.first_chunk::<TIME>().map(|time| time_of(*time)))
+        let (core, state) = (&self.member.core, self.member.id);
+        let known = || timers::known_first(&core.hints(), state, std::iter::once(GROUP));
+        let first = match known() {
+            (first, groups) if groups.is_empty() => first,
+            // The hints are those of the moment that is read: no timer is registered meanwhile.
+            _ => core.view(true, |view| {
+                let (first, groups) = known();
+                timers::find_first(view, state, first, &groups, &mut core.hints())
+            })?,
+        };
+        Ok(first.as_deref().and_then(timers::time_of_timer))
     }
 
     /// What is due at `until` (inclusive), `rows` at a time, fewer if keys are long. See [`DueTimers`].
     pub fn due(&self, until: i64, rows: usize) -> Result<DueTimers> {
-        self.core.check_writable()?;
-        let to = until.checked_add(1).map_or_else(end_of_timers, |end| entry_by_time(&ordered(end)));
+        self.member.core.check_writable()?;
+        let to = timers::end_of_due(until);
         Ok(DueTimers { state: self.clone(), to, rows: rows.max(1), after: None, taken: None, ended: false })
     }
 
@@ -146,7 +134,7 @@ impl TimerState {
         let bound = |time: i64| entry_by_time(&ordered(time));
         let from = start.map_or_else(|| entry_by_time(&[]), bound);
         let to = Some(end.map_or_else(end_of_timers, bound));
-        let mut walk = Walk::new(&self.core, self.place, KeyRange { from, to }, Lifetime::UNBOUNDED);
+        let mut walk = Walk::new(&self.member, KeyRange { from, to });
         let (own, mut failed) = (self.clone(), false);
         std::iter::from_fn(move || {
             let step = |walk: &mut Walk| walk.step(rows.max(1))?.map(|found| own.batch(&found)).transpose();
@@ -171,70 +159,32 @@ impl TimerState {
         if times.null_count() > 0 {
             return Err(Error::invalid("a time is null").with_remedy("leave such rows out"));
         }
-        Ok(Timers { keys, times: times.clone() })
+        let times = BinaryArray::from_iter_values(times.values().iter().map(|time| time.to_be_bytes()));
+        Ok(Timers { keys: keys.into_binary()?, times })
     }
 
-    fn write(&self, timers: &Timers, is_there: bool) -> Result<()> {
-        let Timers { keys, times } = timers;
-        let bytes = (0..keys.len()).map(|i| 2 * (1 + TIME + keys.key(i).len())).sum();
-        let admission = self.core.admit_change()?;
-        self.core.change(&admission, 2 * keys.len(), bytes, |layers| {
-            for (i, &time) in times.values().iter().enumerate() {
-                self.put(layers, keys.key(i), time, is_there);
-            }
-        })
+    fn write(&self, op: u8, Timers { keys, times }: &Timers) -> Result<()> {
+        self.member.write(Changes { subs: Some(times), ..Changes::of_keys(op, keys) })
     }
 
-    fn put(&self, layers: &mut Layers, key: &[u8], time: i64, is_there: bool) {
-        let mut entry = Vec::with_capacity(1 + TIME + key.len());
-        let value = is_there.then_some(&[][..]);
-        push_by_key(&mut entry, key, time);
-        layers.put(self.place, &entry, value);
-        push_by_time(&mut entry, time, key);
-        layers.put(self.place, &entry, value);
-        let own = timer(time, key);
-        self.core
-            .with_first_timer(self.place.0, |first| if is_there { first.added(&own) } else { first.removed(&own) });
-    }
-
-    /// Removes those of some entries by time.
+    /// Removes the timers of a page.
     fn remove(&self, taken: &Found) -> Result<()> {
-        let timers = taken.keys().map(split_by_time).collect::<Result<Vec<_>>>()?;
-        let admission = self.core.admit_change()?;
-        self.core.change(&admission, 2 * timers.len(), 2 * taken.bytes(), |layers| {
-            for (time, key) in timers {
-                self.put(layers, key, time, false);
-            }
-        })
+        let timers = timers::split(taken)?;
+        let keys = BinaryArray::from_iter_values(timers.iter().map(|(_, key)| key));
+        let times = BinaryArray::from_iter_values(timers.iter().map(|(time, _)| time.to_be_bytes()));
+        self.write(DELETE, &Timers { keys, times })
     }
 
-    /// Entries by time after one of them, below `to`, `rows` at most, fewer if they are long.
-    fn fetch(&self, after: Option<&[u8]>, to: &[u8], rows: usize) -> Result<Found> {
-        self.core.read(|layers, shard| {
-            let first = self.core.with_first_timer(self.place.0, |first| first.clone());
-            let Some(bound) = first.bound().map(entry_by_time).filter(|bound| bound.as_slice() < to) else {
-                return Ok(Found::default());
-            };
-            let passes = after.filter(|after| **after >= bound[..]);
-            shard.read_settled(|keyed| {
-                let from = passes.map_or(Bound::Included(&bound[..]), Bound::Excluded);
-                let mut cursor =
-                    MergedCursor::new(&layers, layers.over(Some(keyed)), None, self.place, from, Some(to))?;
-                if passes.is_none() {
-                    // Still under the lock of the layers: no timer was registered meanwhile.
-                    let found = known(cursor.entry()?.map(|(entry, _)| entry), Some(to));
-                    self.core.with_first_timer(self.place.0, |first| *first = found);
-                }
-                let mut found = Found::default();
-                while let Some((entry, _)) =
-                    cursor.entry()?.filter(|_| found.len() < rows && found.bytes() < PAGE_BYTES)
-                {
-                    found.push(entry, &[]);
-                    cursor.advance()?;
-                }
-                Ok(found)
-            })
-        })
+    /// The next timers of a page.
+    fn fetch(&self, range: DueRange<'_>) -> Result<Found> {
+        let (core, state) = (&self.member.core, self.member.id);
+        let is_due = || !timers::groups_due(&core.hints(), state, std::iter::once(GROUP), range.to).is_empty();
+        if !is_due() {
+            core.check_open()?;
+            return Ok(Found::default());
+        }
+        let page = core.view(true, |view| timers::due(view, state, &[GROUP], range, &mut core.hints()))?;
+        Ok(page.timers)
     }
 
     fn batch(&self, found: &Found) -> Result<RecordBatch> {
@@ -270,11 +220,11 @@ impl DueTimers {
         if let Some(taken) = self.taken.take() {
             self.state.remove(&taken)?;
         }
-        let found = self.state.fetch(self.after.as_deref(), &self.to, self.rows)?;
+        let found = self.state.fetch(DueRange { after: self.after.as_deref(), to: &self.to, limit: self.rows })?;
         let Some(last) = found.keys().last() else { return Ok(None) };
-        self.after = Some(last.to_vec());
+        self.after = last.get(1..).map(<[u8]>::to_vec);
         let batch = self.state.batch(&found)?;
-        self.state.core.shard().context().metrics.due_timers.add(found.len() as u64);
+        self.state.member.core.shard().context().metrics.due_timers.add(found.len() as u64);
         self.taken = Some(found);
         Ok(Some(batch))
     }

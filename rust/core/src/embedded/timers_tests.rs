@@ -1,5 +1,8 @@
 use super::*;
 use crate::embedded::tests::{Opened, World, keys, world};
+use crate::kinds::first_timer::FirstTimer;
+use crate::kinds::timer_layout::{push_by_key, push_by_time};
+use arrow_array::TimestampMicrosecondArray;
 use fastchangelog_format::ErrorKind;
 use fastchangelog_format::model::{KeyGroup, Op, ShardHandle};
 
@@ -194,8 +197,10 @@ fn j02_each_change_of_a_timer_is_in_the_log_under_its_state_and_key_group() {
         [by_key, by_time]
     };
     let expected = |ops: &[(Op, i64, &str)]| {
-        let mut all: Vec<_> =
-            ops.iter().flat_map(|(op, time, key)| entries(*time, key).map(|entry| (*op, t.place, entry))).collect();
+        let mut all: Vec<_> = ops
+            .iter()
+            .flat_map(|(op, time, key)| entries(*time, key).map(|entry| (*op, t.member.place(), entry)))
+            .collect();
         all.sort();
         all
     };
@@ -204,7 +209,7 @@ fn j02_each_change_of_a_timer_is_in_the_log_under_its_state_and_key_group() {
         set.sort();
         set
     };
-    assert_eq!(t.place.1, KeyGroup(0));
+    assert_eq!(t.member.place().1, KeyGroup(0));
     assert_eq!(logged(&first), expected(&[(Op::Put, 1, "a"), (Op::Put, 3, "c")]));
     assert_eq!(logged(&second), expected(&[(Op::Delete, 1, "a"), (Op::Delete, 3, "c"), (Op::Put, 4, "d")]));
 }
@@ -268,7 +273,7 @@ fn a_search_for_the_first_timer_begins_where_the_last_one_ended() {
     let world = world(&[]);
     let s = world.open();
     let t = timers(&s);
-    let bound = || s.state.core.with_first_timer(t.place.0, |first| first.clone());
+    let bound = || s.state.core.hints().first_timer(t.member.place());
     assert_eq!(bound(), FirstTimer::Nothing, "a new state has none");
     register(&t, &[(5, "a"), (9, "b")]);
     assert!(matches!(bound(), FirstTimer::Is(_)));

@@ -5,10 +5,10 @@
 //!
 //! Invariant: a handle is returned only after the store acknowledged everything that it names (P2).
 
-use super::hints::StateHints;
 use super::lineage::Lineage;
 use super::session_counters::SessionCounters;
 use super::{Prepared, Shard, ShardContext};
+use crate::kinds::hints::StateHints;
 use fastchangelog_format::EncodedSet;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::handle::encode_segment_index;

@@ -3,10 +3,10 @@
 //! Owns: the choice between "is live", promote, replay and restore; promotion and replay.
 //! Does not own: how a state is built from a handle alone (`restore`), sessions, materialization.
 
-use super::hints::StateHints;
 use super::lineage::Lineage;
 use super::replay::Replay;
 use super::{Live, Prepared, Shard};
+use crate::kinds::hints::StateHints;
 use fastchangelog_columns::aggregate::{differ_in_ansi_alone, schema_difference};
 use fastchangelog_format::clock::Moment;
 use fastchangelog_format::config::Restoring;

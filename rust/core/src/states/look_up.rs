@@ -5,6 +5,8 @@
 use super::entries::{LANE, hashes};
 use super::layers::Layers;
 use super::ttl;
+use arrow_array::BinaryArray;
+use arrow_array::builder::BinaryBuilder;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{KeyGroup, StateId};
 use fastchangelog_state::keyed::{KeyRef, Out};
@@ -73,6 +75,13 @@ impl Values {
             }
         }
         Ok(())
+    }
+
+    /// As a column.
+    pub(crate) fn to_column(&self) -> BinaryArray {
+        let mut rows = BinaryBuilder::with_capacity(self.len(), self.bytes());
+        self.iter().for_each(|value| rows.append_option(value));
+        rows.finish()
     }
 
     /// Bytes of all values.

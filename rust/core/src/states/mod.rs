@@ -1,31 +1,25 @@
-//! States by name: their changes in memory over a live version, and how each kind lies in entries.
+//! States by name: their changes in memory over a live version.
 //!
 //! layers: changes in memory; entries: those of one state and key group; spilled: changes on the local disk; under: what lies
 //! under the changes in memory; look_up: values of some keys; scan: keys in order; net, net_spilled: the change set of a version;
-//! catalog: the declared states; list, timer, ttl: how these lie in entries; sweep: what goes of ended entries; first_timer: what is
-//! known of the first timer; distinct: distinct keys
+//! catalog: the declared states; ttl, times: the expiry of an entry
 //!
-//! Owns: reading changes and live version as one, the difference between them, the layouts.
-//! Does not own: which version is live, when changes become a version (`shard`, `embedded`), types of keys and values
-//! (`columns::typed`, at the caller of either).
+//! Owns: reading changes and live version as one, the difference between them.
+//! Does not own: what entries mean (`kinds`), which version is live and when changes become a version (`shard`, `embedded`).
 //!
-//! Imports neither `shard` nor what is above it. A state has a part for each key group, its [`Place`]; an embedded state has
-//! one key group. All entries of one key are in the key group of that key.
+//! A state has a part for each key group, its [`Place`]; an embedded state has one key group. All entries of one key are in
+//! the key group of that key.
 
 pub(crate) mod catalog;
-pub(crate) mod distinct;
 pub(crate) mod entries;
-pub(crate) mod first_timer;
 pub(crate) mod layer;
 pub(crate) mod layers;
-pub(crate) mod list;
 pub(crate) mod look_up;
 pub(crate) mod net;
 pub(crate) mod net_spilled;
 pub(crate) mod scan;
 pub(crate) mod spilled;
-pub(crate) mod sweep;
-pub(crate) mod timer;
+pub(crate) mod times;
 pub(crate) mod ttl;
 pub(crate) mod under;
 

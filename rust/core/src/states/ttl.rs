@@ -5,7 +5,7 @@
 //!
 //! The time is in milliseconds since the epoch. A value is there as long as its end is later than now.
 
-use super::timer::{TIME, ordered, time_of};
+use super::times::{TIME, ordered, time_of};
 use fastchangelog_format::error::{Error, Result};
 
 /// Bytes before the value.

@@ -3,22 +3,14 @@
 //! Owns: when a change waits, when changes move to the local disk, the lock of read-modify-write operations.
 //! Does not own: the layers (`states::layers`), checkpoints (`core`), types of keys and values (the kinds of states).
 
+use super::super::member::GROUPS;
 use super::super::waiting::TICK;
 use super::Core;
-use crate::states::Place;
+use crate::kinds::StateRef;
+use crate::kinds::write::{Changes, Write};
 use crate::states::layers::Layers;
-use crate::states::sweep::Written;
 use fastchangelog_format::error::Result;
 use parking_lot::{MutexGuard, RwLockWriteGuard};
-
-/// Entries that are written at once.
-pub(in crate::embedded) struct Entered<'a> {
-    pub(in crate::embedded) changes: usize,
-    /// Bytes of their keys and values.
-    pub(in crate::embedded) bytes: usize,
-    /// Any of their keys.
-    pub(in crate::embedded) one: &'a [u8],
-}
 
 /// A change that [`Core::admit_change`] has let in.
 pub(in crate::embedded) struct Admission(());
@@ -45,42 +37,24 @@ impl Core {
         Ok(Admission(()))
     }
 
-    /// Makes changes of about so many bytes, all or none of them.
-    pub(in crate::embedded) fn change(
+    /// Applies a write, all or nothing of it. `changes` are the rows that it was prepared from.
+    pub(in crate::embedded) fn apply(
         &self,
         _: &Admission,
-        changes: usize,
-        bytes: usize,
-        change: impl FnOnce(&mut Layers),
+        write: Write<'_>,
+        state: StateRef,
+        changes: Changes<'_>,
     ) -> Result<()> {
-        let (changes, bytes) = (changes as u64, bytes as u64);
+        let (entries, bytes) = (write.entries as u64, write.bytes as u64);
         // In a map, and once more when it grows.
         self.pieces.check(bytes.saturating_mul(2), "a change")?;
         let mut layers = self.layers.write();
         layers.check()?;
         // A checkpoint that began after the admission may keep it from the local disk: then it takes more memory.
-        let _ = self.make_room(&mut layers, changes, bytes)?;
-        change(&mut layers);
+        let _ = self.make_room(&mut layers, entries, bytes)?;
+        write.apply(state, changes, GROUPS, &mut layers, &mut self.hints());
         self.account(&layers);
         Ok(())
-    }
-
-    /// Writes entries of a state that expire at `ends`, all or none of them.
-    pub(in crate::embedded) fn write(
-        &self,
-        admission: &Admission,
-        (state, group): Place,
-        ends: Option<i64>,
-        Entered { changes, bytes, one }: Entered<'_>,
-        change: impl FnOnce(&mut Layers),
-    ) -> Result<()> {
-        self.change(admission, changes, bytes, |layers| {
-            if let Some(ends) = ends.filter(|_| changes > 0) {
-                let (entries, bytes) = (changes as u64, bytes as u64);
-                self.with_ends(state, |known| known.added(Written { ends, entries, bytes, one: (group, one) }));
-            }
-            change(layers);
-        })
     }
 
     /// The changes, for a change of another kind; [`Self::account`] ends it.

@@ -4,16 +4,16 @@
 //! Does not own: the types of its columns (the caller says them), the file that batches go to.
 
 use super::load::{read_savepoint, said};
+use crate::kinds::timer_layout::{BY_TIME, split_by_time};
 use crate::shard::Rebuilder;
 use crate::shard::rescale::RangeState;
-use crate::states::timer::{BY_TIME, split_by_time};
 use crate::states::ttl;
 use arrow_array::{Array, ArrayRef, RecordBatch, TimestampMicrosecondArray, TimestampMillisecondArray};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::table::GroupTable;
-use fastchangelog_columns::typed::TypedEntries;
+use fastchangelog_columns::versioned::VersionedEntries;
 use fastchangelog_format::decode_file;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{Change, ChangeSet, KeyGroupRange, Op, Savepoint, SavepointContent, StateId};
@@ -37,11 +37,11 @@ pub enum ExportColumns {
     /// Keys and rows of a query's aggregates. Strings are exported in their binary form: they need not be UTF-8.
     Aggregates(Arc<AggPlan>),
     /// Keys and values of one state of a program.
-    Values(StateId, Box<TypedEntries>),
-    /// The same of values that end, those that have ended too: keys, values, and the times at which they end.
-    EndingValues(StateId, Box<TypedEntries>),
+    Values(StateId, Box<VersionedEntries>),
+    /// As `Values` in a state with a TTL, expired values too: keys, values and expiries.
+    EndingValues(StateId, Box<VersionedEntries>),
     /// Times and keys of timers.
-    Timers(StateId, Box<TypedEntries>),
+    Timers(StateId, Box<VersionedEntries>),
 }
 
 impl ExportColumns {
@@ -54,8 +54,8 @@ impl ExportColumns {
             }
             Self::Values(state, types) => of_state(set, *state, |changes| {
                 let fields = vec![key_field(types), Field::new("value", types.value_type().clone(), true)];
-                let keys = types.decode_keys(changes.iter().map(|change| change.key))?;
-                let values = types.decode_values(changes.iter().map(|change| Some(change.value)))?;
+                let keys = types.typed().decode_keys(changes.iter().map(|change| change.key))?;
+                let values = types.decode_text(changes.iter().map(|change| Some(change.value)))?;
                 Ok((fields, vec![keys, values]))
             }),
             Self::EndingValues(state, types) => of_state(set, *state, |changes| {
@@ -67,8 +67,8 @@ impl ExportColumns {
                     Field::new("value", types.value_type().clone(), true),
                     Field::new("ends", ends.data_type().clone(), false),
                 ];
-                let keys = types.decode_keys(changes.iter().map(|change| change.key))?;
-                let values = types.decode_values(stored.iter().map(|(_, value)| Some(*value)))?;
+                let keys = types.typed().decode_keys(changes.iter().map(|change| change.key))?;
+                let values = types.decode_text(stored.iter().map(|(_, value)| Some(*value)))?;
                 Ok((fields, vec![keys, values, Arc::new(ends)]))
             }),
             Self::Timers(state, types) => {
@@ -79,7 +79,7 @@ impl ExportColumns {
                     let times: TimestampMicrosecondArray = timers.iter().map(|(time, _)| Some(*time)).collect();
                     let times = times.with_timezone("UTC");
                     let fields = vec![Field::new("time", times.data_type().clone(), false), key_field(types)];
-                    let keys = types.decode_keys(timers.iter().map(|(_, key)| *key))?;
+                    let keys = types.typed().decode_keys(timers.iter().map(|(_, key)| *key))?;
                     Ok((fields, vec![Arc::new(times), keys]))
                 })
             }
@@ -102,7 +102,7 @@ fn of_state(
     Ok((batch.num_rows() > 0).then_some(batch))
 }
 
-fn key_field(types: &TypedEntries) -> Field {
+fn key_field(types: &VersionedEntries) -> Field {
     Field::new("key", types.key_type().clone(), false)
 }
 

@@ -1,12 +1,11 @@
 //! State sessions: one execution of one shard's micro-batch by a stateful processor.
 //!
-//! call: the door; overlay: changes in memory or on the local disk over the version below; reads: values by key; pages: lists,
-//! maps and whole states in order; timers: due timers; writes: changes; sweep: the removal of expired entries; commit: the new
-//! version
+//! call: the door; overlay: changes in memory or on the local disk over the version below; reads, timers: the calls that read;
+//! writes: those that change; sweep: the removal of expired entries; commit: the new version
 //!
 //! Owns: the life of a session, from its opening to the commit that makes a version durable; its declared states.
-//! Does not own: which version is live (`transition`), how a version gets its handle (`seal`), how states lie in entries
-//! (`states`), types of keys and values (the worker).
+//! Does not own: which version is live (`transition`), how a version gets its handle (`seal`), what a kind of state does
+//! (`kinds`), types of keys and values (the worker).
 //!
 //! Life: `declare` → reads and `write`s in any order → `commit` (waits for the store's acknowledgement, returns the handle).
 //! Dropping a session before `commit` aborts it: nothing of it is kept.
@@ -22,7 +21,6 @@
 mod call;
 mod commit;
 mod overlay;
-mod pages;
 mod reads;
 mod sweep;
 mod timers;
@@ -30,15 +28,16 @@ mod writes;
 
 pub use call::{Column, Reply, StateCall};
 
-use self::overlay::{Overlay, View};
+use self::overlay::Overlay;
 use super::Shard;
 use super::base::{Base, Part};
-use super::hints::StateHints;
 use super::hold::ShardHold;
 use super::session_counters::SessionCounters;
 use super::session_environment::SessionEnvironment;
+use crate::kinds::StateRef;
+use crate::kinds::hints::StateHints;
+use crate::kinds::view::View;
 use crate::states::catalog::{DeclaredState, Kind, ProcessorCatalog};
-use crate::states::list::ListLayout;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, KeyGroup, KeyGroupRange, ShardHandle, StateId, key_group_of};
@@ -85,21 +84,6 @@ pub struct StateSession {
     opened: Instant,
     /// Why nothing can be done any more.
     ended: Option<Error>,
-}
-
-/// A state as one call uses it.
-#[derive(Debug, Clone, Copy)]
-struct Used {
-    id: StateId,
-    kind: Kind,
-    ttl: bool,
-    now: i64,
-}
-
-impl Used {
-    fn layout(self) -> ListLayout {
-        if self.ttl { ListLayout::Ending } else { ListLayout::Lasting }
-    }
 }
 
 impl StateSession {
@@ -184,7 +168,7 @@ impl StateSession {
     }
 
     /// A declared state of one of these kinds.
-    fn used(&self, id: StateId, kinds: &[Kind], what: &str) -> Result<Used> {
+    fn used(&self, id: StateId, kinds: &[Kind], what: &str) -> Result<StateRef> {
         let Declared { catalog, now, .. } = self.declared()?;
         let DeclaredState { name, kind, ttl, .. } = catalog.state(id)?;
         if !kinds.contains(kind) {
@@ -193,7 +177,7 @@ impl StateSession {
                 format!("{kind:?}").to_lowercase()
             )));
         }
-        Ok(Used { id, kind: *kind, ttl: *ttl, now: *now })
+        Ok(StateRef { id, kind: *kind, ttl: *ttl, now: *now })
     }
 
     /// The key group of a key.

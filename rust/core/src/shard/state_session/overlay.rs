@@ -6,20 +6,14 @@
 //! Invariant: changes in memory take at most [`OVERLAY_SHARE`] of the session's memory, beside those of one call. What is left is
 //! for their copy as a change set.
 
+use crate::kinds::view::{LookUps, View};
 use crate::shard::session_counters::SessionCounters;
 use crate::shard::session_environment::SessionEnvironment;
 use crate::shard::session_memory::SessionMemory;
-use crate::states::Place;
 use crate::states::layers::Layers;
-use crate::states::look_up::{Values, look_up, look_up_first};
-use crate::states::scan::MergedCursor;
-use crate::states::under::{Spare, Under};
 use fastchangelog_format::error::Result;
-use fastchangelog_format::model::{KeyGroup, StateId};
-use fastchangelog_state::keyed::{KeyRef, KeyedState, Out};
+use fastchangelog_state::keyed::KeyedState;
 use fastchangelog_state::rocks::SharedResources;
-use std::cell::Cell;
-use std::ops::Bound;
 
 /// Of the session's memory, what changes may take (1/n) before they are moved to the local disk.
 const OVERLAY_SHARE: u64 = 2;
@@ -30,9 +24,7 @@ pub(super) struct Overlay {
     environment: SessionEnvironment,
     resources: SharedResources,
     memory: SessionMemory,
-    /// Keys that were looked up below the changes in memory, and those of them that the hot tier could not answer for.
-    looked_up: Cell<u64>,
-    misses: Cell<u64>,
+    look_ups: LookUps,
 }
 
 impl Overlay {
@@ -42,8 +34,7 @@ impl Overlay {
             memory: SessionMemory::new(&environment.budget, environment.session_memory),
             environment,
             resources,
-            looked_up: Cell::new(0),
-            misses: Cell::new(0),
+            look_ups: LookUps::default(),
         }
     }
 
@@ -91,66 +82,13 @@ impl Overlay {
 
     /// Changes over `live` as one.
     pub(super) fn over<'a>(&'a self, live: Option<&'a KeyedState>) -> View<'a> {
-        View { overlay: self, under: self.layers.over(live) }
+        View::new(&self.layers, live).counting(&self.look_ups)
     }
 
     /// Counts what was looked up since the last call.
     pub(super) fn count_look_ups(&self, counters: &mut SessionCounters) {
-        let (all, misses) = (self.looked_up.take(), self.misses.take());
+        let (all, misses) = self.look_ups.take();
         counters.count("hot_misses", misses);
         counters.count("hot_hits", all - misses);
-    }
-}
-
-/// A session's state at one moment.
-#[derive(Clone, Copy)]
-pub(super) struct View<'a> {
-    overlay: &'a Overlay,
-    under: Under<'a>,
-}
-
-impl<'a> View<'a> {
-    /// The values of `keys`, each with its key group.
-    pub(super) fn look_up<'k>(
-        self,
-        state: StateId,
-        keys: impl ExactSizeIterator<Item = (KeyGroup, &'k [u8])>,
-    ) -> Result<Values> {
-        look_up(&self.overlay.layers, state, keys, |keys, out| self.look_up_below(state, keys, out))
-    }
-
-    /// The same of the first of so many keys: of as many as have at most `most` bytes, of one at least.
-    pub(super) fn look_up_first<'k>(
-        self,
-        state: StateId,
-        keys: usize,
-        key: impl Fn(usize) -> (KeyGroup, &'k [u8]),
-        most: usize,
-    ) -> Result<Values> {
-        let below = |keys: &[KeyRef<'_>], out: Out<'_>| self.look_up_below(state, keys, out);
-        look_up_first(&self.overlay.layers, state, keys, key, most, below)
-    }
-
-    fn look_up_below(self, state: StateId, keys: &[KeyRef<'_>], out: Out<'_>) -> Result<()> {
-        let misses = self.under.get_many(state, keys, out)?;
-        self.overlay.looked_up.set(self.overlay.looked_up.get() + keys.len() as u64);
-        self.overlay.misses.set(self.overlay.misses.get() + misses);
-        Ok(())
-    }
-
-    /// The keys of a place from `from` on (or after it), below `to`, in their order. Of a view that is settled.
-    pub(super) fn cursor(self, place: Place, from: Bound<&[u8]>, to: Option<&[u8]>) -> Result<MergedCursor<'a>> {
-        self.cursor_again(None, place, from, to)
-    }
-
-    /// The same with what is left of another one: for many ranges of keys.
-    pub(super) fn cursor_again(
-        self,
-        spare: Spare<'a>,
-        place: Place,
-        from: Bound<&[u8]>,
-        to: Option<&[u8]>,
-    ) -> Result<MergedCursor<'a>> {
-        MergedCursor::new(&self.overlay.layers, self.under, spare, place, from, to)
     }
 }

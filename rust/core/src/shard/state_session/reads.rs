@@ -1,39 +1,45 @@
-//! Values by key.
+//! The calls that read.
 //!
-//! Owns: look-ups of many keys at once, and of map entries. Does not own: lists, and maps in order (`pages`).
+//! Owns: their bounds, and which parts of the live version RocksDB must hold for them.
+//! Does not own: what a kind of state reads (`kinds`), timers (`timers`).
 
-use super::{StateSession, Used};
+use super::StateSession;
+use crate::kinds::page::{At, Keys, OfKey, Page, PageBounds, Rows, StatePlace, entry_fields};
+use crate::kinds::{RowGroups, map, value};
 use crate::states::catalog::Kind;
-use crate::states::look_up::Values;
-use crate::states::timer::TIME;
-use crate::states::ttl;
-use arrow_array::builder::BinaryBuilder;
-use arrow_array::{Array, BinaryArray};
+use arrow_array::{Array, BinaryArray, BooleanArray, ListArray, RecordBatch, StructArray};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{KeyGroup, StateId};
+use std::sync::Arc;
 use std::time::Instant;
 
-/// Most bytes of the values that one call answers with, however many keys it has: keys beyond are read by a call of their
-/// own. A single value may be larger.
-pub(super) const MOST_BYTES: usize = 64 << 20;
+/// Bound on the bytes of the values in one reply, however many keys it has: keys beyond are read by a call of their own. A
+/// single value may be larger.
+const MOST_BYTES: usize = 64 << 20;
+
+const OF_VALUES: &[Kind] = &[Kind::Value, Kind::Aggregating];
+const UNDER_KEYS: &[Kind] = &[Kind::Map, Kind::List];
+/// All kinds.
+pub(super) const ANY: &[Kind] = &[Kind::Value, Kind::Aggregating, Kind::List, Kind::Map, Kind::Timers];
 
 impl StateSession {
-    /// The values of each of the first keys, in their order; null where there is none: of all keys, unless their values are
-    /// too large for one answer; of one key at least.
+    /// The values of the first keys, in their order; null where there is none. All keys, unless their values are too large
+    /// for one reply; at least one.
     pub(super) fn get(&mut self, state: StateId, keys: &BinaryArray) -> Result<BinaryArray> {
         self.get_some(state, keys, MOST_BYTES)
     }
 
-    /// The same with this bound.
+    /// As [`Self::get`], with another bound.
     pub(super) fn get_some(&mut self, state: StateId, keys: &BinaryArray, most: usize) -> Result<BinaryArray> {
         let start = Instant::now();
-        let used = self.used(state, &[Kind::Value, Kind::Aggregating], "have values by key")?;
+        let state = self.used(state, OF_VALUES, "have values by key")?;
         check_keys(keys)?;
         let groups = self.groups_of(keys)?;
-        let key = |i: usize| (groups[i], keys.value(i));
-        let values = self.read(None, |view| view.look_up_first(state, keys.len(), key, most))?;
+        let values = self.read(None, |view| value::look_up(view, state, RowGroups::Each(&groups), keys, most))?;
         self.count_read(start);
-        used.binaries(&values)
+        Ok(values.to_column())
     }
 
     /// The values of map entries, a row for each key and map key, or for each map key of one key; null where there is none. Of
@@ -47,7 +53,7 @@ impl StateSession {
         self.get_some_entries(state, keys, subs, MOST_BYTES)
     }
 
-    /// The same with this bound.
+    /// As [`Self::get_entries`], with another bound.
     pub(super) fn get_some_entries(
         &mut self,
         state: StateId,
@@ -56,59 +62,97 @@ impl StateSession {
         most: usize,
     ) -> Result<BinaryArray> {
         let start = Instant::now();
-        let used = self.used(state, &[Kind::Map], "have entries by map key")?;
+        let state = self.used(state, &[Kind::Map], "have entries by map key")?;
         check_keys(keys)?;
         check_keys(subs)?;
-        let one = keys.len() == 1;
-        if !one && keys.len() != subs.len() {
-            return Err(Error::invalid(format!(
-                "{} keys and {} map keys: a call needs one of each, or one key for all map keys",
-                keys.len(),
-                subs.len()
-            )));
-        }
         let groups = self.groups_of(keys)?;
-        let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(subs.len()));
-        for i in 0..subs.len() {
-            bytes.extend_from_slice(keys.value(if one { 0 } else { i }));
-            bytes.extend_from_slice(subs.value(i));
-            ends.push(bytes.len());
-        }
-        let entry = |i: usize| {
-            let from = if i == 0 { 0 } else { ends[i - 1] };
-            (groups[if one { 0 } else { i }], &bytes[from..ends[i]])
-        };
-        let values = self.read(None, |view| view.look_up_first(state, subs.len(), entry, most))?;
+        let groups = RowGroups::Each(&groups);
+        let values = self.read(None, |view| map::look_up(view, state, groups, (keys, subs), most))?;
         self.count_read(start);
-        used.binaries(&values)
+        Ok(values.to_column())
+    }
+
+    /// The first page of the map entries or list elements of each key, and whether there are more: a list of structs `sub`
+    /// (the map key; null for lists) and `value`.
+    pub(super) fn read_entries(
+        &mut self,
+        state: StateId,
+        keys: &BinaryArray,
+        max_bytes_per_key: usize,
+    ) -> Result<(ListArray, BooleanArray)> {
+        let start = Instant::now();
+        let state = self.used(state, UNDER_KEYS, "have entries under a key")?;
+        check_keys(keys)?;
+        let groups = self.groups_of(keys)?;
+        let (rules, groups) = (state.kind.rules(), RowGroups::Each(&groups));
+        let bounds = PageBounds { of_key: max_bytes_per_key, all: MOST_BYTES };
+        let walked = rules.pages_walk().then_some((state.id, &[][..]));
+        let mut page = Page::default();
+        let pages = self
+            .read(walked, |view| rules.add_first_pages(Keys { view, state, groups, bytes: keys }, bounds, &mut page))?;
+        let (entries, lengths) = page.finish_in_order(pages.iter().map(|(rows, _)| rows.clone()));
+        let more: BooleanArray = pages.iter().map(|(_, more)| Some(*more)).collect();
+        self.count_read(start);
+        let item = Arc::new(Field::new("item", DataType::Struct(entry_fields()), false));
+        let offsets = OffsetBuffer::from_lengths(lengths);
+        Ok((ListArray::try_new(item, offsets, Arc::new(entries), None)?, more))
+    }
+
+    /// A page of the map entries or list elements of one key, after the end of another page, and what names its end; none if
+    /// there are no more.
+    pub(super) fn read_page(
+        &mut self,
+        state: StateId,
+        key: &[u8],
+        after: Option<&[u8]>,
+        max_bytes: usize,
+    ) -> Result<(StructArray, Option<Vec<u8>>)> {
+        let start = Instant::now();
+        let state = self.used(state, UNDER_KEYS, "have entries under a key")?;
+        let (rules, group) = (state.kind.rules(), self.group(key)?);
+        let walked = rules.pages_walk().then_some((state.id, &[][..]));
+        let mut page = Page::default();
+        let end =
+            self.read(walked, |view| rules.add_page(OfKey { view, state, group, key }, after, max_bytes, &mut page))?;
+        self.count_read(start);
+        Ok((page.finish(), end))
+    }
+
+    /// A page of all of a state, after the end of another page, and what names its end; none if there are no more. The columns
+    /// are `key`, `sub` and `value` (null for timers). `sub` is the time of a timer, or the expiry of a value, element or
+    /// entry, in eight bytes, big endian; null without an expiry. The key of a map entry is the key's bytes and the map
+    /// key's. A list has a row for each element.
+    pub(super) fn scan(
+        &mut self,
+        state: StateId,
+        after: Option<&[u8]>,
+        max_bytes: usize,
+    ) -> Result<(RecordBatch, Option<Vec<u8>>)> {
+        let start = Instant::now();
+        let state = self.used(state, ANY, "have entries")?;
+        let mut rows = Rows::new(max_bytes);
+        let mut from = after.map(StatePlace::read).transpose()?;
+        let first = from.as_ref().map_or(self.own_groups.start, |from| from.group.0);
+        let groups: Vec<KeyGroup> = self.key_groups().filter(|group| group.0 >= first).collect();
+        let walked: Vec<u8> = state.kind.rules().walked().into_iter().collect();
+        let end = self.read(Some((state.id, &walked)), |view| {
+            for group in groups {
+                if rows.is_full() {
+                    return Ok(Some(StatePlace { group, at: At::Start }));
+                }
+                let at = from.take().filter(|from| from.group == group).map_or(At::Start, |from| from.at);
+                if let Some(at) = rows.add(view, state, group, at)? {
+                    return Ok(Some(StatePlace { group, at }));
+                }
+            }
+            Ok(None)
+        })?;
+        self.count_read(start);
+        Ok((rows.finish()?, end.map(StatePlace::write)))
     }
 
     pub(super) fn groups_of(&self, keys: &BinaryArray) -> Result<Vec<KeyGroup>> {
         (0..keys.len()).map(|i| self.group(keys.value(i))).collect()
-    }
-}
-
-impl Used {
-    /// The bytes of a stored value; none if it has ended.
-    pub(super) fn alive(self, stored: &[u8]) -> Result<Option<&[u8]>> {
-        if self.ttl { ttl::alive(stored, self.now) } else { Ok(Some(stored)) }
-    }
-
-    /// The same, with when it ends, in eight bytes, big endian; none for what does not end.
-    pub(super) fn alive_until(self, stored: &[u8]) -> Result<Option<(Option<[u8; TIME]>, &[u8])>> {
-        if !self.ttl {
-            return Ok(Some((None, stored)));
-        }
-        let (ends, value) = ttl::split(stored)?;
-        Ok((ends > self.now).then(|| (Some(ends.to_be_bytes()), value)))
-    }
-
-    fn binaries(self, values: &Values) -> Result<BinaryArray> {
-        let mut rows = BinaryBuilder::with_capacity(values.len(), values.bytes());
-        for value in values.iter() {
-            rows.append_option(value.map(|value| self.alive(value)).transpose()?.flatten());
-        }
-        Ok(rows.finish())
     }
 }
 

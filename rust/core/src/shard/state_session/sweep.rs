@@ -1,7 +1,7 @@
 //! The removal of entries that have ended, with each commit.
 //!
 //! Owns: the walk over the entries of states with a time to live.
-//! Does not own: what of them goes (`states::sweep`), that nothing of an ended entry is read (`reads`, `pages`), when an entry ends
+//! Does not own: what of them goes (`kinds::sweep`), that nothing of an ended entry is read (`kinds`), when an entry ends
 //! (the worker).
 //!
 //! A walk begins when an entry may have ended, and goes on over the commits until all key groups are passed: it goes round, from
@@ -11,10 +11,11 @@
 //! 1. what a commit reads in vain follows its changes and what it removes ([`sweep::Allowance`]);
 //! 2. its changes take at most the memory of changes, beside those of one step: more are on the local disk.
 
-use super::writes::CHANGE_BYTES;
-use super::{StateSession, Used};
+use super::StateSession;
+use crate::kinds::StateRef;
+use crate::kinds::sweep::{self, Allowance, Outcome};
+use crate::kinds::write::CHANGE_BYTES;
 use crate::states::catalog::DeclaredState;
-use crate::states::sweep::{self, Allowance, Outcome};
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{KeyGroup, KeyGroupRange, StateId};
 
@@ -26,8 +27,8 @@ impl StateSession {
     pub(super) fn sweep(&mut self) -> Result<()> {
         let declared = self.declared()?;
         let now = declared.now;
-        let used = |state: &DeclaredState| Used { id: StateId(state.id), kind: state.kind, ttl: state.ttl, now };
-        let with_ends: Vec<Used> = declared.catalog.states().filter(|state| state.ttl).map(used).collect();
+        let used = |state: &DeclaredState| StateRef { id: StateId(state.id), kind: state.kind, ttl: state.ttl, now };
+        let with_ends: Vec<StateRef> = declared.catalog.states().filter(|state| state.ttl).map(used).collect();
         let mut due = Vec::with_capacity(with_ends.len());
         for used in with_ends {
             due.push((used, self.hints.ends(used.id).may_have_ended(now)));
@@ -43,7 +44,7 @@ impl StateSession {
         Ok(())
     }
 
-    fn sweep_state(&mut self, used: Used, mut allowance: Allowance) -> Result<()> {
+    fn sweep_state(&mut self, used: StateRef, mut allowance: Allowance) -> Result<()> {
         let first = self.first_group();
         let (mut walk, mut is_over) = (self.hints.ends(used.id).walk(used.kind, first), false);
         while !is_over && allowance.rows() > 0 {

@@ -1,10 +1,10 @@
 use super::super::testing::*;
 use super::*;
+use crate::kinds::list_layout::{CHUNK, HEAD, ListHeader, ListLayout, TAIL};
+use crate::kinds::sweep::LEAST_PASSED;
 use crate::shard::Shard;
 use crate::shard::testing::World;
 use crate::states::FEW_KEYS;
-use crate::states::list::{CHUNK, HEAD, ListHeader, ListLayout, TAIL};
-use crate::states::sweep::LEAST_PASSED;
 use fastchangelog_format::model::{Op, ShardHandle};
 use std::sync::Arc;
 

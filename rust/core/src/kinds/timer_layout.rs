@@ -1,7 +1,7 @@
 //! How timers lie in entries.
 //!
 //! Owns: the two entries of a timer, and their keys.
-//! Does not own: which timers are due (`shard::state_session`, `embedded`), what a timer does (the worker, the program).
+//! Does not own: which timers are due (`timers`), what a timer does (the worker, the program).
 //!
 //! ```text
 //! 0 | key | time     by key: the timers of a key, in the order of their times
@@ -11,26 +11,15 @@
 //! Both have empty values. A time is in eight bytes that have its order: of a processor in milliseconds since the epoch, of an
 //! embedded state in microseconds.
 
-use super::scan::MergedCursor;
+use crate::states::scan::MergedCursor;
+use crate::states::times::{TIME, ordered, time_of};
 use fastchangelog_format::error::{Error, Result};
 
-/// Bytes of a time.
-pub(crate) const TIME: usize = size_of::<i64>();
 /// Bytes of a page of timers, about: keys may be long.
 pub(crate) const PAGE_BYTES: usize = 4 << 20;
 /// First bytes of the keys of the two entries.
 pub(crate) const BY_KEY: u8 = 0;
 pub(crate) const BY_TIME: u8 = 1;
-
-/// A time in bytes that compare as times do.
-pub(crate) fn ordered(time: i64) -> [u8; TIME] {
-    (time.cast_unsigned() ^ (1 << 63)).to_be_bytes()
-}
-
-/// The inverse of [`ordered`].
-pub(crate) fn time_of(bytes: [u8; TIME]) -> i64 {
-    (u64::from_be_bytes(bytes) ^ (1 << 63)).cast_signed()
-}
 
 /// Makes `out` the key of the entry by key.
 pub(crate) fn push_by_key(out: &mut Vec<u8>, key: &[u8], time: i64) {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::kinds::list_layout::{CHUNKS, HEAD};
 
 /// Entries of so many bytes each, of which every `nth` one has ended.
 fn found(entries: usize, bytes: usize, nth: usize) -> (Step, Outcome) {

@@ -2,7 +2,7 @@
 //!
 //! Owns: what of some entries goes, as changes; what is known of the ends of a state's entries; the order of a walk, and how many
 //! entries one version passes ([`Allowance`]).
-//! Does not own: the walk over a state, and when it takes place (`shard::state_session`, `embedded`).
+//! Does not own: the walk over a state, and when it takes place (the hosts).
 //!
 //! A walk begins when an entry may have ended, and goes on over the versions until all of the state is passed, as a ring: it begins
 //! with a key that was written lately, so that walks which end early, because programs do, pass all parts of a state. Of a list, the
@@ -11,17 +11,13 @@
 //!
 //! Invariant: nothing is removed that has not ended.
 
-use super::catalog::Kind;
-use super::layers::Layers;
-use super::list::{CHUNKS, HEAD, ListHeader, ListLayout, bad_list, elements, push_key};
-use super::scan::{Found, MergedCursor};
-use super::ttl;
-use super::{FEW_KEYS, Place};
+use crate::states::catalog::Kind;
+use crate::states::layers::Layers;
+use crate::states::scan::{Found, MergedCursor};
+use crate::states::{Place, ttl};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::KeyGroup;
-use fastchangelog_format::wire::put_bytes;
-use std::collections::HashMap;
 use std::ops::Bound;
 
 /// Entries that a walk may pass although they stay: so many for each that was written and for each that goes.
@@ -214,13 +210,7 @@ impl Ends {
         }
         Sweep::from(match &self.lately {
             None => (other, None),
-            Some((group, key)) if kind == Kind::List => {
-                let mut entry = Vec::new();
-                let part = if hash_key(key) & 1 == 0 { HEAD } else { CHUNKS };
-                push_key(&mut entry, (part, key, None));
-                (*group, Some(entry))
-            }
-            Some((group, key)) => (*group, Some(key.clone())),
+            Some((group, key)) => (*group, Some(kind.rules().sweep_start(key))),
         })
     }
 
@@ -249,7 +239,7 @@ pub(crate) fn step(mut cursor: MergedCursor<'_>, kind: Kind, rows: usize) -> Res
     let mut step = Step::default();
     while let Some((key, value)) = cursor.entry()?.filter(|_| step.found.len() < rows && step.bytes < STEP_BYTES) {
         step.bytes += key.len() + value.len();
-        let kept = if kind == Kind::List { value.len() } else { value.len().min(ttl::PREFIX) };
+        let kept = value.len().min(kind.rules().swept_bytes());
         step.found.push(key, &value[..kept]);
         cursor.advance()?;
     }
@@ -259,19 +249,20 @@ pub(crate) fn step(mut cursor: MergedCursor<'_>, kind: Kind, rows: usize) -> Res
 /// What a step has found out: changes, the first end of what stays, how many values, elements or map entries go, and how many
 /// entries stay as they are.
 pub(crate) struct Outcome {
-    changes: Vec<Change>,
+    pub(super) changes: Vec<Change>,
     pub(crate) first: i64,
     pub(crate) removed: u64,
-    stay: usize,
+    pub(super) stay: usize,
 }
 
-enum Change {
+/// A change of an entry, or the removal of all entries with a prefix.
+pub(super) enum Change {
     Put(Vec<u8>, Option<Vec<u8>>),
     Clear(Vec<u8>),
 }
 
 impl Outcome {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { changes: Vec::new(), first: i64::MAX, removed: 0, stay: 0 }
     }
 
@@ -281,12 +272,9 @@ impl Outcome {
         kind: Kind,
         step: &Step,
         now: i64,
-        head: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>>,
+        mut head: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>>,
     ) -> Result<Self> {
-        match kind {
-            Kind::List => sweep_lists(&step.found, now, head),
-            _ => sweep_values(&step.found, now),
-        }
+        kind.rules().sweep(&step.found, now, &mut head)
     }
 
     /// The number of its changes, and about their bytes.
@@ -307,31 +295,10 @@ impl Outcome {
             }
         }
     }
-
-    /// Puts the head of a list, or removes the list if it has no elements. Returns the head's bytes.
-    fn change_head(&mut self, key: &[u8], head: ListHeader<'_>) -> Option<Vec<u8>> {
-        let bytes = head.write(ListLayout::Ending);
-        let mut entry = Vec::new();
-        if bytes.is_none() {
-            // What is left of its chunks is empty.
-            let chunks = head.first..head.chunks;
-            if chunks.end - chunks.start > FEW_KEYS as u64 {
-                push_key(&mut entry, (CHUNKS, key, None));
-                self.changes.push(Change::Clear(std::mem::take(&mut entry)));
-            } else {
-                for chunk in chunks {
-                    push_key(&mut entry, (CHUNKS, key, Some(chunk)));
-                    self.changes.push(Change::Put(std::mem::take(&mut entry), None));
-                }
-            }
-        }
-        push_key(&mut entry, (HEAD, key, None));
-        self.changes.push(Change::Put(entry, bytes.clone()));
-        bytes
-    }
 }
 
-fn sweep_values(found: &Found, now: i64) -> Result<Outcome> {
+/// Values, each with its expiry in front.
+pub(super) fn sweep_values(found: &Found, now: i64) -> Result<Outcome> {
     let mut outcome = Outcome::new();
     for (key, value) in found.rows() {
         let (ends, _) = ttl::split(value)?;
@@ -342,95 +309,6 @@ fn sweep_values(found: &Found, now: i64) -> Result<Outcome> {
             outcome.changes.push(Change::Put(key.to_vec(), None));
             outcome.removed += 1;
         }
-    }
-    Ok(outcome)
-}
-
-/// The elements of a tail or a chunk that have not ended.
-struct Left {
-    bytes: Vec<u8>,
-    elements: u64,
-    gone: u64,
-    /// When the next one ends, and when half of all have.
-    first: i64,
-    half: i64,
-}
-
-impl Left {
-    fn of(part: &[u8], now: i64) -> Result<Self> {
-        let (mut bytes, mut ends, mut left) = (Vec::new(), Vec::new(), 0);
-        for element in elements(part) {
-            let element = element?;
-            let (end, _) = ttl::split(element)?;
-            ends.push(end);
-            if end > now {
-                put_bytes(&mut bytes, element);
-                left += 1;
-            }
-        }
-        let all = ends.len();
-        ends.sort_unstable();
-        let half = ends.get(all.div_ceil(2).saturating_sub(1)).copied().unwrap_or(i64::MIN);
-        let first = ends.into_iter().find(|end| *end > now).unwrap_or(i64::MAX);
-        Ok(Self { bytes, elements: left, gone: all as u64 - left, first, half })
-    }
-}
-
-/// Heads and chunks of a place, in their order: heads come first.
-fn sweep_lists(found: &Found, now: i64, mut head_of: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>>) -> Result<Outcome> {
-    let mut outcome = Outcome::new();
-    // The heads of lists of which this step has changed something, as they are by now.
-    let mut heads: HashMap<Vec<u8>, Option<Vec<u8>>> = HashMap::new();
-    let mut head_key = Vec::new();
-    for (entry, part) in found.rows() {
-        let (is_head, key, chunk) = match entry.split_last_chunk::<{ size_of::<u64>() }>() {
-            Some((key, chunk)) if key.first() == Some(&CHUNKS) => (false, &key[1..], u64::from_be_bytes(*chunk)),
-            _ => (true, entry.get(1..).unwrap_or_default(), 0),
-        };
-        if is_head {
-            let head = ListHeader::read(Some(part), ListLayout::Ending)?;
-            let left = Left::of(head.tail, now)?;
-            outcome.first = outcome.first.min(left.first);
-            if left.gone > 0 {
-                let head = ListHeader { elements: head.elements.saturating_sub(left.gone), tail: &left.bytes, ..head };
-                outcome.removed += left.gone;
-                heads.insert(key.to_vec(), outcome.change_head(key, head));
-            } else {
-                outcome.stay += 1;
-            }
-            continue;
-        }
-        let own = match heads.get(key) {
-            Some(head) => head.clone(),
-            None => {
-                push_key(&mut head_key, (HEAD, key, None));
-                head_of(&head_key)?
-            }
-        };
-        // A list that was removed as a whole has no chunks any more, but for those of this step.
-        let Some(own) = own else { continue };
-        let head = ListHeader::read(Some(&own), ListLayout::Ending)?;
-        if chunk < head.first || chunk >= head.chunks {
-            return Err(bad_list("it has a chunk that is not one of its own"));
-        }
-        let left = Left::of(part, now)?;
-        let is_first = chunk == head.first;
-        let stays = if left.elements + left.gone == 0 { !is_first } else { left.half > now };
-        if stays {
-            outcome.first = outcome.first.min(if left.elements == 0 { i64::MAX } else { left.half });
-            outcome.stay += 1;
-            continue;
-        }
-        outcome.removed += left.gone;
-        outcome.first = outcome.first.min(left.first);
-        let goes = left.elements == 0 && is_first;
-        outcome.changes.push(Change::Put(entry.to_vec(), (!goes).then_some(left.bytes)));
-        let head = ListHeader {
-            elements: head.elements.saturating_sub(left.gone),
-            first: if goes { head.first + 1 } else { head.first },
-            ..head
-        };
-        heads.insert(key.to_vec(), outcome.change_head(key, head));
     }
     Ok(outcome)
 }

@@ -1,12 +1,13 @@
 //! What is known of the first timer of a key group.
 //!
 //! Owns: the bound on it, and the keys of the entries by time from which a walk begins and at which it ends.
-//! Does not own: how a timer lies in entries (`timer`), the walk.
+//! Does not own: how a timer lies in entries (`timer_layout`), the walk.
 //!
 //! Why: a delete leaves a tombstone in RocksDB until the next compaction. A search for the first timer would pass those of all
 //! timers before it, each time; with its bound it begins behind them.
 
-use super::timer::{BY_TIME, TIME, ordered, time_of};
+use super::timer_layout::BY_TIME;
+use crate::states::times::ordered;
 
 /// What is known of the first timer of a key group. A timer is its time and its key, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,11 +33,6 @@ impl FirstTimer {
             Self::NotBefore(timer) | Self::Is(timer) => Some(timer),
             Self::Nothing => None,
         }
-    }
-
-    /// True if a timer may be due at `until`.
-    pub(crate) fn may_be_due(&self, until: i64) -> bool {
-        self.bound().is_some_and(|timer| timer.first_chunk::<TIME>().is_none_or(|time| time_of(*time) <= until))
     }
 
     /// It was registered.

@@ -1,7 +1,7 @@
 //! How a list lies in entries.
 //!
 //! Owns: the layout of lists, and what a change of a list is in entries.
-//! Does not own: what an element is, which lists are read and changed (`embedded::list`, `shard::state_session`).
+//! Does not own: what an element is, which lists are read and changed (`list`).
 //!
 //! ```text
 //! 0 | key            varint elements in all | varint chunks | the newest elements: the tail
@@ -25,8 +25,8 @@
 //!    [`CHUNK`] bytes;
 //! 4. the removal of many chunks is one change.
 
-use super::layers::Layers;
-use super::{FEW_KEYS, Place};
+use crate::states::layers::Layers;
+use crate::states::{FEW_KEYS, Place};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::wire::{Reader, put_varint};
 use std::ops::Range;
@@ -155,12 +155,6 @@ impl ListUpdate {
         ListHeader { elements, first, chunks, tail: &self.tail }.write(layout)
     }
 
-    /// Bytes of key and value of its longest new chunk, about.
-    pub(crate) fn longest(&self, key: &[u8]) -> usize {
-        let chunks = self.spilled.iter().map(|(_, chunk)| chunk.len()).max();
-        1 + key.len() + size_of::<u64>() + chunks.unwrap_or(0).max(self.tail.len())
-    }
-
     /// The number of changes that make it, with this head, and about their bytes.
     pub(crate) fn size(&self, key: &[u8], head: Option<&[u8]>) -> (usize, usize) {
         let gone = if self.clears() { 1 } else { self.gone().count() };
@@ -243,5 +237,5 @@ pub(crate) fn bad_list(what: &str) -> Error {
 }
 
 #[cfg(test)]
-#[path = "list_tests.rs"]
+#[path = "list_layout_tests.rs"]
 mod tests;

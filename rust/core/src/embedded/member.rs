@@ -1,0 +1,105 @@
+//! A declared state inside an open one: what all kinds do alike.
+//!
+//! Owns: the clock of one call, reading and writing a state as its kind says. Does not own: types of keys and values (the
+//! kinds' faces beside it), entries (`kinds`), admission and memory (`core::changes`).
+
+use super::GROUP;
+use super::catalog::{Declaration, Entry};
+use super::core::Core;
+use super::lifetime::Lifetime;
+use crate::kinds::view::View;
+use crate::kinds::write::{APPEND, Changes, PUT};
+use crate::kinds::{RowGroups, StateRef};
+use crate::states::Place;
+use crate::states::catalog::Kind;
+use arrow_array::BinaryArray;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::StateId;
+use std::sync::Arc;
+
+/// All keys of an embedded state are in one key group.
+pub(super) const GROUPS: RowGroups<'static> = RowGroups::One(GROUP);
+
+/// A declared state. Cheap to clone; any thread may use it.
+#[derive(Clone)]
+pub(super) struct Member {
+    pub(super) core: Arc<Core>,
+    pub(super) id: StateId,
+    pub(super) kind: Kind,
+    pub(super) lifetime: Lifetime,
+    name: Arc<str>,
+}
+
+impl Member {
+    /// Declares a state; `make` makes what reads its values.
+    pub(super) fn declare<T>(
+        core: &Arc<Core>,
+        declared: Declaration<'_>,
+        lifetime: Lifetime,
+        make: impl FnOnce(&Entry) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let (Entry { id, .. }, made) = core.declare(declared, make)?;
+        Ok((Self { core: Arc::clone(core), id, kind: declared.kind, lifetime, name: declared.name.into() }, made))
+    }
+
+    pub(super) fn place(&self) -> Place {
+        (self.id, GROUP)
+    }
+
+    /// The state as it is now. Asks the clock, which may be the program's: before any lock.
+    pub(super) fn now(&self) -> Result<StateRef> {
+        let ttl = self.lifetime.is_bounded();
+        Ok(StateRef { id: self.id, kind: self.kind, ttl, now: if ttl { self.core.now()? } else { 0 } })
+    }
+
+    /// Reads at one moment.
+    pub(super) fn read<T>(&self, read: impl Fn(View<'_>, StateRef) -> Result<T>) -> Result<T> {
+        let state = self.now()?;
+        self.core.view(false, |view| read(view, state))
+    }
+
+    /// Writes rows, all or none.
+    pub(super) fn write(&self, changes: Changes<'_>) -> Result<()> {
+        let admission = self.core.admit_change()?;
+        let (state, changes) = self.expiring(self.now()?, changes);
+        changes.check(state, &self.name)?;
+        let rules = state.kind.rules();
+        if !rules.reads_before_write(changes) {
+            let write = rules.prepare(None, state, changes, GROUPS)?;
+            // An aggregate that another thread adds to is forgotten before or after, not in between.
+            let _exclusive = (state.kind == Kind::Aggregating).then(|| self.core.exclusive(&admission));
+            return self.core.apply(&admission, write, state, changes);
+        }
+        let _exclusive = self.core.exclusive(&admission);
+        let walks = state.kind == Kind::Timers;
+        let write = self.core.view(walks, |view| rules.prepare(Some(view), state, changes, GROUPS))?;
+        self.core.apply(&admission, write, state, changes)
+    }
+
+    /// Changes values to what `update` makes of the stored ones: keys and values. Nothing else changes the state in between.
+    pub(super) fn update(
+        &self,
+        update: impl FnOnce(View<'_>, StateRef) -> Result<(BinaryArray, BinaryArray)>,
+    ) -> Result<()> {
+        let admission = self.core.admit_change()?;
+        let state = self.now()?;
+        let _exclusive = self.core.exclusive(&admission);
+        // A read may be repeated, the update may not.
+        let mut update = Some(update);
+        let (keys, values) = self.core.view(false, |view| match update.take() {
+            Some(update) => update(view, state),
+            None => Err(Error::retryable("the local state was lost while a change read it").with_remedy("try again")),
+        })?;
+        let changes = Changes { values: Some(&values), ..Changes::of_keys(PUT, &keys) };
+        let (state, changes) = self.expiring(state, changes);
+        changes.check(state, &self.name)?;
+        let write = state.kind.rules().prepare(None, state, changes, GROUPS)?;
+        self.core.apply(&admission, write, state, changes)
+    }
+
+    /// The same rows with the expiry of what is written now.
+    pub(super) fn expiring<'c>(&self, state: StateRef, changes: Changes<'c>) -> (StateRef, Changes<'c>) {
+        let writes = changes.has(PUT) || changes.has(APPEND);
+        (state, Changes { expires_at: self.lifetime.expiry(state.now).filter(|_| writes), ..changes })
+    }
+}

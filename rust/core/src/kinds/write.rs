@@ -1,0 +1,217 @@
+//! The rows of a write, and what they change.
+//!
+//! Owns: the check of a write before anything changes, the expiry of written entries.
+//! Does not own: the meaning of an operation (the kinds), admission and memory (the hosts).
+
+use super::hints::StateHints;
+use super::sweep::{Written, any_of};
+use super::{RowGroups, StateRef};
+use crate::states::layers::Layers;
+use crate::states::ttl;
+use arrow_array::{Array, BinaryArray};
+use fastchangelog_format::check_records;
+use fastchangelog_format::error::{Error, Result};
+use std::ops::Range;
+
+/// Removes everything of a key.
+pub(crate) const CLEAR: u8 = 0;
+/// Sets a value, a map entry or a timer; replaces a list.
+pub(crate) const PUT: u8 = 1;
+/// Removes a value, a map entry or a timer.
+pub(crate) const DELETE: u8 = 2;
+/// Adds elements to a list.
+pub(crate) const APPEND: u8 = 3;
+
+/// About the bytes of a change beside its key and value.
+pub(crate) const CHANGE_BYTES: u64 = 80;
+
+/// An upper bound on the bytes of an entry beside its key, sub-key and value: its expiry, the length of an element, its place in
+/// a list.
+const ENTRY_BYTES: usize = 32;
+
+/// The operations of a write.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ops<'a> {
+    /// All rows have this one.
+    All(u8),
+    /// The operation of each row.
+    Each(&'a [u8]),
+}
+
+/// The rows of a write, in order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Changes<'a> {
+    pub(crate) ops: Ops<'a>,
+    pub(crate) keys: &'a BinaryArray,
+    /// Map keys, or times of timers: eight bytes, big endian.
+    pub(crate) subs: Option<&'a BinaryArray>,
+    pub(crate) values: Option<&'a BinaryArray>,
+    /// Of lists: which values belong to each row. None: value `i` belongs to row `i`.
+    pub(crate) spans: Option<&'a [Range<usize>]>,
+    /// When written entries expire; only in a state with a TTL.
+    pub(crate) expires_at: Option<i64>,
+}
+
+impl<'a> Changes<'a> {
+    /// One operation for all keys, without values.
+    pub(crate) fn of_keys(op: u8, keys: &'a BinaryArray) -> Self {
+        Self { ops: Ops::All(op), keys, subs: None, values: None, spans: None, expires_at: None }
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.keys.len()
+    }
+
+    pub(crate) fn op(self, row: usize) -> u8 {
+        match self.ops {
+            Ops::All(op) => op,
+            Ops::Each(ops) => ops[row],
+        }
+    }
+
+    /// True if a row has this operation.
+    pub(crate) fn has(self, op: u8) -> bool {
+        match self.ops {
+            Ops::All(own) => own == op && self.len() > 0,
+            Ops::Each(ops) => ops.contains(&op),
+        }
+    }
+
+    pub(crate) fn key(self, row: usize) -> &'a [u8] {
+        self.keys.value(row)
+    }
+
+    pub(crate) fn sub(self, row: usize) -> Option<&'a [u8]> {
+        self.subs.filter(|subs| subs.is_valid(row)).map(|subs| subs.value(row))
+    }
+
+    /// The value of a row, where rows have one value each.
+    pub(crate) fn value(self, row: usize) -> Option<&'a [u8]> {
+        self.values.filter(|values| values.is_valid(row)).map(|values| values.value(row))
+    }
+
+    /// The values of a row.
+    pub(crate) fn span(self, row: usize) -> Range<usize> {
+        self.spans.map_or(row..row + 1, |spans| spans[row].clone())
+    }
+
+    /// The time of a timer.
+    pub(crate) fn time(self, row: usize) -> Option<i64> {
+        self.sub(row).and_then(|sub| sub.try_into().ok()).map(i64::from_be_bytes)
+    }
+
+    /// Bytes of keys, sub-keys and values.
+    pub(crate) fn bytes(self) -> u64 {
+        [Some(self.keys), self.subs, self.values].into_iter().flatten().map(|array| bytes_of(array) as u64).sum()
+    }
+
+    /// The bytes before each stored value.
+    pub(crate) fn prefix(self) -> Prefix {
+        Prefix(self.expires_at.map(ttl::prefix))
+    }
+
+    /// Refuses rows that do not fit together, the state, or into a record. `name` is the state's.
+    pub(crate) fn check(self, state: StateRef, name: &str) -> Result<()> {
+        let rows = self.len();
+        let spanned =
+            self.spans.map_or(Some(rows), |spans| (spans.len() == rows).then(|| self.values.map_or(0, Array::len)));
+        let columns =
+            [self.subs.map(|subs| (subs.len(), Some(rows))), self.values.map(|values| (values.len(), spanned))];
+        let ops = if let Ops::Each(ops) = self.ops { ops.len() } else { rows };
+        if ops != rows || columns.iter().flatten().any(|(length, wanted)| Some(*length) != *wanted) {
+            let lengths: Vec<usize> = std::iter::once(rows).chain(columns.iter().flatten().map(|(n, _)| *n)).collect();
+            return Err(Error::invalid(format!(
+                "{ops} operations on the state `{name}` with columns of {lengths:?} rows: a call needs one of each"
+            )));
+        }
+        if self.keys.null_count() > 0 {
+            let row = (0..rows).find(|row| self.keys.is_null(*row)).unwrap_or(0);
+            return Err(self.refused(name, row, "it has no key"));
+        }
+        if let Some((row, why)) = state.kind.rules().refusal(self) {
+            return Err(self.refused(name, row, why));
+        }
+        let longest = |row: usize| {
+            let values = self.values.into_iter().flat_map(|values| self.span(row).map(|i| values.value(i).len()));
+            self.key(row).len() + self.sub(row).map_or(0, <[u8]>::len) + values.max().unwrap_or(0) + ENTRY_BYTES
+        };
+        let bytes = usize::try_from(self.bytes()).unwrap_or(usize::MAX);
+        check_records(bytes, (0..rows).map(longest)).map_err(|error| error.context(format!("the state `{name}`")))?;
+        match self.expires_at {
+            None if state.ttl && (self.has(PUT) || self.has(APPEND)) => {
+                Err(Error::invalid(format!("the state `{name}` has a time to live: its changes need a time of expiry")))
+            }
+            Some(_) if !state.ttl => Err(Error::invalid(format!(
+                "the state `{name}` has no time to live: its changes have no time of expiry"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn refused(self, name: &str, row: usize, why: &str) -> Error {
+        Error::invalid(format!("change {row} of the state `{name}`, operation {}: {why}", self.op(row)))
+    }
+}
+
+fn bytes_of(array: &BinaryArray) -> usize {
+    let offsets = array.value_offsets();
+    let length = offsets[array.len()] - offsets[0];
+    usize::try_from(length).unwrap_or(0)
+}
+
+/// The bytes before each stored value: its expiry, in a state with a TTL.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prefix(Option<[u8; ttl::PREFIX]>);
+
+impl Prefix {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |prefix| prefix)
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The stored form of a value, perhaps in `out`.
+    pub(crate) fn stored<'o>(&self, value: &'o [u8], out: &'o mut Vec<u8>) -> &'o [u8] {
+        let Some(prefix) = &self.0 else { return value };
+        out.clear();
+        out.extend_from_slice(prefix);
+        out.extend_from_slice(value);
+        out
+    }
+}
+
+type Apply<'c> = Box<dyn FnOnce(&mut Layers, &mut StateHints) + 'c>;
+
+/// What a write changes. It is complete: applying it cannot fail.
+pub(crate) struct Write<'c> {
+    /// Number of changed entries, and about the bytes of their keys and values.
+    pub(crate) entries: usize,
+    pub(crate) bytes: usize,
+    apply: Apply<'c>,
+}
+
+impl<'c> Write<'c> {
+    pub(crate) fn new(entries: usize, bytes: usize, apply: impl FnOnce(&mut Layers, &mut StateHints) + 'c) -> Self {
+        Self { entries, bytes, apply: Box::new(apply) }
+    }
+
+    /// Changes the entries. `changes` are the rows that it was prepared from.
+    pub(crate) fn apply(
+        self,
+        state: StateRef,
+        changes: Changes<'_>,
+        groups: RowGroups<'_>,
+        layers: &mut Layers,
+        hints: &mut StateHints,
+    ) {
+        if let Some(ends) = changes.expires_at.filter(|_| state.ttl && changes.len() > 0) {
+            let row = any_of(changes.len(), |row| changes.key(row));
+            let entries = changes.values.map_or(changes.len(), Array::len) as u64;
+            let one = (groups.of(row), changes.key(row));
+            hints.ends(state.id).added(Written { ends, entries, bytes: changes.bytes(), one });
+        }
+        (self.apply)(layers, hints);
+    }
+}
