@@ -20,7 +20,7 @@ import pytest
 from fastchangelog import _internal
 from fastchangelog.server import ensure_server, open_session
 from fastchangelog.server.paths import ServerPaths
-from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

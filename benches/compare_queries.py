@@ -121,20 +121,20 @@ def _unanchored(frame: DataFrame, aggs: list[Any], state: Path, options: dict[st
     """
     from pyspark.sql import types as T
 
-    from fastchangelog.spark import grouped, wire_types
-    from fastchangelog.spark.analyse import analyse
-    from fastchangelog.spark.split import Split, payload_type
+    from fastchangelog.spark import grouped
+    from fastchangelog.spark.aggregates.analyse import analyse
+    from fastchangelog.spark.aggregates.split import Split
+    from fastchangelog.spark.split import payload_type
+    from fastchangelog.spark.types import wire
 
-    stream = grouped(frame, "key", state=str(state), options=options)
-    found = analyse(stream._df, stream._keys, tuple(aggs), {})
-    shards = stream._partitions
-    split = Split(found.spec, wire_types.arrow_schema(found.input), stream._options, 4 << 20, shards)
+    stream = grouped(frame, "key", state=str(state), options=options).grouping
+    found = analyse(stream.df, stream.keys, tuple(aggs), {})
+    shards, given = stream.partitions, dict(stream.options)
+    split = Split(found.spec, wire.arrow_schema(found.input), given, 4 << 20, shards)
     payloads = frame.select(*found.projection).mapInArrow(split, payload_type(None)).repartition(shards, "shard")
     handles = state.parent / "handles"
     handles.mkdir(parents=True, exist_ok=True)
-    work = _session_calls(
-        found.spec, wire_types.arrow_schema(found.wire_result), str(stream._root), stream._options, shards, str(handles)
-    )
+    work = _session_calls(found.spec, wire.arrow_schema(found.wire_result), stream.root, given, shards, str(handles))
     return payloads.mapInArrow(work, T.StructType(found.wire_result.fields))
 
 
@@ -144,7 +144,7 @@ def _session_calls(
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from fastchangelog.server import open_session
         from fastchangelog.spark import task
-        from fastchangelog.spark.operator import labelled
+        from fastchangelog.spark.aggregates.operator import labelled
         from fastchangelog.spark.shard_ids import shard_of_id
 
         session, path = None, Path()

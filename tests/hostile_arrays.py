@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import fastchangelog as fc
 from fastchangelog import _internal
 from fastchangelog.errors import CorruptDataError, InternalError
-from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
 
 FLAT: list[Any] = [
     pa.string(),

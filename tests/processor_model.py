@@ -16,7 +16,7 @@ from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from fastchangelog.spark.processor.map_order import number_bytes
+from fastchangelog.spark.processor.states.order import number_bytes
 
 TTL = 7
 
@@ -224,19 +224,19 @@ class Operations(StatefulProcessor):
 def set_bounds(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
     """Bounds of the caches so small that windows, pages and early writes happen all the time; sometimes not."""
     bounds = {
-        "cache._KEYS_AHEAD": (1, 2, 256),
-        "cache._MOST_KEYS_AHEAD": (2, 256, 1024),
-        "cache._BYTES_AHEAD": (1, 80, 300, 10**6),
-        "cache._ALL_BYTES_AHEAD": (1, 3000, 10**7),
-        "cache._PAGE_BYTES": (1, 100, 10**6),
-        "cache._WRITE_BYTES": (50, 500, 10**7),
-        "cache.MOST_PENDING": (2, 10, 10**5),
-        "cache.MOST_READ_BYTES": (0, 500, 10**7),
-        "cache.PENDING_BYTES": (100, 10**7),
+        "states.cache._KEYS_AHEAD": (1, 2, 256),
+        "states.cache._MOST_KEYS_AHEAD": (2, 256, 1024),
+        "states.cache._BYTES_AHEAD": (1, 80, 300, 10**6),
+        "states.cache._ALL_BYTES_AHEAD": (1, 3000, 10**7),
+        "states.cache._PAGE_BYTES": (1, 100, 10**6),
+        "states.cache._WRITE_BYTES": (50, 500, 10**7),
+        "states.cache.MOST_PENDING": (2, 10, 10**5),
+        "states.cache.MOST_READ_BYTES": (0, 500, 10**7),
+        "states.cache.PENDING_BYTES": (100, 10**7),
         "run._TIMERS_PAGE": (1, 3, 4096),
-        "timers._KEYS_AHEAD": (1, 256),
-        "value_state._FIRST_READ": (1, 3, 256),
-        "value_state._READ_BYTES": (10, 10**6),
+        "states.timers._KEYS_AHEAD": (1, 256),
+        "states.value._FIRST_READ": (1, 3, 256),
+        "states.value._READ_BYTES": (10, 10**6),
     }
     for name, choices in bounds.items():
         monkeypatch.setattr(f"fastchangelog.spark.processor.{name}", rng.choice(choices))

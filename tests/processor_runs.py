@@ -21,11 +21,11 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerValues
 
-from fastchangelog.spark import wire_types
-from fastchangelog.spark.processor.ddl import parse_ddl
-from fastchangelog.spark.processor.run import ProcessorSpec, run_batch
-from fastchangelog.spark.processor.spec import CodecMaker
-from fastchangelog.spark.processor.state_values import StateType
+from fastchangelog.spark.processor.run import run_batch
+from fastchangelog.spark.processor.spec import CodecMaker, ProcessorSpec
+from fastchangelog.spark.types import wire
+from fastchangelog.spark.types.ddl import parse_ddl
+from fastchangelog.spark.types.state_type import StateType
 
 
 def spark_arrow(dtype: T.DataType, timezone: str) -> pa.DataType:
@@ -40,7 +40,7 @@ def spark_arrow(dtype: T.DataType, timezone: str) -> pa.DataType:
         return pa.timestamp("us", timezone)
     if isinstance(dtype, T.NullType):
         return pa.null()
-    return wire_types.arrow_type(wire_types.wire_type(dtype, "a column"))
+    return wire.arrow_type(wire.wire_type(dtype, "a column"))
 
 
 class Runner:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError, StoreError
 from fastchangelog.gc.collector import Roots
-from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
 
 DAY = 86_400.0
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])

@@ -195,8 +195,8 @@ TYPES = [
 @pytest.mark.parametrize("name", sorted(TABLE))
 def test_an_export_reads_rows_of_every_function_back(name: str) -> None:
     pytest.importorskip("pyspark")
-    from fastchangelog.spark.aggregate_spec import AggregateSpec, calls_json, spec_json
-    from fastchangelog.spark.stored_aggregates import stored_spec
+    from fastchangelog.spark.aggregates.spec import AggregateSpec, calls_json, spec_json
+    from fastchangelog.spark.aggregates.stored import stored_spec
 
     exported = 0
     for dtype in TYPES:

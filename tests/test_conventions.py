@@ -8,10 +8,13 @@ Does not own: the order of the layers (the crates of `rust`, and the import cont
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from fastchangelog.spark import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
@@ -72,6 +75,47 @@ def test_three_files_touch_sparks_private_parts() -> None:
     }
     spark = "python/fastchangelog/spark/"
     assert found <= {f"{spark}internals.py", f"{spark}internals_plans.py", f"{spark}internals_queries.py"}
+
+
+def version_facts(source: str) -> list[str]:
+    """What in code depends on a version of Spark; docstrings and comments do not count."""
+    tree = ast.parse(source)
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_fact = id(node) not in texts and re.search(r"(?<![\d.])[3-9]\.\d", node.value) is not None
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+            is_fact = any(isinstance(side, ast.Tuple) for side in node.comparators)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "hasattr":
+            is_fact = ast.unparse(node.args[0]) in ("T", "types", "F", "functions")
+        else:
+            is_fact = isinstance(node, ast.Attribute) and ast.unparse(node) == "pyspark.__version__"
+        if is_fact:
+            found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_one_file_knows_versions_of_spark() -> None:
+    spark = ROOT / "python" / "fastchangelog" / "spark"
+    facts = {name(path): version_facts(path.read_text()) for path in spark.rglob("*.py") if path.name != "versions.py"}
+    assert {path: found for path, found in facts.items() if found} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["v.startswith('4.0.')", "f'Spark 4.1, not {v}'", "v >= (4, 1)", "hasattr(T, 'TimeType')", "pyspark.__version__"],
+)
+def test_a_fact_about_a_version_is_found(code: str) -> None:
+    assert version_facts(f"x = {code}")
+
+
+def test_every_supported_minor_version_of_pyspark_is_tested() -> None:
+    matrix = (ROOT / "scripts" / "spark_matrix.py").read_text() + (ROOT / "constraints.txt").read_text()
+    tested = re.findall(r'(?:"|pyspark==)(\d\.\d+)\.\d+\b', matrix)
+    assert tested[0] == str(versions.SUPPORTED)
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert f"pyspark: {json.dumps(tested)}" in workflow
 
 
 def test_no_path_of_one_machine() -> None:

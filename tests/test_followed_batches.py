@@ -16,7 +16,7 @@ import pytest
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import internals_queries, starts, task
 from fastchangelog.spark.internals_queries import StartingQuery
-from fastchangelog.spark.processor.ddl import parse_ddl
+from fastchangelog.spark.types.ddl import parse_ddl
 
 OURS = frozenset({"handle"})
 

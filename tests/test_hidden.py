@@ -119,18 +119,19 @@ def test_no_frame_of_a_session_that_does_not_open_shows_the_request_or_the_envir
 
 def test_no_frame_of_a_task_whose_session_does_not_open_shows_storage_options(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
-    from fastchangelog.spark import operator, renewal, settings
+    from fastchangelog.spark import renewal, settings, shard_task
+    from fastchangelog.spark.aggregates import operator
 
     def refuse(*_: object) -> None:
         raise RuntimeError("no server")
 
     place = {"root": "s3://bucket/state", "query_id": "q", "name": "default"}
     monkeypatch.setattr(operator, "open_session", refuse)
-    monkeypatch.setattr(operator, "open_request", lambda *_: place)
-    config = operator.OperatorConfig("{}", "s3://bucket/state", "default", pa.schema([]), {}, GIVEN, 2)
+    monkeypatch.setattr(shard_task, "open_request", lambda *_: place)
+    config = shard_task.OperatorConfig("{}", "s3://bucket/state", "default", pa.schema([]), {}, GIVEN, 2)
     assert SECRET not in repr([config, config.storage_options, config.__getstate__()])
     request = {**place, **renewal.credentials(*settings.resolve_with_expiry(config.storage_options))}
-    session = operator.ShardProcessor(config)._session(request, iter([]), operator.Stopwatch())
+    session = operator.ShardProcessor(config)._session(request, iter([]), shard_task.Stopwatch())
     assert "no server" in str(assert_unseen(lambda: next(session)))
     assert "no server" in str(assert_unseen(lambda: operator._InitialSession(config, 0)))
 

@@ -15,7 +15,7 @@ import pytest
 import fastchangelog as fc
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
 
 EXAMPLES = 400
 

@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 pytest.importorskip("pyspark")
+from fastchangelog.spark.checkpoint.moved import repair
 from fastchangelog.spark.failures import explain_error
-from fastchangelog.spark.moved_checkpoints import repair
 
 SCHEMA = "state/0/_stateSchema/default/0_17"
 

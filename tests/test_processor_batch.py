@@ -14,11 +14,11 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog import _internal
-from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor import batch, payloads
-from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.operator import ProcessorConfig
 from fastchangelog.spark.shard_ids import shard_ids
+from fastchangelog.spark.shard_task import OperatorConfig
+from fastchangelog.spark.types.spark_arrow import spark_schema
 
 
 class Once(StatefulProcessor):
@@ -72,7 +72,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[A
             ],
             names=["shard", "initial", "payload", "now"],
         )
-        operator = OperatorConfig("", "file:///state", "default", exact_schema(spec.output, "the output"), {}, {}, 4)
+        operator = OperatorConfig("", "file:///state", "default", spark_schema(spec.output, "the output"), {}, {}, 4)
         first = None if initial is None else given[1][1].schema
         task = batch.BatchProcessor(ProcessorConfig(operator, spec, given[0][1].schema, None, first))
         return [tuple(row.values()) for answer in task(iter([table])) for row in answer.to_pylist()]

@@ -75,7 +75,7 @@ def test_few_touched_lists_of_many_keys_are_read_a_few_at_a_time() -> None:
 def test_more_lists_are_read_in_a_call_if_they_are_short(
     most_bytes: int, most_calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastchangelog.spark.processor.cache._ALL_BYTES_AHEAD", most_bytes)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.cache._ALL_BYTES_AHEAD", most_bytes)
 
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
         assert list(p.l.get()) in ([], [(1,)])
@@ -89,8 +89,8 @@ def test_more_lists_are_read_in_a_call_if_they_are_short(
 
 
 def test_large_lists_and_maps_are_read_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastchangelog.spark.processor.cache._BYTES_AHEAD", 200)
-    monkeypatch.setattr("fastchangelog.spark.processor.cache._PAGE_BYTES", 300)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.cache._BYTES_AHEAD", 200)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.cache._PAGE_BYTES", 300)
 
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
         if values == [0]:
@@ -120,7 +120,7 @@ def test_large_lists_and_maps_are_read_in_pages(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_many_changes_are_written_before_the_keys_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastchangelog.spark.processor.cache.MOST_PENDING", 10)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.cache.MOST_PENDING", 10)
 
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
         for i in range(35):
@@ -138,7 +138,7 @@ def test_many_changes_are_written_before_the_keys_are_done(monkeypatch: pytest.M
 
 
 def test_large_writes_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastchangelog.spark.processor.cache._WRITE_BYTES", 1000)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.cache._WRITE_BYTES", 1000)
 
     def rows(p: Script, key: Any, values: Any, times: Any) -> Any:
         p.l.appendList([(i,) for i in range(100)])
@@ -155,9 +155,9 @@ def test_large_writes_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_values_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastchangelog.spark.processor.cache.PENDING_BYTES", 10_000)
-    monkeypatch.setattr("fastchangelog.spark.processor.cache.MOST_READ_BYTES", 10_000)
-    monkeypatch.setattr("fastchangelog.spark.processor.value_state._READ_BYTES", 10_000)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.cache.PENDING_BYTES", 10_000)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.cache.MOST_READ_BYTES", 10_000)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.value._READ_BYTES", 10_000)
 
     def init(p: Script, handle: Any) -> None:
         p.v = handle.getValueState("v", "s string")
@@ -189,7 +189,7 @@ def test_large_values_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_values_that_become_large_come_in_several_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastchangelog.testing.memory_session._READ_BYTES", 20_000)
-    monkeypatch.setattr("fastchangelog.spark.processor.value_state._READ_BYTES", 10_000)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.value._READ_BYTES", 10_000)
 
     def answered(session: MemorySession, state: int, keys: Any) -> Any:
         found = get(session, state, keys)
@@ -221,7 +221,7 @@ def test_values_that_become_large_come_in_several_answers(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", ["v", "l", "m"])
 def test_a_failed_write_that_user_code_catches_fails_the_batch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastchangelog.spark.processor.cache.MOST_PENDING", 10)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.cache.MOST_PENDING", 10)
 
     def init(p: Script, handle: Any) -> None:
         p.v = handle.getValueState("v", "s string")

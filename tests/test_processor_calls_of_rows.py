@@ -101,8 +101,8 @@ def test_states_are_the_keys_own_while_its_rows_are_read(chunk_rows: int | None)
 
 
 def test_pages_that_are_not_read_yet_survive_the_end_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastchangelog.spark.processor.cache._BYTES_AHEAD", 100)
-    monkeypatch.setattr("fastchangelog.spark.processor.cache._PAGE_BYTES", 100)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.cache._BYTES_AHEAD", 100)
+    monkeypatch.setattr("fastchangelog.spark.processor.states.cache._PAGE_BYTES", 100)
 
     def fill(p: Calls, key: Any, rows: Any) -> Any:
         p.l.put([(row.v,) for row in rows])

@@ -7,8 +7,9 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import types as T
 
 from fastchangelog.errors import UnsupportedError
-from fastchangelog.spark.processor.ddl import ddl_text, parse_ddl
-from fastchangelog.spark.processor.state_values import StateType
+from fastchangelog.spark import versions
+from fastchangelog.spark.types.ddl import ddl_text, parse_ddl
+from fastchangelog.spark.types.state_type import StateType
 
 ALL = (
     "b boolean, t tinyint, s smallint, i int, l bigint, f float, d double, p decimal(12,3), x string, y binary, "
@@ -47,12 +48,12 @@ def test_other_spellings(text: str, same: str) -> None:
     assert ddl_text(parse_ddl(text)) == same
 
 
-@pytest.mark.skipif(not hasattr(T, "TimeType"), reason="this PySpark has no TIME")
+@pytest.mark.skipif(not versions.HAS_TIME_TYPE, reason="this PySpark has no TIME")
 def test_time() -> None:
     assert ddl_text(parse_ddl("t time, u time(3)")) == "t time(6), u time(3)"
 
 
-SPATIAL = pytest.mark.skipif(not hasattr(T, "GeometryType"), reason="this PySpark has no spatial types")
+SPATIAL = pytest.mark.skipif(not versions.HAS_SPATIAL_TYPES, reason="this PySpark has no spatial types")
 
 
 @pytest.mark.parametrize(

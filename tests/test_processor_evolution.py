@@ -14,10 +14,10 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
-from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.evolution import Evolved, evolve, is_current, schema_changes
-from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.spec import TimeMode
+from fastchangelog.spark.processor.states.handle import Declaration
+from fastchangelog.spark.types.ddl import parse_ddl
 
 KEY = parse_ddl("k string")
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyspark
 import pytest
 from processor_runs import Runner
 from pyspark.sql import Row
@@ -19,10 +18,11 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.column_values import of_column
-from fastchangelog.spark.processor.exact_types import exact_schema
-from fastchangelog.spark.processor.input_frames import FrameMaker
-from fastchangelog.spark.processor.input_rows import RowMaker
+from fastchangelog.spark import versions
+from fastchangelog.spark.processor.frames.input import FrameMaker
+from fastchangelog.spark.processor.rows.input import RowMaker
+from fastchangelog.spark.types.columns import of_column
+from fastchangelog.spark.types.spark_arrow import spark_schema
 
 NOON = datetime.datetime(2024, 7, 1, 12)
 
@@ -164,8 +164,7 @@ def test_equally_long_arrays_stay_arrays() -> None:
 
 def test_columns_that_are_no_names_of_python_get_pysparks() -> None:
     labels = list(frames([("a", 1, 2, 3)], rows="`a b` long, class long, ok long")["a",])
-    renamed = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
-    assert labels == (["k", "_1", "_2", "ok"] if renamed else ["k", "a b", "class", "ok"])
+    assert labels == (["k", "_1", "_2", "ok"] if versions.RENAMES_FRAME_COLUMNS else ["k", "a b", "class", "ok"])
 
 
 def test_frames_may_be_changed_without_a_warning() -> None:
@@ -235,7 +234,7 @@ def test_a_variant_is_one_in_frames_and_its_bytes_in_rows() -> None:
     """So it is with PySpark: without a schema its Row API shows what Arrow has."""
     struct = T.StructType([T.StructField("v", T.VariantType()), T.StructField("many", T.ArrayType(T.VariantType()))])
     value = {"value": b"\x0c\x01", "metadata": b"\x01\x00\x00"}
-    schema = exact_schema(struct, "column")
+    schema = spark_schema(struct, "column")
     batch = pa.RecordBatch.from_pylist([{"v": value, "many": [value, None]}, {"v": None, "many": None}], schema)
     frame = FrameMaker(struct, (0, 1), "UTC").frames(batch).frame(0, 2)
     assert (type(frame["v"][0]), frame["v"][0].toPython(), frame["v"][1]) == (T.VariantVal, 1, None)
@@ -252,7 +251,7 @@ def test_a_users_type_is_what_it_is_kept_as() -> None:
             return T.StructType([T.StructField("at", T.ArrayType(T.DoubleType()))])
 
     struct = T.StructType([T.StructField("p", Point())])
-    batch = pa.RecordBatch.from_pylist([{"p": {"at": [1.5]}}, {"p": None}], exact_schema(struct, "column"))
+    batch = pa.RecordBatch.from_pylist([{"p": {"at": [1.5]}}, {"p": None}], spark_schema(struct, "column"))
     assert RowMaker(struct, (0,), "UTC").rows(batch) == [Row(p={"at": [1.5]}), Row(p=None)]
     column = FrameMaker(struct, (0,), "UTC").frames(batch).frame(0, 2)["p"]
     assert (type(column[0]["at"]), list(column[0]["at"]), column[1]) == (np.ndarray, [1.5], None)
@@ -306,7 +305,7 @@ def test_frames_are_the_same_without_the_inside_of_pandas(monkeypatch: pytest.Mo
     given = [(str(n), n + i, NOON, 0.5, str(i)) for n in range(5) for i in range(n + 1)]
     columns = {"key": "k string", "rows": "i long, at timestamp, d double, s string"}
     fast = frames(given, **columns)
-    monkeypatch.setattr("fastchangelog.spark.processor.input_frames._HAS_MANAGERS", False)
+    monkeypatch.setattr("fastchangelog.spark.processor.frames.input._HAS_MANAGERS", False)
     plain = frames(given, **columns)
     assert fast.keys() == plain.keys()
     for key, frame in fast.items():

@@ -24,7 +24,8 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from fastchangelog.errors import ArgumentTypeError, InvalidArgumentError
 from fastchangelog.spark.processor import run
-from fastchangelog.spark.processor.run import QueryInfo, init_on_driver
+from fastchangelog.spark.processor.run import init_on_driver
+from fastchangelog.spark.processor.spec import QueryInfo
 
 
 def test_handles_and_states_are_pysparks() -> None:
@@ -335,7 +336,7 @@ def test_ttls_are_checked_as_spark_checks_them() -> None:
         with pytest.raises(ArgumentTypeError, match=f"{wrong!r} is no TTL; give milliseconds"):
             runner.batch()
     runner = Runner(lambda: Script(v=2**63 - 1), time_mode="processingtime")
-    with pytest.raises(InvalidArgumentError, match="a TTL of 9223372036854775807 ms ends beyond all times"):
+    with pytest.raises(InvalidArgumentError, match="a TTL of 9223372036854775807 ms is too long"):
         runner.batch()
     runner = Runner(
         lambda: Script(lambda p, key, values, times: p.v.update((1, 1.0)), v=2**62), time_mode="processingtime"

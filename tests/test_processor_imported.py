@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.imported import ImportedRows, VariableSplit, imported_schema, write_imported
 from fastchangelog.spark.processor.row_split import RowSplit
+from fastchangelog.spark.processor.states.handle import Declaration
 from fastchangelog.testing.memory_session import MemorySession
 
 KEY = pa.schema([("k", pa.string())])

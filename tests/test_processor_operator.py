@@ -15,10 +15,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerVal
 
 from fastchangelog import _internal
 from fastchangelog.spark import settings, task
-from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor import operator
-from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator
+from fastchangelog.spark.shard_task import OperatorConfig
+from fastchangelog.spark.types.spark_arrow import spark_schema
 
 
 class Counts(StatefulProcessor):
@@ -94,7 +94,7 @@ class Shard:
             splitter = _internal.RowSplitter(1, columns.schema, 1, 128, 2**20)
             payloads += [payload for _, payload in [*splitter.push(columns), *splitter.finish()]]
         spec = runner.spec()
-        config = OperatorConfig("", "file:///state", "default", exact_schema(spec.output, "the output"), {}, {}, 1)
+        config = OperatorConfig("", "file:///state", "default", spark_schema(spec.output, "the output"), {}, {}, 1)
         initial = None if runner.initial is None else runner.columns_of([], runner.initial).schema
         run = ProcessorOperator(ProcessorConfig(config, spec, columns.schema, None, initial, **settings))
         run.init(self)

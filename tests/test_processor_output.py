@@ -15,11 +15,12 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.ddl import parse_ddl
-from fastchangelog.spark.processor.exact_types import exact_columns
-from fastchangelog.spark.processor.output_frames import OutputFrames
-from fastchangelog.spark.processor.output_rows import OutputRows, output_schema
-from fastchangelog.spark.processor.row_class import row_class
+from fastchangelog.spark.processor.frames.output import OutputFrames
+from fastchangelog.spark.processor.output_values import output_schema
+from fastchangelog.spark.processor.rows.output import OutputRows
+from fastchangelog.spark.types.ddl import parse_ddl
+from fastchangelog.spark.types.row_class import row_class
+from fastchangelog.spark.types.spark_arrow import spark_columns
 
 NOON = datetime.datetime(2024, 7, 1, 12)
 UTC = datetime.timezone.utc
@@ -134,7 +135,7 @@ def test_a_null_key_of_a_map_does_not_end_the_process() -> None:
         [{"k": "a", "f": [{"key": None, "value": 1}]}], pa.schema([("k", pa.string()), ("f", pa.list_(entry))])
     )
     with pytest.raises(InvalidArgumentError, match="output column `f`: a key of a map is null"):
-        exact_columns(batch, output)
+        spark_columns(batch, output)
 
 
 def test_an_output_without_columns_has_no_rows() -> None:

@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 from fastchangelog import _internal, server
 from fastchangelog.errors import SchemaMismatchError
 from fastchangelog.server.paths import ServerPaths
-from fastchangelog.spark.processor.ddl import parse_ddl
+from fastchangelog.spark.types.ddl import parse_ddl
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
 

@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.map_order import number_bytes, spark_order, spark_places
+from fastchangelog.spark.processor.states.order import number_bytes, spark_order, spark_places
 
 
 class Timed(StatefulProcessor):

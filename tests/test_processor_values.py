@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import enum
+import gc
 import math
 import os
 import pickle
@@ -19,21 +20,21 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyspark
 import pytest
 from processor_runs import TYPES, random_value, spark_arrow
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.column_values import row_values
-from fastchangelog.spark.processor.ddl import parse_ddl
-from fastchangelog.spark.processor.row_class import row_class
-from fastchangelog.spark.processor.state_values import Refused, StateType, UnencodableRow
+from fastchangelog.spark import versions
+from fastchangelog.spark.types.ddl import parse_ddl
+from fastchangelog.spark.types.row_class import row_class
+from fastchangelog.spark.types.state_type import Refused, StateType, UnencodableRow
+from fastchangelog.spark.types.values import row_values
 
 NAN = float("nan")
 #: What PySpark has for binaries.
-BINARY = bytes if tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1) else bytearray
+BINARY = bytes if versions.HAS_BYTES else bytearray
 
 
 @pytest.fixture(autouse=True)
@@ -396,3 +397,12 @@ def test_rows_of_a_class_are_rows() -> None:
     assert type(again) is Row
     assert (again, again.__fields__) == (row, list(row.__fields__))
     assert row_class(["a"])((1,)).__class__ is row_class(["a"])((2,)).__class__
+
+
+def test_a_row_class_does_not_depend_on_when_garbage_is_collected() -> None:
+    class Name(str):
+        def startswith(self, *args: Any) -> bool:
+            gc.collect()
+            return super().startswith(*args)
+
+    assert row_class([Name("collected")])((7,)).collected == 7

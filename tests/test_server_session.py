@@ -18,7 +18,7 @@ from waiting import until
 from fastchangelog import _internal, server
 from fastchangelog.errors import ClosedError, FastChangelogError, RetryableError, StoreError
 from fastchangelog.server.paths import ServerPaths
-from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])

@@ -25,9 +25,9 @@ from fastchangelog.catalog import TIMERS, is_processor, state_rows, states_of
 from fastchangelog.savepoints import batch as savepoints_batch
 from fastchangelog.savepoints.source import FoundHandles
 from fastchangelog.server.paths import ServerPaths
-from fastchangelog.spark.processor.ddl import parse_ddl
-from fastchangelog.spark.state_columns import StateColumns
-from fastchangelog.spark.state_scan import processor_rows
+from fastchangelog.spark.reading.columns import StateColumns
+from fastchangelog.spark.reading.scan import processor_rows
+from fastchangelog.spark.types.ddl import parse_ddl
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
 
@@ -108,7 +108,7 @@ def test_each_version_is_read_beside_the_server_that_goes_on(
 ) -> None:
     rng = random.Random(f"{seed} {ttl}")
     set_bounds(monkeypatch, rng)
-    monkeypatch.setattr("fastchangelog.spark.state_scan._PAGE_BYTES", rng.choice((1, 60, 10**6)))
+    monkeypatch.setattr("fastchangelog.spark.reading.scan._PAGE_BYTES", rng.choice((1, 60, 10**6)))
     world = World(seed, ttl)
     runner = make(lambda: Operations(world), time_mode="processingtime")
     versions: list[tuple[str, int, dict[str, Model]]] = []
@@ -251,7 +251,7 @@ def test_aggregates_are_read_as_their_results(make: Callable[..., ServerRunner],
 
 
 def test_large_lists_and_many_keys_come_in_pages(make: Callable[..., ServerRunner], monkeypatch: Any) -> None:
-    monkeypatch.setattr("fastchangelog.spark.state_scan._PAGE_BYTES", 2000)
+    monkeypatch.setattr("fastchangelog.spark.reading.scan._PAGE_BYTES", 2000)
 
     def rows(p: Script, key: Any, given: Any, times: Any) -> None:
         p.l.appendList([(i,) for i in range(2000)])
@@ -269,7 +269,7 @@ def test_large_lists_and_many_keys_come_in_pages(make: Callable[..., ServerRunne
 
 
 def test_times_are_read_from_eight_bytes() -> None:
-    from fastchangelog.spark.state_columns import _times
+    from fastchangelog.spark.reading.columns import _times
 
     numbers = [0, -1, 2**63 - 1, -(2**63), 1_714_564_800_000]
     subs = pa.array([number.to_bytes(8, "big", signed=True) for number in numbers], pa.binary())

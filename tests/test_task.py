@@ -18,9 +18,10 @@ import pytest
 from fastchangelog import _internal
 from fastchangelog.errors import InternalError, InvalidArgumentError
 from fastchangelog.spark import task
-from fastchangelog.spark.batch import BatchOperator
-from fastchangelog.spark.operator import OperatorConfig, ShardProcessor, batch_number, open_request, run_once
-from fastchangelog.spark.split import Split
+from fastchangelog.spark.aggregates.batch import BatchOperator
+from fastchangelog.spark.aggregates.operator import ShardProcessor
+from fastchangelog.spark.aggregates.split import Split
+from fastchangelog.spark.shard_task import OperatorConfig, batch_number, open_request, run_once
 
 _SCRIPT = """
 import gc, weakref

@@ -2,7 +2,7 @@
 
 Owns: reading the catalog of a stateful processor or of an embedded state, as far as readers need it.
 Does not own: which catalog follows another (`spark.processor.evolution`, the core), types (`schema`, and in Spark
-`spark.processor.ddl`).
+`spark.types.ddl`).
 
 A processor's state that was deleted keeps its entry, marked, and one that was declared anew in another way has another
 name in the catalog: what counts for a reader is the name that the processor gave it.

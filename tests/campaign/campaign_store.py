@@ -26,7 +26,7 @@ from fastchangelog.layout import FOLDER_META
 from fastchangelog.savepoints.savepoint import take_savepoint
 from fastchangelog.savepoints.source import StateSource
 from fastchangelog.savepoints.verification import verify_checkpoint, verify_savepoint
-from fastchangelog.spark.checkpoints import SparkCheckpoints
+from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
 
 StateAfter = Callable[[int], dict[Any, Any]]
 """Every entry of the state after a batch."""

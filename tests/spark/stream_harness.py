@@ -15,13 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
-from pyspark.sql import GroupedData
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
+from fastchangelog.spark import versions
 
 try:
     from pyspark.sql.conversion import LocalDataToArrowConversion
@@ -32,15 +31,13 @@ STORE = "spark.sql.streaming.stateStore."
 PROVIDER = STORE + "providerClass"
 FORMAT = STORE + "checkpointFormatVersion"
 
-#: Spark 4.0 cannot read the state of its own checkpoints: its `statestore` source fails on their format 2.
-reads_checkpoints = not pyspark.__version__.startswith("4.0.")
+reads_checkpoints = versions.READS_OWN_CHECKPOINTS(versions.PYSPARK)
 needs_readable_checkpoints = pytest.mark.skipif(
-    not reads_checkpoints, reason="Spark 4.0 cannot read the state of its own checkpoints"
+    not reads_checkpoints, reason="this Spark cannot read the state of its own checkpoints"
 )
 
-#: PySpark 4.0 hands a processor pandas frames only.
-has_rows = hasattr(GroupedData, "transformWithState")
-_NO_ROWS = f"PySpark {pyspark.__version__} has no transformWithState"
+has_rows = versions.ROW_PROCESSORS(versions.PYSPARK)
+_NO_ROWS = f"PySpark {versions.PYSPARK} has no transformWithState"
 needs_rows = pytest.mark.skipif(not has_rows, reason=_NO_ROWS)
 
 

@@ -18,12 +18,11 @@ import pytest
 from processor_harness import by_value, finish, start
 from pyspark.sql import Row
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 from pyspark.sql.streaming import StatefulProcessor
 from stream_harness import rows_of
 
 import fastchangelog as fc
-from fastchangelog.spark import grouped, internals, settings
+from fastchangelog.spark import grouped, internals, settings, versions
 from fastchangelog.spark.acceleration import _accelerated, _built, _went_back
 from fastchangelog.spark.failures import explain_error
 
@@ -203,7 +202,7 @@ def test_what_is_not_supported_stays_with_spark_and_says_why(
     stays(lambda: stream.rollup("k").transformWithStateInPandas(Total(), OUTPUT, "Update", "None"), "a rollup, a cube")
     months = stream.withColumn("months", F.expr("interval '1' month * v"))
     stays(lambda: total(months), "interval")
-    for dtype in ("interval", "variant", *(["geometry(4326)"] if hasattr(T, "GeometryType") else [])):
+    for dtype in ("interval", "variant", *(["geometry(4326)"] if versions.HAS_SPATIAL_TYPES else [])):
         declares = Declares(f"n {dtype}")
         stays(lambda declares=declares: total(stream, processor=declares), f"state `total` has the type {dtype}")
     two = stream.select("k", "v", F.current_timestamp().alias("t")).withWatermark("t", "1 second")

@@ -309,4 +309,4 @@ def test_credentials_are_not_shown(df: Any, root: str) -> None:
     built = grouped(df, "k", state=root, storage_options={"aws_secret_access_key": "hunter2"})
     plan = built.count()._jdf.queryExecution().toString()
     assert "hunter2" not in plan
-    assert "hunter2" not in repr(built.__dict__["_options"])
+    assert "hunter2" not in repr(built.grouping)

@@ -13,13 +13,12 @@ import pathlib
 import random
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.sql import functions as F
 from stream_harness import Feed, run
 
 import fastchangelog as fc
-from fastchangelog.spark import grouped
+from fastchangelog.spark import grouped, versions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -32,10 +31,8 @@ ONE_NAMES = (
 ONE = tuple(getattr(F, name) for name in ONE_NAMES)
 TWO = (F.covar_samp, F.covar_pop, F.corr)
 BITS = (F.bit_and, F.bit_or, F.bit_xor)
-#: Before 4.3, Spark's `corr` of equal values divides by zero under ANSI, and variances of a single value whose square
-#: overflows are NaN.
 as_spark_4_3 = pytest.mark.skipif(
-    tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 3),
+    not versions.STATISTICS_OF_EQUAL_VALUES(versions.PYSPARK),
     reason="statistics of equal values and of powers that overflow follow Spark 4.3",
 )
 

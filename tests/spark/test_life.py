@@ -13,7 +13,7 @@ from stream_harness import FORMAT, PROVIDER, end_state_server, reads_checkpoints
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, metrics, settings
-from fastchangelog.spark.checkpoints import SparkCheckpoints
+from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
 from fastchangelog.spark.failures import explain_error
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -22,9 +22,9 @@ from test_processor_states import BASE, STATES
 
 from fastchangelog import InvalidArgumentError, cli
 from fastchangelog.spark import grouped, internals
-from fastchangelog.spark.migration import describe
+from fastchangelog.spark.checkpoint.spark_states import Checkpoint
+from fastchangelog.spark.reading.migration import describe
 from fastchangelog.spark.settings import REQUIRED
-from fastchangelog.spark.spark_states import Checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 by_value("processors")

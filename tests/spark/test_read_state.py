@@ -25,7 +25,7 @@ from test_processor_states import BASE, SEED
 from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.spark import grouped, read_state
-from fastchangelog.spark.checkpoints import SparkCheckpoints
+from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), needs_readable_checkpoints]
 by_value("processors")

@@ -21,7 +21,7 @@ from fastchangelog.errors import StateNotFoundError, StoreError
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.spark import grouped
-from fastchangelog.spark.checkpoints import SparkCheckpoints
+from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 

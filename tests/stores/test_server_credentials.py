@@ -19,7 +19,7 @@ from places import SECRET, TOKEN, S3Place
 from fastchangelog import _internal, server
 from fastchangelog.errors import PermissionDeniedError
 from fastchangelog.server.paths import ServerPaths
-from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])

@@ -23,7 +23,7 @@ from fastchangelog.errors import FastChangelogError, InvalidArgumentError, Store
 from fastchangelog.gc.collector import Collector
 from fastchangelog.layout import CREATES
 from fastchangelog.server.paths import ServerPaths
-from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
 
 FAST = {name: OPTIONS[name] for name in ("max_attempts", "retry_delay", "local_recovery")}
 REFUSALS = [

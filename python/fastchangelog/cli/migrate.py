@@ -1,6 +1,6 @@
 """`fastchangelog migrate`: what moving a Spark query over would import, and the lines that change.
 
-Owns: the command and its layout. Does not own: the description (`spark.migration`).
+Owns: the command and its layout. Does not own: the description (`spark.reading.migration`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
-    from fastchangelog.spark.migration import describe
+    from fastchangelog.spark.reading.migration import describe
 
     with on_demand(Hidden(pairs("--conf", args.conf)), "migrate", status_line(args)) as session:
         said = describe(session(), args.checkpoint, args.batch)

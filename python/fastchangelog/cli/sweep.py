@@ -1,7 +1,7 @@
 """`fastchangelog sweep`: one garbage collection of a state root, with a Spark session, and its report.
 
 Owns: the command, the connection to the state's store, the report for people and for machines.
-Does not own: the collection (`gc`), Spark's checkpoints (`spark.checkpoints`).
+Does not own: the collection (`gc`), Spark's checkpoints (`spark.checkpoint.handles`).
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class _Checkpoints:
     @functools.cached_property
     def _reader(self) -> CheckpointReader:
         try:
-            from fastchangelog.spark.checkpoints import SparkCheckpoints
+            from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
         except ImportError as error:
             raise InvalidArgumentError(
                 f"a query's checkpoint is read with Spark: {error}; install fastchangelog[spark]"

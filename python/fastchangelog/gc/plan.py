@@ -1,8 +1,8 @@
 """Which objects of a state's folder may be deleted: the decision, without any I/O.
 
 Owns: reachability, grace, what one collection stores for the next, and the order of deletions.
-Does not own: listing, reading or deleting anything (`gc.collector`), Spark's checkpoint (`spark.checkpoints`), the
-clock (a parameter).
+Does not own: listing, reading or deleting anything (`gc.collector`), Spark's checkpoint (`spark.checkpoint.handles`),
+the clock (a parameter).
 
 Invariants of a `Plan` (P6):
 1. an object that a handle of a retained batch or of the checkpoint log names is kept, and so is what a kept manifest or

@@ -1,6 +1,6 @@
 """What one batch of a query's checkpoint holds, and how much of it.
 
-Owns: the description. Does not own: the handles (`savepoints.source`), reading a shard (`spark.state_scan`).
+Owns: the description. Does not own: the handles (`savepoints.source`), reading a shard (`spark.reading.scan`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def describe_batch(source: StateSource, *, count: bool) -> dict[str, Any]:
     """The state of a batch, ready for JSON. With `count` each shard is read: `counts` has the number of values,
     elements, map entries or timers of each state of a processor, `keys` the number of keys of an aggregation."""
     found = find_handles(source)
-    from fastchangelog.spark.state_handles import newest_schema
+    from fastchangelog.spark.checkpoint.state_handles import newest_schema
 
     schema = newest_schema(dict(enumerate(found.handles)))
     said = {
@@ -39,8 +39,8 @@ def describe_batch(source: StateSource, *, count: bool) -> dict[str, Any]:
 
 
 def _entries(found: FoundHandles, schema: str, given: Any) -> dict[str, int]:
-    from fastchangelog.spark.state_columns import StateColumns
-    from fastchangelog.spark.state_scan import processor_rows
+    from fastchangelog.spark.reading.columns import StateColumns
+    from fastchangelog.spark.reading.scan import processor_rows
 
     counts: dict[str, int] = {}
     for state in states_of(schema):
@@ -54,8 +54,8 @@ def _entries(found: FoundHandles, schema: str, given: Any) -> dict[str, int]:
 
 
 def _keys(found: FoundHandles, schema: str, given: Any) -> int:
-    from fastchangelog.spark.state_scan import aggregate_rows
-    from fastchangelog.spark.stored_aggregates import stored_spec
+    from fastchangelog.spark.aggregates.stored import stored_spec
+    from fastchangelog.spark.reading.scan import aggregate_rows
 
     spec, _ = stored_spec(json.loads(schema))
     return sum(

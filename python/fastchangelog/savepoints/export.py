@@ -60,7 +60,7 @@ def _entries(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     described = json.loads(said["schema"])
     if isinstance(described, dict):
-        from fastchangelog.spark.stored_aggregates import labelled_rows, stored_spec
+        from fastchangelog.spark.aggregates.stored import labelled_rows, stored_spec
 
         text, schema = stored_spec(described)
         return schema, (labelled_rows(batch, schema) for batch in folder.entries(scratch, spec=text))
@@ -107,8 +107,8 @@ def _processor_entries(
     said: Mapping[str, Any], source: StateSource, scratch: str
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Rows of one state of a processor, with the columns of `read_state`."""
-    from fastchangelog.spark.processor.exact_types import exact_columns, exact_schema
-    from fastchangelog.spark.state_columns import StateColumns
+    from fastchangelog.spark.reading.columns import StateColumns
+    from fastchangelog.spark.types.spark_arrow import spark_columns, spark_schema
 
     states = states_of(said["schema"])
     wanted = [state for state in states if source.name == state.name or (source.name is None and len(states) == 1)]
@@ -116,17 +116,17 @@ def _processor_entries(
         names = ", ".join(state.name for state in states)
         raise InvalidArgumentError(f"{said['uri']} holds the states {names}; say which one with --name")
     columns = StateColumns.of(wanted[0]).spark()
-    schema = exact_schema(columns, "the column")
+    schema = spark_schema(columns, "the column")
     rows = _processor_rows(said, source, scratch)(wanted[0])
-    return schema, (pa.RecordBatch.from_arrays(exact_columns(batch, columns), schema=schema) for batch in rows)
+    return schema, (pa.RecordBatch.from_arrays(spark_columns(batch, columns), schema=schema) for batch in rows)
 
 
 def _processor_rows(
     said: Mapping[str, Any], source: StateSource, scratch: str
 ) -> Callable[[CatalogState], Iterator[pa.RecordBatch]]:
     """What gives the rows of a state in their wire form."""
-    from fastchangelog.spark.state_columns import StateColumns
-    from fastchangelog.spark.state_scan import savepoint_rows
+    from fastchangelog.spark.reading.columns import StateColumns
+    from fastchangelog.spark.reading.scan import savepoint_rows
 
     local, options = _local_copy(said["uri"], source, scratch), gather_options(conf=source.conf)
     return lambda state: savepoint_rows(local, said, state.name, StateColumns.of(state), options)

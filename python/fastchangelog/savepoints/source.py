@@ -1,8 +1,8 @@
 """The source of a savepoint: a batch of a query's checkpoint, and the root of its state.
 
 Owns: the source's parts, the connection to its store.
-Does not own: reading checkpoints (`spark.checkpoints`), which handles belong to which state
-(`spark.state_handles`), the Spark session (a parameter), savepoints (the core).
+Does not own: reading checkpoints (`spark.checkpoint.handles`), which handles belong to which state
+(`spark.checkpoint.state_handles`), the Spark session (a parameter), savepoints (the core).
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class FoundHandles:
 def find_handles(source: StateSource) -> FoundHandles:
     """The handles of all shards of the batch, with the state they belong to."""
     try:
-        from fastchangelog.spark.checkpoints import SparkCheckpoints
-        from fastchangelog.spark.state_handles import choose_state
+        from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
+        from fastchangelog.spark.checkpoint.state_handles import choose_state
     except ImportError as error:
         raise InvalidArgumentError(f"a checkpoint is read with Spark: {error}") from None
     uri = existing_folder(source.root)

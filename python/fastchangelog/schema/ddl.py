@@ -1,7 +1,7 @@
 """Spark's DDL of types and columns, such as ``n long, `last seen` timestamp not null``, read into a tree of types.
 
 Owns: the grammar, the aliases of types, parameters that are numbers. Does not own: which types exist and what they
-become (`schema.arrow` for Arrow, `spark.processor.ddl` for Spark), the form of errors.
+become (`schema.arrow` for Arrow, `spark.types.ddl` for Spark), the form of errors.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastchangelog.spark.failures import explain_error
     from fastchangelog.spark.grouped_stream import GroupedStream, grouped
     from fastchangelog.spark.imported_state import ImportedState, import_state
-    from fastchangelog.spark.reading import read_state
+    from fastchangelog.spark.reading.plan import read_state
 
 __all__ = [
     "GroupedStream",
@@ -42,7 +42,7 @@ _LAZY = {
     "grouped": "fastchangelog.spark.grouped_stream",
     "ImportedState": "fastchangelog.spark.imported_state",
     "import_state": "fastchangelog.spark.imported_state",
-    "read_state": "fastchangelog.spark.reading",
+    "read_state": "fastchangelog.spark.reading.plan",
 }
 
 

@@ -1,8 +1,8 @@
 """`grouped(df, *keys).agg(…)`: the entry point, shaped like PySpark's `groupBy().agg()`.
 
-Owns: the plan's shape of an aggregation (project, split, operator, metrics, names), and the checks at build time.
-Does not own: the meaning of keys and aggregates (`analyse`), settings (`settings`), what runs in tasks (`split`,
-`operator`, `batch`), stateful processors (`processor.stream`).
+Owns: what users call, and the checks at build time.
+Does not own: the plans (`aggregates.plan`, `processor.stream`), the meaning of keys and aggregates
+(`aggregates.analyse`), settings (`settings`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING, overload
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
-from fastchangelog.spark import internals, metrics, server_python, settings, starts, wire_types
-from fastchangelog.spark.analyse import Analysed, analyse, key_columns
-from fastchangelog.spark.batch import BatchOperator
-from fastchangelog.spark.operator import OperatorConfig, ShardProcessor
-from fastchangelog.spark.processor.call import Grouping, ProcessorCall
-from fastchangelog.spark.split import Split, payload_type, watermark_of
+from fastchangelog.spark import internals, server_python, settings, starts
+from fastchangelog.spark.aggregates.analyse import analyse, key_columns
+from fastchangelog.spark.aggregates.plan import aggregated
+from fastchangelog.spark.grouping import Grouping
+from fastchangelog.spark.processor.call import ProcessorCall
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, GroupedData
+    from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from fastchangelog.functions import Aggregate
@@ -115,46 +113,32 @@ class GroupedStream:
             )
         spark = df.sparkSession
         settings.check_platform(spark)
-        self._df = df
-        self._name = name
-        self._streaming = bool(df.isStreaming)
-        self._keys = key_columns(df, keys)
-        keyed = df.select(*self._keys).schema  # Spark reports an unknown column here, before anything else is done
-        self._root = settings.state_root(spark, state)
-        given = settings.with_start_from(option_texts_of(materialization, options), start_from)
-        self._options = settings.read_options(spark, given)
-        self._storage_options = settings.storage_options(spark, self._root, storage_options)
-        self._confs = settings.memory_confs(spark, self._options)
-        if self._streaming:
+        columns = key_columns(df, keys)
+        key = df.select(*columns).schema  # Spark reports an unknown column here, before anything else is done
+        root = settings.state_root(spark, state)
+        read = settings.read_options(
+            spark, settings.with_start_from(option_texts_of(materialization, options), start_from)
+        )
+        storage = settings.storage_options(spark, root, storage_options)
+        confs = settings.memory_confs(spark, read)
+        if df.isStreaming:
             settings.prepare_session(spark)
         internals.run_this_interpreter(spark)
         server_python.check(spark)
-        self._partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
-        self._start_schema: str | None = None
-        if self._streaming:
+        partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
+        start_schema: str | None = None
+        if df.isStreaming:
             starts.watch(spark)
-            start = settings.start_from(self._options, self._storage_options, self._partitions)
-            self._options, self._start_schema = start
-            self._warn_about_waves()
+            read, start_schema = settings.start_from(read, storage, partitions)
+            _warn_about_waves(spark, partitions)
         elif internals.is_inside_foreach_batch():
             warnings.warn(
                 "grouped() inside a foreachBatch function sees one batch only and keeps nothing; call it on the stream "
                 "and write its result: grouped(stream, …).agg(…).writeStream.foreachBatch(f)",
                 stacklevel=3,
             )
-        #: What a stateful processor is planned from; `initialState` of another one may be this.
-        self.grouping = Grouping(
-            df,
-            self._keys,
-            keyed,
-            self._root,
-            name,
-            self._options,
-            self._storage_options,
-            self._confs,
-            self._partitions,
-            self._start_schema,
-        )
+        #: What aggregations and processors are planned from; `initialState` of another one may be this.
+        self.grouping = Grouping(df, columns, key, root, name, read, storage, confs, partitions, start_schema)
 
     @overload
     def agg(self, exprs: dict[str, str], /, *, initial_state: ImportedState | DataFrame | None = None) -> DataFrame: ...
@@ -190,7 +174,8 @@ class GroupedStream:
         Example:
             >>> grouped(bids, "auction", state=folder).agg(n=fc.count(), best=fc.max("price"))  # doctest: +SKIP
         """
-        return self._plan(analyse(self._df, self._keys, exprs, named), initial_state)
+        analysed = analyse(self.grouping.df, self.grouping.keys, exprs, named)
+        return aggregated(self.grouping, analysed, initial_state)
 
     def count(self) -> DataFrame:
         """Number of rows per key, as the column `count`.
@@ -409,91 +394,22 @@ class GroupedStream:
                 raise InvalidArgumentError(
                     f"{function.__name__}() takes column names, not {col!r}; use agg() for Columns"
                 )
-            if not isinstance(self._df.select(col).schema[0].dataType, T.NumericType):
+            if not isinstance(self.grouping.df.select(col).schema[0].dataType, T.NumericType):
                 raise InvalidArgumentError(
                     f"{function.__name__}(): the column {col} is not numeric; use agg() for other types"
                 )
             names.append(col)
-        numeric = [f.name for f in self._df.schema.fields if isinstance(f.dataType, T.NumericType)]
+        numeric = [f.name for f in self.grouping.df.schema.fields if isinstance(f.dataType, T.NumericType)]
         quoted = ["`" + name.replace("`", "``") + "`" for name in numeric]
         return self.agg(*[function(name) for name in names or quoted])
 
-    def _plan(self, analysed: Analysed, initial_state: ImportedState | DataFrame | None = None) -> DataFrame:
-        _internal.spec_check(analysed.spec)
-        first = None if initial_state is None else self._initial_payloads(analysed, initial_state)
-        if self._start_schema is not None:
-            self._check_start_schema(analysed.spec, self._start_schema)
-        operator = OperatorConfig(
-            analysed.spec,
-            self._root,
-            self._name,
-            wire_types.arrow_schema(analysed.wire_result),
-            self._options,
-            self._storage_options,
-            self._partitions,
-            confs=self._confs,
-            connect=internals.is_connect(self._df),
+
+def _warn_about_waves(spark: SparkSession, partitions: int) -> None:
+    slots = internals.slots(spark)
+    if slots and partitions > _MANY_WAVES * slots:
+        warnings.warn(
+            f"{settings.SHUFFLE_PARTITIONS} is {partitions} with {slots} slots: each partition is one shard, and each "
+            f"wave of tasks writes its log after the one before; set it near {slots} before the first start (a "
+            "checkpoint keeps it)",
+            stacklevel=4,
         )
-        split = Split(
-            analysed.spec,
-            wire_types.arrow_schema(analysed.input),
-            self._options,
-            settings.size_option(self._options, "payload_size"),
-            self._partitions,
-            streaming=self._streaming,
-            opens_all_shards=first is not None,
-        )
-        payloads = self._df.select(*analysed.projection).mapInArrow(split, payload_type(watermark_of(self._df.schema)))
-        if self._streaming:
-            rows = self._through_state(payloads, operator, analysed.wire_result, first)
-        else:
-            rows = _in_batch(payloads, operator, analysed.wire_result)
-        left_out = 0 if analysed.keys_in_result else analysed.num_keys
-        fields = analysed.result.fields[left_out:]
-        return rows.select(*[wire_types.result_column(F.col(f"__r{left_out + i}"), f) for i, f in enumerate(fields)])
-
-    def _initial_payloads(self, analysed: Analysed, given: ImportedState | DataFrame) -> DataFrame:
-        from fastchangelog.spark.aggregate_seed import BufferSplit, accumulators  # few queries need it
-
-        if not self._streaming:
-            raise InvalidArgumentError(
-                "initial_state is for a stream's first batch; on a batch DataFrame add the rows to it with union()"
-            )
-        if self._options.get("start_from"):
-            raise InvalidArgumentError("agg() has an initial_state, and grouped() a savepoint to start from; give one")
-        rows = accumulators(self._df.sparkSession, analysed, given)
-        size = settings.size_option(self._options, "payload_size")
-        return rows.mapInArrow(BufferSplit(analysed.spec, self._options, size, self._partitions), payload_type(None))
-
-    def _through_state(
-        self, payloads: DataFrame, operator: OperatorConfig, rows: T.StructType, first: DataFrame | None
-    ) -> DataFrame:
-        output = T.StructType([*rows.fields, T.StructField(metrics.COLUMN, T.ArrayType(T.LongType()))])
-        initial = None if first is None else first.groupBy("shard")
-        spark_operator = internals.native_method(payloads.groupBy("shard"), "transformWithStateInPandas")
-        answered = spark_operator(ShardProcessor(operator), output, "Update", "None", initial)
-        answered = answered.observe(metrics.observed_name(self._name), *metrics.OF_AGGREGATION.observed())
-        return answered.where(F.col(metrics.COLUMN).isNull())
-
-    def _check_start_schema(self, spec: str, old: str) -> None:
-        difference = _internal.schema_difference(old, _internal.spec_schema(spec)[1])
-        if difference is not None:
-            raise SchemaMismatchError(
-                f"option `start_from`: the savepoint {self._options['start_from']} is of another query: {difference}; "
-                "start from a savepoint of this query, or without one"
-            )
-
-    def _warn_about_waves(self) -> None:
-        slots = internals.slots(self._df.sparkSession)
-        if slots and self._partitions > _MANY_WAVES * slots:
-            warnings.warn(
-                f"{settings.SHUFFLE_PARTITIONS} is {self._partitions} with {slots} slots: each partition is one shard, "
-                f"and each wave of tasks writes its log after the one before; set it near {slots} before the first "
-                "start (a checkpoint keeps it)",
-                stacklevel=4,
-            )
-
-
-def _in_batch(payloads: DataFrame, operator: OperatorConfig, rows: T.StructType) -> DataFrame:
-    """The results of a batch DataFrame: all payloads of a shard reach one task, one shard after the other."""
-    return payloads.repartition("shard").sortWithinPartitions("shard").mapInArrow(BatchOperator(operator), rows)

@@ -1,8 +1,8 @@
 """`import_state(checkpoint)`: the state of an existing Spark query, for a query of this package to begin with.
 
 Owns: the public description of what is imported.
-Does not own: reading the checkpoint (`spark_states`), what an aggregation or a processor makes of it
-(`aggregate_seed`, `processor.imported`).
+Does not own: reading the checkpoint (`checkpoint.spark_states`), what an aggregation or a processor makes of it
+(`aggregates.seed`, `processor.imported`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 Owns: everything that touches `_jc`, `_jvm`, `_jdf`, `_jgd`, `_expr`, `_plan`, `_jsparkSession` or `sparkContext`, for
 classic PySpark and for Spark Connect; the change of the methods that run a processor.
 Does not own: one plan in the place of another (`internals_plans`), queries that start and run (`internals_queries`),
-which functions are understood (`analyse`), which calls go to our operator (`acceleration`).
+which functions are understood (`aggregates.analyse`), which calls go to our operator (`acceleration`).
 Tested per Spark version; nothing else in the package may use those attributes.
 """
 

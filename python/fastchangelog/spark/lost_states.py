@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from fastchangelog.errors import StateNotFoundError
+from fastchangelog.spark.checkpoint.state_handles import objects_of
 from fastchangelog.spark.renewal import request_text
-from fastchangelog.spark.state_handles import objects_of
 
 __all__ = ["open_or_explain"]
 

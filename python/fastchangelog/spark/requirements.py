@@ -1,6 +1,7 @@
 """The requirements of the Spark side, checked at import, with a remedy for each one that is missing.
 
-Owns: the list of packages and versions, and the search for Java. Does not own: Spark's settings (`settings`).
+Owns: the list of packages, and the search for Java.
+Does not own: what versions of Spark can do (`versions`), Spark's settings (`settings`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable, Mapping
+
+from fastchangelog.spark import versions
 
 __all__ = ["check", "problems"]
 
@@ -41,8 +44,9 @@ def problems(
     pyspark = next((v for v in map(version, _PYSPARK) if v is not None), None)
     if pyspark is None:
         out.append(f"PySpark is missing: {_INSTALL}")
-    elif _parts(pyspark) < (4, 0):
-        out.append(f"PySpark {pyspark} is too old, 4.0 is the first with transformWithState: {_INSTALL}")
+    elif not versions.SUPPORTED(pyspark):
+        first = versions.SUPPORTED
+        out.append(f"PySpark {pyspark} is too old, {first} is the first with transformWithState: {_INSTALL}")
     for package, why in (
         ("pandas", "PySpark's stateful operator hands rows over with it"),
         ("pyarrow", "rows travel as Arrow"),
@@ -51,7 +55,7 @@ def problems(
         if version(package) is None:
             out.append(f"{package} is missing, {why}: {_INSTALL}")
     pandas = version("pandas")
-    if pandas is not None and _parts(pandas) >= (3, 0) and pyspark is not None and _parts(pyspark) < (4, 4):
+    if pandas is not None and pyspark is not None and versions.needs_older_pandas(pyspark, pandas):
         out.append(f'pandas {pandas} is too new for PySpark {pyspark}: pip install "pandas<3" (or {_INSTALL})')
     if version("pyspark") is not None and not _java(environ, which):
         out.append(
@@ -66,15 +70,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _parts(version: str) -> tuple[int, int]:
-    major, minor = [*version.split("."), "0"][:2]
-    return _number(major), _number(minor)
-
-
-def _number(text: str) -> int:
-    return int("".join(c for c in text if c.isdigit()) or 0)
 
 
 def _java(environ: Mapping[str, str], which: Callable[[str], str | None]) -> bool:

@@ -38,7 +38,7 @@ from fastchangelog.options import (
     split_provider,
 )
 from fastchangelog.server import memory, platform
-from fastchangelog.spark import internals, redaction, task
+from fastchangelog.spark import internals, redaction, task, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,7 +169,7 @@ def payload_row_bytes(property_of: Callable[[str], str | None], spark_version: s
     Spark 4.0 bounds what goes to a stateful operator by rows alone, and so does any Spark whose bound of bytes the user
     switched off: a shard's payload rows of one batch would meet in one Arrow vector, whatever they come to.
     """
-    by_bytes = not spark_version.startswith("4.0.") and _number(property_of(ARROW_BYTES), 0) < 4 * _ARROW_BATCH
+    by_bytes = versions.ENDS_BATCHES_BY_BYTES(spark_version) and _number(property_of(ARROW_BYTES), 0) < 4 * _ARROW_BATCH
     rows = _number(property_of(ARROW_ROWS), _ARROW_ROWS_DEFAULT)
     # Without a limit of rows Spark 4.0 makes a batch of each row; later versions then have no limit at all.
     return None if by_bytes or rows <= 0 else max(1, _ARROW_BATCH // rows)

@@ -1,8 +1,9 @@
 """The map side: rows become payloads, one Arrow stream per shard and flush.
 
-Owns: what all functions that Spark runs in `mapInArrow` to make payloads have in common, and the one of an
-aggregation; the schema of payload rows, the schema of batches for Rust.
-Does not own: grouping, hashing and buffering (the Rust splitter); which task gets which shard (Spark's shuffle).
+Owns: what all functions that Spark runs in `mapInArrow` to make payloads have in common; the schema of payload rows,
+the schema of batches for Rust.
+Does not own: those functions (`aggregates.split`, `aggregates.seed`, `processor.row_split`); grouping, hashing and
+buffering (the Rust splitter); which task gets which shard (Spark's shuffle).
 """
 
 from __future__ import annotations
@@ -11,19 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.errors import raise_one_line
-from fastchangelog.spark import settings, starts
+from fastchangelog.spark import settings, starts, versions
 from fastchangelog.spark.shard_ids import shard_ids
-from fastchangelog.spark.task import VersionChecked, freeze_modules, is_first, local_property
+from fastchangelog.spark.task import ArrowFunction, freeze_modules, local_property
 
 __all__ = [
     "WATERMARK_DELAY",
     "PayloadSplit",
-    "Split",
     "Splitting",
     "payload_rows",
     "payload_type",
@@ -59,7 +57,7 @@ def watermark_of(schema: T.StructType) -> int | None:
     return int(delays[0]) if delays else None
 
 
-class PayloadSplit(VersionChecked):
+class PayloadSplit(ArrowFunction):
     """Base of the functions for `mapInArrow` that make payloads: picklable, the same for every task."""
 
     def __init__(self, options: Mapping[str, str], payload_bytes: int, partitions: int, *, streaming: bool = False):
@@ -68,19 +66,13 @@ class PayloadSplit(VersionChecked):
         self._partitions = partitions
         self._streaming = streaming
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._run(batches)
-        except Exception as error:
-            raise_one_line(error)
-
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         starts.check_task(local_property)
         if self._streaming:  # else rows would go to the shards of another number of partitions
             settings.check_settings(local_property)
         shards = settings.partitions_of_task(local_property, self._partitions)
         groups = self._max_parallelism or _internal.default_max_parallelism(shards)
-        row_bytes = settings.payload_row_bytes(local_property, pyspark.__version__)
+        row_bytes = settings.payload_row_bytes(local_property, versions.PYSPARK)
         push, finish = self._splitter(shards, groups, self._payload_bytes, row_bytes)
         ids = shard_ids(shards)
         for batch in batches:
@@ -99,34 +91,6 @@ class PayloadSplit(VersionChecked):
     def _opens_all_shards(self) -> bool:
         """True if this task sends each shard an empty payload, so that Spark calls also those without rows."""
         return False
-
-
-class Split(PayloadSplit):
-    """The split of an aggregation: accumulators of each task's rows."""
-
-    def __init__(
-        self,
-        spec: str,
-        input: pa.Schema,
-        options: Mapping[str, str],
-        payload_bytes: int,
-        partitions: int,
-        *,
-        streaming: bool = False,
-        opens_all_shards: bool = False,
-    ):
-        super().__init__(options, payload_bytes, partitions, streaming=streaming)
-        self._spec = spec
-        self._input = input
-        #: In the first batch, for the parts of a savepoint or of an initial state.
-        self._opens = opens_all_shards or bool(options.get("start_from"))
-
-    def _splitter(self, shards: int, groups: int, payload_bytes: int, row_bytes: int | None) -> Splitting:
-        splitter = _internal.Splitter(self._spec, shards, groups, payload_bytes, row_bytes)
-        return lambda batch: splitter.push(shaped(batch, self._input)), splitter.finish
-
-    def _opens_all_shards(self) -> bool:
-        return self._streaming and self._opens and is_first()
 
 
 def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark import internals, metrics, moved_checkpoints
+from fastchangelog.spark import internals, metrics
+from fastchangelog.spark.checkpoint import moved as moved_checkpoints
 from fastchangelog.spark.internals_queries import StartingQuery, Watch, watch_starts
 
 if TYPE_CHECKING:

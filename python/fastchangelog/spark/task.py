@@ -1,7 +1,7 @@
 """Facts about the Spark task that runs this code.
 
-Owns: reading task properties; which query, run and batch the task belongs to; the check that driver and worker run one
-version; what happens when a worker unpickles a task; freezing a worker's modules.
+Owns: reading task properties; which query, run and batch the task belongs to; the base of functions that tasks run; the
+check that driver and worker run one version; what happens when a worker unpickles a task; freezing a worker's modules.
 Does not own: what the properties must be (`settings`), who writes the query's settings (`internals_queries`).
 
 Spark's own properties of a query are those of the thread that starts a job: a thread that a user starts has none, or
@@ -14,10 +14,13 @@ from __future__ import annotations
 import dataclasses
 import gc
 import re
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import InvalidArgumentError, raise_one_line
 from fastchangelog.spark.worker_socket import acknowledge
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "QUERY_ID",
     "RUN",
     "RUN_ID",
+    "ArrowFunction",
     "TaskQuery",
     "VersionChecked",
     "freeze_modules",
@@ -158,6 +162,22 @@ class VersionChecked:
 
 
 _VERSION = "fastchangelog version"
+
+
+class ArrowFunction(VersionChecked):
+    """Base of functions for `mapInArrow`: picklable, the same for every task; their errors are one line."""
+
+    _raise: Callable[[Exception], NoReturn] = staticmethod(raise_one_line)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._run(batches)
+        except Exception as error:
+            self._raise(error)
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
 
 _frozen: set[str] = set()
 

@@ -1,7 +1,7 @@
 """Which timers are due, in which order, and times as the session takes them.
 
 Owns: `DueTimers`, for processors of rows and vectorised ones; the file that holds timers beyond what memory may.
-Does not own: calls of user code, registering and deleting (`timers`, `fastchangelog.spark.processor.timers`), which
+Does not own: calls of user code, registering and deleting (`timers`, `spark.processor.states.timers`), which
 folder has room for the file (the caller).
 
 Which timers fire is settled before the first handler runs: those that are due then, ascending by time. One that a

@@ -22,13 +22,12 @@ from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from fastchangelog.server import open_state_session
 from fastchangelog.spark import settings, task
-from fastchangelog.spark.batch import by_shard
-from fastchangelog.spark.operator import batch_request
-from fastchangelog.spark.processor.exact_types import exact_columns
 from fastchangelog.spark.processor.operator import ProcessorConfig, at_runtime, raise_from_task
 from fastchangelog.spark.processor.payloads import Payloads
 from fastchangelog.spark.processor.run import run_batch
 from fastchangelog.spark.processor.spec import ProcessorSpec, no_initial_rows
+from fastchangelog.spark.shard_task import batch_request, by_shard
+from fastchangelog.spark.types.spark_arrow import spark_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,8 +52,10 @@ def in_batch(
     return ordered.mapInArrow(BatchProcessor(config), output)
 
 
-class BatchProcessor(task.VersionChecked):
+class BatchProcessor(task.ArrowFunction):
     """The function for `mapInArrow` after the shuffle: picklable, the same for every task."""
+
+    _raise = staticmethod(raise_from_task)
 
     def __init__(self, config: ProcessorConfig):
         self._config = config
@@ -62,12 +63,6 @@ class BatchProcessor(task.VersionChecked):
         self._processor = _pickler().dumps(config.run.processor)
         #: Stands in for the query id, which a batch DataFrame does not have.
         self._query = f"batch-{uuid.uuid4()}"
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._run(batches)
-        except Exception as error:
-            raise_from_task(error)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for shard_id, rows in by_shard(_rows(batches)):
@@ -92,7 +87,7 @@ class BatchProcessor(task.VersionChecked):
         try:
             schema = planned.output
             for batch in run_batch(spec, session, data.grouped(), times, first):
-                yield pa.RecordBatch.from_arrays(exact_columns(batch, spec.output), schema=schema)
+                yield pa.RecordBatch.from_arrays(spark_columns(batch, spec.output), schema=schema)
         finally:
             session.close()
 

@@ -1,42 +1,20 @@
-"""A call of `transformWithState`: what `grouped` was given, and the arguments.
+"""A call of `transformWithState`: its arguments.
 
-Owns: the two records that `grouped_stream` hands to `stream`.
-Does not own: their checks and the plan (`stream`).
+Owns: the record that `grouped_stream` hands to `stream`. Does not own: its check and the plan (`stream`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
     from pyspark.sql import types as T
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    from fastchangelog.hidden import HiddenOptions
     from fastchangelog.vectorised.processor import Processor
 
-__all__ = ["Grouping", "ProcessorCall"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Grouping:
-    """What `grouped` was given, checked."""
-
-    df: DataFrame
-    keys: Sequence[Column]
-    #: Names and types of the keys, as Spark selects them from the frame.
-    key: T.StructType
-    root: str
-    name: str
-    options: Mapping[str, str]
-    storage_options: HiddenOptions
-    confs: Mapping[str, str]
-    partitions: int
-    #: The description of the states in the savepoint that the query begins with, if there is one.
-    start_schema: str | None
+__all__ = ["ProcessorCall"]
 
 
 @dataclasses.dataclass(frozen=True)

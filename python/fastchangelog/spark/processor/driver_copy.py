@@ -1,14 +1,14 @@
 """A copy of a processor for the driver, where `init` runs only to be looked at.
 
-Owns: the copy, by pickle, that shares nothing which user code changes, and the twins of the program's classes.
+Owns: the copy, by pickle, that shares nothing that user code changes, and the twins of the program's classes.
 Does not own: what runs on it (`run`), the copies of the workers (Spark).
 
-Spark runs `init` in a process of its own. Here it runs in the program's process. There cloudpickle alone gives back the
-program's own class for one of its `__main__`, and its methods do not see the program's globals any more.
+Spark runs `init` in a process of its own; here it runs in the program's process. There, cloudpickle alone would return
+the program's own class for a class of `__main__`, with methods that no longer see the program's globals.
 
-A twin of a class is made without the class's creation: no `__init_subclass__` and no metaclass is called, so registries
-see the program's classes alone. A class that has a layout of its own, such as an enum or an exception, has no twin: the
-copy has the program's.
+A twin is made without running the code that creates a class: neither `__init_subclass__` nor a metaclass is called, so
+registries see only the program's classes. A class with a layout of its own, such as an enum or an exception, has no
+twin: the copy uses the program's.
 """
 
 from __future__ import annotations

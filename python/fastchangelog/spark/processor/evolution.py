@@ -1,4 +1,4 @@
-"""From the states that a version has and those that `init` declares to the states of the next version.
+"""The states of the next version, from the stored ones and those that `init` declares.
 
 Owns: the catalog's text as far as processors use it, which changes of a schema are possible, and errors that name each
 change that is not.
@@ -7,19 +7,18 @@ the server checks of a catalog.
 
 A catalog is a JSON list; an entry is `{"id", "name", "kind", "key", "map_key", "value", "encoding", "ttl", "versions",
 "deleted"}`, its types as DDL texts (`ddl`). `versions` are all types that values were ever written in, `value` is the
-one that they are written in now. A state that is not declared any more keeps its values. `deleteIfExists` removes them;
-the entry stays, marked, since the server keeps what it knows of a number for ever. One that is declared anew in another
-way gets another number, a name of its own in the catalog, and the user's name as `"variable"`.
+one that they are written in now. A state that is no longer declared keeps its values. `deleteIfExists` removes them;
+the entry stays, marked as deleted, since the server never forgets a number. If the state is declared again with another
+layout, it gets a new number, a new name in the catalog, and the user's name as `"variable"`.
 
 A state of aggregates has the kind `aggregating`, the type of its results as `value`, and two more parts:
 `accumulators` is the core's description of the stored bytes, `results` lists for each result its aggregate in that
 description. An older entry of the kind `value` holds results. It keeps its kind, and accepts only aggregates whose
 accumulators their results determine.
 
-A new version of a value's type may add fields that can be null, leave fields out, order them otherwise and widen them,
-at any depth. It is compared with every older version, since values of any of them may still be there. Fields that only
-have other names keep their values, as with Spark (`renames`). A type that was there before is used again: programs that
-are rolled back and forth add no versions.
+A new version of a value's type may add nullable fields, leave fields out, reorder and widen them, at any depth. It is
+compared with every older version, since values of each of them may still exist. Renamed fields keep their values, as in
+Spark (`renames`). An earlier type is used again: a program that is rolled back and forth adds no versions.
 """
 
 from __future__ import annotations
@@ -35,13 +34,14 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.catalog import AccumulatorLayout
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
-from fastchangelog.spark.processor.ddl import ddl_text, parse_ddl
-from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.renames import aligned, are_same_keys, bytes_text
 from fastchangelog.spark.processor.spark_errors import time_mode_name
 from fastchangelog.spark.processor.spec import TimeMode
-from fastchangelog.spark.processor.timers import TIMERS
-from fastchangelog.spark.wire_types import has_numbered_fields
+from fastchangelog.spark.processor.states.handle import Declaration
+from fastchangelog.spark.processor.states.timers import TIMERS
+from fastchangelog.spark.types.atomic import INTEGERS, TEXTS
+from fastchangelog.spark.types.ddl import ddl_text, parse_ddl
+from fastchangelog.spark.types.wire import has_numbered_fields
 
 __all__ = ["Evolved", "EvolvedState", "evolve", "is_current", "schema_changes"]
 
@@ -371,15 +371,14 @@ def _field_changes(old: T.StructType, new: T.StructType, path: str) -> list[str]
     return changes
 
 
-_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
-_DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
-_TEXTS = (T.StringType, T.CharType, T.VarcharType)
+_WHOLE: tuple[type[T.DataType], ...] = tuple(INTEGERS)
+_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 19}
 
 
 def _is_widened(old: T.DataType, new: T.DataType) -> bool:
     """True for the promotions of Avro, which Spark's own evolution has, and those of decimals."""
     if type(old) is type(new) and not isinstance(old, T.DecimalType):
-        return old == new or isinstance(old, (T.DayTimeIntervalType, T.YearMonthIntervalType, *_TEXTS))
+        return old == new or isinstance(old, (T.DayTimeIntervalType, T.YearMonthIntervalType, *TEXTS))
     if isinstance(old, _WHOLE):
         if isinstance(new, _WHOLE):
             return _WHOLE.index(type(old)) <= _WHOLE.index(type(new))
@@ -394,4 +393,4 @@ def _is_widened(old: T.DataType, new: T.DataType) -> bool:
             and new.scale >= old.scale
             and new.precision - new.scale >= old.precision - old.scale
         )
-    return isinstance(old, (*_TEXTS, T.BinaryType)) and isinstance(new, (*_TEXTS, T.BinaryType))
+    return isinstance(old, (*TEXTS, T.BinaryType)) and isinstance(new, (*TEXTS, T.BinaryType))

@@ -1,32 +1,25 @@
 """Which rows belong to which call of user code.
 
 Owns: the walk over chunks, keys that go on over several chunks, the merge with rows of the initial state.
-Does not own: the calls (`run`), what rows are made of (`input_rows`, `input_frames`).
+Does not own: the calls (`run`), what rows are made of (`rows.input`, `frames.input`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql import Row
 
 from fastchangelog.errors import InternalError
-from fastchangelog.spark.processor.cache import Scope
-from fastchangelog.spark.processor.input_frames import FrameMaker, Frames
-from fastchangelog.spark.processor.input_rows import RowMaker
 from fastchangelog.spark.processor.spec import RowChunkLike
+from fastchangelog.spark.processor.states.cache import Scope
 
-__all__ = ["ChunkFeed", "FrameParts", "Group", "MergedFeed", "Parts", "RowParts"]
+__all__ = ["ChunkFeed", "Group", "MergedFeed", "Parts"]
 
 #: Groups and rows of one scope of a merge.
 _MERGED_GROUPS = 2048
 _MERGED_ROWS = 16_384
-#: Rows of one key that wait for a frame to become full.
-_WAITING_BYTES = 16 * 1024 * 1024
-_NO_LIMIT = 2**31 - 1
 
 
 class Parts(Protocol):
@@ -40,78 +33,6 @@ class Parts(Protocol):
 
     def joined(self, batches: Iterator[pa.RecordBatch]) -> Generator[Any, None, None]:
         """Rows of several batches, lazily."""
-
-
-class RowParts:
-    """Rows of the Row API."""
-
-    def __init__(self, maker: RowMaker) -> None:
-        self._maker = maker
-        self._rows: list[Row] = []
-
-    def load(self, batch: pa.RecordBatch) -> None:
-        """See `Parts`."""
-        self._rows = self._maker.rows(batch)
-
-    def part(self, start: int, end: int) -> Iterator[Any]:
-        """See `Parts`."""
-        return iter(self._rows[start:end])
-
-    def joined(self, batches: Iterator[pa.RecordBatch]) -> Generator[Any, None, None]:
-        """See `Parts`."""
-        for batch in batches:
-            yield from self._maker.rows(batch)
-
-
-class FrameParts:
-    """Frames of the pandas API, each of at most `max_records` rows, and of `max_bytes` by the mean of a chunk."""
-
-    def __init__(self, maker: FrameMaker, max_records: int, max_bytes: int = _NO_LIMIT) -> None:
-        self._maker = maker
-        self._most_records = self._most = max_records if max_records > 0 else _NO_LIMIT
-        self._most_bytes = max_bytes
-        self._frames = Frames([], [])
-
-    def load(self, batch: pa.RecordBatch) -> None:
-        """See `Parts`."""
-        self._frames = self._maker.frames(batch)
-        self._bound(batch)
-
-    def _bound(self, batch: pa.RecordBatch) -> None:
-        """Sets how many rows a frame has at most. As in PySpark the row that reaches the bound is in the frame."""
-        if self._most_bytes < _NO_LIMIT and batch.num_rows:
-            each = max(batch.nbytes / batch.num_rows, 1)
-            self._most = min(self._most_records, math.ceil(self._most_bytes / each))
-
-    def part(self, start: int, end: int) -> Iterator[Any]:
-        """See `Parts`."""
-        if end - start <= self._most:
-            return map(self._frames.frame, (start,), (end,))
-        starts = range(start, end, self._most)
-        return map(self._frames.frame, starts, [min(begin + self._most, end) for begin in starts])
-
-    def joined(self, batches: Iterator[pa.RecordBatch]) -> Generator[Any, None, None]:
-        """See `Parts`."""
-        waiting: list[pa.RecordBatch] = []
-        rows = size = 0
-        for batch in batches:
-            self._bound(batch)
-            while batch.num_rows:
-                taken = batch.slice(0, max(self._most - rows, 1))
-                batch = batch.slice(taken.num_rows)
-                waiting.append(taken)
-                rows += taken.num_rows
-                size += taken.nbytes
-                if rows >= self._most or size >= _WAITING_BYTES:
-                    yield self._frame(waiting)
-                    waiting, rows, size = [], 0, 0
-        if waiting:
-            yield self._frame(waiting)
-
-    def _frame(self, batches: list[pa.RecordBatch]) -> Any:
-        table = pa.Table.from_batches(batches).combine_chunks()
-        batch = table.to_batches(max_chunksize=table.num_rows)[0]
-        return self._maker.frames(batch).frame(0, batch.num_rows)
 
 
 class ChunkFeed:

@@ -1,10 +1,10 @@
 """Values that user code has yielded and may change before they are converted.
 
-Owns: which types have such values, a copy that later changes do not reach, and about how large a value is.
-Does not own: when output is converted (`output_rows`, `output_frames`).
+Owns: which types have such values, a copy that later changes do not reach, and the approximate size of a value.
+Does not own: when output is converted (`rows.output`, `frames.output`).
 
-PySpark converts what a call yields while it yields it, or before the next call. Here output is converted many rows at
-once. A list that a processor keeps, yields and goes on to fill must be in a row as it was then.
+PySpark converts a value as soon as it is yielded, or before the next call. Here many rows are converted at once. If a
+processor yields a list and then fills it further, the row must hold the list as it was.
 """
 
 from __future__ import annotations

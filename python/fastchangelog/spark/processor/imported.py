@@ -2,12 +2,12 @@
 
 Owns: the check of what is imported against what the processor declares, the columns of imported rows, and how they are
 written.
-Does not own: reading Spark's checkpoint (`spark_states`), the bytes (the codec), when the first batch takes them
-(`operator`).
+Does not own: reading Spark's checkpoint (`checkpoint.spark_states`), the bytes (the codec), when the first batch takes
+them (`operator`).
 
 An imported row is one value, list element, map entry or timer: the key's columns, the number of the variable, the
-map's key or the timer's time, the value, its place in its list, and the time at which it ends. They reach their shards
-as rows of an initial state do; the user's code does not see them.
+map's key or the timer's time, the value, its place in its list, and the time at which it expires. Imported rows reach
+their shards as rows of an initial state do; user code does not see them.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, raise_one_line
-from fastchangelog.spark import wire_types
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Variable, check_keys
 from fastchangelog.spark.imported_state import ImportedState
-from fastchangelog.spark.processor.cache import APPEND, PUT
-from fastchangelog.spark.processor.column_values import has_floats
-from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.spec import RowChunkLike, SessionLike, TimeMode
-from fastchangelog.spark.processor.state_values import StateType
-from fastchangelog.spark.processor.timers import TIMERS, encoded_times
-from fastchangelog.spark.spark_states import Checkpoint, Variable
+from fastchangelog.spark.processor.states.cache import APPEND, PUT
+from fastchangelog.spark.processor.states.handle import Declaration
+from fastchangelog.spark.processor.states.timers import TIMERS, encoded_times
 from fastchangelog.spark.split import payload_type, shaped
-from fastchangelog.spark.task import VersionChecked
+from fastchangelog.spark.task import ArrowFunction
+from fastchangelog.spark.types import wire
+from fastchangelog.spark.types.state_type import StateType
+from fastchangelog.spark.types.values import has_floats
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from fastchangelog.spark.processor.call import Grouping
+    from fastchangelog.spark.grouping import Grouping
 
 __all__ = ["ImportedRows", "VariableSplit", "imported_payloads", "imported_schema", "write_imported"]
 
@@ -205,15 +205,9 @@ def _rows(
 ) -> DataFrame:
     """Payload rows of one variable."""
     found: Any = rows.schema["key"].dataType
-    wanted = [field.dataType.simpleString() for field in grouping.key.fields]
-    there = [field.dataType.simpleString() for field in found.fields]
-    if wanted != there:
-        raise SchemaMismatchError(
-            f"{where} has state by ({', '.join(there)}), but the query groups by ({', '.join(wanted)}): group by keys "
-            "of the same types, in the same order"
-        )
+    check_keys(where, grouping.key.fields, found)
     keys = [
-        wire_types.to_wire(F.col("key").getField(field.name), field.dataType, key=True).alias(f"__k{i}")
+        wire.to_wire(F.col("key").getField(field.name), field.dataType, key=True).alias(f"__k{i}")
         for i, field in enumerate(found.fields)
     ]
     own = split.on_wire(columns)
@@ -221,7 +215,7 @@ def _rows(
     return rows.select(*keys, *named).mapInArrow(split, payload_type(None))
 
 
-class VariableSplit(VersionChecked):
+class VariableSplit(ArrowFunction):
     """The function for `mapInArrow` over the state of one variable: payloads of imported rows. None = timers."""
 
     def __init__(self, declaration: Declaration | None, number: int, split: RowSplit, key: pa.Schema):
@@ -237,16 +231,12 @@ class VariableSplit(VersionChecked):
         if declaration is None:
             return [sub, value, ends]
         if declaration.map_key is not None:
-            sub = wire_types.to_wire(sub, declaration.map_key, key=True)
+            sub = wire.to_wire(sub, declaration.map_key, key=True)
         dtype: T.DataType = declaration.value if declaration.kind != "list" else T.ArrayType(declaration.value)
-        return [sub, wire_types.to_wire(value, dtype, key=False), ends]
+        return [sub, wire.to_wire(value, dtype, key=False), ends]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            encoded = (self._encoded(batch) for batch in batches if batch.num_rows)
-            yield from self._split(encoded)
-        except Exception as error:
-            raise_one_line(error)
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self._split(self._encoded(batch) for batch in batches if batch.num_rows)
 
     def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         count = len(self._key)
@@ -283,7 +273,7 @@ def _codec(map_key: T.StructType | None, value: T.StructType, what: str) -> Any:
 def write_imported(
     session: SessionLike, rows: ImportedRows, ids: Mapping[str, int], kinds: Mapping[str, str], now: int
 ) -> None:
-    """Writes imported rows; what has ended by `now` is left out.
+    """Writes imported rows, without those that have expired by `now`.
 
     Parts of a list that is longer than a chunk wait for the last one: Spark sorts payloads by their shard alone, so
     that its elements come in any order.
@@ -318,7 +308,7 @@ def _write(
     part: pa.RecordBatch,
     now: int,
 ) -> None:
-    """Writes rows of one variable: those that end at the same time in one call, elements of a list in their order."""
+    """Writes rows of one variable: those that expire at the same time in one call, elements of a list in order."""
     _, subs, values, place, ends = part.columns
     order = np.arange(len(part))
     if kind == "list":
@@ -347,10 +337,10 @@ def _write(
 def _runs(
     order: np.ndarray[Any, Any], times: np.ndarray[Any, Any], places: np.ndarray[Any, Any], *, ordered: bool
 ) -> list[tuple[int | None, np.ndarray[Any, Any]]]:
-    """Rows with the same end, in an order that keeps that of each key's rows if `ordered`."""
+    """Rows by the time at which they expire; if `ordered`, the rows of each key keep their order."""
     ends, keys = times[order], places[order]
     falls = (np.diff(ends) < 0) & (np.diff(keys) == 0)
-    if not (ordered and falls.any()):  # no element ends before one that is in front of it: by end is in order
+    if not (ordered and falls.any()):  # no element expires before its predecessor: sorting by time keeps the order
         order = order[np.argsort(ends, kind="stable")]
         ends = times[order]
     starts = np.flatnonzero(np.diff(ends, prepend=ends[:1] - 1)) if len(ends) else np.array([], np.int64)

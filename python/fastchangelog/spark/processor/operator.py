@@ -5,17 +5,17 @@ the one Spark timer of a shard.
 Does not own: how the user's code runs (`run`), the state (the server), which handle is committed (Spark).
 
 Order, and why:
-1. Spark calls with the payloads of a shard, in the first batch with those of the initial state before;
-2. read what Spark committed last for this shard: the handle, the watermark of that batch, the shard's next timer;
+1. Spark passes the payloads of a shard, in the first batch those of the initial state first;
+2. read what Spark committed last for this shard: its handle, watermark and next timer;
 3. open a session, run the user's code over the rows, then over the timers that are due, and commit;
 4. after the last row, store the new handle in Spark's state. Spark commits it only if it commits the batch.
 
-Spark calls only those idle shards that have a Spark timer that is due, so each shard has one:
-- processing time: the time of the shard's next timer, or the next millisecond if that is past: it must not be due in
-  this batch any more;
-- event time: a time that is always due. It alternates between two, since Spark deletes the one that it has fired after
-  the handler. The shard is called in every batch, also in one without rows, and keeps the batch's watermark: rows are
-  late by the watermark of the batch before.
+Spark calls an idle shard only if a Spark timer of it is due, so each shard has one:
+- processing time: the time of the shard's next timer, or the next millisecond if that is past, so that it is not due
+  again in this batch;
+- event time: a time that is always due. It alternates between two times, since Spark deletes a fired timer after the
+  handler. The shard is called in every batch, even without rows, and keeps the batch's watermark: rows are late by the
+  watermark of the previous batch.
 """
 
 from __future__ import annotations
@@ -36,24 +36,23 @@ from fastchangelog.server import open_state_session
 from fastchangelog.spark import metrics, settings, task
 from fastchangelog.spark.frames import frame
 from fastchangelog.spark.lost_states import open_or_explain
-from fastchangelog.spark.operator import (
+from fastchangelog.spark.processor.evolution import is_current
+from fastchangelog.spark.processor.imported import ImportedRows
+from fastchangelog.spark.processor.payloads import Payloads
+from fastchangelog.spark.processor.run import CHUNK_BYTES, CHUNK_ROWS, NO_QUERY, run_batch
+from fastchangelog.spark.processor.spec import GroupedRows, ProcessorSpec, QueryInfo, no_initial_rows
+from fastchangelog.spark.processor.states.handle import Declaration
+from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
+from fastchangelog.spark.shard_task import (
     METRICS_TYPE,
     NO_FIRST_BATCH,
     OperatorConfig,
     Stopwatch,
-    open_request,
+    renewed_request,
     run_once,
 )
-from fastchangelog.spark.processor.evolution import is_current
-from fastchangelog.spark.processor.exact_types import exact_columns
-from fastchangelog.spark.processor.handle import Declaration
-from fastchangelog.spark.processor.imported import ImportedRows
-from fastchangelog.spark.processor.payloads import Payloads
-from fastchangelog.spark.processor.placeholders import placeholder
-from fastchangelog.spark.processor.run import CHUNK_BYTES, CHUNK_ROWS, NO_QUERY, run_batch
-from fastchangelog.spark.processor.spec import GroupedRows, ProcessorSpec, QueryInfo, no_initial_rows
-from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
-from fastchangelog.spark.renewal import CredentialRenewal, credentials
+from fastchangelog.spark.types.placeholders import placeholder
+from fastchangelog.spark.types.spark_arrow import spark_columns
 
 __all__ = ["ProcessorConfig", "ProcessorOperator", "at_runtime", "raise_from_task", "spark_settings"]
 
@@ -193,13 +192,7 @@ class ProcessorOperator(StatefulProcessor):
         operator = self._config.operator
         clock = Stopwatch()
         _internal.failpoint("operator.open")
-        storage, expires = settings.resolve_with_expiry(operator.storage_options)
-        request = {
-            **open_request(operator, shard_id, kept.handle),
-            **credentials(storage, expires),
-            "operator": "processor",
-        }
-        with CredentialRenewal(request, expires, lambda: settings.resolve_with_expiry(operator.storage_options)):
+        with renewed_request(operator, shard_id, kept.handle, operator="processor") as request:
             first = initial is not None or _is_first_batch(kept.handle)
             handle, timer = yield from self._run(request, rows, initial, first, times, clock)
         self._keep(kept, _Kept(handle, self._watermark(times), self._set_timer(kept.timer, timer, times)))
@@ -233,7 +226,7 @@ class ProcessorOperator(StatefulProcessor):
             for batch in run_batch(
                 spec, session, rows.grouped(), times, first, query_info=query_info(), imported=imported, counted=user
             ):
-                columns = exact_columns(batch, spec.output)
+                columns = spark_columns(batch, spec.output)
                 yield frame([*columns, pa.nulls(batch.num_rows, METRICS_TYPE)], names)
             clock.lap("finish_micros")
             _internal.failpoint("operator.rows-yielded")

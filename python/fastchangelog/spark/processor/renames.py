@@ -3,9 +3,9 @@
 Owns: names that changed, at any depth; what of a schema says nothing about bytes: nullability, names, lengths of texts.
 Does not own: which other changes are possible, and the catalog (`evolution`).
 
-Columns of Spark do not differ by case, so a field whose name changes its case alone is the same field. A field with
-another name at its place is the same field if its type is the same, and if the struct around it has no other change but
-of names and types in their places. A name that an earlier version had is that field, wherever it stands.
+Spark's column names ignore case, so a field whose name only changes its case is the same field. A field with a new name
+at an old place is the same field if its type is the same and the struct around it has no field added, left out or
+moved. A name that an earlier version had is that field, wherever it stands.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from pyspark.sql import types as T
 
-from fastchangelog.spark.processor.ddl import ddl_text
-from fastchangelog.spark.wire_types import has_numbered_fields
+from fastchangelog.spark.types.ddl import ddl_text
+from fastchangelog.spark.types.walk import nullable, parts
+from fastchangelog.spark.types.wire import has_numbered_fields
 
 __all__ = ["aligned", "are_same_keys", "bytes_text"]
 
@@ -26,7 +27,9 @@ def bytes_text(struct: T.StructType) -> str:
     >>> bytes_text(T.StructType([T.StructField("s", T.VarcharType(9), False)]))
     's string'
     """
-    return ddl_text(_plain_struct(struct, named=True))
+    plain = _plain(struct, named=True)
+    assert isinstance(plain, T.StructType)
+    return ddl_text(plain)
 
 
 def are_same_keys(old: T.DataType, new: T.DataType) -> bool:
@@ -42,12 +45,10 @@ def aligned(versions: Sequence[T.StructType], last: T.StructType, new: T.StructT
 
 def _plain(dtype: T.DataType, *, named: bool) -> T.DataType:
     """The type without what says nothing about bytes; without names, too, unless it is `named`."""
-    if isinstance(dtype, T.StructType):
-        return _plain_struct(dtype, named=named)
-    if isinstance(dtype, T.ArrayType):
-        return T.ArrayType(_plain(dtype.elementType, named=named))
-    if isinstance(dtype, T.MapType):
-        return T.MapType(_plain(dtype.keyType, named=named), _plain(dtype.valueType, named=named))
+    return nullable(dtype, _plain_atomic, lambda s: s.names if named else [f"_{i}" for i in range(len(s.fields))])
+
+
+def _plain_atomic(dtype: T.DataType) -> T.DataType:
     if isinstance(dtype, (T.CharType, T.VarcharType)):
         return T.StringType()
     for interval in (T.DayTimeIntervalType, T.YearMonthIntervalType):
@@ -56,29 +57,18 @@ def _plain(dtype: T.DataType, *, named: bool) -> T.DataType:
     return dtype
 
 
-def _plain_struct(struct: T.StructType, *, named: bool) -> T.StructType:
-    names = struct.names if named else [f"_{i}" for i in range(len(struct.fields))]
-    fields = zip(names, struct.fields, strict=True)
-    return T.StructType([T.StructField(name, _plain(f.dataType, named=named)) for name, f in fields])
-
-
 def _shape(dtype: T.DataType) -> str:
     # As a text: that is without what is no part of values, such as metadata.
-    return ddl_text(_plain_struct(T.StructType([T.StructField("_", dtype)]), named=False))
+    return ddl_text(T.StructType([T.StructField("_", _plain(dtype, named=False))]))
 
 
 def _has_moved(old: T.DataType, new: T.DataType) -> bool:
-    """True if a name of one shape is at another place of the other, at any depth."""
+    """True if a name of one type is at another place of the other, of the same shape, at any depth."""
     if isinstance(old, T.StructType) and isinstance(new, T.StructType):
         names = _lowered(old)
         if any(name in names and names[i] != name for i, name in enumerate(_lowered(new))):
             return True
-        return any(_has_moved(f.dataType, g.dataType) for f, g in zip(old.fields, new.fields, strict=True))
-    if isinstance(old, T.ArrayType) and isinstance(new, T.ArrayType):
-        return _has_moved(old.elementType, new.elementType)
-    if isinstance(old, T.MapType) and isinstance(new, T.MapType):
-        return _has_moved(old.keyType, new.keyType) or _has_moved(old.valueType, new.valueType)
-    return False
+    return any(_has_moved(f.dataType, g.dataType) for f, g in zip(parts(old), parts(new), strict=True))
 
 
 def _lowered(struct: T.StructType) -> list[str]:

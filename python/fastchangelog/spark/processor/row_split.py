@@ -2,12 +2,12 @@
 
 Owns: the function that Spark runs in `mapInArrow`, and the heartbeats.
 Does not own: hashing and buffering (the Rust splitter), the schema of payload rows and the split of an aggregation
-(`spark.split`), which columns travel (`stream`).
+(`split`), which columns travel (`stream`).
 
-The operator sees what Spark's operator calls per key as calls per shard. An empty payload, a heartbeat, calls it for a
-shard without rows: a shard that Spark never calls can neither keep the watermark of the batch before nor take its part
-of a savepoint or of the initial state. In the first batch of a query's run all shards are called, so that all of them
-get the states that `init` declares: a savepoint is of shards with the same states.
+Spark calls its operator per key; here a shard is a key. A heartbeat, an empty payload, makes Spark call the operator
+for a shard without rows: otherwise the shard could neither keep the previous batch's watermark nor take its part of a
+savepoint or of the initial state. The first batch of a run calls all shards, so that all of them get the states that
+`init` declares: a savepoint needs shards with the same states.
 """
 
 from __future__ import annotations

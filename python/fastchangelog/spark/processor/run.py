@@ -1,9 +1,9 @@
 """Runs a processor over the rows of a shard's batch.
 
 Owns: the order of calls of user code: `init`, rows of all keys, due timers, `close`; the driver's look at `init`.
-Does not own: the session's life and its commit (the caller), states (`cache`), which rows belong to a call (`feed`).
+Does not own: the session's life and its commit (the caller), states (`states.cache`), which rows belong to a call
+(`feed`).
 
->>> from fastchangelog.spark.processor.run import ProcessorSpec, run_batch
 >>> batches = run_batch(spec, session, grouper, TimerValues(now, watermark))  # doctest: +SKIP
 
 Output may leave before the batch is done: what was written counts only if the caller commits.
@@ -22,19 +22,16 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark.processor.cache import Scope
-from fastchangelog.spark.processor.column_values import has_floats
+from fastchangelog.spark.processor.arrow import declarations_of, run_vectorised
 from fastchangelog.spark.processor.driver_copy import driver_copy
 from fastchangelog.spark.processor.evolution import evolve
-from fastchangelog.spark.processor.feed import ChunkFeed, FrameParts, Group, MergedFeed, Parts, RowParts
-from fastchangelog.spark.processor.handle import Declaration, ProcessorHandle
+from fastchangelog.spark.processor.feed import ChunkFeed, Group, MergedFeed, Parts
+from fastchangelog.spark.processor.frames.input import FrameMaker, FrameParts, key_values
+from fastchangelog.spark.processor.frames.output import OutputFrames
 from fastchangelog.spark.processor.imported import ImportedRows, write_imported
-from fastchangelog.spark.processor.input_frames import FrameKeyMaker, FrameMaker
-from fastchangelog.spark.processor.input_rows import KeyMaker, RowMaker, has_nan
-from fastchangelog.spark.processor.output_frames import OutputFrames
-from fastchangelog.spark.processor.output_rows import OutputRows, output_schema
 from fastchangelog.spark.processor.payloads import spill_folder
-from fastchangelog.spark.processor.row_class import row_class
+from fastchangelog.spark.processor.rows.input import KeyMaker, RowMaker, RowParts, has_nan
+from fastchangelog.spark.processor.rows.output import OutputRows
 from fastchangelog.spark.processor.spark_errors import (
     CLOSED,
     CREATED,
@@ -50,28 +47,18 @@ from fastchangelog.spark.processor.spec import (
     QueryInfo,
     RowChunkLike,
     SessionLike,
-    TimeMode,
 )
-from fastchangelog.spark.processor.state_values import StateType
-from fastchangelog.spark.processor.timers import TIMERS, DueTimers, TimerOrder
-from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
-from fastchangelog.spark.processor.vectorised import declarations_of, run_vectorised
+from fastchangelog.spark.processor.states.cache import Scope
+from fastchangelog.spark.processor.states.handle import Declaration, ProcessorHandle
+from fastchangelog.spark.processor.states.timers import TIMERS, DueTimers, TimerOrder
+from fastchangelog.spark.processor.user_code import raise_from_user_code
+from fastchangelog.spark.types.row_class import row_class
+from fastchangelog.spark.types.state_type import StateType
+from fastchangelog.spark.types.values import has_floats
 
-__all__ = [
-    "CHUNK_BYTES",
-    "CHUNK_ROWS",
-    "Declaration",
-    "NO_QUERY",
-    "ProcessorSpec",
-    "QueryInfo",
-    "TimeMode",
-    "init_on_driver",
-    "is_from_user_code",
-    "output_schema",
-    "run_batch",
-]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "NO_QUERY", "init_on_driver", "run_batch"]
 
-#: Rows and bytes of a chunk: as Python's objects they take some ten times as much, with the states of their keys.
+#: Rows and bytes of a chunk; as Python objects, with the states of their keys, they take some ten times as much.
 CHUNK_ROWS = 16_384
 CHUNK_BYTES = 8 * 1024 * 1024
 #: Due timers that are listed in one call; their keys are one scope.
@@ -197,12 +184,12 @@ class _Run:
         self._out: OutputRows | OutputFrames
         self._parts: Parts
         self._initial_parts: Parts | None = None
-        self._keys: KeyMaker | FrameKeyMaker
+        self._keys: KeyMaker
         if spec.api == "row":
             self._keys = KeyMaker(spec.key, spec.timezone)
             self._out = OutputRows(spec.output)
         else:
-            self._keys = FrameKeyMaker(spec.key, spec.timezone)
+            self._keys = KeyMaker(spec.key, spec.timezone, key_values)
             self._out = OutputFrames(
                 spec.output,
                 spec.timezone,

@@ -36,7 +36,7 @@ TimeMode = Literal["none", "processingtime", "eventtime"]
 class ProcessorSpec:
     """A user's processor and its types.
 
-    Chunks have the key's columns first, in their wire form (`wire_types.to_wire` with `key=True`), then the columns of
+    Chunks have the key's columns first, in their wire form (`wire.to_wire` with `key=True`), then the columns of
     rows as Spark writes them to Arrow. Where both have the same form, the column need not be there twice: `columns`
     says where each field of `input` is.
     """

@@ -15,25 +15,26 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedError
-from fastchangelog.spark import internals, metrics, settings, wire_types
+from fastchangelog.spark import internals, metrics, versions
+from fastchangelog.spark.grouping import Grouping
 from fastchangelog.spark.imported_state import ImportedState
-from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor.batch import in_batch
-from fastchangelog.spark.processor.call import Grouping, ProcessorCall
+from fastchangelog.spark.processor.call import ProcessorCall
 from fastchangelog.spark.processor.evolution import evolve
-from fastchangelog.spark.processor.exact_types import exact_schema
-from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.imported import imported_payloads, imported_schema
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator, spark_settings
 from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.run import init_on_driver
 from fastchangelog.spark.processor.spec import ProcessorSpec, TimeMode
+from fastchangelog.spark.processor.states.handle import Declaration
 from fastchangelog.spark.split import WATERMARK_DELAY, payload_type, watermark_of
+from fastchangelog.spark.types import wire
+from fastchangelog.spark.types.spark_arrow import spark_schema
+from fastchangelog.spark.types.walk import contains
 from fastchangelog.vectorised.processor import Processor
 
 if TYPE_CHECKING:
@@ -75,17 +76,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         _check_savepoint(grouping, spec, declarations, deleted)
     seeded = None if imported is None else _imported(grouping, call, imported, declarations, spec.time_mode, rows)
     config = ProcessorConfig(
-        OperatorConfig(
-            "",
-            grouping.root,
-            grouping.name,
-            exact_schema(output, "the output column"),
-            grouping.options,
-            grouping.storage_options,
-            grouping.partitions,
-            confs=grouping.confs,
-            connect=internals.is_connect(grouping.df),
-        ),
+        grouping.operator("", spark_schema(output, "the output column")),
         spec,
         rows.schema,
         rows.event_time,
@@ -94,7 +85,7 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         deletes=bool(deleted),
         counters=counters,
     )
-    streaming = bool(grouping.df.isStreaming)
+    streaming = grouping.is_streaming
     # Shards without rows keep the watermark, and delete what `init` deletes.
     heartbeats = time_mode == "eventtime" or bool(deleted)
     payloads = _payloads(grouping, grouping.df, rows, streaming=streaming, heartbeats=heartbeats)
@@ -106,18 +97,15 @@ def transform(grouping: Grouping, call: ProcessorCall) -> DataFrame:
         config = dataclasses.replace(config, initial=imported_schema(_key_schema(grouping, rows)), imported=names)
     if not streaming:
         return in_batch(payloads, first, config, output)
-    spark_operator = internals.native_method(payloads.groupBy("shard"), "transformWithStateInPandas")
-    answered = spark_operator(
+    return grouping.through_state(
+        payloads,
+        first,
         ProcessorOperator(config),
-        T.StructType([*output.fields, T.StructField(metrics.PROCESSOR_COLUMN, T.ArrayType(T.LongType()))]),
-        call.output_mode,
-        call.time_mode,
-        None if first is None else first.groupBy("shard"),
+        output,
+        metrics.of_processor(counters),
+        (call.output_mode, call.time_mode),
         call.event_time_column,
     )
-    answered = answered.observe(metrics.observed_name(grouping.name), *metrics.of_processor(counters).observed())
-    kept = answered.where(F.col(metrics.PROCESSOR_COLUMN).isNull())
-    return kept.drop(metrics.PROCESSOR_COLUMN)
 
 
 def _check_savepoint(
@@ -156,9 +144,9 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType, call: Pro
     positions: list[int] = []
     for i, (column, field) in enumerate(zip(keys, key.fields, strict=True)):
         _check_key(field)
-        dtype = wire_types.wire_type(field.dataType, f"key {field.name}")
-        projection.append(wire_types.to_wire(column, field.dataType, key=True).alias(f"__k{i}"))
-        fields.append(pa.field(field.name, wire_types.arrow_type(dtype)))
+        dtype = wire.wire_type(field.dataType, f"key {field.name}")
+        projection.append(wire.to_wire(column, field.dataType, key=True).alias(f"__k{i}"))
+        fields.append(pa.field(field.name, wire.arrow_type(dtype)))
         if _travels_as_it_is(field.dataType) and names.count(field.name) == 1 and _is_named(column, field.name):
             shared.setdefault(names.index(field.name), i)
     for i, (column, field) in enumerate(zip(keys, key.fields, strict=True)):
@@ -170,9 +158,9 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType, call: Pro
                 positions.append(i)
                 continue
             projection.append(column.alias(f"__a{i}"))
-            fields.append(exact_schema(T.StructType([field]), "column").field(0).with_nullable(True))
+            fields.append(spark_schema(T.StructType([field]), "column").field(0).with_nullable(True))
             positions.append(len(projection) - 1)
-    exact = exact_schema(df.schema, "column")
+    exact = spark_schema(df.schema, "column")
     for j, name in enumerate(names):
         if j not in shared:
             projection.append(F.col(_quoted(name)).alias(f"__c{j}"))
@@ -209,7 +197,7 @@ def _split(grouping: Grouping, schema: pa.Schema, *, streaming: bool = False, he
         len(grouping.keys),
         schema,
         grouping.options,
-        settings.size_option(grouping.options, "payload_size"),
+        grouping.payload_bytes,
         grouping.partitions,
         streaming=streaming,
         heartbeats=heartbeats,
@@ -290,11 +278,11 @@ def _check_version(df: DataFrame, call: ProcessorCall) -> None:
         return
     if internals.is_connect(df):
         raise InvalidArgumentError(
-            f"PySpark {pyspark.__version__} has no {call.method}() over Spark Connect; use a classic session, or "
+            f"PySpark {versions.PYSPARK} has no {call.method}() over Spark Connect; use a classic session, or "
             "install a newer PySpark"
         )
     raise InvalidArgumentError(
-        f"PySpark {pyspark.__version__} has no {call.method}(), 4.1 is the first that has it; "
+        f"PySpark {versions.PYSPARK} has no {call.method}(), {versions.ROW_PROCESSORS} is the first that has it; "
         "write the processor for transformWithStateInPandas(), or install a newer PySpark"
     )
 
@@ -334,7 +322,7 @@ def _output(call: ProcessorCall) -> T.StructType:
         )
     if call.api != "arrow":  # Rows and frames are converted to the wire form
         for field in output.fields:
-            wire_types.wire_type(field.dataType, f"the output column {field.name}")
+            wire.wire_type(field.dataType, f"the output column {field.name}")
     return output
 
 
@@ -360,7 +348,7 @@ def _checked(call: ProcessorCall) -> StatefulProcessor | Processor:
 
 
 def _check_key(field: T.StructField) -> None:
-    if wire_types.is_collated(field.dataType):
+    if wire.is_collated(field.dataType):
         raise UnsupportedError(
             f"the key {field.name} is a collated string ({field.dataType.simpleString()}), whose equality "
             "fastchangelog does not know; group by collation_key(…), or by lower(…) cast to string"
@@ -370,11 +358,7 @@ def _check_key(field: T.StructField) -> None:
 def _travels_as_it_is(dtype: T.DataType) -> bool:
     """True if a key of this type is in payloads what the frame's column would be. Times of keys are in UTC, those of
     other columns in the session's time zone."""
-    if isinstance(dtype, T.ArrayType):
-        return _travels_as_it_is(dtype.elementType)
-    if isinstance(dtype, T.StructType):
-        return wire_types.is_unchanged(dtype) and all(_travels_as_it_is(f.dataType) for f in dtype.fields)
-    return wire_types.is_unchanged(dtype) and not isinstance(dtype, T.TimestampType)
+    return wire.is_unchanged(dtype) and not contains(dtype, lambda part: isinstance(part, T.TimestampType))
 
 
 def _is_named(column: Column, name: str) -> bool:

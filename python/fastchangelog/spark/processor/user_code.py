@@ -20,8 +20,8 @@ from fastchangelog.errors import FastChangelogError, InvalidArgumentError
 __all__ = ["is_from_user_code", "raise_from_user_code"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-#: This package, and what user code of `transformWithStateInArrow` calls.
-_PACKAGES = (_HERE + os.sep, os.path.join(os.path.dirname(os.path.dirname(_HERE)), "vectorised") + os.sep)
+#: The code of this package that calls user code, or that user code calls.
+_PACKAGES = tuple(os.path.join(_HERE, *path, "") for path in ((), ("..", "types"), ("..", "..", "vectorised")))
 #: What this package calls: frames of theirs before any other are no user's.
 _LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark")
 _MARK = "_fastchangelog_from_user_code"

@@ -1,0 +1,83 @@
+"""The plan of an aggregation: project, split, operator, metrics, names.
+
+Owns: `aggregated`, and what is checked once the aggregates are known.
+Does not own: the meaning of keys and aggregates (`analyse`), what runs in tasks (`split`, `operator`, `batch`), what it
+shares with the plan of a processor (`spark.grouping`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.spark import metrics
+from fastchangelog.spark.aggregates.analyse import Analysed
+from fastchangelog.spark.aggregates.batch import BatchOperator
+from fastchangelog.spark.aggregates.operator import ShardProcessor
+from fastchangelog.spark.aggregates.split import Split
+from fastchangelog.spark.grouping import Grouping
+from fastchangelog.spark.split import payload_type, watermark_of
+from fastchangelog.spark.types import wire
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from fastchangelog.spark.imported_state import ImportedState
+
+__all__ = ["aggregated"]
+
+
+def aggregated(
+    grouping: Grouping, analysed: Analysed, initial_state: ImportedState | DataFrame | None = None
+) -> DataFrame:
+    """The keys and results of an aggregation."""
+    _internal.spec_check(analysed.spec)
+    first = None if initial_state is None else _initial_payloads(grouping, analysed, initial_state)
+    if grouping.start_schema is not None:
+        _check_start_schema(grouping, analysed.spec, grouping.start_schema)
+    operator = grouping.operator(analysed.spec, wire.arrow_schema(analysed.wire_result))
+    split = Split(
+        analysed.spec,
+        wire.arrow_schema(analysed.input),
+        grouping.options,
+        grouping.payload_bytes,
+        grouping.partitions,
+        streaming=grouping.is_streaming,
+        opens_all_shards=first is not None,
+    )
+    df, rows = grouping.df, analysed.wire_result
+    payloads = df.select(*analysed.projection).mapInArrow(split, payload_type(watermark_of(df.schema)))
+    if grouping.is_streaming:
+        found = grouping.through_state(payloads, first, ShardProcessor(operator), rows, metrics.OF_AGGREGATION)
+    else:  # all payloads of a shard reach one task, one shard after the other
+        ordered = payloads.repartition("shard").sortWithinPartitions("shard")
+        found = ordered.mapInArrow(BatchOperator(operator), rows)
+    left_out = 0 if analysed.keys_in_result else analysed.num_keys
+    fields = analysed.result.fields[left_out:]
+    return found.select(*[wire.result_column(F.col(f"__r{left_out + i}"), f) for i, f in enumerate(fields)])
+
+
+def _initial_payloads(grouping: Grouping, analysed: Analysed, given: ImportedState | DataFrame) -> DataFrame:
+    from fastchangelog.spark.aggregates.seed import BufferSplit, accumulators  # few queries need it
+
+    if not grouping.is_streaming:
+        raise InvalidArgumentError(
+            "initial_state is for a stream's first batch; on a batch DataFrame add the rows to it with union()"
+        )
+    if grouping.options.get("start_from"):
+        raise InvalidArgumentError("agg() has an initial_state, and grouped() a savepoint to start from; give one")
+    rows = accumulators(grouping.df.sparkSession, analysed, given)
+    split = BufferSplit(analysed.spec, grouping.options, grouping.payload_bytes, grouping.partitions)
+    return rows.mapInArrow(split, payload_type(None))
+
+
+def _check_start_schema(grouping: Grouping, spec: str, old: str) -> None:
+    difference = _internal.schema_difference(old, _internal.spec_schema(spec)[1])
+    if difference is not None:
+        raise SchemaMismatchError(
+            f"option `start_from`: the savepoint {grouping.options['start_from']} is of another query: {difference}; "
+            "start from a savepoint of this query, or without one"
+        )

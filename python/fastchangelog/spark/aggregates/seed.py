@@ -1,0 +1,266 @@
+"""The initial state of an aggregation: from the state of Spark's own query, or from rows like the result.
+
+Owns: which columns of Spark's state are which accumulator's, their names, what results determine, the refusals, and the
+function that makes payloads of accumulators.
+Does not own: reading Spark's checkpoint (`checkpoint.spark_states`), the columns of an accumulator (the Rust core), how
+payloads become the first version (`operator`).
+
+Spark keeps each distinct aggregate once, in the order of the query, as its optimizer leaves it: `count` of columns that
+are never null is `count(*)`, `bool_and` is `min`, and decimals of few digits are summed as whole numbers and averaged
+as doubles (the rule `DecimalAggregates`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from fastchangelog import _internal
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.function_table import FUNCTIONS
+from fastchangelog.spark.aggregates.spec import AggregateSpec, calls_json, spec_json
+from fastchangelog.spark.checkpoint.spark_states import Checkpoint, check_keys
+from fastchangelog.spark.imported_state import ImportedState
+from fastchangelog.spark.split import PayloadSplit, Splitting, shaped
+from fastchangelog.spark.types import wire
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from fastchangelog.spark.aggregates.analyse import Analysed, Result
+
+__all__ = ["BufferSplit", "accumulators", "kept_names"]
+
+#: Digits of decimals that Spark sums as whole numbers, and averages as doubles.
+_WHOLE_DIGITS = 8
+_DOUBLE_DIGITS = 11
+
+
+def accumulators(spark: SparkSession, analysed: Analysed, initial: ImportedState | DataFrame) -> DataFrame:
+    """Rows of keys and accumulators, as `BufferSplit` takes them."""
+    if isinstance(initial, ImportedState):
+        return _imported(Checkpoint(spark, initial.checkpoint, initial.batch), analysed, initial)
+    if not hasattr(initial, "sparkSession") or not hasattr(initial, "schema"):
+        raise InvalidArgumentError(
+            f"initial_state is fc.spark.import_state(checkpoint) or a batch DataFrame, not {type(initial).__name__}"
+        )
+    if initial.isStreaming:
+        raise InvalidArgumentError(
+            "initial_state is a stream; it is read once, in the first batch: give a batch DataFrame"
+        )
+    return _given(analysed, initial)
+
+
+def kept_names() -> frozenset[str]:
+    """The names of all columns in which accumulators can be imported.
+
+    >>> sorted(kept_names() & {"count", "isEmpty", "buf"})
+    ['count', 'isEmpty']
+    """
+    columns = pa.schema([("number", pa.decimal128(10, 2)), ("integer", pa.int64()), ("truth", pa.bool_())])
+    at = {"integer": 1, "boolean": 2}
+    calls = [
+        AggregateSpec(fn.name, tuple(at.get(kind, 0) for kind in fn.arguments), None, False, True, fn.name)
+        for fn in {fn.name: fn for fn in FUNCTIONS.values()}.values()
+    ]
+    results = pa.schema(list(_internal.aggregate_results(columns, calls_json(calls))))
+    return frozenset(
+        field.name.partition(".")[2] for field in _internal.spec_buffers(spec_json(0, columns, results, calls))
+    )
+
+
+class BufferSplit(PayloadSplit):
+    """The split of an initial state: rows of accumulators."""
+
+    def __init__(self, spec: str, options: Mapping[str, str], payload_bytes: int, partitions: int):
+        super().__init__(options, payload_bytes, partitions)
+        self._spec = spec
+
+    def _splitter(self, shards: int, groups: int, payload_bytes: int, row_bytes: int | None) -> Splitting:
+        splitter = _internal.Splitter(self._spec, shards, groups, payload_bytes, row_bytes)
+        schema = _internal.spec_buffers(self._spec)
+        return lambda batch: splitter.push_buffers(shaped(batch, schema)), splitter.finish
+
+
+@dataclasses.dataclass(frozen=True)
+class _Buffer:
+    """A column of an accumulator."""
+
+    name: str
+    type: pa.DataType
+
+
+def _buffers(analysed: Analysed) -> list[list[_Buffer]]:
+    """The columns of each aggregate's accumulator."""
+    found: list[list[_Buffer]] = [[] for _ in analysed.results]
+    for field in list(_internal.spec_buffers(analysed.spec))[analysed.num_keys :]:
+        number, _, name = field.name.partition(".")
+        found[int(number)].append(_Buffer(name, field.type))
+    return found
+
+
+def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState) -> DataFrame:
+    operator = checkpoint.operator(initial.operator)
+    where = f"{checkpoint.location}, operator {operator.number}"
+    if operator.kind != "aggregate":
+        raise InvalidArgumentError(
+            f"{where} is a processor: give its state to transformWithState(…, initialState=import_state(…))"
+        )
+    rows = checkpoint.rows(operator)
+    key, value = rows.schema["key"].dataType, rows.schema["value"].dataType
+    assert isinstance(key, T.StructType)
+    assert isinstance(value, T.StructType)
+    check_keys(where, analysed.keys, key)
+    # By position: columns of one name may be there several times.
+    named = rows.select(
+        F.col("key").cast(_numbered(key)).alias("key"), F.col("value").cast(_numbered(value)).alias("value")
+    )
+    columns = [F.col("key").getField(f"_{i}") for i in range(len(key))]
+    taken: dict[object, list[Column]] = {}
+    at = 0
+    for result, buffers in zip(analysed.results, _buffers(analysed), strict=True):
+        known = taken.get(result.in_spark)
+        if known is None:
+            sparks = _sparks_own(result, buffers)
+            own = value.fields[at : at + len(sparks)]
+            _check_fields(where, result, own, sparks)
+            sources = [F.col("value").getField(f"_{at + i}") for i in range(len(sparks))]
+            known = taken[result.in_spark] = _converted(result, sources, sparks, buffers)
+            at += len(sparks)
+        columns += known
+    if at != len(value):
+        rest = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in value.fields[at:])
+        raise SchemaMismatchError(
+            f"{where} keeps {rest} beyond what {', '.join(r.text for r in analysed.results)} keep: give agg() the "
+            "aggregates of that query, in their order; equal ones are kept once, and ones whose results the query "
+            "does not use are not kept"
+        )
+    return named.select(*_on_wire(columns, analysed.keys))
+
+
+def _numbered(struct: T.StructType) -> T.StructType:
+    return T.StructType([T.StructField(f"_{i}", f.dataType, f.nullable) for i, f in enumerate(struct.fields)])
+
+
+def _is_summed_whole(result: Result) -> bool:
+    return result.fn == "sum" and _digits(result) <= _WHOLE_DIGITS
+
+
+def _is_averaged_in_doubles(result: Result) -> bool:
+    return result.fn == "avg" and _digits(result) <= _DOUBLE_DIGITS
+
+
+def _digits(result: Result) -> int:
+    argument = result.arguments[0] if result.arguments else None
+    return argument.precision if isinstance(argument, T.DecimalType) else 99
+
+
+def _sparks_own(result: Result, buffers: list[_Buffer]) -> list[_Buffer]:
+    """The columns in which Spark's optimizer lets the aggregate be kept."""
+    if _is_summed_whole(result):
+        return [_Buffer("sum", pa.int64())]
+    if _is_averaged_in_doubles(result):
+        return [_Buffer("sum", pa.float64()), _Buffer("count", pa.int64())]
+    return buffers
+
+
+def _check_fields(where: str, result: Result, found: Sequence[T.StructField], wanted: list[_Buffer]) -> None:
+    for i, buffer in enumerate(wanted):
+        field = found[i] if i < len(found) else None
+        if field is not None and field.name == buffer.name and _arrow(field) == buffer.type:
+            continue
+        there = "nothing more" if field is None else f"`{field.name}` {field.dataType.simpleString()}"
+        raise SchemaMismatchError(
+            f"{where} keeps {there} where {result.text} keeps `{buffer.name}` {buffer.type}: give agg() the aggregates "
+            "of that query, in their order; equal ones are kept once, and ones whose results the query does not use "
+            "are not kept"
+        )
+
+
+def _arrow(field: T.StructField) -> pa.DataType:
+    return wire.arrow_type(wire.wire_type(field.dataType, f"the state's column {field.name}"))
+
+
+def _converted(result: Result, sources: list[Column], sparks: list[_Buffer], buffers: list[_Buffer]) -> list[Column]:
+    """Spark's columns as ours."""
+    if sparks is buffers:
+        return [_to_wire(column, dtype) for column, dtype in zip(sources, _spark_types(result, buffers), strict=True)]
+    argument = result.arguments[0]
+    assert isinstance(argument, T.DecimalType)
+    # The sum without its point: in few enough digits that the product with a power of ten is exact.
+    whole = sources[0].cast("decimal(24,0)")
+    unit = F.lit(f"1e-{argument.scale}").cast(T.DecimalType(argument.scale + 1, argument.scale))
+    total = (whole * unit).cast(T.DecimalType(min(argument.precision + 10, 38), argument.scale))
+    return [total, sources[0].isNull() if _is_summed_whole(result) else sources[1]]
+
+
+def _spark_types(result: Result, buffers: list[_Buffer]) -> list[T.DataType | None]:
+    """The Spark types of columns that may have another form on the wire: values of arguments. None for the others."""
+    of_values = {
+        "min": result.arguments[:1],
+        "max": result.arguments[:1],
+        "first": result.arguments[:1],
+        "last": result.arguments[:1],
+        "valueWithExtremumOrdering": result.arguments[:1],
+        "extremumOrdering": result.arguments[1:2],
+    }
+    return [next(iter(of_values.get(buffer.name, ())), None) for buffer in buffers]
+
+
+def _to_wire(column: Column, dtype: T.DataType | None) -> Column:
+    return column if dtype is None else wire.to_wire(column, dtype, key=False)
+
+
+def _on_wire(columns: list[Column], keys: Sequence[T.StructField]) -> list[Column]:
+    wired = [wire.to_wire(column, field.dataType, key=True) for column, field in zip(columns[: len(keys)], keys)]
+    return [column.alias(f"c{i}") for i, column in enumerate([*wired, *columns[len(keys) :]])]
+
+
+def _given(analysed: Analysed, initial: DataFrame) -> DataFrame:
+    """Accumulators from results, where a result determines its accumulator."""
+    fields = {field.name: field for field in initial.schema.fields}
+    columns: list[Column] = [_named(initial, fields, field, "key") for field in analysed.keys]
+    for result, buffers in zip(analysed.results, _buffers(analysed), strict=True):
+        names = [buffer.name for buffer in buffers]
+        if names not in (["sum", "isEmpty"], ["first", "valueSet"], ["last", "valueSet"]) and len(names) > 1:
+            raise InvalidArgumentError(
+                f"initial_state: {result.text} cannot go on from its result, which does not determine what {result.fn} "
+                "keeps; leave it out, or import the state of the Spark query with fc.spark.import_state(checkpoint)"
+            )
+        if result.fn == "first" and not result.ignore_nulls and result.is_filtered:
+            raise InvalidArgumentError(
+                f"initial_state: {result.text} cannot go on from its result: a null may be the first value, or mean "
+                "that no row matched the filter; use ignorenulls=True, or import the state of the Spark query"
+            )
+        column = _named(initial, fields, result.field, "result")
+        if result.fn in ("count", "count_if"):
+            column = F.coalesce(column, F.lit(0).cast("bigint"))
+        columns.append(_to_wire(column, result.field.dataType))
+        if names[1:] == ["isEmpty"]:
+            columns.append(column.isNull())
+        elif names[1:] == ["valueSet"]:
+            always = result.fn == "first" and not result.ignore_nulls
+            columns.append(F.lit(True) if always else column.isNotNull())
+    return initial.select(*_on_wire(columns, analysed.keys))
+
+
+def _named(df: DataFrame, fields: Mapping[str, T.StructField], wanted: T.StructField, what: str) -> Column:
+    found = fields.get(wanted.name)
+    if found is None:
+        raise SchemaMismatchError(
+            f"initial_state has no column `{wanted.name}`, a {what} of the query; it has {', '.join(fields)}"
+        )
+    if df.columns.count(wanted.name) > 1:
+        raise SchemaMismatchError(f"initial_state has several columns `{wanted.name}`; give each a name of its own")
+    if found.dataType.simpleString() != wanted.dataType.simpleString():
+        raise SchemaMismatchError(
+            f"initial_state: the column `{wanted.name}` is {found.dataType.simpleString()}, but the query's {what} of "
+            f"that name is {wanted.dataType.simpleString()}; cast it"
+        )
+    column: Column = df["`" + wanted.name.replace("`", "``") + "`"]
+    return column

@@ -1,0 +1,58 @@
+"""The spec of an aggregation: the JSON text that describes state and results to the Rust core.
+
+Owns: the shape of the text. Does not own: the source of its parts (`analyse`), their meaning (the Rust core).
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+
+import pyarrow as pa
+
+__all__ = ["AggregateSpec", "calls_json", "spec_json"]
+
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class AggregateSpec:
+    """One aggregate over the columns of the input schema; `where` is None or the index of a boolean column."""
+
+    fn: str
+    args: tuple[int, ...]
+    where: int | None
+    ignore_nulls: bool
+    ansi: bool
+    identity: str
+
+
+def spec_json(num_keys: int, input: pa.Schema, output: pa.Schema, aggregates: list[AggregateSpec]) -> str:
+    """The spec as text: stable for equal arguments, so that texts can be compared."""
+    return json.dumps(
+        {
+            "version": VERSION,
+            "num_keys": num_keys,
+            "input": _schema_text(input),
+            "output": _schema_text(output),
+            "aggs": _calls(aggregates),
+        },
+        separators=(",", ":"),
+    )
+
+
+def calls_json(aggregates: list[AggregateSpec]) -> str:
+    """The aggregates alone, as the spec has them."""
+    return json.dumps(_calls(aggregates), separators=(",", ":"))
+
+
+def _calls(aggregates: list[AggregateSpec]) -> list[dict[str, object]]:
+    return [{**dataclasses.asdict(a), "args": list(a.args)} for a in aggregates]
+
+
+def _schema_text(schema: pa.Schema) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema):
+        pass
+    return base64.b64encode(sink.getvalue().to_pybytes()).decode("ascii")

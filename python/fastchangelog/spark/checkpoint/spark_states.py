@@ -1,0 +1,235 @@
+"""Spark's own state: what a checkpoint of Spark's operators holds after its last batch.
+
+Owns: operators, their variables, schemas and rows, and the source offsets.
+Does not own: reading files (`files`), checkpoints of this package (`handles`), what becomes of the rows
+(`aggregates.seed`, `processor.imported`).
+
+At `load()`, the sources `state-metadata` and `statestore` take a checkpoint's format from the session's settings, not
+from the checkpoint. Format 2 writes ids of state stores into its commits, so the commit tells the format.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, StateNotFoundError, StoreError
+from fastchangelog.spark import internals, settings, versions
+from fastchangelog.spark.checkpoint.files import CheckpointFiles, plain_location, unreadable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import types as T
+
+__all__ = ["TIME_MODES", "Checkpoint", "Operator", "Variable", "check_keys"]
+
+Kind = Literal["aggregate", "processor", "other"]
+
+#: Spark's names of time modes in a checkpoint, and ours.
+TIME_MODES = {"NoTime": "none", "ProcessingTime": "processingtime", "EventTime": "eventtime"}
+_KINDS = {"ValueState": "value", "ListState": "list", "MapState": "map"}
+#: The name of the variable that this package keeps in a checkpoint.
+_OURS = "handle"
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """A state variable of a processor."""
+
+    name: str
+    kind: str
+    has_ttl: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """A stateful operator of a query."""
+
+    number: int
+    #: Spark's name.
+    name: str
+    kind: Kind
+    time_mode: str = "none"
+    output_mode: str = ""
+    variables: tuple[Variable, ...] = ()
+
+    @property
+    def is_ours(self) -> bool:
+        """True if its variables are those of this package's operators; a user's may have that name too."""
+        return [variable.name for variable in self.variables] == [_OURS]
+
+    @property
+    def has_timers(self) -> bool:
+        """True if it may have registered timers."""
+        return self.kind == "processor" and self.time_mode != "none"
+
+
+class Checkpoint:
+    """The checkpoint of a query of Spark's own, after its last batch or a given one."""
+
+    def __init__(self, spark: SparkSession, location: str, batch: int | None = None) -> None:
+        self._spark = spark
+        self.location = plain_location(location)
+        self._files = CheckpointFiles(spark, self.location)
+        committed = self._files.log("commits")
+        if not committed:
+            raise StateNotFoundError(
+                f"{self.location} has no committed batch: give the checkpointLocation of a Spark query that has run"
+            )
+        self.batch = max(committed) if batch is None else batch
+        if self.batch not in committed:
+            raise InvalidArgumentError(
+                f"{self.location} has no committed batch {self.batch}; Spark keeps the batches {min(committed)} to "
+                f"{max(committed)}"
+            )
+        commit = self._json_lines(f"commits/{self.batch}")[0]
+        self._format = "2" if commit.get("stateUniqueIds") else "1"
+        self._check_version(spark.version)
+
+    def _check_version(self, version: str) -> None:
+        """Refuses what this version of Spark cannot read."""
+        what = f"Spark {version} cannot read the state of {self.location}, whose checkpoint format is {self._format}"
+        if self._format == "2" and not versions.READS_OWN_CHECKPOINTS(version):
+            raise InvalidArgumentError(
+                f"{what}: its source fails on that format. Spark {versions.READS_OWN_CHECKPOINTS} or newer reads it, "
+                f"but for the states of a transformWithState that Spark {versions.SUPPORTED} has written"
+            )
+        first = versions.READS_FORMAT_1_OVER_CONNECT
+        if self._format == "1" and internals.is_connect(self._spark) and not first(version):
+            raise InvalidArgumentError(f"{what}, over Spark Connect; use a classic session, or Spark {first} or newer")
+
+    def _lines(self, name: str) -> list[str]:
+        lines = self._files.lines(name)
+        if lines is None:
+            raise StateNotFoundError(f"{self.location}/{name} is not there: was the checkpoint copied in part?")
+        return lines
+
+    def _json_lines(self, name: str) -> list[dict[str, Any]]:
+        try:
+            found = [json.loads(line) for line in self._lines(name)[1:2]]
+            return [dict(line) for line in found] or [{}]
+        except (ValueError, TypeError):
+            raise StoreError(f"{self.location}/{name} is not what Spark writes; is this a checkpoint?") from None
+
+    def source_offsets(self) -> list[str]:
+        """Where the sources of the query are after the batch, as Spark writes it, one text for each source."""
+        return self._lines(f"offsets/{self.batch}")[2:]
+
+    def watermark_millis(self) -> int:
+        """The watermark of the batch; 0 without one."""
+        return int(self._json_lines(f"offsets/{self.batch}")[0].get("batchWatermarkMs", 0))
+
+    def operators(self) -> list[Operator]:
+        """The stateful operators, by number."""
+        with self._settings():
+            rows = self._files.operators()
+        found: dict[int, Operator] = {}
+        for row in rows:  # a join has several stores, and a row for each
+            found.setdefault(int(row["operatorId"]), _operator(row))
+        return [found[number] for number in sorted(found)]
+
+    def operator(self, number: int | None) -> Operator:
+        """The operator of a number, or the only one that can be imported."""
+        there = self.operators()
+        if any(self.holds_handles(operator) for operator in there):
+            raise InvalidArgumentError(
+                f"{self.location} is a checkpoint of fastchangelog: its query goes on with it as it is, and another "
+                "query starts from a savepoint of it, grouped(…, start_from=…)"
+            )
+        listed = ", ".join(f"{operator.number} ({operator.name})" for operator in there) or "none"
+        if number is None:
+            candidates = [operator for operator in there if operator.kind != "other"]
+            if len(candidates) != 1:
+                raise InvalidArgumentError(
+                    f"{self.location} has the stateful operators {listed}; say which one: "
+                    "import_state(checkpoint, operator=…)"
+                )
+            return candidates[0]
+        chosen = next((operator for operator in there if operator.number == number), None)
+        if chosen is None:
+            raise InvalidArgumentError(f"{self.location} has no operator {number}; it has {listed}")
+        if chosen.kind == "other":
+            raise InvalidArgumentError(
+                f"operator {number} of {self.location} is {chosen.name}; groupBy().agg() and transformWithState can be "
+                "imported"
+            )
+        return chosen
+
+    def holds_handles(self, operator: Operator) -> bool:
+        """True for an operator of this package."""
+        if not operator.is_ours:
+            return False
+        fields: Any = self.variable(operator, operator.variables[0]).schema["value"].dataType
+        return bool(fields.names[:1] == [_OURS])
+
+    def rows(self, operator: Operator) -> DataFrame:
+        """The state of an aggregation: structs `key` and `value`."""
+        return self._load(operator.number)
+
+    def variable(self, operator: Operator, variable: Variable) -> DataFrame:
+        """The state of a variable, as the source gives it: maps by entry, lists as arrays."""
+        options = {"stateVarName": variable.name, "flattenCollectionTypes": str(variable.kind == "map").lower()}
+        return self._load(operator.number, **options)
+
+    def timers(self, operator: Operator) -> DataFrame:
+        """Registered timers: `key` and `expiration_timestamp_ms`."""
+        return self._load(operator.number, readRegisteredTimers="true")
+
+    def _load(self, operator: int, **options: str) -> DataFrame:
+        with self._settings():
+            try:
+                return self._files.state(operator, self.batch, **options)
+            except Exception as error:
+                raise unreadable(f"{self.location}, operator {operator}", error) from None
+
+    @contextlib.contextmanager
+    def _settings(self) -> Iterator[None]:
+        conf, before = self._spark.conf, self._spark.conf.get(settings.FORMAT_VERSION, None)
+        conf.set(settings.FORMAT_VERSION, self._format)
+        try:
+            yield
+        finally:
+            if before is None:
+                conf.unset(settings.FORMAT_VERSION)
+            else:
+                conf.set(settings.FORMAT_VERSION, before)
+
+
+def _operator(row: Any) -> Operator:
+    number, name = int(row["operatorId"]), str(row["operatorName"])
+    if name.startswith("stateStoreSave"):
+        return Operator(number, name, "aggregate")
+    if not name.startswith("transformWithState"):
+        return Operator(number, name, "other")
+    properties = json.loads(row["operatorProperties"] or "{}")
+    listed = properties.get("stateVariables", [])
+    variables = tuple(
+        Variable(v["stateName"], _KINDS[v["stateVariableType"]], bool(v.get("ttlEnabled")))
+        for v in listed
+        if v["stateVariableType"] in _KINDS and not v["stateName"].startswith("$")
+    )
+    return Operator(
+        number,
+        name,
+        "processor",
+        TIME_MODES.get(properties.get("timeMode", ""), "none"),
+        properties.get("outputMode", ""),
+        tuple(sorted(variables, key=lambda variable: variable.name)),
+    )
+
+
+def check_keys(where: str, keys: Sequence[T.StructField], found: T.StructType) -> None:
+    """Refuses state by other keys than those that a query groups by."""
+    wanted = [field.dataType.simpleString() for field in keys]
+    there = [field.dataType.simpleString() for field in found.fields]
+    if wanted != there:
+        wrong = next((i for i, (a, b) in enumerate(zip(wanted, there)) if a != b), min(len(wanted), len(there)))
+        named = found.fields[wrong] if wrong < len(found) else None
+        detail = "" if named is None else f"; the key `{named.name}` is {named.dataType.simpleString()} there"
+        raise SchemaMismatchError(
+            f"{where} has state by ({', '.join(there)}), but the query groups by ({', '.join(wanted)}){detail}: group "
+            "by keys of the same types, in the same order"
+        )

@@ -1,0 +1,93 @@
+"""What versions of Spark and PySpark can do.
+
+Owns: every fact that depends on a version, under a name that says the fact.
+Does not own: what follows from a fact, and the words for it (the callers); settings that must hold (`settings`).
+
+A fact is either known of this process's PySpark, a constant, or asked of a Spark session's version, a `Since`: over
+Spark Connect the two differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+try:
+    from pyspark import __version__ as PYSPARK
+    from pyspark.sql import types as _types
+except ImportError:  # `requirements` says so
+    PYSPARK, _types = "", None  # type: ignore[assignment]
+
+__all__ = [
+    "ENDS_BATCHES_BY_BYTES",
+    "HAS_BYTES",
+    "HAS_SPATIAL_TYPES",
+    "HAS_TIME_TYPE",
+    "PYSPARK",
+    "READS_FORMAT_1_OVER_CONNECT",
+    "READS_OWN_CHECKPOINTS",
+    "RENAMES_FRAME_COLUMNS",
+    "ROW_PROCESSORS",
+    "STATISTICS_OF_EQUAL_VALUES",
+    "SUPPORTED",
+    "Since",
+    "needs_older_pandas",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Since:
+    """A fact that holds from one minor version on.
+
+    >>> fact = Since(4, 1)
+    >>> fact("4.0.5"), fact("4.1.0"), fact("4.10"), fact("5.0.0.dev1"), str(fact)
+    (False, True, True, True, '4.1')
+    """
+
+    major: int
+    minor: int
+
+    def __call__(self, version: str) -> bool:
+        major, minor = [*version.split("."), "0"][:2]
+        return (_number(major), _number(minor)) >= (self.major, self.minor)
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+def _number(text: str) -> int:
+    return int("".join(c for c in text if c.isdigit()) or 0)
+
+
+#: `transformWithState` in Python.
+SUPPORTED = Since(4, 0)
+#: `transformWithState` with Rows; before there is the one with pandas frames only.
+ROW_PROCESSORS = Since(4, 1)
+#: The `statestore` source reads format 2 of checkpoints, which queries with our state have. It reads none of the
+#: `transformWithState` states that Spark 4.0 has written.
+READS_OWN_CHECKPOINTS = Since(4, 1)
+#: A frame of Spark Connect is analysed when it is used, under the format that `grouped` has set for the session.
+READS_FORMAT_1_OVER_CONNECT = Since(4, 2)
+#: Arrow batches for a stateful operator end at a number of bytes, and not of rows alone.
+ENDS_BATCHES_BY_BYTES = Since(4, 1)
+#: `corr` of equal values is null under ANSI and divides by zero no more; variances of one value whose square overflows
+#: are 0.0.
+STATISTICS_OF_EQUAL_VALUES = Since(4, 3)
+_PANDAS_3 = Since(4, 4)
+
+#: This PySpark's binaries are `bytes`; before they are `bytearray`s.
+HAS_BYTES = Since(4, 1)(PYSPARK)
+#: This PySpark makes frames of named tuples, which rename columns that are no Python names.
+RENAMES_FRAME_COLUMNS = Since(4, 1)(PYSPARK)
+#: This PySpark has the type TIME.
+HAS_TIME_TYPE = hasattr(_types, "TimeType")
+#: This PySpark has the types GEOMETRY and GEOGRAPHY.
+HAS_SPATIAL_TYPES = hasattr(_types, "GeometryType")
+
+
+def needs_older_pandas(pyspark: str, pandas: str) -> bool:
+    """True if this pandas is too new for this PySpark.
+
+    >>> needs_older_pandas("4.3.0", "3.0.0"), needs_older_pandas("4.3.0", "2.3.3"), needs_older_pandas("4.4.0", "3.0.0")
+    (True, False, False)
+    """
+    return Since(3, 0)(pandas) and not _PANDAS_3(pyspark)
