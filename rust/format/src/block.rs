@@ -21,7 +21,7 @@ use std::ops::Range;
 
 /// Highest length of one key and value together.
 pub const MAX_RECORD: u64 = 1 << 30;
-/// What a block of one record has beside its key and value at most: one run and two lengths.
+/// Largest overhead of a block of one record, beside its key and value: one run and two lengths.
 pub(crate) const MAX_OVERHEAD: u64 = 64;
 /// Records whose bytes are asked for before they are copied: enough loads to keep memory busy, few enough to stay cached.
 const LOOK_AHEAD: usize = 32;
@@ -133,7 +133,7 @@ fn put_run(out: &mut Vec<u8>, records: u64, (op, state, group): (Op, StateId, Ke
     put_varint(out, u64::from(group.0 - from.0));
 }
 
-/// What the index promised about a block.
+/// The index's claims about a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Promise {
     pub first: KeyGroup,
@@ -150,7 +150,7 @@ pub(crate) struct BlockDecoder {
 }
 
 impl BlockDecoder {
-    /// Gives the records of a block to `sink`: all of them, or those of `groups`.
+    /// Passes the records of a block to `sink`: all of them, or only the key groups in `groups`.
     pub(crate) fn decode(
         &mut self,
         mut reader: Reader<'_>,

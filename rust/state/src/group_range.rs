@@ -1,4 +1,4 @@
-//! Ranges of key groups: the entries of a range out of the RocksDB files of a snapshot.
+//! Ranges of key groups: extracts the entries of a range from the RocksDB files of a snapshot.
 //!
 //! Owns: which tables of a snapshot a range needs, clipping a snapshot to a range, and moving a range from one snapshot into another
 //! state.
@@ -26,7 +26,7 @@ use rocksdb::{DB, DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions, Ss
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Size of an exported table; the same as of those that RocksDB writes.
+/// Size of an exported table, equal to the size of RocksDB's own tables.
 const TABLE_BYTES: u64 = 32 << 20;
 /// Threads that export one snapshot, at most.
 const EXPORT_THREADS: usize = 4;
@@ -81,7 +81,7 @@ pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedRe
     })
 }
 
-/// At most so many ranges that together are `groups`, about equal.
+/// Divides `groups` into at most this many ranges of about equal size.
 fn split(groups: KeyGroupRange, parts: usize) -> Vec<KeyGroupRange> {
     let parts = parts.clamp(1, groups.len().max(1));
     let at = |i: usize| groups.start + u16::try_from(groups.len() * i / parts).unwrap_or(u16::MAX);
@@ -131,8 +131,8 @@ pub struct IngestTable {
     pub bytes: u64,
 }
 
-/// Writes what `entries` puts into the new table `path`; none if that is nothing. Entries that are not in the order of
-/// key group, state and key are damage of `source`.
+/// Writes the entries of `entries` into the new table `path`; returns none if there are no entries. Entries that are
+/// not in the order of key group, state and key are damage of `source`.
 pub fn write_table(
     path: &Path,
     shared: &SharedResources,
@@ -174,7 +174,7 @@ pub fn count(keyed: &KeyedState) -> Result<(u64, u64)> {
     Ok((keys, bytes))
 }
 
-/// Makes the snapshot in `dir` forget the absent tables, all of which are beside `want`.
+/// Removes the absent tables, all outside of `want`, from the manifest of the snapshot in `dir`.
 fn drop_absent(dir: &Path, want: KeyGroupRange, shared: &SharedResources) -> Result<()> {
     let absent = |db: &Database| Ok::<_, Error>(tables(db)?.into_iter().find(|table| !dir.join(&table.name).exists()));
     if absent(&shared.open_sparse(dir, true)?)?.is_none() {

@@ -1,7 +1,7 @@
 //! Reading the keys of one state in their order.
 //!
 //! Owns: the walk over RocksDB between two keys, and the last key before another.
-//! Does not own: what is only in the hot tier; the caller has it flushed first (`keyed`).
+//! Does not own: entries that are only in the hot tier; the caller flushes them first (`keyed`).
 
 use super::rocks::{after_prefix, push_key, rocks_error, split_key};
 use fastchangelog_format::error::{Error, Result};

@@ -1,11 +1,11 @@
 //! Create-only names: at most one process can claim a name.
 //!
 //! Owns: claiming a predictable name, and the outcome for each competitor.
-//! Does not own: the request and the proof that the store creates conditionally (`creation`), what the names mean, random
-//! names (`put`).
+//! Does not own: the request and the proof that the store creates conditionally (`creation`), the meaning of the names,
+//! random names (`put`).
 //!
-//! Unlike a put of a new, random name, a claim is never softened to a plain write: a store that cannot create
-//! conditionally, or says so without doing it, is refused.
+//! Unlike a put under a random name, a claim never falls back to a plain write: a store that cannot create
+//! conditionally, or only pretends to, is refused.
 
 use super::Store;
 use super::creation::Created;

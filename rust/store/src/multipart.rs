@@ -4,8 +4,8 @@
 //! Does not own: the source of the bytes (`put`: memory, `transfer`: files), attempts of the whole (`retry`).
 //!
 //! Invariants:
-//! 1. an upload that fails or is dropped is aborted, with as many attempts as other requests have: stores keep and bill the
-//!    parts of one that is neither completed nor aborted;
+//! 1. an upload that fails or is dropped is aborted, with the usual number of attempts: stores keep and bill the parts
+//!    of an upload that is neither completed nor aborted;
 //! 2. memory: at most [`PARALLEL_PARTS`] parts of one upload are taken from its source and not sent.
 
 use super::retry::{Attempts, Failure};
@@ -100,7 +100,7 @@ impl Store {
             }
             let length = left.min(part);
             let (payload, buffer) = {
-                // The next part may have to wait for memory that these hold: they go on meanwhile.
+                // The next part may wait for memory that these parts hold, so they must progress meanwhile.
                 let mut next = std::pin::pin!(source.next(length));
                 loop {
                     tokio::select! {
@@ -154,7 +154,7 @@ impl Store {
     }
 }
 
-/// An upload that is neither completed nor aborted. Dropped as such, it is aborted in the background.
+/// An upload that is neither completed nor aborted. A drop aborts it in the background.
 struct Unfinished<'a> {
     store: &'a Store,
     name: &'a str,

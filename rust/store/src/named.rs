@@ -1,7 +1,7 @@
 //! Objects that are read by their name alone.
 //!
-//! Owns: the bound of such a read (P7): nothing else says how large the object may be.
-//! Does not own: reads by reference, whose size is known; what is in the objects (`format`).
+//! Owns: the bound of such a read (P7), because nothing else limits the object's size.
+//! Does not own: reads by reference, whose size is known; the content of objects (`format`).
 
 use super::Store;
 use super::paths::{FOLDER_META, head_number};
@@ -48,7 +48,7 @@ impl Store {
         }
     }
 
-    /// Refuses an object, of which only the name is known, that is larger than such an object can be.
+    /// Refuses an object larger than its name allows.
     pub(super) fn check_limit(&self, name: &str, size: u64) -> Result<(), Failure> {
         let limit = size_limit(name);
         if size <= limit {

@@ -1,7 +1,7 @@
 //! Names of objects: the layout of the bucket, in one place.
 //!
-//! Owns: how every object's name is made and what a name says about its object.
-//! Does not own: the objects, nor when they may be deleted.
+//! Owns: composing and parsing every object's name.
+//! Does not own: the objects and their deletion.
 //!
 //! ```text
 //! <root>/<query id>/<name>/log/<32 hex>        change sets of one or more shards
@@ -25,7 +25,7 @@
 
 use fastchangelog_format::crc32c;
 
-/// What an object is, by its name.
+/// The type of an object, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ObjectType {
     /// Change sets.
@@ -38,7 +38,7 @@ pub enum ObjectType {
     Index,
     /// Left by a store check that was killed.
     Probe,
-    /// What the folder says about itself; the only objects that are written again under one name.
+    /// A note of the folder; only notes are overwritten under the same name.
     Note,
 }
 
@@ -134,7 +134,7 @@ pub fn state_folder(query_id: &str, name: &str) -> String {
     format!("{query_id}/{name}")
 }
 
-/// What the object `name` (relative to its state's folder) is; none for a name that is not ours.
+/// The type of the object `name` (relative to its state's folder); none for a foreign name.
 ///
 /// A staged, unfinished upload on `file://` (`log/<hex>#1`) has the type of the object it would have become.
 pub fn object_type(name: &str) -> Option<ObjectType> {

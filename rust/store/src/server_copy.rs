@@ -1,7 +1,7 @@
 //! Server-side copies: the store copies an object without its bytes passing through this machine.
 //!
-//! Owns: which two folders are in one store, the copy request, and the checks of the copy.
-//! Does not own: copies through this machine (`get` and `put_new`), which objects are copied.
+//! Owns: the test whether two folders are in one store, the copy request, and the checks of the copy.
+//! Does not own: copies through this machine (`get` and `put_new`), the choice of objects.
 //!
 //! Invariants:
 //! 1. a copy counts when the store reports it with the size of its reference. Its bytes were not seen here; every later

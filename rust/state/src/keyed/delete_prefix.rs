@@ -1,11 +1,10 @@
 //! Deletes of prefixes: every key that begins with some bytes, in the hot tier and on disk.
 //!
-//! Owns: finding what is in the hot tier, and the range tombstones of RocksDB.
+//! Owns: the search in the hot tier, and the range tombstones of RocksDB.
 //! Does not own: the order of the other changes of a set (`keyed`), which clears become deletes of prefixes (the producer).
 //!
-//! The hot tier has no order. Its entries of a prefix are found by a walk over all of it, or, once what is dirty is on
-//! disk, by the keys that RocksDB has there. A set costs the cheaper way, about: neither the size of the tier alone nor
-//! that of a prefix alone decides.
+//! The hot tier has no order. A walk over the tier finds its entries of a prefix; so do RocksDB's keys, once dirty
+//! entries are on disk. Each change set takes the cheaper path; the cost is about min(tier size, prefix size).
 
 use super::{FLUSH_BYTES, HotKey, HotTier, KeyedState, hash_key};
 use crate::hot::EntryRef;
@@ -25,7 +24,7 @@ const BUFFERED: usize = 32;
 type Prefixes<'a> = HashMap<(StateId, KeyGroup), (Vec<usize>, HashSet<&'a [u8]>)>;
 
 impl KeyedState {
-    /// Removes what all prefix deletes of a set cover and what was there before the set.
+    /// Removes the entries from before a set that its prefix deletes cover.
     pub(super) fn delete_prefixes(&mut self, set: &ChangeSet) -> Result<()> {
         let mut disk = BTreeSet::new();
         for c in set.iter().filter(|c| c.op == Op::DeletePrefix) {
@@ -56,13 +55,14 @@ impl KeyedState {
         self.wrote(written)
     }
 
-    /// Removes from the hot tier what RocksDB has of these prefixes. False, with a part of it done, if a walk costs less.
+    /// Removes RocksDB's keys of these prefixes from the hot tier. Returns false, with some keys removed, if a walk is
+    /// cheaper.
     fn forget_stored(&mut self, prefixes: &BTreeSet<Vec<u8>>) -> Result<bool> {
         let entries = self.hot.len() as u64;
         if self.hot.dirty() > entries / PASSED {
             return Ok(false);
         }
-        // What is only in the tier could not be found.
+        // Entries that are only in the tier would be missed.
         self.hot.begin_flush();
         while self.hot.dirty() > 0 {
             let mut sink = DiskSink::new(&self.db);
@@ -92,7 +92,7 @@ impl KeyedState {
     }
 }
 
-/// Removes from the hot tier what the prefix deletes of a set cover: one walk, however many they are.
+/// Removes the entries that a set's prefix deletes cover from the hot tier, in one walk for all deletes.
 fn forget_by_walk(hot: &mut HotTier, set: &ChangeSet) {
     let mut prefixes = Prefixes::new();
     for c in set.iter().filter(|c| c.op == Op::DeletePrefix) {
@@ -108,7 +108,7 @@ fn forget_by_walk(hot: &mut HotTier, set: &ChangeSet) {
     });
 }
 
-/// Deletes what the set itself has put before its `i`-th change, a prefix delete. Records are grouped by key group.
+/// Deletes the set's own puts before its `i`-th change, a prefix delete. Records are grouped by key group.
 pub(super) fn delete_earlier(hot: &mut HotTier, set: &ChangeSet, i: usize, sink: &mut DiskSink<'_>) {
     let prefix = set.get(i);
     for j in (0..i).rev() {
