@@ -23,7 +23,8 @@ use std::ops::Range;
 pub const MAX_RECORD: u64 = 1 << 30;
 /// Largest overhead of a block of one record, beside its key and value: one run and two lengths.
 pub(crate) const MAX_OVERHEAD: u64 = 64;
-/// Records whose bytes are asked for before they are copied: enough loads to keep memory busy, few enough to stay cached.
+/// Records whose bytes are asked for before they are copied: enough loads to keep memory busy, few enough to stay
+/// cached.
 const LOOK_AHEAD: usize = 32;
 
 /// The columns of the block under construction; reused from block to block.
@@ -69,8 +70,8 @@ impl Lengths {
 }
 
 impl BlockEncoder {
-    /// Appends the raw bytes of the records `range` of `set`, which are grouped by key group. Keys and values are copied
-    /// once, from the set: between the columns' passes they are in the cache.
+    /// Appends the raw bytes of the records `range` of `set`, which are grouped by key group. Keys and values are
+    /// copied once, from the set: between the columns' passes they are in the cache.
     pub(crate) fn encode(&mut self, set: &ChangeSet, range: Range<usize>, out: &mut Vec<u8>) {
         self.runs.clear();
         self.key_lengths.clear();
@@ -114,8 +115,8 @@ impl BlockEncoder {
     }
 }
 
-/// Reads a byte at both ends of some records. Grouping by key group leaves records scattered in memory; loads that do not
-/// depend on each other wait together, so this halves the time of the copies that follow.
+/// Reads a byte at both ends of some records. Grouping by key group leaves records scattered in memory; loads that do
+/// not depend on each other wait together, so this halves the time of the copies that follow.
 #[inline]
 fn touch(set: &ChangeSet, range: Range<usize>) {
     let mut sink = 0;

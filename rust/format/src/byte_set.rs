@@ -302,7 +302,8 @@ pub fn check_columns(index: &SetIndex, from: SetBytes<'_>) -> Result<()> {
     stored_columns(index, from).map(drop)
 }
 
-/// Checks the stored bytes of `blocks`, which `from` covers, against their checksums: reading them does not find damage then.
+/// Checks the stored bytes of `blocks`, which `from` covers, against their checksums: reading them does not find damage
+/// then.
 pub fn check_byte_blocks(index: &SetIndex, from: SetBytes<'_>, blocks: Range<usize>) -> Result<()> {
     let mut blocks = index.blocks[blocks].iter();
     blocks.try_for_each(|entry| {

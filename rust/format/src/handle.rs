@@ -144,7 +144,8 @@ pub fn decode_segment_index(object: &str, bytes: &[u8]) -> Result<Vec<SegmentRef
     Ok(segments)
 }
 
-// ------------------------------------------------------------------------------------------------------------- segments
+// -------------------------------------------------------------------------------------------------------------
+// segments
 
 /// Smallest size of a segment: version, object number and five numbers.
 const MIN_SEGMENT: usize = 16 + 5;
@@ -182,7 +183,8 @@ pub(super) fn pick(objects: &[ObjectRef], reader: &mut Reader<'_>) -> Result<Obj
     objects.get(number).cloned().ok_or_else(|| reader.corrupt(format_args!("object {number} of {}", objects.len())))
 }
 
-// -------------------------------------------------------------------------------------------------------------- objects
+// --------------------------------------------------------------------------------------------------------------
+// objects
 
 /// The distinct objects that something names, in order of first mention.
 #[derive(Default)]

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! 1. a change set is self-contained: with its offset and length alone it can be fetched, checked and read;
-//! 2. records are grouped by an ascending number (key group or lane); a block holds whole records, and blocks ascend too;
+//! 2. records are grouped by an ascending number (key group or lane); a block holds whole records, and blocks ascend
+//!    too;
 //! 3. whatever a header says, a block of several records has at most [`MAX_BLOCK`] raw bytes; a block of one record,
 //!    and the columns, have at most the bytes of the longest record.
 
@@ -193,7 +194,8 @@ pub(super) fn check_crc(object: &str, at: u64, what: &str, stored: &[u8], writte
     Err(Error::corrupt(object, at, what))
 }
 
-/// How many numbers there are: key groups, or lanes, which are one more. A reader of all of them must not miss a record.
+/// How many numbers there are: key groups, or lanes, which are one more. A reader of all of them must not miss a
+/// record.
 fn numbers_of(kind: SetKind) -> usize {
     MAX_KEY_GROUPS + usize::from(kind == SetKind::Bytes)
 }

@@ -5,9 +5,9 @@
 //!
 //! Invariants of [`Checkpointer::checkpoint`]:
 //! 1. the folder appears whole, or nothing is left of it;
-//! 2. a file system that refuses hard links costs time and disk, but never prevents a snapshot. RocksDB itself copies across devices
-//!    (EXDEV) and where links are "not supported" (ENOTSUP), but not where they are "not permitted" (EPERM, as network
-//!    and FAT file systems say) or used up (EMLINK): then this module copies.
+//! 2. a file system that refuses hard links costs time and disk, but never prevents a snapshot. RocksDB itself copies
+//!    across devices (EXDEV) and where links are "not supported" (ENOTSUP), but not where they are "not permitted"
+//!    (EPERM, as network and FAT file systems say) or used up (EMLINK): then this module copies.
 
 use super::rocks::{Database, SharedResources, rocks_error};
 use fastchangelog_format::error::{Error, Result};

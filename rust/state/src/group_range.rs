@@ -1,12 +1,12 @@
 //! Ranges of key groups: extracts the entries of a range from the RocksDB files of a snapshot.
 //!
-//! Owns: which tables of a snapshot a range needs, clipping a snapshot to a range, and moving a range from one snapshot into another
-//! state.
+//! Owns: which tables of a snapshot a range needs, clipping a snapshot to a range, and moving a range from one snapshot
+//! into another state.
 //! Does not own: fetching the files (`read`), which snapshots and in which order (`shard`).
 //!
-//! RocksDB's own manifest lists the first and the last key of each table, so not all tables of a snapshot must be local: it is
-//! opened without reading its tables, and the tables outside of the range are dropped from the manifest first. An error in
-//! that choice cannot lose an entry, only fail: every table left in the manifest must be local.
+//! RocksDB's own manifest lists the first and the last key of each table, so not all tables of a snapshot must be
+//! local: it is opened without reading its tables, and the tables outside of the range are dropped from the manifest
+//! first. An error in that choice cannot lose an entry, only fail: every table left in the manifest must be local.
 //!
 //! Invariants:
 //! 1. a range needs every table that may hold one of its keys, both of the table's bounds inclusive, every table
@@ -49,8 +49,8 @@ pub fn tables_of(dir: &Path, groups: KeyGroupRange, shared: &SharedResources) ->
     Ok(tables.into_iter().zip(needed).filter(|(_, needed)| *needed).map(|(table, _)| table.name).collect())
 }
 
-/// Opens the snapshot in `dir`, which holds the entries of `have`, as the state of the entries of `want`. Tables that `want`
-/// does not need may be absent.
+/// Opens the snapshot in `dir`, which holds the entries of `have`, as the state of the entries of `want`. Tables that
+/// `want` does not need may be absent.
 pub fn clip(dir: &Path, have: KeyGroupRange, want: KeyGroupRange, shared: &SharedResources) -> Result<KeyedState> {
     drop_absent(dir, want, shared)?;
     let mut keyed = KeyedState::open(dir, shared)?;
@@ -59,8 +59,9 @@ pub fn clip(dir: &Path, have: KeyGroupRange, want: KeyGroupRange, shared: &Share
     Ok(keyed)
 }
 
-/// Writes the entries of `groups` of the snapshot in `from` into new tables in the folder `into`, in order of their keys, for
-/// [`KeyedState::ingest`]. Tables that `groups` do not need may be absent. Of the snapshot, nothing can be used afterwards.
+/// Writes the entries of `groups` of the snapshot in `from` into new tables in the folder `into`, in order of their
+/// keys, for [`KeyedState::ingest`]. Tables that `groups` do not need may be absent. Of the snapshot, nothing can be
+/// used afterwards.
 pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedResources) -> Result<Vec<PathBuf>> {
     drop_absent(from, groups, shared)?;
     let db = &shared.open_sparse(from, true)?;

@@ -144,8 +144,8 @@ impl KeyedState {
         })
     }
 
-    /// The values of `keys` in `state`; `out` is called once per key, with its index, in any order, until it breaks off.
-    /// Several threads may read at once. Returns how many keys the hot tier could not answer for.
+    /// The values of `keys` in `state`; `out` is called once per key, with its index, in any order, until it breaks
+    /// off. Several threads may read at once. Returns how many keys the hot tier could not answer for.
     pub fn get_many(&self, state: StateId, keys: &[KeyRef<'_>], out: Out<'_>) -> Result<u64> {
         self.check()?;
         let ask_disk = self.stored && !self.hot.is_complete();
@@ -350,8 +350,8 @@ impl KeyedState {
         })
     }
 
-    /// The keys of `state` in `group` from `from` on, below `to`, in their order, with their values. Only while none of them
-    /// is dirty: flush first.
+    /// The keys of `state` in `group` from `from` on, below `to`, in their order, with their values. Only while none of
+    /// them is dirty: flush first.
     pub fn cursor(&self, state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> Result<Cursor<'_>> {
         self.cursor_again(None, state, group, from, to)
     }

@@ -6,12 +6,12 @@
 //! requests of a store (`retry`).
 //!
 //! Invariants:
-//! 1. at most `background_transfers` files of snapshots are in flight at once, and fewer than `store_concurrency`: a log
-//!    object's upload never waits for one of them to end;
+//! 1. at most `background_transfers` files of snapshots are in flight at once, and fewer than `store_concurrency`: a
+//!    log object's upload never waits for one of them to end;
 //! 2. in any interval the bytes let through exceed rate × time by at most one part; first come, first served;
 //! 3. a wait is bounded by the time that the bytes before it take at the rate;
-//! 4. while foreground work runs, and for its grace period afterwards, background work rests [`REST`] times as long as it
-//!    worked, at most [`LONGEST_REST`] at a time; otherwise it does not rest.
+//! 4. while foreground work runs, and for its grace period afterwards, background work rests [`REST`] times as long as
+//!    it worked, at most [`LONGEST_REST`] at a time; otherwise it does not rest.
 
 use crate::metrics::SharedMetrics;
 use fastchangelog_format::clock::SharedClock;

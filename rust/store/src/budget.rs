@@ -135,8 +135,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Takes `bytes` for a buffer of a transfer, before it is allocated: waits while other transfers hold a sixteenth of the
-    /// budget. Waits are served in order. A waiting caller must hold no other buffer.
+    /// Takes `bytes` for a buffer of a transfer, before it is allocated: waits while other transfers hold a sixteenth
+    /// of the budget. Waits are served in order. A waiting caller must hold no other buffer.
     pub async fn transfer(self: &Arc<Self>, part: MemoryUser, bytes: u64, order: Order) -> Buffer {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.transfer_units);
         let permit = Arc::clone(&self.transfers[order as usize]).acquire_many_owned(units).await.ok();
@@ -228,8 +228,8 @@ pub struct Demand {
     pub active: bool,
 }
 
-/// Allocates `total` bytes: an eighth of an even share for each, then up to each demand, active before inactive and small
-/// before large; the remainder goes to the active in equal parts, for growth.
+/// Allocates `total` bytes: an eighth of an even share for each, then up to each demand, active before inactive and
+/// small before large; the remainder goes to the active in equal parts, for growth.
 pub fn allocate(total: u64, demands: &[Demand]) -> Vec<u64> {
     let Some(n) = u64::try_from(demands.len()).ok().filter(|n| *n > 0) else { return Vec::new() };
     let least = total / n / 8;

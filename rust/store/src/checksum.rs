@@ -12,8 +12,8 @@ const OPTION: &str = "checksum_algorithm";
 /// By which all SDKs of Amazon are told to leave the header out.
 const VARIABLE: &str = "AWS_REQUEST_CHECKSUM_CALCULATION";
 
-/// Takes what is said about the header out of the options that are `given` and those `beside` them; returns the options that
-/// say the same to the client.
+/// Takes what is said about the header out of the options that are `given` and those `beside` them; returns the options
+/// that say the same to the client.
 ///
 /// Without the header the signature still covers the SHA-256 of the content.
 pub(super) fn header(

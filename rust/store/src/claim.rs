@@ -22,8 +22,8 @@ pub enum Claim {
 }
 
 impl Store {
-    /// Creates `name` with `bytes`, unless it exists, in a store that is known to do so. The bytes must differ from those of
-    /// any other claim of this name: they identify a claim whose answer was lost.
+    /// Creates `name` with `bytes`, unless it exists, in a store that is known to do so. The bytes must differ from
+    /// those of any other claim of this name: they identify a claim whose answer was lost.
     ///
     /// After an error it is unknown whether the object exists, or will.
     pub async fn claim(&self, name: &str, bytes: Bytes) -> Result<Claim> {

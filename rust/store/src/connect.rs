@@ -280,8 +280,8 @@ fn remote(
             .map_err(failed)?
         };
     }
-    // The builder with `$beside` (from farther away) and `$given`, and then with credentials that are watched where they
-    // are fetched: by the caller's function, or by the store that a first build makes.
+    // The builder with `$beside` (from farther away) and `$given`, and then with credentials that are watched where
+    // they are fetched: by the caller's function, or by the store that a first build makes.
     macro_rules! build {
         ($builder:expr, $key:ty, $url:expr, $beside:expr, $given:expr, $fetched:expr, $machine:expr) => {{
             let mut builder = $builder.with_url($url).with_retry(no_retries());

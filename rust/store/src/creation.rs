@@ -79,8 +79,8 @@ impl Store {
         Ok(created)
     }
 
-    /// Fails unless the store creates objects conditionally: known of this connection, noted in its root, or proved now and
-    /// noted there.
+    /// Fails unless the store creates objects conditionally: known of this connection, noted in its root, or proved now
+    /// and noted there.
     pub async fn prove_creation(&self) -> Result<()> {
         if self.inner.creation_proved.load(Ordering::Relaxed) {
             return Ok(());
@@ -108,8 +108,8 @@ impl Store {
         Ok(())
     }
 
-    /// Creates a small object, tries to create it again, reads and removes it: finds a store that is unreachable, read-only
-    /// or full, or that does not create objects conditionally, before work begins.
+    /// Creates a small object, tries to create it again, reads and removes it: finds a store that is unreachable,
+    /// read-only or full, or that does not create objects conditionally, before work begins.
     pub async fn check(&self) -> Result<()> {
         self.probe().await?
     }

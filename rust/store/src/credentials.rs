@@ -1,4 +1,5 @@
-//! Credentials that change: returned by a function of the caller, supplied by it, or fetched by `object_store` from a service.
+//! Credentials that change: returned by a function of the caller, supplied by it, or fetched by `object_store` from a
+//! service.
 //!
 //! Owns: calling the caller's function and keeping its answer until shortly before it expires or until a store refuses
 //! it; the supplied credentials in the store's form; reporting fetched secrets to the redactor; marking errors as

@@ -164,7 +164,8 @@ pub(super) fn is_refusal(error: &object_store::Error, diagnosis: &Diagnosis) -> 
     diagnosis.permanent == Some(ErrorKind::PermissionDenied) && credentials_error(error).is_none()
 }
 
-/// True for a store that does not know the condition "only if it does not exist", and for a file system without hard links.
+/// True for a store that does not know the condition "only if it does not exist", and for a file system without hard
+/// links.
 pub(super) fn cannot_create_only(error: &object_store::Error) -> bool {
     use object_store::Error as E;
     match error {
@@ -196,8 +197,8 @@ pub(super) fn says_no_certificates(error: &object_store::Error) -> bool {
     links(Some(error)).any(|link| link.to_string().contains("No CA certificates were loaded"))
 }
 
-/// True for an error of RocksDB about a file that does not exist. Its Rust API gives the kind `IOError` for all errors of
-/// files, and a text.
+/// True for an error of RocksDB about a file that does not exist. Its Rust API gives the kind `IOError` for all errors
+/// of files, and a text.
 pub fn says_no_such_file(error: &dyn std::fmt::Display) -> bool {
     error.to_string().contains("No such file")
 }
@@ -312,7 +313,8 @@ const REFUSALS: &[&str] = &[
     "SignatureDoesNotMatch",
 ];
 
-/// The store's code for one object, in the error of a request that removes several: its type is private in `object_store`.
+/// The store's code for one object, in the error of a request that removes several: its type is private in
+/// `object_store`.
 fn code_of_removal(error: &(dyn StdError + 'static)) -> Option<String> {
     let text = error.to_string();
     let (_, code) = text.strip_prefix("DeleteObjects request failed for key ")?.rsplit_once("(code: ")?;
@@ -327,7 +329,8 @@ struct HttpAnswer {
 }
 
 impl HttpAnswer {
-    /// The answer in the chain of `error`: the type that has it is private in `object_store`, its text has a fixed start.
+    /// The answer in the chain of `error`: the type that has it is private in `object_store`, its text has a fixed
+    /// start.
     fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
         links(Some(error)).find_map(|link| {
             let text = link.to_string();
@@ -359,7 +362,8 @@ impl HttpAnswer {
         }
     }
 
-    /// True if the store gave one of `codes`: in the field of an XML body, else anywhere in the body (JSON, plain text).
+    /// True if the store gave one of `codes`: in the field of an XML body, else anywhere in the body (JSON, plain
+    /// text).
     fn says(&self, codes: &[&str]) -> bool {
         let code = xml_field(&self.body, "Code").unwrap_or(&self.body);
         codes.iter().any(|known| code.contains(known))

@@ -3,7 +3,8 @@
 //! Owns: the variables that stores read, the contradictions between options, and the list of secret values.
 //! Does not own: the effect of an option (`object_store`), the files that Amazon's tools share (`profile`).
 //!
-//! Rule: a source of credentials, an endpoint or a region that is named explicitly is used alone, never mixed with others.
+//! Rule: a source of credentials, an endpoint or a region that is named explicitly is used alone, never mixed with
+//! others.
 
 use fastchangelog_format::error::{Error, Result};
 use object_store::aws::AmazonS3ConfigKey;

@@ -39,8 +39,8 @@ const ENOUGH: usize = 20;
 /// How much longer than usual an upload takes before a second one is started. At the percentile itself one in twenty
 /// would be doubled on a good day.
 const FACTOR: u32 = 2;
-/// Below this size an upload's time is the store's latency, not the line's. The first class ends at twice this size, and
-/// each further one at twice the last.
+/// Below this size an upload's time is the store's latency, not the line's. The first class ends at twice this size,
+/// and each further one at twice the last.
 const SMALL: u64 = 64 << 10;
 /// The last class begins at 128 MiB.
 const CLASSES: usize = 12;

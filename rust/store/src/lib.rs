@@ -200,8 +200,8 @@ impl Store {
         Ok(Self { inner: Arc::new(inner), prefix: connected.prefix, uri, below_root: String::new() })
     }
 
-    /// The folder `prefix` of any `object_store`, shown as `uri_for_messages`: for tests and fault injection. It is taken to
-    /// create objects conditionally.
+    /// The folder `prefix` of any `object_store`, shown as `uri_for_messages`: for tests and fault injection. It is
+    /// taken to create objects conditionally.
     pub fn from_object_store(
         inner: Arc<dyn ObjectStore>,
         prefix: &str,
@@ -242,8 +242,8 @@ impl Store {
         self
     }
 
-    /// The folder of the name `name` in this one; requests and limits are shared. What an object store does not like in names
-    /// is escaped, so any name will do.
+    /// The folder of the name `name` in this one; requests and limits are shared. What an object store does not like in
+    /// names is escaped, so any name will do.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
         self.below(ObjectPath::from(name).as_ref())
@@ -291,8 +291,8 @@ impl Store {
         self.inner.remote
     }
 
-    /// Deletes in the background; `close` waits for it, since it counts as pending. Outside of a runtime, and at the end of
-    /// one, the object is left to garbage collection.
+    /// Deletes in the background; `close` waits for it, since it counts as pending. Outside of a runtime, and at the
+    /// end of one, the object is left to garbage collection.
     fn in_background(&self, removal: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let pending = Pending::counted(&self.inner.requests.metrics);

@@ -47,8 +47,8 @@ tokio::task_local! {
 }
 
 impl Store {
-    /// All objects whose names start with the folder `prefix` (empty: all), in no particular order. Names that no object of
-    /// ours can have are left out; what cannot be read is an error ([`Store::survey`] tells both apart).
+    /// All objects whose names start with the folder `prefix` (empty: all), in no particular order. Names that no
+    /// object of ours can have are left out; what cannot be read is an error ([`Store::survey`] tells both apart).
     ///
     /// On `file://` that includes staged files of uploads that never ended, such as `log/<hex>#1`.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {

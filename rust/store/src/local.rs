@@ -31,8 +31,8 @@ use std::io::{self, ErrorKind, IoSlice, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Payloads up to these sizes are written by the calling thread, when no sync is needed: a copy into the page
-/// cache is faster than waking another thread. For those of the second size others take over what that thread had to do.
+/// Payloads up to these sizes are written by the calling thread, when no sync is needed: a copy into the page cache is
+/// faster than waking another thread. For those of the second size others take over what that thread had to do.
 const WRITTEN_HERE: usize = 64 << 10;
 const WRITTEN_IN_PLACE: usize = 4 << 20;
 /// Most pieces of one vectored write (IOV_MAX).

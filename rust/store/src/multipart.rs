@@ -43,8 +43,8 @@ impl Store {
 
     /// Writes `size` bytes of `source` in parts; gives the size that the store then has.
     ///
-    /// Multipart uploads have no create-only mode. With `look`, a name that is found to be in use before its object would
-    /// be replaced is an error, [`object_store::Error::AlreadyExists`]; the look costs no time of its own.
+    /// Multipart uploads have no create-only mode. With `look`, a name that is found to be in use before its object
+    /// would be replaced is an error, [`object_store::Error::AlreadyExists`]; the look costs no time of its own.
     pub(super) async fn put_parts(
         &self,
         name: &str,
@@ -75,7 +75,8 @@ impl Store {
     async fn expect_vacant(&self, path: &ObjectPath) -> Result<(), Failure> {
         use object_store::Error as E;
         match self.limited(0, self.inner.store.head(path)).await {
-            // Without `s3:ListBucket`, S3 answers 403 instead of 404. A missing write permission surfaces on the next request.
+            // Without `s3:ListBucket`, S3 answers 403 instead of 404. A missing write permission surfaces on the next
+            // request.
             Err(Failure::Store(E::NotFound { .. } | E::PermissionDenied { .. })) => Ok(()),
             Err(failure) => Err(failure),
             Ok(_) => Err(Failure::Store(E::AlreadyExists {

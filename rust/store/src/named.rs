@@ -13,8 +13,8 @@ use object_store::ObjectStoreExt;
 
 /// A head holds the handle of one shard.
 const MAX_HEAD: u64 = 64 << 20;
-/// Anything else. The largest: a savepoint's manifest has the handles of up to 32,768 shards, what a sweep notes has a line
-/// for each unreachable object.
+/// Anything else. The largest: a savepoint's manifest has the handles of up to 32,768 shards, what a sweep notes has a
+/// line for each unreachable object.
 const MAX_NAMED: u64 = 1 << 30;
 
 /// The most bytes that an object of this name has.
@@ -29,8 +29,8 @@ fn size_limit(name: &str) -> u64 {
 }
 
 impl Store {
-    /// Reads `name`, whose size and checksum are unknown; none if it does not exist. An object larger than any of its name
-    /// is damaged or foreign (P9): it is not read.
+    /// Reads `name`, whose size and checksum are unknown; none if it does not exist. An object larger than any of its
+    /// name is damaged or foreign (P9): it is not read.
     pub async fn get_named(&self, name: &str) -> Result<Option<Bytes>> {
         let path = self.path(name)?;
         let read = self.inner.requests.run(self.call("read", name, Some(0)), |_| async {

@@ -4,24 +4,22 @@
 //! Does not own: the objects and their deletion.
 //!
 //! ```text
-//! <root>/<query id>/<name>/log/<32 hex>        change sets of one or more shards
-//! <root>/<query id>/<name>/sst/<32 hex>.sst    RocksDB files of snapshots
-//! <root>/<query id>/<name>/sst/<32 hex>.pack   several small ones in a row
-//! <root>/<query id>/<name>/base/<32 hex>       manifests of snapshots
-//! <root>/<query id>/<name>/index/<32 hex>      lists of older segments
-//! <root>/.../probe/<32 hex>                    written and removed by a store check
+//! <root>/<query id>/<name>/log/<32 hex>        change sets of one or more shards <root>/<query id>/<name>/sst/<32
+//! hex>.sst    RocksDB files of snapshots <root>/<query id>/<name>/sst/<32 hex>.pack   several small ones in a row
+//! <root>/<query id>/<name>/base/<32 hex>       manifests of snapshots <root>/<query id>/<name>/index/<32 hex>
+//! lists of older segments <root>/.../probe/<32 hex>                    written and removed by a store check
 //! <root>/<query id>/<name>/_fastchangelog*.json   notes: the folder's owner, what the last sweep saw and was told
 //! <root>/<name>/head/<20 digits>               the checkpoints of an embedded state, by number
 //! <root>/_fastchangelog-creates-<8 hex>        the note that the root's store creates objects conditionally
-//! <savepoint>/part/<6 digits>                  entries of a canonical savepoint; a native one has copies by their names
-//! <savepoint>/_fastchangelog-savepoint         what makes the folder a savepoint
+//! <savepoint>/part/<6 digits>                  entries of a canonical savepoint; a native one has copies by their
+//! names <savepoint>/_fastchangelog-savepoint         what makes the folder a savepoint
 //! ```
 //!
 //! Invariants:
 //! 1. names other than those of notes, heads and savepoints are random and never reused, so an object under a name just
 //!    drawn was written by the process that drew it;
-//! 2. only heads have predictable names, so they are claimed. They have no [`ObjectType`]: garbage collection must never
-//!    delete heads, because they are its roots.
+//! 2. only heads have predictable names, so they are claimed. They have no [`ObjectType`]: garbage collection must
+//!    never delete heads, because they are its roots.
 
 use fastchangelog_format::crc32c;
 
@@ -57,8 +55,8 @@ pub(crate) fn creation_note_name(place: &str) -> String {
     format!("{CREATION_NOTE}{:08x}", crc32c(place.as_bytes()))
 }
 
-/// True for the name of such a note, in its folder. It belongs to the root that it is in, and to no state: no sweep deletes
-/// it.
+/// True for the name of such a note, in its folder. It belongs to the root that it is in, and to no state: no sweep
+/// deletes it.
 pub fn is_creation_note(name: &str) -> bool {
     name.strip_prefix(CREATION_NOTE).is_some_and(|hex| hex.len() == 8 && hex.bytes().all(is_lower_hex))
 }

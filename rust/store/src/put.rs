@@ -1,8 +1,8 @@
 //! Writing objects: create-only, acknowledged, and without leftovers.
 //!
 //! Owns: puts of objects from memory, and the resolution of an ambiguous answer.
-//! Does not own: the sending of parts (`multipart`), attempts and time limits (`retry`), second attempts beside slow ones
-//! (`hedge`), reading.
+//! Does not own: the sending of parts (`multipart`), attempts and time limits (`retry`), second attempts beside slow
+//! ones (`hedge`), reading.
 
 use super::diagnose::cannot_create_only;
 use super::multipart::PartSource;

@@ -116,7 +116,8 @@ pub(super) struct RequestContext<'a> {
 pub(super) enum Attempts {
     /// Up to `max_attempts`; each waits for a slot.
     All,
-    /// Up to `max_attempts`, as a part of a request that has a slot: with one slot in all, a second would never be free.
+    /// Up to `max_attempts`, as a part of a request that has a slot: with one slot in all, a second would never be
+    /// free.
     Inside,
     /// One, in this slot.
     Once(OwnedSemaphorePermit),

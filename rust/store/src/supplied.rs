@@ -4,8 +4,8 @@
 //! Does not own: the caller's source of credentials, nor their form as a store's credential (`credentials`).
 //!
 //! Invariants:
-//! 1. at most two sets are kept: the newest, and of the others the one that expires last. Several callers supply sets of
-//!    their own, and the newest does not always expire last;
+//! 1. at most two sets are kept: the newest, and of the others the one that expires last. Several callers supply sets
+//!    of their own, and the newest does not always expire last;
 //! 2. a set that has expired, or that the store refused while another was available, is not used.
 
 use fastchangelog_format::clock::SharedClock;

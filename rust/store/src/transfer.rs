@@ -127,7 +127,8 @@ impl Store {
         });
         let mut parts = stream::iter(ranges)
             .map(|(offset, length)| async move {
-                // Asked for in the order of the parts, served in order: what is held is always of the parts next to write.
+                // Asked for in the order of the parts, served in order: what is held is always of the parts next to
+                // write.
                 let buffer = self.inner.memory.transfer(MemoryUser::Downloads, length, Order::MemoryFirst).await;
                 // An empty object has no range, but its existence and size are checked all the same.
                 let whole = object.size <= part;

@@ -40,7 +40,8 @@ impl HotTier {
         let (mut entries, mut bytes, mut pages) = (0, 0, 0);
         let mut written = Vec::new();
         let segments = self.segments.len();
-        // One full round, and the part of the first segment before the start: entries move while a flush is in progress.
+        // One full round, and the part of the first segment before the start: entries move while a flush is in
+        // progress.
         for _ in 0..=segments {
             if self.pending() == 0 || entries >= max_entries || bytes >= max_bytes || pages >= max_entries {
                 return;

@@ -1,7 +1,8 @@
 //! Deletes of prefixes: every key that begins with some bytes, in the hot tier and on disk.
 //!
 //! Owns: the search in the hot tier, and the range tombstones of RocksDB.
-//! Does not own: the order of the other changes of a set (`keyed`), which clears become deletes of prefixes (the producer).
+//! Does not own: the order of the other changes of a set (`keyed`), which clears become deletes of prefixes (the
+//! producer).
 //!
 //! The hot tier has no order. A walk over the tier finds its entries of a prefix; so do RocksDB's keys, once dirty
 //! entries are on disk. Each change set takes the cheaper path; the cost is about min(tier size, prefix size).
@@ -154,8 +155,8 @@ mod tests {
     #[test]
     fn both_ways_remove_the_same() {
         let shared = SharedResources::new(&MemoryBudget::new(256 << 20), Arc::default()).unwrap();
-        // Keys to clear that are on disk, and that are only in the tier; other keys that are only there; and whether all
-        // that is dirty is flushed. Of many keys on disk a part is removed one by one, and the rest by a walk.
+        // Keys to clear that are on disk, and that are only in the tier; other keys that are only there; and whether
+        // all that is dirty is flushed. Of many keys on disk a part is removed one by one, and the rest by a walk.
         for (cleared, fresh, others, flushed) in
             [(100, 0, 0, true), (100, 50, 20, true), (100, 50, 5_000, false), (9_000, 10, 10, true)]
         {

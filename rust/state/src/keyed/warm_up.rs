@@ -4,7 +4,8 @@
 //! Does not own: when it runs (`shard`).
 //!
 //! Invariants of a [`WarmUp`]:
-//! 1. a step loads the entries on disk at that moment, without concurrent changes: an old value never replaces a newer one;
+//! 1. a step loads the entries on disk at that moment, without concurrent changes: an old value never replaces a newer
+//!    one;
 //! 2. the tier is complete after the last step only if nothing was evicted since the first one.
 
 use super::read_through::ReadThroughBuffer;
