@@ -8,7 +8,7 @@
 //! error (`diagnose`).
 //!
 //! Invariants:
-//! 1. the function runs on its own thread, one call at a time; no I/O thread waits for it, and nobody joins it;
+//! 1. the function runs on its own thread, one call at a time; no I/O thread waits for it, and it is never joined;
 //! 2. an answer that arrives after an abandoned attempt serves the next attempt, without another call;
 //! 3. the redactor knows every fetched secret before it is sent.
 

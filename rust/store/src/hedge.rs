@@ -5,9 +5,9 @@
 //! Does not own: attempts after failures (`retry`), the schedule of uploads (`write`).
 //!
 //! Both attempts send the same bytes under different names; the first acknowledged one is the object. The other is not
-//! cancelled: a request in flight may take effect after its client disconnects, so nobody would know when to delete. It
-//! starts no retry, runs until the time limit of one attempt, and then its object is deleted. The sweep deletes objects
-//! that arrive after that limit or after a close.
+//! cancelled: a request in flight may take effect after its client disconnects, so the time to delete would be unknown.
+//! It starts no retry, runs until the time limit of one attempt, and then its object is deleted. The sweep deletes
+//! objects that arrive after that limit or after a close.
 //!
 //! Invariants of [`Store::put_log`]:
 //! 1. one answer: the object acknowledged first, or an error when no attempt is left;

@@ -242,7 +242,7 @@ struct Prepared {
 #[derive(Default)]
 struct Control {
     prepared: HashMap<VersionId, Prepared>,
-    /// Handles of versions whose change sets are gone; such versions are replayed. Newest last.
+    /// Hints of versions that must be replayed, because nothing else of them is kept. Newest last.
     spilled_hints: VecDeque<(VersionId, StateHints)>,
     next_order: u64,
     next_epoch: u64,

@@ -17,7 +17,7 @@
 //!    recovery on this machine stay.
 //!
 //! One cache to a folder: a second one, in this process or another, would take the first one's files for its own. A
-//! state server has its folder to itself, and all its shards share one cache; `changelog::cache_dirs` does so elsewhere.
+//! state server has its folder to itself, and all its shards share one cache; `changelog::cache_dirs` ensures it.
 
 use super::cached_file::{Key, is_intact, key_of, size_of_name};
 use crate::store::transfer::{TEMP_SUFFIX, TempFile, blocking};

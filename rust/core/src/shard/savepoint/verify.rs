@@ -76,7 +76,7 @@ async fn read_all(store: &Store, object: &ObjectRef, progress: &SavepointProgres
     Err(Error::corrupt(format!("{}/{}", store.uri(), object.name), 0, what))
 }
 
-/// Checks the savepoint in the folder of `rebuilder`; `dir` is an empty local folder for temporary files.
+/// Checks the savepoint in the folder of `rebuilder`; `scratch` is an empty local folder for temporary files.
 pub async fn check_savepoint(
     rebuilder: &Rebuilder,
     scratch: &Path,
