@@ -25,7 +25,7 @@ EMBEDDED_ENCODING = 2
 
 @dataclasses.dataclass(frozen=True)
 class AccumulatorLayout:
-    """What the stored accumulators of a processor's aggregating state are."""
+    """The stored accumulators of a processor's aggregating state."""
 
     #: The core's description: functions with the types of their arguments, in the order of the stored bytes.
     schema: str
@@ -51,7 +51,7 @@ class CatalogState:
     value: str
     #: All types that values were ever written in, `value` among them; none: they have one type for ever.
     versions: tuple[str, ...]
-    #: What is written ends after some time.
+    #: Written entries expire after some time.
     ttl: bool
     #: Of a processor's aggregates; `value` is the type of their results.
     accumulators: AccumulatorLayout | None = None

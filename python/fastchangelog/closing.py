@@ -1,6 +1,6 @@
 """Objects that are closed at the end of a ``with`` block.
 
-Owns: the block. Does not own: what a close ends (each class).
+Owns: the block. Does not own: the effect of a close (each class).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Closing:
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the object. Twice is fine."""
+        """Closes the object. A second call has no effect."""
 
     def __enter__(self) -> Self:
         return self

@@ -36,8 +36,8 @@ class FastChangelogError(Exception):
     """Any error of fastchangelog. Catch it where one handler is enough; its subclasses say what to do.
 
     Attributes:
-        remedy: What to do, if it is known apart from what happened. The text of the error ends with it.
-        subject: What the error is about, if that is known: its type (`"object"` of a store, `"path"`, `"option"`,
+        remedy: The remedy, if the error has a separate one. The text of the error ends with it.
+        subject: The subject of the error, if known: its type (`"object"` of a store, `"path"`, `"option"`,
             `"state"` or `"column"`) and its name.
     """
 
@@ -46,9 +46,9 @@ class FastChangelogError(Exception):
 
 
 class RetryableError(FastChangelogError):
-    """Something that may pass: a busy store, a lost connection, a bound that was reached.
+    """A failure that may pass: a busy store, a lost connection, a bound that was reached.
 
-    What to do: try again. Spark does so by itself for a failed task; in a loop of your own, wait a moment first.
+    What to do: try again. Spark retries a failed task itself; in your own loop, wait a moment first.
     """
 
 
@@ -81,9 +81,9 @@ class FencedError(FastChangelogError):
 
 
 class InvalidArgumentError(FastChangelogError, ValueError):
-    """The call can never work as it was made.
+    """The call can never work with these arguments.
 
-    What to do: change what the message names.
+    What to do: change the argument that the message names.
     """
 
 
@@ -103,7 +103,7 @@ class UnsupportedError(InvalidArgumentError):
 
 
 class CorruptDataError(FastChangelogError):
-    """Stored bytes are not what was written; the message names the object and the byte.
+    """Stored bytes differ from the written ones; the message names the object and the byte.
 
     What to do: restore that object from a backup, or start from an older checkpoint.
     """
@@ -117,7 +117,7 @@ class StateNotFoundError(FastChangelogError, FileNotFoundError):
 
 
 class SchemaMismatchError(FastChangelogError, TypeError):
-    """The stored schema and the one asked for differ.
+    """The stored schema differs from the requested one.
 
     What to do: go back to the old query, or start a new checkpoint for the new one.
     """
@@ -149,7 +149,7 @@ _MAX_CAUSES = 8
 
 
 class CauseError(Exception):
-    """What a library said: a cause of one of our errors. It is never raised by itself."""
+    """The error of a library, as a cause of one of our errors. It is never raised itself."""
 
 
 def error_of_kind(
@@ -159,7 +159,7 @@ def error_of_kind(
     subject: Sequence[str] | None = None,
     causes: Sequence[tuple[str, int | None]] = (),
 ) -> FastChangelogError:
-    """The error whose kind has this name in the protocol; an unknown kind is an `InternalError`.
+    """The error of the kind with this name in the protocol; an unknown kind becomes an `InternalError`.
 
     `causes` are texts, the nearest first, each with the number of an error of the operating system if it is one.
 
@@ -193,7 +193,7 @@ def kind_of(error: BaseException) -> str:
 def parts_of(
     error: BaseException,
 ) -> tuple[str, str, str | None, tuple[str, str] | None, list[tuple[str, int | None]]]:
-    """What `error_of_kind` makes the same error of, in another process too.
+    """The arguments from which `error_of_kind` rebuilds the same error, even in another process.
 
     >>> parts_of(error_of_kind("store", "full; free space", "free space", ("path", "/x"), [("disk", None)]))
     ('store', 'full; free space', 'free space', ('path', '/x'), [('disk', None)])

@@ -1,7 +1,7 @@
 """Forks of a process whose other threads are busy.
 
-Owns: the locks of the standard library that a child would inherit from a thread it does not have, and never get.
-Does not own: what a child makes anew (the core), how it exits (`_internal`).
+Owns: the locks of the standard library that a child would inherit locked, from a thread that it does not have.
+Does not own: the values that a child makes anew (the core), its exit (`_internal`).
 """
 
 from __future__ import annotations

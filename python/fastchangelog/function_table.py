@@ -1,4 +1,4 @@
-"""The aggregate functions, as the core's table has them.
+"""The aggregate functions from the core's table.
 
 Owns: the look-up by name or alias. Does not own: the table (`rust/columns/src/aggregate/functions`), the builders
 (`functions`).
@@ -30,16 +30,16 @@ class Function:
     arguments: tuple[str, ...]
     """The kind of each argument: presence, any, ordered, quantity, double, integer or boolean."""
     more: str | None
-    """The kind of what it takes any number of after its arguments, if it does."""
+    """The kind of its variadic arguments, if it takes any."""
     ignores_nulls: bool
-    """True if it can leave out nulls or keep them."""
+    """True if it can skip nulls or keep them."""
     result: str
     """The type of its result, for readers."""
     doc: str
-    """What it gives, for readers."""
+    """A description of its result, for readers."""
 
     def takes(self, arguments: int) -> bool:
-        """True if it takes so many arguments."""
+        """True if it takes this number of arguments."""
         return arguments == len(self.arguments) or (self.more is not None and arguments > len(self.arguments))
 
     def kind(self, position: int) -> str:

@@ -1,6 +1,6 @@
-"""Python futures for operations of the core, which end with a callback.
+"""Python futures for operations of the core, which report completion by a callback.
 
-Owns: such a future, resolving it, and the threads that call what a program has added to it.
+Owns: such a future, resolving it, and the threads that run a program's callbacks.
 Does not own: the operations, the thread that resolves (the core's: one for the process).
 
 Rules, because the handler of a signal may run in the main thread between any two bytecodes, and wait for us:
@@ -30,7 +30,7 @@ _LINGER = 1.0
 
 
 class CallbackThread:
-    """Calls functions one after the other, on a thread that runs while there are some.
+    """Calls functions one by one, on a thread that runs only while functions are queued.
 
     >>> from functools import partial
     >>> from queue import SimpleQueue
@@ -121,7 +121,7 @@ class CoreFuture(Future[R]):
         super().add_done_callback(fn)
 
     def end(self, result: R | None, error: BaseException | None) -> None:
-        """Ends it with the result or with the error. Only for the thread that resolves."""
+        """Resolves it with the result or with the error. Only for the thread that resolves."""
         if error is not None:
             self.set_exception(error)
         else:
@@ -154,7 +154,7 @@ class CoreFuture(Future[R]):
 
 
 def resolve_future(future: CoreFuture[R], convert: Callable[[N], R], result: N | None, error: Any) -> None:
-    """Ends `future` with the converted result or with the error.
+    """Resolves `future` with the converted result or with the error.
 
     >>> future = CoreFuture(CallbackThread())
     >>> resolve_future(future, str, 1, None)

@@ -1,4 +1,4 @@
-"""What the handles of changelogs and of embedded states have in common.
+"""The common base of the handles of changelogs and of embedded states.
 
 Owns: their bytes, equality, hash and pickling in Python. Does not own: what a handle names (each kind's module), its
 layout (the core).
@@ -39,7 +39,7 @@ class Handle:
             A handle that is equal to the one that was written.
 
         Raises:
-            CorruptDataError: The bytes are not what was written.
+            CorruptDataError: The bytes differ from the written ones.
             InvalidArgumentError: A newer release wrote them.
 
         Example: see the class.

@@ -1,7 +1,7 @@
 """Values that no traceback shows: storage options, and Spark settings that may hold them.
 
 Owns: the object that hides a value, and calls that leave no frame behind.
-Does not own: which values are secret, messages (they name options, never values).
+Does not own: the list of secret values, messages (they name options, never values).
 
 Spark, debuggers and error trackers print the local variables of the frames of a traceback. So a function has secrets in
 a `Hidden` wherever an exception may pass it, and functions that work on the values themselves are `unseen`.
@@ -38,7 +38,7 @@ class Hidden(Generic[T_co]):
     __slots__ = ("show",)
 
     show: Callable[[], T_co]
-    """Gives the value: for the arguments of a call, not for a local variable."""
+    """Returns the value, for the arguments of a call and not for a local variable."""
 
     def __init__(self, value: T_co) -> None:
         self.show = lambda: value

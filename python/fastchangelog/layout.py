@@ -1,6 +1,6 @@
 """Names of the folders and notes in a store, as Python needs them.
 
-Owns: the names, once for all of Python. Does not own: how objects are named inside a folder, nor their formats: the
+Owns: the names, once for all of Python. Does not own: the names of objects inside a folder, and their formats: the
 core does (`rust/store/src/paths.rs`), and `_internal.object_type` reads names. A test compares the two.
 """
 

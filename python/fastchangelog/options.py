@@ -2,7 +2,7 @@
 
 Owns: the sources of options, their precedence, the translation of ``spark.hadoop.fs.s3a.*`` to store options, and
 the result of a credential provider.
-Does not own: names, defaults and meanings of options, and which of them exclude each other: the core has the tables.
+Does not own: names, defaults, meanings and mutual exclusions of options: the core has the tables.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _split(uri: str) -> SplitResult:
 
 
 def refuse_secrets(what: str, uri: str) -> None:
-    """Refuses an address that holds a secret: it would be kept and shown where addresses are."""
+    """Refuses an address that holds a secret, because addresses are stored and displayed."""
     shown = _internal.clean_uri(uri)
     if "***" in shown and "***" not in uri:
         raise InvalidArgumentError(

@@ -47,7 +47,7 @@ def metrics() -> dict[str, int]:
 
 
 def _combined(name: str, histograms: set[str], *sources: dict[str, int]) -> int:
-    """The sum of a metric over sources; of a part of a histogram, the least or the greatest."""
+    """The sum of a metric over sources; for a part of a histogram, the least or the greatest."""
     histogram, _, part = name.rpartition("_")
     if histogram not in histograms or part == "count":
         return sum(source[name] for source in sources)

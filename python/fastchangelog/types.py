@@ -74,7 +74,7 @@ class SupportsSimpleString(Protocol):
 
 
 PythonValue: TypeAlias = Any
-"""A value that was read, as Python has it: which type it is depends on the schema that was declared."""
+"""A value read from a state. Its Python type depends on the declared schema."""
 
 ValueLike: TypeAlias = (
     "str | bytes | bool | int | float | Decimal | date | timedelta | np.generic | Mapping[Any, Any] | Sequence[Any] | "
@@ -122,7 +122,7 @@ Options: TypeAlias = "Mapping[str, OptionValue]"
 """Options by name, see the reference of options."""
 
 CredentialProvider: TypeAlias = "Callable[[], Mapping[str, str | datetime | None]]"
-"""A function that returns credentials under their names as storage options, and ``expires_at`` if they end."""
+"""A function that returns credentials under their names as storage options, and ``expires_at`` if they expire."""
 
 StorageOption: TypeAlias = "str | int | bool | CredentialProvider"
 """The value of a storage option; a function only as ``credential_provider``."""

@@ -3,7 +3,7 @@
     ddl    a DDL text as a tree of types
     arrow  the Arrow type of a DDL text, a PySpark type or an Arrow type
 
-Owns: nothing itself. Does not own: Spark's types of DDL texts (`spark.types.ddl`).
+Owns: the public names of its modules. Does not own: Spark's types of DDL texts (`spark.types.ddl`).
 """
 
 from __future__ import annotations

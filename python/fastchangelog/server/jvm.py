@@ -1,7 +1,7 @@
-"""The executor's JVM: the process whose end is the end of the state server.
+"""The executor's JVM: the state server exits with this process.
 
-Owns: the search among this process's ancestors, and whether that very process still runs.
-Does not own: what follows from its end (`server.shutdown`).
+Owns: the search among this process's ancestors, and the check that the same process still runs.
+Does not own: the reaction to its exit (`server.shutdown`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Jvm"]
 
 @dataclass(frozen=True)
 class Jvm:
-    """A Java process, told apart from later ones with the same pid by the time it started."""
+    """A Java process, identified by pid and start time, since a pid may be reused."""
 
     pid: int
     start: int
@@ -38,7 +38,7 @@ class Jvm:
         return None
 
     def alive(self) -> bool:
-        """True while this very process runs."""
+        """True while the same process runs."""
         found = _stat(self.pid)
         return found is not None and found[2] == self.start
 

@@ -1,7 +1,7 @@
-"""The memory budget of a state server, from the settings of the executor that it runs beside.
+"""The memory budget of a state server, derived from the settings of its executor.
 
 Owns: the default of the option `memory_budget`, the check of a given one, the limits of the system.
-Does not own: how the budget is divided and enforced (the Rust core), the source of Spark's settings (`spark`).
+Does not own: division and enforcement of the budget (the Rust core), the source of Spark's settings (`spark`).
 
 A cluster manager that counts an executor's memory (YARN, Kubernetes) counts the state server with it: the server's
 memory is part of `spark.executor.memoryOverhead`, like that of Python workers. So by default it takes half of it.
@@ -24,7 +24,7 @@ from fastchangelog.options import parse_size
 __all__ = ["CONFS", "Budget", "Limits", "default_budget", "needed_address_space", "objection", "with_budget"]
 
 MIN_BUDGET = 64 << 20
-"""The smallest default: with less, the caches are of little use."""
+"""The smallest default: below it, the caches are of little use."""
 
 OVERHEAD_SHARE = 2
 """A server takes this part of an executor's overhead (1/n); Python workers and the JVM's own need the rest."""
@@ -224,7 +224,7 @@ def _check_address_space(budget: int, limit: int | None) -> None:
 
 
 def cgroup_limit(root: Path) -> int | None:
-    """The least limit on memory of the control groups that this process is in; `root` is `/`, but for tests."""
+    """The lowest memory limit of this process's control groups; `root` is `/` except in tests."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

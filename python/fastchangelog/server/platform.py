@@ -1,6 +1,6 @@
 """The operating systems that a state server runs on.
 
-Owns: the check, and the error on other systems. Does not own: when the check is made (`client`, `private`, `spark`).
+Owns: the check, and the error on other systems. Does not own: the calls of the check (`client`, `private`, `spark`).
 
 The server needs Linux: it learns the user of each client and the end of the executor's JVM from it. The other parts of
 the package need only the native module, which is built for macOS too.
@@ -18,17 +18,17 @@ WORKS_ELSEWHERE = (
     "embedded states (`fastchangelog.open_state`) and `fastchangelog.testing.run_processor` work here; "
     "run Spark queries on Linux, in a container for instance"
 )
-"""What a user of another system can do."""
+"""The remedy for a user of another system."""
 
 
 def refusal() -> str | None:
-    """Why no state server runs on this system; None where one does."""
+    """The reason why no state server runs on this system; None if one can."""
     system: str = sys.platform
     return None if system == "linux" else f"the state server runs on Linux only, and this is {system}"
 
 
 def check() -> None:
-    """Refuses to go on where no state server runs."""
+    """Raises an error if no state server runs on this system."""
     if (reason := refusal()) is not None:
         error = UnsupportedError(f"{reason}: {WORKS_ELSEWHERE}")
         error.remedy = WORKS_ELSEWHERE

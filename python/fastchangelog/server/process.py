@@ -1,7 +1,7 @@
 """The process of the state server: `python -m fastchangelog.server.process SETTINGS`.
 
 Owns: the process from its start to its end: locks, signals, the watch loop, the thread that materializes.
-Does not own: when it ends (`server.shutdown`), sessions and shards (Rust), when a shard is materialized
+Does not own: the reasons to exit (`server.shutdown`), sessions and shards (Rust), when a shard is materialized
 (`materialization`), the server's files (`server.paths`).
 """
 
@@ -95,7 +95,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _raise_open_files() -> None:
-    """Every shard has files and every session a socket: as many as the system lets this process have."""
+    """Raises the limit on open files as far as the system allows: every shard has files, every session a socket."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # some systems report a hard limit that they refuse to set
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,6 +1,6 @@
-"""When the state server ends.
+"""Decides when the state server exits.
 
-Owns: the reasons, in their order. Does not own: how each is observed, nor the end itself (`server.process`).
+Owns: the reasons, in their order. Does not own: their observation, and the exit itself (`server.process`).
 
 Whichever comes first: the server is asked to stop (SIGTERM); the executor's JVM ends; the data folder vanishes (Spark
 removes it in `spark.stop()`, while the JVM may live on); the socket is removed; without Spark, no client was connected
@@ -15,7 +15,7 @@ __all__ = ["ShutdownPolicy"]
 
 
 class ShutdownPolicy:
-    """Decides when the server ends. All inputs are injected for tests. One check costs three system calls."""
+    """Decides when the server exits. All inputs are injected for tests. One check costs three system calls."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ShutdownPolicy:
         self._stop_requested = stop_requested
 
     def reason(self) -> str | None:
-        """Why the server must end now; None while it must not."""
+        """The reason why the server must exit now; None if there is none."""
         if self._stop_requested():
             return "it was asked to"
         if not self._jvm_alive():

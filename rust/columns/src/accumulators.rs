@@ -1,6 +1,6 @@
 //! Accumulator rows without keys, for callers that group rows by themselves.
 //!
-//! Owns: folding Arrow columns into numbered accumulators, and their way from and to stored bytes.
+//! Owns: folding Arrow columns into numbered accumulators, and their conversion from and to stored bytes.
 //! Does not own: functions and layouts (`aggregate`), which rows belong together, keys and where bytes are kept (the
 //! caller).
 //!
@@ -35,8 +35,8 @@ pub struct Accumulators {
 }
 
 impl Accumulators {
-    /// The aggregates `calls` over rows with the columns `rows`; `ansi`: an overflow is an error. Results have the types
-    /// of Spark's aggregates.
+    /// The aggregates `calls` over rows with the columns `rows`; `ansi`: an overflow is an error. Results have the
+    /// types of Spark's aggregates.
     pub fn new(rows: &Fields, calls: &[NamedCall], ansi: bool) -> Result<Self> {
         let mut columns = BTreeSet::new();
         for call in calls {

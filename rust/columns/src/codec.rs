@@ -1,7 +1,7 @@
 //! Canonical key bytes and their hash.
 //!
 //! Owns: the encoding of key columns into one order-preserving byte string per row, its inverse, and the stable hash.
-//! Does not own: which key group a hash belongs to (`model::ids`), where keys are kept.
+//! Does not own: the key group of a hash (`model::ids`), the storage of keys.
 //!
 //! Invariants:
 //! 1. two rows have equal bytes exactly when Spark's `groupBy` puts them into one group: null is a key, all NaN are one

@@ -2,7 +2,7 @@
 //!
 //! Owns: which changes of a value's type are allowed, the conversion of a column, the error that names every refused
 //! change.
-//! Does not own: encoded values (`versioned`), which types a state had (its catalog).
+//! Does not own: encoded values (`versioned`), the earlier types of a state (its catalog).
 //!
 //! Fields of a struct are matched by their names: a new one is null, one that is gone is dropped, their order is free.
 //! That holds at any depth, in elements of arrays and values of maps too. A type may become a wider one:
@@ -48,9 +48,9 @@ enum Step {
     Null,
     /// Of each field, which earlier one it is; none for a new one.
     Struct(Vec<Option<(usize, Step)>>),
-    /// What happens to the elements of a list.
+    /// The change of the elements of a list.
     List(Box<Step>),
-    /// What happens to the keys and the values of a map.
+    /// The change of the keys and the values of a map.
     Map(Box<[Step; 2]>),
 }
 

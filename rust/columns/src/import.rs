@@ -3,7 +3,7 @@
 //! Owns: which layouts are accepted, and the check that no value lies outside of its buffers.
 //! Does not own: the source of a column (the Python extension), its type against a declaration (`arrays`, `strings`).
 //!
-//! Arrow's own import trusts its input: offsets that decrease, or point behind their buffer, are read as they are.
+//! Arrow's own import trusts its input: it reads offsets that decrease or point beyond their buffer without a check.
 //! Here every offset, dictionary key and count of nulls is checked once, in one pass per column. Strings are taken in
 //! their binary form, so their bytes are not read.
 

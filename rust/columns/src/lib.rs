@@ -1,18 +1,19 @@
 //! fastchangelog-columns: from Arrow columns to keys, aggregate rows and payloads, and back.
 //!
-//! Layer 1: imports `fastchangelog-format` only. Needs no store and no RocksDB; spilled groups are files of this machine.
+//! Layer 1: imports `fastchangelog-format` only. Needs no store and no RocksDB; spilled groups are files of this
+//! machine.
 //!
 //! Owns: the canonical key encoding and its hash, accumulator rows and the tables that hold them, the split of input
 //! rows into shards, types of keys and values of declared states ([`typed`], [`versioned`]).
-//! Does not own: where rows are kept (`fastchangelog-state`), which version a shard is at (`fastchangelog-core`).
+//! Does not own: the storage of rows (`fastchangelog-state`), the version of a shard (`fastchangelog-core`).
 //!
-//! The path of a row: [`split`] encodes its key ([`codec`]), folds it into an accumulator row ([`aggregate`]) and emits it
-//! in a payload; [`table`] groups the payloads of a shard and joins them with the rows kept so far. Groups that exceed
-//! the memory are spilled to the local disk ([`spilled_groups`]).
+//! The path of a row: [`split`] encodes its key ([`codec`]), folds it into an accumulator row ([`aggregate`]) and emits
+//! it in a payload; [`table`] groups the payloads of a shard and joins them with the rows kept so far. Groups that
+//! exceed the memory are spilled to the local disk ([`spilled_groups`]).
 //!
 //! The path of a row to a processor, which is not aggregated: [`row_split`] sends it in a payload ([`row_payload`]);
-//! [`row_groups`] sorts the rows of a shard by their keys, on the local disk if they are many, and gives them in chunks of
-//! whole keys ([`row_chunks`]).
+//! [`row_groups`] sorts the rows of a shard by their keys, on the local disk if they are many, and gives them in chunks
+//! of whole keys ([`row_chunks`]).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

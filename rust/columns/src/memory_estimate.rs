@@ -1,6 +1,7 @@
 //! Estimates of the memory that a table of groups needs while it grows.
 //!
-//! Owns: the arithmetic of vectors and hash tables that double: their size afterwards, and the old copy during the growth.
+//! Owns: the arithmetic of vectors and hash tables that double: their size afterwards, and the old copy during the
+//! growth.
 //! Does not own: the table (`table`), the reaction to a lack of memory (`shard::session`).
 
 /// Sizes of groups that are about to be merged into a table, all of them counted as new.
@@ -68,7 +69,7 @@ impl GrowthEstimate {
         if len + more <= capacity {
             self.after += bytes;
         } else {
-            // Seven of eight places are used, and each has a byte of its own beside the element.
+            // Seven of eight slots are used, and each has one control byte beside its element.
             let places = ((len + more).max(capacity + 1) * 8 / 7 + 1).next_power_of_two().max(4);
             self.after += places * (width + 1) + 16;
             self.copies(bytes);

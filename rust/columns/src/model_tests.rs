@@ -1,4 +1,4 @@
-//! Property: splitters, payloads, tables and bases together give what a plain map of rows gives.
+//! Property: splitters, payloads, tables and bases together equal a plain map of rows.
 
 use super::aggregate::{AggCall, AggPlan, AggSpec, schema_of};
 use super::split::Splitter;

@@ -44,7 +44,7 @@ impl PayloadBuilder {
         self.key_ends.len() <= 1
     }
 
-    /// Room for so many rows.
+    /// Reserves room for this many rows.
     pub(super) fn reserve(&mut self, rows: usize) {
         self.key_ends.reserve(rows + 1);
         self.row_ends.reserve(rows + 1);
@@ -192,7 +192,7 @@ impl Payload {
         self.keys.is_empty()
     }
 
-    /// What the rows of `range` add to a table, at most.
+    /// Most bytes that the rows of `range` add to a table.
     pub fn incoming(&self, range: &Range<usize>) -> IncomingGroups {
         let length = |column: &BinaryArray| {
             let ends = column.value_offsets();

@@ -1,4 +1,4 @@
-//! For tests: random types, random values of them as plain Rust values, and what a change of the type makes of those.
+//! For tests: random types, random values as plain Rust values, and the effect of a change of the type.
 //!
 //! Owns: the model that encoded columns are compared with. Does not own: any assertion.
 //!
@@ -302,7 +302,7 @@ pub(crate) fn changed_type(rng: &mut StdRng, of: &DataType, prefix: &str) -> Dat
     }
 }
 
-/// What a change of the type makes of a value.
+/// A value after a change of its type.
 pub(crate) fn changed_value(value: &Plain, from: &DataType, to: &DataType) -> Plain {
     match (value, from, to) {
         (Plain::Null, ..) => Plain::Null,

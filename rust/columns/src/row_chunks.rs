@@ -1,10 +1,10 @@
-//! Chunks: rows of whole keys, as many as fit.
+//! Chunks: batches of rows, cut between keys where possible.
 //!
-//! Owns: where a chunk ends, and what it holds.
+//! Owns: the end and the content of a chunk.
 //! Does not own: the order of the rows (`row_order`, `row_merge`).
 //!
 //! Invariants:
-//! 1. a chunk has at most so many rows, and about so many bytes, as asked for; one row at least;
+//! 1. a chunk has at least one row, at most the requested number of rows, and about the requested bytes;
 //! 2. a key is in two chunks only if it does not fit into one: it then begins a chunk.
 
 use super::row_gather::{Place, gather, key_column};
@@ -14,7 +14,7 @@ use arrow_array::{BinaryArray, RecordBatch, RecordBatchOptions};
 use fastchangelog_format::{Error, Result};
 use std::sync::Arc;
 
-/// Bytes that a chunk takes for a row beside its values.
+/// Bytes per row of a chunk, beside the values.
 const PLACE: usize = 8;
 
 /// Rows of whole keys, in the order of the keys; or a part of one key that is larger than a chunk.
@@ -28,7 +28,7 @@ pub struct RowChunk {
     pub offsets: Vec<i64>,
     /// The first key is the last one of the chunk before.
     pub continues: bool,
-    /// The last key goes on in the next chunk.
+    /// The last key continues in the next chunk.
     pub more: bool,
 }
 
@@ -108,7 +108,7 @@ impl RowChunks {
         }
     }
 
-    /// The first `end` rows as a chunk. What is left are rows of the last key.
+    /// The first `end` rows as a chunk. The remaining rows belong to the last key.
     fn emit(&mut self, end: usize, more: bool) -> Result<RowChunk> {
         let (places, source) = (&self.places[..end], self.source.as_ref());
         let columns = gather(places, |block| source.block(block).columns.as_slice())?;

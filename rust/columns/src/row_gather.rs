@@ -11,11 +11,11 @@ use arrow_select::interleave::interleave;
 use fastchangelog_format::{Error, Result};
 use std::ops::Range;
 
-/// An element of a list takes this many bytes beside its own, unless it is primitive: gathering lists its place.
+/// Extra bytes charged for each non-primitive element of a list, whose place gathering lists.
 const ELEMENT: usize = 16;
-/// An element that takes no bytes counts as so many, so that few are in a payload.
+/// Bytes charged for a zero-size element, to bound how many fit into one payload.
 const WEIGHTLESS: usize = 1 << 10;
-/// Elements of lists that take no bytes: a payload has at most so many, since nothing else bounds their number.
+/// Most zero-size list elements of a payload; nothing else bounds their number.
 pub(super) const MOST_WEIGHTLESS: usize = 1 << 20;
 
 /// A row of one of many blocks.
@@ -143,7 +143,7 @@ fn span<O: OffsetSizeTrait>(offsets: &[O], rows: &Range<usize>) -> Range<usize> 
     offsets[rows.start].as_usize()..offsets[rows.end].as_usize()
 }
 
-/// True for types of which any number of values may take no bytes at all.
+/// True for types whose values may take no bytes.
 fn is_weightless(data_type: &DataType) -> bool {
     match data_type {
         DataType::Null | DataType::FixedSizeBinary(0) | DataType::FixedSizeList(_, 0) => true,

@@ -1,13 +1,13 @@
 //! The worker's side of processors: payloads of rows to chunks of whole keys.
 //!
-//! Owns: what is kept in memory and when it is spilled, the filter of late rows, the counts.
+//! Owns: the rows in memory and the time of their spill, the filter of late rows, the counts.
 //! Does not own: the order of rows (`row_order`), runs on the disk (`row_runs`), chunks (`row_chunks`).
 //!
 //! Invariants:
 //! 1. every row that is not late is in exactly one chunk;
 //! 2. keys come in the order of their bytes, and rows of a key in the order in which payloads brought them;
-//! 3. what is held is at most the memory that was given, or one payload; while chunks are read, frames of runs take half
-//!    of it, and the rows of a chunk come on top.
+//! 3. what is held is at most the memory that was given, or one payload; while chunks are read, frames of runs take
+//!    half of it, and the rows of a chunk come on top.
 
 use super::row_chunks::RowChunks;
 use super::row_order::{BYTES_PER_ROW, SortedBlocks, SortedRows};
@@ -24,14 +24,14 @@ use fastchangelog_format::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the arrays of a column take beside its bytes.
+/// Overhead of a column's arrays, beside its bytes.
 const COLUMN: usize = 512;
 /// Payloads below this are put together: each block costs something in each chunk.
 const SMALL: usize = 64 << 10;
 /// So many bytes or payloads are put together.
 const TOGETHER: usize = 1 << 20;
 const MANY: usize = 256;
-/// Fewer are left as they are.
+/// Fewer are left unchanged.
 const FEW: usize = 8;
 
 /// Groups the rows of one batch of a shard by their keys.
@@ -56,9 +56,9 @@ pub struct RowGrouper {
 }
 
 impl RowGrouper {
-    /// A grouper of rows with the columns `input`, of which the first `keys` are the key. It holds `memory` bytes; what is
-    /// more goes to a file in `dir`. `late` is the number of a column of event times and the microseconds since the epoch
-    /// up to which rows are late: these are dropped and counted. Rows without an event time are kept.
+    /// A grouper of rows with the columns `input`, of which the first `keys` are the key. It holds `memory` bytes; what
+    /// is more goes to a file in `dir`. `late` is the number of a column of event times and the microseconds since the
+    /// epoch up to which rows are late: these are dropped and counted. Rows without an event time are kept.
     pub fn new(keys: usize, input: &Schema, memory: usize, dir: &Path, late: Option<(usize, i64)>) -> Result<Self> {
         if let Some((column, _)) = late {
             let of_type = input.fields().get(column).map(|field| field.data_type());
@@ -178,7 +178,7 @@ impl RowGrouper {
         Ok(())
     }
 
-    /// What is held, in order. Nothing is held afterwards.
+    /// Takes the held rows, in order.
     fn take_sorted(&mut self) -> Result<SortedBlocks> {
         self.put_together()?;
         self.held = 0;

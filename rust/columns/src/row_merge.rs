@@ -1,7 +1,7 @@
 //! Sorted runs as one sequence of rows.
 //!
-//! Owns: what a run is, reading runs frame by frame, and the order among them.
-//! Does not own: their bytes (`row_file`), making them (`row_runs`), what is made of the order (`row_chunks`).
+//! Owns: the definition of a run, reading runs frame by frame, and the order among them.
+//! Does not own: their bytes (`row_file`), writing them (`row_runs`), the use of the order (`row_chunks`).
 //!
 //! One frame of each run is in memory, and those that its reader still needs. Rows of one key come in the order of the
 //! runs, and of one run in its order.

@@ -1,4 +1,4 @@
-//! Property: splitters, payloads and groupers together give what a plain map from keys to lists of rows gives.
+//! Property: splitters, payloads and groupers together equal a plain map from keys to lists of rows.
 
 use super::codec::{KeyCodec, hash_key};
 use super::row_chunks::RowChunk;

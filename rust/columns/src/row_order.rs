@@ -1,7 +1,7 @@
 //! Rows in the order of their keys, in memory.
 //!
-//! Owns: sorting the rows of many blocks by their keys, and what a source of sorted rows is.
-//! Does not own: sorted rows on the disk (`row_merge`), what is made of the order (`row_chunks`, `row_runs`).
+//! Owns: sorting the rows of many blocks by their keys, and the interface of a source of sorted rows.
+//! Does not own: sorted rows on disk (`row_merge`), the use of the order (`row_chunks`, `row_runs`).
 //!
 //! Eight bytes of each key, behind the bytes that all keys share, are sorted together with the places of the rows, as
 //! numbers. Only where rows agree in these bytes are their keys looked at again. Invariants:
@@ -15,7 +15,7 @@ use std::fmt::Debug;
 
 /// Bytes of memory that sorting takes for a row.
 pub(super) const BYTES_PER_ROW: usize = 17;
-/// Keys that agree in so many parts of eight bytes are compared as a whole.
+/// Keys that agree in this many parts of eight bytes are compared as a whole.
 const LEVELS: usize = 32;
 
 /// Rows in the order of their keys, one by one.
@@ -26,7 +26,7 @@ pub(super) trait SortedRows: Debug + Send {
     /// The block of a place that `advance` has given and `keep` has not dropped.
     fn block(&self, number: u32) -> &RowBlock;
 
-    /// Drops what is needed neither for these places nor for rows to come.
+    /// Drops blocks that neither these places nor later rows need.
     fn keep(&mut self, places: &mut dyn Iterator<Item = Place>);
 }
 

@@ -1,16 +1,16 @@
 //! Payloads of rows: whole input rows that a map task sends to a shard.
 //!
 //! Owns: the columns in which rows travel, the bytes of a payload and of the messages in spilled runs.
-//! Does not own: which rows are in it (`row_split`), what becomes of them (`row_groups`).
+//! Does not own: the choice of rows (`row_split`), their processing (`row_groups`).
 //!
-//! A payload is an Arrow IPC stream of one batch, not compressed: the columns of the input, strings in their binary form,
-//! then one column with the canonical bytes of each row's key. A trailer of eight bytes follows: `FCR1` and the CRC-32C
-//! of all before it, little endian. Arrow readers stop before the trailer.
+//! A payload is an Arrow IPC stream of one batch, not compressed: the columns of the input, strings in their binary
+//! form, then one column with the canonical bytes of each row's key. A trailer of eight bytes follows: `FCR1` and the
+//! CRC-32C of all before it, little endian. Arrow readers stop before the trailer.
 //!
 //! Both sides know the columns, so the stream begins with the same bytes in every payload. Another beginning is another
 //! schema: it is refused, and never decoded. Invariants:
 //! 1. reading never panics, and allocates for what the bytes hold, not for the lengths that they claim;
-//! 2. what was read is valid: each offset lies in its buffer, each key is a row's.
+//! 2. rows that were read are valid: each offset lies in its buffer, each key belongs to a row.
 
 use super::arrays::{same_values, type_text};
 use super::row_gather::{MOST_WEIGHTLESS, RowSizes, weightless_elements};
@@ -32,7 +32,7 @@ use std::sync::Arc;
 const NAME: &str = "a payload of rows";
 const MAGIC: &[u8; 4] = b"FCR1";
 const TRAILER: usize = 8;
-/// What begins each message of a stream, before the length of its metadata.
+/// The bytes that begin each message of a stream, before the length of its metadata.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// The end of a stream.
 const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
@@ -54,8 +54,8 @@ pub struct RowFormat {
 }
 
 impl RowFormat {
-    /// Rows of the columns `input`, of which the first `keys` are the key. Types are those that Spark hands over; another
-    /// physical form of them (dictionaries, views) is none to declare.
+    /// Rows of the columns `input`, of which the first `keys` are the key. Types are those that Spark hands over;
+    /// another physical form of them (dictionaries, views) is none to declare.
     pub fn new(keys: usize, input: &Schema) -> Result<Self> {
         if keys > input.fields().len() {
             let columns = input.fields().len();
@@ -191,7 +191,7 @@ impl RowFormat {
         let (metadata, body) = (&rest[..length], message.slice(8 + length));
         let message = root_as_message(metadata).map_err(|error| error.to_string())?;
         let batch = message.header_as_record_batch().ok_or("a message that is not a batch")?;
-        // What is compressed claims a length that would be allocated.
+        // A compressed buffer claims a length that would be allocated.
         if batch.compression().is_some() {
             return Err("a compressed batch".to_owned());
         }

@@ -105,7 +105,7 @@ fn what_was_made_for_other_columns_is_refused_by_name() {
         assert_eq!(error.kind(), ErrorKind::SchemaMismatch);
         assert!(error.message().contains(&format!("({name})")), "{error}");
     }
-    // What a schema says beside names and types differs from process to process.
+    // The metadata of a schema, beside names and types, differs between processes.
     let metadata = HashMap::from([("a".to_owned(), "b".to_owned()), ("c".to_owned(), "d".to_owned())]);
     let field = Field::new("n", DataType::Int64, false).with_metadata(metadata.clone());
     let same = RowFormat::new(1, &Schema::new(vec![field]).with_metadata(metadata)).unwrap();

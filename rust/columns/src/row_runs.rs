@@ -1,11 +1,11 @@
 //! Sorted runs of rows on the local disk.
 //!
-//! Owns: the frames of a run, and how few runs are made of many.
-//! Does not own: the file (`row_file`), the order of the rows of a run (`row_order`), merging runs (`row_merge`), when to
-//! spill (`row_groups`).
+//! Owns: the frames of a run, and merging many runs into few.
+//! Does not own: the file (`row_file`), the order of the rows of a run (`row_order`), merging runs (`row_merge`), when
+//! to spill (`row_groups`).
 //!
-//! A run is a sequence of frames, each with some rows. A merge holds one frame of each run, so frames are a small part of
-//! the memory.
+//! A run is a sequence of frames, each with some rows. A merge holds one frame of each run, so frames are a small part
+//! of the memory.
 
 use super::row_file::RunFile;
 use super::row_gather::{Place, gather, key_column};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 const FRAMES: usize = 1 << 10;
 const SMALLEST_FRAME: usize = 16 << 10;
 const LARGEST_FRAME: usize = 1 << 20;
-/// What the arrays of a column take beside its bytes.
+/// Overhead of a column's arrays, beside its bytes.
 const COLUMN: usize = 512;
 
 /// Runs in the order in which they were spilled.

@@ -1,6 +1,6 @@
 //! The map side of processors: input rows to payloads of whole rows, by shard.
 //!
-//! Owns: which shard a row goes to, when and in which portions rows leave.
+//! Owns: the shard of a row, and the times and sizes of payloads.
 //! Does not own: the bytes of payloads (`row_payload`), the shuffle.
 //!
 //! Invariants:
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Rows that are encoded at a time.
 const CHUNK: usize = 8_192;
-/// Bytes that are held for a row beside its values: its place and the end of its key.
+/// Bytes held per row beside its values: its place and the end of its key.
 const PLACE: usize = 16;
 
 /// Splits the rows of one map task.
@@ -46,10 +46,10 @@ struct HeldRows {
 }
 
 impl RowSplitter {
-    /// A splitter into `shards` shards of rows with the columns `input`, of which the first `keys` are the key. Payloads
-    /// are about `payload_bytes` at most (one row may be larger). All shards together are flushed when
-    /// `shards * payload_bytes`, but at most 64 MiB (at least one payload), are held; the payloads that are made then
-    /// take as much once more.
+    /// A splitter into `shards` shards of rows with the columns `input`, of which the first `keys` are the key.
+    /// Payloads are about `payload_bytes` at most (one row may be larger). All shards together are flushed when `shards
+    /// * payload_bytes`, but at most 64 MiB (at least one payload), are held; the payloads that are made then take as
+    /// much once more.
     pub fn new(keys: usize, input: &Schema, shards: u32, max_parallelism: u16, payload_bytes: usize) -> Result<Self> {
         check_split(shards, max_parallelism, payload_bytes)?;
         let format = Arc::new(RowFormat::new(keys, input)?);
@@ -79,15 +79,15 @@ impl RowSplitter {
         self.format.check(schema)
     }
 
-    /// Takes a batch of the input schema, with strings as text or in their binary form; returns the payloads that had to
-    /// leave.
+    /// Takes a batch of the input schema, with strings as text or in their binary form; returns the payloads that had
+    /// to leave.
     pub fn push(&mut self, batch: &RecordBatch) -> Result<Emitted> {
         let columns = self.format.columns(batch)?;
         let mut emitted = Vec::new();
         let mut start = 0;
         while start < batch.num_rows() {
             let mut rows = CHUNK.min(batch.num_rows() - start);
-            // Few large rows at a time: what is held exceeds the bound by one portion at most.
+            // Few large rows at a time, so memory exceeds the bound by at most one portion.
             while rows > 1 && self.format.sizes().of(&columns, start..start + rows) > self.hold {
                 rows /= 2;
             }
@@ -116,7 +116,7 @@ impl RowSplitter {
         Ok(())
     }
 
-    /// Returns what is left. Shards without rows get nothing.
+    /// Returns the remaining payloads. Shards without rows get none.
     pub fn finish(&mut self) -> Result<Emitted> {
         self.flush()
     }

@@ -1,7 +1,7 @@
 //! Accumulator rows in flat memory.
 //!
-//! Owns: where the bytes of a row are, in a table and as one encoded value.
-//! Does not own: what the bytes mean (`aggregate`).
+//! Owns: the layout of a row's bytes, in a table and as one encoded value.
+//! Does not own: the meaning of the bytes (`aggregate`).
 //!
 //! An encoded row is `fixed part | (u32 length, bytes) per variable slot`. Rows without variable slots all have the
 //! same length. Invariants:

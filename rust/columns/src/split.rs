@@ -1,6 +1,7 @@
 //! The map side: input rows to payloads per shard.
 //!
-//! Owns: grouping and partial aggregation in a map task, and how much of it is worth while; when payloads are emitted.
+//! Owns: grouping and partial aggregation in a map task, the decision how much of it pays off, and the times of
+//! payloads.
 //! Does not own: their bytes (`payload`), the shuffle.
 //!
 //! Invariants:
@@ -33,7 +34,7 @@ const HOLD: usize = 64 << 20;
 /// Shard and payload, for the shuffle.
 pub type Emitted = Vec<(u32, Vec<u8>)>;
 
-/// Refuses what no split can be made with.
+/// Refuses arguments that allow no split.
 pub(super) fn check_split(shards: u32, max_parallelism: u16, payload_bytes: usize) -> Result<()> {
     if shards == 0 || u64::from(shards) > u64::from(max_parallelism) || usize::from(max_parallelism) > MAX_KEY_GROUPS {
         return Err(Error::invalid(format!(
@@ -97,14 +98,15 @@ impl Splitter {
         self.plan.check_input(schema)
     }
 
-    /// Takes a batch of the spec's input schema, with strings as text or in their binary form; returns the payloads that
-    /// had to leave.
+    /// Takes a batch of the spec's input schema, with strings as text or in their binary form; returns the payloads
+    /// that had to leave.
     pub fn push(&mut self, batch: &RecordBatch) -> Result<Emitted> {
         let columns = self.plan.columns(batch)?;
         self.push_columns(&columns, batch.num_rows(), Content::Input)
     }
 
-    /// Takes a batch of the columns in which Spark keeps accumulators, [`AggPlan::buffers`]; else as [`Splitter::push`].
+    /// Takes a batch of the columns in which Spark keeps accumulators, [`AggPlan::buffers`]; else as
+    /// [`Splitter::push`].
     pub fn push_buffers(&mut self, batch: &RecordBatch) -> Result<Emitted> {
         let columns = self.plan.buffer_columns(batch)?;
         self.push_columns(&columns, batch.num_rows(), Content::Buffers)
@@ -137,7 +139,7 @@ impl Splitter {
         Ok(emitted)
     }
 
-    /// Returns what is left. Shards without rows get nothing.
+    /// Returns the remaining payloads. Shards without rows get none.
     pub fn finish(&mut self) -> Result<Emitted> {
         self.flush()
     }
@@ -191,7 +193,7 @@ impl Splitter {
     }
 }
 
-/// What the rows of a batch are.
+/// The rows of a batch.
 #[derive(Debug, Clone, Copy)]
 enum Content {
     Input,

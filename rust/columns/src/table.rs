@@ -1,7 +1,7 @@
 //! Groups: distinct keys and their accumulator rows.
 //!
-//! Owns: which group a key is in, and the rows of all groups of one batch of one shard (or of one map task).
-//! Does not own: the state between batches (`keyed`), what rows mean (`aggregate`).
+//! Owns: the group of each key, and the rows of all groups of one batch of one shard (or of one map task).
+//! Does not own: the state between batches (`keyed`), the meaning of rows (`aggregate`).
 //!
 //! Invariants:
 //! 1. groups are numbered from 0; a number never changes;
@@ -162,9 +162,10 @@ impl GroupTable {
         scratch
     }
 
-    /// Joins the partial rows of a payload; those of one key in their order. Malformed bytes are an error of kind `Corrupt`, a payload
-    /// of another aggregation one of kind `SchemaMismatch`; an ANSI overflow is an `InvalidArgument` whose text is
-    /// Spark's. After an error the table is in a valid state, but holds part of the payload.
+    /// Joins the partial rows of a payload; those of one key in their order. Malformed bytes are an error of kind
+    /// `Corrupt`, a payload of another aggregation one of kind `SchemaMismatch`; an ANSI overflow is an
+    /// `InvalidArgument` whose text is Spark's. After an error the table is in a valid state, but holds part of the
+    /// payload.
     pub fn merge_payload(&mut self, payload: &[u8]) -> Result<Merged> {
         let payload = self.read_payload(payload)?;
         self.merge_rows(&payload, 0..payload.len())?;
@@ -267,7 +268,8 @@ impl GroupTable {
         Ok(())
     }
 
-    /// The results of groups `range`, with the plan's output schema. A string that is not UTF-8 is an `InvalidArgument`.
+    /// The results of groups `range`, with the plan's output schema. A string that is not UTF-8 is an
+    /// `InvalidArgument`.
     pub fn finish(&self, range: Range<usize>) -> Result<RecordBatch> {
         text_batch(&self.finish_binary(range)?, self.plan.output())
     }

@@ -1,7 +1,7 @@
 //! Keys and values of a declared state, between Arrow and bytes.
 //!
 //! Owns: the encoding of keys (canonical, in order) and of values (exact), bounds and prefixes of keys.
-//! Does not own: the row encoding (`codec`), where the bytes are kept.
+//! Does not own: the row encoding (`codec`), the storage of the bytes.
 //!
 //! A type is one Arrow type; named columns are a struct. A struct key is encoded field by field, so that the leading
 //! fields are a prefix of its bytes. Values have no order to keep: a string or binary is its own bytes, where the row
@@ -33,7 +33,7 @@ pub struct TypedEntries {
 /// How values become bytes.
 #[derive(Debug)]
 enum Values {
-    /// Strings or binaries of this plain type: as they are.
+    /// Strings or binaries of this plain type, stored unchanged.
     Exact(DataType),
     /// As rows of one column; with the row of a null.
     Rows(KeyCodec, Vec<u8>),
@@ -83,7 +83,7 @@ impl EncodedValues {
 pub struct KeyRange {
     /// The first key's bytes, or a prefix of them.
     pub from: Vec<u8>,
-    /// What all keys are below; none = no end.
+    /// Exclusive upper bound of the keys; none = no bound.
     pub to: Option<Vec<u8>>,
 }
 
@@ -136,7 +136,8 @@ fn one(mut columns: Vec<ArrayRef>) -> Result<ArrayRef> {
     columns.pop().ok_or_else(|| Error::internal("a value has a column"))
 }
 
-/// What an error of decoding so many bytes means: Arrow's columns have 32-bit offsets, and fail beyond as if bytes were damaged.
+/// What an error of decoding so many bytes means: Arrow's columns have 32-bit offsets, and fail beyond as if bytes were
+/// damaged.
 fn or_too_much(error: Error, bytes: usize) -> Error {
     match i32::try_from(bytes) {
         Ok(_) => error,
@@ -252,8 +253,8 @@ impl TypedEntries {
             DataType::Utf8 | DataType::Binary => {
                 let from = self.bound(prefix)?;
                 let plain = arrow_cast::cast(prefix, &DataType::Binary)?;
-                // The encoding cuts strings into blocks: a prefix of a string is none of its bytes. Strings are encoded as
-                // their bytes are, so the end is the next string of bytes, whether it is text or not.
+                // The encoding cuts strings into blocks: a prefix of a string is none of its bytes. Strings are encoded
+                // as their bytes are, so the end is the next string of bytes, whether it is text or not.
                 let to = successor(plain.as_binary::<i32>().value(0)).map(|end| {
                     let end: ArrayRef = Arc::new(BinaryArray::from(vec![&end[..]]));
                     let codec = KeyCodec::of_value(&DataType::Binary, false)?;

@@ -1,8 +1,8 @@
 //! Keys and values of a state whose value type has changed over time, between Arrow and bytes.
 //!
 //! Owns: the version of the value type in front of each encoded value, the choice of the type to decode with.
-//! Does not own: the encoding of one type (`typed`), the conversion of types (`evolution`), which types a state had (its
-//! catalog), where the bytes are kept.
+//! Does not own: the encoding of one type (`typed`), the conversion of types (`evolution`), which types a state had
+//! (its catalog), where the bytes are kept.
 //!
 //! ```text
 //! value   version as LEB128 | the value as `typed` encodes it
@@ -50,9 +50,9 @@ enum Sorted<'a> {
 }
 
 impl VersionedEntries {
-    /// `versions` are the types that values were written in, and `value`, which they are written in now, is one of them;
-    /// without any, `value` is the first. The error for a type that cannot become `value` names each field that is in the
-    /// way.
+    /// `versions` are the types that values were written in, and `value`, which they are written in now, is one of
+    /// them; without any, `value` is the first. The error for a type that cannot become `value` names each field that
+    /// is in the way.
     pub fn new(key: &DataType, value: &DataType, versions: &[DataType]) -> Result<Self> {
         let current = match versions.iter().rposition(|version| same_values(version, value)) {
             Some(current) => current,
@@ -123,7 +123,7 @@ impl VersionedEntries {
         check(actual, self.value_type())
     }
 
-    /// Encodes keys, of which none may be null.
+    /// Encodes keys, none of which may be null.
     pub fn encode_keys(&self, keys: &ArrayRef) -> Result<BinaryArray> {
         self.written.encode_keys(keys)?.into_binary()
     }

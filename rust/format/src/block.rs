@@ -21,9 +21,10 @@ use std::ops::Range;
 
 /// Highest length of one key and value together.
 pub const MAX_RECORD: u64 = 1 << 30;
-/// What a block of one record has beside its key and value at most: one run and two lengths.
+/// Largest overhead of a block of one record, beside its key and value: one run and two lengths.
 pub(crate) const MAX_OVERHEAD: u64 = 64;
-/// Records whose bytes are asked for before they are copied: enough loads to keep memory busy, few enough to stay cached.
+/// Records whose bytes are asked for before they are copied: enough loads to keep memory busy, few enough to stay
+/// cached.
 const LOOK_AHEAD: usize = 32;
 
 /// The columns of the block under construction; reused from block to block.
@@ -69,8 +70,8 @@ impl Lengths {
 }
 
 impl BlockEncoder {
-    /// Appends the raw bytes of the records `range` of `set`, which are grouped by key group. Keys and values are copied
-    /// once, from the set: between the columns' passes they are in the cache.
+    /// Appends the raw bytes of the records `range` of `set`, which are grouped by key group. Keys and values are
+    /// copied once, from the set: between the columns' passes they are in the cache.
     pub(crate) fn encode(&mut self, set: &ChangeSet, range: Range<usize>, out: &mut Vec<u8>) {
         self.runs.clear();
         self.key_lengths.clear();
@@ -114,8 +115,8 @@ impl BlockEncoder {
     }
 }
 
-/// Reads a byte at both ends of some records. Grouping by key group leaves records scattered in memory; loads that do not
-/// depend on each other wait together, so this halves the time of the copies that follow.
+/// Reads a byte at both ends of some records. Grouping by key group leaves records scattered in memory; loads that do
+/// not depend on each other wait together, so this halves the time of the copies that follow.
 #[inline]
 fn touch(set: &ChangeSet, range: Range<usize>) {
     let mut sink = 0;
@@ -133,7 +134,7 @@ fn put_run(out: &mut Vec<u8>, records: u64, (op, state, group): (Op, StateId, Ke
     put_varint(out, u64::from(group.0 - from.0));
 }
 
-/// What the index promised about a block.
+/// The index's claims about a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Promise {
     pub first: KeyGroup,
@@ -150,7 +151,7 @@ pub(crate) struct BlockDecoder {
 }
 
 impl BlockDecoder {
-    /// Gives the records of a block to `sink`: all of them, or those of `groups`.
+    /// Passes the records of a block to `sink`: all of them, or only the key groups in `groups`.
     pub(crate) fn decode(
         &mut self,
         mut reader: Reader<'_>,

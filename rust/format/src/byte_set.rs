@@ -1,6 +1,6 @@
 //! Change sets of a plain changelog: byte strings in lanes (key groups, and metadata before them).
 //!
-//! Owns: the blocks that appends go into, the layout of such a set, and reading all of it or some lanes.
+//! Owns: the blocks that collect appends, the layout of a set, and reading all lanes or some.
 //! Does not own: header and index (`set`), which block an append goes to (`write::buffer`).
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //!   lengths  u8 0, varint the one length of all   |   u8 1, one varint per record
 //! values: the bytes of all values of the block, compressed by itself if the set is
 //! ```
-//! The columns stand together so that the values of an uncompressed set are one run of bytes: a reader hands them on
-//! without copying. The index's numbers are lanes.
+//! The columns come first, so the values of an uncompressed set are one run of bytes that a reader returns without a
+//! copy. The index's numbers are lanes.
 //!
 //! Invariant: records of one lane are in the order in which they were appended.
 
@@ -28,7 +28,7 @@ use std::ops::Range;
 
 /// Highest length of one value.
 pub const MAX_VALUE: usize = 1 << 30;
-/// Records of one block: far from what 32 bits hold, and so many that few blocks end by it.
+/// Most records of one block. Far below 32 bits, and high enough that few blocks reach it.
 const MAX_RECORDS: u32 = 1 << 22;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,7 +302,8 @@ pub fn check_columns(index: &SetIndex, from: SetBytes<'_>) -> Result<()> {
     stored_columns(index, from).map(drop)
 }
 
-/// Checks the stored bytes of `blocks`, which `from` covers, against their checksums: reading them does not find damage then.
+/// Checks the stored bytes of `blocks`, which `from` covers, against their checksums: reading them does not find damage
+/// then.
 pub fn check_byte_blocks(index: &SetIndex, from: SetBytes<'_>, blocks: Range<usize>) -> Result<()> {
     let mut blocks = index.blocks[blocks].iter();
     blocks.try_for_each(|entry| {
@@ -311,7 +312,7 @@ pub fn check_byte_blocks(index: &SetIndex, from: SetBytes<'_>, blocks: Range<usi
 }
 
 /// Reads the records of `blocks` whose lanes are wanted out of `from`, which covers those blocks. `columns` are those
-/// of [`decode_columns`]. Values of an uncompressed set that are all wanted are not copied, nor are those of a single block.
+/// of [`decode_columns`]. Reading all values of an uncompressed set, or the values of a single block, copies nothing.
 pub fn decode_byte_blocks(
     index: &SetIndex,
     columns: &[u8],
@@ -405,7 +406,7 @@ pub fn decode_byte_blocks(
     Ok(out)
 }
 
-/// What may be reserved for `total` bytes that an index promises: not more than the bytes at hand make likely.
+/// Capacity to reserve for `total` bytes that an index promises, bounded by the bytes at hand.
 fn trusted(total: u64, bytes: &Bytes) -> usize {
     (total as usize).min(bytes.len().saturating_mul(16))
 }

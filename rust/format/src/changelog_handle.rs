@@ -11,7 +11,7 @@ use crate::model::{ChangelogHandle, KeyGroupRange, SetRef};
 
 const HANDLE: Envelope = Envelope { magic: *b"FCLC", version: 1, what: "changelog handle" };
 const NAME: &str = "the changelog handle";
-/// Object number, six numbers and a checksum: what a set takes at least.
+/// Smallest size of a set: object number, six numbers and a checksum.
 const MIN_SET: usize = 7 + 4;
 
 /// The bytes of a handle.

@@ -21,7 +21,7 @@ pub type SharedClock = Arc<dyn Clock>;
 /// Called at intervals during a wait, for example to check for Ctrl-C; an error ends the wait.
 pub type Tick<'a> = &'a dyn Fn() -> crate::error::Result<()>;
 
-/// A moment, and how long ago it was by both times of a clock.
+/// A moment, measured by the wall clock and the monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
     millis: u64,
@@ -34,8 +34,8 @@ impl Moment {
         Self { millis: clock.now_millis(), monotonic: clock.monotonic() }
     }
 
-    /// Time since this moment, at least: the wall clock may be set back, and the monotonic one may stand still while the
-    /// machine sleeps, so the longer of the two counts.
+    /// A lower bound of the time since this moment: the wall clock may be set back, and the monotonic clock may stop
+    /// while the machine sleeps, so the longer of the two counts.
     pub fn age(&self, clock: &dyn Clock) -> Duration {
         let wall = Duration::from_millis(clock.now_millis().saturating_sub(self.millis));
         wall.max(clock.monotonic().saturating_sub(self.monotonic))

@@ -1,8 +1,8 @@
 //! Compression of one block: none, lz4 or zstd.
 //!
-//! Owns: the contexts (kept per thread, so that a block costs no set-up), the stored ids, and the bound on what a block
-//! may claim to unpack to.
-//! Does not own: what is inside a block, or its checksum.
+//! Owns: the contexts (one per thread, so a block needs no set-up), the stored ids, and the bound on a block's claimed
+//! raw length.
+//! Does not own: the content of a block, or its checksum.
 //!
 //! A block that does not shrink is stored as it is: `stored length == raw length` means "not compressed" whatever the
 //! set's compression. After a block that hardly shrinks, the next ones are not even tried.
@@ -59,7 +59,7 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Blocks {
     compression: Compression,
-    /// Blocks that will not be tried, and as many as it was the last time.
+    /// Number of blocks still to skip, and the length of the last skip.
     left: u32,
     pause: u32,
     /// Memory of a block before its compression.
@@ -71,8 +71,8 @@ impl Blocks {
         Self { compression, left: 0, pause: 0, raw: Vec::new() }
     }
 
-    /// As [`Self::compress`], of the bytes that `build` appends: straight to `out`, if they are to stay as they are.
-    /// Returns how many these were, too, before.
+    /// Like [`Self::compress`], for the bytes that `build` appends; stored bytes go directly to `out`. Also returns the
+    /// raw length.
     pub(crate) fn compress_built(
         &mut self,
         out: &mut Vec<u8>,

@@ -27,7 +27,7 @@ pub enum Restoring {
     Lazy,
 }
 
-/// What an option has an effect on.
+/// The scope in which an option has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The state server as a whole: the first query that starts one chooses the value.
@@ -51,7 +51,7 @@ pub struct OptionRow {
     pub meaning: &'static str,
     /// False for tuning that tests set: accepted and validated, but neither documented nor suggested, and free to change.
     pub is_public: bool,
-    /// What it has an effect on, with a default of its own where that differs.
+    /// The scopes that it affects, with their own defaults where these differ.
     pub scopes: &'static [(Scope, Option<&'static str>)],
 }
 
@@ -114,13 +114,15 @@ macro_rules! options {
 options! {
     /// Memory of one state server for hot tier, overlays, RocksDB and buffers together. In Spark, if not set, it follows from the executor's memory overhead, its container or its machine.
     memory_budget: size = "1GiB" in [process, query, embedded],
-    /// Compression of change sets: zstd, lz4 or none. auto: lz4 on a local disk, zstd in a remote store, where bytes cost more.
+    /// Compression of change sets: zstd, lz4 or none. auto: lz4 on a local disk, zstd in a remote store, where bytes
+    /// cost more.
     compression: compression = "auto" in [query, embedded, changelog],
     /// How long a commit waits for other open sessions to share its log object.
     persist_delay: duration = "500ms" in [query, changelog = "10ms"],
     /// A batch of change sets is uploaded at once when it reaches this size.
     persist_size_threshold: size = "16MiB" in [query, embedded, changelog = "10MiB"],
-    /// A writer of a plain changelog uploads its active change set when it has reached this size, without a checkpoint.
+    /// A writer of a plain changelog uploads its active change set once it reaches this size, without waiting for a
+    /// checkpoint.
     preemptive_persist_threshold: size = "5MiB" in [changelog],
     /// Log objects uploaded at the same time.
     upload_threads: count = "4" in [query, embedded, changelog = "5"] tuning,
@@ -198,7 +200,7 @@ impl Options {
         Self::TABLE.iter().filter(move |row| row.default_in(scope).is_some())
     }
 
-    /// The options of the process that `asked` sets to something else than these options, which are in force.
+    /// The process options for which `asked` differs from these options, which are in force.
     pub fn overruled(&self, asked: &BTreeMap<String, String>) -> Result<Vec<&'static str>> {
         let mut names = Vec::new();
         for row in Self::of(Scope::Process) {
@@ -364,7 +366,7 @@ impl Options {
                 "option `persist_size_threshold` must not exceed `max_in_flight`",
             ));
         }
-        // The bounds of S3: smaller parts are refused; larger ones are of no use, and are repeated whole.
+        // S3 refuses smaller parts. Larger parts gain nothing, and a retry repeats a whole part.
         if !(5 << 20..=1 << 30).contains(&self.upload_part_size) {
             return Err(refused("upload_part_size", "option `upload_part_size` must be from 5MiB to 1GiB"));
         }
@@ -409,7 +411,7 @@ pub fn parse_size(name: &str, value: &str) -> Result<u64> {
     parse::size(name, value)
 }
 
-/// The one of the `known` names that `name` was probably meant to be; none if all are too different.
+/// The `known` name closest to `name`; none if all differ too much.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known.map(|k| (distance(name, k), k)).min().filter(|(d, k)| *d <= k.len() / 2).map(|(_, k)| k)
 }

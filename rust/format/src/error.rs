@@ -1,8 +1,8 @@
 //! Errors: rich inside, few outside.
 //!
-//! Owns: the one error type of all crates, its parts, and what the kinds of other libraries' errors become.
-//! Does not own: retry decisions (`store::retry` makes them from [`Error::is_retryable`]), what an error of an object
-//! store means (`store::diagnose`), the chain of causes as plain data (`causes`), and the Python classes.
+//! Owns: the one error type of all crates, its parts, and the mapping from other libraries' errors.
+//! Does not own: retry decisions (`store::retry` makes them from [`Error::is_retryable`]), the meaning of an object
+//! store's errors (`store::diagnose`), the chain of causes as plain data (`causes`), the Python classes.
 
 mod causes;
 pub mod limits;
@@ -19,7 +19,7 @@ use std::{fmt, io};
 /// Result with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What stands between what happened and what to do.
+/// Separates the description of an error from its remedy.
 const BEFORE_REMEDY: &str = "; ";
 
 /// The public kinds: what a caller can do about an error. One Python class each.
@@ -37,7 +37,7 @@ pub enum ErrorKind {
     Fenced,
     /// The caller passed something that can never work.
     InvalidArgument,
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from the written ones.
     Corrupt,
     /// A named object or state does not exist.
     NotFound,
@@ -144,7 +144,7 @@ impl fmt::Display for Subject {
 /// Invariants:
 /// 1. the message is one line, complete in itself, with cause and remedy: it is what a user reads at the end of a Spark
 ///    traceback, and all that some logs keep;
-/// 2. no text of the error or of its sources holds a credential: a source of which that is not known is not attached
+/// 2. no text of the error or of its sources holds a credential: a source that may hold one is not attached
 ///    (the causes of requests to a store are attached as cleaned texts);
 /// 3. nothing decides by the message: kind, subject and sources have types.
 #[derive(Debug, Clone)]
@@ -154,7 +154,7 @@ pub struct Error(Box<Parts>);
 struct Parts {
     kind: ErrorKind,
     message: String,
-    /// Where the remedy begins in the message; none = it has none of its own.
+    /// Offset of the remedy in the message; none if the message has no separate remedy.
     remedy: Option<usize>,
     subject: Option<Subject>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
@@ -202,7 +202,7 @@ impl Error {
         Self::new(ErrorKind::Internal, format!("internal error: {message}")).with_remedy("please report it")
     }
 
-    /// Bytes that are not what was written: names the object and the byte offset in it (P9).
+    /// Bytes that differ from the written ones: names the object and the byte offset in it (P9).
     pub fn corrupt(object: impl fmt::Display, offset: u64, what: impl fmt::Display) -> Self {
         let object = object.to_string();
         Self::new(ErrorKind::Corrupt, format!("corrupt data in {object} at byte {offset}: {what}"))
@@ -231,7 +231,7 @@ impl Error {
         }
     }
 
-    /// An I/O error of the local file or folder `path`; `what` is what could not be done, as in `cannot make`.
+    /// An I/O error of the local file or folder `path`; `what` names the failed action, as in `cannot make`.
     pub fn io_at(what: &str, path: &Path, error: &io::Error) -> Self {
         Self::io(format_args!("{what} {}", path.display()), error).with_subject(Subject::Path(path.to_owned()))
     }
@@ -243,7 +243,7 @@ impl Error {
         self
     }
 
-    /// The same error with `remedy`, what to do about it, at the end of its message. A second remedy follows the first.
+    /// The same error with `remedy` at the end of its message. A second remedy follows the first.
     #[must_use]
     pub fn with_remedy(mut self, remedy: impl fmt::Display) -> Self {
         let parts = &mut *self.0;
@@ -290,12 +290,12 @@ impl Error {
         &self.0.message[..end]
     }
 
-    /// What to do, if that is known apart from what happened.
+    /// The remedy, if the message has a separate one.
     pub fn remedy(&self) -> Option<&str> {
         self.0.remedy.map(|at| &self.0.message[at..])
     }
 
-    /// What it is about, if that is known.
+    /// The subject of the error, if known.
     pub fn subject(&self) -> Option<&Subject> {
         self.0.subject.as_ref()
     }
@@ -355,7 +355,7 @@ impl StdError for Error {
 }
 
 impl From<arrow_schema::ArrowError> for Error {
-    /// What Arrow reports about the values, types and bytes that it was given is about the caller's argument. Memory, I/O,
+    /// Arrow's errors about values, types and bytes concern the caller's argument. Memory, I/O,
     /// schemas, and operations on values that were checked before are not.
     fn from(error: arrow_schema::ArrowError) -> Self {
         use arrow_schema::ArrowError as E;

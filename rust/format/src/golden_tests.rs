@@ -1,5 +1,5 @@
-//! Frozen bytes: what each version of every format wrote once must be read forever, and (where no compressor's version has
-//! a say) written again byte for byte.
+//! Frozen bytes: the library reads what every version of every format wrote, and writes the same bytes again unless
+//! they depend on a compressor's version.
 //!
 //! `FASTCHANGELOG_WRITE_GOLDEN=1 cargo test golden` writes files that are missing. A change of an existing file is a
 //! change of the format: it needs a new version number and a new file beside the old one.

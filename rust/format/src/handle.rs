@@ -13,7 +13,7 @@ use std::collections::HashMap;
 const HANDLE: Envelope = Envelope { magic: *b"FCLH", version: 1, what: "shard handle" };
 const INDEX: Envelope = Envelope { magic: *b"FCLI", version: 1, what: "segment index" };
 
-/// What errors about a handle call it: a handle has no name in the bucket, it is in Spark's checkpoint.
+/// The name of a handle in errors. A handle has no name in the bucket: it is in Spark's checkpoint.
 const HANDLE_NAME: &str = "the shard handle in Spark's state";
 
 const HAS_PARENT: u8 = 1;
@@ -144,9 +144,10 @@ pub fn decode_segment_index(object: &str, bytes: &[u8]) -> Result<Vec<SegmentRef
     Ok(segments)
 }
 
-// ------------------------------------------------------------------------------------------------------------- segments
+// -------------------------------------------------------------------------------------------------------------
+// segments
 
-/// Version, object number and five numbers: what a segment takes at least.
+/// Smallest size of a segment: version, object number and five numbers.
 const MIN_SEGMENT: usize = 16 + 5;
 
 fn put_segments(out: &mut Vec<u8>, segments: &[SegmentRef], objects: &[usize], mut batch: BatchId) {
@@ -182,7 +183,8 @@ pub(super) fn pick(objects: &[ObjectRef], reader: &mut Reader<'_>) -> Result<Obj
     objects.get(number).cloned().ok_or_else(|| reader.corrupt(format_args!("object {number} of {}", objects.len())))
 }
 
-// -------------------------------------------------------------------------------------------------------------- objects
+// --------------------------------------------------------------------------------------------------------------
+// objects
 
 /// The distinct objects that something names, in order of first mention.
 #[derive(Default)]
@@ -208,7 +210,7 @@ impl<'a> ObjectsOut<'a> {
     }
 }
 
-/// Number of the name's folder, two lengths, size and checksum: what an object takes at least.
+/// Smallest size of an object: number of the name's folder, two lengths, size and checksum.
 const MIN_OBJECT: usize = 3 + 1 + 4;
 
 pub(super) fn read_objects(reader: &mut Reader<'_>) -> Result<Vec<ObjectRef>> {
@@ -248,9 +250,9 @@ impl<'a> NamesOut<'a> {
     }
 }
 
-/// Raw bytes of a name that may stand for hex digits.
+/// Most raw bytes of a name, each of which is written as two hex digits.
 const MAX_HEX: usize = 64;
-/// Longest name of an object that is believed. Real ones have about 40 bytes; without a bound, few bytes that repeat a
+/// Longest accepted name of an object. Real names have about 40 bytes; without a bound, few bytes that repeat a
 /// long name many times could ask for much memory.
 const MAX_NAME: usize = 512;
 

@@ -64,7 +64,7 @@ fn any_handle() -> impl Strategy<Value = ShardHandle> {
     })
 }
 
-/// What a long-running job has: a snapshot, an index, and as many segments as the cap allows.
+/// The handle of a long-running job: a snapshot, an index, and the most segments that the cap allows.
 fn typical_handle(segments: u64) -> ShardHandle {
     let object =
         |folder: &str, size| ObjectRef { name: format!("{folder}/{}", VersionId::random()), size, crc: rand::random() };

@@ -1,10 +1,10 @@
 //! The note of a state's folder: JSON for people, with a checksum.
 //!
 //! Owns: its fields, its layout and its checksum. Python reads it through this file, too.
-//! Does not own: its name (`store::paths`), when it is written and what must agree with it (`engine`).
+//! Does not own: its name (`store::paths`), the time of its writing, and the checks against it (`engine`).
 //!
-//! The checksum is the CRC-32C of the note without the checksum, as compact JSON with sorted names: a note that was only
-//! indented again stays valid, one whose content was changed by anything but this library does not.
+//! The checksum is the CRC-32C of the note without the checksum, as compact JSON with sorted names. Reindenting a note
+//! keeps it valid; editing its content does not.
 
 use super::wire::crc32c;
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ const CHECKSUM_NAME: &str = "crc32c";
 /// No note is longer: its texts are the names and addresses of one query.
 pub const MAX_NOTE: u64 = 1 << 20;
 
-/// What is fixed when a state starts, and what its servers count on.
+/// Settings that a state fixes when it starts, and promises that its servers rely on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FolderNote {
     /// Spark's query id.

@@ -1,4 +1,4 @@
-//! Notes of folders: readable, and never believed when anything in them was changed.
+//! Notes of folders: readable, and refused after any edit.
 
 use super::*;
 use crate::error::ErrorKind;

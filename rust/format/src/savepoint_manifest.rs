@@ -1,7 +1,6 @@
 //! Manifests of savepoints.
 //!
-//! Owns: their layout. Does not own: the files that they name; those of canonical savepoints are log objects (`object`),
-//! those of native ones copies.
+//! Owns: their layout. Does not own: the named files (log objects in canonical savepoints, copies in native ones).
 
 use super::handle::{NamesIn, NamesOut, decode_handle, encode_handle};
 use super::wire::{Envelope, Reader, put_bytes, put_signed, put_varint};
@@ -60,7 +59,7 @@ pub fn encode_savepoint(savepoint: &Savepoint) -> Bytes {
     Envelope::seal(out).into()
 }
 
-/// Name, size and checksum, then four numbers: what a part takes at least.
+/// Smallest size of a part: name, size and checksum, then four numbers.
 const MIN_PART: usize = MIN_OBJECT + 4;
 /// Number of the name's folder, two lengths, size and checksum.
 const MIN_OBJECT: usize = 3 + 1 + 4;
@@ -105,7 +104,7 @@ fn parts(reader: &mut Reader<'_>) -> Result<Vec<SavepointPart>> {
         let object = names.read(reader)?;
         let start: u16 = reader.varint_as("a part's first key group")?;
         let end = reader.varint_as("a part's last key group")?;
-        // The last key group of a part may go on in the next one.
+        // The last key group of a part may continue in the next one.
         if start >= end || parts.last().is_some_and(|last| start < last.key_groups.end.saturating_sub(1)) {
             return Err(reader.corrupt(format_args!("a part of the key groups {start} to {end} is out of order")));
         }

@@ -1,11 +1,11 @@
 //! Change sets of keyed state: puts and deletes, grouped by key group, in compressed blocks.
 //!
 //! Owns: cutting records into blocks, and reading the blocks of some key groups.
-//! Does not own: the set's header and index (`set`), the inside of a block (`block`), the object around sets (`object`),
-//! what the records mean.
+//! Does not own: the set's header and index (`set`), the inside of a block (`block`), the object around sets
+//! (`object`), the meaning of the records.
 //!
-//! Memory: a reader that takes records one by one ([`for_each_in_set`]) holds the bytes of one block at a time, which is one record of
-//! [`MAX_RECORD`] bytes at most, or many small ones; whatever an object claims.
+//! Memory: a reader of single records ([`for_each_in_set`]) holds one block at a time. Whatever an object claims, that
+//! is many small records, or one of at most [`MAX_RECORD`] bytes.
 
 pub use super::block::MAX_RECORD;
 use super::block::{BlockDecoder, BlockEncoder, Promise};
@@ -59,7 +59,7 @@ pub fn encode_set_in_blocks(set: &ChangeSet, compression: Compression, block_tar
     }
     let length = out.len() as u64;
     let mark = put_head(&mut out[..blocks_at], SetKind::Keyed, compression, &blocks, Columns::default(), length)?;
-    // What waits for upload is counted by length: give back what the guess was too high by.
+    // Waiting uploads are counted by length: give back the surplus of the estimate.
     if out.capacity() - out.len() > out.len() / 4 {
         out.shrink_to_fit();
     }
@@ -68,7 +68,7 @@ pub fn encode_set_in_blocks(set: &ChangeSet, compression: Compression, block_tar
     Ok(EncodedSet { parts: vec![out.into()], length, crc, head: blocks_at as u64, mark, records: set.len() as u64 })
 }
 
-/// Refuses a key and a value of so many bytes together that no change set can hold.
+/// Refuses a key and value whose total length exceeds the limit of a change set.
 fn check_record(length: u64) -> Result<()> {
     if length <= MAX_RECORD {
         return Ok(());
@@ -77,12 +77,12 @@ fn check_record(length: u64) -> Result<()> {
     Err(Error::invalid(what).with_remedy("split it over several keys"))
 }
 
-/// Refuses entries of these lengths, of so many bytes together, if no change set can hold one of them.
+/// Refuses entries of these lengths and this total size if one of them exceeds the limit of a change set.
 pub fn check_records(bytes: usize, lengths: impl Iterator<Item = usize>) -> Result<()> {
     if bytes as u64 <= MAX_RECORD { Ok(()) } else { lengths.map(|length| length as u64).try_for_each(check_record) }
 }
 
-/// Cuts the records into runs of about `target` bytes; checks what the format cannot hold.
+/// Cuts the records into runs of about `target` bytes, and refuses records that the format cannot hold.
 fn plan_blocks(set: &ChangeSet, target: usize) -> Result<Vec<Range<usize>>> {
     let mut plan = Vec::new();
     let (mut start, mut size) = (0, 0);
@@ -94,7 +94,7 @@ fn plan_blocks(set: &ChangeSet, target: usize) -> Result<Vec<Range<usize>>> {
             return Err(Error::internal("a change set is not grouped by key group"));
         }
         previous = change.key_group;
-        // Three bytes stand for what a record costs beside its key and value: they keep a block of empty ones small.
+        // Charge three bytes of overhead per record, so that a block of empty records stays small.
         let length = length + 3;
         if size > 0 && size + length > target {
             plan.push(start..i);
@@ -207,7 +207,7 @@ pub fn decode_set_range(object: &str, offset_in_object: u64, bytes: &[u8], group
     decode_whole(object, offset_in_object, bytes, Some(groups))
 }
 
-/// Gives the records of `groups` in a whole change set to `sink`, one after the other: no more than one block is in memory. Its
+/// Passes the records of `groups` in a whole change set to `sink`, one by one, with at most one block in memory. Its
 /// error ends it.
 pub fn for_each_in_set(
     object: &str,
@@ -224,7 +224,8 @@ pub fn for_each_in_set(
 fn decode_whole(object: &str, offset_in_object: u64, bytes: &[u8], groups: Option<KeyGroupRange>) -> Result<ChangeSet> {
     let index = decode_whole_index(object, offset_in_object, bytes)?;
     let chosen = groups.map_or(0..index.blocks.len(), |g| index.blocks_of(g.start..g.end));
-    // Reserve what the blocks say, but never more than a few times what is really there: a lie then costs a growth.
+    // Reserve the claimed lengths, but at most a few times the bytes at hand: a false claim then costs only a
+    // reallocation.
     let (mut raw, mut records) = (0_usize, 0_usize);
     for block in &index.blocks[chosen.clone()] {
         raw += block.raw_length as usize;

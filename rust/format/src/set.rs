@@ -1,13 +1,14 @@
-//! What all change sets have in common: a fixed header, an index of blocks, and where blocks are.
+//! The frame of every change set: a fixed header, an index of blocks, and the places of blocks.
 //!
 //! Owns: header and index, writing and reading; finding the blocks that hold some numbers.
-//! Does not own: what is inside a block (`segment` for keyed changes, `byte_set` for plain ones).
+//! Does not own: the inside of a block (`segment` for keyed changes, `byte_set` for plain ones).
 //!
 //! Invariants:
 //! 1. a change set is self-contained: with its offset and length alone it can be fetched, checked and read;
-//! 2. records are grouped by an ascending number (key group or lane); a block holds whole records, and blocks ascend too;
-//! 3. a block of more than one record has at most [`MAX_BLOCK`] raw bytes, and one of one record and the columns those of the
-//!    longest record at most, whatever a header says.
+//! 2. records are grouped by an ascending number (key group or lane); a block holds whole records, and blocks ascend
+//!    too;
+//! 3. whatever a header says, a block of several records has at most [`MAX_BLOCK`] raw bytes; a block of one record,
+//!    and the columns, have at most the bytes of the longest record.
 
 use super::block::{MAX_OVERHEAD, MAX_RECORD};
 use super::compress;
@@ -25,16 +26,16 @@ const SET_VERSION: u16 = 1;
 pub const SET_HEADER_LEN: usize = 40;
 /// Bytes of one entry of a set's block index.
 pub const INDEX_ENTRY_LEN: usize = 20;
-/// What the index of a set of plain changes says about its columns, after the blocks.
+/// Bytes of the index entry for the columns of a plain set, after the blocks.
 const COLUMNS_LEN: usize = 12;
-/// What a reader accepts as the raw length of a block with more than one record.
+/// Largest raw length that a reader accepts for a block of several records.
 pub(super) const MAX_BLOCK: u32 = 16 << 20;
-/// The same of a block with one record, and of the columns.
+/// Largest raw length for a block of one record, and for the columns.
 const MAX_ONE: u64 = MAX_RECORD + MAX_OVERHEAD;
 /// Offset of a set header's own checksum: the same in every version.
 const SET_HEADER_CRC: usize = 36;
 
-/// What a change set holds.
+/// The content of a change set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetKind {
     /// Puts and deletes of keyed state.
@@ -52,9 +53,9 @@ pub struct EncodedSet {
     pub length: u64,
     /// CRC-32C of all parts.
     pub crc: u32,
-    /// Bytes at its start that say what is where.
+    /// Length of header and index.
     pub head: u64,
-    /// The checksum in its header, which covers those of index and blocks: it identifies this set.
+    /// The checksum in its header. It covers the checksums of index and blocks, so it identifies the set.
     pub mark: u32,
     /// Number of records.
     pub records: u64,
@@ -73,7 +74,7 @@ impl EncodedSet {
 /// The verified fixed part of a change set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetHeader {
-    /// What the set holds.
+    /// The content of the set.
     pub kind: SetKind,
     /// Compression of the blocks.
     pub compression: Compression,
@@ -89,7 +90,7 @@ pub struct SetHeader {
 }
 
 impl SetHeader {
-    /// Bytes of header and index together: what to fetch before blocks can be chosen.
+    /// Length of header and index, which a reader fetches before it can choose blocks.
     pub fn index_end(&self) -> u64 {
         SET_HEADER_LEN as u64 + self.index_len()
     }
@@ -193,7 +194,8 @@ pub(super) fn check_crc(object: &str, at: u64, what: &str, stored: &[u8], writte
     Err(Error::corrupt(object, at, what))
 }
 
-/// How many numbers there are: key groups, or lanes, which are one more. A reader of all of them must not miss a record.
+/// How many numbers there are: key groups, or lanes, which are one more. A reader of all of them must not miss a
+/// record.
 fn numbers_of(kind: SetKind) -> usize {
     MAX_KEY_GROUPS + usize::from(kind == SetKind::Bytes)
 }

@@ -240,7 +240,7 @@ pub(crate) fn foreign(object: &str, offset: u64, what: &str) -> Error {
     Error::corrupt(object, offset, format_args!("this is not a fastchangelog {what}"))
 }
 
-/// Checks the version of a part whose checksum already matched: a newer one is no damage, it is from a newer release.
+/// Checks the version of a part whose checksum matched: a newer version is not damage but comes from a newer release.
 pub(crate) fn check_version(object: &str, offset: u64, what: &str, found: u16, newest: u16) -> Result<()> {
     match found {
         0 => Err(Error::corrupt(object, offset, format_args!("{what} version 0 does not exist"))),

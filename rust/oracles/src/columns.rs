@@ -1,10 +1,10 @@
-//! What must hold of Arrow columns from outside, whatever is in them.
+//! Properties of Arrow columns from outside, whatever they contain.
 //!
 //! Owns: columns of every type made of invented bytes, and their way through import, split, merge and results.
 //! Does not own: the decoders of stored bytes (`oracles`), the C data interface (the Python extension).
 //!
-//! 1. A column is refused with an `InvalidArgument`, or it is read; nothing panics and nothing outside of its buffers is
-//!    read (a sanitizer sees that).
+//! 1. A column is refused with an `InvalidArgument`, or it is read; nothing panics and nothing outside of its buffers
+//!    is read (a sanitizer sees that).
 //! 2. What is taken is a valid Arrow array.
 //! 3. Its rows are grouped: the counts of all keys add up to the rows, and keys that are decoded and encoded again are
 //!    the same keys.
@@ -42,7 +42,7 @@ impl Choices<'_> {
         usize::from(self.byte()) % end
     }
 
-    /// True once in so many times, and never when the bytes are used up.
+    /// True once in this many calls, and never after the bytes are used up.
     fn rarely(&mut self, times: u8) -> bool {
         self.byte() % times == times - 1
     }
@@ -142,7 +142,7 @@ fn values(choices: &mut Choices<'_>, width: usize, count: usize) -> Buffer {
     Buffer::from_vec(bytes).slice_with_length(0, (count - short) * width)
 }
 
-/// A column as an import finds it: nothing in it is certain, but that its parts are those of the type.
+/// A column as an import receives it: only the number and kind of its parts match the type.
 fn column(choices: &mut Choices<'_>, of: &DataType, len: usize) -> ArrayData {
     let offset = if choices.rarely(5) { choices.below(4) } else { 0 };
     let all = len + offset;

@@ -1,9 +1,9 @@
 //! Forged bytes in valid formats, and the cost of reading them.
 //!
 //! Owns: checksums made right again after bytes were changed, sets around a block of any bytes, an allocator that
-//! counts, its bounds, and silence about panics that are caught. Shared by the tests of damage, the replay of the fuzzers' inputs and
-//! the fuzzers (`rust/fuzz`).
-//! Does not own: what must hold of the decoders. Written by `docs/format.md`, not with the encoders.
+//! counts, its bounds, and silence about panics that are caught. Shared by the tests of damage, the replay of the
+//! fuzzers' inputs and the fuzzers (`rust/fuzz`).
+//! Does not own: the properties of the decoders. Written by `docs/format.md`, not with the encoders.
 
 use fastchangelog_format::{FILE_HEADER_LEN, INDEX_ENTRY_LEN, SET_HEADER_LEN, crc32c};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -56,7 +56,7 @@ pub fn peak_of<T>(f: impl FnOnce() -> T) -> (T, i64) {
 }
 
 thread_local! {
-    /// What panics of this thread said, where they are not told.
+    /// Messages of this thread's silenced panics.
     static UNTOLD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 

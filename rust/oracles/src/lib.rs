@@ -1,10 +1,10 @@
-//! fastchangelog-oracles: what must hold of every decoder and of Arrow columns from outside.
+//! fastchangelog-oracles: properties of every decoder and of Arrow columns from outside.
 //!
-//! Beside the layers: imports `fastchangelog-format` and `fastchangelog-columns`, and is imported by tests and by
+//! Outside of the layers: imports `fastchangelog-format` and `fastchangelog-columns`, and is imported by tests and by
 //! `rust/fuzz` only. That this builds alone shows that the decoders need neither RocksDB nor a store.
 //!
-//! Owns: the properties ([`oracles`], [`columns`], [`rows`]) and forged bytes ([`forge`]); the tests of damaged bytes, of malformed
-//! columns and of the fuzzers' inputs.
+//! Owns: the properties ([`oracles`], [`columns`], [`rows`]) and forged bytes ([`forge`]); the tests of damaged bytes,
+//! of malformed columns and of the fuzzers' inputs.
 //! Does not own: the decoders, and finding new inputs (`rust/fuzz`).
 #![warn(missing_docs)]
 

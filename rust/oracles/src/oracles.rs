@@ -1,14 +1,14 @@
-//! What must hold of every decoder, whatever bytes it is given.
+//! Properties of every decoder, whatever its input.
 //!
 //! Owns: one function per decoder, which fails by a panic. The fuzzers call it with what they invent, and
 //! `tests/fuzz_replay.rs` with what they once found.
-//! Does not own: the forging of bytes (`forge`), where inputs come from.
+//! Does not own: the forging of bytes (`forge`), the source of inputs.
 //!
 //! Of each decoder:
-//! 1. it never panics, and its error is that of damage (or of a newer version) and names the object (P9);
-//! 2. it asks for at most a known multiple of the bytes it reads and of what they honestly unpack to;
-//! 3. what it accepts can be encoded, and is the same when that is decoded again;
-//! 4. reading a part gives what stands in the whole.
+//! 1. it never panics, and its error reports damage (or a newer version) and names the object (P9);
+//! 2. it allocates at most a known multiple of its input and of the input's true unpacked size;
+//! 3. an accepted value can be encoded, and decoding gives the same value again;
+//! 4. reading a part equals that part of the whole.
 //!
 //! Every input is read as it is, and again with all its checksums made right: nothing that is invented gets past a
 //! checksum otherwise.

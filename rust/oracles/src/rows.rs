@@ -1,10 +1,10 @@
-//! What must hold of rows on their way to a processor, whatever is in them.
+//! Properties of rows on their way to a processor, whatever they contain.
 //!
 //! Owns: payloads of invented bytes, and the way of columns through split and grouping.
-//! Does not own: where columns come from (`columns`), the forging of checksums (`forge`).
+//! Does not own: the source of columns (`columns`), the forging of checksums (`forge`).
 //!
-//! 1. A payload is refused as damaged or as one of another schema, or it is read; nothing panics, and what is allocated is
-//!    bounded by its bytes.
+//! 1. A payload is refused as damaged or as one of another schema, or it is read; nothing panics, and what is allocated
+//!    is bounded by its bytes.
 //! 2. What was read is grouped: each row that is not late is in exactly one chunk, keys ascend, and columns are valid.
 //! 3. Its rows can be split and grouped again; then each row is under the key that it has.
 

@@ -1,6 +1,6 @@
-//! What the server serves.
+//! The interface between server and engine.
 //!
-//! Owns: the seam between frames and the engine, so that the server can be tested against a fake that fails at will.
+//! Owns: the traits between frames and the engine, so that tests run the server against a fake that fails on demand.
 //! Does not own: any behaviour.
 
 use arrow_array::{ArrayRef, RecordBatch};
@@ -54,8 +54,8 @@ pub trait SessionBackend: Send {
     fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)>;
 }
 
-/// One execution of one shard's batch of a stateful processor. A drop before [`StateBackend::commit`] has returned leaves
-/// nothing.
+/// One execution of one shard's batch of a stateful processor. A drop before [`StateBackend::commit`] has returned
+/// leaves nothing.
 pub trait StateBackend: Send {
     /// The stored catalog's text.
     fn catalog(&self) -> &str;
@@ -79,6 +79,6 @@ pub trait MaterializeBackend: Send + Sync {
     fn run(&self) -> Result<()>;
     /// Lets the next handles start from the new snapshot.
     fn complete(self: Box<Self>) -> Result<()>;
-    /// Gives up; what was uploaded is removed later.
+    /// Gives up; uploaded files are removed later.
     fn abort(self: Box<Self>, message: &str);
 }

@@ -1,7 +1,7 @@
-//! The client: what a Python worker uses to talk to its executor's state server.
+//! The client through which a Python worker talks to its executor's state server.
 //!
 //! Owns: connecting, waiting (bounded, interruptible), and the error message when the server has ended.
-//! Does not own: starting a server (Python does, under a lock), whose socket is trusted (`trust`).
+//! Does not own: starting a server (Python does, under a lock), trust in a socket (`trust`).
 //!
 //! Invariants:
 //! 1. every wait has a bound: progress within [`ClientSettings::timeout`], or an error that names the option;
@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a session waits without any sign of its server: longer than a restore of the largest shard takes, short enough
-/// that Spark repeats the task of a server that hangs.
+/// How long a session waits without any sign of its server: longer than a restore of the largest shard takes, short
+/// enough that Spark repeats the task of a server that hangs.
 pub const SESSION_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// How a client connects.
@@ -97,7 +97,8 @@ impl Client {
         Err(self.break_with(error))
     }
 
-    /// Sends a request that has no reply. What the server has sent meanwhile is the error of an earlier one, or its end.
+    /// Sends a request without a reply. Anything that the server has sent meanwhile is the error of an earlier request,
+    /// or its disconnect.
     pub(crate) fn send_unanswered(&mut self, kind: Kind, body: &[u8], tick: Tick<'_>) -> Result<()> {
         if self.broken.is_none() && self.has_news() {
             self.reply(self.next_request, tick)?;
@@ -164,7 +165,7 @@ impl Client {
 
     /// Makes the connection useless; later calls repeat this error, or an earlier one.
     pub(crate) fn break_with(&mut self, mut error: Error) -> Error {
-        // What the report of a bug needs: only this side knows where the server logs.
+        // Details for a bug report: only this side knows the path of the server's log.
         if error.kind() == ErrorKind::Internal {
             error = error.with_remedy(format_args!("the state server's log is {}", self.settings.log));
         }
@@ -286,7 +287,7 @@ impl SessionClient {
     }
 
     /// Ends the payloads and gives the results' schema. With `persist`, the server makes the version durable while
-    /// the results travel; [`SessionClient::commit`] then only waits for what is left.
+    /// the results travel; [`SessionClient::commit`] then only waits for the rest.
     pub fn finish(&mut self, persist: bool, tick: Tick<'_>) -> Result<SchemaRef> {
         let request = self.client.request(Kind::Finish, &[u8::from(persist)], tick)?;
         let chunk = Buffer::from(Vec::<u8>::new());

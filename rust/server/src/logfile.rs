@@ -1,7 +1,7 @@
 //! The server's log: JSON lines in a file that never grows beyond its bound.
 //!
 //! Owns: appending, rotation (`server.log` → `server.log.1`), and the tracing subscriber that writes to it.
-//! Does not own: what is logged. Nothing here ever fails the caller: a full disk loses lines, not batches.
+//! Does not own: the content of the log. Nothing here ever fails the caller: a full disk loses lines, not batches.
 
 use fastchangelog_format::clock::SharedClock;
 use parking_lot::Mutex;

@@ -1,7 +1,8 @@
 //! The text endpoint of metrics: HTTP on the loopback address.
 //!
 //! Owns: the listener, its bounds, the answer to each request.
-//! Does not own: the text (`fastchangelog_store::metrics`), HTTP itself (`hyper`), which port (the option `metrics_port`).
+//! Does not own: the text (`fastchangelog_store::metrics`), HTTP itself (`hyper`), the choice of the port (the option
+//! `metrics_port`).
 //!
 //! It has one thread for connections and one for texts, both its own: no session waits for a reader. Every connection
 //! answers one request and ends within [`MAX_CONNECTION_TIME`].
@@ -37,7 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Makes the text of a request.
 pub type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// A listening endpoint; dropping it ends it.
+/// A listening endpoint; a drop stops it.
 #[derive(Debug)]
 pub struct MetricsEndpoint {
     address: SocketAddr,
@@ -133,7 +134,7 @@ async fn respond(request: Request<Incoming>, render: Render) -> Result<Response<
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Ok(response);
     }
-    // Not on the thread of connections: it may be the last user of a state, which then ends.
+    // Not on the thread of connections: this may be the last user of a state, and would then close it.
     Ok(match tokio::task::spawn_blocking(move || render()).await {
         Ok(text) => {
             let mut response = Response::new(Full::new(Bytes::from(text)));
@@ -161,7 +162,7 @@ mod tests {
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         client.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();
-        // An end by reset is an end as well.
+        // A reset also closes the connection.
         let _ = client.read_to_end(&mut answer);
         String::from_utf8(answer).unwrap()
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns: waking the thread that accepts connections, the user of a peer, and the refusal on other systems. `--cfg
 //! fastchangelog_portable` compiles the refusal on Linux, too, so that it can be tested there.
-//! Does not own: which users are let in (`server`). Python refuses before it starts a process
+//! Does not own: the decision which users may connect (`server`). Python refuses before it starts a process
 //! (`fastchangelog.server.platform`).
 
 #[cfg(all(target_os = "linux", not(fastchangelog_portable)))]

@@ -1,4 +1,4 @@
-//! Of the calls that only Linux has: what they do there, and that no server starts elsewhere.
+//! Tests of the calls that only Linux has, and of the refusal to start a server elsewhere.
 
 use super::*;
 

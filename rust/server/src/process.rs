@@ -1,6 +1,6 @@
 //! From a text of settings to a running state server.
 //!
-//! Owns: which parts one server process is made of. Does not own: the parts, nor the process's life (Python).
+//! Owns: assembling the parts of a server process. Does not own: the parts, the life of the process (Python).
 
 use crate::logfile::{LogFile, MAX_LOG_BYTES};
 use crate::protocol::MAX_MESSAGE;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 /// Sessions that one server holds open at the same time, each with a thread: far more than an executor has tasks.
 const MAX_SESSIONS: usize = 512;
 
-/// What Python decides for a server process.
+/// Python's settings for a server process.
 #[derive(Debug, Deserialize)]
 struct ProcessSettings {
     socket: PathBuf,

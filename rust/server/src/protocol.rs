@@ -1,7 +1,7 @@
 //! The protocol between a Python worker and the state server of its executor.
 //!
 //! Owns: the hello, the frames, their limits, and the errors of frames that are malformed or out of turn.
-//! Does not own: the meaning of requests (`session`, `client`) nor the transport's waiting (`client`).
+//! Does not own: the meaning of requests (`session`, `client`), waiting (`client`).
 //!
 //! ```text
 //! hello   "fclhello" | protocol version u32 | length of the package version u32 | package version
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Each side sends a hello first; its layout never changes, so that any two versions can name each other. A client
-//! numbers its requests; every reply carries the number of the request it answers. `Merge` and `StateChange` have no reply
-//! of their own: an error of theirs arrives as the reply to what comes next.
+//! numbers its requests; every reply carries the number of the request it answers. `Merge` and `StateChange` have no
+//! reply of their own: an error of theirs arrives as the reply to what comes next.
 
 use fastchangelog_format::error::{Cause, Subject};
 use fastchangelog_format::{Error, ErrorKind, Result};
@@ -25,14 +25,14 @@ const MAX_VERSION_TEXT: u32 = 64;
 /// Bytes of a frame's header.
 pub const HEADER: usize = 16;
 
-/// Bytes of one payload, call or result: what a peer allocates for one frame at most. Splitting keeps far below it; only a
-/// single huge row comes near.
+/// Bytes of one payload, call or result: what a peer allocates for one frame at most. Splitting keeps far below it;
+/// only a single huge row comes near.
 pub const MAX_MESSAGE: u64 = 256 << 20;
 
 /// Bodies that are texts (requests, handles, metrics, errors) never need more.
 pub const MAX_TEXT_BODY: u64 = 64 << 20;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -73,7 +73,7 @@ pub enum Kind {
     Text = 104,
     /// Reply: an error with its parts ([`encode_error`]), as JSON.
     Error = 105,
-    /// Reply: what a state session was asked for, or a part of it.
+    /// Reply: the answer to a state session's call, or a part of it.
     StateRows = 106,
 }
 
@@ -107,7 +107,7 @@ impl Kind {
 /// The first part of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is.
+    /// The frame's kind.
     pub kind: Kind,
     /// Which request it is or answers.
     pub request: u32,
@@ -161,11 +161,11 @@ pub fn check_length(kind: Kind, length: u64, max_message: u64) -> Result<()> {
 pub struct HandleBody {
     /// The durable version's handle, as text.
     pub handle: String,
-    /// What the session did and how long each step took.
+    /// The session's counters and the duration of each step.
     pub metrics: std::collections::BTreeMap<String, u64>,
 }
 
-/// The parts of an error. Its message is made of them again.
+/// The parts of an error, from which the client rebuilds it.
 #[derive(Serialize, Deserialize)]
 struct ErrorBody {
     kind: String,
@@ -175,7 +175,7 @@ struct ErrorBody {
     causes: Vec<Cause>,
 }
 
-/// An error as a body: kind, what happened, remedy, subject, and the causes as texts.
+/// An error as a body: kind, description, remedy, subject, and the causes as texts.
 pub fn encode_error(error: &Error) -> Vec<u8> {
     let body = ErrorBody {
         kind: error.kind().name().to_owned(),

@@ -1,6 +1,6 @@
-//! What a session's line in the log says.
+//! A session's line in the log.
 //!
-//! Owns: the sums of a session's steps by name, its labels. Does not own: when the line is written (`session`).
+//! Owns: the sums of a session's steps by name, its labels. Does not own: writing the line (`session`).
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub(crate) fn micros(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What an open request says about its session that is no secret.
+/// The parts of an open request that are not secret.
 pub(crate) fn labels(request: &Value) -> Value {
     let mut labels = serde_json::Map::new();
     for name in ["query_id", "name", "shard", "shards", "batch", "ephemeral", "operator"] {

@@ -1,8 +1,8 @@
 //! The listener: access, the bound on connections, and the shutdown.
 //!
 //! Owns: the socket's rights, the accept loop, one thread per connection up to a bound.
-//! Does not own: frames (`session`), what connections share (`shared`), the process's life (Python), shards (the
-//! backend).
+//! Does not own: frames (`session`), the state shared by connections (`shared`), the process's life (Python), shards
+//! (the backend).
 
 use crate::backend::{Backend, MaterializeBackend};
 use crate::logfile::LogFile;
@@ -83,8 +83,8 @@ impl Server {
         Ok(Self { shared, socket: settings.socket.clone(), accept: Mutex::new(Some(accept)), metrics })
     }
 
-    /// The live shards, each with the materialization options its query asked for (`policy`), and the number of sessions
-    /// that were refused because of its failure (`refused`).
+    /// The live shards, each with the materialization options its query asked for (`policy`), and the number of
+    /// sessions that were refused because of its failure (`refused`).
     pub fn shards(&self) -> Vec<Value> {
         self.shared.shards()
     }
@@ -201,7 +201,7 @@ fn accept_loop(listener: &UnixListener, shared: &Arc<Shared>) {
             Ok((stream, _)) => accept(stream, shared),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                // Out of descriptors: wait for connections to end instead of spinning.
+                // Out of descriptors: wait until a connection closes instead of spinning.
                 shared.log.event("WARN", "accept", json!({"error": error.to_string()}));
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -256,7 +256,7 @@ fn start_thread(stream: &UnixStream, shared: &Arc<Shared>) -> Result<()> {
         .map_err(|e| refused("a connection's thread", &e))
 }
 
-/// A place among the connections, given back however the thread ends.
+/// A slot among the connections, released however the thread exits.
 struct Registered {
     id: u64,
     shared: Arc<Shared>,

@@ -1,12 +1,12 @@
 //! One connection, frame by frame.
 //!
 //! Owns: the order of requests (open, merge*, finish, commit), the reply to each, and the session's line in the log.
-//! Does not own: accepting connections (`server`), the requests of a state session (`state_connection`), what a session
-//! computes (the backend).
+//! Does not own: accepting connections (`server`), the requests of a state session (`state_connection`), the
+//! computation (the backend).
 //!
 //! Invariants:
-//! 1. a connection has at most one session; when it ends without a commit, the session is dropped: an abort;
-//! 2. after the first error nothing reaches the backend any more, payloads in flight are read and discarded;
+//! 1. a connection has at most one session; a disconnect without a commit drops the session, which aborts it;
+//! 2. after the first error nothing more reaches the backend; payloads in flight are read and discarded;
 //! 3. a backend that panics fails its own connection only.
 
 use crate::backend::{OpenedSession, ResultStream, SessionBackend};
@@ -33,11 +33,11 @@ const RESULT_CHUNK: usize = 1 << 20;
 
 type Committed = Result<(String, BTreeMap<String, u64>)>;
 
-/// Why a connection ends.
+/// The reason why a connection closes.
 enum End {
     /// The peer closed or broke it.
     Gone,
-    /// The peer sent what it must not.
+    /// The peer broke the protocol.
     Refused(Error),
 }
 
@@ -123,7 +123,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Outer error: the connection ends. Inner error: the peer is told.
+    /// An outer error closes the connection. An inner error is sent to the peer.
     fn answer(&mut self, header: Header, body: Vec<u8>) -> Result<Result<()>, End> {
         let replied = match header.kind {
             Kind::Open => self.open(&body),
@@ -272,7 +272,7 @@ impl Connection<'_> {
         serde_json::to_vec(&body).map_err(|e| Error::internal(format!("a handle's JSON: {e}")).with_source(e))
     }
 
-    /// The session's one line: what it did, how long each step took, how it ended.
+    /// The session's one line: its counters, the duration of each step, its outcome.
     fn log(&self, level: &str, error: Option<&Error>) {
         let mut fields = json!({"outcome": self.report.outcome, "steps": self.report.steps});
         if let (Value::Object(fields), Value::Object(labels)) = (&mut fields, &self.report.labels) {
@@ -331,7 +331,7 @@ fn send_results(
         if let Err(error) = writer.write(&batch) {
             return as_io(error).map(Err);
         }
-        // A frame ends with its batch: the reader then decodes it in place, without putting pieces together.
+        // A frame ends with its batch, so the reader decodes it in place, without joining pieces.
         writer.get_mut().send()?;
     }
     if let Err(error) = writer.finish() {

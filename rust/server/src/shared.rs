@@ -1,6 +1,6 @@
-//! What all connections of a server share.
+//! State shared by all connections of a server.
 //!
-//! Owns: the flags of its end, the open connections, the policies that queries ask for, the registry of failed shards.
+//! Owns: the flags for shutdown, the open connections, the queries' policies, the registry of failed shards.
 //! Does not own: the listener (`server`), frames (`session`), shards (the backend).
 
 use crate::backend::Backend;
@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Name prefix of the options that Python's materialization policy reads.
 const POLICY_PREFIX: &str = "materialization_";
 
-/// What the connections share.
+/// The shared state.
 pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) log: LogFile,
@@ -115,7 +115,7 @@ impl Shared {
         let before = self.registry.lock().generation;
         let mut shards = self.backend.shards();
         let mut registry = self.registry.lock();
-        // The registry is bounded by the live shards: what belongs to none of them is forgotten. A shard that is still
+        // The registry is bounded by the live shards: it forgets entries of other shards. A shard that is still
         // being opened, or was when the list was made, is not in the list.
         let live: std::collections::HashSet<String> = shards.iter().map(state_key).collect();
         registry.policies.retain(|key, p| live.contains(key) || p.opening > 0 || p.generation > before);

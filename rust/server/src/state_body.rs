@@ -1,7 +1,7 @@
 //! Bodies of the frames of a state session.
 //!
 //! Owns: the layout of a body, its bounds, the refusal of malformed ones.
-//! Does not own: what a body says (`state_frames`), the frame around it (`protocol`).
+//! Does not own: the meaning of a body (`state_frames`), the frame around it (`protocol`).
 //!
 //! ```text
 //! body   length of the text u32 | text, JSON | nothing, or an Arrow IPC stream of one batch       (little endian)
@@ -9,8 +9,8 @@
 //!
 //! The text ends with spaces, so that buffers of the batch are aligned and are read in place. Invariants:
 //! 1. a body that was not written by [`encode`] is an error, never a panic;
-//! 2. decoding asks for no memory by the lengths that a body claims: of a batch, only layouts that are slices of the body
-//!    are read, which excludes compressed buffers and dictionaries.
+//! 2. decoding asks for no memory by the lengths that a body claims: of a batch, only layouts that are slices of the
+//!    body are read, which excludes compressed buffers and dictionaries.
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;

@@ -4,7 +4,7 @@
 //! Does not own: the connection (`client`), the calls (`StateCall`), their frames (`state_frames`).
 //!
 //! Invariants:
-//! 1. changes are sent without waiting for the server; what a read returns has all changes sent before it;
+//! 1. changes are sent without waiting for the server; a read sees all changes sent before it;
 //! 2. an error of a change is the error of a later call, of the commit at the latest.
 
 use crate::client::{Client, ClientSettings};

@@ -1,11 +1,10 @@
 //! The state session of a connection.
 //!
 //! Owns: the order of its requests (declare, any reads and changes, commit), the numbers of its steps.
-//! Does not own: frames and the connection's end (`session`), the form of requests (`state_frames`), what they do (the
-//! backend).
+//! Does not own: frames and disconnects (`session`), the form of requests (`state_frames`), their effect (the backend).
 //!
 //! Invariants:
-//! 1. nothing but a declaration reaches the backend before a declaration, and none after one;
+//! 1. `declare` must be the first request, and is accepted once;
 //! 2. a reply is sent in messages within the bound, of whole rows.
 
 use crate::backend::StateBackend;

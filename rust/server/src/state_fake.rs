@@ -1,4 +1,4 @@
-//! For tests: a backend of state sessions that keeps a map and fails at will.
+//! For tests: a backend of state sessions that keeps a map and fails on demand.
 //!
 //! Owns: what each request gives, in a way that a test can tell. Does not own: any assertion of a test.
 
@@ -24,7 +24,7 @@ pub(crate) const PUT: u8 = 1;
 pub(crate) struct Fake {
     /// Sessions that ended without a commit.
     pub(crate) aborted: AtomicU64,
-    /// What each committed session had: its watermark, and its entries.
+    /// Watermark and entries of each committed session.
     pub(crate) committed: Mutex<Vec<(Option<i64>, Entries)>>,
     /// What reached the sessions, in words.
     pub(crate) calls: Mutex<Vec<String>>,

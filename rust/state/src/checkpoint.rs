@@ -1,14 +1,13 @@
 //! Checkpoints of one shard's RocksDB.
 //!
 //! Owns: the hard links of a checkpoint, copies where links are refused, and the bound on space amplification.
-//! Does not own: what is in RocksDB and what is still only in the hot tier (`keyed`), the upload (`snapshot`), when to do
-//! it (policy).
+//! Does not own: the flush of the hot tier (`keyed`), the upload (`snapshot`), the schedule (policy).
 //!
 //! Invariants of [`Checkpointer::checkpoint`]:
 //! 1. the folder appears whole, or nothing is left of it;
-//! 2. a file system that refuses hard links costs time and disk, but never prevents a snapshot. RocksDB itself copies across devices
-//!    (EXDEV) and where links are "not supported" (ENOTSUP), but not where they are "not permitted" (EPERM, as network
-//!    and FAT file systems say) or used up (EMLINK): then this module copies.
+//! 2. a file system that refuses hard links costs time and disk, but never prevents a snapshot. RocksDB itself copies
+//!    across devices (EXDEV) and where links are "not supported" (ENOTSUP), but not where they are "not permitted"
+//!    (EPERM, as network and FAT file systems say) or used up (EMLINK): then this module copies.
 
 use super::rocks::{Database, SharedResources, rocks_error};
 use fastchangelog_format::error::{Error, Result};
@@ -19,8 +18,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Files may hold so many times the bytes of keys and values before [`Checkpointer::compact_if_bloated`] rewrites them. A snapshot is
-/// uploaded, kept and read at each restore; RocksDB by itself lets four overlapping files of updates pile up.
+/// Space amplification above which [`Checkpointer::compact_if_bloated`] rewrites the files. A snapshot is uploaded,
+/// kept, and read by each restore, while RocksDB alone lets four overlapping files of updates pile up.
 const MAX_AMPLIFICATION: f64 = 1.2;
 /// Below this nothing is worth a rewrite: a file has an index, a filter and a footer.
 const SMALL: u64 = 256 << 10;
@@ -45,7 +44,7 @@ impl Checkpointer {
         if let Some(parent) = dir.parent() {
             std::fs::create_dir_all(parent).map_err(|e| Error::io_at("cannot make", parent, &e))?;
         }
-        // What is there is not ours to remove.
+        // An existing folder is not ours to remove.
         if dir.symlink_metadata().is_ok() {
             return Err(Error::internal(format!("a checkpoint was to be made in {}, which exists", dir.display())));
         }
@@ -80,7 +79,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Copies the small files; gives the names of the tables that the copy of the manifest names. Those that RocksDB shows
+    /// Copies the small files and returns the tables that the copied manifest names. Those that RocksDB shows
     /// may be others: it writes its manifest before a change of tables shows. All that a manifest names is on disk.
     fn described(&self, from: &Path, dir: &Path) -> Result<Vec<String>> {
         let mut last = None;
@@ -104,9 +103,9 @@ impl Checkpointer {
 
     /// Compacts if the files hold much more than the `net` bytes of keys and values.
     ///
-    /// `space_amplification` is what the last compaction left: bytes of files per net byte, 0 if there was none. States that take more
-    /// than their net bytes even when compact are not compacted each time without effect. Returns the new value if it
-    /// compacted. Takes as long as it takes to write the whole state.
+    /// `space_amplification` is the result of the last compaction, in bytes of files per net byte; 0 if there was none.
+    /// States that take more than their net bytes even when compact are not compacted each time without effect. Returns
+    /// the new value if it compacted. Takes as long as it takes to write the whole state.
     pub fn compact_if_bloated(&self, net: u64, space_amplification: f64) -> Result<Option<f64>> {
         self.db.flush().map_err(rocks_error)?;
         let before = self.sst_bytes();

@@ -161,7 +161,7 @@ fn a_copy_is_consistent_while_tables_come_and_go() {
     });
 }
 
-/// What is taken over by ingesting tables is a state like any other: RocksDB compacts it by itself.
+/// RocksDB also compacts a state whose tables were ingested.
 #[test]
 fn y13_what_was_ingested_is_compacted_by_itself() {
     let world = World::new();

@@ -1,12 +1,12 @@
-//! Ranges of key groups: the entries of a range out of the RocksDB files of a snapshot.
+//! Ranges of key groups: extracts the entries of a range from the RocksDB files of a snapshot.
 //!
-//! Owns: which tables of a snapshot a range needs, clipping a snapshot to a range, and moving a range from one snapshot into another
-//! state.
+//! Owns: which tables of a snapshot a range needs, clipping a snapshot to a range, and moving a range from one snapshot
+//! into another state.
 //! Does not own: fetching the files (`read`), which snapshots and in which order (`shard`).
 //!
-//! RocksDB's own manifest lists the first and the last key of each table, so not all tables of a snapshot must be local: it is
-//! opened without reading its tables, and the tables outside of the range are dropped from the manifest first. An error in
-//! that choice cannot lose an entry, only fail: every table left in the manifest must be local.
+//! RocksDB's own manifest lists the first and the last key of each table, so not all tables of a snapshot must be
+//! local: it is opened without reading its tables, and the tables outside of the range are dropped from the manifest
+//! first. An error in that choice cannot lose an entry, only fail: every table left in the manifest must be local.
 //!
 //! Invariants:
 //! 1. a range needs every table that may hold one of its keys, both of the table's bounds inclusive, every table
@@ -26,7 +26,7 @@ use rocksdb::{DB, DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME, ReadOptions, Ss
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Size of an exported table; the same as of those that RocksDB writes.
+/// Size of an exported table, equal to the size of RocksDB's own tables.
 const TABLE_BYTES: u64 = 32 << 20;
 /// Threads that export one snapshot, at most.
 const EXPORT_THREADS: usize = 4;
@@ -49,8 +49,8 @@ pub fn tables_of(dir: &Path, groups: KeyGroupRange, shared: &SharedResources) ->
     Ok(tables.into_iter().zip(needed).filter(|(_, needed)| *needed).map(|(table, _)| table.name).collect())
 }
 
-/// Opens the snapshot in `dir`, which holds the entries of `have`, as the state of the entries of `want`. Tables that `want`
-/// does not need may be absent.
+/// Opens the snapshot in `dir`, which holds the entries of `have`, as the state of the entries of `want`. Tables that
+/// `want` does not need may be absent.
 pub fn clip(dir: &Path, have: KeyGroupRange, want: KeyGroupRange, shared: &SharedResources) -> Result<KeyedState> {
     drop_absent(dir, want, shared)?;
     let mut keyed = KeyedState::open(dir, shared)?;
@@ -59,8 +59,9 @@ pub fn clip(dir: &Path, have: KeyGroupRange, want: KeyGroupRange, shared: &Share
     Ok(keyed)
 }
 
-/// Writes the entries of `groups` of the snapshot in `from` into new tables in the folder `into`, in order of their keys, for
-/// [`KeyedState::ingest`]. Tables that `groups` do not need may be absent. Of the snapshot, nothing can be used afterwards.
+/// Writes the entries of `groups` of the snapshot in `from` into new tables in the folder `into`, in order of their
+/// keys, for [`KeyedState::ingest`]. Tables that `groups` do not need may be absent. Of the snapshot, nothing can be
+/// used afterwards.
 pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedResources) -> Result<Vec<PathBuf>> {
     drop_absent(from, groups, shared)?;
     let db = &shared.open_sparse(from, true)?;
@@ -81,7 +82,7 @@ pub fn export(from: &Path, groups: KeyGroupRange, into: &Path, shared: &SharedRe
     })
 }
 
-/// At most so many ranges that together are `groups`, about equal.
+/// Divides `groups` into at most this many ranges of about equal size.
 fn split(groups: KeyGroupRange, parts: usize) -> Vec<KeyGroupRange> {
     let parts = parts.clamp(1, groups.len().max(1));
     let at = |i: usize| groups.start + u16::try_from(groups.len() * i / parts).unwrap_or(u16::MAX);
@@ -131,8 +132,8 @@ pub struct IngestTable {
     pub bytes: u64,
 }
 
-/// Writes what `entries` puts into the new table `path`; none if that is nothing. Entries that are not in the order of
-/// key group, state and key are damage of `source`.
+/// Writes the entries of `entries` into the new table `path`; returns none if there are no entries. Entries that are
+/// not in the order of key group, state and key are damage of `source`.
 pub fn write_table(
     path: &Path,
     shared: &SharedResources,
@@ -174,7 +175,7 @@ pub fn count(keyed: &KeyedState) -> Result<(u64, u64)> {
     Ok((keys, bytes))
 }
 
-/// Makes the snapshot in `dir` forget the absent tables, all of which are beside `want`.
+/// Removes the absent tables, all outside of `want`, from the manifest of the snapshot in `dir`.
 fn drop_absent(dir: &Path, want: KeyGroupRange, shared: &SharedResources) -> Result<()> {
     let absent = |db: &Database| Ok::<_, Error>(tables(db)?.into_iter().find(|table| !dir.join(&table.name).exists()));
     if absent(&shared.open_sparse(dir, true)?)?.is_none() {

@@ -2,18 +2,18 @@
 //!
 //! Owns: a log-structured arena of entries with an index, the dirty and referenced marks, eviction, and the walk that
 //! flushes dirty entries.
-//! Does not own: the disk. What leaves the tier dirty goes to an [`EntrySink`]; `keyed` makes it RocksDB.
+//! Does not own: the disk. Dirty entries leave the tier through an [`EntrySink`], which writes to RocksDB in `keyed`.
 //!
-//! Values of unchanged size are replaced in place; others are appended, and what they replace is dead. When the byte
-//! limit is reached, segments with much dead space are compacted first; then the oldest segment goes (first in, first
-//! out), and those of its entries that were used since their insertion get a second round.
+//! A value of unchanged size is replaced in place; any other is appended, and the old one is dead. At the byte limit,
+//! segments with much dead space are compacted first. Then the oldest segment is evicted (first in, first out), except
+//! entries used since their insertion, which get a second round.
 //!
 //! Invariants of a [`HotTier`]:
 //! 1. an entry that is not dirty has the value that is on disk; a dirty one is newer; a tombstone is always dirty;
 //! 2. while `complete`, every key of the shard is in the tier, and a key that is not in the index is not on disk;
 //! 3. an entry without the mark STORED is not on disk, so that its deletion needs no tombstone;
 //! 4. no dirty entry leaves the tier without passing through a sink;
-//! 5. bytes held stay below the limit, but for one segment or entry, and the index of what is left.
+//! 5. bytes held stay below the limit plus one segment or entry, and plus the index of the remaining entries.
 
 mod arena;
 mod evict;
@@ -32,7 +32,7 @@ const MIN_SEGMENT: usize = 4 << 10;
 /// A deleted value of at most this many bytes keeps its place until the tombstone goes.
 const KEEP_DELETED: u32 = 256;
 
-/// A key with what the tier needs to find it.
+/// A key with its hash and state, for look-ups in the tier.
 #[derive(Debug, Clone, Copy)]
 pub struct HotKey<'a> {
     /// Hash of `key` by the function given to [`HotTier::new`].
@@ -45,7 +45,7 @@ pub struct HotKey<'a> {
     pub key: &'a [u8],
 }
 
-/// What the tier knows of a key.
+/// The tier's answer about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup<'a> {
     /// The value.
@@ -69,7 +69,7 @@ pub struct EntryRef<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// Takes what must reach the disk: evicted dirty entries and flushed ones, in order.
+/// Receives the entries that must reach the disk, evicted or flushed, in order.
 pub trait EntrySink {
     /// One entry. Errors are kept by the sink, for a check afterwards.
     fn write(&mut self, entry: EntryRef<'_>);
@@ -98,7 +98,7 @@ pub struct HotTier {
     cursor: Cursor,
 }
 
-/// The hash that the index sees: the same key in two states is two entries.
+/// The hash for the index. It includes the state, because the same key in two states is two entries.
 #[inline]
 fn mix(hash: u64, state: u16) -> u64 {
     hash ^ u64::from(state).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -268,7 +268,8 @@ impl HotTier {
         }
     }
 
-    /// Adds what is on disk, if the key is not in the tier. False, and nothing done, when it would need an eviction.
+    /// Adds an entry from disk if the key is not in the tier. Returns false, without effect, if that would need an
+    /// eviction.
     pub fn load(&mut self, key: &HotKey<'_>, value: &[u8]) -> bool {
         let header = header_of(key, value, STORED, 0);
         let size = header.size();
@@ -284,7 +285,7 @@ impl HotTier {
         true
     }
 
-    /// Adds what is on disk, if the key is not in the tier, and evicts for it.
+    /// Adds an entry from disk if the key is not in the tier, and evicts others to make room.
     pub fn put_clean(&mut self, key: &HotKey<'_>, value: &[u8], sink: &mut dyn EntrySink) {
         let hash = mix(key.hash, key.state.0);
         if self.index.find(hash, |loc| self.matches(loc, key)).is_none() {
@@ -322,7 +323,7 @@ impl HotTier {
         Ok(())
     }
 
-    /// Changes the limit and evicts what does not fit.
+    /// Changes the limit and evicts the excess.
     pub fn set_limit(&mut self, limit: u64, sink: &mut dyn EntrySink) {
         self.limit = limit;
         self.make_room(0, sink);
@@ -396,7 +397,7 @@ impl HotTier {
         loc_at(id as usize, offset)
     }
 
-    /// Changes the header of a live entry, and the counts that hang on it.
+    /// Changes the header of a live entry, and the counts that depend on it.
     fn rewrite(&mut self, loc: Loc, old: Header, new: Header) {
         let segment = self.segments[loc.segment as usize].as_mut().expect("the index names live segments only");
         segment.set_header(loc.offset as usize, new);

@@ -8,7 +8,7 @@
 //! Invariants of a [`KeyedState`]:
 //! 1. it is the state after the change sets applied so far, whatever the hot limit, flushes and evictions (P5);
 //! 2. RocksDB holds nothing that was not applied (P4), and together with the dirty entries it holds all of it;
-//! 3. what was read from disk is put into the hot tier before the next change, when it still is what is on disk;
+//! 3. entries read from disk enter the hot tier before the next change, while they still equal those on disk;
 //! 4. after a failed write, or a failed read of the local disk, it answers nothing any more: its owner drops it and
 //!    restores (P3).
 
@@ -41,7 +41,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Keys whose memory is fetched side by side.
 const LANE: usize = 32;
-/// Keys of one `multi_get`, whose values are in memory together: as many as RocksDB reads side by side.
+/// Keys of one `multi_get`, whose values are in memory together. Equals the number that RocksDB reads concurrently.
 const READ_CHUNK: usize = 32;
 /// Bytes of one step of a flush.
 const FLUSH_BYTES: usize = 8 << 20;
@@ -51,7 +51,7 @@ const RECENT_SHARE: u64 = 32;
 /// Hot limit until the owner sets one.
 const FIRST_HOT_LIMIT: u64 = 16 << 20;
 
-/// Takes values that were looked up: the number of the key, and its value; breaks off when it wants no more.
+/// Receives the number and the value of each looked-up key; breaks to stop the look-up.
 pub type Out<'a> = &'a mut dyn FnMut(usize, Option<&[u8]>) -> ControlFlow<()>;
 
 /// A key to look up.
@@ -144,8 +144,8 @@ impl KeyedState {
         })
     }
 
-    /// The values of `keys` in `state`; `out` is called once per key, with its index, in any order, until it breaks off.
-    /// Several threads may read at once. Returns how many keys the hot tier could not answer for.
+    /// The values of `keys` in `state`; `out` is called once per key, with its index, in any order, until it breaks
+    /// off. Several threads may read at once. Returns how many keys the hot tier could not answer for.
     pub fn get_many(&self, state: StateId, keys: &[KeyRef<'_>], out: Out<'_>) -> Result<u64> {
         self.check()?;
         let ask_disk = self.stored && !self.hot.is_complete();
@@ -235,7 +235,7 @@ impl KeyedState {
         // Where an earlier change of the set may be one that a prefix delete takes back.
         let mut put = HashSet::new();
         let hashes: Vec<u64> = set.iter().map(|c| hash_key(c.key)).collect();
-        // Records of one key keep their order; only what deletes many keys needs the order of all.
+        // Records of one key keep their order. Only deletes of many keys need the order of all records.
         let parts = if prefixes || set.len() < ORDERED_FROM { 1 } else { PARTS };
         let (order, _) = sorted(set.len(), parts, |i| part_of(hashes[i]) % parts);
         for lane in order.chunks(LANE) {
@@ -277,7 +277,7 @@ impl KeyedState {
         Ok(())
     }
 
-    /// Deletes all entries of `groups`, none of which may be in the hot tier: for a state that was opened just now.
+    /// Deletes all entries of `groups`. None may be in the hot tier, so this is for a newly opened state.
     pub(super) fn delete_groups(&mut self, groups: KeyGroupRange) -> Result<()> {
         if groups.is_empty() {
             return Ok(());
@@ -292,8 +292,8 @@ impl KeyedState {
         self.hot.begin_flush();
     }
 
-    /// One step of the flush: writes up to `max_entries` (and a few megabytes) to RocksDB. False when all that was
-    /// dirty at [`KeyedState::begin_flush`] is there, at that value or a newer one.
+    /// One step of the flush: writes up to `max_entries` (and a few megabytes) to RocksDB. Returns false once every
+    /// entry dirty at [`KeyedState::begin_flush`] is there, with that value or a newer one.
     pub fn flush_dirty(&mut self, max_entries: usize) -> Result<bool> {
         self.check()?;
         let mut sink = DiskSink::new(&self.db);
@@ -303,19 +303,19 @@ impl KeyedState {
         Ok(self.hot.pending() > 0)
     }
 
-    /// Entries that are not in RocksDB as they are.
+    /// Entries whose current value is not in RocksDB.
     pub fn dirty_entries(&self) -> u64 {
         self.hot.dirty()
     }
 
     /// Makes a checkpoint of RocksDB in `dir`, which must not exist: hard links, or copies where there are none. It
-    /// holds all that was flushed or evicted, not what is dirty.
+    /// holds all flushed and evicted entries, but no dirty ones.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
         self.check()?;
         self.checkpointer().checkpoint(dir, &Failpoints::default())
     }
 
-    /// What makes checkpoints without holding this state: reads and changes go on meanwhile.
+    /// Makes checkpoints without holding this state, so reads and changes continue meanwhile.
     pub fn checkpointer(&self) -> Checkpointer {
         Checkpointer::new(&self.db, &self.account.shared)
     }
@@ -350,8 +350,8 @@ impl KeyedState {
         })
     }
 
-    /// The keys of `state` in `group` from `from` on, below `to`, in their order, with their values. Only while none of them
-    /// is dirty: flush first.
+    /// The keys of `state` in `group` from `from` on, below `to`, in their order, with their values. Only while none of
+    /// them is dirty: flush first.
     pub fn cursor(&self, state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> Result<Cursor<'_>> {
         self.cursor_again(None, state, group, from, to)
     }
@@ -441,7 +441,7 @@ impl KeyedState {
         }
     }
 
-    /// Takes note of a failure (invariant 4).
+    /// Records a failure (invariant 4).
     fn failed(&self, error: Error) -> Error {
         let _ = self.broken.set(error.clone());
         error
@@ -464,7 +464,7 @@ impl KeyedState {
         iterator.status().map_err(|error| self.failed(rocks_error(error)))
     }
 
-    /// Takes note of what a sink has written; after an error entries may be lost (invariant 4).
+    /// Records the result of a sink; after an error entries may be lost (invariant 4).
     fn wrote(&mut self, written: Result<u64>) -> Result<()> {
         self.account.update(&self.hot);
         match written {

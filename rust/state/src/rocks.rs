@@ -1,7 +1,7 @@
-//! RocksDB under the hot tier: what all shards share, how a database is opened, and the form of its keys.
+//! RocksDB under the hot tier: the resources that all shards share, opening a database, and the form of its keys.
 //!
 //! Owns: block cache and write buffers of the process; the options; the key layout; writing.
-//! Does not own: what is read or written when (`keyed`), the background threads (`rocks_threads`).
+//! Does not own: the schedule of reads and writes (`keyed`), the background threads (`rocks_threads`).
 //!
 //! A key on disk is key group (2 bytes, big endian) | state (2 bytes, big endian) | canonical key, so that a range of
 //! key groups is a range of keys.
@@ -30,15 +30,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const CACHE_SHARE: u64 = 8;
 const MIN_CACHE: u64 = 8 << 20;
 const MAX_CACHE: u64 = 4 << 30;
-/// What a background thread holds while it works (blocks read ahead, the block and filter being built, the
-/// compressor's window), and the most of the budget that all of them may be counted with.
+/// Memory of a working background thread (blocks read ahead, the block and filter being built, the compressor's
+/// window), and the largest share of the budget that all threads are charged with.
 const THREAD_BYTES: u64 = 4 << 20;
 const THREADS_SHARE: u64 = 16;
 /// Threads that RocksDB starts itself when it opens a database, its timer; it aborts the process where it cannot.
 const THREADS_OF_ITS_OWN: usize = 1;
 const THREADS_NAME: &str = "a thread of the local cache";
-/// Files that it opens before the one that seeds its random numbers, of a cache or of a database. LLVM's C++ library throws
-/// where that one cannot be opened, and nothing catches it.
+/// Files that RocksDB opens for a cache or a database before the file that seeds its random numbers. LLVM's C++ library
+/// throws where that one cannot be opened, and nothing catches it.
 const FILES_BEFORE_SEED: usize = 8;
 /// Open files of one shard.
 const MAX_OPEN_FILES: i32 = 64;
@@ -47,7 +47,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Bytes before the canonical key.
 pub(super) const KEY_PREFIX: usize = 4;
 
-/// What all shards of a process share, so that many shards cost no more memory and threads than one.
+/// Resources that all shards of a process share, so that many shards need no more memory and threads than one.
 #[derive(Clone)]
 pub struct SharedResources {
     inner: Arc<Inner>,
@@ -347,7 +347,7 @@ impl<'a> DiskSink<'a> {
         self.wrote(2 * prefix.len());
     }
 
-    /// Writes what is left. The number of writes, or the first error.
+    /// Writes the remaining entries. Returns the number of writes, or the first error.
     pub fn finish(mut self) -> Result<u64> {
         self.write_batch();
         self.error.map_or(Ok(self.writes), Err)

@@ -3,14 +3,15 @@
 //! Owns: these threads, one set for all databases of the process, and the queues of their jobs.
 //! Does not own: the jobs (RocksDB's), when a database is flushed (`keyed`).
 //!
-//! RocksDB's own set belongs to a process for ever. A forked child inherits it without the threads: its queues may hold
-//! the parent's jobs, and a flush of the child never ends. Where a thread cannot be started, it aborts the process.
+//! A process can never stop RocksDB's own threads. A forked child inherits their queues without the threads: the queues
+//! may hold the parent's jobs, and a flush in the child never returns. RocksDB aborts the process if a thread cannot be
+//! started.
 //!
 //! Invariants:
 //! 1. a process uses threads that it started itself;
 //! 2. a job runs once, or its `cancelled` is called once;
 //! 3. a thread that cannot be started is an error that names the limit;
-//! 4. the threads end with the last user.
+//! 4. the threads stop with the last user.
 
 use fastchangelog_format::error::Result;
 use fastchangelog_store::forked::PerProcess;
@@ -20,7 +21,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Threads that compact, and the one that flushes, for all shards together.
+/// Compaction threads, and the one flush thread, for all shards together.
 pub(super) const COMPACTION_THREADS: i32 = 2;
 pub(super) const FLUSH_THREADS: i32 = 1;
 

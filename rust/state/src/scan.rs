@@ -1,7 +1,7 @@
 //! Reading the keys of one state in their order.
 //!
 //! Owns: the walk over RocksDB between two keys, and the last key before another.
-//! Does not own: what is only in the hot tier; the caller has it flushed first (`keyed`).
+//! Does not own: entries that are only in the hot tier; the caller flushes them first (`keyed`).
 
 use super::rocks::{after_prefix, push_key, rocks_error, split_key};
 use fastchangelog_format::error::{Error, Result};
@@ -16,12 +16,12 @@ const STEPS: u32 = 8;
 
 /// A place in the keys of one state and key group; see [`super::keyed::KeyedState::cursor`].
 ///
-/// An iterator of RocksDB costs many times what a seek costs, so one serves many ranges of keys: [`Cursor::moved`]. The end of
-/// a range is then known here only. RocksDB passes deleted keys beyond it; after a few it says so, and this
+/// An iterator of RocksDB costs many times what a seek costs, so one serves many ranges of keys: [`Cursor::moved`]. The
+/// end of a range is then known here only. RocksDB passes deleted keys beyond it; after a few it says so, and this
 /// range gets an iterator of its own, which ends where the range does.
 ///
-/// Invariant: no key from the end of the range on is before the iterator's place. So a range which begins there or later can be
-/// reached by steps.
+/// Invariant: no key from the end of the range on is before the iterator's place. So a range which begins there or
+/// later can be reached by steps.
 pub struct Cursor<'a> {
     db: &'a DB,
     iterator: DBRawIterator<'a>,
@@ -53,7 +53,8 @@ impl<'a> Cursor<'a> {
         Self { db, iterator, state, group, end, is_open: false, last: Vec::new(), steps: STEPS, broken }
     }
 
-    /// The same over other keys. Costs less than a new one from the second time on, least if they follow closely on those before.
+    /// The same over other keys. Costs less than a new one from the second time on, least if they follow closely on
+    /// those before.
     pub fn moved(self, state: StateId, group: KeyGroup, from: &[u8], to: Option<&[u8]>) -> Self {
         let Self { db, iterator, is_open, end: passed, steps, broken, .. } = self;
         let iterator = if is_open {

@@ -1,11 +1,11 @@
 //! Addresses of folders: the prefix that a URI names, and how the address of a prefix is written.
 //!
-//! Owns: the scheme and the decoding of a URI, the escapes of an address, what of a URI must not be shown.
-//! Does not own: which schemes there are (`scheme`), the names of objects in a folder (`paths`).
+//! Owns: the scheme and the decoding of a URI, the escapes of an address, the secret parts of a URI.
+//! Does not own: the table of schemes (`scheme`), the names of objects in a folder (`paths`).
 //!
 //! Invariants:
-//! 1. the address that is shown of a folder leads to that folder again;
-//! 2. an address that is shown holds neither a user's name and password nor a control character.
+//! 1. the displayed address of a folder leads to that folder;
+//! 2. a displayed address holds no user name, no password and no control character.
 
 use super::redact::clean_url;
 use super::scheme::{StoreKind, store_kind};
@@ -58,7 +58,7 @@ pub(super) fn prefix_of(url: &Url, shown: &str) -> Result<String> {
     })
 }
 
-/// The bytes that a percent-encoded path stands for, as a text.
+/// A percent-encoded path, decoded to text.
 pub(super) fn percent_decode(path: &str, shown: &str) -> Result<String> {
     decoded(path).ok_or_else(|| Error::invalid(format!("the path of {shown} is not UTF-8")))
 }
@@ -105,7 +105,7 @@ fn escaped(path: &str) -> String {
     let mut rest = path.chars().peekable();
     let mut first = true;
     while let Some(c) = rest.next() {
-        // Blanks at the ends of an address are taken for mistakes.
+        // Blanks at either end of an address are treated as mistakes.
         let at_an_end = first || rest.peek().is_none_or(|next| *next == '/');
         if matches!(c, '%' | '?' | '#' | '\\') || c.is_control() || (c.is_whitespace() && at_an_end) {
             for byte in c.encode_utf8(&mut [0; 4]).bytes() {
@@ -119,7 +119,7 @@ fn escaped(path: &str) -> String {
     text
 }
 
-/// The address as the folder that it leads to shows it; the same text where it leads nowhere.
+/// The address in the form that its folder displays; the same text if it leads nowhere.
 pub fn shown_uri(uri: &str) -> String {
     let trimmed = uri.trim();
     let local = |path: &str| Some(of_disk(&std::path::absolute(path).ok()?));

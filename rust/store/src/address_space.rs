@@ -1,17 +1,17 @@
-//! The limit of address space (`ulimit -v`), which ends a process where memory cannot be had.
+//! The limit of address space (`ulimit -v`). A process that exceeds it aborts.
 //!
-//! Owns: the look whether memory can be had, before it is asked for. Does not own: how much may be used (`budget`).
+//! Owns: the check before an allocation that the limit allows it. Does not own: the memory budget (`budget`).
 //!
-//! Neither Rust nor C++ code under a C interface survives memory that it does not get. So what needs much asks first. A
-//! process without this limit pays for one system call.
+//! Neither Rust nor C++ code under a C interface survives a failed allocation, so code with a large allocation asks
+//! first. A process without this limit pays for one system call.
 
 use fastchangelog_format::error::{Error, Result, Subject};
 use rustix::process::{Resource, getrlimit};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Left for what does not ask: stacks of threads, and small pieces.
+/// Reserved for allocations that do not ask: thread stacks, and small ones.
 const RESERVE: u64 = 64 << 20;
-/// What is asked for in smaller pieces is looked at when so much has come together.
+/// Smaller requests are checked once they add up to this size.
 const STEP: u64 = 1 << 20;
 
 /// An error unless `bytes` of memory can be had now; `what` needs them, as in `a checkpoint`.
@@ -34,7 +34,7 @@ fn refusal(what: &str, bytes: u64, limit: u64, left: u64) -> Error {
     .with_remedy("raise that limit, or lower the option `memory_budget`")
 }
 
-/// Bytes of address space that the process has in use; none where the system does not say.
+/// Bytes of address space in use by the process; none where the system does not report it.
 fn used() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let size = text.lines().find_map(|line| line.strip_prefix("VmSize:"))?;

@@ -6,12 +6,12 @@
 //! requests of a store (`retry`).
 //!
 //! Invariants:
-//! 1. at most `background_transfers` files of snapshots are in flight at once, and fewer than `store_concurrency`: a log
-//!    object's upload never waits for one of them to end;
-//! 2. in any interval the bytes let through exceed rate × time by one part at most; first come, first served;
-//! 3. a wait has an end: it is the time that the bytes before it take at the rate;
-//! 4. while foreground work runs, and for its grace period afterwards, background work rests [`REST`] times as long as it
-//!    worked, at most [`LONGEST_REST`] at a time; otherwise it does not rest.
+//! 1. at most `background_transfers` files of snapshots are in flight at once, and fewer than `store_concurrency`: a
+//!    log object's upload never waits for one of them to end;
+//! 2. in any interval the bytes let through exceed rate × time by at most one part; first come, first served;
+//! 3. a wait is bounded by the time that the bytes before it take at the rate;
+//! 4. while foreground work runs, and for its grace period afterwards, background work rests [`REST`] times as long as
+//!    it worked, at most [`LONGEST_REST`] at a time; otherwise it does not rest.
 
 use crate::metrics::SharedMetrics;
 use fastchangelog_format::clock::SharedClock;
@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Rest per time worked: a tenth of one processor is left to work in the background.
 const REST: u32 = 9;
-/// A step that was long because it got no processor is no reason for a long rest.
+/// Bounds the rest after a step that was long only because it waited for a processor.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 /// Foreground work runs until this is dropped.
 #[derive(Debug)]

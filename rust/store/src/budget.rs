@@ -2,7 +2,7 @@
 //!
 //! Owns: the account of bytes in use against one limit, part by part; the bound on buffers of transfers; and the fair
 //! allocation of memory among shards.
-//! Does not own: what is evicted when the limit is near; each owner asks [`MemoryBudget::available`] and shrinks itself.
+//! Does not own: eviction near the limit; each owner asks [`MemoryBudget::available`] and shrinks itself.
 //! A part that grows calls [`MemoryBudget::reclaim`], which runs the hook that the engine has registered.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Of the budget, what buffers of transfers of one order may hold together before further ones wait.
+/// Share of the budget for the transfer buffers of one order; further transfers wait.
 const TRANSFER_SHARE: u64 = 16;
 /// Least memory for transfers, whatever the budget: two parts of a usual size.
 const MIN_TRANSFERS: u64 = 16 << 20;
@@ -20,7 +20,7 @@ const UNIT: u64 = 4 << 10;
 /// The users of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryUser {
-    /// The block cache, to which write buffers are charged, and what background threads work with.
+    /// The block cache, to which write buffers are charged, and the memory of background threads.
     RocksDb,
     /// Hot tiers.
     Hot,
@@ -40,8 +40,8 @@ impl MemoryUser {
     const COUNT: usize = 7;
 }
 
-/// What a transfer already holds when it asks for memory. Lock order: request permit before memory, or memory before the
-/// request permit with a budget of its own. One budget for both orders can deadlock.
+/// The resource that a transfer already holds when it asks for memory. Lock order: request permit before memory, or
+/// memory before the request permit with a budget of its own. One budget for both orders can deadlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Nothing: memory first, then a request.
@@ -128,15 +128,15 @@ impl MemoryBudget {
         let _ = self.reclaim.set(ReclaimHook(Box::new(reclaim)));
     }
 
-    /// Makes caches free what the other parts have taken.
+    /// Makes caches free the memory that other parts have taken.
     pub fn reclaim(&self) {
         if let Some(ReclaimHook(reclaim)) = self.reclaim.get() {
             reclaim();
         }
     }
 
-    /// Takes `bytes` for a buffer of a transfer, before it is allocated: waits while other transfers hold a sixteenth of the
-    /// budget. Waits are served in order. A waiting caller must hold no other buffer.
+    /// Takes `bytes` for a buffer of a transfer, before it is allocated: waits while other transfers hold a sixteenth
+    /// of the budget. Waits are served in order. A waiting caller must hold no other buffer.
     pub async fn transfer(self: &Arc<Self>, part: MemoryUser, bytes: u64, order: Order) -> Buffer {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).clamp(1, self.transfer_units);
         let permit = Arc::clone(&self.transfers[order as usize]).acquire_many_owned(units).await.ok();
@@ -160,7 +160,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// What this member may hold of `all` bytes, while it holds `held`: what the others leave, and at least an even share.
+    /// Bytes of `all` that this member may hold while it holds `held`: the rest that the others leave, and at least an
+    /// even share.
     pub fn allowance(&self, all: u64, held: u64) -> u64 {
         let members = self.budget.members[self.part as usize].load(Ordering::Relaxed).max(1);
         let others = self.budget.used_by(self.part).saturating_sub(held);
@@ -223,12 +224,12 @@ impl Drop for Reservation {
 pub struct Demand {
     /// Bytes it needs to keep all it has.
     pub bytes: u64,
-    /// In use now; others get what these leave.
+    /// In use now; other shards get the rest.
     pub active: bool,
 }
 
-/// Allocates `total` bytes: an eighth of an even share for each, then up to each demand, active before inactive and small
-/// before large; the remainder goes to the active in equal parts, for growth.
+/// Allocates `total` bytes: an eighth of an even share for each, then up to each demand, active before inactive and
+/// small before large; the remainder goes to the active in equal parts, for growth.
 pub fn allocate(total: u64, demands: &[Demand]) -> Vec<u64> {
     let Some(n) = u64::try_from(demands.len()).ok().filter(|n| *n > 0) else { return Vec::new() };
     let least = total / n / 8;

@@ -1,7 +1,7 @@
-//! The header by which an S3 store checks what arrived.
+//! The header by which an S3 store verifies a received object.
 //!
-//! Owns: which algorithm it is of, and leaving it out for stores that refuse it.
-//! Does not own: the header itself (`object_store`), the words about a store that refuses it (`diagnose`).
+//! Owns: its algorithm, and its omission for stores that refuse it.
+//! Does not own: the header itself (`object_store`), the error of a store that refuses it (`diagnose`).
 
 use super::env_vars::EnvVars;
 use fastchangelog_format::error::{Error, Result, Subject};
@@ -12,8 +12,8 @@ const OPTION: &str = "checksum_algorithm";
 /// By which all SDKs of Amazon are told to leave the header out.
 const VARIABLE: &str = "AWS_REQUEST_CHECKSUM_CALCULATION";
 
-/// Takes what is said about the header out of the options that are `given` and those `beside` them; returns the options that
-/// say the same to the client.
+/// Takes what is said about the header out of the options that are `given` and those `beside` them; returns the options
+/// that say the same to the client.
 ///
 /// Without the header the signature still covers the SHA-256 of the content.
 pub(super) fn header(
@@ -31,7 +31,7 @@ pub(super) fn header(
     };
     match algorithm.as_str() {
         "sha256" | "crc64nvme" => Ok(vec![(Key::Checksum, algorithm)]),
-        // A deletion of many objects has the header always, that of one object has none.
+        // A deletion of many objects always has the header; a deletion of one object never has it.
         "" | "none" | "off" | "false" => Ok(vec![(Key::DisableBulkDelete, "true".to_owned())]),
         other => Err(Error::invalid(format!("storage option `{OPTION}` = `{other}` is not an algorithm of S3 stores"))
             .with_remedy("write `sha256`, `crc64nvme`, or `none` for stores that refuse the header")

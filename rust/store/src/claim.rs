@@ -1,11 +1,11 @@
 //! Create-only names: at most one process can claim a name.
 //!
 //! Owns: claiming a predictable name, and the outcome for each competitor.
-//! Does not own: the request and the proof that the store creates conditionally (`creation`), what the names mean, random
-//! names (`put`).
+//! Does not own: the request and the proof that the store creates conditionally (`creation`), the meaning of the names,
+//! random names (`put`).
 //!
-//! Unlike a put of a new, random name, a claim is never softened to a plain write: a store that cannot create
-//! conditionally, or says so without doing it, is refused.
+//! Unlike a put under a random name, a claim never falls back to a plain write: a store that cannot create
+//! conditionally, or only pretends to, is refused.
 
 use super::Store;
 use super::creation::Created;
@@ -22,8 +22,8 @@ pub enum Claim {
 }
 
 impl Store {
-    /// Creates `name` with `bytes`, unless it exists, in a store that is known to do so. The bytes must differ from those of
-    /// any other claim of this name: they identify a claim whose answer was lost.
+    /// Creates `name` with `bytes`, unless it exists, in a store that is known to do so. The bytes must differ from
+    /// those of any other claim of this name: they identify a claim whose answer was lost.
     ///
     /// After an error it is unknown whether the object exists, or will.
     pub async fn claim(&self, name: &str, bytes: Bytes) -> Result<Claim> {

@@ -2,9 +2,9 @@
 //!
 //! Owns: the check of storage options, which source of credentials is used, and building `object_store`
 //! clients with their retries off.
-//! Does not own: requests (`retry`), what a URI's path means (`address`), how an endpoint fits a bucket (`s3_endpoint`),
-//! which options contradict each other (`env_vars`), how credentials are fetched and kept (`credentials`), nor reading
-//! Hadoop's settings (Python translates them to storage options).
+//! Does not own: requests (`retry`), the path of a URI (`address`), the match of endpoint and bucket (`s3_endpoint`),
+//! contradictions between options (`env_vars`), fetching and keeping credentials (`credentials`), Hadoop's settings
+//! (Python translates them to storage options).
 
 use super::address::{address, clean_uri, of_disk, percent_decode, prefix_of, scheme_of};
 use super::credentials::{ObservedProvider, Provider, Renew};
@@ -41,11 +41,11 @@ pub(super) struct Connected {
     pub(super) uri: String,
     /// The folder on disk, for `file://`.
     pub(super) local: Option<PathBuf>,
-    /// False for memory and files of this machine, which gain nothing by a second attempt beside a slow one.
+    /// False for memory and local files, which gain nothing from a second attempt beside a slow one.
     pub(super) remote: bool,
-    /// Which store this is, for copies that it makes by itself; none if it was not tried there.
+    /// Identity of the store, for server-side copies; none for kinds of store where these are untested.
     pub(super) identity: Option<String>,
-    /// The store and its bucket, as they were addressed.
+    /// The store and its bucket, as addressed.
     pub(super) place: String,
     pub(super) redactor: Redactor,
     /// How other credentials are had when the store refuses those that it got.
@@ -280,8 +280,8 @@ fn remote(
             .map_err(failed)?
         };
     }
-    // The builder with `$beside` (from farther away) and `$given`, and then with credentials that are watched where they
-    // are fetched: by the caller's function, or by the store that a first build makes.
+    // The builder with `$beside` (from farther away) and `$given`, and then with credentials that are watched where
+    // they are fetched: by the caller's function, or by the store that a first build makes.
     macro_rules! build {
         ($builder:expr, $key:ty, $url:expr, $beside:expr, $given:expr, $fetched:expr, $machine:expr) => {{
             let mut builder = $builder.with_url($url).with_retry(no_retries());
@@ -331,7 +331,7 @@ fn remote(
             }
             let fetched = source(given.iter().chain(&beside));
             given.extend(s3_endpoint::fitting(host, &[&beside[..], &given[..]].concat())?);
-            // The store itself compares what arrived with what was sent: its answer covers the content.
+            // The store verifies the received bytes, so its answer covers the content.
             let mut builder = AmazonS3Builder::new().with_http_connector(FilteredListings::default());
             for (key, value) in checksum::header(&mut given, &mut beside, environment)? {
                 builder = builder.with_config(key, value);
@@ -419,19 +419,19 @@ fn parsed<K: StoreKey>(
     Ok(options)
 }
 
-/// The value of `key` that counts: of two, the one that is given.
+/// The effective value of `key`: a given value takes precedence.
 fn last<'a, K: StoreKey>(given: &'a [(K, String)], beside: &'a [(K, String)], key: &K) -> Option<&'a str> {
     given.iter().rev().chain(beside.iter().rev()).find(|(other, _)| other == key).map(|(_, value)| value.as_str())
 }
 
-/// What the environment adds to the options that are `given`, and to a provider or a profile that is named.
+/// The options that the environment adds to the `given` ones, and to a named provider or profile.
 fn beside<K: StoreKey>(given: &[(K, String)], named: bool, environment: &EnvVars) -> Result<Vec<(K, String)>> {
     let mut about = topics(given);
     about.extend(named.then_some(Topic::Named));
     environment.options(&about)
 }
 
-/// The source that credentials will be fetched from; none if the options hold them.
+/// The source of credentials; none if the options hold them.
 fn source<'a, K: StoreKey + 'a>(options: impl Iterator<Item = &'a (K, String)>) -> Option<CredentialSource> {
     let about = topics(options);
     if about.contains(&Topic::Keys) {

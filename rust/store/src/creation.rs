@@ -1,12 +1,12 @@
 //! Creating an object only if its name is free, and the proof that the store does that.
 //!
 //! Owns: conditional creation with its outcomes, the check of a store, and the note that a root's store has passed it.
-//! Does not own: what is made of an outcome (`claim`), puts under random names, which need no condition (`put`).
+//! Does not own: the use of an outcome (`claim`), puts under random names, which need no condition (`put`).
 //!
-//! A store that ignores the condition acknowledges two writers of one name, and what the first one wrote is lost. Hence the
-//! proof: one name is created twice, and the second attempt must be refused. It is made once for a root; a note in the
-//! root keeps the answer. The note's name depends on the store, so a root that was copied to another store is without one.
-//! Files and memory of this machine need no proof.
+//! A store that ignores the condition acknowledges two writers of one name, and the first writer's object is lost.
+//! Hence the proof: one name is created twice, and the second attempt must be refused. It is made once for a root; a
+//! note in the root keeps the answer. The note's name depends on the store, so a root that was copied to another store
+//! is without one. Files and memory of this machine need no proof.
 
 use super::diagnose::cannot_create_only;
 use super::paths::{PROBES, creation_note_name, probe_name};
@@ -17,7 +17,7 @@ use fastchangelog_format::error::{Error, ErrorKind, Result};
 use object_store::{Error as StoreError, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use std::sync::atomic::Ordering;
 
-/// What the note says; anything else under its name proves nothing.
+/// Content of the note; any other content under its name proves nothing.
 const PROVED: &[u8] = b"The store of this folder creates an object only if its name is free.\n";
 
 const IGNORES: &str = "it acknowledges the creation of an object whose name is taken (it ignores `If-None-Match`), so that \
@@ -79,8 +79,8 @@ impl Store {
         Ok(created)
     }
 
-    /// Fails unless the store creates objects conditionally: known of this connection, noted in its root, or proved now and
-    /// noted there.
+    /// Fails unless the store creates objects conditionally: known of this connection, noted in its root, or proved now
+    /// and noted there.
     pub async fn prove_creation(&self) -> Result<()> {
         if self.inner.creation_proved.load(Ordering::Relaxed) {
             return Ok(());
@@ -89,13 +89,13 @@ impl Store {
         let note = creation_note_name(&self.inner.place);
         let noted = match root.get_named(&note).await {
             Ok(found) => found.is_some_and(|found| found == PROVED),
-            // So says S3 of an object that does not exist to those who may not list.
+            // S3 answers this for a missing object if the caller may not list.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => false,
             Err(error) => return Err(error),
         };
         if !noted {
             let proved = match root.probe().await {
-                // The rights may be those of the state's own folder. No note is kept there.
+                // The caller may have rights for the state's folder alone. No note is kept then.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied && root.uri != self.uri => self.probe().await,
                 Ok(removed) => root.put_overwrite(&note, Bytes::from_static(PROVED)).await.map(|()| removed),
                 refused => refused,
@@ -108,8 +108,8 @@ impl Store {
         Ok(())
     }
 
-    /// Creates a small object, tries to create it again, reads and removes it: finds a store that is unreachable, read-only
-    /// or full, or that does not create objects conditionally, before work begins.
+    /// Creates a small object, tries to create it again, reads and removes it: finds a store that is unreachable,
+    /// read-only or full, or that does not create objects conditionally, before work begins.
     pub async fn check(&self) -> Result<()> {
         self.probe().await?
     }

@@ -1,15 +1,16 @@
-//! Credentials that change: returned by a function of the caller, supplied by it, or fetched by `object_store` from a service.
+//! Credentials that change: returned by a function of the caller, supplied by it, or fetched by `object_store` from a
+//! service.
 //!
-//! Owns: asking the caller's function and keeping its answer until shortly before its end or until a store refuses it;
-//! the supplied credentials in the store's form; telling the redactor what was fetched; marking errors as those of
-//! credentials.
-//! Does not own: which source is used (`connect`), which of the supplied sets is in use (`supplied`), what an error
-//! means (`diagnose`).
+//! Owns: calling the caller's function and keeping its answer until shortly before it expires or until a store refuses
+//! it; the supplied credentials in the store's form; reporting fetched secrets to the redactor; marking errors as
+//! errors of credentials.
+//! Does not own: the choice of a source (`connect`), the choice among supplied sets (`supplied`), the meaning of an
+//! error (`diagnose`).
 //!
 //! Invariants:
-//! 1. the function runs on a thread of its own, once at a time: no I/O thread waits for it, and none is joined;
-//! 2. an answer that came after an attempt was abandoned is used by the next one, without another call;
-//! 3. whatever was fetched is known to the redactor before it is sent.
+//! 1. the function runs on its own thread, one call at a time; no I/O thread waits for it, and it is never joined;
+//! 2. an answer that arrives after an abandoned attempt serves the next attempt, without another call;
+//! 3. the redactor knows every fetched secret before it is sent.
 
 use super::diagnose::{CredentialSource, CredentialsError};
 use super::env_vars::{StoreKey, is_header_text, tidied};
@@ -80,18 +81,18 @@ impl Provider {
     }
 }
 
-/// Credentials of which there may be others when a store refuses them.
+/// Credentials that may have a replacement when a store refuses them.
 pub(super) trait Renew: Send + Sync + fmt::Debug {
-    /// The number of those that are used now.
+    /// The number of the credentials in use.
     fn number(&self) -> u64;
-    /// The store refused those of this number. True if the next attempt may have others.
+    /// Reports that the store refused this number. Returns true if the next attempt may get other credentials.
     fn refuse(&self, number: u64) -> bool;
 }
 
-/// What of a credential must never be shown, and how it is made of what a function gave.
+/// The secret parts of a credential, and its construction from a function's answer.
 pub(super) trait Credential: Sized + Send + Sync + fmt::Debug + 'static {
     fn secrets(&self) -> Vec<String>;
-    /// What of it is sent in headers as it is; those of a client panic on other characters.
+    /// The parts sent verbatim in headers; a client panics on characters that headers cannot hold.
     fn sent(&self) -> Vec<&str>;
     fn from_options(options: &BTreeMap<String, String>) -> Result<Self>;
 }
@@ -196,7 +197,7 @@ pub(super) struct FunctionProvider<T> {
     clock: SharedClock,
     redactor: Redactor,
     answers: tokio::sync::Mutex<AnswerCache<T>>,
-    /// The number of the answer that is kept.
+    /// The number of the kept answer.
     number: AtomicU64,
     /// The greatest number of an answer that a store refused.
     refused: AtomicU64,
@@ -293,7 +294,7 @@ impl<T: Credential> CredentialProvider for FunctionProvider<T> {
 pub(super) struct SuppliedProvider<T> {
     given: Arc<SuppliedCredentials>,
     redactor: Redactor,
-    /// The number of the set that was used last, and what was made of it.
+    /// The number of the last set, and its form as a store's credential.
     last: Mutex<Option<(u64, Arc<T>)>>,
 }
 

@@ -1,13 +1,13 @@
-//! What an error of the store means: worth another attempt or not, and in which words.
+//! Diagnosis of a store's errors: whether to retry, and the message.
 //!
 //! Owns: the classification of `object_store` errors; and every decision by the text of an error, where a library gives
 //! nothing else (`tests/test_error_texts.py` refuses one elsewhere).
 //! Does not own: the attempts (`retry`), the removal of credentials (`redact`).
 //!
 //! Invariants:
-//! 1. an error of unknown origin is worth another attempt; only what is known to be permanent is permanent;
-//! 2. types decide, where there are some. What `object_store` says about HTTP is in private types: their text is read only
-//!    where such an error stands in the chain of sources, from its start, so that no name and no body is taken for it.
+//! 1. an error of unknown origin is retried; only errors known to be permanent are not;
+//! 2. types decide where they exist. `object_store` has private types for HTTP errors: their text is parsed only at its
+//!    fixed start and at their place in the chain of sources, so that no object name or body is mistaken for it.
 
 use super::redact::xml_field;
 use fastchangelog_format::error::{Error, ErrorKind, limits, links, remedy_of_limit};
@@ -15,14 +15,14 @@ use rustix::io::Errno;
 use std::error::Error as StdError;
 use std::io;
 
-/// What to do about a failed attempt.
+/// The decision about a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Diagnosis {
     /// The kind, if further attempts are useless; none = try again.
     pub(super) permanent: Option<ErrorKind>,
-    /// What happened; may hold credentials until a [`Redactor`] has cleaned it.
+    /// The description; may hold credentials until a [`Redactor`] removes them.
     pub(super) cause: String,
-    /// What the reader can do.
+    /// The remedy.
     pub(super) advice: &'static str,
 }
 
@@ -44,11 +44,11 @@ impl Diagnosis {
 /// The source that failed to provide credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CredentialSource {
-    /// The caller's function, which said what kind of error it is.
+    /// The caller's function, which gave the kind of the error.
     Function(ErrorKind),
     /// Supplied by the caller; the kind of error.
     Supplied(ErrorKind),
-    /// The machine's metadata service, which need not exist: without an error of the library that fetches, it does not.
+    /// The machine's metadata service, which need not exist: without an error from the fetching library, it does not.
     Machine,
     /// A service that the options or the environment name.
     Service,
@@ -59,7 +59,7 @@ pub(super) enum CredentialSource {
 pub(super) struct CredentialsError {
     pub(super) origin: CredentialSource,
     pub(super) text: String,
-    /// What the library that fetches them said.
+    /// The error of the library that fetches them.
     pub(super) said: Option<object_store::Error>,
 }
 
@@ -151,7 +151,7 @@ pub(super) fn diagnose(error: &object_store::Error) -> Diagnosis {
         E::AlreadyExists { .. } | E::Precondition { .. } | E::NotModified { .. } | E::JoinError { .. } => {
             Diagnosis::again(text)
         }
-        // Generic, and whatever a later version adds.
+        // Generic, and variants that a later version adds.
         _ => match file_error(error) {
             Some(io) => diagnose_io(io),
             None => diagnose_http(error),
@@ -159,12 +159,13 @@ pub(super) fn diagnose(error: &object_store::Error) -> Diagnosis {
     }
 }
 
-/// True if the store itself refused the credentials, or what they may do; other credentials may help.
+/// True if the store itself refused the credentials or their rights; other credentials may help.
 pub(super) fn is_refusal(error: &object_store::Error, diagnosis: &Diagnosis) -> bool {
     diagnosis.permanent == Some(ErrorKind::PermissionDenied) && credentials_error(error).is_none()
 }
 
-/// True for a store that does not know the condition "only if it does not exist", and for a file system without hard links.
+/// True for a store that does not know the condition "only if it does not exist", and for a file system without hard
+/// links.
 pub(super) fn cannot_create_only(error: &object_store::Error) -> bool {
     use object_store::Error as E;
     match error {
@@ -196,13 +197,13 @@ pub(super) fn says_no_certificates(error: &object_store::Error) -> bool {
     links(Some(error)).any(|link| link.to_string().contains("No CA certificates were loaded"))
 }
 
-/// True for an error of RocksDB about a file that does not exist. Its Rust API gives the kind `IOError` for all errors of
-/// files, and a text.
+/// True for an error of RocksDB about a file that does not exist. Its Rust API gives the kind `IOError` for all errors
+/// of files, and a text.
 pub fn says_no_such_file(error: &dyn std::fmt::Display) -> bool {
     error.to_string().contains("No such file")
 }
 
-/// What to do about an error of RocksDB that is a limit of the process; it gives the system's words, and no number.
+/// The remedy for a RocksDB error that reports a limit of the process. RocksDB gives the system's text, but no number.
 pub fn remedy_of_limit_in(error: &dyn std::fmt::Display) -> Option<&'static str> {
     let text = error.to_string();
     let known = [
@@ -312,14 +313,15 @@ const REFUSALS: &[&str] = &[
     "SignatureDoesNotMatch",
 ];
 
-/// The store's code for one object, in the error of a request that removes several: its type is private in `object_store`.
+/// The store's code for one object, in the error of a request that removes several: its type is private in
+/// `object_store`.
 fn code_of_removal(error: &(dyn StdError + 'static)) -> Option<String> {
     let text = error.to_string();
     let (_, code) = text.strip_prefix("DeleteObjects request failed for key ")?.rsplit_once("(code: ")?;
     Some(code.trim_end_matches(')').to_owned())
 }
 
-/// What an HTTP store answered.
+/// The answer of an HTTP store.
 #[derive(Debug, PartialEq, Eq)]
 struct HttpAnswer {
     status: u16,
@@ -327,7 +329,8 @@ struct HttpAnswer {
 }
 
 impl HttpAnswer {
-    /// The answer in the chain of `error`: the type that has it is private in `object_store`, its text has a fixed start.
+    /// The answer in the chain of `error`: the type that has it is private in `object_store`, its text has a fixed
+    /// start.
     fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
         links(Some(error)).find_map(|link| {
             let text = link.to_string();
@@ -359,7 +362,8 @@ impl HttpAnswer {
         }
     }
 
-    /// True if the store gave one of `codes`: in the field of an XML body, else anywhere in the body (JSON, plain text).
+    /// True if the store gave one of `codes`: in the field of an XML body, else anywhere in the body (JSON, plain
+    /// text).
     fn says(&self, codes: &[&str]) -> bool {
         let code = xml_field(&self.body, "Code").unwrap_or(&self.body);
         codes.iter().any(|known| code.contains(known))
@@ -386,7 +390,7 @@ fn diagnose_credentials(failed: &CredentialsError) -> Diagnosis {
         {
             Diagnosis::again(cause)
         }
-        // It is there, and has broken a connection or told nothing that can be understood.
+        // The service exists, but broke the connection or sent an unusable answer.
         CredentialSource::Machine if failed.said.is_some() && status.is_none() => Diagnosis {
             permanent: None,
             cause: format!("{NO_CREDENTIALS}, and the machine's metadata service fails: {text}"),

@@ -1,9 +1,10 @@
 //! Environment variables as storage options, and the precedence between the two.
 //!
-//! Owns: the variables that stores read, which options contradict one another, and which values are secrets.
-//! Does not own: what an option does (`object_store`), the files that Amazon's tools share (`profile`).
+//! Owns: the variables that stores read, the contradictions between options, and the list of secret values.
+//! Does not own: the effect of an option (`object_store`), the files that Amazon's tools share (`profile`).
 //!
-//! Rule: a source of credentials, an endpoint or a region that is named explicitly is used alone, never mixed with others.
+//! Rule: a source of credentials, an endpoint or a region that is named explicitly is used alone, never mixed with
+//! others.
 
 use fastchangelog_format::error::{Error, Result};
 use object_store::aws::AmazonS3ConfigKey;
@@ -12,7 +13,7 @@ use object_store::gcp::GoogleConfigKey;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// What an option is about, as far as one option can contradict another.
+/// The subject of an option, for contradictions between options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Topic {
     /// Something that contradicts nothing.
@@ -21,9 +22,9 @@ pub(super) enum Topic {
     Endpoint,
     /// The store's region.
     Region,
-    /// Which credentials are used, or none; names no source by itself.
+    /// Selects the credentials, or none, without naming a source.
     Switch,
-    /// Keys, tokens and signatures, as they are sent or signed with.
+    /// Keys, tokens and signatures that requests carry or are signed with.
     Keys,
     /// A function or a profile, named by the caller.
     Named,
@@ -52,7 +53,7 @@ impl Topic {
         !matches!(self, Self::Nothing | Self::Endpoint | Self::Region)
     }
 
-    /// True if credentials come from what this is about.
+    /// True if this subject is a source of credentials.
     pub(super) fn is_source(self) -> bool {
         self.is_about_credentials() && !matches!(self, Self::Switch | Self::Role | Self::Application | Self::Machine)
     }
@@ -81,12 +82,12 @@ pub(super) trait StoreKey: FromStr + PartialEq + AsRef<str> {
 
     fn topic(&self) -> Topic;
 
-    /// True for the endpoint that counts where another one is given, too.
+    /// True for the endpoint that takes precedence over another given one.
     fn is_first_endpoint(&self) -> bool {
         false
     }
 
-    /// True for the option whose empty value says something: that there shall be none.
+    /// True for the option whose empty value has a meaning: none shall be used.
     fn may_be_empty(&self) -> bool {
         false
     }
@@ -172,7 +173,7 @@ impl StoreKey for GoogleConfigKey {
     }
 }
 
-/// The value of the option or variable `name`, without the blanks around it that secrets from files often have; none if
+/// The value of the option or variable `name`, without surrounding blanks, which secrets from files often have; none if
 /// nothing is left. A value that no store can be sent is an error.
 pub(super) fn tidied<K: StoreKey>(key: &K, name: &str, value: &str) -> Result<Option<String>> {
     let value = value.trim();
@@ -181,7 +182,7 @@ pub(super) fn tidied<K: StoreKey>(key: &K, name: &str, value: &str) -> Result<Op
     };
     let lowered = name.to_ascii_lowercase();
     if value.is_empty() && !key.may_be_empty() {
-        // An empty token or endpoint is none; half a key is a mistake.
+        // An empty token or endpoint counts as absent; half a key is a mistake.
         let is_half = key.topic() == Topic::Keys && !lowered.contains("token");
         return if is_half {
             refused("is empty", "give its value, or leave it out with the rest of the key")
@@ -214,12 +215,12 @@ pub(super) fn is_off(value: &str) -> bool {
     ["0", "false", "off", "no", "n"].iter().any(|word| value.trim().eq_ignore_ascii_case(word))
 }
 
-/// True for a text that a header can hold as it is.
+/// True for a text that a header can hold verbatim.
 pub(super) fn is_header_text(text: &str) -> bool {
     text.bytes().all(|b| (b' '..=b'~').contains(&b))
 }
 
-/// What an option with this value is about; a switch that is off is about nothing.
+/// The subjects of an option with this value; a switch that is off has none.
 fn topic_of<K: StoreKey>(key: &K, value: &str) -> Topic {
     match key.topic() {
         Topic::CommandLine if is_off(value) => Topic::Nothing,
@@ -227,7 +228,7 @@ fn topic_of<K: StoreKey>(key: &K, value: &str) -> Topic {
     }
 }
 
-/// What options are about.
+/// The subjects of options.
 pub(super) fn topics<'a, K: StoreKey + 'a>(options: impl IntoIterator<Item = &'a (K, String)>) -> Vec<Topic> {
     options.into_iter().map(|(key, value)| topic_of(key, value)).collect()
 }
@@ -236,7 +237,7 @@ pub(super) fn topics<'a, K: StoreKey + 'a>(options: impl IntoIterator<Item = &'a
 pub(super) struct EnvVars(BTreeMap<String, String>);
 
 impl EnvVars {
-    /// That of this process; what is not UTF-8 is left out.
+    /// The environment of this process, without values that are not UTF-8.
     pub(super) fn of_process() -> Self {
         std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
     }
@@ -246,7 +247,7 @@ impl EnvVars {
         self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }
 
-    /// The options that are set here and don't contradict what was `given`. Empty variables set nothing.
+    /// The options set here that don't contradict the `given` ones. Empty variables set nothing.
     pub(super) fn options<K: StoreKey>(&self, given: &[Topic]) -> Result<Vec<(K, String)>> {
         let others = K::OTHERS.iter().map(|(variable, name)| (*variable, *name));
         let named = self.0.keys().filter(|variable| variable.starts_with(K::VARIABLES));
@@ -283,7 +284,7 @@ pub fn is_secret(name: &str) -> bool {
         .any(|part| name.contains(part))
 }
 
-/// `over`, and of `under` what doesn't contradict it: storage options from two places, of which one wins.
+/// Merges storage options from two places: all of `over`, and the options of `under` that don't contradict it.
 pub fn overlaid(under: &BTreeMap<String, String>, over: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     fn gives_way<K: StoreKey>(name: &str, over: &BTreeMap<String, String>) -> bool {
         let Some(key) = K::named(name) else { return false };
@@ -303,8 +304,8 @@ pub fn overlaid(under: &BTreeMap<String, String>, over: &BTreeMap<String, String
 
 /// The credentials among storage options, as a caller may hand in others of later, and the other options.
 ///
-/// Sources of credentials, such as a role, a profile or the key of a service account, are no credentials here: a store
-/// fetches credentials from them by itself.
+/// Sources of credentials, such as a role, a profile or the key of a service account, do not count as credentials here:
+/// the store fetches credentials from them.
 pub fn split_credentials(
     storage_options: &BTreeMap<String, String>,
 ) -> (BTreeMap<String, String>, BTreeMap<String, String>) {

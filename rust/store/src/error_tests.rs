@@ -1,4 +1,4 @@
-//! Tests of the parts of the store's errors: what they are about, their causes by type, and the bound of reads by name.
+//! Tests of the parts of the store's errors: subject, causes by type, and the bound of reads by name.
 
 use super::tests::{open, serve};
 use super::*;

@@ -1,7 +1,7 @@
 //! Failpoints: named places where a test can make the process fail.
 //!
 //! Owns: the registry and its text form `name=action[@n][;name=action…]`.
-//! Does not own: where failpoints stand. `grep 'failpoints.hit("'` finds each risky line.
+//! Does not own: the places of failpoints. `grep 'failpoints.hit("'` finds each risky line.
 //!
 //! Actions: `kill` (SIGKILL to this process), `error` (a retryable error), `store-error` (a permanent one),
 //! `sleep(ms)`. `@n` = only the n-th hit (from 1); without it every hit. An empty registry costs one load.
@@ -146,7 +146,7 @@ impl Failpoints {
     }
 }
 
-/// Takes the file of this point, if there is one, and does what it says.
+/// Takes the file of this point, if it exists, and runs its action.
 fn meet(folder: &Path, name: &str) -> Result<()> {
     let reached = folder.join(format!("{name}.reached"));
     if std::fs::rename(folder.join(name), &reached).is_err() {

@@ -1,7 +1,7 @@
 //! A store that fails on demand: for tests.
 //!
 //! Owns: an `object_store` wrapper that numbers its calls and breaks those that a script or a seed names.
-//! Does not own: what should happen then; tests say so.
+//! Does not own: the expected behaviour; tests state it.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// What goes wrong with a call.
+/// The fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It fails and did nothing.
@@ -154,7 +154,7 @@ impl FaultStore {
         self.shared.script.lock().calls.iter().filter(|(o, _)| *o == operation).count()
     }
 
-    /// What was called, in order, with the object's path.
+    /// The calls in order, each with the object's path.
     pub fn log(&self) -> Vec<(Operation, String)> {
         self.shared.script.lock().calls.clone()
     }

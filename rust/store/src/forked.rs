@@ -1,18 +1,18 @@
-//! What a forked child makes anew.
+//! Values that a forked child makes anew.
 //!
-//! Owns: the generation of this process, values that each process has for itself, random numbers that differ from the
-//! parent's, and the gate that holds forks up.
-//! Does not own: what those values are, and which inherited objects a child may use (their owners ask the generation).
+//! Owns: the generation of this process, values per process, random numbers that differ from the parent's, and the gate
+//! that delays forks.
+//! Does not own: the values, and the use of inherited objects in a child (their owners check the generation).
 //!
-//! A child has a copy of its parent's memory and of none of its threads: a lock that another thread held is held for
-//! ever, and a queue has no reader. So nothing of the process is behind a lock that a child inherits; where a library has
-//! such a lock, the process does not fork while a thread may hold it.
+//! A child has a copy of its parent's memory but not of its threads: a lock that another thread held stays locked, and
+//! a queue has no reader. So no value of the process is behind a lock that a child inherits. If a library has such a
+//! lock, the process does not fork while a thread may hold it.
 //!
 //! Invariants:
 //! 1. a child's generation differs from that of its parent, and of each child that the parent forks later;
-//! 2. a [`PerProcess`] value is made by the process that reads it, and to find that out takes no lock;
+//! 2. a [`PerProcess`] value is made by the process that reads it, and the check takes no lock;
 //! 3. inherited values are never dropped: their threads and files are the parent's;
-//! 4. between the two ends of a [`NoFork`] no fork begins, and a child has none.
+//! 4. no fork begins during the life of a [`NoFork`], and a child inherits none.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// Which process this is: the number of forks between it and the one that loaded the library.
+/// Generation of this process: the number of forks since the process that loaded the library.
 #[inline]
 pub fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
@@ -62,7 +62,7 @@ static FORKING: Forking = Forking(UnsafeCell::new(None));
 /// The lock of the thread that forks.
 struct Forking(UnsafeCell<Option<RwLockWriteGuard<'static, ()>>>);
 
-// SAFETY: only the holder of the lock in it uses it; before and after a fork that is one and the same thread.
+// SAFETY: only the holder of its lock uses it; before and after a fork that is the same thread.
 unsafe impl Sync for Forking {}
 
 /// The thread that forks.
@@ -78,15 +78,16 @@ extern "C" fn in_parent() {
     drop(unsafe { (*FORKING.0.get()).take() });
 }
 
-/// The only thread of a child, before it returns from the fork.
+/// Runs on the only thread of a child, before the fork returns.
 extern "C" fn in_child() {
     in_parent();
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    // The parent goes on with the same numbers, and names of objects are random. Without fresh ones the old go on.
+    // The parent continues the same random sequence, and object names are random. If reseeding fails, the old sequence
+    // continues.
     let _ = rand::rng().reseed();
 }
 
-/// A value of which each process has one, made when it is first asked for.
+/// A value that each process makes for itself at its first use.
 #[derive(Debug)]
 pub struct PerProcess<T: 'static> {
     current: AtomicPtr<Made<T>>,

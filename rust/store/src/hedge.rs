@@ -1,20 +1,20 @@
-//! A second attempt beside a slow one: an upload of a log object does not wait for the one request in a hundred that
-//! hangs.
+//! A second attempt beside a slow one, so that an upload of a log object does not wait for the one request in a hundred
+//! that hangs.
 //!
-//! Owns: the usual duration of uploads, when a second attempt is worth its bytes, and the end of the slower attempt.
-//! Does not own: attempts after failures (`retry`), when something is uploaded (`write`).
+//! Owns: the usual duration of uploads, the decision for a second attempt, and the clean-up after the slower attempt.
+//! Does not own: attempts after failures (`retry`), the schedule of uploads (`write`).
 //!
-//! Both attempts send the same bytes under names of their own; the first that is acknowledged is the object. The other is
-//! not cancelled: a request whose bytes are in flight may take effect after its client has disconnected, and the time to
-//! delete would be unknown. It begins no further attempt, is let run to its end within the time limit of one attempt, and then its
-//! object is deleted. What arrives after that limit, or after a close, is left to the sweep.
+//! Both attempts send the same bytes under different names; the first acknowledged one is the object. The other is not
+//! cancelled: a request in flight may take effect after its client disconnects, so the time to delete would be unknown.
+//! It starts no retry, runs until the time limit of one attempt, and then its object is deleted. The sweep deletes
+//! objects that arrive after that limit or after a close.
 //!
 //! Invariants of [`Store::put_log`]:
 //! 1. one answer: the object acknowledged first, or an error when no attempt is left;
 //! 2. bytes of second attempts never exceed `hedge_ratio` times the bytes of acknowledged log objects;
-//! 3. a second attempt takes a request slot only when one is free, and is made once;
-//! 4. whatever is not the answer is removed, when it fails, loses, or is dropped with its caller;
-//! 5. memory: objects of at most [`MOST_AHEAD`] bytes are held for losers, beside what their callers count.
+//! 3. an upload gets at most one second attempt, and only when a request slot is free;
+//! 4. every object except the answer is removed, whether its attempt fails, loses, or is dropped with its caller;
+//! 5. memory: losers hold objects of at most [`MOST_AHEAD`] bytes, beside the memory that callers count.
 
 use super::put::{ChecksummedBytes, UploadProgress};
 use super::retry::Attempts;
@@ -39,12 +39,12 @@ const ENOUGH: usize = 20;
 /// How much longer than usual an upload takes before a second one is started. At the percentile itself one in twenty
 /// would be doubled on a good day.
 const FACTOR: u32 = 2;
-/// Below this size an upload's time is the store's latency, not the line's. The first class ends at twice this size, and
-/// each further one at twice the last.
+/// Below this size an upload's time is the store's latency, not the line's. The first class ends at twice this size,
+/// and each further one at twice the last.
 const SMALL: u64 = 64 << 10;
 /// The last class begins at 128 MiB.
 const CLASSES: usize = 12;
-/// Bytes of second attempts that a long good time saves up for a bad one, and that are in progress at the same time. Larger
+/// Bytes of second attempts that may be saved up in good times, and that may be in progress at once. Larger
 /// objects never get a second attempt.
 const MOST_AHEAD: u64 = 64 << 20;
 
@@ -72,8 +72,8 @@ impl Record {
         times.push_back(took);
     }
 
-    /// The time that `percent` of 100 uploads of about `bytes` bytes took no longer than. A size that was rarely seen is
-    /// judged by the next larger one that was seen often: those take longer, if anything.
+    /// The `percent`-th percentile of the duration of uploads of about `bytes` bytes. A rare size uses the next larger
+    /// frequent size, whose uploads take at least as long.
     fn percentile(&self, bytes: u64, percent: usize) -> Option<Duration> {
         let seen = self.classes[Self::class(bytes)..].iter().find(|times| times.len() >= ENOUGH)?;
         let mut times: Vec<Duration> = seen.iter().copied().collect();
@@ -83,7 +83,7 @@ impl Record {
     }
 }
 
-/// What may be sent twice.
+/// An object that may be sent twice.
 #[derive(Debug, Default)]
 struct Budget {
     saved: f64,
@@ -105,7 +105,7 @@ impl Budget {
     }
 }
 
-/// What all uploads to one store know of each other.
+/// Shared by all uploads to one store.
 #[derive(Debug)]
 pub(super) struct Hedges {
     /// 0 = no second attempts.
@@ -140,7 +140,7 @@ impl Hedges {
         self.budget.lock().under_way
     }
 
-    /// How long an attempt of `bytes` bytes may take before another is started; none if that is not known.
+    /// Time after which an attempt of `bytes` bytes gets a second one; none if unknown.
     fn hedge_delay(&self, bytes: u64) -> Option<Duration> {
         let usual = self.record.lock().percentile(bytes, self.percent)?;
         Some(usual.saturating_mul(FACTOR).max(self.delay))
@@ -209,7 +209,7 @@ impl Store {
                 (Err(error), None) => failed = Some(error),
                 (Err(error), Some(earlier)) => {
                     let (of_first, of_second) = if second_won { (earlier, error) } else { (error, earlier) };
-                    // What no further attempt can cure says more; else the first tried more often.
+                    // A permanent error says more; otherwise prefer the first attempt, which tried more often.
                     let tell_second = of_first.is_retryable() && !of_second.is_retryable();
                     return Err(if tell_second { of_second } else { of_first });
                 }

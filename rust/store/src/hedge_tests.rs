@@ -1,4 +1,4 @@
-//! Tests of second attempts: when they start, which attempt wins, and that nothing of the other is left. Virtual time.
+//! Tests of second attempts in virtual time: their start, the winner, and that the loser leaves nothing.
 
 use super::fault::{Fault, FaultStore, Operation};
 use super::put::ChecksummedBytes;
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 const BYTES: usize = 1000;
-/// What an upload takes. Twice that is how long one may take before a second one starts.
+/// Duration of an upload. A second attempt starts after twice this time.
 const USUAL: Duration = Duration::from_millis(10);
 const JUST_IN_TIME: Duration = Duration::from_millis(18);
 
@@ -41,7 +41,7 @@ fn bed(pairs: &[(&str, &str)]) -> Bed {
     Bed { store, inner, metrics, closed: watch::channel(false).0 }
 }
 
-/// A bed on which twenty uploads have shown what is usual, and earned two second attempts.
+/// A test bed after twenty uploads, which set the usual duration and earned two second attempts.
 async fn trained(pairs: &[(&str, &str)]) -> Bed {
     let bed = bed(pairs);
     for _ in 0..20 {

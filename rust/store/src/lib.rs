@@ -8,18 +8,19 @@
 //!                                 └ diagnose: again or never, and in which words
 //! ```
 //!
-//! hedge: a second attempt beside a slow one; multipart: large objects; transfer: files; creation, claim: create-only names;
-//! server_copy: copies by the store itself; background: limits of background transfers; named: reads by name alone;
-//! listing: folders that others use, too; scheme, address, s3_endpoint: from a URI to a folder; machine: metadata services
+//! hedge: a second attempt beside a slow one; multipart: large objects; transfer: files; creation, claim: create-only
+//! names; server_copy: server-side copies; background: limits of background transfers; named: reads by name
+//! alone; listing: folders that others use, too; scheme, address, s3_endpoint: from a URI to a folder; machine:
+//! metadata services
 //!
-//! Owns: reading and writing whole objects so that what is acknowledged is there, and what is read is what was written;
-//! what the store and all above it share of a process: [`metrics`], [`budget`], [`failpoint`], [`sync`].
-//! Does not own: which objects may be deleted, their content, or when something is uploaded.
+//! Owns: durable writes and verified reads of whole objects; resources that the store and the layers above share in a
+//! process: [`metrics`], [`budget`], [`failpoint`], [`sync`].
+//! Does not own: the decision to delete, the content of objects, the schedule of uploads.
 //!
 //! Invariants of [`Store`]:
 //! 1. an [`ObjectRef`] is returned only after the store acknowledged the complete object (P2, X-01);
 //! 2. bytes are returned only if their length, and for whole objects their checksum, match the reference (P9, P10);
-//! 3. a put that is abandoned removes what it may have left (X-05), also one of a log object that is dropped;
+//! 3. an abandoned put removes its leftovers (X-05), also if it is a dropped put of a log object;
 //! 4. no message holds a credential.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -130,15 +131,15 @@ struct Inner {
     memory: Arc<MemoryBudget>,
     /// False once the store said that it cannot put create-only; names are random, so plain puts are as safe.
     create_only: AtomicBool,
-    /// Which store this is: the same in two connections if one can copy what the other sees. None = it cannot.
+    /// Identity of the store: equal for two connections if one can copy the other's objects. None = it cannot copy.
     identity: Option<String>,
     /// False once the store refused to copy.
     copies: AtomicBool,
-    /// The folder that was opened: its place in the store, and as messages show it.
+    /// The opened folder: its place in the store, and its displayed address.
     root: (String, Arc<str>),
     /// The store and its bucket, as they were addressed.
     place: String,
-    /// True once the store is known to create an object only if its name is free.
+    /// True once the store has proved that it creates an object only if its name is free.
     creation_proved: AtomicBool,
 }
 
@@ -199,8 +200,8 @@ impl Store {
         Ok(Self { inner: Arc::new(inner), prefix: connected.prefix, uri, below_root: String::new() })
     }
 
-    /// The folder `prefix` of any `object_store`, shown as `uri_for_messages`: for tests and fault injection. It is taken to
-    /// create objects conditionally.
+    /// The folder `prefix` of any `object_store`, shown as `uri_for_messages`: for tests and fault injection. It is
+    /// taken to create objects conditionally.
     pub fn from_object_store(
         inner: Arc<dyn ObjectStore>,
         prefix: &str,
@@ -241,8 +242,8 @@ impl Store {
         self
     }
 
-    /// The folder of the name `name` in this one; requests and limits are shared. What an object store does not like in names
-    /// is escaped, so any name will do.
+    /// The folder of the name `name` in this one; requests and limits are shared. What an object store does not like in
+    /// names is escaped, so any name will do.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
         self.below(ObjectPath::from(name).as_ref())
@@ -264,7 +265,7 @@ impl Store {
         Self { inner: Arc::clone(&self.inner), prefix: join(&self.prefix), uri: uri.into(), below_root }
     }
 
-    /// The folder that was opened; this one is in it.
+    /// The opened folder, which contains this one.
     fn root(&self) -> Self {
         let (prefix, uri) = self.inner.root.clone();
         Self { inner: Arc::clone(&self.inner), prefix, uri, below_root: String::new() }
@@ -275,7 +276,7 @@ impl Store {
         &self.uri
     }
 
-    /// True if `uri`, which a store of this or an earlier release has shown, is that of this folder.
+    /// True if `uri`, as displayed by this or an earlier release, is the address of this folder.
     pub fn is_at(&self, uri: &str) -> bool {
         address::is_same(&self.uri, uri)
     }
@@ -285,13 +286,13 @@ impl Store {
         self.inner.local.is_some()
     }
 
-    /// True when bytes go over a network: neither files nor memory of this machine.
+    /// True when bytes travel over a network: not for local files or memory.
     pub fn is_remote(&self) -> bool {
         self.inner.remote
     }
 
-    /// Deletes in the background; `close` waits for it, since it counts as pending. Outside of a runtime, and at the end of
-    /// one, the object is left to garbage collection.
+    /// Deletes in the background; `close` waits for it, since it counts as pending. Outside of a runtime, and at the
+    /// end of one, the object is left to garbage collection.
     fn in_background(&self, removal: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let pending = Pending::counted(&self.inner.requests.metrics);
@@ -432,7 +433,7 @@ impl Store {
         }
     }
 
-    /// What time it is by the clock that dates the objects, in milliseconds since the epoch.
+    /// The time of the clock that dates the objects, in milliseconds since the epoch.
     pub async fn now_millis(&self) -> Result<u64> {
         let probe = self.put_new(&paths::probe_name(), vec![Bytes::from_static(b"fastchangelog")]).await?;
         let listed = self.list("probe").await;

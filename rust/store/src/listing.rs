@@ -1,11 +1,13 @@
-//! Listings of folders that others use, too: names that no request can have are set aside.
+//! Listings of shared folders: names that no request can carry are set aside.
 //!
-//! Owns: listings, the walk over a local folder, the filter of remote listings, which names are foreign for their form alone.
-//! Does not own: requests and their attempts (`Store`), which of the objects with usable names are of this library (`paths`).
+//! Owns: listings, the walk over a local folder, the filter of remote listings, the test whether a name's form is
+//! foreign.
+//! Does not own: requests and their attempts (`Store`), the test whether a usable name belongs to this library
+//! (`paths`).
 //!
-//! `object_store` gives up a whole listing for one name that it cannot hold: control characters, empty parts, `.` and `..`.
-//! Such names are taken out of a store's answers before it reads them. Consoles and file systems over S3 write empty objects
-//! whose names end with a slash where they want to show a folder; those are nothing.
+//! `object_store` fails a whole listing if it meets one unusual name: control characters, empty parts, `.` and `..`.
+//! The filter removes such names from a store's answers first. Consoles and file systems over S3 mark a folder by an
+//! empty object whose name ends with a slash; these are ignored.
 
 use super::address::{address, printable};
 use super::redact::xml_field;
@@ -30,23 +32,23 @@ use std::time::UNIX_EPOCH;
 const ODD_NAME: &str = "no object of a state has such a name";
 const UNREADABLE: &str = "it cannot be read";
 
-/// What is under a folder.
+/// The content of a folder.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Survey {
     /// All objects with usable names, in no particular order.
     pub objects: Vec<Listed>,
-    /// What no request can read or name, by its name with escapes, and why.
+    /// Entries that no request can read or name: the name with escapes, and the reason.
     pub foreign: BTreeMap<String, String>,
 }
 
 tokio::task_local! {
-    /// Names that were taken out of the listing that this task reads.
+    /// Names removed from the listing that this task reads.
     static TAKEN_OUT: RefCell<BTreeMap<String, String>>;
 }
 
 impl Store {
-    /// All objects whose names start with the folder `prefix` (empty: all), in no particular order. Names that no object of
-    /// ours can have are left out; what cannot be read is an error ([`Store::survey`] tells both apart).
+    /// All objects whose names start with the folder `prefix` (empty: all), in no particular order. Names that no
+    /// object of ours can have are left out; what cannot be read is an error ([`Store::survey`] tells both apart).
     ///
     /// On `file://` that includes staged files of uploads that never ended, such as `log/<hex>#1`.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
@@ -61,7 +63,7 @@ impl Store {
             .run(self.call("list", prefix, None), |_| async {
                 let mut found = Vec::new();
                 let mut stream = self.inner.store.list(path.as_ref());
-                // A listing may be long: what is limited is the time to its next page.
+                // A listing may be long, so the limit is on the time to its next page.
                 loop {
                     let next = tokio::time::timeout(limit, stream.next()).await;
                     match next.map_err(|_| Failure::Again(format!("no answer within {limit:?}")))? {
@@ -79,8 +81,8 @@ impl Store {
         Some(Listed { name: name.to_owned(), size: meta.size, modified_millis })
     }
 
-    /// All objects whose names start with the folder `prefix`, and what else is there: [`Store::list`] for a folder that
-    /// others may use, too. What cannot be read is no error, unless it is that folder itself.
+    /// All objects in the folder `prefix`, and its other entries: [`Store::list`] for a shared folder. An unreadable
+    /// entry is no error, unless it is the folder itself.
     pub async fn survey(&self, prefix: &str) -> Result<Survey> {
         let folder = prefix.trim_end_matches('/');
         if self.inner.local.is_some() {
@@ -126,7 +128,7 @@ fn unreadable(place: &str, error: &io::Error) -> Error {
     }
 }
 
-/// What a walk found, and the first folder or file that it could not read.
+/// The result of a walk, and the first folder or file that it could not read.
 #[derive(Default)]
 struct Walked {
     found: Survey,
@@ -151,7 +153,7 @@ fn walk(base: &Path, folder: &str) -> io::Result<Walked> {
             }
             Ok(read) => read,
         };
-        // A link to a folder that it is in would be followed for ever.
+        // A link to a parent folder would be followed forever.
         if above.contains(&place) {
             continue;
         }
@@ -251,7 +253,7 @@ impl HttpService for Filter {
         let bytes = body.bytes().await?;
         let body = match std::str::from_utf8(&bytes).ok().and_then(|page| without_odd_names(page, form)) {
             Some((kept, odd)) => {
-                // Outside of a survey they are not asked for.
+                // Only a survey needs them.
                 let _ = TAKEN_OUT.try_with(|taken_out| {
                     taken_out.borrow_mut().extend(odd.into_iter().map(|name| (name, ODD_NAME.to_owned())));
                 });
@@ -263,7 +265,8 @@ impl HttpService for Filter {
     }
 }
 
-/// A page of a listing without names that no request can have, and those names with escapes; none if it has no such name.
+/// A page of a listing without the names that no request can carry, and these names with escapes; none if the page has
+/// no such name.
 fn without_odd_names(page: &str, form: &Form) -> Option<(String, Vec<String>)> {
     let (mut kept, mut odd) = (String::new(), Vec::new());
     let (mut rest, mut changed) = (page, false);
@@ -285,7 +288,7 @@ fn without_odd_names(page: &str, form: &Form) -> Option<(String, Vec<String>)> {
     changed.then_some((kept, odd))
 }
 
-/// The name up to its first part that is odd: what is below that is of the same owner.
+/// The name up to its first unusual part: entries below it have the same owner.
 fn up_to_odd_part(name: &str) -> &str {
     let mut end = 0;
     for part in name.split_inclusive('/') {
@@ -298,7 +301,7 @@ fn up_to_odd_part(name: &str) -> &str {
     &name[..end]
 }
 
-/// The text that an XML text stands for.
+/// An XML text, unescaped.
 fn unescaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

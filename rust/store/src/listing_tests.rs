@@ -1,4 +1,4 @@
-//! Tests of folders that others use, too: on disk, and in the answers of S3.
+//! Tests of shared folders: on disk, and in the answers of S3.
 
 use super::super::tests::{open, serve};
 use super::*;

@@ -1,11 +1,11 @@
 //! Objects as files of this machine, written in few system calls.
 //!
-//! Owns: how a whole object in memory becomes a file: staged, in one vectored write, on disk if wished, then published
-//! create-only; and an object's metadata. Everything else is `object_store`'s.
-//! Does not own: names, attempts, what an error means (`diagnose`).
+//! Owns: writing an object from memory to a file (staged, one vectored write, synced on request, published
+//! create-only), and an object's metadata. `object_store` does the rest.
+//! Does not own: names, attempts, the meaning of an error (`diagnose`).
 //!
-//! `object_store` writes the pieces of a payload one by one. A file system pays per call (each finds and reserves its
-//! blocks again): one call for all pieces, into space that was reserved at once, takes less than half the time.
+//! `object_store` writes the pieces of a payload one by one, and the file system looks for blocks in each call. One
+//! call for all pieces, into reserved space, takes less than half the time.
 //!
 //! Invariants:
 //! 1. a name appears with all its bytes or not at all, and never replaces another under [`PutMode::Create`];
@@ -31,14 +31,14 @@ use std::io::{self, ErrorKind, IoSlice, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Payloads up to these sizes are written by the calling thread, when no sync is needed: a copy into the page
-/// cache is faster than waking another thread. For those of the second size others take over what that thread had to do.
+/// Payloads up to these sizes are written by the calling thread, when no sync is needed: a copy into the page cache is
+/// faster than waking another thread. For those of the second size others take over what that thread had to do.
 const WRITTEN_HERE: usize = 64 << 10;
 const WRITTEN_IN_PLACE: usize = 4 << 20;
 /// Most pieces of one vectored write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
-/// What the file system refused, and where.
+/// The failed file operation and its path.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {}: {source}", path.display())]
 struct Refused {
@@ -159,7 +159,7 @@ impl Writing {
     }
 }
 
-/// A staged file, removed at the end unless it was renamed: by then its name may be that of another writer's file
+/// A staged file, removed on drop unless it was renamed: by then its name may belong to another writer's file
 /// (invariant 4).
 struct Staged {
     path: PathBuf,
@@ -195,7 +195,7 @@ fn make_folder(target: &Path, sync: bool) -> Result<()> {
     let missing: Vec<&Path> = target.ancestors().skip(1).take_while(|folder| !folder.exists()).collect();
     for folder in missing.into_iter().rev() {
         match std::fs::create_dir(folder) {
-            // Another put was faster; what is there and no folder (a link to nowhere) would be tried forever.
+            // Another put was faster. Anything but a folder (such as a dangling link) would be tried forever.
             Err(e) if e.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
             made => made.map_err(|e| refused("make the folder", folder, e))?,
         }

@@ -1,10 +1,10 @@
 //! The metadata service of a machine, which need not exist.
 //!
-//! Owns: where it would be, and whether something answers there.
-//! Does not own: what it is asked for (`object_store`), what its errors mean (`diagnose`).
+//! Owns: its address, and the check whether something answers there.
+//! Does not own: requests to it (`object_store`), the meaning of its errors (`diagnose`).
 //!
-//! A service that is there and fails is asked again, as every service is. To find out that there is none must not take as
-//! long: a connection to an address of the machine's own network is made at once, or never.
+//! A failing service is retried like any other. The discovery that there is none must be faster: a connection within
+//! the machine's own network succeeds at once or never.
 
 use parking_lot::Mutex;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// Refused connections before there is no service: one may start just now.
 const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(100);
-/// For how long none is looked for after none was found: the requests of one call fail together.
+/// After a failed look-up, time without another one: the requests of one call fail together.
 const MEMORY: Duration = Duration::from_secs(5);
 
 /// Whether the metadata service at an address exists.
@@ -40,7 +40,7 @@ enum Known {
 }
 
 impl Machine {
-    /// The service at `endpoint`; none if that is no URL of a host.
+    /// The service at `endpoint`; none if that is not a URL with a host.
     pub(super) fn at(endpoint: &str) -> Option<Self> {
         let url = Url::parse(endpoint).ok()?;
         let (host, port) = (url.host_str()?, url.port_or_known_default()?);

@@ -17,7 +17,7 @@ use instruments::Instrument;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What kind of number a metric is.
+/// The kind of a metric's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Grows from the start of the process.
@@ -42,7 +42,7 @@ impl Kind {
 /// The operators whose batches report a metric: each one that is reported costs a batch of them time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operators {
-    /// None: no batch reports it.
+    /// No batch reports it.
     None,
     /// Aggregations and stateful processors.
     All,
@@ -67,11 +67,11 @@ impl Operators {
 /// One row of a table of metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
-    /// What users see. Stable.
+    /// The public name. Stable.
     pub name: &'static str,
     /// Counter, gauge or histogram.
     pub kind: Kind,
-    /// Whose batches report it. Spark adds up the reports of the sessions of a batch.
+    /// The batches that report it. Spark adds up the reports of the sessions of a batch.
     pub operators: Operators,
     /// No single session owns it: each report has the growth since the report before, so that they add up to the whole.
     is_growth: bool,
@@ -98,7 +98,7 @@ macro_rules! metrics {
         }
 
         impl Metrics {
-            /// What an engine counts, in order of declaration.
+            /// The metrics of an engine, in order of declaration.
             pub const TABLE: &'static [Row] = &[$(Row {
                 name: stringify!($name),
                 kind: metrics!(@kind $kind),
@@ -107,7 +107,7 @@ macro_rules! metrics {
                 meaning: concat!($($doc),*),
             }),*];
 
-            /// What only the report of a batch has.
+            /// Metrics that appear only in the report of a batch.
             pub const OF_BATCH: &'static [Row] = &[$(Row {
                 name: stringify!($batch_name),
                 kind: Kind::Counter,
@@ -123,7 +123,7 @@ macro_rules! metrics {
         }
 
         impl ShardGauges {
-            /// What the text endpoint gives for each shard, in order of declaration.
+            /// Metrics per shard at the text endpoint, in order of declaration.
             pub const TABLE: &'static [Row] = &[$(Row {
                 name: stringify!($shard_name),
                 kind: Kind::Gauge,
@@ -176,7 +176,7 @@ impl Metrics {
         all
     }
 
-    /// The growth since the last call of what no single session owns: name and growth.
+    /// Growth since the last call of the metrics that no single session owns.
     pub fn take_growth(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let growing = self.rows().filter(|(row, _)| row.is_growth);
         growing.filter_map(|(row, found)| Some((row.name, found.number()?.take_growth())))
@@ -240,7 +240,7 @@ process {
     in_flight_bytes: gauge,
     /// Log objects that could not be written, after the last attempt.
     upload_failures: counter,
-    /// Second attempts that were started beside slow uploads of log objects.
+    /// Second attempts started beside slow uploads of log objects.
     hedges_started: counter,
     /// Second attempts that arrived first.
     hedges_won: counter,
@@ -384,7 +384,7 @@ process {
     upload_micros: histogram,
     /// Attempts that a request to the store took until it succeeded.
     request_attempts: histogram,
-    /// Microseconds that one step of a materialization kept a shard's sessions waiting.
+    /// Microseconds for which one step of a materialization blocked a shard's sessions.
     materialize_pause_micros: histogram,
     /// Sessions that the state server opened for clients.
     server_sessions: counter,
@@ -396,7 +396,7 @@ batch {
     shards,
     /// Microseconds until the server had made the shard live: nothing to do, replay, or restore.
     open_micros,
-    /// Microseconds until the last row was handed to Spark.
+    /// Microseconds until Spark received the last row.
     finish_micros,
     /// Microseconds until the change set was durable.
     commit_micros,

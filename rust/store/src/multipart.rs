@@ -4,8 +4,8 @@
 //! Does not own: the source of the bytes (`put`: memory, `transfer`: files), attempts of the whole (`retry`).
 //!
 //! Invariants:
-//! 1. an upload that fails or is dropped is aborted, with as many attempts as other requests have: stores keep and bill the
-//!    parts of one that is neither completed nor aborted;
+//! 1. an upload that fails or is dropped is aborted, with the usual number of attempts: stores keep and bill the parts
+//!    of an upload that is neither completed nor aborted;
 //! 2. memory: at most [`PARALLEL_PARTS`] parts of one upload are taken from its source and not sent.
 
 use super::retry::{Attempts, Failure};
@@ -43,8 +43,8 @@ impl Store {
 
     /// Writes `size` bytes of `source` in parts; gives the size that the store then has.
     ///
-    /// Multipart uploads have no create-only mode. With `look`, a name that is found to be in use before its object would
-    /// be replaced is an error, [`object_store::Error::AlreadyExists`]; the look costs no time of its own.
+    /// Multipart uploads have no create-only mode. With `look`, a name that is found to be in use before its object
+    /// would be replaced is an error, [`object_store::Error::AlreadyExists`]; the look costs no time of its own.
     pub(super) async fn put_parts(
         &self,
         name: &str,
@@ -75,7 +75,8 @@ impl Store {
     async fn expect_vacant(&self, path: &ObjectPath) -> Result<(), Failure> {
         use object_store::Error as E;
         match self.limited(0, self.inner.store.head(path)).await {
-            // Without `s3:ListBucket`, S3 answers 403 instead of 404. A missing write permission surfaces on the next request.
+            // Without `s3:ListBucket`, S3 answers 403 instead of 404. A missing write permission surfaces on the next
+            // request.
             Err(Failure::Store(E::NotFound { .. } | E::PermissionDenied { .. })) => Ok(()),
             Err(failure) => Err(failure),
             Ok(_) => Err(Failure::Store(E::AlreadyExists {
@@ -100,7 +101,7 @@ impl Store {
             }
             let length = left.min(part);
             let (payload, buffer) = {
-                // The next part may have to wait for memory that these hold: they go on meanwhile.
+                // The next part may wait for memory that these parts hold, so they must progress meanwhile.
                 let mut next = std::pin::pin!(source.next(length));
                 loop {
                     tokio::select! {
@@ -154,7 +155,7 @@ impl Store {
     }
 }
 
-/// An upload that is neither completed nor aborted. Dropped as such, it is aborted in the background.
+/// An upload that is neither completed nor aborted. A drop aborts it in the background.
 struct Unfinished<'a> {
     store: &'a Store,
     name: &'a str,

@@ -1,7 +1,7 @@
 //! Objects that are read by their name alone.
 //!
-//! Owns: the bound of such a read (P7): nothing else says how large the object may be.
-//! Does not own: reads by reference, whose size is known; what is in the objects (`format`).
+//! Owns: the bound of such a read (P7), because nothing else limits the object's size.
+//! Does not own: reads by reference, whose size is known; the content of objects (`format`).
 
 use super::Store;
 use super::paths::{FOLDER_META, head_number};
@@ -13,8 +13,8 @@ use object_store::ObjectStoreExt;
 
 /// A head holds the handle of one shard.
 const MAX_HEAD: u64 = 64 << 20;
-/// Anything else. The largest: a savepoint's manifest has the handles of up to 32,768 shards, what a sweep notes has a line
-/// for each unreachable object.
+/// Anything else. The largest: a savepoint's manifest has the handles of up to 32,768 shards, what a sweep notes has a
+/// line for each unreachable object.
 const MAX_NAMED: u64 = 1 << 30;
 
 /// The most bytes that an object of this name has.
@@ -29,8 +29,8 @@ fn size_limit(name: &str) -> u64 {
 }
 
 impl Store {
-    /// Reads `name`, whose size and checksum are unknown; none if it does not exist. An object larger than any of its name
-    /// is damaged or foreign (P9): it is not read.
+    /// Reads `name`, whose size and checksum are unknown; none if it does not exist. An object larger than any of its
+    /// name is damaged or foreign (P9): it is not read.
     pub async fn get_named(&self, name: &str) -> Result<Option<Bytes>> {
         let path = self.path(name)?;
         let read = self.inner.requests.run(self.call("read", name, Some(0)), |_| async {
@@ -48,7 +48,7 @@ impl Store {
         }
     }
 
-    /// Refuses an object, of which only the name is known, that is larger than such an object can be.
+    /// Refuses an object larger than its name allows.
     pub(super) fn check_limit(&self, name: &str, size: u64) -> Result<(), Failure> {
         let limit = size_limit(name);
         if size <= limit {

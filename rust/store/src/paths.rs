@@ -1,31 +1,29 @@
 //! Names of objects: the layout of the bucket, in one place.
 //!
-//! Owns: how every object's name is made and what a name says about its object.
-//! Does not own: the objects, nor when they may be deleted.
+//! Owns: composing and parsing every object's name.
+//! Does not own: the objects and their deletion.
 //!
 //! ```text
-//! <root>/<query id>/<name>/log/<32 hex>        change sets of one or more shards
-//! <root>/<query id>/<name>/sst/<32 hex>.sst    RocksDB files of snapshots
-//! <root>/<query id>/<name>/sst/<32 hex>.pack   several small ones in a row
-//! <root>/<query id>/<name>/base/<32 hex>       manifests of snapshots
-//! <root>/<query id>/<name>/index/<32 hex>      lists of older segments
-//! <root>/.../probe/<32 hex>                    written and removed by a store check
+//! <root>/<query id>/<name>/log/<32 hex>        change sets of one or more shards <root>/<query id>/<name>/sst/<32
+//! hex>.sst    RocksDB files of snapshots <root>/<query id>/<name>/sst/<32 hex>.pack   several small ones in a row
+//! <root>/<query id>/<name>/base/<32 hex>       manifests of snapshots <root>/<query id>/<name>/index/<32 hex>
+//! lists of older segments <root>/.../probe/<32 hex>                    written and removed by a store check
 //! <root>/<query id>/<name>/_fastchangelog*.json   notes: the folder's owner, what the last sweep saw and was told
 //! <root>/<name>/head/<20 digits>               the checkpoints of an embedded state, by number
 //! <root>/_fastchangelog-creates-<8 hex>        the note that the root's store creates objects conditionally
-//! <savepoint>/part/<6 digits>                  entries of a canonical savepoint; a native one has copies by their names
-//! <savepoint>/_fastchangelog-savepoint         what makes the folder a savepoint
+//! <savepoint>/part/<6 digits>                  entries of a canonical savepoint; a native one has copies by their
+//! names <savepoint>/_fastchangelog-savepoint         what makes the folder a savepoint
 //! ```
 //!
 //! Invariants:
 //! 1. names other than those of notes, heads and savepoints are random and never reused, so an object under a name just
 //!    drawn was written by the process that drew it;
-//! 2. only heads have predictable names, so they are claimed. They have no [`ObjectType`]: garbage collection must never
-//!    delete heads, because they are its roots.
+//! 2. only heads have predictable names, so they are claimed. They have no [`ObjectType`]: garbage collection must
+//!    never delete heads, because they are its roots.
 
 use fastchangelog_format::crc32c;
 
-/// What an object is, by its name.
+/// The type of an object, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ObjectType {
     /// Change sets.
@@ -38,7 +36,7 @@ pub enum ObjectType {
     Index,
     /// Left by a store check that was killed.
     Probe,
-    /// What the folder says about itself; the only objects that are written again under one name.
+    /// A note of the folder; only notes are overwritten under the same name.
     Note,
 }
 
@@ -57,8 +55,8 @@ pub(crate) fn creation_note_name(place: &str) -> String {
     format!("{CREATION_NOTE}{:08x}", crc32c(place.as_bytes()))
 }
 
-/// True for the name of such a note, in its folder. It belongs to the root that it is in, and to no state: no sweep deletes
-/// it.
+/// True for the name of such a note, in its folder. It belongs to the root that it is in, and to no state: no sweep
+/// deletes it.
 pub fn is_creation_note(name: &str) -> bool {
     name.strip_prefix(CREATION_NOTE).is_some_and(|hex| hex.len() == 8 && hex.bytes().all(is_lower_hex))
 }
@@ -134,7 +132,7 @@ pub fn state_folder(query_id: &str, name: &str) -> String {
     format!("{query_id}/{name}")
 }
 
-/// What the object `name` (relative to its state's folder) is; none for a name that is not ours.
+/// The type of the object `name` (relative to its state's folder); none for a foreign name.
 ///
 /// A staged, unfinished upload on `file://` (`log/<hex>#1`) has the type of the object it would have become.
 pub fn object_type(name: &str) -> Option<ObjectType> {

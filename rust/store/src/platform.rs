@@ -2,7 +2,7 @@
 //!
 //! Owns: every call of this crate that depends on the operating system. `--cfg fastchangelog_portable` compiles the
 //! portable counterparts on Linux, too, so that they can be tested there.
-//! Does not own: when space is worth reserving (`space`).
+//! Does not own: the decision to reserve space (`space`).
 
 #[cfg(all(target_os = "linux", not(fastchangelog_portable)))]
 pub(super) use linux::{in_memory, lower_priority, reserve};

@@ -1,8 +1,8 @@
 //! The profiles that Amazon's tools share: `~/.aws/credentials` and `~/.aws/config`.
 //!
-//! Owns: where the files are, which profile counts, what of it is understood (keys, region, endpoint), and what of that is
-//! wanted beside other options.
-//! Does not own: the other options (`env_vars`), nor sources of credentials that profiles can name beside keys.
+//! Owns: the places of the files, the choice of a profile, the settings read from it (keys, region, endpoint), and
+//! their precedence against other options.
+//! Does not own: the other options (`env_vars`), and sources of credentials other than keys.
 //!
 //! The files are read when a store is opened; keys that change later are seen by the next one.
 
@@ -56,7 +56,7 @@ pub(super) fn options(
             || (has(Topic::WebIdentity) && !of_environment));
     let wants_keys = !has_provider && !unsigned && !has(Topic::Keys) && !goes_before;
     let profile = match Profile::read(named, environment) {
-        // Beside other credentials the files are a convenience.
+        // With other credentials, the files are only a convenience.
         Err(_) if !wants_keys && named.is_none() => None,
         read => read?,
     };
@@ -75,7 +75,7 @@ pub(super) fn options(
     Ok(more)
 }
 
-/// Keys as they stand in a profile.
+/// Keys of a profile.
 #[derive(Clone)]
 struct Keys {
     key_id: String,
@@ -83,7 +83,7 @@ struct Keys {
     token: Option<String>,
 }
 
-/// What a profile says.
+/// The settings of a profile.
 struct Profile {
     name: String,
     keys: Option<Keys>,
@@ -157,7 +157,7 @@ impl Profile {
         Ok(Self { name: name.to_owned(), keys, region: get("region"), endpoint: get("endpoint_url"), other_source })
     }
 
-    /// Its keys. None are an error if it names another source, or was asked for by name.
+    /// Its keys. Absent keys are an error if the profile names another source or was requested by name.
     fn keys(&self, by_name: bool) -> Result<Option<Keys>> {
         let name = &self.name;
         let remedy = "give keys in the storage options or the environment (`aws configure export-credentials` prints \

@@ -1,8 +1,8 @@
 //! Writing objects: create-only, acknowledged, and without leftovers.
 //!
-//! Owns: puts of objects from memory, and what an ambiguous answer means.
-//! Does not own: the sending of parts (`multipart`), attempts and time limits (`retry`), second attempts beside slow ones
-//! (`hedge`), reading.
+//! Owns: puts of objects from memory, and the resolution of an ambiguous answer.
+//! Does not own: the sending of parts (`multipart`), attempts and time limits (`retry`), second attempts beside slow
+//! ones (`hedge`), reading.
 
 use super::diagnose::cannot_create_only;
 use super::multipart::PartSource;
@@ -244,7 +244,7 @@ impl Store {
             .with_remedy("give each state a folder of its own")
     }
 
-    /// Best effort, one attempt: an attempt that was abandoned may have arrived all the same. What arrives even
+    /// Best effort, one attempt: an abandoned attempt may still have arrived. What arrives even
     /// later is left to the sweep.
     pub(super) async fn remove_remains(&self, path: &ObjectPath) {
         let limit = self.inner.requests.limits.timeout.min(Duration::from_secs(5));

@@ -1,7 +1,7 @@
 //! Texts without credentials.
 //!
-//! Owns: what is known to be secret, and its removal from texts and causes.
-//! Does not own: which texts leave the store, what an error means (`diagnose`).
+//! Owns: the known secrets, and their removal from texts and causes.
+//! Does not own: the texts that leave the store, the meaning of an error (`diagnose`).
 //!
 //! Invariant: no text that leaves here holds a credential: known secrets, queries of URLs and passwords in URLs are
 //! removed.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Longest cause that is put into a message.
 const MAX_CAUSE: usize = 500;
-/// Fetched secrets that are remembered: those of the last ten credentials or so; older ones have ended.
+/// Number of fetched secrets to remember: about the last ten credentials; older ones have expired.
 const MAX_LEARNED: usize = 32;
 
 /// Takes credentials out of texts. Clones share what they know.

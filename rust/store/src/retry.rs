@@ -2,14 +2,14 @@
 //!
 //! Owns: the retry loop of every request, its time limit, back-off with jitter, the bound on concurrent requests, and
 //! the counters of requests. `object_store`'s own retries are off, so every request is counted here.
-//! Does not own: what an error means (`diagnose`), nor what a repeated put has to check (`Store::put_new`).
+//! Does not own: the meaning of an error (`diagnose`), the checks of a repeated put (`Store::put_new`).
 //!
 //! Invariants:
 //! 1. a request fails once, after its last attempt, never between attempts;
-//! 2. attempts of one request never overlap: the one that timed out is dropped before the next starts; a second
+//! 2. attempts of one request never overlap: a timed-out attempt is dropped before the next starts; a second
 //!    attempt beside a slow one is another request, under another name (`hedge`);
 //! 3. every wait has a bound: an attempt by `request_timeout` plus an allowance for its bytes, all by `max_attempts`;
-//! 4. a refusal of credentials is final unless there are others, and then once more: with those, beside `max_attempts`.
+//! 4. a refusal of credentials is final unless others are available; these get one more attempt beyond `max_attempts`.
 
 use super::credentials::Renew;
 use super::diagnose::{Diagnosis, diagnose, is_refusal};
@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 /// Longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(20);
-/// Slowest transfer that is not abandoned: an attempt gets one second more for each so many bytes.
+/// Slowest tolerated transfer, in bytes per second; it extends an attempt's time limit.
 const MIN_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// The limits of requests, from the options.
@@ -116,13 +116,14 @@ pub(super) struct RequestContext<'a> {
 pub(super) enum Attempts {
     /// Up to `max_attempts`; each waits for a slot.
     All,
-    /// Up to `max_attempts`, as a part of a request that has a slot: with one slot in all, a second would never be free.
+    /// Up to `max_attempts`, as a part of a request that has a slot: with one slot in all, a second would never be
+    /// free.
     Inside,
     /// One, in this slot.
     Once(OwnedSemaphorePermit),
 }
 
-/// What all requests of a store share.
+/// Shared by all requests of a store.
 #[derive(Debug)]
 pub(super) struct Requests {
     pub(super) limits: Limits,

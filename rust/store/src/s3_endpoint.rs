@@ -1,12 +1,12 @@
 //! The endpoint of an S3 bucket: requests go to the bucket that the URI names, or the bucket is not opened.
 //!
-//! Owns: what an endpoint may hold, how it and the style of addresses fit the bucket.
-//! Does not own: where endpoints are set (`env_vars`, `profile`), requests.
+//! Owns: the accepted forms of an endpoint, and the match of endpoint, address style and bucket.
+//! Does not own: the sources of endpoints (`env_vars`, `profile`), requests.
 //!
-//! There are two styles. In the path style the bucket stands in the path of each request, in the virtual-hosted style in
-//! the name of the host. Amazon's tools and Hadoop take an endpoint without the bucket for both, `object_store` wants one
-//! with the bucket for the second: here both are taken. Where an endpoint would lead to another bucket, or to the bucket
-//! twice, it is refused.
+//! There are two styles. In the path style the bucket stands in the path of each request, in the virtual-hosted style
+//! in the name of the host. Amazon's tools and Hadoop take an endpoint without the bucket for both, `object_store`
+//! wants one with the bucket for the second: here both are taken. Where an endpoint would lead to another bucket, or to
+//! the bucket twice, it is refused.
 
 use super::env_vars::is_on;
 use super::redact::clean_url;

@@ -1,13 +1,14 @@
 //! Server-side copies: the store copies an object without its bytes passing through this machine.
 //!
-//! Owns: which two folders are in one store, the copy request, and the checks of the copy.
-//! Does not own: copies through this machine (`get` and `put_new`), which objects are copied.
+//! Owns: the test whether two folders are in one store, the copy request, and the checks of the copy.
+//! Does not own: copies through this machine (`get` and `put_new`), the choice of objects.
 //!
 //! Invariants:
 //! 1. a copy counts when the store reports it with the size of its reference. Its bytes were not seen here; every later
 //!    `get` of the copy verifies the checksum;
 //! 2. a store that cannot or will not copy is not an error: the caller moves the bytes itself;
-//! 3. files are never linked: a copy that shares its bytes is lost with the original when a disk or a program damages it.
+//! 3. files are never linked: a copy that shares its bytes is lost with the original when a disk or a program damages
+//!    it.
 
 use super::retry::Failure;
 use super::{Store, failed_point};
@@ -20,8 +21,8 @@ use std::sync::atomic::Ordering;
 const LARGEST: u64 = 5_000_000_000;
 
 impl Store {
-    /// Copies `object` of the folder `from` to the same name here, without its bytes coming through this machine. False if
-    /// that is not possible: then nothing was changed here.
+    /// Copies `object` of the folder `from` to the same name here, without its bytes coming through this machine. False
+    /// if that is not possible: then nothing was changed here.
     ///
     /// The name must be free, and no other process may write it meanwhile: not every store copies create-only.
     pub async fn copy_within(&self, from: &Self, object: &ObjectRef) -> Result<bool> {

@@ -1,4 +1,4 @@
-//! Copies within a store: what travels, what is refused, what is left.
+//! Copies within a store: the requests, the refusals, the leftovers.
 
 use super::super::fault::{Fault, FaultStore, Operation};
 use super::super::{Store, log_name};

@@ -1,7 +1,8 @@
 //! Space of files on local disks.
 //!
-//! Owns: which files get it reserved before they are written, so that the file system does not look for it call by call.
-//! Does not own: how a file system reserves it (`platform`), what is written, and how.
+//! Owns: the choice of files that reserve space before they are written, so that the file system does not search in
+//! each call.
+//! Does not own: the system call (`platform`), the writes.
 
 use super::platform::{in_memory, reserve};
 use std::fs::File;

@@ -75,7 +75,7 @@ async fn what_is_put_is_read_back() {
     assert!(open(at.to_str().unwrap(), &[]).unwrap().uri().ends_with("/a%20b/c"));
 }
 
-/// One put and one get with faults at two calls; what comes of it must be an error or the exact bytes.
+/// One put and one get with faults at two calls; the result must be an error or the exact bytes.
 fn put_and_get_with(faults: &[(u64, Fault)]) {
     paused().block_on(async {
         let inner = FaultStore::in_memory();

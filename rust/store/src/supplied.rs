@@ -1,11 +1,11 @@
 //! Credentials that the caller supplies, and replaces whenever it has newer ones.
 //!
-//! Owns: which of the supplied sets is in use.
+//! Owns: the choice among the supplied sets.
 //! Does not own: the caller's source of credentials, nor their form as a store's credential (`credentials`).
 //!
 //! Invariants:
-//! 1. at most two sets are kept: the newest, and of the others the one that expires last. Several callers supply sets of
-//!    their own, and the newest does not always expire last;
+//! 1. at most two sets are kept: the newest, and of the others the one that expires last. Several callers supply sets
+//!    of their own, and the newest does not always expire last;
 //! 2. a set that has expired, or that the store refused while another was available, is not used.
 
 use fastchangelog_format::clock::SharedClock;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub struct Granted {
     /// Credentials under the names that they have as storage options.
     pub options: BTreeMap<String, String>,
-    /// When they end, in milliseconds since the epoch; none = never.
+    /// Expiry, in milliseconds since the epoch; none = never.
     pub expires_at_millis: Option<u64>,
 }
 
@@ -109,12 +109,12 @@ impl SuppliedCredentials {
         good.cloned()
     }
 
-    /// The number of the set that is used now.
+    /// The number of the set in use.
     pub(super) fn number(&self) -> u64 {
         self.set().map_or(0, |set| set.number)
     }
 
-    /// The store refused what the set `number` gave. True if there is another one to try.
+    /// Reports that the store refused the set `number`. Returns true if there is another set to try.
     pub(super) fn refuse(&self, number: u64) -> bool {
         let now = self.clock.now_millis();
         {

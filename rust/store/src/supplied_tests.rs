@@ -1,4 +1,4 @@
-//! Tests of which credentials are used, and how many are kept.
+//! Tests of the choice of credentials, and of the number kept.
 
 use super::*;
 use fastchangelog_format::clock::ManualClock;

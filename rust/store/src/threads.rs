@@ -1,11 +1,11 @@
 //! Starting threads, where the system may refuse one.
 //!
-//! Owns: the error of a thread that cannot be started, which names the limit; the look whether some can be; and the
-//! runtime of requests.
-//! Does not own: what the threads do.
+//! Owns: the error of a thread that cannot be started, which names the limit; the check whether threads can be started;
+//! and the runtime of requests.
+//! Does not own: the work of the threads.
 //!
-//! tokio panics, or lets work wait for ever, where it can start no thread. So a runtime is made only when its threads can
-//! be started, and keeps one thread for work that blocks: others are started as they can be.
+//! tokio panics, or lets work wait forever, if it cannot start a thread. So a runtime is made only when its threads can
+//! be started. It keeps one thread for blocking work, and starts others when the system allows.
 
 use crate::platform;
 use fastchangelog_format::error::{Error, Result};
@@ -43,7 +43,7 @@ pub fn refused(what: &str, error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::WouldBlock { refused.with_remedy(remedy()) } else { refused }
 }
 
-/// Which limit a refused thread has met: the system says it of none.
+/// The limit behind a refused thread, which the system does not report.
 fn remedy() -> String {
     let threads = getrlimit(Resource::Nproc).current;
     let threads = threads.map_or_else(String::new, |limit| format!(", which is {limit} for all processes of the user"));
@@ -54,7 +54,7 @@ fn remedy() -> String {
     format!("raise the limit of threads (ulimit -u{threads}; in a container: pids.max){memory}")
 }
 
-/// An error unless so many threads more can be started now. For libraries that end the process if they cannot.
+/// An error unless this many more threads can be started now. For libraries that end the process if they cannot.
 pub fn check_room(threads: usize, what: &str) -> Result<()> {
     let hold = Arc::new(Mutex::new(()));
     let held = hold.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,12 +1,12 @@
 //! Objects from and to files, in parts.
 //!
 //! Owns: uploads of files and verified downloads into files.
-//! Does not own: which files (`snapshot`, `read`), the sending of parts (`multipart`), the threads (`threads`).
+//! Does not own: the choice of files (`snapshot`, `read`), the sending of parts (`multipart`), the threads (`threads`).
 //!
 //! Invariants:
 //! 1. a download that fails or is dropped leaves no file, neither half nor under another name;
 //! 2. the file that appears has the size and the checksum of its reference;
-//! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer, and no more of all transfers than the budget has for them.
+//! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer, and all transfers together stay within their budget.
 
 use super::diagnose::disk_error;
 use super::multipart::{PARALLEL_PARTS, PartSource, part_size};
@@ -127,7 +127,8 @@ impl Store {
         });
         let mut parts = stream::iter(ranges)
             .map(|(offset, length)| async move {
-                // Asked for in the order of the parts, served in order: what is held is always of the parts next to write.
+                // Asked for in the order of the parts, served in order: what is held is always of the parts next to
+                // write.
                 let buffer = self.inner.memory.transfer(MemoryUser::Downloads, length, Order::MemoryFirst).await;
                 // An empty object has no range, but its existence and size are checked all the same.
                 let whole = object.size <= part;

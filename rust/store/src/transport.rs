@@ -1,11 +1,12 @@
 //! How a client reaches its store: encrypted or not, and with which certificates.
 //!
-//! Owns: which endpoint counts, whether it is plain http, and what is said and done on a machine without certificates.
-//! Does not own: what a certificate is worth (the TLS library), errors of single requests (`diagnose`).
+//! Owns: the choice of the endpoint, the test for plain http, and the behaviour and error on a machine without
+//! certificates.
+//! Does not own: the check of a certificate (the TLS library), errors of single requests (`diagnose`).
 //!
-//! A client reads the certificates of the machine when it is built, and is not built where there are none. One that speaks
-//! plain http needs none: it is built without them. Where the machine has some they are kept, because a proxy or a service
-//! for credentials may speak https beside a store that does not.
+//! A client loads the machine's certificates when it is built, and fails without any. A client for plain http is built
+//! without certificates if the machine has none. Otherwise it keeps them, because a proxy or a credential service may
+//! speak https even if the store does not.
 
 use super::env_vars::{EnvVars, StoreKey, Topic, is_off, is_on};
 use super::redact::clean_url;

@@ -1,4 +1,4 @@
-//! What an aggregate function provides.
+//! The interface of an aggregate function.
 //!
 //! Owns: the interface between a plan and the functions.
 //! Does not own: any function (`functions`), the choice of slots (`plan`), the views of a row (`row`).
@@ -25,7 +25,7 @@ pub(super) trait Accumulator: Debug + Send + Sync {
         true
     }
 
-    /// True when ANSI mode changes what it does.
+    /// True if ANSI mode changes its behaviour.
     fn depends_on_ansi(&self) -> bool {
         false
     }
@@ -33,8 +33,8 @@ pub(super) trait Accumulator: Debug + Send + Sync {
     /// Folds the rows of columns, one for each argument, into accumulators.
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()>;
 
-    /// Folds rows that are accumulators as Spark keeps them, in the columns of [`Bound::buffers`], into accumulators of no
-    /// input. By default those columns are arguments that give such an accumulator.
+    /// Folds rows that are accumulators as Spark keeps them, in the columns of [`Bound::buffers`], into accumulators of
+    /// no input. By default those columns are arguments that give such an accumulator.
     fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
         let counting = buffers.iter().enumerate().filter(|(i, _)| self.skips_null(*i));
         let mask = counting.fold(None, |mask, (_, c)| NullBuffer::union(mask.as_ref(), c.logical_nulls().as_ref()));
@@ -74,7 +74,7 @@ pub(super) struct Call<'a> {
 /// Spark's name of the column that tells an empty sum of decimals from one that has overflowed; both are null.
 pub(super) const IS_EMPTY: &str = "isEmpty";
 
-/// What a function makes of a call.
+/// A function's answer to a call.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) accumulator: Box<dyn Accumulator>,

@@ -3,14 +3,14 @@
 //! Owns: the texts of its errors, and the division of doubles. Does not own: sums (`functions`), the refusal of a state
 //! that was begun in the other mode (`core`).
 //!
-//! The errors have Spark's conditions. What helps is another thing than with Spark: a state keeps its ANSI mode.
+//! The errors have Spark's conditions, but another remedy: a state keeps its ANSI mode.
 //! `identity` names the call.
 
 use crate::arrays::type_text;
 use arrow_schema::DataType;
 use fastchangelog_format::{Error, Result};
 
-/// What a user may do about values that are too large, or about a divisor of zero.
+/// The remedy for values that are too large, or for a divisor of zero.
 const REMEDY: &str = "Leave out what causes it, with a filter before. Or do without ANSI mode: a state keeps the mode that \
 it began with, so take a savepoint of the checkpoint and start a new one from it (`start_from`) with \
 \"spark.sql.ansi.enabled\" set to \"false\"; an embedded state is declared under another name with ansi=False";

@@ -1,7 +1,8 @@
 //! Accumulators as Spark keeps them, loaded into rows.
 //!
-//! Owns: each function with the columns of its own, and rows of input and of other accumulators that are joined to them.
-//! Does not own: what Spark keeps in fact; the tests that run Spark do.
+//! Owns: each function with the columns of its own, and rows of input and of other accumulators that are joined to
+//! them.
+//! Does not own: Spark's real buffers; the tests that run Spark check them.
 
 use super::AggregateFunction;
 use super::function_tests::plan;

@@ -1,7 +1,7 @@
 //! Going through the rows of a batch.
 //!
-//! Owns: which input rows go into which accumulator rows, and the view of columns of bytes.
-//! Does not own: what is done with a row (`functions`), which group a row is in (`table`).
+//! Owns: the mapping from input rows to accumulator rows, and the view of columns of bytes.
+//! Does not own: the effect of a row (`functions`), the group of a row (`table`).
 
 use super::prim::{Native, doubles};
 use super::row::RowMut;

@@ -48,7 +48,8 @@ pub(super) fn result(function: &str, columns: &[ArrayRef], cuts: &[usize], ansi:
     let (mut joined, mut from): (Option<Vec<u8>>, usize) = (None, 0);
     let mut scratch = Vec::new();
     for end in ends {
-        // A part without rows is a row of no input, of which there is none in a table: rows of nulls stand for it.
+        // A part without rows would be an accumulator without input, which a table never has; rows of nulls take its
+        // place.
         if end > from {
             let part: Vec<ArrayRef> = columns.iter().map(|c| c.slice(from, end - from)).collect();
             let mut table = fold(&plan, &part);

@@ -2,7 +2,7 @@
 //!
 //! Owns: which functions exist for which types ([`AggregateFunction::ALL`]), the layout of an accumulator row, and the
 //! three things done with rows: fold columns into them, join two of them, turn them into result columns.
-//! Does not own: keys, grouping (`table`), where rows are kept (`rows`, `keyed`).
+//! Does not own: keys, grouping (`table`), the storage of rows (`rows`, `keyed`).
 //!
 //! A function is a row of the table in `functions/mod.rs`, and an `Accumulator` in a file of its family. Nothing else
 //! names it: texts of errors, Python's table and docs/aggregates.md are made from the row.

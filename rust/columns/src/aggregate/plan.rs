@@ -150,8 +150,8 @@ impl AggPlan {
         self.schema_id
     }
 
-    /// Readable form of what rows depend on: key types, and identity, argument types and mode of each aggregate. Not
-    /// names of columns, nor the order of aggregates. See [`super::schema_difference`].
+    /// Readable form of a plan's row layout: key types, and identity, argument types and mode of each aggregate. It
+    /// omits the names of columns and the order of aggregates. See [`super::schema_difference`].
     pub fn schema(&self) -> &str {
         &self.schema
     }
@@ -181,8 +181,8 @@ impl AggPlan {
         columns.map(|(column, (declared, binary))| conform_binary(column, declared, binary)).collect()
     }
 
-    /// The columns in which Spark keeps keys and accumulators: the keys, then for each call its own, in the order of the
-    /// results and named `<number of the call>.<Spark's name>`.
+    /// The columns in which Spark keeps keys and accumulators: the keys, then for each call its own, in the order of
+    /// the results and named `<number of the call>.<Spark's name>`.
     pub fn buffers(&self) -> Schema {
         let keys =
             self.input.iter().take(self.num_keys).enumerate().map(|(i, (key, _))| (format!("key{i}"), key.clone()));
@@ -273,7 +273,7 @@ fn count_mismatch(columns: usize, declared: usize) -> Error {
 }
 
 impl Op {
-    /// Which rows count: those where the filter is true and no argument is null whose nulls are left out. None means all.
+    /// The rows that count: the filter is true, and no argument that skips nulls is null. None means all.
     fn mask(&self, columns: &[ArrayRef]) -> Option<NullBuffer> {
         let mut mask: Option<NullBuffer> = self.filter.map(|filter| trues(&columns[filter]));
         for (_, column) in self.args.iter().enumerate().filter(|(i, _)| self.accumulator.skips_null(*i)) {

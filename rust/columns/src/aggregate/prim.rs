@@ -1,7 +1,8 @@
 //! Machine values in fixed slots.
 //!
-//! Owns: which types they stand for, reading and writing them in row bytes, their order, and the typed view of a column.
-//! Does not own: what they mean (`functions`).
+//! Owns: which types they stand for, reading and writing them in row bytes, their order, and the typed view of a
+//! column.
+//! Does not own: their meaning (`functions`).
 
 use crate::arrays::relabel;
 use arrow_array::cast::AsArray;

@@ -1,7 +1,7 @@
 //! Result columns of a range of rows.
 //!
 //! Owns: columns made of fixed slots, of bytes and of encoded values, and their nulls.
-//! Does not own: which slots make a result (`functions`), how many rows make a batch (`table`).
+//! Does not own: the slots of a result (`functions`), the size of a batch (`table`).
 
 use super::prim::{Native, has_bit};
 use super::row::Slots;

@@ -47,7 +47,7 @@ pub(crate) struct Other<'a> {
     pub(crate) fixed: &'a [u8],
     /// Its variable slots.
     pub(crate) vars: &'a [&'a [u8]],
-    /// It stands for input that came earlier than that of the table's row.
+    /// Its input came before the input of the table's row.
     pub(crate) earlier: bool,
 }
 

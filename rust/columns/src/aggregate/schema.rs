@@ -1,7 +1,7 @@
-//! What rows depend on, in words.
+//! A readable description of a plan's row layout, and its fingerprint.
 //!
 //! Owns: the readable description of a plan's rows, its fingerprint, and the difference of two descriptions.
-//! Does not own: the refusal of a state with another fingerprint (`shard`), which types are the same (`type_texts`).
+//! Does not own: the refusal of a state with another fingerprint (`shard`), the equality of types (`type_texts`).
 
 use super::spec::AggCall;
 use super::type_texts::same_values;

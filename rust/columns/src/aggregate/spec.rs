@@ -1,7 +1,7 @@
-//! What to aggregate, as the driver says it.
+//! The driver's specification of an aggregation.
 //!
 //! Owns: the text form of an aggregation (JSON made in Python, shipped to map tasks and inside open requests).
-//! Does not own: whether it can be done (`plan`).
+//! Does not own: its validation (`plan`).
 
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;

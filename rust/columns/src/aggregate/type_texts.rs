@@ -1,10 +1,10 @@
 //! The texts of types in descriptions of rows.
 //!
-//! Owns: which texts stand for the same bytes and the same meaning.
-//! Does not own: the texts (`arrays::type_text`), what else rows depend on (`schema`).
+//! Owns: the test whether two texts mean the same bytes and the same values.
+//! Does not own: the texts (`arrays::type_text`), the rest of the row layout (`schema`).
 
-/// True if values of both types have the same bytes and the same meaning: fields of structs may have other names, but none
-/// of the names may have moved to another place. Texts that cannot be taken apart must be equal.
+/// True if values of both types have the same bytes and the same meaning: fields of structs may have other names, but
+/// none of the names may have moved to another place. Texts that cannot be taken apart must be equal.
 pub(super) fn same_values(old: &str, new: &str) -> bool {
     old == new || Type::parse(old).zip(Type::parse(new)).is_some_and(|(old, new)| old.is_same(&new))
 }

@@ -1,12 +1,12 @@
 //! The folders of states that this process works in: each with its store, its log and its credentials.
 //!
-//! Owns: one folder per root, query and name; its replacement when a query returns with other settings; when a folder is
-//! dropped.
-//! Does not own: shards (`engine`), the content of a folder's note (`start`), how credentials reach the store (`store`).
+//! Owns: one folder per root, query and name; its replacement when a query returns with other settings; when a folder
+//! is dropped.
+//! Does not own: shards (`engine`), the content of a folder's note (`start`), the use of credentials (`store`).
 //!
 //! Invariants:
-//! 1. credentials of a request, however often they change, are supplied to the existing folder: no store, client or log is
-//!    created for them;
+//! 1. credentials of a request, however often they change, are supplied to the existing folder: no store, client or log
+//!    is created for them;
 //! 2. other options than those a folder was made with make another folder, which takes its place: they hold for every
 //!    session that is opened from then on. Sessions that are open go on with the folder they have;
 //! 3. a folder that no shard and no request holds is dropped by [`Folders::prune`].
@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
-/// What folders need from their process.
+/// Resources of the process that folders need.
 pub(super) struct ProcessContext {
     pub(super) options: Options,
     pub(super) clock: SharedClock,

@@ -1,6 +1,7 @@
 //! The engine: wires all stages together; the only place that names all of them.
 //!
-//! request: the open request of a task; folder: store, log and credentials of a state's folder; start: what a folder's note fixes
+//! request: the open request of a task; folder: store, log and credentials of a state's folder; start: what a folder's
+//! note fixes
 //!
 //! Owns: the runtime, the shards of this process, the division of the memory budget.
 //! Does not own: sockets and processes (`fastchangelog-server`), materialization policy (Python).
@@ -50,14 +51,14 @@ pub use request::{OpenRequest, Operator, Renewal};
 const HEADROOM_SHARE: f64 = 0.20;
 /// Hot tiers never shrink below this share, so that a huge batch cannot starve them.
 const HOT_FLOOR_SHARE: f64 = 0.05;
-/// Folder for what sessions without a shard spill.
+/// Folder for the spills of sessions without a shard.
 const SPILL: &str = "spill";
 /// Compiled aggregate plans kept.
 const MAX_PLANS: usize = 256;
 /// A shard that no session opened for this long has probably moved to another executor, and only takes memory and disk.
 const SHARD_IDLE_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// What an engine is made of.
+/// The parts of an engine.
 pub struct EngineConfig {
     /// Folder for all local files; may be deleted at any time.
     pub local_dir: PathBuf,
@@ -186,12 +187,12 @@ impl Engine {
         Ok((shard, handle))
     }
 
-    /// Takes over newer credentials for sessions that are open, and for what is in progress for them.
+    /// Takes over newer credentials for open sessions and their work in progress.
     pub fn renew(&self, renewal: Renewal) {
         self.folders.renew(renewal);
     }
 
-    /// What a session without a shard needs.
+    /// Resources for a session without a shard.
     fn session_environment(&self, options: &Options) -> SessionEnvironment {
         SessionEnvironment {
             budget: Arc::clone(&self.process.budget),
@@ -253,7 +254,7 @@ impl Engine {
         self.shards.lock().values().map(|entry| Arc::clone(&entry.shard)).collect()
     }
 
-    /// Gives the hot tiers what sessions, prepared versions and RocksDB leave of the budget.
+    /// Gives the hot tiers the rest of the budget after sessions, prepared versions and RocksDB.
     fn divide_memory(&self) {
         let shards = self.live_shards();
         let held = self.process.budget.used_by(MemoryUser::Hot);
@@ -263,13 +264,13 @@ impl Engine {
         let demands: Vec<Demand> = shards.iter().map(|s| s.demand()).collect();
         for (shard, bytes) in shards.into_iter().zip(allocate(hot, &demands)) {
             if shard.set_hot_limit(bytes) {
-                // Another query's open must not wait for what this shard has to write.
+                // Another query's open must not wait for this shard's writes.
                 self.runtime.spawn_blocking(move || shard.fit_hot());
             }
         }
     }
 
-    /// What the outside may know about every shard. Waits for none of them.
+    /// The public status of every shard. Waits for none of them.
     pub fn shards(&self) -> Vec<ShardStatus> {
         let entries: Vec<(Arc<Shard>, Arc<Folder>)> =
             self.shards.lock().values().map(|e| (Arc::clone(&e.shard), Arc::clone(&e.folder))).collect();
@@ -280,8 +281,8 @@ impl Engine {
         entries.iter().map(status).collect()
     }
 
-    /// Starts a materialization of `shard_id`; `None` if there is nothing to do, or if it has to wait: for a version that
-    /// is being made live, or for credentials that have not ended.
+    /// Starts a materialization of `shard_id`; `None` if there is nothing to do, or if it has to wait: for a version
+    /// that is being made live, or for credentials that have not ended.
     pub fn begin_materialize(&self, shard_id: &str) -> Result<Option<MaterializeRun>> {
         let entry = |entry: &Entry| (Arc::clone(&entry.shard), entry.folder.is_locked_out());
         let found = self.shards.lock().get(shard_id).map(entry);
@@ -291,8 +292,8 @@ impl Engine {
         }
     }
 
-    /// Closes shards that no session opened for [`SHARD_IDLE_TIMEOUT`], drops folders that no shard works in any more, and
-    /// removes downloads that nothing used for as long as the cache keeps them.
+    /// Closes shards that no session opened for [`SHARD_IDLE_TIMEOUT`], drops folders that no shard works in any more,
+    /// and removes downloads that nothing used for as long as the cache keeps them.
     pub fn close_idle(&self) {
         self.process.cache.evict_idle();
         // A user of a shard got it from this list and holds it: one holder is the list.
@@ -331,7 +332,7 @@ impl Engine {
     }
 }
 
-/// The text form of a handle, as it is kept in Spark's state.
+/// The text form of a handle in Spark's state.
 pub fn format_handle(handle: &ShardHandle) -> String {
     BASE64.encode(encode_handle(handle))
 }

@@ -1,6 +1,6 @@
 //! The request of a task to open a session.
 //!
-//! Owns: the request's fields and their form as JSON, and which of them are credentials.
+//! Owns: the request's fields, their JSON form, and the list of credentials among them.
 //! Does not own: their origin (Python), their effect (`engine`).
 
 use fastchangelog_format::clock::SharedClock;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a session is for.
+/// The purpose of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operator {
@@ -39,12 +39,12 @@ pub struct OpenRequest {
     pub shards: u32,
     /// Spark's batch id.
     pub batch: i64,
-    /// The handle that Spark handed back, in base64; none for the first batch.
+    /// The handle that Spark returned, in base64; none for the first batch.
     pub handle: Option<String>,
-    /// What the session is for.
+    /// The purpose of the session.
     #[serde(default)]
     pub operator: Operator,
-    /// What is aggregated: the JSON of an aggregate specification. A processor has none.
+    /// The JSON of an aggregate specification. A processor has none.
     #[serde(default)]
     pub spec: String,
     /// True for batch DataFrames: starts from nothing, keeps nothing.

@@ -4,9 +4,9 @@
 //! Does not own: the note's layout (`format::note`), reading and loading savepoints (`shard`).
 //!
 //! Invariants:
-//! 1. a shard that gets its first rows weeks later starts as the first ones did: from the same savepoint, in the same key
-//!    groups, whatever the options are then;
-//! 2. the note's grace period is at least that of every server that ever opened the state, before it counts on anything;
+//! 1. a shard that gets its first rows weeks later starts as the first ones did: from the same savepoint, in the same
+//!    key groups, whatever the options are then;
+//! 2. before a server relies on any object, the note's grace period is at least the server's own;
 //! 3. a note that is damaged, or of another format, is an error; only a folder without a note gets one.
 
 use super::folder::{Folder, ProcessContext, Start};
@@ -30,8 +30,8 @@ pub(super) fn start_of(process: &ProcessContext, folder: &Folder, request: &Open
     Ok(folder.start.get_or_init(|| start).clone())
 }
 
-/// Raises the grace period in the folder's note to that of the options, before anything counts on it. Without a note the
-/// folder is never swept.
+/// Raises the grace period in the folder's note to that of the options, before anything counts on it. Without a note
+/// the folder is never swept.
 pub(super) fn raise_noted_grace(process: &ProcessContext, folder: &Folder) -> Result<()> {
     if folder.grace_noted.get().is_some() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The engine's list of shards and folders: what waits for what, what is closed, and what holds for a state forever.
+//! Tests of the engine's list of shards and folders: waiting, closing, and the settings that a state fixes forever.
 
 use super::*;
 use arrow_array::{Array as _, ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray, UInt8Array};
@@ -272,7 +272,7 @@ fn a_shard_that_takes_its_time_delays_no_other() {
     assert!(world.engine.shards().iter().all(|s| s.at_rest));
 }
 
-// What a folder's note fixes.
+// Settings that a folder's note fixes.
 
 #[test]
 fn p9_a_damaged_note_is_an_error_and_stays_as_it_is() {
@@ -396,7 +396,7 @@ fn changed_settings_hold_for_the_next_session_and_leave_open_ones_alone() {
     world.storage = texts(&[("region", "eu-west-1")]);
     assert_eq!(world.batch("q", 0, 2, Some(&second)).1, 3);
     assert_eq!((world.engine.folders.len(), world.local_shards()), (1, 1));
-    // A setting that cannot be is an error, and what is there stays.
+    // An impossible setting is an error and changes nothing.
     world.options.insert("max_handle_segments".to_owned(), "many".to_owned());
     assert!(refused(world.open("q", 0, 3, None)).message().contains("max_handle_segments"));
     assert_eq!(world.engine.folders.len(), 1);

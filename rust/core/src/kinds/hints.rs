@@ -1,11 +1,12 @@
-//! What a session knows of its version beside the entries.
+//! Optional hints about a version, beside its entries.
 //!
-//! Owns: bounds on the first timer of each key group, and on the first end of entries that end; where the removal of ended
-//! entries goes on.
-//! Does not own: entries. Hints are never needed: a session without them reads more.
+//! Owns: bounds on the first timer of each key group, and on the first end of entries that end; where the removal of
+//! ended entries goes on.
+//! Does not own: entries. Losing hints only costs extra reads.
 //!
-//! Each version has its own. They are kept in memory, with the prepared version and then with the live one, and are lost with
-//! it. So an aborted session leaves nothing behind. A batch in which no timer is due and no entry has ended does not read the disk at all.
+//! Each version has its own. They are kept in memory, with the prepared version and then with the live one, and are
+//! lost with it. So an aborted session leaves nothing behind. A batch in which no timer is due and no entry has ended
+//! does not read the disk at all.
 
 use super::first_timer::{FirstTimer, timer};
 use super::sweep::Ends;
@@ -13,7 +14,7 @@ use crate::states::Place;
 use fastchangelog_format::model::StateId;
 use std::collections::BTreeMap;
 
-/// What a session knows of its version.
+/// A session's hints about its version.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StateHints {
     /// There is nothing but what was added since: what is not below is empty.

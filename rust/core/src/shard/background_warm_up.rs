@@ -1,11 +1,11 @@
 //! Background warm-up: the hot tier of a lazily restored shard is loaded after its first session.
 //!
-//! Owns: when a lazily restored shard loads its entries from disk, and in which portions.
+//! Owns: the schedule and the portions in which a lazily restored shard loads its entries from disk.
 //! Does not own: the loading (`state`), the restore (`restore`).
 //!
-//! A look-up in RocksDB costs tens of microseconds when its block is not in memory, loading a key costs about a third of
-//! that: a batch that looks up a part of the keys is faster without waiting for all of them. A batch has the machine for
-//! itself, so the loading starts when a session has ended.
+//! A look-up in RocksDB costs tens of microseconds when its block is not in memory, loading a key costs about a third
+//! of that: a batch that looks up a part of the keys is faster without waiting for all of them. A batch has the machine
+//! for itself, so the loading starts when a session has ended.
 //!
 //! Invariants:
 //! 1. the loading belongs to the live state and ends with it; a state that replaces it is not touched;
@@ -40,7 +40,7 @@ impl Shard {
     fn warm_up_turn(shard: &Weak<Self>) -> bool {
         let Some(shard) = shard.upgrade() else { return false };
         shard.warm_up_portion().unwrap_or_else(|error| {
-            // A look-up of what could not be read returns the error.
+            // A look-up of an unreadable entry returns the error.
             tracing::warn!(shard = %shard.id, %error, "the hot tier could not be loaded; look-ups go to the local disk");
             false
         })

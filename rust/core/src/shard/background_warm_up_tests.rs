@@ -92,7 +92,7 @@ fn a17_the_state_is_the_same_at_every_moment_of_the_loading() {
         }
         while shard.warm_up_portion().unwrap() {}
         assert_is(&shard, &at.model, KEYS, &format!("seed {seed}, in the end"));
-        // What a snapshot of a state that was being loaded holds.
+        // The content of a snapshot taken during the loading of a state.
         at = extend(&shard, Some(&at), &changes(&mut rng, 10, KEYS));
         open(&shard, Some(&at.handle)).unwrap();
         shard.evict();

@@ -1,7 +1,7 @@
 //! The version that a session builds on.
 //!
 //! Owns: reading that version as long as it is live.
-//! Does not own: which version is live (`transition`), what is read.
+//! Does not own: the choice of the live version (`transition`), the choice of entries.
 
 use super::{Live, Shard};
 use fastchangelog_format::error::{Error, Result};

@@ -141,7 +141,7 @@ impl Query {
         Ok(())
     }
 
-    /// What the policy of Python's `materialize` decides.
+    /// The decision of Python's `materialize` policy.
     fn policy(&mut self) {
         let status = self.shard.status();
         let (log, options) = (status.log_bytes_since_snapshot, &self.options);

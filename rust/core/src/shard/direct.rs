@@ -1,7 +1,7 @@
 //! A shard that one owner in this process reads and extends, without sessions.
 //!
 //! Owns: reading the live state, and the step from it to the next version.
-//! Does not own: which handle counts (the owner decides, and hands it to `transition`), what is not yet in a version.
+//! Does not own: the choice of a handle (the owner passes it to `transition`), changes that are not yet in a version.
 
 use super::base::Part;
 use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
@@ -89,8 +89,8 @@ impl Shard {
         Ok(Some(handle))
     }
 
-    /// The same for changes on the local disk, in segments of about `part_bytes` bytes. The version is not prepared: to make its
-    /// handle live replays them.
+    /// The same for changes on the local disk, in segments of about `part_bytes` bytes. The version is not prepared: to
+    /// make its handle live replays them.
     pub(crate) fn extend_in_parts(
         &self,
         batch: BatchId,
@@ -161,7 +161,7 @@ impl Shard {
         }
     }
 
-    /// Ends what RocksDB does in the background, such as a compaction with a waiting caller. It writes nothing any
+    /// Cancels RocksDB's background work, such as a compaction with a waiting caller. It writes nothing any
     /// more: for the end of a state.
     pub(crate) fn stop_background(&self) {
         if let Some(live) = self.live.read().as_ref() {

@@ -1,6 +1,6 @@
 //! The gauges of shards and of the memory that they share.
 //!
-//! Owns: which part of the process each gauge is read from. Does not own: the gauges (`metrics`), the budget (`budget`).
+//! Owns: the source of each gauge in the process. Does not own: the gauges (`metrics`), the budget (`budget`).
 
 use super::{Shard, ShardStatus};
 use fastchangelog_state::rocks::SharedResources;

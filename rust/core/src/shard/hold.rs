@@ -1,7 +1,7 @@
 //! A session's hold on its shard.
 //!
-//! Owns: the opening of a session, which makes its version live, and what the end of a session means for its shard.
-//! Does not own: what the session does.
+//! Owns: the opening of a session, which makes its version live, and the effect of a session's end on its shard.
+//! Does not own: the work of the session.
 
 use super::Shard;
 use super::base::Base;
@@ -27,8 +27,8 @@ pub(super) struct ShardHold {
 }
 
 impl ShardHold {
-    /// Makes the version of `handle` (none = the state before the first batch) live for a session of `batch`. `schema` is that
-    /// of the session. Also gives the announcement of the session's change set.
+    /// Makes the version of `handle` (none = the state before the first batch) live for a session of `batch`. `schema`
+    /// is that of the session. Also gives the announcement of the session's change set.
     pub(super) fn open(
         shard: &Arc<Shard>,
         handle: Option<&ShardHandle>,

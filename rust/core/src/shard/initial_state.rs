@@ -1,15 +1,16 @@
 //! The initial state of a shard, loaded from a savepoint.
 //!
-//! Owns: the checks that the savepoint is of this state's kind, and the snapshot that makes its first handle self-contained.
+//! Owns: the checks that the savepoint is of this state's kind, and the snapshot that makes its first handle
+//! self-contained.
 //! Does not own: reading the savepoint (`savepoint`), its folder and when a shard may start from it (`engine`,
 //! `embedded`).
 //!
 //! Invariants:
-//! 1. no handle names anything of the savepoint: all that was loaded is in the bucket, as a snapshot of this state's own,
-//!    before a session sees it (P2). The savepoint may be deleted once every shard has a handle;
+//! 1. no handle names anything of the savepoint: all that was loaded is in the bucket, as a snapshot of this state's
+//!    own, before a session sees it (P2). The savepoint may be deleted once every shard has a handle;
 //! 2. the number of shards need not be the one the savepoint was taken of; the number of key groups must;
-//! 3. a shard with an initial state keeps it until Spark hands back a version made from it: repeated first batches start
-//!    from the same snapshot.
+//! 3. a shard with an initial state keeps it until Spark hands back a version made from it: repeated first batches
+//!    start from the same snapshot.
 
 use super::lineage::Lineage;
 use super::rebuild::Rebuilder;
@@ -48,7 +49,7 @@ impl InitialState {
         self.store.uri()
     }
 
-    /// What its manifest says.
+    /// The content of its manifest.
     pub fn savepoint(&self) -> &Savepoint {
         &self.savepoint
     }
@@ -94,7 +95,7 @@ impl Shard {
             ))
             .with_remedy(format_args!("set the option `max_parallelism` = {max_parallelism}")));
         }
-        // ANSI mode says what becomes of later overflows: rows have the same bytes with it and without.
+        // ANSI mode affects only later overflows: rows have the same bytes with it and without.
         if *stored != schema_id
             && !differ_in_ansi_alone(old, schema)
             && let Some(difference) = schema_difference(old, schema)

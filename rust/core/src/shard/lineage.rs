@@ -1,6 +1,7 @@
 //! Lineage: snapshot and segments of one version, complete.
 //!
-//! Owns: how a handle is derived from its parent, when it may name a materialized snapshot, and how it stays small.
+//! Owns: deriving a handle from its parent, the condition for naming a materialized snapshot, and keeping the handle
+//! small.
 //! Does not own: reading or writing any object (the caller passes the expanded index), the state itself.
 //!
 //! Invariants:
@@ -8,12 +9,13 @@
 //!    `indexed.1` of them;
 //! 2. a snapshot is taken over only if its version is the live version or one of its ancestors since the last snapshot;
 //! 3. after taking a snapshot over, exactly the segments after its `replay_after` remain;
-//! 4. the segments of one version are contiguous: it may have several, with no key in common, and is complete with the last.
+//! 4. the segments of one version are contiguous: it may have several, with no key in common, and is complete with the
+//!    last.
 
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{ObjectRef, SegmentRef, ShardHandle, SnapshotRef, VersionId};
 
-/// What leads to a version: a snapshot and the segments after it.
+/// The lineage of a version: a snapshot and the segments after it.
 #[derive(Debug, Clone, Default)]
 pub struct Lineage {
     /// The materialized snapshot, if any.
@@ -36,7 +38,8 @@ impl Lineage {
         Ok(Self { snapshot: handle.snapshot.clone(), indexed, segments })
     }
 
-    /// Position after the segment of `version`: the number of segments that lead to it. Zero for the snapshot's version.
+    /// Position after the segment of `version`: the number of segments that lead to it. Zero for the snapshot's
+    /// version.
     pub fn position(&self, version: VersionId) -> Option<usize> {
         if let Some(i) = self.segments.iter().rposition(|s| s.version == version) {
             return Some(i + 1);
@@ -90,7 +93,8 @@ impl Lineage {
         }
     }
 
-    /// How many of the first `n` of `segments` make whole versions: less than `n` if more segments of the last one follow.
+    /// How many of the first `n` of `segments` make whole versions: less than `n` if more segments of the last one
+    /// follow.
     pub fn whole_versions(segments: &[SegmentRef], n: usize) -> usize {
         match segments.get(n) {
             Some(next) => segments[..n].iter().rposition(|s| s.version != next.version).map_or(0, |i| i + 1),

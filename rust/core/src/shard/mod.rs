@@ -1,7 +1,7 @@
 //! One shard: which version is live, which are prepared, and how one becomes the other.
 //!
-//! Owns: the live state, prepared versions and their ancestry, promotion, replay, restore and materialization on request.
-//! Does not own: what a batch computes (`session`), when to materialize (policy, in Python), batching of the log (`write`).
+//! Owns: the live state, prepared versions and their ancestry, promotion, replay, restore, requested materializations.
+//! Does not own: the computation of a batch (`session`), when to materialize (policy, Python), batching (`write`).
 //!
 //! Invariants (the promises they carry in brackets):
 //! 1. The live state changes only by promoting, replaying or restoring a version whose handle the caller handed in, and
@@ -81,7 +81,7 @@ const ENTRY_OVERHEAD: u64 = 48;
 /// A shard that was opened so lately keeps its memory before others do.
 const ACTIVE_MILLIS: u64 = 30_000;
 
-/// What a shard needs from its process.
+/// Resources of the process that a shard needs.
 pub struct ShardContext {
     /// Spark's query id.
     pub query_id: String,
@@ -91,7 +91,7 @@ pub struct ShardContext {
     pub store: Store,
     /// The log of this folder.
     pub log: LogWriter,
-    /// What uploads of snapshots may take.
+    /// Limits of snapshot uploads.
     pub background: Arc<Background>,
     /// Local copies and downloads; none when the bucket is a local folder.
     pub cache: Option<Arc<ObjectCache>>,
@@ -119,7 +119,7 @@ impl ShardContext {
         self.options.compression_in(self.store.is_remote())
     }
 
-    /// What a session of its shard needs.
+    /// Resources for a session of this shard.
     /// The folder for changes that do not fit into memory; made when it is needed.
     pub(crate) fn spill_dir(&self) -> PathBuf {
         self.dir.join("spill")
@@ -136,7 +136,7 @@ impl ShardContext {
         }
     }
 
-    /// What a rebuild from the objects of its folder needs.
+    /// Resources for a rebuild from the objects of its folder.
     pub(crate) fn rebuilder(&self) -> Rebuilder {
         Rebuilder {
             store: self.store.clone(),
@@ -148,7 +148,7 @@ impl ShardContext {
         }
     }
 
-    /// What uploads of its shards' snapshots need.
+    /// Resources for uploads of its shards' snapshots.
     fn push_context(&self) -> PushContext<'_> {
         PushContext {
             store: &self.store,
@@ -210,17 +210,17 @@ pub(crate) struct Live {
     /// None = the state before the first batch: empty, or the initial state in the lineage's snapshot.
     version: Option<VersionId>,
     lineage: Lineage,
-    /// Files of the snapshot `inventory_snapshot`. Another server's snapshot in `lineage` makes it out of date: the next
-    /// materialization follows.
+    /// Files of the snapshot `inventory_snapshot`. Another server's snapshot in `lineage` makes it out of date: the
+    /// next materialization follows.
     inventory: Inventory,
     inventory_snapshot: Option<SnapshotRef>,
     state_keys: u64,
     state_bytes: u64,
     /// Grows with every state that replaces this one; a materialization of an older epoch is dropped.
     epoch: u64,
-    /// What is on disk and not loaded into the hot tier yet, after a lazy restore.
+    /// Progress of the warm-up after a lazy restore.
     cold: Option<WarmUp>,
-    /// What the session that made this version knew beside its entries.
+    /// The hints of the session that made this version.
     hints: Option<StateHints>,
 }
 
@@ -241,7 +241,7 @@ struct Prepared {
 #[derive(Default)]
 struct Control {
     prepared: HashMap<VersionId, Prepared>,
-    /// Of versions of which nothing else is kept: they are replayed. Newest last.
+    /// Hints of versions that must be replayed, because nothing else of them is kept. Newest last.
     spilled_hints: VecDeque<(VersionId, StateHints)>,
     next_order: u64,
     next_epoch: u64,
@@ -324,7 +324,7 @@ pub struct ShardStatus {
     pub hot_bytes: u64,
     /// True while a materialization runs or waits to be taken over by a handle.
     pub materializing: bool,
-    /// False while a version is being made live, or while no credentials are good: a materialization would have to wait.
+    /// False while a version is being made live, or while no credentials are valid: a materialization would wait.
     pub at_rest: bool,
     /// Milliseconds since the last completed materialization (or since the shard was opened).
     pub since_materialized_millis: u64,
@@ -365,12 +365,12 @@ impl Shard {
         self.placement
     }
 
-    /// What this shard needs from the process.
+    /// Resources of the process for this shard.
     pub(crate) fn context(&self) -> &ShardContext {
         &self.context
     }
 
-    /// Announces a session on `handle`: what the state needs in memory can be known before it is there.
+    /// Announces a session on `handle`, so that the state's memory demand is known before it is loaded.
     pub fn expect(&self, handle: Option<&ShardHandle>) {
         self.touch();
         let whole = handle.map_or(0, |h| h.state_bytes + ENTRY_OVERHEAD * h.state_keys);

@@ -1,4 +1,5 @@
-//! Rebuild: a local state out of snapshots and segments, the one way for restore, rescale, savepoints and initial states.
+//! Rebuild: a local state out of snapshots and segments, the one way for restore, rescale, savepoints and initial
+//! states.
 //!
 //! Owns: building a local state of exactly a range of key groups: which files are taken over, which entries are copied,
 //! which changes are replayed, and the cleanup after a failure.
@@ -8,8 +9,8 @@
 //! Steps:
 //! 1. begin to fetch the log of the first source;
 //! 2. take one snapshot over: all of it, or the tables that may hold wanted keys, clipped;
-//! 3. of the other snapshots, beside that, [`PARALLEL_SOURCES`] at a time: fetch such tables, write the wanted entries into new
-//!    tables; ingest these;
+//! 3. of the other snapshots, beside that, [`PARALLEL_SOURCES`] at a time: fetch such tables, write the wanted entries
+//!    into new tables; ingest these;
 //! 4. replay all segments, of each only the wanted key groups.
 //!
 //! Invariants:
@@ -17,7 +18,8 @@
 //! 2. nothing is written to the store, and sources are only read;
 //! 3. after a failure its folders are removed; when it is dropped at any point, they are removed when its threads have
 //!    ended;
-//! 4. of a snapshot only those tables are fetched that may hold a wanted key, of a large segment only such blocks.
+//! 4. of a snapshot only those tables are fetched that may hold a wanted key, of a large segment only such blocks
+//!
 
 use super::lineage::Lineage;
 use super::replay::Replay;
@@ -42,10 +44,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Snapshots that are on the disk beside the new state at the same time.
+/// Snapshots on disk at the same time, beside the new state.
 const PARALLEL_SOURCES: usize = 2;
 
-/// What a rebuild needs from its process, and the folder of the sources' objects.
+/// Resources of the process for a rebuild, and the folder of the sources' objects.
 #[derive(Clone)]
 pub struct Rebuilder {
     /// The folder that the handles' object names are relative to.
@@ -62,7 +64,7 @@ pub struct Rebuilder {
     pub failpoints: SharedFailpoints,
 }
 
-/// A source, and what leads to it.
+/// A source and its lineage.
 pub(super) struct SourceVersion<'a> {
     pub(super) wanted: SourceRange<'a>,
     pub(super) lineage: Lineage,
@@ -102,8 +104,8 @@ impl Rebuilt {
 }
 
 impl Rebuilder {
-    /// The state of the ranges of `sources` in the new folder `dir`. With `hot_limit` the hot tier takes so many bytes of
-    /// what is replayed. See the module documentation.
+    /// The state of the ranges of `sources` in the new folder `dir`. With `hot_limit` the hot tier takes so many bytes
+    /// of what is replayed. See the module documentation.
     pub(super) async fn rebuild(
         &self,
         sources: &[SourceVersion<'_>],
@@ -189,7 +191,7 @@ impl Rebuilder {
         Ok(building)
     }
 
-    /// The snapshot of `source`, all of it or clipped to what is wanted, or nothing yet.
+    /// The snapshot of `source`, whole or clipped to the wanted range; none before it is fetched.
     async fn begin(
         &self,
         source: Option<&SourceVersion<'_>>,
@@ -235,7 +237,8 @@ impl Rebuilder {
         clipped.await
     }
 
-    /// The wanted entries of the snapshot of `source` in new tables in the folder `parts`, and the bytes fetched for them.
+    /// The wanted entries of the snapshot of `source` in new tables in the folder `parts`, and the bytes fetched for
+    /// them.
     async fn export(
         &self,
         source: &SourceVersion<'_>,
@@ -244,7 +247,7 @@ impl Rebuilder {
     ) -> Result<(Vec<PathBuf>, u64)> {
         let Some(snapshot) = &source.lineage.snapshot else { return Ok((Vec::new(), 0)) };
         let shard = source.wanted.handle.shard;
-        // Removed as soon as the entries are out of it; the tables are beside it.
+        // Removed once its entries are extracted; the tables are outside of it.
         let from = parts.inside(&format!("snapshot-{shard}"))?;
         let bytes = self.fetch(source, snapshot, &from, progress).await?;
         self.failpoints.hit("rebuild.fetched")?;
@@ -259,7 +262,7 @@ impl Rebuilder {
         Ok((tables.await?, bytes))
     }
 
-    /// Brings of `snapshot` what is wanted to the folder; gives the bytes.
+    /// Fetches the wanted part of `snapshot` into the folder, and returns its bytes.
     async fn fetch(
         &self,
         source: &SourceVersion<'_>,

@@ -1,6 +1,6 @@
 //! Replay: the change sets of segments on their way into a state, a large one in parts.
 //!
-//! Owns: what is counted and said of them, and how many of them the state has.
+//! Owns: their metrics and messages, and the number that the state has applied.
 //! Does not own: fetching them (`read`), the state, which may be live already (`transition`) or not (`rebuild`).
 
 use fastchangelog_format::error::Result;

@@ -1,11 +1,12 @@
 //! Rescaling: the state of a range of key groups, made from the handles of all shards of another number of shards.
 //!
-//! Owns: which sources a range needs, what leads to each, and the counts of the result.
-//! Does not own: which handles (`sources`), the way to the state (`rebuild`), the version and the handle of the result, its
-//! use.
+//! Owns: the sources that a range needs, their lineage, and the counts of the result.
+//! Does not own: which handles (`sources`), the way to the state (`rebuild`), the version and the handle of the result,
+//! its use.
 //!
 //! Counting the keys would require to read all linked files. Without counts in the handles, they are estimates from the
-//! share of key groups; a caller that needs exact numbers counts (`state::group_range::count`) when it reads everything anyway.
+//! share of key groups; a caller that needs exact numbers counts (`state::group_range::count`) when it reads everything
+//! anyway.
 
 use super::lineage::Lineage;
 use super::rebuild::{Rebuilder, SourceVersion};

@@ -1,5 +1,5 @@
-//! Rescaling against a plain map: random states cut into shards, snapshots and segments at random, there and back; a failure
-//! or an end at every step; and how much is fetched.
+//! Rescaling against a plain map: random states cut into shards, snapshots and segments at random, there and back; a
+//! failure or an end at every step; and how much is fetched.
 
 use super::*;
 use crate::shard::testing::seeds;
@@ -29,7 +29,7 @@ use std::task::Poll;
 
 pub(in crate::shard) type Model = BTreeMap<(u16, u16, Vec<u8>), Vec<u8>>;
 
-/// A shard that writes: what a session and a materialization would leave.
+/// A shard that writes like a session and a materialization.
 pub(in crate::shard) struct Writer {
     keyed: KeyedState,
     handle: ShardHandle,
@@ -99,7 +99,7 @@ impl World {
     pub(in crate::shard) async fn write(&mut self, records: &[((u16, u16, Vec<u8>), (Op, Vec<u8>))]) {
         let count = self.shards.len() as u32;
         let mut sets = vec![ChangeSet::default(); self.shards.len()];
-        // What deletes many keys comes first in its key group.
+        // Prefix deletes come first in their key group.
         for many in [true, false] {
             for ((group, state, key), (op, value)) in records.iter().filter(|r| (r.1.0 == Op::DeletePrefix) == many) {
                 let shard = shard_of(KeyGroup(*group), count, self.groups) as usize;
@@ -325,7 +325,7 @@ async fn y04_a_fault_of_any_store_call_leaves_nothing_and_touches_no_source() {
             world.faults.at(first + call, fault);
             let dir = world.fresh();
             match world.rebuilder.restore_range(range, &sources, &dir).await {
-                // Most passing faults are healed by another attempt; what comes out is right in any case.
+                // A retry heals most passing faults; any result is right.
                 Ok(state) => {
                     world.check(&state, range, "with a fault");
                     state.keyed.destroy().unwrap();
@@ -387,7 +387,7 @@ async fn a_failure_between_any_two_steps_leaves_nothing() {
     assert!(dir.join("mine").exists(), "a folder that was there is not touched");
 }
 
-/// Dropped after any number of polls: what runs on threads ends by itself, then nothing is left.
+/// Dropped after any number of polls: work on threads finishes, and then nothing is left.
 #[test]
 fn y01_dropped_at_any_point_it_leaves_nothing() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

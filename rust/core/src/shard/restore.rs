@@ -1,18 +1,18 @@
 //! Restore: the state of a version from its handle alone (P2, P3).
 //!
-//! Owns: the version that becomes live, its hot tier, and what a failure says.
-//! Does not own: when it is needed (`transition`), the way to the state (`rebuild`).
+//! Owns: the version that becomes live, its hot tier, and the error of a failure.
+//! Does not own: the decision to restore (`transition`), building the state (`rebuild`).
 //!
 //! Steps:
 //! 1. rebuild the state of snapshot and segments in a new folder: recent changes are in the hot tier then;
-//! 2. drop the previous live state, and load the rest of the snapshot into the hot tier, if it fits; a lazy restore leaves
-//!    that to `background_warm_up`.
+//! 2. drop the previous live state, and load the rest of the snapshot into the hot tier, if it fits; a lazy restore
+//!    leaves that to `background_warm_up`.
 //!
 //! Invariants:
 //! 1. the state is live only when all of snapshot and log is in it (P5);
 //! 2. after a failure its folder is removed, and the next attempt starts from the beginning;
-//! 3. a handle whose objects are missing or damaged leaves the live state unchanged; any other failure drops it, so that
-//!    the next attempt has its disk and memory.
+//! 3. a handle whose objects are missing or damaged leaves the live state unchanged; any other failure drops it, so
+//!    that the next attempt has its disk and memory.
 
 use super::Shard;
 use super::lineage::Lineage;
@@ -79,7 +79,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Says of a failed restore whose it was, what a missing object means here, and which disk it was about.
+    /// Adds the shard, the meaning of a missing object, and the disk to the error of a failed restore.
     pub(super) fn explain(&self, error: Error, handle: &ShardHandle) -> Error {
         let what =
             format!("shard {} cannot be restored to the state of batch {}", self.placement.shard, handle.batch.0);

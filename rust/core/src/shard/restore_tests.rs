@@ -1,4 +1,4 @@
-//! Restores: what they bring and in which order, what people see of them, and what bad input leads to.
+//! Tests of restores: content and order, progress and errors, bad input.
 
 use super::super::testing::{World, assert_is, changes, extend, folders, grown, grown_on, materialize, open};
 use fastchangelog_format::decode_manifest;
@@ -141,7 +141,7 @@ fn invariant_3_p9_y05_an_object_that_was_deleted_is_named_and_what_is_live_stays
     let table = decode_manifest("manifest", &manifest).unwrap().files[0].object.clone();
     let index = version.handle.indexed.clone().expect("older segments are in an index");
     let log = version.handle.segments.last().unwrap().object.clone();
-    // What is live is of another history, and goes on.
+    // The live version has another history, and continues.
     let shard = world.shard(None);
     let running = extend(&shard, None, &changes(&mut rng, 100, KEYS));
     open(&shard, Some(&running.handle)).unwrap();
@@ -214,7 +214,7 @@ fn p3_p9_a_replay_without_one_of_its_objects_keeps_what_is_live_and_goes_on_when
             assert!(error.message().contains(&object.name), "{error}");
             assert!(damaged || error.message().contains("put it back from a backup"), "{error}");
             assert_is(&shard, &versions[gone - 1].model, KEYS, "as far as the log is there");
-            // What is live is a version like any other: it is opened, and extended.
+            // The live version can be opened and extended like any other.
             open(&shard, Some(&versions[gone - 1].handle)).unwrap();
             let other = extend(&shard, Some(&versions[gone - 1]), &changes(&mut rng, 10, KEYS));
             assert_eq!(other.handle.snapshot, versions[gone - 1].handle.snapshot);
@@ -231,7 +231,7 @@ fn p3_p9_a_replay_without_one_of_its_objects_keeps_what_is_live_and_goes_on_when
             assert_is(&elsewhere, &other.model, KEYS, "what was made of it");
         }
     }
-    // Through a handle whose snapshot is newer than what is live.
+    // Through a handle whose snapshot is newer than the live version.
     let shard = world.shard(None);
     open(&shard, Some(&versions[4].handle)).unwrap();
     open(&shard, Some(&versions[6].handle)).unwrap();

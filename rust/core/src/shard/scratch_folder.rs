@@ -1,7 +1,7 @@
 //! Folders on the way to a state.
 //!
-//! Owns: a new folder's removal, with its last user, unless it is kept.
-//! Does not own: what is in it.
+//! Owns: the removal of a new folder with its last user, unless it is kept.
+//! Does not own: its content.
 
 use fastchangelog_format::error::{Error, Result};
 use std::path::{Path, PathBuf};

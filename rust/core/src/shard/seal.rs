@@ -1,7 +1,9 @@
 //! Sealing: from a change set to the handle of a durable version.
 //!
-//! Owns: encoding a change set for the log, waiting for the acknowledgement of all parts, the lineage of the new version, its handle, and keeping it prepared.
-//! Does not own: what the change set holds (`session`, and the owner of an embedded state), promotion (`transition`).
+//! Owns: encoding a change set for the log, waiting for the acknowledgement of all parts, the lineage of the new
+//! version, its handle, and keeping it prepared.
+//! Does not own: the content of the change set (`session`, and the owner of an embedded state), promotion
+//! (`transition`).
 //!
 //! Invariant: a handle is returned only after the store acknowledged everything that it names (P2).
 
@@ -22,7 +24,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Of the budget, what prepared versions may take (1/n) before the older ones of a shard are dropped.
+/// Share of the budget (1/n) for prepared versions; beyond it the older ones of a shard are dropped.
 const PREPARED_SHARE: u64 = 4;
 
 /// The fields of a handle other than the locations of its bytes.
@@ -98,7 +100,7 @@ pub(super) struct PendingVersion {
     pub(super) parts: SetParts,
     /// Of the parent.
     pub(super) lineage: Lineage,
-    /// What its session knows beside its entries.
+    /// The hints of its session.
     pub(super) hints: Option<StateHints>,
 }
 
@@ -109,7 +111,7 @@ pub(super) struct SealedVersion {
     pub(super) rebased: bool,
 }
 
-/// What a commit returns.
+/// The result of a commit.
 #[derive(Debug, Clone)]
 pub struct Committed {
     /// The handle of the new version; none for ephemeral sessions.
@@ -199,8 +201,8 @@ impl Shard {
         }
     }
 
-    /// Keeps a prepared version in memory, within the bounds of number and bytes; the oldest ones go, and one that is too
-    /// large by itself: they can be replayed.
+    /// Keeps a prepared version in memory, within the bounds of number and bytes; the oldest ones go, and one that is
+    /// too large by itself: they can be replayed.
     fn remember(&self, version: VersionId, mut prepared: Prepared) {
         let context = self.context();
         let (budget, most) = (&context.budget, context.options.max_prepared_versions.max(1));

@@ -1,6 +1,6 @@
 //! The environment of a session.
 //!
-//! Owns: the parts of the process that a session uses, and its options. Does not own: what the session does with them.
+//! Owns: the parts of the process that a session uses, and its options. Does not own: their use.
 
 use fastchangelog_store::budget::MemoryBudget;
 use fastchangelog_store::failpoint::SharedFailpoints;
@@ -8,12 +8,12 @@ use fastchangelog_store::metrics::SharedMetrics;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a session needs from its process.
+/// Resources of the process that a session needs.
 #[derive(Clone)]
 pub struct SessionEnvironment {
     /// The memory budget of the process.
     pub budget: Arc<MemoryBudget>,
-    /// The folder for what is spilled; made when it is needed.
+    /// The folder for spills, made on first use.
     pub dir: PathBuf,
     /// Counters of the process.
     pub metrics: SharedMetrics,

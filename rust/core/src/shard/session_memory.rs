@@ -1,12 +1,12 @@
 //! The memory of one session.
 //!
-//! Owns: how much a session may use now, and its reservation in the budget of the process.
+//! Owns: the current limit of a session, and its reservation in the budget of the process.
 //! Does not own: the reaction to a lack of memory (`session`, `state_session`), the budget itself.
 
 use fastchangelog_store::budget::{Member, MemoryBudget, MemoryUser, Reservation};
 use std::sync::Arc;
 
-/// Of the budget, what all sessions may use together (1/n), unless option `session_memory` says something else.
+/// Share of the budget (1/n) for all sessions together, unless the option `session_memory` is set.
 const SESSIONS_SHARE: u64 = 2;
 /// Of the budget (1/n): growth after which caches are asked to free memory.
 const STEP_SHARE: u64 = 32;

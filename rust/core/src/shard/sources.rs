@@ -1,14 +1,15 @@
 //! Sources for rescaling: the handles of all shards of the old state.
 //!
-//! Owns: the validation of the handles, the ranges of the new shards, and which source gives a new shard its files.
+//! Owns: the validation of the handles, the ranges of the new shards, and the choice of the source whose files a new
+//! shard takes over.
 //! Does not own: the origin of the handles (a checkpoint, a savepoint), reading any object.
 //!
 //! Invariants of [`Sources`]:
 //! 1. there is one handle for each shard, in order; their key groups cover all key groups without gap or overlap;
 //! 2. all have the same number of shards and key groups, the same schema, and the key hash that this version knows.
 //!
-//! That they are of one checkpoint cannot be seen from them: a batch without rows may leave the handles of some shards as
-//! they were. The caller must take them from one version of Spark's state.
+//! That they are of one checkpoint cannot be seen from them: a batch without rows may leave the handles of some shards
+//! as they were. The caller must take them from one version of Spark's state.
 
 use fastchangelog_columns::aggregate::schema_difference;
 use fastchangelog_format::error::{Error, Result};
@@ -30,7 +31,7 @@ pub struct Sources {
 pub struct SourceRange<'a> {
     /// The source.
     pub handle: &'a ShardHandle,
-    /// Those of its key groups that are wanted.
+    /// Its wanted key groups.
     pub groups: KeyGroupRange,
 }
 
@@ -127,7 +128,7 @@ impl Sources {
         Ok((0..shards).map(|shard| shard_range(shard, shards, groups)).collect())
     }
 
-    /// What `target` wants, in the order of key groups.
+    /// The sources of `target`, in the order of key groups.
     pub fn wanted(&self, target: KeyGroupRange) -> Result<Vec<SourceRange<'_>>> {
         if target.is_empty() || target.end > self.max_parallelism() {
             return Err(Error::invalid(format!(

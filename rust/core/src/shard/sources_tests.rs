@@ -1,4 +1,4 @@
-//! What is no set of handles of one state is refused, and whose snapshot is taken over.
+//! Tests of refused sets of handles, and of the choice of the snapshot to take over.
 
 use super::*;
 use fastchangelog_format::error::ErrorKind;

@@ -1,4 +1,4 @@
-//! Tests only: a shard on a store that fails as told, and a plain map beside it.
+//! Tests only: a shard on a store that fails on demand, and a plain map as its model.
 
 use super::{Placement, Shard, ShardContext};
 use crate::states::net::Net;
@@ -54,7 +54,7 @@ pub(super) struct World {
     pub(super) runtime: Runtime,
 }
 
-/// A version, and what it must hold.
+/// A version and its expected content.
 #[derive(Clone)]
 pub(super) struct Version {
     pub(super) handle: ShardHandle,
@@ -66,7 +66,7 @@ impl World {
         Self::with_budget(64 << 20, options)
     }
 
-    /// A world whose machines have so many bytes of memory.
+    /// A world whose machines have this many bytes of memory.
     pub(super) fn with_budget(bytes: u64, options: &[(&str, &str)]) -> Self {
         let mut map = BTreeMap::from([("retry_delay", "1ms"), ("max_attempts", "2"), ("persist_delay", "0ms")]);
         map.extend(options.iter().copied());
@@ -222,7 +222,7 @@ pub(super) fn grown_on(shard: &Arc<Shard>, rng: &mut StdRng, keys: u32, after: u
     version
 }
 
-/// The values of `keys` in what is live.
+/// The values of `keys` in the live version.
 pub(super) fn look_up(shard: &Shard, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
     let refs: Vec<KeyRef<'_>> = keys
         .iter()
@@ -237,7 +237,7 @@ pub(super) fn look_up(shard: &Shard, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<
     Ok(found)
 }
 
-/// Asserts that what is live is exactly `model`, by look-ups and by a walk over everything.
+/// Asserts that the live version equals `model`, by look-ups and by a walk over everything.
 pub(super) fn assert_is(shard: &Shard, model: &Model, keys: u32, when: &str) {
     let all: Vec<Vec<u8>> = (0..keys).map(|key| key.to_be_bytes().to_vec()).collect();
     let expected: Vec<Option<Vec<u8>>> = all.iter().map(|key| model.get(key).cloned()).collect();
@@ -253,7 +253,7 @@ pub(super) fn assert_is(shard: &Shard, model: &Model, keys: u32, when: &str) {
     assert_eq!(&walked, model, "{when}");
 }
 
-/// What is in the folder of a shard.
+/// The content of a shard's folder.
 pub(super) fn folders(dir: &std::path::Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect()

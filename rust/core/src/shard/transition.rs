@@ -1,7 +1,7 @@
 //! How a version becomes live.
 //!
 //! Owns: the choice between "is live", promote, replay and restore; promotion and replay.
-//! Does not own: how a state is built from a handle alone (`restore`), sessions, materialization.
+//! Does not own: building a state from a handle alone (`restore`), sessions, materialization.
 
 use super::lineage::Lineage;
 use super::replay::Replay;
@@ -146,8 +146,8 @@ impl Shard {
         Ok(handle.instance)
     }
 
-    /// Takes counts and snapshot from `handle`, whose version is live. After an interrupted replay both are unknown: the snapshot is
-    /// that of an older handle, whose files may have been collected.
+    /// Takes counts and snapshot from `handle`, whose version is live. After an interrupted replay both are unknown:
+    /// the snapshot is that of an older handle, whose files may have been collected.
     fn reconcile(&self, handle: &ShardHandle) -> Result<()> {
         let counts = (handle.state_keys, handle.state_bytes);
         let (counted, based) = {
@@ -201,8 +201,9 @@ impl Shard {
         changed.inspect_err(|_| self.drop_live())
     }
 
-    /// Decides about the waiting snapshot after a change of the live lineage. If the lineage carries it, its files are now
-    /// shared by a retained handle. If the lineage can never carry it, it is dropped, so that another one can be made.
+    /// Decides about the waiting snapshot after a change of the live lineage. If the lineage carries it, its files are
+    /// now shared by a retained handle. If the lineage can never carry it, it is dropped, so that another one can be
+    /// made.
     pub(super) fn resolve_waiting_snapshot(&self, live: &mut Live) {
         let mut control = self.control.lock();
         let Some(waiting) = control.waiting.take() else { return };
@@ -221,8 +222,8 @@ impl Shard {
 
     /// Applies the segments after `position` of `lineage` to the live state.
     ///
-    /// A change set that cannot be read ends the replay without harm to the live state: it is then the state of the last set
-    /// that was applied, and the next attempt continues from there.
+    /// A change set that cannot be read ends the replay without harm to the live state: it is then the state of the
+    /// last set that was applied, and the next attempt continues from there.
     fn replay(&self, handle: &ShardHandle, lineage: Lineage, position: usize) -> Result<()> {
         let missing: Vec<SegmentRef> = lineage.segments[position..].to_vec();
         tracing::info!(shard = %self.id, segments = missing.len(), "replay");
@@ -252,7 +253,7 @@ impl Shard {
                 live.hints = self.take_spilled_hints(handle.version);
                 self.resolve_waiting_snapshot(live);
             } else if replay.is_within() || Lineage::whole_versions(&missing, applied) < applied {
-                // A version of which only some segments are there is none: the next attempt restores.
+                // A version with only some of its segments is not a version: the next attempt restores.
                 return failed.take().map_or(Ok(()), Err);
             } else if let Some(last) = missing[..applied].last() {
                 // The handle's own lineage may have a snapshot that is newer than this set.
@@ -268,7 +269,7 @@ impl Shard {
         failed.map_or(Ok(()), Err)
     }
 
-    /// What is kept of a version that was replayed.
+    /// The kept part of a replayed version.
     fn take_spilled_hints(&self, version: VersionId) -> Option<StateHints> {
         let hints = std::mem::take(&mut self.control.lock().spilled_hints);
         hints.into_iter().find(|(own, _)| *own == version).map(|(_, hints)| hints)

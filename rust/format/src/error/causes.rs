@@ -1,6 +1,6 @@
 //! The chain of causes behind an error, as plain data.
 //!
-//! Owns: walking a chain of sources, what each link adds, and making a chain again from what was sent.
+//! Owns: walking a chain of sources, the text that each link adds, and rebuilding a chain from plain data.
 //! Does not own: which sources an error has, and the removal of credentials (`store::redact`).
 
 use super::Error;
@@ -14,7 +14,7 @@ const MAX_CAUSES: usize = 8;
 /// Longest text of one.
 const MAX_TEXT: usize = 1000;
 
-/// One cause: its text, without that of the next one.
+/// One cause: its text, without the text of the next cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
     /// What it says, on one line.
@@ -24,7 +24,7 @@ pub struct Cause {
     pub os_error: Option<i32>,
 }
 
-/// A cause of which only the text is left.
+/// A cause reduced to its text.
 #[derive(Debug)]
 struct Link {
     text: String,

@@ -1,7 +1,7 @@
 //! Limits of the process and of the machine, as errors of the operating system name them.
 //!
-//! Owns: which numbers mean such a limit, and what to do about each.
-//! Does not own: reading the limits (`store::threads`), libraries that give a text alone (`store::diagnose`).
+//! Owns: the error numbers that mean such a limit, and the remedy for each.
+//! Does not own: reading the limits (`store::threads`), errors without a number (`store::diagnose`).
 
 use std::io;
 
@@ -18,7 +18,7 @@ pub const OPEN_FILES_OF_ALL: &str = "the machine has too many open files: raise 
 pub const MEMORY: &str =
     "raise the limit of memory (ulimit -v, or that of the container), or lower the option `memory_budget`";
 
-/// What to do about an error that is a limit; none for others.
+/// The remedy for an error that reports a limit; none for other errors.
 pub fn remedy_of_limit(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         EMFILE => Some(OPEN_FILES),

@@ -5,13 +5,13 @@
 //!
 //! Invariants of a [`ChangeSet`]:
 //! 1. at most one put or delete per (state, key) (P5);
-//! 2. applied to any state between "just before" and "just after" itself, it gives the same result (puts and deletes
+//! 2. applied to any state between "just before" and "just after" it, a set gives the same result (puts and deletes
 //!    are absolute), so replay may overlap a snapshot;
 //! 3. records are grouped by key group in ascending order; within a key group, order is the order of application.
 
 use super::ids::{KeyGroup, StateId};
 
-/// What a change does.
+/// The operation of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Op {
@@ -35,10 +35,10 @@ impl Op {
     }
 }
 
-/// One mutation, borrowed from its change set or from the table it is made of.
+/// One mutation, borrowed from its change set or from its source table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change<'a> {
-    /// What is done.
+    /// The operation.
     pub op: Op,
     /// The state that is changed.
     pub state: StateId,

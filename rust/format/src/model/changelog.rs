@@ -4,7 +4,7 @@
 //!
 //! Invariants of a [`ChangelogHandle`]:
 //! 1. every object it names was acknowledged by the store, with its size, before the handle existed (P2);
-//! 2. `sets` ascend by number without holes but for empty ranges: they are exactly the sets of `[from, to)`;
+//! 2. `sets` ascend by number; a hole is an empty set, so they are exactly the sets of `[from, to)`;
 //! 3. all key groups in the sets, the metadata marker aside, are in `key_groups`.
 
 use super::handle::ObjectRef;
@@ -17,7 +17,7 @@ pub type SequenceNumber = u64;
 /// The number of every writer's first change set.
 pub const INITIAL_SEQUENCE_NUMBER: SequenceNumber = 0;
 
-/// What a change belongs to: a key group, or the log's metadata. A number on disk, in ascending order: metadata first.
+/// The lane of a change: a key group, or the log's metadata. A number on disk, in ascending order: metadata first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lane(pub u16);
 
@@ -47,9 +47,9 @@ pub struct SetRef {
     pub offset: u64,
     /// Length of the set in bytes.
     pub length: u64,
-    /// Bytes at the set's start that say what is where in it: what to fetch before a part can be chosen.
+    /// Length of header and index at the set's start. A reader fetches them before it can choose a part.
     pub head: u64,
-    /// The checksum in the set's header, which covers those of its parts: no other set can stand in its place.
+    /// The checksum in the set's header. It covers the checksums of the parts, so no other set can take its place.
     pub mark: u32,
     /// Number of changes.
     pub records: u64,

@@ -1,4 +1,4 @@
-//! Handles: what names a durable version of a shard.
+//! Handles: a handle names a durable version of a shard.
 //!
 //! Owns: the content of a handle and the rules between its parts.
 //! Does not own: its bytes (`crate::handle`), the objects it names.
@@ -6,9 +6,9 @@
 //! Invariants of a [`ShardHandle`] (P2):
 //! 1. every object it names was acknowledged by the store, with its size, before the handle existed;
 //! 2. state = snapshot, then `indexed` segments (if any), then `segments`, in order; the last segment's version is
-//!    `version` unless the batch changed nothing. A version may have several segments: they stand together, have no key in
-//!    common, and it is complete with the last of them;
-//! 3. a snapshot may stand in a handle only if the snapshot's version is the handle's version or one of its ancestors;
+//!    `version` unless the batch changed nothing. A version may have several adjacent segments without a common key;
+//!    the last one completes it;
+//! 3. a handle names a snapshot only if the snapshot's version is the handle's version or one of its ancestors;
 //! 4. it stays small: beyond a cap older segments move to an index object.
 
 use super::ids::{BatchId, InstanceId, KeyGroupRange, VersionId};
@@ -66,7 +66,7 @@ pub struct ShardHandle {
     pub instance: InstanceId,
     /// This version.
     pub version: VersionId,
-    /// The version it was made from; none for the first.
+    /// The parent version; none for the first.
     pub parent: Option<VersionId>,
     /// The batch that made it.
     pub batch: BatchId,
@@ -82,10 +82,10 @@ pub struct ShardHandle {
     pub hash_id: u16,
     /// Fingerprint of key schema and states.
     pub schema_id: u64,
-    /// Readable form of what `schema_id` stands for, so that a mismatch can say what changed.
+    /// Readable form of the schema behind `schema_id`, so that a mismatch can name the difference.
     pub schema: String,
-    /// Event-time watermark in milliseconds that the batch ran with: what the next batch needs beside its own, because rows
-    /// are late by the former and timers are due by the latter. None without event time. Reserved for states with event
+    /// Event-time watermark of the batch in milliseconds. The next batch needs it beside its own: rows are late by the
+    /// earlier watermark, timers are due by the later one. None without event time. Reserved for states with event
     /// time; aggregations have none.
     pub watermark: Option<i64>,
     /// Keys in the state.

@@ -51,7 +51,7 @@ random_id! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BatchId(pub i64);
 
-/// Which declared state of an operator a change belongs to.
+/// Number of the operator's declared state that a change belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StateId(pub u16);
 

@@ -1,18 +1,18 @@
-//! Savepoints: a state that was put aside as a folder of its own.
+//! Savepoints: a copy of a state in a folder of its own.
 //!
 //! Owns: what a savepoint's manifest says.
 //! Does not own: its bytes (`crate::savepoint_manifest`), writing and reading the folder (`shard::savepoint`).
 //!
 //! Invariants of a [`Savepoint`]:
-//! 1. all names in it are relative to its folder, and it needs nothing outside of it: copied elsewhere it is the same;
-//! 2. it exists only once everything that it names was acknowledged by the store: it is written last;
+//! 1. all names are relative to its folder, and it needs nothing outside: a copy elsewhere is the same savepoint;
+//! 2. it is written last, after the store acknowledged every file that it names;
 //! 3. parts are in the order of (key group, state, key), within and among them; no key is in two.
 
 use super::handle::{ObjectRef, ShardHandle};
 use super::ids::{BatchId, InstanceId, KeyGroupRange};
 use serde::{Deserialize, Serialize};
 
-/// Entries of a canonical savepoint that are in one file.
+/// One file of a canonical savepoint's entries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavepointPart {
     /// The file.
@@ -53,7 +53,7 @@ pub struct SavepointOrigin {
     pub taken_millis: u64,
 }
 
-/// What is said about the state of a folder.
+/// Facts about a folder's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Savepoint {
     /// Minted when it was taken.
@@ -68,7 +68,7 @@ pub struct Savepoint {
     pub hash_id: u16,
     /// Fingerprint of key types and states.
     pub schema_id: u64,
-    /// What `schema_id` stands for.
+    /// The schema behind `schema_id`, in words.
     pub schema: String,
     /// Keys in the state.
     pub keys: u64,

@@ -1,7 +1,7 @@
 //! Local copies of objects: one download, many readers, a bound on bytes.
 //!
-//! Owns: the files of one folder, their reference counts, and what is evicted.
-//! Does not own: deleting anything in the store; what the objects mean.
+//! Owns: the files of one folder, their reference counts, and eviction.
+//! Does not own: deletion in the store; the meaning of the objects.
 //!
 //! Invariants of [`ObjectCache`]:
 //! 1. concurrent requests for an object share one download; no request waits for another object's download;
@@ -17,7 +17,7 @@
 //!    recovery on this machine stay.
 //!
 //! One cache to a folder: a second one, in this process or another, would take the first one's files for its own. A
-//! state server has its folder to itself, and all its shards share one cache; `changelog::cache_dirs` ensures it elsewhere.
+//! state server has its folder to itself, and all its shards share one cache; `changelog::cache_dirs` ensures it.
 
 use super::cached_file::{Key, is_intact, key_of, size_of_name};
 use crate::store::transfer::{TEMP_SUFFIX, TempFile, blocking};
@@ -199,7 +199,7 @@ impl ObjectCache {
     /// [`ObjectCache::lease`], telling the local disk's faults from the store's.
     pub(super) async fn try_lease(self: &Arc<Self>, store: &Store, object: &ObjectRef) -> Result<Lease, DownloadError> {
         let key = key_of(store.uri(), object);
-        // The lease exists before the file does, so that nothing can evict what is awaited.
+        // The lease exists before the file, so that nothing can evict an awaited file.
         let (lease, loading) = {
             let mut table = self.table.lock();
             let (id, loading) = self.enter(&mut table, &key, store, object);
@@ -412,7 +412,7 @@ impl ObjectCache {
         }
     }
 
-    /// Keeps a copy of an object of the store `uri` whose content is the immutable local file `file`: a hard link, no bytes.
+    /// Keeps a copy of an object of the store `uri` whose content is the immutable local file `file`, by a hard link.
     pub fn adopt(self: &Arc<Self>, uri: &str, object: &ObjectRef, file: &Path) {
         self.insert(uri, object, |path| match std::fs::hard_link(file, path) {
             Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e),

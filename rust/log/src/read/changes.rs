@@ -1,15 +1,16 @@
 //! Reading a plain changelog: the changes of a handle, in order, fetched ahead.
 //!
-//! Owns: which bytes are fetched for a handle or a part of its key groups, how many at a time, and their decoding.
-//! Does not own: local copies (`cache`), what the changes mean.
+//! Owns: the byte ranges to fetch for a handle or some of its key groups, the concurrency, and decoding.
+//! Does not own: local copies (`cache`), the meaning of the changes.
 //!
 //! Invariants:
-//! 1. sets are returned in the order of the handle; inside a set metadata comes first, then ascending key groups, each in the
-//!    order of its appends;
-//! 2. every byte handed out was verified against the checksum that was written with it (P9, P10);
-//! 3. of an object that is not in the cache, a reader of some key groups fetches the sets' heads and the blocks of those
-//!    groups only;
-//! 4. of sets that are fetched together [`AHEAD_BYTES`] are unpacked ahead, whatever they claim; of the others one batch at a time;
+//! 1. sets are returned in the order of the handle; inside a set metadata comes first, then ascending key groups, each
+//!    in the order of its appends;
+//! 2. every returned byte was verified against its written checksum (P9, P10);
+//! 3. of an object that is not in the cache, a reader of some key groups fetches the sets' heads and the blocks of
+//!    those groups only;
+//! 4. of sets that are fetched together [`AHEAD_BYTES`] are unpacked ahead, whatever they claim; of the others one
+//!    batch at a time;
 //! 5. a local copy is a convenience: damaged, deleted or impossible to write, it costs a request and nothing else (P3);
 //! 6. a call of [`Changes::next`] that is dropped before its end loses nothing: the next one goes on with it.
 
@@ -32,7 +33,7 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinHandle};
 
-/// Sets that follow each other in an object are fetched together up to so many bytes.
+/// Adjacent sets of an object are fetched together up to this many bytes.
 const RUN_BYTES: u64 = 8 << 20;
 /// Gap between two wanted ranges that is cheaper to fetch than to skip.
 const GAP_BYTES: u64 = 64 << 10;
@@ -64,7 +65,7 @@ pub struct ChangeReader {
     metrics: SharedMetrics,
 }
 
-/// Decoded sets, in order; dropping it ends what is in progress.
+/// Decoded sets, in order; a drop cancels fetches in progress.
 pub struct Changes {
     runs: BoxStream<'static, Result<Vec<Fetched>>>,
     ready: VecDeque<Fetched>,
@@ -287,7 +288,7 @@ fn wanted_of(groups: KeyGroupRange) -> Wanted {
     Wanted { meta: true, lanes: groups.start + 1..groups.end + 1 }
 }
 
-/// The ranges of blocks that hold what is wanted; those with little between them are one.
+/// The ranges of the wanted blocks; ranges with a small gap are joined.
 fn chosen(index: &SetIndex, wanted: &Wanted) -> Vec<Range<usize>> {
     let lanes = index.blocks_of(wanted.lanes.clone());
     let meta = index.blocks_of(Lane::META.0..Lane::META.0 + 1);

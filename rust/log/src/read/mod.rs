@@ -9,7 +9,7 @@
 //! slice   the same two for a range of key groups: only the tables and blocks that may hold its keys
 //! ```
 //!
-//! Owns: which bytes are fetched for a restore, from where, and the local copies.
+//! Owns: the bytes to fetch for a restore, their source, and the local copies.
 //! Does not own: applying changes (`state`), choosing what to restore (`shard`), the format of objects (`format`).
 
 pub mod cache;

@@ -1,7 +1,7 @@
 //! Files of a snapshot that share an object.
 //!
-//! Owns: whether a packed object is fetched whole or in parts, and cutting files out of it, verified.
-//! Does not own: which files are wanted (`snapshot`, `slice`), packing them (`snapshot`).
+//! Owns: the choice to fetch a packed object whole or in parts, and cutting verified files out of it.
+//! Does not own: the choice of files (`snapshot`, `slice`), packing them (`snapshot`).
 //!
 //! Invariants:
 //! 1. an object of which half or more is wanted, or a copy is here, is fetched once, through the cache if there is one;

@@ -1,7 +1,7 @@
 //! Replay: the change sets of a handle's segments, in order.
 //!
-//! Owns: fetching ahead, and how far; reading through local copies, and replacing a damaged copy.
-//! Does not own: which segments, and what is done with the changes.
+//! Owns: the distance of fetching ahead; reading through local copies, and replacing a damaged copy.
+//! Does not own: the choice of segments, and the use of the changes.
 
 use super::cache::{Lease, ObjectCache};
 use super::set_parts::{FetchedSet, SetParts};
@@ -18,8 +18,9 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-/// Change sets fetched ahead: as many as fit into so many bytes, between these bounds. Small sets take one request each,
-/// so that their number hides the store's latency; of large ones fewer than that, as each is in memory as a whole.
+/// Change sets fetched ahead: as many as fit into so many bytes, between these bounds. Small sets take one request
+/// each, so that their number hides the store's latency; of large ones fewer than that, as each is in memory as a
+/// whole.
 const AHEAD_BYTES: u64 = 8 << 20;
 const LEAST_AHEAD: u64 = 4;
 const MOST_AHEAD: u64 = 32;
@@ -37,7 +38,8 @@ pub fn prefetch_of(segments: &[SegmentRef]) -> usize {
     usize::try_from(n).unwrap_or(1)
 }
 
-/// The change sets of segments, fetched ahead while their reader does something else; a large one in parts. Dropped, it ends.
+/// The change sets of segments, fetched ahead while their reader does something else; a large one in parts. Dropped, it
+/// ends.
 ///
 /// Invariant: the stream ends after the last part of the last set, and never before it.
 pub struct SetsAhead {
@@ -208,8 +210,8 @@ fn judged<T>(lease: Lease, read: impl Fn(&Lease) -> Result<T>) -> Result<Option<
             lease.invalidate();
             Ok(None)
         }
-        // The copy is damaged only if it differs from the object. It may be another copy by now: another reader may have
-        // had the damaged one replaced.
+        // The copy is damaged only if it differs from the object. It may be another copy by now: another reader may
+        // have had the damaged one replaced.
         Err(_) => read(&lease).map(Some).map_err(DownloadError::Store),
     }
 }

@@ -1,7 +1,7 @@
 //! The memory of the hot tier: segments of bytes with entries one after the other.
 //!
 //! Owns: the layout of an entry, one segment, and the walk over its entries.
-//! Does not own: which entries exist (`index`), what is evicted (the parent module).
+//! Does not own: the set of entries (`index`), eviction (the parent module).
 //!
 //! An entry is a header of [`HEADER`] bytes, the key, the value, and padding to [`ALIGN`].
 
@@ -9,7 +9,7 @@
 pub(super) const HEADER: usize = 16;
 /// Entries start at multiples of this.
 pub(super) const ALIGN: usize = 4;
-/// Where dirty entries are is known to so many bytes, so that a few of them are found without a walk over all others.
+/// Granularity of the dirty map. A flush skips the parts of a segment that have no dirty entry.
 pub(super) const PAGE: usize = 4 << 10;
 /// Bytes of memory for a page, beside its entries.
 pub(super) const PAGE_BYTES: usize = size_of::<Page>();
@@ -82,7 +82,7 @@ pub(super) struct Segment {
     pages: Box<[Page]>,
     /// Where the newest entry is.
     last: usize,
-    /// Tells apart segments that had the same number one after the other.
+    /// Distinguishes successive segments with the same number.
     serial: u64,
 }
 
@@ -92,7 +92,7 @@ impl Segment {
         Self { bytes, filled: 0, live: 0, dirty: 0, pages, last: 0, serial }
     }
 
-    /// The number of a page, of the entry at `offset`.
+    /// The number of the page that holds the entry at `offset`.
     pub fn page_of(offset: usize) -> usize {
         offset / PAGE
     }

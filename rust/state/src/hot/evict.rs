@@ -3,8 +3,9 @@
 //! Owns: allocation of segments, compaction, first-in-first-out eviction with a second round.
 //! Does not own: the entries' meaning (the parent module).
 //!
-//! Why it ends: compaction is done only on segments of which a quarter or more is dead, and entries fill their segments
-//! to seven eighths or more, so that each compaction gains; eviction clears the referenced mark of what it keeps.
+//! Why it terminates: only segments that are at least a quarter dead are compacted, and entries fill at least seven
+//! eighths of a segment, so each compaction frees memory; eviction clears the referenced mark of every entry that it
+//! keeps.
 
 use super::arena::{DIRTY, MAX_SEGMENT, Segment, TOMBSTONE};
 use super::{EntrySink, HotTier, MAX_SEGMENTS, MIN_SEGMENT, entry_of, loc_at, mix};

@@ -1,10 +1,10 @@
-//! How dirty entries of the hot tier reach the disk while changes go on.
+//! Writes the dirty entries of the hot tier to disk while changes continue.
 //!
-//! Owns: the epochs that tell what was dirty at the start of a flush, and the walk in steps.
+//! Owns: the epochs that identify entries dirty at the start of a flush, and the walk in steps.
 //! Does not own: eviction, which writes dirty entries too (`evict`).
 //!
-//! An entry carries the epoch in which it became dirty, wherever it moves. A flush starts a new epoch and writes all
-//! entries of older ones, so it ends however many changes come meanwhile.
+//! An entry keeps the epoch in which it became dirty when it moves. A flush starts a new epoch and writes all entries
+//! of older epochs, so concurrent changes cannot prolong it.
 
 use super::arena::{Header, STORED, Segment, TOMBSTONE};
 use super::{EntryRef, EntrySink, HotTier, entry_of, loc_at};
@@ -17,7 +17,7 @@ pub(super) struct Cursor {
 }
 
 impl HotTier {
-    /// Starts a flush of everything that is dirty now. What becomes dirty later is not part of it.
+    /// Starts a flush of all entries that are dirty now. Entries that become dirty later are not part of it.
     pub fn begin_flush(&mut self) {
         let next = self.epoch.wrapping_add(1);
         if self.dirty_by_epoch[usize::from(next)] != 0 {
@@ -40,7 +40,8 @@ impl HotTier {
         let (mut entries, mut bytes, mut pages) = (0, 0, 0);
         let mut written = Vec::new();
         let segments = self.segments.len();
-        // One full round, and the part of the first segment before the start: entries move while a flush is in progress.
+        // One full round, and the part of the first segment before the start: entries move while a flush is in
+        // progress.
         for _ in 0..=segments {
             if self.pending() == 0 || entries >= max_entries || bytes >= max_bytes || pages >= max_entries {
                 return;
@@ -83,7 +84,7 @@ impl HotTier {
         }
     }
 
-    /// Marks entries of a segment clean that went through a sink.
+    /// Marks a segment's entries clean after a sink took them.
     fn mark_clean(&mut self, id: usize, written: &mut Vec<(usize, Header)>) {
         for (offset, header) in written.drain(..) {
             if header.is(TOMBSTONE) {
@@ -94,7 +95,7 @@ impl HotTier {
         }
     }
 
-    /// Gives every dirty entry the same epoch. Only after 255 flushes without a completed one.
+    /// Gives every dirty entry the same epoch. Needed only after 255 consecutive incomplete flushes.
     fn relabel(&mut self, epoch: u8) {
         for segment in self.segments.iter_mut().flatten() {
             let dirty: Vec<_> = segment.dirty_entries(0).collect();

@@ -1,7 +1,7 @@
 //! The index of the hot tier: from a key's hash to the place of its entry.
 //!
-//! Owns: the packed slots, their tables and the bytes these take.
-//! Does not own: the entries. Whether a slot's entry has the wanted key is the caller's question.
+//! Owns: the packed slots, their tables and the memory of these.
+//! Does not own: the entries. The caller checks whether a slot's entry has the wanted key.
 //!
 //! A slot is 64 bits: 24 bits of the hash | referenced | 21 bits of segment | 18 bits of offset. The tables are split by
 //! eight more bits of the hash, so that a slot alone says where it belongs: growing a table never touches the entries,
@@ -34,7 +34,7 @@ fn tag_of(hash: u64) -> u64 {
     (hash >> 32) & 0xff_ffff
 }
 
-/// What the table takes for the hash: its low bits choose the bucket, its top seven are compared first.
+/// The hash for the table: its low bits choose the bucket, its top seven are compared first.
 fn spread(tag: u64) -> u64 {
     tag | (tag << 40)
 }
@@ -95,7 +95,7 @@ impl Index {
         })
     }
 
-    /// Reads what the search for a place with this hash reads.
+    /// Prefetches the memory that a search for this hash reads.
     #[inline]
     pub fn touch_tags(&self, hash: u64) -> u64 {
         u64::from(self.find(hash, |_| true).is_some())

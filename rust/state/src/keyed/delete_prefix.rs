@@ -1,11 +1,11 @@
 //! Deletes of prefixes: every key that begins with some bytes, in the hot tier and on disk.
 //!
-//! Owns: finding what is in the hot tier, and the range tombstones of RocksDB.
-//! Does not own: the order of the other changes of a set (`keyed`), which clears become deletes of prefixes (the producer).
+//! Owns: the search in the hot tier, and the range tombstones of RocksDB.
+//! Does not own: the order of the other changes of a set (`keyed`), which clears become deletes of prefixes (the
+//! producer).
 //!
-//! The hot tier has no order. Its entries of a prefix are found by a walk over all of it, or, once what is dirty is on
-//! disk, by the keys that RocksDB has there. A set costs the cheaper way, about: neither the size of the tier alone nor
-//! that of a prefix alone decides.
+//! The hot tier has no order. A walk over the tier finds its entries of a prefix; so do RocksDB's keys, once dirty
+//! entries are on disk. Each change set takes the cheaper path; the cost is about min(tier size, prefix size).
 
 use super::{FLUSH_BYTES, HotKey, HotTier, KeyedState, hash_key};
 use crate::hot::EntryRef;
@@ -25,7 +25,7 @@ const BUFFERED: usize = 32;
 type Prefixes<'a> = HashMap<(StateId, KeyGroup), (Vec<usize>, HashSet<&'a [u8]>)>;
 
 impl KeyedState {
-    /// Removes what all prefix deletes of a set cover and what was there before the set.
+    /// Removes the entries from before a set that its prefix deletes cover.
     pub(super) fn delete_prefixes(&mut self, set: &ChangeSet) -> Result<()> {
         let mut disk = BTreeSet::new();
         for c in set.iter().filter(|c| c.op == Op::DeletePrefix) {
@@ -56,13 +56,14 @@ impl KeyedState {
         self.wrote(written)
     }
 
-    /// Removes from the hot tier what RocksDB has of these prefixes. False, with a part of it done, if a walk costs less.
+    /// Removes RocksDB's keys of these prefixes from the hot tier. Returns false, with some keys removed, if a walk is
+    /// cheaper.
     fn forget_stored(&mut self, prefixes: &BTreeSet<Vec<u8>>) -> Result<bool> {
         let entries = self.hot.len() as u64;
         if self.hot.dirty() > entries / PASSED {
             return Ok(false);
         }
-        // What is only in the tier could not be found.
+        // Entries that are only in the tier would be missed.
         self.hot.begin_flush();
         while self.hot.dirty() > 0 {
             let mut sink = DiskSink::new(&self.db);
@@ -92,7 +93,7 @@ impl KeyedState {
     }
 }
 
-/// Removes from the hot tier what the prefix deletes of a set cover: one walk, however many they are.
+/// Removes the entries that a set's prefix deletes cover from the hot tier, in one walk for all deletes.
 fn forget_by_walk(hot: &mut HotTier, set: &ChangeSet) {
     let mut prefixes = Prefixes::new();
     for c in set.iter().filter(|c| c.op == Op::DeletePrefix) {
@@ -108,7 +109,7 @@ fn forget_by_walk(hot: &mut HotTier, set: &ChangeSet) {
     });
 }
 
-/// Deletes what the set itself has put before its `i`-th change, a prefix delete. Records are grouped by key group.
+/// Deletes the set's own puts before its `i`-th change, a prefix delete. Records are grouped by key group.
 pub(super) fn delete_earlier(hot: &mut HotTier, set: &ChangeSet, i: usize, sink: &mut DiskSink<'_>) {
     let prefix = set.get(i);
     for j in (0..i).rev() {
@@ -154,8 +155,8 @@ mod tests {
     #[test]
     fn both_ways_remove_the_same() {
         let shared = SharedResources::new(&MemoryBudget::new(256 << 20), Arc::default()).unwrap();
-        // Keys to clear that are on disk, and that are only in the tier; other keys that are only there; and whether all
-        // that is dirty is flushed. Of many keys on disk a part is removed one by one, and the rest by a walk.
+        // Keys to clear that are on disk, and that are only in the tier; other keys that are only there; and whether
+        // all that is dirty is flushed. Of many keys on disk a part is removed one by one, and the rest by a walk.
         for (cleared, fresh, others, flushed) in
             [(100, 0, 0, true), (100, 50, 20, true), (100, 50, 5_000, false), (9_000, 10, 10, true)]
         {

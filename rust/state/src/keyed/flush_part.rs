@@ -1,10 +1,11 @@
 //! The flush of a part of a state: all keys of one state that begin with some bytes, in all key groups.
 //!
-//! Owns: which parts RocksDB holds as they are. Does not own: the flush of everything, in steps (`keyed`).
+//! Owns: the list of parts that RocksDB holds unchanged. Does not own: the flush of the whole state, in steps
+//! (`keyed`).
 //!
-//! A walk over keys in order needs a part on disk, not all of the tier: what is only looked up stays dirty, and is written
-//! once however often it changes. Between two changes entries only become clean, so that a part that was flushed stays so
-//! until the next one.
+//! An ordered walk needs only its part on disk, not the whole tier: other entries stay dirty, and are written once
+//! however often they change. Between two changes entries only become clean, so a flushed part stays flushed until the
+//! next change.
 
 use super::KeyedState;
 use crate::rocks::DiskSink;

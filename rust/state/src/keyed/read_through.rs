@@ -2,7 +2,7 @@
 //! changes have exclusive access.
 //!
 //! Owns: copies of entries in flat memory, and their insertion in batches.
-//! Does not own: which entries are read, and whether they are still current (`keyed`, `warm_up`).
+//! Does not own: the choice of entries, and the check that they are current (`keyed`, `warm_up`).
 
 use super::{HotKey, HotTier};
 use fastchangelog_format::model::{KeyGroup, StateId};
@@ -50,7 +50,7 @@ impl ReadThroughBuffer {
         self.entries.push(BufferedEntry { hash: key.hash, lengths, state: key.state, key_group: key.key_group });
     }
 
-    /// Hands every entry to `put`, in order, until it says false; none is left.
+    /// Passes every entry to `put`, in order, until it returns false, and clears the buffer.
     pub fn drain(&mut self, hot: &mut HotTier, mut put: impl FnMut(&mut HotTier, &HotKey<'_>, &[u8]) -> bool) -> bool {
         let mut rest = &self.bytes[..];
         let mut all = true;

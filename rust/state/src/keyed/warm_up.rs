@@ -1,10 +1,11 @@
 //! Warm-up: loading entries from disk into the hot tier, at once or in steps that interleave with reads and changes.
 //!
-//! Owns: the scan of RocksDB, and whether the tier is complete after it.
+//! Owns: the scan of RocksDB, and the decision whether the tier is then complete.
 //! Does not own: when it runs (`shard`).
 //!
 //! Invariants of a [`WarmUp`]:
-//! 1. a step loads the entries on disk at that moment, without concurrent changes: an old value never replaces a newer one;
+//! 1. a step loads the entries on disk at that moment, without concurrent changes: an old value never replaces a newer
+//!    one;
 //! 2. the tier is complete after the last step only if nothing was evicted since the first one.
 
 use super::read_through::ReadThroughBuffer;
@@ -22,7 +23,7 @@ const BYTES_AT_ONCE: usize = 64 << 10;
 /// Progress of a warm-up.
 #[derive(Debug)]
 pub struct WarmUp {
-    /// The first key, in the form on disk, that was not looked at.
+    /// The next key to scan, in its form on disk.
     next: Vec<u8>,
     /// Entries that had left the tier when it began.
     evicted: u64,
@@ -56,7 +57,7 @@ impl KeyedState {
         (fits && !self.hot.is_complete()).then_some(warm)
     }
 
-    /// One step, of so many entries. False after the last one: all is loaded, or the tier is full.
+    /// Loads up to this many entries. Returns false after the last step: all are loaded, or the tier is full.
     pub fn warm_up_step(&mut self, warm: &mut WarmUp, max_entries: usize) -> Result<bool> {
         self.check()?;
         let mut options = ReadOptions::default();
@@ -125,7 +126,7 @@ mod tests {
         found
     }
 
-    /// A state that was opened just now, nothing of it in the tier.
+    /// A newly opened state with an empty tier.
     fn cold() -> (tempfile::TempDir, SharedResources, KeyedState) {
         let shared = SharedResources::new(&MemoryBudget::new(256 << 20), Arc::default()).unwrap();
         let root = tempfile::tempdir().unwrap();

@@ -60,7 +60,7 @@ struct Values {
     sum: u64,
 }
 
-/// What a histogram holds.
+/// Summary of a histogram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Distribution {
     /// Values seen lately.
@@ -69,7 +69,7 @@ pub struct Distribution {
     pub min: u64,
     /// Half of them are no larger.
     pub p50: u64,
-    /// Ninety-nine of a hundred are no larger.
+    /// The 99th percentile.
     pub p99: u64,
     /// The greatest.
     pub max: u64,

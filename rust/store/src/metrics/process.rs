@@ -1,9 +1,9 @@
 //! The engines of this process, and their sum.
 //!
-//! Owns: which engines a process has or had, and the sum of their metrics.
+//! Owns: the engines that a process has or had, and the sum of their metrics.
 //! Does not own: the values; the process's endpoint.
 //!
-//! Counters of an engine that has ended stay in the sum, so that no counter of the process ever falls.
+//! Counters of a closed engine stay in the sum, so that no counter of the process ever falls.
 
 use super::{LabelledShard, Metrics, SharedMetrics};
 use crate::forked::PerProcess;

@@ -1,10 +1,10 @@
 //! Metrics in Prometheus' text exposition format, version 0.0.4.
 //!
 //! Owns: names in the text, labels and their escapes, the bound on shards.
-//! Does not own: the values, nor how the text is served.
+//! Does not own: the values, and serving the text.
 //!
-//! A counter is `fastchangelog_<name>_total`, a gauge `fastchangelog_<name>`. A histogram is a summary: its quantiles are
-//! of the newest values, its sum and count of all.
+//! A counter is `fastchangelog_<name>_total`, a gauge `fastchangelog_<name>`. A histogram is a summary: its quantiles
+//! cover the newest values, its sum and count cover all.
 
 use super::{Kind, Metrics, Row, ShardGauges, instruments::Instrument};
 use std::fmt::Write;

@@ -1,9 +1,9 @@
 //! Synchronization primitives: those that a test's scheduler can replace, and a fair read-write lock.
 //!
-//! Owns: the list of replaceable primitives. `rust/shuttle-tests` compiles the files that import from here a second time, with
-//! shuttle's primitives of the same names, and explores their interleavings.
-//! Does not own: what is built with them. Primitives that never block a thread (tokio's channels and semaphores) need no
-//! replacement and are not listed.
+//! Owns: the list of replaceable primitives. `rust/shuttle-tests` compiles the files that import from here a second
+//! time, with shuttle's primitives of the same names, and explores their interleavings.
+//! Does not own: the users of these primitives. Primitives that never block a thread (tokio's channels and semaphores)
+//! need no replacement and are not listed.
 
 mod fair_rwlock;
 

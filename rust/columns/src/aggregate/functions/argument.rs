@@ -1,6 +1,6 @@
-//! What a function takes as an argument.
+//! The kinds of arguments that functions take.
 //!
-//! Owns: the kinds of arguments, and which types belong to them. Does not own: which function takes which (`functions`).
+//! Owns: the kinds, and the types of each kind. Does not own: the arguments of each function (`functions`).
 
 use crate::aggregate::prim::is_integer;
 use arrow_schema::{DataType, IntervalUnit};

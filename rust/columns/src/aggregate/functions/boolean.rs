@@ -1,6 +1,6 @@
 //! `bool_and`, `bool_or`.
 //!
-//! Owns: nothing but their names for the least and greatest of booleans (`extreme`).
+//! Owns: their names. They are the least and the greatest boolean (`extreme`).
 
 use super::extreme;
 use crate::aggregate::accumulator::{Bound, Call};

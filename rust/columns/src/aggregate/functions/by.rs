@@ -1,7 +1,7 @@
 //! `max_by`, `min_by`.
 //!
-//! Owns: values chosen by an order that is that of encoded bytes, and with it the least and greatest values of types that
-//! are no machine type.
+//! Owns: values chosen by an order that is that of encoded bytes, and with it the least and greatest values of types
+//! that are no machine type.
 
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::aggregate::fold::{Fold, encode};
@@ -83,7 +83,7 @@ impl Accumulator for By {
         Layout { bits: 1, bytes: 0, vars: 2 }
     }
 
-    /// Nulls of the ordering are left out, those of the value are kept.
+    /// Rows with a null ordering are skipped; null values are kept.
     fn skips_null(&self, argument: usize) -> bool {
         argument == self.order_argument()
     }

@@ -1,8 +1,8 @@
 //! `covar_samp`, `covar_pop`, `corr`.
 //!
-//! Owns: the joint moments of two columns of doubles, and the statistics that are made of them.
+//! Owns: the joint moments of two columns of doubles, and the statistics computed from them.
 //!
-//! As those of `moments`, the formulas are Spark's, operation by operation.
+//! As in `moments`, the formulas are Spark's, operation by operation.
 
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::aggregate::arithmetic::quotient;
@@ -101,7 +101,7 @@ impl<const SLOTS: usize> JointMoments<SLOTS> {
     }
 }
 
-/// What the accumulator holds; the squares of a covariance are zero.
+/// Content of the accumulator; a covariance leaves the squares at zero.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     n: f64,
@@ -145,7 +145,7 @@ impl Sums {
     #[inline]
     fn join(self, other: Self) -> Self {
         let (n1, n2) = (self.n, other.n);
-        // A join with no input leaves the other as it is: the formulas would round its means.
+        // A merge with an empty accumulator changes nothing: the formulas would round the means.
         if n2 == 0.0 {
             return self;
         }

@@ -69,7 +69,7 @@ pub(super) fn average(sum: i128, count: i64, scale: i8, precision: u8, out_scale
 /// Most digits of an average that Spark computes as a double.
 const DOUBLE_DIGITS: u8 = 15;
 
-/// True where Spark averages decimals of so many digits as doubles.
+/// True if Spark averages decimals of this precision as doubles.
 pub(super) fn in_doubles(precision: u8) -> bool {
     precision + 4 <= DOUBLE_DIGITS
 }
@@ -164,7 +164,8 @@ mod tests {
         assert_eq!(average(-nines, 3, 38, 38, 38), Some(-33_333_333_333_333_333_333_333_333_333_333_333_333));
     }
 
-    /// The quotient 0.(36 threes)149…: half up at 38 decimals makes …15, and half up of that at 37 rounds it up once more.
+    /// The quotient 0.(36 threes)149…: half up at 38 decimals makes …15, and half up of that at 37 rounds it up once
+    /// more.
     #[test]
     fn a_quotient_is_rounded_once() {
         // 10^33 / 701 at 37 decimals: its decimals 37 to 39 are 4, 4 and more than 5 for some counts below 2,000.

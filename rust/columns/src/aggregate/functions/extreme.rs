@@ -1,7 +1,7 @@
 //! `min`, `max`.
 //!
 //! Owns: the least and greatest values of machine types and of bytes.
-//! Does not own: those of types whose order is that of encoded bytes (`by`).
+//! Does not own: types ordered by their encoded bytes (`by`).
 
 use super::by;
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};

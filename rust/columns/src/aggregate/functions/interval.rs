@@ -1,6 +1,6 @@
 //! Sums of intervals, which `sum` and `avg` share.
 //!
-//! Owns: adding them in an i64 at the begin of the slot, and their range.
+//! Owns: adding them in an i64 at the beginning of the slot, and their range.
 //! Does not own: counts and nulls beside the sum.
 
 use crate::aggregate::arithmetic::interval_overflow;

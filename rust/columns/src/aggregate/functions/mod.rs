@@ -2,10 +2,11 @@
 //!
 //! Owns: the table: names, aliases, arguments and results. Python's table, the texts of errors and docs/aggregates.md
 //! come from it.
-//! Does not own: what a function computes; its family's file does.
+//! Does not own: the computation of a function; its family's file does.
 //!
-//! To add a function: a row here, an accumulator in a family's file, a typed function in `python/fastchangelog/functions`.
-//! Stored states name functions: a name in the table and the layout of its accumulator stay what they are.
+//! To add a function: a row here, an accumulator in a family's file, a typed function in
+//! `python/fastchangelog/functions`. Stored states name functions, so a name in the table and its accumulator's layout
+//! never change.
 
 mod argument;
 mod avg;
@@ -34,13 +35,13 @@ pub struct AggregateFunction {
     pub aliases: &'static [&'static str],
     /// Its arguments.
     pub arguments: &'static [Argument],
-    /// What it takes any number of after its arguments, if it does.
+    /// The kind of its variadic arguments, if it takes any.
     pub more: Option<Argument>,
     /// True if it can leave out nulls or keep them.
     pub ignores_nulls: bool,
     /// The type of its result, for readers.
     pub result: &'static str,
-    /// What it gives, for readers.
+    /// A description of its result, for readers.
     pub doc: &'static str,
     bind: fn(&Call<'_>) -> Option<Bound>,
 }
@@ -141,7 +142,7 @@ impl AggregateFunction {
         }
     }
 
-    /// True if it takes so many arguments.
+    /// True if it takes this number of arguments.
     pub(super) fn takes(&self, arguments: usize) -> bool {
         arguments == self.arguments.len() || (self.more.is_some() && arguments > self.arguments.len())
     }

@@ -1,6 +1,6 @@
 //! `var_samp`, `var_pop`, `stddev_samp`, `stddev_pop`, `skewness`, `kurtosis`.
 //!
-//! Owns: the central moments of doubles, up to the fourth, and the statistics that are made of them.
+//! Owns: the central moments of doubles, up to the fourth, and the statistics computed from them.
 //!
 //! The formulas are those of Spark's buffers, operation by operation, so that rounding, infinities and overflow are
 //! Spark's too.
@@ -115,7 +115,7 @@ impl<const ORDER: usize> CentralMoments<ORDER> {
     }
 }
 
-/// What the accumulator holds; what is above its order is zero.
+/// Content of the accumulator; moments above its order are zero.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     n: f64,
@@ -158,7 +158,7 @@ impl Sums {
     #[inline]
     fn join<const ORDER: usize>(self, other: Self) -> Self {
         let (n1, n2) = (self.n, other.n);
-        // A join with no input leaves the other as it is: the formulas would round its mean.
+        // A merge with an empty accumulator changes nothing: the formulas would round the mean.
         if n2 == 0.0 {
             return self;
         }

@@ -1,7 +1,7 @@
 //! The entries of a savepoint as Arrow batches.
 //!
 //! Owns: walking a savepoint in order, a few batches in memory at a time, whatever its objects claim.
-//! Does not own: the types of its columns (the caller says them), the file that batches go to.
+//! Does not own: the types of its columns (the caller passes them), the output file.
 
 use super::load::{read_savepoint, said};
 use crate::kinds::timer_layout::{BY_TIME, split_by_time};
@@ -32,7 +32,7 @@ const RUN_BYTES: u64 = 64 << 20;
 /// Batches that wait for their consumer.
 const AHEAD: usize = 2;
 
-/// What the bytes of the entries mean.
+/// The meaning of the entries' bytes.
 pub enum ExportColumns {
     /// Keys and rows of a query's aggregates. Strings are exported in their binary form: they need not be UTF-8.
     Aggregates(Arc<AggPlan>),

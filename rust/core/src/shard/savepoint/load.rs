@@ -1,12 +1,12 @@
 //! From a savepoint to the state of a range of key groups.
 //!
-//! Owns: reading the manifest, and what of the files a range needs.
-//! Does not own: the way from copied handles to a state (`rescale`), what a shard makes of the state (`initial_state`).
+//! Owns: reading the manifest, and the parts of the files that a range needs.
+//! Does not own: building a state from copied handles (`rescale`), a shard's use of the state (`initial_state`).
 //!
 //! Invariants:
-//! 1. the state holds exactly the entries of the range, as they were when the savepoint was taken;
+//! 1. the state holds exactly the entries that the range had when the savepoint was taken;
 //! 2. of the parts of a canonical savepoint only those are fetched that may hold wanted entries;
-//! 3. what is out of order, is in two parts, or is not counted as the manifest says, is damage (P9).
+//! 3. entries out of order, entries in two parts, and counts that differ from the manifest are damage (P9).
 
 use crate::shard::rebuild::Rebuilder;
 use crate::shard::rescale::RangeState;
@@ -55,7 +55,8 @@ pub async fn read_savepoint(store: &Store) -> Result<Savepoint> {
 }
 
 impl Rebuilder {
-    /// The state of the key groups `target` of `savepoint`, which is in this rebuilder's store, in the new folder `dir`.
+    /// The state of the key groups `target` of `savepoint`, which is in this rebuilder's store, in the new folder
+    /// `dir`.
     pub async fn load_savepoint(&self, savepoint: &Savepoint, target: KeyGroupRange, dir: &Path) -> Result<RangeState> {
         let loaded = match &savepoint.content {
             SavepointContent::Canonical(parts) => {
@@ -152,7 +153,7 @@ fn slice(offset: u64, length: u64) -> Result<std::ops::Range<usize>> {
     Ok(at..at + usize::try_from(length).map_err(Error::internal)?)
 }
 
-/// Says which savepoint it is about, and what can be done.
+/// Adds the savepoint and the remedy.
 pub(super) fn said(error: Error, uri: &str) -> Error {
     match error.kind() {
         ErrorKind::NotFound => error

@@ -1,7 +1,6 @@
 //! How far a long piece of work is.
 //!
-//! Owns: two counters that any thread may read, the periodic check whether to continue, and the word that
-//! it shall not.
+//! Owns: two counters that any thread may read, the periodic check whether to continue, and the cancellation flag.
 //! Does not own: showing them.
 
 use fastchangelog_format::error::Result;

@@ -7,8 +7,8 @@
 //! Steps:
 //! 1. the target is writable, empty, and claimed by this savepoint only;
 //! 2. canonical: shard by shard, its state is made in a local folder, walked in order, and cut into parts; a part is
-//!    uploaded while the next is cut. Native: all objects that the handles reach are copied, by the store itself where it
-//!    can, else byte for byte;
+//!    uploaded while the next is cut. Native: all objects that the handles reach are copied, by the store itself where
+//!    it can, else byte for byte;
 //! 3. the manifest.
 //!
 //! Invariants:
@@ -50,7 +50,7 @@ const SMALL_OBJECT: u64 = 8 << 20;
 /// Dirty entries written to RocksDB at a time.
 const FLUSH_CHUNK: usize = 100_000;
 
-/// What a savepoint consists of.
+/// The parts of a savepoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SavepointForm {
     /// Sorted entries: for any later version, and other readers.
@@ -128,7 +128,7 @@ impl Rebuilder {
             content,
         };
 
-        // 3. what makes it one
+        // 3. the manifest, which makes it a savepoint
         self.failpoints.hit("savepoint.before-manifest")?;
         target.put(SAVEPOINT, vec![encode_savepoint(&savepoint)]).await?;
         tracing::info!(savepoint = target.uri(), keys, bytes, "took a savepoint");
@@ -153,7 +153,7 @@ impl Rebuilder {
             let state = self.restore_range(handle.key_groups, sources, &dir).await?;
             let (sender, mut receiver) = mpsc::channel(1);
             let cutting = blocking(move || cut(state.keyed, &sender));
-            // Owns the receiver: when a put fails, the other side notices and ends.
+            // Owns the receiver: when a put fails, the sender notices and stops.
             let sending = async {
                 let mut receiver = std::mem::replace(&mut receiver, mpsc::channel(1).1);
                 while let Some(builder) = receiver.recv().await {

@@ -1,11 +1,12 @@
 //! The folder that a savepoint is written to.
 //!
-//! Owns: that it is one savepoint's alone, the writes to it, and taking them back.
-//! Does not own: what is written, and in which order (`take`).
+//! Owns: the claim of the folder for one savepoint, the writes to it, and their removal.
+//! Does not own: the content and the order of the writes (`take`).
 //!
 //! Invariants:
 //! 1. the folder was empty, and is this savepoint's from [`Target::claim`] on: another one is refused;
-//! 2. what is taken back is what this savepoint wrote; no write of it is in progress then, unless it did not end in time;
+//! 2. what is taken back is what this savepoint wrote; no write of it is in progress then, unless it did not end in
+//!    time;
 //! 3. after a failure, or when the savepoint is abandoned, no write begins.
 
 use super::progress::SavepointProgress;
@@ -124,14 +125,14 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Gives the folder free, with what was written.
+    /// Releases the folder and keeps the written objects.
     pub(super) async fn release(self) {
         if let Err(error) = self.store.delete(SAVEPOINT_CLAIM).await {
             tracing::warn!(%error, savepoint = self.store.uri(), "{SAVEPOINT_CLAIM} is left; it says nothing any more");
         }
     }
 
-    /// Removes what was written. Best effort: what is left has no manifest, and is no savepoint.
+    /// Removes the written objects. Best effort: leftovers have no manifest, so they are no savepoint.
     pub(super) async fn take_back(self) {
         let names = std::mem::take(&mut *self.written.lock());
         let removals = names.iter().rev().map(|name| self.store.delete(name)).collect::<Vec<_>>();

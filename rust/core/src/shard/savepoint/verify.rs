@@ -1,6 +1,6 @@
 //! Reading every byte of a savepoint, or of all objects that handles reach.
 //!
-//! Owns: the list of what is damaged. Does not own: repairing anything.
+//! Owns: the list of damaged objects. Does not own: repairs.
 //!
 //! Invariant: no damage means that every object is there with the bytes that were written, and of a savepoint that its
 //! files are what the manifest says: parts in order and counted, or all that the handles reach.
@@ -20,16 +20,16 @@ use std::path::Path;
 const PARALLEL: usize = 4;
 const CHUNK: u64 = 8 << 20;
 
-/// An object that is not as it was written.
+/// A damaged object.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Damage {
     /// Its name in the folder.
     pub object: String,
-    /// What is wrong with it.
+    /// The damage.
     pub what: String,
 }
 
-/// Reads all of `objects`; gives what is missing or differs. Other errors end it.
+/// Reads all of `objects` and returns the missing and the damaged ones. Any other error stops it.
 pub async fn check_objects(store: &Store, objects: &[ObjectRef], progress: &SavepointProgress) -> Result<Vec<Damage>> {
     progress.expect(objects.iter().map(|object| object.size).sum());
     let checks: Vec<_> = objects.iter().map(|object| check(store, object, progress)).collect();
@@ -76,7 +76,7 @@ async fn read_all(store: &Store, object: &ObjectRef, progress: &SavepointProgres
     Err(Error::corrupt(format!("{}/{}", store.uri(), object.name), 0, what))
 }
 
-/// Checks the savepoint in the folder of `rebuilder`, with an empty local folder for what is made on the way.
+/// Checks the savepoint in the folder of `rebuilder`; `scratch` is an empty local folder for temporary files.
 pub async fn check_savepoint(
     rebuilder: &Rebuilder,
     scratch: &Path,

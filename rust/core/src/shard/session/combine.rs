@@ -1,6 +1,6 @@
 //! Combines a table of partial rows with the base state and collects the differences.
 //!
-//! Owns: combining the groups of a table with the rows of the base, and the change set of what has changed.
+//! Owns: combining the groups of a table with the rows of the base, and the change set of the differences.
 //! Does not own: the source of the table, the upload of the change set.
 
 use crate::shard::ShardContext;
@@ -23,7 +23,7 @@ const AGGREGATE: StateId = StateId(0);
 #[derive(Clone)]
 pub(super) struct Combiner(pub(super) Base);
 
-/// What the handle of the next version inherits from the base.
+/// Fields that the handle of the next version inherits from the base.
 #[derive(Clone)]
 pub(super) struct Parent {
     pub(super) lineage: Lineage,
@@ -31,7 +31,7 @@ pub(super) struct Parent {
     pub(super) state_bytes: u64,
 }
 
-/// What a table changes in the base.
+/// The changes of a table to the base.
 pub(super) struct TableChanges {
     pub(super) set: ChangeSet,
     pub(super) new_keys: u64,
@@ -44,7 +44,7 @@ impl Combiner {
         self.0.shard.context()
     }
 
-    /// Puts the base rows under the partial rows of `table`, and collects what differs.
+    /// Merges the base rows below the partial rows of `table`, and collects the differences.
     pub(super) fn combine(
         &self,
         table: &mut GroupTable,
@@ -77,7 +77,7 @@ impl Combiner {
     }
 }
 
-/// What the base state was to the batch's keys.
+/// Statistics of the batch's keys in the base state.
 struct Combined {
     /// Keys that the hot tier could not answer for.
     hot_misses: u64,

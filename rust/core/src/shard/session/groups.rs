@@ -2,10 +2,11 @@
 //!
 //! Owns: merging payloads into one table, and spilling the table to the local disk before it outgrows the session's
 //! memory.
-//! Does not own: the form of spilled rows (`columns::spilled_groups`), the processing of the groups (`ranges`, `session`).
+//! Does not own: the form of spilled rows (`columns::spilled_groups`), the processing of the groups (`ranges`,
+//! `session`).
 //!
-//! Invariant: the table, its copy while it grows and what its end takes beside it stay within [`SessionMemory::limit`], as long as
-//! a single row does.
+//! Invariant: the table, its copy while it grows and what its end takes beside it stay within [`SessionMemory::limit`],
+//! as long as a single row does.
 
 use crate::shard::session_counters::SessionCounters;
 use crate::shard::session_environment::SessionEnvironment;
@@ -62,7 +63,7 @@ impl Groups {
         Ok(Merged { partial_rows: payload.len() as u64, input_rows: payload.input_rows })
     }
 
-    /// How many rows of the payload from row `at` on may be merged now; spills what is there if it must.
+    /// Number of rows of the payload, from row `at`, that may be merged now; spills the table if necessary.
     fn fitting(&mut self, payload: &Payload, at: usize, counters: &mut SessionCounters) -> Result<usize> {
         let (all, mut fresh) = (payload.len() - at, false);
         let mut rows = all;
@@ -84,7 +85,7 @@ impl Groups {
         }
     }
 
-    /// What the table may need.
+    /// Memory that the table may need.
     fn limit(&self) -> u64 {
         let (limit, index) =
             (self.session_memory.limit(), self.spilled.as_ref().map_or(0, SpilledGroups::memory_bytes));

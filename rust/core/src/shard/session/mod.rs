@@ -1,17 +1,18 @@
 //! Sessions: one execution of one shard's micro-batch.
 //!
 //! Owns: the life of a session, from its opening to the commit that makes a version durable; its numbers.
-//! Does not own: which version is live (`transition`), how a version gets its handle (`seal`), the log's batching (`write`); in
-//! files beside it: merging and spilling (`groups`), the step from partial rows to a change set (`combine`), the end of a
-//! session that has spilled (`ranges`), results (`results`); beside its folder: memory (`session_memory`), its opening and its
-//! end for the shard (`hold`).
+//! Does not own: which version is live (`transition`), how a version gets its handle (`seal`), the log's batching
+//! (`write`); in files beside it: merging and spilling (`groups`), the step from partial rows to a change set
+//! (`combine`), the end of a session that has spilled (`ranges`), results (`results`); beside its folder: memory
+//! (`session_memory`), its opening and its end for the shard (`hold`).
 //!
-//! Life: `merge`* → `finish` (reads the base, hands the change set to the log, yields results) → `commit` (waits for the
-//! store's acknowledgement, returns the handle). Dropping a session before `commit` aborts it: nothing of it is kept.
+//! Life: `merge`* → `finish` (reads the base, hands the change set to the log, yields results) → `commit` (waits for
+//! the store's acknowledgement, returns the handle). Dropping a session before `commit` aborts it: nothing of it is
+//! kept.
 //!
 //! A batch that fits into the session's memory is one table and one change set. Of a larger one the partial rows are on
-//! the local disk; `finish` then returns at once, and the reader of the results, or the commit, makes one range of the hash
-//! after the other.
+//! the local disk; `finish` then returns at once, and the reader of the results, or the commit, makes one range of the
+//! hash after the other.
 
 mod combine;
 mod groups;
@@ -64,7 +65,7 @@ impl PendingCommit {
 
 enum Stage {
     Merging(Option<JoinGuard>),
-    /// Nothing changed: the version stays what it was.
+    /// Nothing changed: the version stays the same.
     Unchanged,
     Pending(Box<PendingCommit>),
     /// More than the memory holds: made range by range.
@@ -118,7 +119,7 @@ impl Session {
         })
     }
 
-    /// A session that starts from nothing and keeps nothing: what a batch DataFrame needs.
+    /// A session for a batch DataFrame, which starts empty and keeps nothing.
     pub fn ephemeral(plan: Arc<AggPlan>, session_environment: SessionEnvironment) -> Self {
         Self {
             shard: None,
@@ -164,8 +165,9 @@ impl Session {
         Ok(())
     }
 
-    /// Combines with the base state, hands the change set to the log and returns the results. If the batch is larger than
-    /// the session's memory, the results do this while they are read, and [`Session::commit`] with what was not read.
+    /// Combines with the base state, hands the change set to the log and returns the results. If the batch is larger
+    /// than the session's memory, the results do this while they are read, and [`Session::commit`] with what was not
+    /// read.
     pub fn finish(&mut self) -> Result<ResultBatches> {
         let Stage::Merging(guard) = std::mem::replace(&mut self.stage, Stage::Done) else {
             return Err(Error::closed("finish was called before: open a new session"));

@@ -1,14 +1,16 @@
 //! The end of a session whose groups are on the local disk: range by range of the hash of their keys.
 //!
-//! Owns: loading a range, combining it with the base, submitting its part of the change set to the log, and the totals of
-//! all ranges.
+//! Owns: loading a range, combining it with the base, submitting its part of the change set to the log, and the totals
+//! of all ranges.
 //! Does not own: merging (`groups`), results (`results`), the handle (`seal`).
 //!
-//! The caller that needs the next range makes it: the reader of the results, and the commit for those that it has not read. Each
-//! range becomes one segment of the version; ranges have no key in common, so together they are one change set (P5).
+//! The caller that needs the next range makes it: the reader of the results, and the commit for those that it has not
+//! read. Each range becomes one segment of the version; ranges have no key in common, so together they are one change
+//! set (P5).
 //!
 //! Invariants:
-//! 1. ranges are made in their order, each once; after a failure none is made any more, and every caller gets the error;
+//! 1. ranges are made in their order, each once; after a failure none is made any more, and every caller gets the
+//!    error;
 //! 2. one range is in memory at a time; the next one waits until the log has admitted the part of the one before it.
 
 use super::combine::{Combiner, Parent, TableChanges};
@@ -25,7 +27,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Of the session's memory (1/n), what a range may need: a change set is read back as a whole, several at a time.
+/// Share of the session's memory (1/n) for a range: several change sets are read back at a time, each as a whole.
 const RANGE_SHARE: u64 = 4;
 /// Most bytes that a range may need.
 const MOST_BYTES: u64 = 64 << 20;

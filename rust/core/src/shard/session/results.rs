@@ -1,7 +1,7 @@
 //! The results of a session.
 //!
 //! Owns: cutting them into batches, by rows and by bytes.
-//! Does not own: how finished groups become columns (`columns::table`), the source of the groups (`ranges`).
+//! Does not own: converting groups to columns (`columns::table`), the source of the groups (`ranges`).
 
 use super::ranges::Ranges;
 use arrow_array::RecordBatch;
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A batch is cut when its keys and rows have so many bytes: worker and JVM hold it whole, and an Arrow vector holds 2 GiB.
+/// Bytes of keys and rows at which a batch is cut: worker and JVM hold it whole, and an Arrow vector holds 2 GiB.
 const BATCH_BYTES: usize = 32 << 20;
 
 /// The source of finished groups.

@@ -84,7 +84,7 @@ fn random_rows(rng: &mut StdRng, n: usize, keys: u32) -> Vec<Row> {
         .collect()
 }
 
-/// Puts rows on top of `model`; gives what the batch's results must be.
+/// Adds rows to `model` and returns the expected results of the batch.
 fn apply(rows: &[Row], model: &mut Groups) -> Groups {
     let mut changed = Groups::new();
     for (key, v, s) in rows {
@@ -228,7 +228,7 @@ fn p7_a_batch_larger_than_memory_is_exact_whatever_its_history() {
     }
 }
 
-/// A base version, a session's payloads on top of it, and what comes out.
+/// A base version, a session's payloads on top of it, and the results.
 fn large(world: &mut World, rng: &mut StdRng) -> (Arc<Shard>, ShardHandle, Vec<Row>, Groups) {
     let shard = world.shard(None);
     let rows = random_rows(rng, 500, 2_000);
