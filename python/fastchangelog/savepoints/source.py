@@ -1,7 +1,7 @@
 """The source of a savepoint: a batch of a query's checkpoint, and the root of its state.
 
 Owns: the source's parts, the connection to its store.
-Does not own: reading checkpoints (`spark.checkpoints`), which handles belong to which state
+Does not own: reading checkpoints (`spark.checkpoints`), the assignment of handles to states
 (`spark.state_handles`), the Spark session (a parameter), savepoints (the core).
 """
 
