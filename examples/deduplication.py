@@ -22,7 +22,7 @@ from fastchangelog.spark import grouped
 DAY = 24 * 60 * 60_000
 EVENT = "id string, user string, action string"
 
-#: What arrives before each start of the query.
+#: The input before each start of the query.
 ARRIVALS = (
     """\
 e1,ann,login
@@ -61,7 +61,7 @@ def distinct(events: DataFrame, state: str, remember: int) -> DataFrame:
 def run(spark: SparkSession, folder: Path, remember: int = DAY) -> DataFrame:
     """Starts the query after each arrival, until it has read all there is; gives the events that went on.
 
-    Ids are remembered for so many milliseconds.
+    Milliseconds for which the processor remembers an id.
     """
     # A query in processing time has a batch without rows after each batch, for ever. Without those it ends.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")

@@ -4,7 +4,7 @@ Run: python examples/fraud_rule.py
 
 It shows a value state with a timer that forgets it. The alert is written in the batch of the large payment, and waits
 for no watermark. The timer keeps the state small: it goes by the watermark, which follows the payments with a delay. So
-the rule compares the times of the payments, and does not rely on what has been forgotten.
+the rule compares the times of the payments, and does not rely on the expiry of old ones.
 
 Payments within a batch come in any order. Of two batches the later one is expected to have the later payments of a
 card, as with a topic that is partitioned by card.
@@ -32,7 +32,7 @@ from fastchangelog.spark import grouped, read_state
 SMALL, LARGE = 1.0, 500.0
 MINUTE = 60_000
 
-#: What arrives before each start of the query: card, time, amount.
+#: The input before each start of the query: card, time, amount.
 ARRIVALS = (
     """\
 card 1,2026-03-01T10:00:00Z,0.50

@@ -32,7 +32,7 @@ from fastchangelog.spark import grouped
 
 HOUR = 60 * 60_000
 
-#: What arrives before each start of the query: meter, time, kWh.
+#: The input before each start of the query: meter, time, kWh.
 ARRIVALS = (
     """\
 north,2026-03-01T10:05:00Z,1.0

@@ -28,7 +28,7 @@ from fastchangelog.spark import grouped
 
 GAP = 30 * 60_000
 
-#: What arrives before each start of the query.
+#: The input before each start of the query.
 ARRIVALS = (
     """\
 ann,2026-03-01T10:00:00Z

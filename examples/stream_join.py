@@ -23,7 +23,7 @@ from fastchangelog.spark import grouped
 ORDER = "id string, customer string"
 PAYMENT = "id string, amount double"
 
-#: What arrives before each start of the query: orders, payments.
+#: The input before each start of the query: orders, payments.
 ARRIVALS = (
     (
         """\

@@ -3,8 +3,8 @@
 Run: pytest examples/testing_a_processor.py    (or: python examples/testing_a_processor.py)
 
 `TwsTester` calls the processor with rows of one key, without Spark: such a test takes milliseconds, and sets the
-watermark itself. It is in PySpark since 4.2. The test of a query has what `TwsTester` leaves out: schemas, pickling,
-TTL, watermarks that follow the rows.
+watermark itself. It is in PySpark since 4.2. The test of a query covers the parts that
+`TwsTester` leaves out: schemas, pickling, TTL, watermarks that follow the rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from fastchangelog.spark import grouped
 
-# ---- What is tested. In a project it is in a module of its own.
+# ---- The processor under test. In a project it has its own module.
 
 PATIENCE = 5 * 60_000
 

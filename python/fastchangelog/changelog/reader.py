@@ -97,5 +97,5 @@ class ChangelogReader(Closing):
         return self._native.batches(handle._native, part)
 
     def close(self) -> None:
-        """Ends the reader; iterators that are under way may go on."""
+        """Closes the reader; running iterators may continue."""
         self._native.close()

@@ -138,7 +138,7 @@ class ChangelogStorage(Closing):
         """The part of `fastchangelog.metrics` that this storage counted.
 
         Returns:
-            Counters by name; the reference of metrics says what each counts.
+            Counters by name; the reference of metrics explains each.
 
         Example:
             >>> import fastchangelog as fc
@@ -155,10 +155,10 @@ class ChangelogStorage(Closing):
         Args:
             needed: The handles of *all* writers under this folder, of other processes too.
             grace: Age below which objects are kept; longer than any checkpoint takes.
-            dry_run: False to delete what is found.
+            dry_run: False to delete the objects found.
 
         Returns:
-            What was found, and how many objects are kept.
+            The objects found, and the number of objects kept.
 
         Raises:
             InvalidArgumentError: A handle is of another folder.
@@ -174,5 +174,5 @@ class ChangelogStorage(Closing):
         return Swept(*self._native.sweep(handles, parse_duration("grace", grace).total_seconds(), dry_run))
 
     def close(self) -> None:
-        """Ends all writers: what was not persisted is lost, pending futures end with `ClosedError`."""
+        """Closes all writers: unpersisted changes are lost, and pending futures get `ClosedError`."""
         self._native.close()

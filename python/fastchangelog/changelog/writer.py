@@ -84,7 +84,7 @@ class ChangelogWriter(_internal.ChangelogWriter, Closing):
     def persist(self, from_sequence_number: int, checkpoint_id: int) -> Future[ChangelogHandle]:
         """Makes every change from a sequence number on durable, for a checkpoint.
 
-        Only what is not durable yet is uploaded; sets whose upload failed before are sent once more.
+        Uploads only changes that are not durable yet; sets whose upload failed are sent once more.
 
         Args:
             from_sequence_number: The first sequence number of the range.

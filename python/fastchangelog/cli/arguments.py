@@ -1,6 +1,6 @@
 """Arguments that several commands have.
 
-Owns: their names, and the objects made from them. Does not own: what a command does.
+Owns: their names, and the objects made from them. Does not own: the work of a command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for machines, progress on a terminal; and their exit codes.
+"""Output of commands: tables for people, JSON for machines, progress on a terminal; and exit codes.
 
 Owns: the layout. Does not own: the content.
 """

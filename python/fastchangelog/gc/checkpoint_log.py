@@ -1,6 +1,6 @@
 """The roots of an embedded state: its checkpoint log, the folder of its newest checkpoints.
 
-Owns: reading the log, what its entries name, and which folder is a state by them.
+Owns: reading the log, the handles in its entries, and recognizing a state's folder by them.
 Does not own: what is deleted (`gc.plan`), the collection (`gc.collector`), the bytes of an entry and the removal of old
 entries (the core).
 """

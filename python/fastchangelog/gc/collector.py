@@ -75,7 +75,7 @@ class StateFolder(Protocol):
         """Names below `prefix`, sizes and times of writing in seconds since the epoch."""
 
     def survey(self, prefix: str) -> tuple[Sequence[tuple[str, int, float]], Mapping[str, str]]:
-        """What `list` gives; and of what can be neither read nor named there, a name with escapes and the reason."""
+        """The result of `list`, and each entry that can be neither read nor named: its escaped name and the reason."""
 
     def read(self, name: str) -> bytes | None:
         """The bytes of an object; None if there is none."""
@@ -101,7 +101,7 @@ class Roots:
     notes: tuple[str, ...] = ()
     """Remarks for the report."""
     operators: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Spark's number of the operator of each handle, as far as it is known."""
+    """Spark's operator number of each handle, where known."""
     operator_count: int | None = None
     """How many stateful operators of this library the query has; None if it is not known."""
 
@@ -121,7 +121,7 @@ class CheckpointReader(Protocol):
 
 @dataclasses.dataclass
 class _Query:
-    """What is known of a query before its folders are read."""
+    """The known facts about a query before its folders are read."""
 
     known: Known = dataclasses.field(default_factory=Known)
     roots: tuple[Roots, ...] = ()
@@ -423,7 +423,7 @@ def _if_gone(location: str) -> str:
 
 
 def _foreign(found: Mapping[str, str]) -> tuple[Entry, ...]:
-    """What is there of others, and can be neither read nor named."""
+    """Foreign entries that can be neither read nor named."""
     return tuple(Entry(name, 0, 0.0, None, why) for name, why in sorted(found.items()))
 
 

@@ -40,7 +40,7 @@ class Known:
 
     checkpoints: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
-    """Locations of which a person has said that they are gone for good."""
+    """Locations that a person declared gone for good."""
     lost: str | None = None
     """The note that was lost, and how that shows; None when both notes are as they were written."""
 
@@ -67,7 +67,7 @@ class Known:
         return tuple(at for at in self.checkpoints if same_place(at) not in places)
 
     def loss(self) -> str:
-        """What was lost, and what to do."""
+        """The loss and its remedy."""
         told = f" (at least {', '.join(self.checkpoints)})" if self.checkpoints else ""
         return (
             f"{self.lost}, so this query may have checkpoints that only earlier sweeps were told of{told}: name all of "
@@ -84,7 +84,7 @@ class Known:
 
 
 def same_place(location: str) -> str:
-    """What equal locations have in common.
+    """The common form of equal locations.
 
     >>> same_place("s3a://bucket/ckpt/") == same_place("s3a://bucket/ckpt")
     True
@@ -94,7 +94,7 @@ def same_place(location: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Noted:
-    """What the notes of one folder say."""
+    """The content of one folder's notes."""
 
     state: GcState
     known: Known
@@ -130,7 +130,7 @@ def write(folder: NoteFolder, state: GcState) -> None:
 
 
 class QueryNotes:
-    """The notes of all folders of a query, and what is known by them."""
+    """The notes of all folders of a query, and the checkpoints known from them."""
 
     def __init__(self, folders: Iterable[NoteFolder]) -> None:
         self._read: list[tuple[NoteFolder, Noted]] = []

@@ -7,7 +7,7 @@ the clock (a parameter).
 Invariants of a `Plan` (P6):
 1. an object that a handle of a retained batch or of the checkpoint log names is kept, and so is what a kept manifest or
    index names; the checkpoint log itself is kept;
-2. what is younger than the grace period is kept; while a batch is running, its start counts as now, and so does the
+2. objects younger than the grace period are kept; while a batch is running, its start counts as now, and so does the
    moment when the handles began to be read;
 3. a snapshot that a later version may still adopt counts as named by that version;
 4. an object is deleted only if a collection at least one grace period ago found it unreachable, every collection since
@@ -15,7 +15,7 @@ Invariants of a `Plan` (P6):
 5. in doubt nothing is deleted: a named object is missing, committed batches hold no handle at all, or handles and the
    folders of a query do not fit;
 6. only objects with names of this library are ever deleted, and an object is deleted before those that it names;
-7. nothing else is left: what is neither kept by 1 to 3 nor waiting for 4 is deleted.
+7. an object that 1 to 3 do not keep and that does not wait for 4 is deleted.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class GcInput:
     handles: tuple[HandleRefs, ...]
     """Of every retained batch."""
     no_handles: bool
-    """True when batches are retained, but none holds a handle: what they need is unknown."""
+    """True if batches are retained but none holds a handle, so their needs are unknown."""
     running_since: float | None
     """When the oldest batch began that is planned and not committed, or when the handles began to be read, if earlier:
     a handle that was not read may name what was written since."""
@@ -167,7 +167,7 @@ class GcState:
     checkpoints: tuple[str, ...] = ()
     """The query's checkpoint locations that were given to a collection."""
     gone: tuple[str, ...] = ()
-    """Locations of which a person has said that they are gone."""
+    """Locations that a person declared gone."""
 
     def to_bytes(self) -> bytes:
         """Its JSON."""
@@ -199,7 +199,7 @@ class GcState:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The objects of a folder by what happens to them."""
+    """The objects of a folder, grouped by their fate."""
 
     skip_reason: str | None = None
     """Why nothing may be deleted; then all other fields but `unknown` are empty."""
@@ -212,7 +212,7 @@ class Plan:
     adoptable: tuple[Entry, ...] = ()
     """Of snapshots that a later version may adopt."""
     young: tuple[Entry, ...] = ()
-    """Younger than the grace period, and what they name."""
+    """Objects younger than the grace period, and the objects that they name."""
     notes: tuple[Entry, ...] = ()
     unknown: tuple[Entry, ...] = ()
     """Not ours."""

@@ -1,6 +1,6 @@
 """The report of a garbage collection about one folder.
 
-Owns: the fields of the report. Does not own: how it is shown (`cli.sweep`).
+Owns: the fields of the report. Does not own: its display (`cli.sweep`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one batch of a query's checkpoint holds, and how much of it.
+"""The content of one batch of a query's checkpoint: its states and their sizes.
 
 Owns: the description. Does not own: the handles (`savepoints.source`), reading a shard (`spark.reading.scan`).
 """

@@ -124,7 +124,7 @@ def _processor_entries(
 def _processor_rows(
     said: Mapping[str, Any], source: StateSource, scratch: str
 ) -> Callable[[CatalogState], Iterator[pa.RecordBatch]]:
-    """What gives the rows of a state in their wire form."""
+    """A source of a state's rows in their wire form."""
     from fastchangelog.spark.reading.columns import StateColumns
     from fastchangelog.spark.reading.scan import savepoint_rows
 

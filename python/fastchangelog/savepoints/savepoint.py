@@ -1,4 +1,4 @@
-"""Taking a savepoint of a query's state, and reading what one says.
+"""Taking a savepoint of a query's state, and describing one.
 
 Owns: the two calls for a query. Does not own: savepoints (the core), the source (`savepoints.source`).
 """

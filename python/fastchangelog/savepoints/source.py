@@ -1,7 +1,7 @@
 """The source of a savepoint: a batch of a query's checkpoint, and the root of its state.
 
 Owns: the source's parts, the connection to its store.
-Does not own: reading checkpoints (`spark.checkpoint.handles`), which handles belong to which state
+Does not own: reading checkpoints (`spark.checkpoint.handles`), the assignment of handles to states
 (`spark.checkpoint.state_handles`), the Spark session (a parameter), savepoints (the core).
 """
 

@@ -1,4 +1,4 @@
-"""Reading and checking every byte of a savepoint, or of what one batch of a checkpoint needs.
+"""Reading and checking every byte of a savepoint, or of the objects that one batch of a checkpoint needs.
 
 Owns: the results. Does not own: the checks (the core), the source (`savepoints.source`).
 """
@@ -21,7 +21,7 @@ __all__ = ["verify_checkpoint", "verify_savepoint"]
 
 
 def verify_savepoint(uri: str, source: StateSource, report: ProgressReport | None = None) -> dict[str, Any]:
-    """Reads every byte of a savepoint; `damaged` lists objects that differ from what was written."""
+    """Reads every byte of a savepoint; `damaged` lists objects that differ from the written ones."""
     folder = savepoint_folder(existing_folder(uri), source)
     with scratch_folder() as scratch:
         said, damaged = folder.verify(scratch, report)
@@ -36,7 +36,7 @@ def verify_savepoint(uri: str, source: StateSource, report: ProgressReport | Non
 
 
 def verify_checkpoint(source: StateSource, report: ProgressReport | None = None) -> dict[str, Any]:
-    """Reads every byte of what one batch of a query's checkpoint needs."""
+    """Reads every byte that one batch of a query's checkpoint needs."""
     found = find_handles(source)
     objects, size, damaged = savepoint_folder(found.uri, source).verify_objects(found.handles, report)
     return {

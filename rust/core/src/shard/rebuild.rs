@@ -191,7 +191,7 @@ impl Rebuilder {
         Ok(building)
     }
 
-    /// The snapshot of `source`, whole or clipped to the wanted range; none before it is fetched.
+    /// The state to start from: the snapshot of `source`, whole or clipped to the wanted range, or an empty state.
     async fn begin(
         &self,
         source: Option<&SourceVersion<'_>>,

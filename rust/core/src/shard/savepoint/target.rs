@@ -125,7 +125,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Releases the folder and keeps the written objects.
+    /// Removes the claim of the folder and keeps the written objects.
     pub(super) async fn release(self) {
         if let Err(error) = self.store.delete(SAVEPOINT_CLAIM).await {
             tracing::warn!(%error, savepoint = self.store.uri(), "{SAVEPOINT_CLAIM} is left; it says nothing any more");
