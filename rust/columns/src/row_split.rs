@@ -47,9 +47,8 @@ struct HeldRows {
 
 impl RowSplitter {
     /// A splitter into `shards` shards of rows with the columns `input`, of which the first `keys` are the key.
-    /// Payloads are about `payload_bytes` at most (one row may be larger). All shards together are flushed when `shards
-    /// * payload_bytes`, but at most 64 MiB (at least one payload), are held; the payloads that are made then take as
-    /// much once more.
+    /// A payload has about `payload_bytes` at most; a single row may be larger. The splitter flushes all shards when it holds
+    /// `payload_bytes` for each shard, at most 64 MiB and at least one payload; the new payloads then take as much again.
     pub fn new(keys: usize, input: &Schema, shards: u32, max_parallelism: u16, payload_bytes: usize) -> Result<Self> {
         check_split(shards, max_parallelism, payload_bytes)?;
         let format = Arc::new(RowFormat::new(keys, input)?);

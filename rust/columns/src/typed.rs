@@ -49,6 +49,27 @@ pub enum EncodedValues {
 }
 
 impl EncodedValues {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Exact(values) => values.len(),
+            Self::Rows(_, values) => values.len(),
+        }
+    }
+
+    /// True without rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of nulls.
+    pub fn null_count(&self) -> usize {
+        match self {
+            Self::Exact(values) => values.null_count(),
+            Self::Rows(_, values) => values.null_count(),
+        }
+    }
+
     /// The value of row `i`; none for a null.
     #[inline]
     pub fn value(&self, i: usize) -> Option<&[u8]> {

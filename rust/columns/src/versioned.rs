@@ -138,7 +138,7 @@ impl VersionedEntries {
 
     /// Encodes values; a null for a null.
     pub fn encode_values(&self, values: &ArrayRef) -> Result<BinaryArray> {
-        let encoded = self.encode_unversioned(values)?;
+        let encoded = self.written.encode_values(values, values.len())?.into_binary()?;
         if self.prefix.is_empty() {
             return Ok(encoded);
         }
@@ -154,11 +154,6 @@ impl VersionedEntries {
         }
         let offsets = OffsetBuffer::new(ScalarBuffer::from(ends));
         Ok(BinaryArray::try_new(offsets, bytes.into(), encoded.nulls().cloned())?)
-    }
-
-    /// As [`VersionedEntries::encode_values`], without the version: [`VersionedEntries::version`] belongs in front of each.
-    pub fn encode_unversioned(&self, values: &ArrayRef) -> Result<BinaryArray> {
-        self.written.encode_values(values, values.len())?.into_binary()
     }
 
     /// The version that values are written in, as bytes; empty if values have none.

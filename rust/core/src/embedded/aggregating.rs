@@ -16,7 +16,7 @@ use super::lifetime::Lifetime;
 use super::member::Member;
 use super::scan::{Scan, Walk};
 use crate::kinds::value;
-use crate::kinds::write::{CLEAR, Changes};
+use crate::kinds::write::{Bytes, CLEAR, Changes};
 use crate::states::catalog::Kind;
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
@@ -26,6 +26,7 @@ use arrow_array::{Array, ArrayRef, BinaryArray, BooleanArray, RecordBatch, Struc
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_schema::{DataType, Field, Fields, Schema};
 use fastchangelog_columns::aggregate::{AggPlan, AggSpec, NamedCall};
+use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries, columns_of};
@@ -79,9 +80,9 @@ impl AggregatingState {
 
     /// The results of `keys`, one row each; null for a key to which nothing was added.
     pub fn get(&self, keys: &ArrayRef) -> Result<ArrayRef> {
-        let keys = self.types.keys.encode_keys(keys)?.into_binary()?;
+        let keys = self.types.keys.encode_keys(keys)?;
         let kept = self.look_up(&keys)?;
-        let rows = kept.iter().enumerate().map(|(i, row)| (keys.value(i), row));
+        let rows = kept.iter().enumerate().map(|(i, row)| (keys.key(i), row));
         let results = self.types.results(rows)?;
         let there = NullBuffer::new(kept.iter().map(|row| row.is_some()).collect::<BooleanBuffer>());
         if there.null_count() == 0 {
@@ -93,7 +94,7 @@ impl AggregatingState {
 
     /// Which keys have been added to.
     pub fn contains(&self, keys: &ArrayRef) -> Result<BooleanArray> {
-        let kept = self.look_up(&self.types.keys.encode_keys(keys)?.into_binary()?)?;
+        let kept = self.look_up(&self.types.keys.encode_keys(keys)?)?;
         Ok(kept.iter().map(|row| Some(row.is_some())).collect())
     }
 
@@ -103,7 +104,7 @@ impl AggregatingState {
         table.fold_rows(&self.types.batch(keys, rows)?)?;
         let keys = BinaryArray::from_iter_values((0..table.len()).map(|i| table.key(i)));
         self.member.update(|view, state| {
-            let kept = value::look_up(view, state, GROUPS, &keys, usize::MAX)?;
+            let kept = value::look_up(view, state, GROUPS, Bytes::Column(&keys), usize::MAX)?;
             let (mut changed, mut rows, mut scratch) = (BinaryBuilder::new(), BinaryBuilder::new(), Vec::new());
             for (i, row) in kept.iter().enumerate() {
                 // With a TTL each add begins it anew.
@@ -118,8 +119,8 @@ impl AggregatingState {
 
     /// Forgets keys; one to which nothing was added is fine. All or nothing.
     pub fn clear(&self, keys: &ArrayRef) -> Result<()> {
-        let keys = self.types.keys.encode_keys(keys)?.into_binary()?;
-        self.member.write(Changes::of_keys(CLEAR, &keys))
+        let keys = self.types.keys.encode_keys(keys)?;
+        self.member.write(Changes::of_keys(CLEAR, Bytes::Keys(&keys)))
     }
 
     /// Keys and results of a range, in order of keys, `rows` at a time.
@@ -134,8 +135,8 @@ impl AggregatingState {
         Scan::new(Walk::new(&self.member, range), rows, &columns, Box::new(decode))
     }
 
-    fn look_up(&self, keys: &BinaryArray) -> Result<Values> {
-        self.member.read(|view, state| value::look_up(view, state, GROUPS, keys, usize::MAX))
+    fn look_up(&self, keys: &EncodedKeys) -> Result<Values> {
+        self.member.read(|view, state| value::look_up(view, state, GROUPS, Bytes::Keys(keys), usize::MAX))
     }
 }
 

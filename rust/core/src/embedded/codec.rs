@@ -7,13 +7,14 @@ use super::core::Core;
 use super::lifetime::Lifetime;
 use super::member::Member;
 use crate::states::catalog::Kind;
-use arrow_array::{Array, ArrayRef, BinaryArray};
+use arrow_array::ArrayRef;
 use arrow_schema::DataType;
+use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_parser::declared_text;
 use fastchangelog_columns::type_text;
-use fastchangelog_columns::typed::TypedEntries;
+use fastchangelog_columns::typed::{EncodedValues, TypedEntries};
 use fastchangelog_columns::versioned::VersionedEntries;
-use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::error::Result;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,8 +67,8 @@ impl StateTypes {
     }
 
     /// Encodes keys, of which none may be null.
-    pub(super) fn encode_keys(&self, keys: &ArrayRef) -> Result<BinaryArray> {
-        self.0.encode_keys(keys)
+    pub(super) fn encode_keys(&self, keys: &ArrayRef) -> Result<EncodedKeys> {
+        self.keys().encode_keys(keys)
     }
 
     /// The bytes in front of each value; see `Changes::version`.
@@ -75,18 +76,9 @@ impl StateTypes {
         self.0.version()
     }
 
-    /// Encodes as many values as keys, without their version; a null for a null.
-    pub(super) fn encode_values(&self, values: &ArrayRef, keys: &BinaryArray) -> Result<BinaryArray> {
-        if values.len() != keys.len() {
-            let (keys, values) = (keys.len(), values.len());
-            return Err(Error::invalid(format!("{keys} keys and {values} values: a batch needs one of each")));
-        }
-        self.0.encode_unversioned(values)
-    }
-
-    /// Encodes elements of lists, without their version; a null for a null.
-    pub(super) fn encode_elements(&self, elements: &ArrayRef) -> Result<BinaryArray> {
-        self.0.encode_unversioned(elements)
+    /// Encodes values, without their version; of as many keys.
+    pub(super) fn encode_values(&self, values: &ArrayRef, keys: usize) -> Result<EncodedValues> {
+        self.keys().encode_values(values, keys)
     }
 
     /// The values of some bytes; a null where there are none.

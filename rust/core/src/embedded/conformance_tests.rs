@@ -10,7 +10,7 @@ use super::*;
 use crate::kinds::page::{At, Keys, OfKey, Page, PageBounds, Rows};
 use crate::kinds::testing::*;
 use crate::kinds::timers::{self, DueRange};
-use crate::kinds::write::{Changes, Ops};
+use crate::kinds::write::{Bytes as Column, Changes, Ops};
 use crate::kinds::{map, value};
 use crate::states::catalog::Kind;
 use arrow_array::builder::{Int64Builder, ListBuilder};
@@ -49,20 +49,27 @@ impl Members {
         let keys = binary(write.rows.iter().map(|row| &row.1));
         let subs = optional(write.rows.iter().map(|row| row.2.clone()));
         let values = optional(write.rows.iter().map(|row| row.3.clone()));
-        let changes =
-            Changes { ops: Ops::Each(&ops), subs: Some(&subs), values: Some(&values), ..Changes::of_keys(PUT, &keys) };
+        let changes = Changes {
+            ops: Ops::Each(&ops),
+            subs: Some(Column::Column(&subs)),
+            values: Some(Column::Column(&values)),
+            ..Changes::of_keys(PUT, Column::Column(&keys))
+        };
         self.of(write.state).write(changes)
     }
 }
 
 impl Host for Members {
     fn get(&mut self, state: StateId, keys: &BinaryArray) -> Result<BinaryArray> {
-        let found = self.of(state).read(|view, state| value::look_up(view, state, GROUPS, keys, usize::MAX))?;
+        let found =
+            self.of(state).read(|view, state| value::look_up(view, state, GROUPS, Column::Column(keys), usize::MAX))?;
         Ok(found.to_column())
     }
 
     fn get_entries(&mut self, state: StateId, keys: &BinaryArray, subs: &BinaryArray) -> Result<BinaryArray> {
-        let found = self.of(state).read(|view, state| map::look_up(view, state, GROUPS, (keys, subs), usize::MAX))?;
+        let found = self.of(state).read(|view, state| {
+            map::look_up(view, state, GROUPS, (Column::Column(keys), Column::Column(subs)), usize::MAX)
+        })?;
         Ok(found.to_column())
     }
 

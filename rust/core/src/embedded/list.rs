@@ -10,15 +10,16 @@ use super::member::Member;
 use super::scan::{Scan, Walk};
 use crate::kinds::list::{Lists, heads};
 use crate::kinds::list_layout::{CHUNKS, HEAD, ListHeader};
-use crate::kinds::write::{APPEND, CLEAR, Changes, Ops, PUT};
+use crate::kinds::write::{APPEND, Bytes, CLEAR, Changes, Ops, PUT};
 use crate::states::catalog::Kind;
 use crate::states::scan::Found;
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, BinaryArray, Int64Array, ListArray, RecordBatch};
+use arrow_array::{Array, ArrayRef, Int64Array, ListArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, FieldRef};
+use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_text;
-use fastchangelog_columns::typed::{KeyRange, TypedEntries};
+use fastchangelog_columns::typed::{EncodedValues, KeyRange, TypedEntries};
 use fastchangelog_format::error::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,13 +47,13 @@ impl ListState {
     /// The lists of `keys`, one row each; null where there is none.
     pub fn get(&self, keys: &ArrayRef) -> Result<ArrayRef> {
         let keys = self.types.encode_keys(keys)?;
-        self.lists((0..keys.len()).map(|i| keys.value(i)))
+        self.lists((0..keys.len()).map(|i| keys.key(i)))
     }
 
     /// How many elements each list has. Reads all elements that expire, and no others.
     pub fn lengths(&self, keys: &ArrayRef) -> Result<Int64Array> {
         let keys = self.types.encode_keys(keys)?;
-        let keys = (0..keys.len()).map(|i| (GROUP, keys.value(i)));
+        let keys = (0..keys.len()).map(|i| (GROUP, keys.key(i)));
         let lengths: Vec<u64> = if self.member.lifetime.is_bounded() {
             let lists = self.member.read(|view, state| Lists::read(view, state, keys.clone()))?;
             lists.elements()?.1.into_iter().map(|length| length as u64).collect()
@@ -74,7 +75,7 @@ impl ListState {
                 elements.len()
             )));
         }
-        let elements = self.types.encode_elements(elements)?;
+        let elements = self.types.encode_values(elements, keys.len())?;
         self.write(&keys, Ops::All(APPEND), &elements, None)
     }
 
@@ -93,7 +94,8 @@ impl ListState {
 
     /// Removes lists; one that is not there is fine. All or nothing.
     pub fn clear(&self, keys: &ArrayRef) -> Result<()> {
-        self.member.write(Changes::of_keys(CLEAR, &self.types.encode_keys(keys)?))
+        let keys = self.types.encode_keys(keys)?;
+        self.member.write(Changes::of_keys(CLEAR, Bytes::Keys(&keys)))
     }
 
     /// Keys and lists of a range, in order of keys, `rows` at a time.
@@ -138,7 +140,7 @@ impl ListState {
         &self,
         keys: &ArrayRef,
         lists: &ArrayRef,
-    ) -> Result<(BinaryArray, BinaryArray, Vec<Range<usize>>, Vec<u8>)> {
+    ) -> Result<(EncodedKeys, EncodedValues, Vec<Range<usize>>, Vec<u8>)> {
         let keys = self.types.encode_keys(keys)?;
         let Some(lists) = lists.as_list_opt::<i32>() else {
             return Err(Error::invalid(format!("lists are needed, not {}", type_text(lists.data_type()))));
@@ -152,7 +154,7 @@ impl ListState {
         }
         let offsets = lists.value_offsets();
         let (from, to) = (offset(offsets[0]), offset(offsets[lists.len()]));
-        let elements = self.types.encode_elements(&lists.values().slice(from, to - from))?;
+        let elements = self.types.encode_values(&lists.values().slice(from, to - from), to - from)?;
         let whole = |row: usize| offset(offsets[row]) - from..offset(offsets[row + 1]) - from;
         let spans = (0..lists.len()).map(|row| if lists.is_valid(row) { whole(row) } else { 0..0 }).collect();
         let ops = (0..lists.len()).map(|row| if lists.is_valid(row) { PUT } else { CLEAR }).collect();
@@ -161,18 +163,17 @@ impl ListState {
 
     fn write(
         &self,
-        keys: &BinaryArray,
+        keys: &EncodedKeys,
         ops: Ops<'_>,
-        elements: &BinaryArray,
+        elements: &EncodedValues,
         spans: Option<&[Range<usize>]>,
     ) -> Result<()> {
-        let is_null = |span: &Range<usize>| span.clone().any(|i| elements.is_null(i));
+        let is_null = |span: &Range<usize>| span.clone().any(|i| elements.value(i).is_none());
         if elements.null_count() > 0 && spans.is_none_or(|spans| spans.iter().any(is_null)) {
             return Err(Error::invalid("an element is null").with_remedy("leave it out"));
         }
-        let (values, spans, version) = (Some(elements), spans, self.types.version());
-        let changes = Changes { ops, values, spans, version, ..Changes::of_keys(APPEND, keys) };
-        self.member.write(changes)
+        let (values, version) = (Some(Bytes::Values(elements)), self.types.version());
+        self.member.write(Changes { ops, values, spans, version, ..Changes::of_keys(APPEND, Bytes::Keys(keys)) })
     }
 }
 

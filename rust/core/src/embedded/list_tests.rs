@@ -198,7 +198,7 @@ fn p9_a_damaged_list_is_corrupt() {
     l.append(&keys(&["a"]), &keys(&["1"])).unwrap();
     let key = l.types.encode_keys(&keys(&["a"])).unwrap();
     for damaged in [&[2, 0, 1, b'x'][..], &[1, 1, 1, b'x']] {
-        let head = [&[HEAD], key.value(0)].concat();
+        let head = [&[HEAD], key.key(0)].concat();
         l.member.core.layers_to_change().put(l.member.place(), &head, Some(damaged));
         assert_eq!(l.get(&keys(&["a"])).unwrap_err().kind(), fastchangelog_format::ErrorKind::Corrupt);
     }

@@ -10,13 +10,14 @@ use super::member::Member;
 use super::scan::{Scan, Walk};
 use crate::kinds::map;
 use crate::kinds::value::put_or_delete;
-use crate::kinds::write::{CLEAR, Changes, DELETE};
+use crate::kinds::write::{Bytes, CLEAR, Changes, DELETE};
 use crate::states::catalog::Kind;
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BinaryArray, BooleanArray, Int64Array, RecordBatch};
 use arrow_schema::{DataType, Fields};
+use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries, columns_of, joined, successor};
 use fastchangelog_format::error::{Error, Result};
@@ -76,23 +77,23 @@ impl MapState {
     /// Sets entries; a null value deletes, and of equal entries the last one counts. All or nothing.
     pub fn put(&self, keys: &ArrayRef, map_keys: &ArrayRef, values: &ArrayRef) -> Result<()> {
         let (keys, subs) = self.rows(keys, map_keys)?;
-        let values = self.types.keys.encode_values(values, &keys)?;
-        let mut ops = Vec::new();
-        let ops = put_or_delete(&values, &mut ops);
-        let (subs, values, version) = (Some(&subs), Some(&values), self.types.keys.version());
-        let changes = Changes { ops, subs, values, version, ..Changes::of_keys(DELETE, &keys) };
-        self.member.write(changes)
+        let values = self.types.keys.encode_values(values, keys.len())?;
+        let (mut ops, version) = (Vec::new(), self.types.keys.version());
+        let ops = put_or_delete(Bytes::Values(&values), &mut ops);
+        let (subs, values) = (Some(Bytes::Keys(&subs)), Some(Bytes::Values(&values)));
+        self.member.write(Changes { ops, subs, values, version, ..Changes::of_keys(DELETE, keys.bytes()) })
     }
 
     /// Removes entries; one that is not there is fine. All or nothing.
     pub fn delete(&self, keys: &ArrayRef, map_keys: &ArrayRef) -> Result<()> {
         let (keys, subs) = self.rows(keys, map_keys)?;
-        self.member.write(Changes { subs: Some(&subs), ..Changes::of_keys(DELETE, &keys) })
+        self.member.write(Changes { subs: Some(Bytes::Keys(&subs)), ..Changes::of_keys(DELETE, keys.bytes()) })
     }
 
     /// Removes all entries of some keys, however many: a change for each key. All or nothing.
     pub fn clear(&self, keys: &ArrayRef) -> Result<()> {
-        self.member.write(Changes::of_keys(CLEAR, &self.types.keys.encode_keys(keys)?))
+        let keys = self.types.keys.encode_keys(keys)?;
+        self.member.write(Changes::of_keys(CLEAR, Bytes::Keys(&keys)))
     }
 
     /// How many entries each key has.
@@ -100,7 +101,7 @@ impl MapState {
         let keys = self.types.keys.encode_keys(keys)?;
         let mut lengths = Vec::with_capacity(keys.len());
         for i in 0..keys.len() {
-            let mut walk = Walk::new(&self.member, beginning_with(keys.value(i)));
+            let mut walk = Walk::new(&self.member, beginning_with(keys.key(i)));
             let mut length = 0;
             while let Some(found) = walk.step(STEP)? {
                 length += i64::try_from(found.len()).map_err(Error::internal)?;
@@ -138,28 +139,46 @@ impl MapState {
             return Err(Error::invalid("the entries of one key are scanned at a time: give one key"));
         }
         let key = self.types.keys.encode_keys(key)?;
-        let whole = beginning_with(key.value(0));
-        let and = |more: &[u8]| [key.value(0), more].concat();
+        let whole = beginning_with(key.key(0));
+        let and = |more: &[u8]| [key.key(0), more].concat();
         Ok(KeyRange { from: and(&within.from), to: within.to.as_deref().map(and).or(whole.to) })
     }
 
     /// A key and a map key for each row.
-    fn rows(&self, keys: &ArrayRef, map_keys: &ArrayRef) -> Result<(BinaryArray, BinaryArray)> {
-        let (keys, subs) = (self.types.keys.encode_keys(keys)?, self.encode_map_keys(map_keys)?);
+    fn rows(&self, keys: &ArrayRef, map_keys: &ArrayRef) -> Result<(RowKeys, EncodedKeys)> {
+        let (keys, subs) = (self.types.keys.encode_keys(keys)?, self.types.map_keys.encode_keys(map_keys)?);
         map::check_rows(keys.len(), subs.len())?;
         if keys.len() == subs.len() {
-            return Ok((keys, subs));
+            return Ok((RowKeys::Each(keys), subs));
         }
-        Ok((BinaryArray::from_iter_values(std::iter::repeat_n(keys.value(0), subs.len())), subs))
+        let same = BinaryArray::from_iter_values(std::iter::repeat_n(keys.key(0), subs.len()));
+        Ok((RowKeys::Same(same), subs))
     }
 
     fn look_up(&self, keys: &ArrayRef, map_keys: &ArrayRef) -> Result<Values> {
-        let (keys, subs) = (self.types.keys.encode_keys(keys)?, self.encode_map_keys(map_keys)?);
-        self.member.read(|view, state| map::look_up(view, state, GROUPS, (&keys, &subs), usize::MAX))
+        let (keys, subs) = (self.types.keys.encode_keys(keys)?, self.types.map_keys.encode_keys(map_keys)?);
+        let entries = (Bytes::Keys(&keys), Bytes::Keys(&subs));
+        self.member.read(|view, state| map::look_up(view, state, GROUPS, entries, usize::MAX))
+    }
+}
+
+/// The keys of rows.
+enum RowKeys {
+    Each(EncodedKeys),
+    /// One key, again and again.
+    Same(BinaryArray),
+}
+
+impl RowKeys {
+    fn len(&self) -> usize {
+        self.bytes().len()
     }
 
-    fn encode_map_keys(&self, map_keys: &ArrayRef) -> Result<BinaryArray> {
-        self.types.map_keys.encode_keys(map_keys)?.into_binary()
+    fn bytes(&self) -> Bytes<'_> {
+        match self {
+            Self::Each(keys) => Bytes::Keys(keys),
+            Self::Same(keys) => Bytes::Column(keys),
+        }
     }
 }
 

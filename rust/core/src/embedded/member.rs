@@ -9,7 +9,7 @@ use super::lifetime::Lifetime;
 use super::{GROUP, GROUPS};
 use crate::kinds::StateRef;
 use crate::kinds::view::View;
-use crate::kinds::write::{APPEND, Changes, PUT};
+use crate::kinds::write::{APPEND, Bytes, Changes, PUT};
 use crate::states::Place;
 use crate::states::catalog::Kind;
 use arrow_array::BinaryArray;
@@ -87,7 +87,8 @@ impl Member {
             Some(update) => update(view, state),
             None => Err(Error::retryable("the local state was lost while a change read it").with_remedy("try again")),
         })?;
-        let changes = Changes { values: Some(&values), ..Changes::of_keys(PUT, &keys) };
+        let values = Some(Bytes::Column(&values));
+        let changes = Changes { values, ..Changes::of_keys(PUT, Bytes::Column(&keys)) };
         let (state, changes) = self.expiring(state, changes);
         changes.check(state, &self.name)?;
         let write = state.kind.rules().prepare(None, state, changes, GROUPS)?;

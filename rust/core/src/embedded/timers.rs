@@ -20,7 +20,7 @@ use super::scan::Walk;
 use crate::kinds::first_timer::{end_of_timers, entry_by_time};
 use crate::kinds::timer_layout::split_by_time;
 use crate::kinds::timers::{self, DueRange};
-use crate::kinds::write::{Changes, DELETE, PUT};
+use crate::kinds::write::{Bytes, Changes, DELETE, PUT};
 use crate::states::catalog::Kind;
 use crate::states::scan::Found;
 use crate::states::times::ordered;
@@ -29,6 +29,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::TimestampMicrosecondType;
 use arrow_array::{Array, ArrayRef, BinaryArray, ListArray, PrimitiveArray, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use fastchangelog_columns::codec::EncodedKeys;
 use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_format::error::{Error, Result};
@@ -52,7 +53,7 @@ pub struct TimerState {
 
 /// Keys and times of the same number.
 struct Timers {
-    keys: BinaryArray,
+    keys: EncodedKeys,
     times: BinaryArray,
 }
 
@@ -87,13 +88,10 @@ impl TimerState {
         let item = Arc::new(Field::new("item", time_type(), true));
         let times = PrimitiveBuilder::<TimestampMicrosecondType>::new().with_timezone(ZONE);
         let mut lists = ListBuilder::with_capacity(times, keys.len()).with_field(item);
-        let keys = keys.into_binary()?;
         let found = self.member.core.view(true, |view| {
             let mut spare = None;
             let place = self.member.place();
-            (0..keys.len())
-                .map(|i| timers::times_of(view, &mut spare, place, keys.value(i)))
-                .collect::<Result<Vec<_>>>()
+            (0..keys.len()).map(|i| timers::times_of(view, &mut spare, place, keys.key(i))).collect::<Result<Vec<_>>>()
         })?;
         for times in found {
             lists.values().append_slice(&times);
@@ -160,11 +158,11 @@ impl TimerState {
             return Err(Error::invalid("a time is null").with_remedy("leave such rows out"));
         }
         let times = BinaryArray::from_iter_values(times.values().iter().map(|time| time.to_be_bytes()));
-        Ok(Timers { keys: keys.into_binary()?, times })
+        Ok(Timers { keys, times })
     }
 
     fn write(&self, op: u8, Timers { keys, times }: &Timers) -> Result<()> {
-        self.member.write(Changes { subs: Some(times), ..Changes::of_keys(op, keys) })
+        self.member.write(Changes { subs: Some(Bytes::Column(times)), ..Changes::of_keys(op, Bytes::Keys(keys)) })
     }
 
     /// Removes the timers of a page.
@@ -172,7 +170,8 @@ impl TimerState {
         let timers = timers::split(taken)?;
         let keys = BinaryArray::from_iter_values(timers.iter().map(|(_, key)| key));
         let times = BinaryArray::from_iter_values(timers.iter().map(|(time, _)| time.to_be_bytes()));
-        self.write(DELETE, &Timers { keys, times })
+        let (keys, times) = (Bytes::Column(&keys), Some(Bytes::Column(&times)));
+        self.member.write(Changes { subs: times, ..Changes::of_keys(DELETE, keys) })
     }
 
     /// The next timers of a page.

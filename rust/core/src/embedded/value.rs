@@ -9,7 +9,7 @@ use super::core::Core;
 use super::member::Member;
 use super::scan::{Scan, Walk};
 use crate::kinds::value;
-use crate::kinds::write::{Changes, DELETE};
+use crate::kinds::write::{Bytes, Changes, DELETE};
 use crate::states::catalog::Kind;
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
@@ -51,16 +51,17 @@ impl ValueState {
     /// Sets values; a null deletes, and of equal keys the last one counts. All or nothing.
     pub fn put(&self, keys: &ArrayRef, values: &ArrayRef) -> Result<()> {
         let keys = self.types.encode_keys(keys)?;
-        let values = self.types.encode_values(values, &keys)?;
-        let mut ops = Vec::new();
-        let ops = value::put_or_delete(&values, &mut ops);
-        let version = self.types.version();
-        self.member.write(Changes { ops, values: Some(&values), version, ..Changes::of_keys(DELETE, &keys) })
+        let values = self.types.encode_values(values, keys.len())?;
+        let (mut ops, version) = (Vec::new(), self.types.version());
+        let ops = value::put_or_delete(Bytes::Values(&values), &mut ops);
+        let values = Some(Bytes::Values(&values));
+        self.member.write(Changes { ops, values, version, ..Changes::of_keys(DELETE, Bytes::Keys(&keys)) })
     }
 
     /// Removes keys; one without a value is fine. All or nothing.
     pub fn delete(&self, keys: &ArrayRef) -> Result<()> {
-        self.member.write(Changes::of_keys(DELETE, &self.types.encode_keys(keys)?))
+        let keys = self.types.encode_keys(keys)?;
+        self.member.write(Changes::of_keys(DELETE, Bytes::Keys(&keys)))
     }
 
     /// Keys and values of a range, in order of keys, `rows` at a time.
@@ -77,6 +78,6 @@ impl ValueState {
 
     fn look_up(&self, keys: &ArrayRef) -> Result<Values> {
         let keys = self.types.encode_keys(keys)?;
-        self.member.read(|view, state| value::look_up(view, state, GROUPS, &keys, usize::MAX))
+        self.member.read(|view, state| value::look_up(view, state, GROUPS, Bytes::Keys(&keys), usize::MAX))
     }
 }

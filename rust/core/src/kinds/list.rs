@@ -12,11 +12,10 @@ use super::list_sweep::sweep_lists;
 use super::page::{At, Keys, ListPlace, OfKey, Page, PageBounds, Rows};
 use super::sweep::Outcome;
 use super::view::View;
-use super::write::{APPEND, CLEAR, Changes, PUT, Write};
+use super::write::{APPEND, Bytes, CLEAR, Changes, PUT, Write};
 use super::{RowGroups, StateKind, StateRef, place_of};
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
-use arrow_array::Array;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::KeyGroup;
@@ -91,9 +90,9 @@ pub(crate) fn heads<'k>(
 
 impl StateKind for ListKind {
     fn refusal(&self, changes: Changes<'_>) -> Option<(usize, &'static str)> {
-        let all = changes.values.is_some_and(|values| values.null_count() == 0);
+        let all = changes.values.is_some_and(Bytes::is_whole);
         let has_values =
-            |row| all || changes.values.is_some_and(|values| changes.span(row).all(|i| values.is_valid(i)));
+            |row| all || changes.values.is_some_and(|values| changes.span(row).all(|i| values.get(i).is_some()));
         (0..changes.len()).find_map(|row| {
             let why = match (changes.op(row), changes.spans.is_some()) {
                 (CLEAR, _) => None,
@@ -129,7 +128,9 @@ impl StateKind for ListKind {
                 updates[list].clear();
             }
             if let Some(values) = changes.values.filter(|_| changes.op(row) != CLEAR) {
-                changes.span(row).for_each(|i| updates[list].push(prefix.bytes(), values.value(i)));
+                let update = &mut updates[list];
+                let elements = changes.span(row).filter_map(|i| values.get(i));
+                elements.for_each(|element| update.push(prefix.bytes(), element));
             }
         }
         let heads: Vec<Option<Vec<u8>>> = updates.iter_mut().map(|update| update.finish(state.layout())).collect();

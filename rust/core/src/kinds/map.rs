@@ -15,11 +15,10 @@
 use super::distinct::Distinct;
 use super::page::{At, Keys, OfKey, Page, PageBounds, Rows};
 use super::view::View;
-use super::write::{CLEAR, Changes, DELETE, PUT, Write};
+use super::write::{Bytes, CLEAR, Changes, DELETE, PUT, Write};
 use super::{RowGroups, StateKind, StateRef, place_of};
 use crate::states::look_up::Values;
 use crate::states::under::Spare;
-use arrow_array::{Array, BinaryArray};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_columns::typed::successor;
 use fastchangelog_format::error::{Error, Result};
@@ -37,13 +36,13 @@ struct EntryKeys {
 
 impl EntryKeys {
     /// An entry for each key and map key, or for one key and all map keys.
-    fn new(keys: &BinaryArray, subs: &BinaryArray) -> Result<Self> {
+    fn new(keys: Bytes<'_>, subs: Bytes<'_>) -> Result<Self> {
         let (rows, one) = (subs.len(), keys.len() == 1);
         check_rows(keys.len(), rows)?;
         let mut made = Self { bytes: Vec::new(), ends: Vec::with_capacity(rows) };
         for row in 0..rows {
-            made.bytes.extend_from_slice(keys.value(if one { 0 } else { row }));
-            made.bytes.extend_from_slice(subs.value(row));
+            made.bytes.extend_from_slice(keys.get(if one { 0 } else { row }).unwrap_or_default());
+            made.bytes.extend_from_slice(subs.get(row).unwrap_or_default());
             made.ends.push(made.bytes.len());
         }
         Ok(made)
@@ -69,7 +68,7 @@ pub(crate) fn look_up(
     view: View<'_>,
     state: StateRef,
     groups: RowGroups<'_>,
-    (keys, subs): (&BinaryArray, &BinaryArray),
+    (keys, subs): (Bytes<'_>, Bytes<'_>),
     most: usize,
 ) -> Result<Values> {
     let entries = EntryKeys::new(keys, subs)?;

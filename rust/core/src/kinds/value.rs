@@ -8,10 +8,9 @@
 
 use super::page::{At, OfKey, Rows};
 use super::view::View;
-use super::write::{CLEAR, Changes, DELETE, Ops, PUT, Write};
+use super::write::{Bytes, CLEAR, Changes, DELETE, Ops, PUT, Write};
 use super::{RowGroups, StateKind, StateRef, place_of};
 use crate::states::look_up::Values;
-use arrow_array::BinaryArray;
 use fastchangelog_format::error::Result;
 
 pub(super) struct ValueKind;
@@ -21,19 +20,18 @@ pub(crate) fn look_up(
     view: View<'_>,
     state: StateRef,
     groups: RowGroups<'_>,
-    keys: &BinaryArray,
+    keys: Bytes<'_>,
     most: usize,
 ) -> Result<Values> {
-    state.values(view.look_up_first(
-        state.id,
-        arrow_array::Array::len(keys),
-        |row| (groups.of(row), keys.value(row)),
-        most,
-    )?)
+    let key = |row| (groups.of(row), keys.get(row).unwrap_or_default());
+    state.values(view.look_up_first(state.id, keys.len(), key, most)?)
 }
 
 impl StateKind for ValueKind {
     fn refusal(&self, changes: Changes<'_>) -> Option<(usize, &'static str)> {
+        if matches!(changes.ops, Ops::All(PUT)) && changes.values.is_some_and(Bytes::is_whole) {
+            return None;
+        }
         (0..changes.len()).find_map(|row| {
             let why = match changes.op(row) {
                 PUT => changes.value(row).is_none().then_some("it has no value"),
@@ -70,12 +68,11 @@ impl StateKind for ValueKind {
     }
 }
 
-/// True if no row of a write needs [`Ops::Each`]: the operations of values of which some are null.
-pub(crate) fn put_or_delete<'a>(values: &BinaryArray, ops: &'a mut Vec<u8>) -> Ops<'a> {
-    use arrow_array::Array;
-    if values.null_count() == 0 {
+/// The operations that put values, or delete where a value is null.
+pub(crate) fn put_or_delete<'a>(values: Bytes<'_>, ops: &'a mut Vec<u8>) -> Ops<'a> {
+    if values.is_whole() {
         return Ops::All(PUT);
     }
-    ops.extend((0..values.len()).map(|row| if values.is_valid(row) { PUT } else { DELETE }));
+    ops.extend((0..values.len()).map(|row| if values.get(row).is_some() { PUT } else { DELETE }));
     Ops::Each(ops)
 }

@@ -9,6 +9,8 @@ use super::{RowGroups, StateRef};
 use crate::states::layers::Layers;
 use crate::states::ttl;
 use arrow_array::{Array, BinaryArray};
+use fastchangelog_columns::codec::EncodedKeys;
+use fastchangelog_columns::typed::EncodedValues;
 use fastchangelog_format::check_records;
 use fastchangelog_format::error::{Error, Result};
 use std::ops::Range;
@@ -41,14 +43,58 @@ pub(crate) enum Ops<'a> {
     Each(&'a [u8]),
 }
 
+/// Byte strings of some rows: a column of a call, or as they were encoded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bytes<'a> {
+    Column(&'a BinaryArray),
+    Keys(&'a EncodedKeys),
+    Values(&'a EncodedValues),
+}
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Column(column) => column.len(),
+            Self::Keys(keys) => keys.len(),
+            Self::Values(values) => values.len(),
+        }
+    }
+
+    /// The bytes of a row; none for a null.
+    #[inline]
+    pub(crate) fn get(self, row: usize) -> Option<&'a [u8]> {
+        match self {
+            Self::Column(column) => column.is_valid(row).then(|| column.value(row)),
+            Self::Keys(keys) => Some(keys.key(row)),
+            Self::Values(values) => values.value(row),
+        }
+    }
+
+    /// True if no row is null.
+    pub(crate) fn is_whole(self) -> bool {
+        match self {
+            Self::Column(column) => column.null_count() == 0,
+            Self::Keys(_) => true,
+            Self::Values(values) => values.null_count() == 0,
+        }
+    }
+
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Column(column) => bytes_of(column) as u64,
+            _ => (0..self.len()).map(|row| self.get(row).map_or(0, <[u8]>::len) as u64).sum(),
+        }
+    }
+}
+
 /// The rows of a write, in order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Changes<'a> {
     pub(crate) ops: Ops<'a>,
-    pub(crate) keys: &'a BinaryArray,
+    pub(crate) keys: Bytes<'a>,
     /// Map keys, or times of timers: eight bytes, big endian.
-    pub(crate) subs: Option<&'a BinaryArray>,
-    pub(crate) values: Option<&'a BinaryArray>,
+    pub(crate) subs: Option<Bytes<'a>>,
+    pub(crate) values: Option<Bytes<'a>>,
     /// Of lists: which values belong to each row. None: value `i` belongs to row `i`.
     pub(crate) spans: Option<&'a [Range<usize>]>,
     /// The version of the type of values, in front of each stored value; empty: values have none, or bring it.
@@ -59,7 +105,7 @@ pub(crate) struct Changes<'a> {
 
 impl<'a> Changes<'a> {
     /// One operation for all keys, without values.
-    pub(crate) fn of_keys(op: u8, keys: &'a BinaryArray) -> Self {
+    pub(crate) fn of_keys(op: u8, keys: Bytes<'a>) -> Self {
         Self { ops: Ops::All(op), keys, subs: None, values: None, spans: None, version: &[], expires_at: None }
     }
 
@@ -82,17 +128,19 @@ impl<'a> Changes<'a> {
         }
     }
 
+    /// The key of a row. No key of a checked write is null.
+    #[inline]
     pub(crate) fn key(self, row: usize) -> &'a [u8] {
-        self.keys.value(row)
+        self.keys.get(row).unwrap_or_default()
     }
 
     pub(crate) fn sub(self, row: usize) -> Option<&'a [u8]> {
-        self.subs.filter(|subs| subs.is_valid(row)).map(|subs| subs.value(row))
+        self.subs.and_then(|subs| subs.get(row))
     }
 
     /// The value of a row, where rows have one value each.
     pub(crate) fn value(self, row: usize) -> Option<&'a [u8]> {
-        self.values.filter(|values| values.is_valid(row)).map(|values| values.value(row))
+        self.values.and_then(|values| values.get(row))
     }
 
     /// The values of a row.
@@ -107,7 +155,7 @@ impl<'a> Changes<'a> {
 
     /// Bytes of keys, sub-keys and values.
     pub(crate) fn bytes(self) -> u64 {
-        [Some(self.keys), self.subs, self.values].into_iter().flatten().map(|array| bytes_of(array) as u64).sum()
+        [Some(self.keys), self.subs, self.values].into_iter().flatten().map(Bytes::bytes).sum()
     }
 
     /// The bytes before each stored value.
@@ -126,7 +174,7 @@ impl<'a> Changes<'a> {
     pub(crate) fn check(self, state: StateRef, name: &str) -> Result<()> {
         let rows = self.len();
         let spanned =
-            self.spans.map_or(Some(rows), |spans| (spans.len() == rows).then(|| self.values.map_or(0, Array::len)));
+            self.spans.map_or(Some(rows), |spans| (spans.len() == rows).then(|| self.values.map_or(0, Bytes::len)));
         let columns =
             [self.subs.map(|subs| (subs.len(), Some(rows))), self.values.map(|values| (values.len(), spanned))];
         let ops = if let Ops::Each(ops) = self.ops { ops.len() } else { rows };
@@ -136,15 +184,18 @@ impl<'a> Changes<'a> {
                 "{ops} operations on the state `{name}` with columns of {lengths:?} rows: a call needs one of each"
             )));
         }
-        if self.keys.null_count() > 0 {
-            let row = (0..rows).find(|row| self.keys.is_null(*row)).unwrap_or(0);
+        if !self.keys.is_whole() {
+            let row = (0..rows).find(|row| self.keys.get(*row).is_none()).unwrap_or(0);
             return Err(self.refused(name, row, "it has no key"));
         }
         if let Some((row, why)) = state.kind.rules().refusal(self) {
             return Err(self.refused(name, row, why));
         }
         let longest = |row: usize| {
-            let values = self.values.into_iter().flat_map(|values| self.span(row).map(|i| values.value(i).len()));
+            let values = self
+                .values
+                .into_iter()
+                .flat_map(|values| self.span(row).map(move |i| values.get(i).map_or(0, <[u8]>::len)));
             self.key(row).len() + self.sub(row).map_or(0, <[u8]>::len) + values.max().unwrap_or(0) + ENTRY_BYTES
         };
         let bytes = usize::try_from(self.bytes()).unwrap_or(usize::MAX);
@@ -210,7 +261,7 @@ impl<'c> Write<'c> {
     ) {
         if let Some(ends) = changes.expires_at.filter(|_| state.ttl && changes.len() > 0) {
             let row = any_of(changes.len(), |row| changes.key(row));
-            let entries = changes.values.map_or(changes.len(), Array::len) as u64;
+            let entries = changes.values.map_or(changes.len(), Bytes::len) as u64;
             let one = (groups.of(row), changes.key(row));
             hints.ends(state.id).added(Written { ends, entries, bytes: changes.bytes(), one });
         }

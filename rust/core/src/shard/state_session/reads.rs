@@ -5,6 +5,7 @@
 
 use super::StateSession;
 use crate::kinds::page::{At, Keys, OfKey, Page, PageBounds, Rows, StatePlace, entry_fields};
+use crate::kinds::write::Bytes;
 use crate::kinds::{RowGroups, map, value};
 use crate::states::catalog::Kind;
 use arrow_array::{Array, BinaryArray, BooleanArray, ListArray, RecordBatch, StructArray};
@@ -37,7 +38,8 @@ impl StateSession {
         let state = self.used(state, OF_VALUES, "have values by key")?;
         check_keys(keys)?;
         let groups = self.groups_of(keys)?;
-        let values = self.read(None, |view| value::look_up(view, state, RowGroups::Each(&groups), keys, most))?;
+        let values =
+            self.read(None, |view| value::look_up(view, state, RowGroups::Each(&groups), Bytes::Column(keys), most))?;
         self.count_read(start);
         Ok(values.to_column())
     }
@@ -67,7 +69,8 @@ impl StateSession {
         check_keys(subs)?;
         let groups = self.groups_of(keys)?;
         let groups = RowGroups::Each(&groups);
-        let values = self.read(None, |view| map::look_up(view, state, groups, (keys, subs), most))?;
+        let values = self
+            .read(None, |view| map::look_up(view, state, groups, (Bytes::Column(keys), Bytes::Column(subs)), most))?;
         self.count_read(start);
         Ok(values.to_column())
     }

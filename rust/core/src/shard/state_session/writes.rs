@@ -6,7 +6,7 @@
 use super::StateSession;
 use super::reads::ANY;
 use crate::kinds::RowGroups;
-use crate::kinds::write::{CHANGE_BYTES, CLEAR, Changes, Ops};
+use crate::kinds::write::{Bytes, CHANGE_BYTES, CLEAR, Changes, Ops};
 use crate::states::catalog::{DeclaredState, Kind};
 use arrow_array::{Array, BinaryArray, UInt8Array};
 use fastchangelog_format::error::{Error, Result};
@@ -34,7 +34,8 @@ impl StateSession {
             return Err(Error::invalid("an operation is null: a call needs one for each key"));
         }
         let ops = Ops::Each(ops.values());
-        let changes = Changes { ops, subs, values, expires_at, ..Changes::of_keys(CLEAR, keys) };
+        let (subs, values) = (subs.map(Bytes::Column), values.map(Bytes::Column));
+        let changes = Changes { ops, subs, values, expires_at, ..Changes::of_keys(CLEAR, Bytes::Column(keys)) };
         let DeclaredState { name, .. } = self.declared()?.catalog.state(state.id)?;
         changes.check(state, name)?;
         let groups = self.groups_of(keys)?;
