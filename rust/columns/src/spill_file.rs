@@ -5,8 +5,8 @@
 //! `row_runs`), when to spill.
 //!
 //! The file has no name: it is removed from its folder as soon as it is open, and the system frees its space when it is
-//! closed. A chunk is `u64 bytes | u32 CRC-32C`, little endian, and a body. Only the process that wrote the file reads it,
-//! so the file has neither a magic number nor a version.
+//! closed. A chunk is `u64 bytes | u32 CRC-32C`, little endian, and a body. Only the process that wrote the file reads
+//! it, so the file has neither a magic number nor a version.
 
 use arrow_buffer::MutableBuffer;
 use fastchangelog_format::error::Subject;
@@ -64,8 +64,8 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Takes the first chunk off `range`, gives its body to `decode` and returns the result. An error of `decode` says what
-    /// is wrong with the body.
+    /// Takes the first chunk off `range`, gives its body to `decode` and returns the result. An error of `decode` says
+    /// what is wrong with the body.
     pub(super) fn read<T>(
         &self,
         range: &mut Range<u64>,
