@@ -1,15 +1,15 @@
 //! Sorted runs as one sequence of rows.
 //!
 //! Owns: the definition of a run, reading runs frame by frame, and the order among them.
-//! Does not own: their bytes (`row_file`), writing them (`row_runs`), the use of the order (`row_chunks`).
+//! Does not own: their file (`spill_file`), writing them (`row_runs`), the use of the order (`row_chunks`).
 //!
 //! One frame of each run is in memory, and those that its reader still needs. Rows of one key come in the order of the
 //! runs, and of one run in its order.
 
-use super::row_file::RunFile;
 use super::row_gather::Place;
 use super::row_order::SortedRows;
 use super::row_payload::{RowBlock, RowFormat};
+use super::spill_file::SpillFile;
 use fastchangelog_format::Result;
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Run {
 #[derive(Debug)]
 pub(super) struct MergedRuns {
     format: Arc<RowFormat>,
-    file: Arc<RunFile>,
+    file: Arc<SpillFile>,
     runs: Vec<OpenRun>,
     /// The runs with rows left as a heap, the smallest key first.
     heap: Vec<usize>,
@@ -49,7 +49,7 @@ struct OpenRun {
 
 impl MergedRuns {
     /// The rows of `runs`, which are in the order in which they were spilled.
-    pub(super) fn new(format: Arc<RowFormat>, file: Arc<RunFile>, runs: &[Run]) -> Result<Self> {
+    pub(super) fn new(format: Arc<RowFormat>, file: Arc<SpillFile>, runs: &[Run]) -> Result<Self> {
         let nowhere = Place { block: 0, row: 0 };
         let runs = runs.iter().map(|run| OpenRun { unread: run.bytes.clone(), place: nowhere, rows: 0 }).collect();
         let (heap, frames, free) = (Vec::new(), Vec::new(), Vec::new());
@@ -69,7 +69,7 @@ impl MergedRuns {
     fn read_frame(&mut self, run: usize) -> Result<bool> {
         let open = &mut self.runs[run];
         while !open.unread.is_empty() {
-            let frame = self.file.read(&mut open.unread, &self.format)?;
+            let frame = self.file.read(&mut open.unread, |message| self.format.decode(&message.into()))?;
             if frame.rows() > 0 {
                 open.rows = frame.rows() as u32;
                 let number = self.free.pop().unwrap_or(self.frames.len() as u32);

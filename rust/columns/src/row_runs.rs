@@ -1,17 +1,17 @@
 //! Sorted runs of rows on the local disk.
 //!
 //! Owns: the frames of a run, and merging many runs into few.
-//! Does not own: the file (`row_file`), the order of the rows of a run (`row_order`), merging runs (`row_merge`), when
+//! Does not own: the file (`spill_file`), the order of the rows of a run (`row_order`), merging runs (`row_merge`), when
 //! to spill (`row_groups`).
 //!
-//! A run is a sequence of frames, each with some rows. A merge holds one frame of each run, so frames are a small part
-//! of the memory.
+//! A run is a sequence of frames: chunks of the file, each a message with some rows. A merge holds one frame of each run,
+//! so frames are a small part of the memory.
 
-use super::row_file::RunFile;
 use super::row_gather::{Place, gather, key_column};
 use super::row_merge::{MergedRuns, Run};
 use super::row_order::SortedRows;
 use super::row_payload::{RowBlock, RowEncoder, RowFormat};
+use super::spill_file::SpillFile;
 use fastchangelog_format::Result;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const COLUMN: usize = 512;
 pub(super) struct SpilledRuns {
     format: Arc<RowFormat>,
     encoder: RowEncoder,
-    file: RunFile,
+    file: SpillFile,
     runs: Vec<Run>,
     /// Bytes of memory that merging may take.
     memory: usize,
@@ -39,10 +39,14 @@ pub(super) struct SpilledRuns {
 impl SpilledRuns {
     /// None yet, in a file in `dir`. Merging them is to take about `memory` bytes, but two frames at least.
     pub(super) fn create(format: Arc<RowFormat>, dir: &Path, memory: usize) -> Result<Self> {
+        Self::of_file(format, SpillFile::create(dir, "worker_memory")?, memory)
+    }
+
+    fn of_file(format: Arc<RowFormat>, file: SpillFile, memory: usize) -> Result<Self> {
         Ok(Self {
             encoder: RowEncoder::new(Arc::clone(&format))?,
             format,
-            file: RunFile::create(dir)?,
+            file,
             runs: Vec::new(),
             memory,
             frame: (memory / FRAMES).clamp(SMALLEST_FRAME, LARGEST_FRAME),
@@ -93,7 +97,7 @@ impl SpilledRuns {
     /// once are merged into fewer ones before, neighbours with neighbours.
     pub(super) fn merged(mut self) -> Result<(MergedRuns, u64)> {
         while self.runs.len() > 2 && self.runs.iter().map(|run| run.frame).sum::<usize>() > self.memory {
-            let mut fewer = Self::create(Arc::clone(&self.format), self.file.dir(), self.memory)?;
+            let mut fewer = Self::of_file(Arc::clone(&self.format), self.file.another()?, self.memory)?;
             fewer.written = self.written;
             let file = Arc::new(self.file);
             for group in groups(&self.runs, self.memory) {

@@ -2,7 +2,8 @@
 //!
 //! Owns: runs (the content of a table when it was spilled), the position of each hash range in each run, an upper bound of
 //! a range's rows; reading the rows of a range back.
-//! Does not own: the file's bytes (`spill_file`), when to spill and how a range is processed (`shard::session`).
+//! Does not own: the file (`spill_file`) and its bytes (`group_chunks`), when to spill and how a range is processed
+//! (`shard::session`).
 //!
 //! A slot is a number of 24 bits out of the middle of a key's hash: the table's index uses the others. A run holds its
 //! groups in sections, each an equal range of slots. Sections are small enough to take a few of them at a time, so the
@@ -12,6 +13,7 @@
 //! 1. rows of one key are read back in the order of their runs: the order in which they were spilled;
 //! 2. [`SpilledGroups::upper_bound`] is never less than what a range of whole [`PARTS`] holds.
 
+use super::group_chunks::{GroupWriter, read_groups};
 use super::memory_estimate::IncomingGroups;
 use super::spill_file::SpillFile;
 use super::table::GroupTable;
@@ -63,7 +65,7 @@ pub struct SavedGroups {
     rows: usize,
 }
 
-/// Groups on the local disk, in the order in which they were spilled. Dropped, their file is removed.
+/// Groups on the local disk, in the order in which they were spilled. Their file goes with them.
 #[derive(Debug)]
 pub struct SpilledGroups {
     file: SpillFile,
@@ -75,12 +77,12 @@ impl SpilledGroups {
     /// Nothing yet, in a new file in the folder `dir`.
     pub fn create(dir: &Path) -> Result<Self> {
         let parts = vec![IncomingGroups::NONE; PARTS as usize];
-        Ok(Self { file: SpillFile::create(dir)?, runs: Vec::new(), parts })
+        Ok(Self { file: SpillFile::create(dir, "memory_budget")?, runs: Vec::new(), parts })
     }
 
     /// Bytes on the disk.
     pub fn bytes(&self) -> u64 {
-        self.file.bytes()
+        self.file.end()
     }
 
     /// Bytes of memory held.
@@ -107,7 +109,7 @@ impl SpilledGroups {
         }
         drop(next);
         let mut starts = Vec::with_capacity(sections + 1);
-        let mut writer = self.file.writer();
+        let mut writer = GroupWriter::new(&mut self.file);
         for section in ends.windows(2) {
             starts.push(writer.cut()?);
             for i in order[section[0]..section[1]].iter().map(|i| *i as usize) {
@@ -117,7 +119,7 @@ impl SpilledGroups {
                 *part = part.plus(IncomingGroups { groups: 1, key_bytes: key.len(), row_bytes: row_len });
             }
         }
-        starts.push(writer.finish()?);
+        starts.push(writer.cut()?);
         self.runs.push(SpillRun { bits, starts });
         Ok(())
     }
@@ -169,7 +171,7 @@ impl SpilledGroups {
             table.reserve(incoming);
         }
         for run in &self.runs {
-            let fits = self.file.read(run.bytes_of(slots), &mut |rows| {
+            let fits = read_groups(&self.file, run.bytes_of(slots), &mut |rows| {
                 let mut step = Vec::with_capacity(STEP);
                 for chunk in rows.chunks(STEP) {
                     let hashed = chunk.iter().map(|(key, row)| (hash_key(key), *key, *row));
@@ -191,18 +193,18 @@ impl SpilledGroups {
 
     /// Saves the groups of `table` unchanged.
     pub fn keep(&mut self, table: &GroupTable) -> Result<SavedGroups> {
-        let mut writer = self.file.writer();
+        let mut writer = GroupWriter::new(&mut self.file);
         let start = writer.cut()?;
         for i in 0..table.len() {
             writer.push(table.key(i), table.row_len(i), |out| table.encode_row(i, out))?;
         }
-        Ok(SavedGroups { bytes: start..writer.finish()?, rows: table.len() })
+        Ok(SavedGroups { bytes: start..writer.cut()?, rows: table.len() })
     }
 
     /// Reads saved groups back into an empty table.
     pub fn take(&self, kept: &SavedGroups, table: &mut GroupTable) -> Result<()> {
         table.reserve(IncomingGroups { groups: kept.rows, ..IncomingGroups::NONE });
-        self.file.read(kept.bytes.clone(), &mut |rows| {
+        read_groups(&self.file, kept.bytes.clone(), &mut |rows| {
             rows.iter().try_for_each(|(key, row)| table.load(key, row)).map(|()| true)
         })?;
         Ok(())

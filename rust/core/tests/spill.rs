@@ -4,10 +4,16 @@
 
 mod common;
 
-use common::{Kept, World, seeds};
+use arrow_array::{Array, BinaryArray, UInt8Array};
+use common::{GROUPS, Kept, World, seeds};
+use fastchangelog_columns::codec::hash_key;
+use fastchangelog_core::engine::{StateCall, StateId, StateSession};
 use fastchangelog_core::shard::savepoint::SavepointForm;
+use fastchangelog_format::model::ids::shard_of;
+use fastchangelog_format::model::key_group_of;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use std::collections::BTreeSet;
 
 /// A few dozen keys are more than this.
 const TINY: (&str, &str) = ("session_memory", "4KiB");
@@ -87,17 +93,41 @@ fn a_version_of_several_segments_is_rescaled_and_saved_as_a_whole() {
 #[test]
 fn what_a_killed_server_has_spilled_is_gone_when_the_next_one_has_started() {
     let mut world = World::new(1, &[TINY]);
-    let (mut shard, mut ephemeral) = (world.open(0, 1), world.open_ephemeral());
+    // Changes of states spill to RocksDB, whose files have names; spilled groups have none.
+    let sessions: Vec<_> = [false, true].map(|ephemeral| spilled_states(&world, ephemeral)).into();
+    let mut groups = world.open_ephemeral();
     let rows: Vec<_> = (0..3_000).map(|i| (Some(format!("key {i}")), i)).collect();
-    world.feed(&mut shard, 0, &rows);
     for shard in 0..world.shards() {
-        world.feed(&mut ephemeral, shard, &rows);
+        world.feed(&mut groups, shard, &rows);
     }
-    let files = || -> Vec<_> { world.local_files().into_iter().filter(|name| name.contains("spill/")).collect() };
-    assert_eq!(files().len(), 2, "{:?}", files());
+    assert!(world.metrics().spills.get() > 2);
+    let files = |world: &World| -> BTreeSet<String> {
+        let of = |name: &String| name.split_once("spill/").map(|(_, name)| name.split('/').next().unwrap().to_owned());
+        world.local_files().iter().filter_map(of).collect()
+    };
+    let left = files(&world);
+    assert!(left.len() == 2 && left.iter().all(|name| name.starts_with("changes-")), "{left:?}");
     // As a kill leaves them: nothing is dropped.
-    let _never_dropped = std::mem::ManuallyDrop::new((shard, ephemeral));
+    let _never_dropped = std::mem::ManuallyDrop::new((sessions, groups));
     world.restart(false);
-    let left: Vec<_> = world.local_files().into_iter().filter(|name| name.contains("spill/")).collect();
-    assert_eq!(left, [""; 0]);
+    assert_eq!(files(&world), BTreeSet::new());
+}
+
+/// A session that has spilled values of some states.
+fn spilled_states(world: &World, ephemeral: bool) -> StateSession {
+    const PUT: u8 = 1;
+    let mut session = world.open_states(ephemeral);
+    let catalog = include_str!("states.json").to_owned();
+    session.call(&StateCall::Declare { catalog, now: 0 }, &[]).unwrap();
+    let of_shard = |key: &String| {
+        let group = key_group_of(hash_key(key.as_bytes()), GROUPS);
+        shard_of(group, world.shards(), GROUPS) == 0
+    };
+    let keys = BinaryArray::from_iter_values((0..900).map(|i| format!("key {i}")).filter(of_shard));
+    let values = BinaryArray::from_iter_values((0..keys.len()).map(|_| [7; 100]));
+    let ops = UInt8Array::from_value(PUT, keys.len());
+    let (call, columns) = StateCall::write(StateId(0), ops, keys, None, Some(values), None);
+    // The second call finds no room beside what the first one wrote.
+    (0..2).for_each(|_| drop(session.call(&call, &columns).unwrap()));
+    session
 }

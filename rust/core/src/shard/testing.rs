@@ -253,6 +253,17 @@ pub(super) fn assert_is(shard: &Shard, model: &Model, keys: u32, when: &str) {
     assert_eq!(&walked, model, "{when}");
 }
 
+/// Spilled files of a folder: those with a name, and those without one that are open. Only Linux lists the latter.
+pub(super) fn spilled_files(dir: &std::path::Path) -> Vec<String> {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
+    let open = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    folders(&dir)
+        .into_iter()
+        .chain(open.filter_map(|path| Some(path.strip_prefix(&dir).ok()?.to_str()?.to_owned())))
+        .collect()
+}
+
 /// The content of a shard's folder.
 pub(super) fn folders(dir: &std::path::Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };

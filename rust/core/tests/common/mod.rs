@@ -9,7 +9,7 @@ use arrow_schema::{DataType, Field, Schema};
 use base64::Engine as _;
 use fastchangelog_columns::aggregate::AggSpec;
 use fastchangelog_columns::split::Splitter;
-use fastchangelog_core::engine::{Engine, EngineConfig, OpenRequest, Operator, Session, format_handle};
+use fastchangelog_core::engine::{Engine, EngineConfig, OpenRequest, Operator, Session, StateSession, format_handle};
 use fastchangelog_core::shard::savepoint::{SavepointForm, SavepointProgress};
 use fastchangelog_core::shard::{Rebuilder, Sources};
 use fastchangelog_format::clock::SystemClock;
@@ -258,6 +258,12 @@ impl World {
     /// A session that keeps nothing.
     pub fn open_ephemeral(&self) -> Session {
         self.engine.open(&OpenRequest { ephemeral: true, ..self.request(0, None, 0) }).unwrap()
+    }
+
+    /// A session of states, of shard 0 or of none.
+    pub fn open_states(&self, ephemeral: bool) -> StateSession {
+        let request = OpenRequest { operator: Operator::Processor, ephemeral, ..self.request(0, None, 0) };
+        self.engine.open_states(&request).unwrap()
     }
 
     /// Names of the files in the local folder.
