@@ -74,12 +74,7 @@ impl AppendBuffer {
         }
     }
 
-    /// The key groups it takes.
-    pub fn groups(&self) -> KeyGroupRange {
-        self.groups
-    }
-
-    /// Adds a change; `key_group` must be one of [`AppendBuffer::groups`].
+    /// Adds a change; `key_group` must be one of the buffer's.
     #[inline]
     pub fn append(&mut self, key_group: u16, value: &[u8]) {
         let offset = key_group - self.groups.start;
