@@ -50,8 +50,6 @@ pub struct RawSet {
     /// False when blocks hold lanes in any order.
     in_order: bool,
     pool: BlockPool,
-    /// Number of changes.
-    pub records: u64,
     /// Bytes of values.
     pub payload: u64,
     /// Bytes of memory held.
@@ -132,11 +130,11 @@ impl AppendBuffer {
             blocks
         });
         let buckets = buckets.collect();
+        self.records = 0;
         RawSet {
             buckets,
             in_order: self.width == 1,
             pool: self.pool.clone(),
-            records: std::mem::take(&mut self.records),
             payload: std::mem::take(&mut self.payload),
             memory: std::mem::take(&mut self.memory),
         }
