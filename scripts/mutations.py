@@ -48,7 +48,7 @@ VARIABLE = "FASTCHANGELOG_MUTANT"
 LOWEST = "rust/format"
 FEATURE = "mutants"
 #: Where the Rust tests of the table are.
-CRATES = ("format", "columns", "store", "log", "state", "core")
+CRATES = ("format", "columns", "store", "log", "changelog", "state", "core")
 TARGETS = ("--lib", "--test", "promises")
 #: Seconds after which a test that does not end counts as failed. Tests that wait for something give up after 60.
 PATIENCE = 100

@@ -1,7 +1,7 @@
 """The changelog by itself, as Python programs use it: data in and out, futures, errors.
 
 Owns: what the Python face adds to the core. Does not own: the log's semantics; those are tested in
-`rust/core/src/changelog`. Processes that fork or die: `test_changelog_process`.
+`rust/changelog`. Processes that fork or die: `test_changelog_process`.
 """
 
 from __future__ import annotations

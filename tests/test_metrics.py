@@ -250,7 +250,7 @@ _RUST_TESTS = {
     ("log/src/read/cache_tests.rs", "x19_unused_downloads_are_removed_after_the_idle_timeout"): "cache_evictions",
     ("log/src/read/cache_tests.rs", "a15_x19_sixty_four_threads_one_download"): "cache_hits cache_misses",
     ("state/src/checkpoint_tests.rs", "invariant_2_refused_links_make_a_copy_of_the_same_state"): "checkpoints_copied",
-    ("log/src/ownership_tests.rs", "a_failed_deletion_is_counted_and_nothing_more"): "discard_failures",
+    ("changelog/src/ownership_tests.rs", "a_failed_deletion_is_counted_and_nothing_more"): "discard_failures",
     ("store/src/hedge_tests.rs", "a12_x14_a_store_that_turns_slow_is_sent_a_tenth_more_at_most"): "hedge_bytes",
     (
         "log/src/write/attempt_tests.rs",

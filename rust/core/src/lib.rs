@@ -11,19 +11,18 @@
 //! 3  fastchangelog-core       this crate
 //! ```
 //!
-//! Owns: states by name and their changes (`states`); the kinds of states (`kinds`); a shard with its sessions, versions, promotion and
-//! restore ([`shard`]); the wiring of the stages for the server ([`engine`]), as a plain log ([`changelog`]) and embedded
-//! ([`embedded`]). A module imports from those before it in this line, and the last three do not import each other:
+//! Owns: states by name and their changes (`states`); the kinds of states (`kinds`); a shard with its sessions, versions,
+//! promotion and restore ([`shard`]); the wiring of the stages for the server ([`engine`]) and embedded ([`embedded`]). A module
+//! imports from those before it in this line, and the last two do not import each other:
 //!
 //! ```text
-//! states < kinds < shard < engine, changelog, embedded
+//! states < kinds < shard < engine, embedded
 //! ```
 //!
-//! Does not own: any stage itself, sockets (`fastchangelog-server`), Python (`fastchangelog-pyext`).
+//! Does not own: any stage itself, the plain log (`fastchangelog-changelog`), sockets (`fastchangelog-server`), Python (`fastchangelog-pyext`).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod changelog;
 pub mod embedded;
 pub mod engine;
 mod kinds;

@@ -1,7 +1,7 @@
 //! Change sets of a plain changelog: byte strings in lanes (key groups, and metadata before them).
 //!
 //! Owns: the blocks that collect appends, the layout of a set, and reading all lanes or some.
-//! Does not own: header and index (`set`), which block an append goes to (`write::buffer`).
+//! Does not own: header and index (`set`), which block an append goes to (`buffer` of `fastchangelog-changelog`).
 //!
 //! ```text
 //! header and index | columns of all blocks | values of block 1 | values of block 2 | …

@@ -3,7 +3,6 @@
 //! Layer 2: imports `fastchangelog-format` and `fastchangelog-store`. Keys and values are bytes here.
 //!
 //! ```text
-//! ownership  reference counts of log objects
 //! write      change sets into log objects
 //! snapshot   a checkpoint's files into the bucket
 //! read       both back
@@ -13,11 +12,10 @@
 //! Does not own: what is written and when (`fastchangelog-core`), the state (`fastchangelog-state`), the bucket itself
 //! (`fastchangelog-store`).
 //!
-//! `write`, `snapshot` and `read` import from `ownership` and from lower crates, never from each other.
+//! `write`, `snapshot` and `read` import from lower crates, never from each other.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod ownership;
 pub mod read;
 pub mod snapshot;
 pub mod write;

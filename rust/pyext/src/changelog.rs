@@ -1,4 +1,4 @@
-//! The plain changelog as Python sees it. Owns: signatures; the work is `fastchangelog_core::changelog`'s.
+//! The plain changelog as Python sees it. Owns: signatures; the work is `fastchangelog_changelog`'s.
 
 use crate::arrow_interface::{ForeignArray, batch_to_pyarrow};
 use crate::detached::{ProcessBound, detached, exclusive, raise};
@@ -11,11 +11,11 @@ use arrow_array::types::UInt16Type;
 use arrow_array::{Array, BinaryArray, Int32Array, Int64Array, RecordBatch};
 use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, Schema};
-use fastchangelog_core::changelog;
+use fastchangelog_changelog as changelog;
+use fastchangelog_changelog::changes::{ChangeReader, Changes, ReadSet};
 use fastchangelog_format::clock::SystemClock;
 use fastchangelog_format::model::{self, INITIAL_SEQUENCE_NUMBER, KeyGroupRange};
 use fastchangelog_format::{Error, Result, decode_changelog_handle, encode_changelog_handle};
-use fastchangelog_log::read::changes::{ChangeReader, Changes, ReadSet};
 use fastchangelog_store::environment::Environment;
 use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::metrics::SharedMetrics;

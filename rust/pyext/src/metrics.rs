@@ -4,7 +4,7 @@
 //! Does not own: the sum and the text (the core), HTTP (the server crate).
 
 use crate::detached::{detached, lock};
-use fastchangelog_core::changelog::ChangelogStorage;
+use fastchangelog_changelog::ChangelogStorage;
 use fastchangelog_core::embedded::EmbeddedState;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::{Error, Result};

@@ -5,7 +5,7 @@
 //! wait for), nor the check of what it returns (`fastchangelog.options.request_credentials`).
 
 use crate::detached::calling;
-use fastchangelog_core::changelog::ChangelogStorage;
+use fastchangelog_changelog::ChangelogStorage;
 use fastchangelog_format::clock::SharedClock;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::{Error, ErrorKind, Result};

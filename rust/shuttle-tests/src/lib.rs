@@ -1,18 +1,20 @@
-//! The concurrent files of the log, compiled a second time for shuttle's schedulers.
+//! The concurrent files of the log and the plain changelog, compiled a second time for shuttle's schedulers.
 //!
-//! Owns: the list of files of `rust/log` that are explored, and how ([`explore`]); shuttle's primitives under the names of
+//! Owns: the list of files of `rust/log` and `rust/changelog` that are explored, and how ([`explore`]); shuttle's primitives under the names of
 //! `fastchangelog_store::sync`; a store in memory. The tests are in `tests/`.
-//! Does not own: any of those files. They are the log's, unchanged; only `crate::sync` and `crate::store` resolve to
+//! Does not own: any of those files. They are those crates', unchanged; only `crate::sync` and `crate::store` resolve to
 //! other modules here. No compiler flag differs, so RocksDB is not compiled again.
 
-// Their unit tests belong to `rust/log` and need the real store.
+// Their unit tests belong to those crates and need the real store.
 #![cfg(not(test))]
 
+#[path = "../../changelog/src/block_pool.rs"]
+pub mod block_pool;
 #[path = "../../log/src/read/cache.rs"]
 pub mod cache;
 #[path = "../../log/src/read/cached_file.rs"]
 mod cached_file;
-#[path = "../../log/src/ownership.rs"]
+#[path = "../../changelog/src/ownership.rs"]
 pub mod ownership;
 pub mod store;
 pub mod sync;

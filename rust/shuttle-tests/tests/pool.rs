@@ -1,8 +1,8 @@
-//! `write::block_pool` under schedules of all kinds.
+//! `block_pool` under schedules of all kinds.
 
 use bytes::Bytes;
+use fastchangelog_shuttle_tests::block_pool::BlockPool;
 use fastchangelog_shuttle_tests::explore;
-use fastchangelog_shuttle_tests::write::block_pool::BlockPool;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Mutex;
 use shuttle::thread;

@@ -17,7 +17,8 @@
 //!    recovery on this machine stay.
 //!
 //! One cache to a folder: a second one, in this process or another, would take the first one's files for its own. A
-//! state server has its folder to itself, and all its shards share one cache; `changelog::cache_dirs` ensures it.
+//! state server has its folder to itself, and all its shards share one cache; `cache_dirs` of the plain changelog ensures it
+//! elsewhere.
 
 use super::cached_file::{Key, is_intact, key_of, size_of_name};
 use crate::store::transfer::{TEMP_SUFFIX, TempFile, blocking};
@@ -197,7 +198,7 @@ impl ObjectCache {
     }
 
     /// [`ObjectCache::lease`], telling the local disk's faults from the store's.
-    pub(super) async fn try_lease(self: &Arc<Self>, store: &Store, object: &ObjectRef) -> Result<Lease, DownloadError> {
+    pub async fn try_lease(self: &Arc<Self>, store: &Store, object: &ObjectRef) -> Result<Lease, DownloadError> {
         let key = key_of(store.uri(), object);
         // The lease exists before the file, so that nothing can evict an awaited file.
         let (lease, loading) = {

@@ -14,7 +14,6 @@
 
 pub mod cache;
 mod cached_file;
-pub mod changes;
 mod packed;
 pub mod replay;
 pub mod restore_progress;

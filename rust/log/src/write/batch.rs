@@ -85,7 +85,7 @@ impl Batcher {
             }
             self.arrived += 1;
         }
-        self.queued_bytes += entry.bytes;
+        self.queued_bytes += entry.bytes();
         let peers = entry.batch.is_some();
         self.queue.push(entry);
         if self.queued_bytes >= self.threshold {

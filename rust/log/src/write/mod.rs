@@ -8,8 +8,6 @@
 //!                       upload: header + sets + footer ───┘ one object per batch
 //! ```
 //!
-//! buffer: appends of a plain changelog become a set; ledger: the location and the users of such a writer's sets
-//!
 //! Owns: bringing change sets of many sessions into few objects, the bound on bytes in flight, and one answer per set.
 //! Does not own: the encoding of sets (`format`), retries (`store`), handles, and the deletion of objects that no handle
 //! names.
@@ -24,24 +22,20 @@
 //!    larger set is excepted.
 
 mod batch;
-pub mod block_pool;
-pub mod buffer;
 mod entry;
-pub mod ledger;
 mod upload;
 
-pub use entry::{InFlightPermit, PendingSet, PersistCallback, PersistFailure, SetLocation};
+pub use entry::{Answer, InFlightPermit, SetLocation};
 
-use crate::ownership::Registry;
 use crate::store::{LocalCopies, Store};
 use crate::sync::{AbortHandle, Handle, Mutex, sleep};
 use batch::{Batcher, Next};
-use entry::{Answer, Entry};
+use entry::Entry;
 use fastchangelog_format::EncodedSet;
 use fastchangelog_format::clock::SharedClock;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::BatchId;
+use fastchangelog_format::model::{BatchId, ObjectRef};
 use fastchangelog_store::budget::MemoryBudget;
 use fastchangelog_store::failpoint::SharedFailpoints;
 use fastchangelog_store::metrics::SharedMetrics;
@@ -61,6 +55,9 @@ const PEER_WAIT: Duration = Duration::from_millis(50);
 /// A submit fails after waiting this many times `request_timeout` × `max_attempts` for a permit.
 const PERMIT_TIMEOUT_FACTOR: u32 = 2;
 
+/// Is told of a new log object and the number of its sets.
+pub type Observer = Box<dyn Fn(&ObjectRef, u64) + Send + Sync>;
+
 /// The writer of one state folder's log. Cheap to clone.
 #[derive(Clone)]
 pub struct LogWriter {
@@ -74,7 +71,8 @@ struct Shared {
     metrics: SharedMetrics,
     failpoints: SharedFailpoints,
     local_copies: Option<Arc<dyn LocalCopies>>,
-    registry: Option<Registry>,
+    /// Told of every object before its sets are answered.
+    observer: Option<Observer>,
     delay: Duration,
     /// Capacity for bytes in flight, in units.
     in_flight: Arc<Semaphore>,
@@ -125,7 +123,7 @@ impl LogWriter {
         let max_units = units_of(options.max_in_flight);
         let attempts = u32::try_from(options.max_attempts.max(1)).unwrap_or(u32::MAX);
         let shared = Shared {
-            registry: None,
+            observer: None,
             local_copies: local_copies.filter(|_| !store.is_local_file()),
             store,
             runtime,
@@ -163,13 +161,13 @@ impl LogWriter {
         self
     }
 
-    /// The same writer, which counts the sets of every object in `registry` before it answers any of them.
+    /// The same writer, which tells `observer` of every object before it answers any of its sets.
     ///
     /// # Panics
     /// If the writer is in use already.
     #[must_use]
-    pub fn counting(mut self, registry: Registry) -> Self {
-        Arc::get_mut(&mut self.shared).expect("the writer is not shared yet").registry = Some(registry);
+    pub fn observed_by(mut self, observer: Observer) -> Self {
+        Arc::get_mut(&mut self.shared).expect("the writer is not shared yet").observer = Some(observer);
         self
     }
 
@@ -184,25 +182,19 @@ impl LogWriter {
     /// Does not block. When `max_in_flight` is reached, the set waits for a permit before it counts. Dropping the future
     /// cancels the wait; too long a wait fails with an error that names the option.
     pub fn submit(&self, guard: JoinGuard, set: EncodedSet, batch: BatchId) -> PersistFuture {
-        let (answer, receiver) = oneshot::channel();
-        self.enqueue_or_wait(Some(guard), PendingSet::encoded(set), Some(batch), Answer::future(answer));
-        PersistFuture { answer: receiver }
+        self.enqueue_or_wait(Some(guard), set, batch)
     }
 
     /// The same for a set with an object of its own: a local file is written by the calling thread before this returns, so
     /// that no other thread has to wake. Not for threads of an asynchronous runtime.
     pub fn submit_alone(&self, set: EncodedSet, batch: BatchId) -> PersistFuture {
         let shared = &self.shared;
-        let mut pending = PendingSet::encoded(set);
-        let bytes = pending.bytes();
-        pending.permit = self.try_acquire(bytes).filter(|_| shared.store.is_local_file());
-        let (answer, receiver) = oneshot::channel();
-        if pending.permit.is_none() {
-            self.enqueue_or_wait(None, pending, Some(batch), Answer::future(answer));
-            return PersistFuture { answer: receiver };
-        }
+        let Some(permit) = self.try_acquire(set.length).filter(|_| shared.store.is_local_file()) else {
+            return self.enqueue_or_wait(None, set, batch);
+        };
         let since = shared.clock.monotonic();
-        let entry = Entry { pending, bytes, batch: Some(batch), since, answer: Answer::future(answer) };
+        let (answer, receiver) = oneshot::channel();
+        let entry = Entry { set, permit: Arc::new(permit), batch: Some(batch), since, answer: Box::new(answer) };
         shared.metrics.uploads_active.add(1);
         shared.runtime.block_on(upload::run(shared, vec![entry]));
         shared.metrics.uploads_active.sub(1);
@@ -213,57 +205,68 @@ impl LogWriter {
     /// no further part before. Too long a wait fails with an error that names the option. Not for threads of an asynchronous runtime.
     pub fn submit_part(&self, set: EncodedSet) -> Result<PersistFuture> {
         let shared = &self.shared;
-        let mut pending = PendingSet::encoded(set);
-        let bytes = pending.bytes();
-        pending.permit = self.try_acquire(bytes);
-        if pending.permit.is_none() {
-            shared.metrics.persist_waits.add(1);
-            // Only uploads free permits: the waiting batch is flushed now.
-            self.flush_waiting();
-            let permit = shared.runtime.block_on(async {
-                tokio::select! {
-                    biased;
-                    permit = self.acquire(bytes) => permit,
-                    () = sleep(shared.permit_timeout) => Err(shared.permit_timeout_error(bytes, shared.permit_timeout)),
-                }
-            });
-            pending.permit = Some(permit?);
-        }
+        let permit = match self.try_acquire(set.length) {
+            Some(permit) => permit,
+            None => {
+                self.make_room();
+                shared.runtime.block_on(self.acquire_in_time(set.length))?
+            }
+        };
         let (answer, receiver) = oneshot::channel();
-        self.enqueue_or_wait(None, pending, None, Answer::future(answer));
+        self.submit_to(None, set, Arc::new(permit), shared.clock.monotonic(), Box::new(answer));
         Ok(PersistFuture { answer: receiver })
     }
 
-    /// The same for a set that belongs to no micro-batch; `callback` receives the outcome.
-    pub fn submit_to(&self, guard: Option<JoinGuard>, pending: PendingSet, callback: Box<dyn PersistCallback>) {
-        self.enqueue_or_wait(guard, pending, None, Answer::callback(callback));
-    }
-
-    fn enqueue_or_wait(
+    /// The same for a set that belongs to no micro-batch and has its permit; it counts as submitted at `since`.
+    ///
+    /// `answer` may hold the set and its permit too, to submit the set again after a failure.
+    pub fn submit_to(
         &self,
         guard: Option<JoinGuard>,
-        mut pending: PendingSet,
-        batch: Option<BatchId>,
-        answer: Answer,
+        set: EncodedSet,
+        permit: Arc<InFlightPermit>,
+        since: Duration,
+        answer: Box<dyn Answer>,
     ) {
-        let shared = &self.shared;
-        let since = shared.clock.monotonic();
-        let bytes = pending.bytes();
-        // A set that is submitted again holds its permit already.
-        if pending.permit.is_none() {
-            pending.permit = self.try_acquire(bytes);
-        }
-        let entry = Entry { pending, bytes, batch, since, answer };
-        if entry.pending.permit.is_some() {
-            shared.enqueue(entry, guard);
+        self.shared.enqueue(Entry { set, permit, batch: None, since, answer }, guard);
+    }
+
+    fn enqueue_or_wait(&self, guard: Option<JoinGuard>, set: EncodedSet, batch: BatchId) -> PersistFuture {
+        let since = self.shared.clock.monotonic();
+        let (mut answer, receiver) = oneshot::channel();
+        let entry = move |set, permit, answer| Entry {
+            set,
+            permit: Arc::new(permit),
+            batch: Some(batch),
+            since,
+            answer: Box::new(answer),
+        };
+        if let Some(permit) = self.try_acquire(set.length) {
+            self.shared.enqueue(entry(set, permit, answer), guard);
         } else {
-            shared.metrics.persist_waits.add(1);
-            // Only uploads free permits: the waiting batch is flushed now.
             drop(guard);
-            self.flush_waiting();
-            let waiting = Arc::clone(shared);
-            shared.runtime.spawn(async move { waiting.wait_for_permit(entry).await });
+            self.make_room();
+            let this = self.clone();
+            self.shared.runtime.spawn(async move {
+                let permit = tokio::select! {
+                    biased;
+                    permit = this.acquire_in_time(set.length) => permit,
+                    // The receiver has gone.
+                    () = answer.closed() => return,
+                };
+                match permit {
+                    Ok(permit) => this.shared.enqueue(entry(set, permit, answer), None),
+                    Err(error) => drop(answer.send(Err(error))),
+                }
+            });
         }
+        PersistFuture { answer: receiver }
+    }
+
+    /// Before a wait for a permit: only uploads free permits, so the waiting batch is flushed now.
+    pub fn make_room(&self) {
+        self.shared.metrics.persist_waits.add(1);
+        self.flush_waiting();
     }
 
     /// A permit for `bytes` bytes, if one is free now.
@@ -283,6 +286,16 @@ impl LogWriter {
             permit = Arc::clone(&shared.in_flight).acquire_many_owned(shared.units(bytes)) => permit.map_err(|_| closed_error())?,
         };
         Ok(InFlightPermit::new(bytes, Arc::clone(&shared.metrics), &shared.budget, permit))
+    }
+
+    /// The same, but too long a wait fails with an error that names the option.
+    pub async fn acquire_in_time(&self, bytes: u64) -> Result<InFlightPermit> {
+        let shared = &self.shared;
+        tokio::select! {
+            biased;
+            permit = self.acquire(bytes) => permit,
+            () = sleep(shared.permit_timeout) => Err(shared.permit_timeout_error(bytes, shared.permit_timeout)),
+        }
     }
 
     /// Flushes the waiting batch now, to free its buffer space.
@@ -320,27 +333,6 @@ impl Shared {
             self.store.uri()
         );
         Error::limit(what, self.bound_by)
-    }
-
-    async fn wait_for_permit(self: Arc<Self>, mut entry: Entry) {
-        let bytes = entry.bytes;
-        let mut closed = self.closed.subscribe();
-        let permit = tokio::select! {
-            biased;
-            _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
-            // The receiver has gone.
-            () = entry.answer.gone() => return,
-            permit = Arc::clone(&self.in_flight).acquire_many_owned(self.units(bytes)) => permit.map_err(|_| closed_error()),
-            () = sleep(self.permit_timeout) => Err(self.permit_timeout_error(bytes, self.permit_timeout)),
-        };
-        match permit {
-            Ok(permit) => {
-                entry.pending.permit =
-                    Some(InFlightPermit::new(bytes, Arc::clone(&self.metrics), &self.budget, permit));
-                self.enqueue(entry, None);
-            }
-            Err(error) => entry.fail(error),
-        }
     }
 
     fn enqueue(self: &Arc<Self>, entry: Entry, guard: Option<JoinGuard>) {

@@ -6,15 +6,11 @@
 use super::entry::{Entry, SetLocation};
 use super::{Shared, closed_error};
 use crate::store::ChecksummedBytes;
-use crate::store::transfer::blocking;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::ObjectRef;
 use fastchangelog_format::{EncodedSet, crc32c, crc32c_joined, file_footer, file_header};
 use std::sync::Arc;
 use tokio::sync::watch;
-
-/// Sets of so few bytes are encoded by the I/O thread itself: another thread's start would take longer.
-const ENCODED_HERE: u64 = 128 << 10;
 
 /// A log object before it is written.
 struct Layout {
@@ -23,19 +19,7 @@ struct Layout {
     offsets: Vec<u64>,
 }
 
-/// Encodes the sets that are not encoded. A set that cannot be encoded fails; the others continue.
-fn encode_all(batch: Vec<Entry>) -> Vec<Entry> {
-    let mut encoded = Vec::with_capacity(batch.len());
-    for mut entry in batch {
-        match entry.pending.encode() {
-            Ok(()) => encoded.push(entry),
-            Err(error) => entry.fail(error),
-        }
-    }
-    encoded
-}
-
-fn lay_out(batch: &[Entry]) -> Result<Layout> {
+fn lay_out(batch: &[Entry]) -> Layout {
     let header = file_header();
     // Each set knows its checksum: nothing is read again.
     let (mut crc, mut at) = (crc32c(&header), header.len() as u64);
@@ -43,7 +27,7 @@ fn lay_out(batch: &[Entry]) -> Result<Layout> {
     let mut offsets = Vec::with_capacity(batch.len());
     let mut sets = Vec::with_capacity(batch.len());
     for entry in batch {
-        let set = entry.pending.set()?;
+        let set = &entry.set;
         crc = crc32c_joined(crc, set.crc, set.length);
         parts.extend(set.parts.iter().cloned());
         offsets.push(at);
@@ -54,7 +38,7 @@ fn lay_out(batch: &[Entry]) -> Result<Layout> {
     crc = crc32c_joined(crc, crc32c(&footer), footer.len() as u64);
     let size = at + footer.len() as u64;
     parts.push(footer);
-    Ok(Layout { object: ChecksummedBytes { parts, size, crc }, offsets })
+    Layout { object: ChecksummedBytes { parts, size, crc }, offsets }
 }
 
 /// Uploads a batch and answers each of its sets.
@@ -67,28 +51,24 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
         slot = shared.slots.acquire() => slot.map_err(|_| closed_error()),
     };
     // Sets without a receiver need no upload.
-    let mut batch: Vec<Entry> = batch.into_iter().filter(|entry| !entry.answer.is_gone()).collect();
-    let raw: u64 = batch.iter().filter(|entry| !entry.pending.is_encoded()).map(|entry| entry.bytes).sum();
-    if slot.is_ok() && raw > 0 {
-        batch = if raw < ENCODED_HERE { encode_all(batch) } else { blocking(move || encode_all(batch)).await };
-    }
+    let batch: Vec<Entry> = batch.into_iter().filter(|entry| !entry.answer.is_gone()).collect();
     if batch.is_empty() {
         return;
     }
     let start = std::time::Instant::now();
-    let layout = slot.as_ref().map_err(Clone::clone).and_then(|_| lay_out(&batch));
-    let result = match &layout {
+    let layout = lay_out(&batch);
+    let result = match &slot {
         Err(error) => Err(error.clone()),
-        Ok(layout) => tokio::select! {
+        Ok(_) => tokio::select! {
             biased;
             result = put(shared, layout.object.clone(), &losers_end) => result,
             _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
         },
     };
     drop(slot);
-    let (object, layout) = match (result, layout) {
-        (Ok(object), Ok(layout)) => (object, layout),
-        (Err(error), _) | (_, Err(error)) => {
+    let object = match result {
+        Ok(object) => object,
+        Err(error) => {
             tracing::warn!(sets = batch.len(), error = %error, "a batch of change sets could not be made durable");
             shared.metrics.upload_failures.add(1);
             for entry in batch {
@@ -104,14 +84,14 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
     shared.metrics.log_objects.add(1);
     shared.metrics.log_bytes.add(object.size);
     shared.metrics.change_sets.add(batch.len() as u64);
-    if let Some(registry) = &shared.registry {
-        registry.start_tracking(&object.name, batch.len() as u64);
+    if let Some(observer) = &shared.observer {
+        observer(&object, batch.len() as u64);
     }
     let mut in_flight = Vec::with_capacity(batch.len());
     for (entry, offset) in batch.into_iter().zip(layout.offsets) {
         let waited = now.saturating_sub(entry.since).as_micros();
         shared.metrics.persist_micros.add(u64::try_from(waited).unwrap_or(u64::MAX));
-        let Ok(&EncodedSet { length, head, mark, records, .. }) = entry.pending.set() else { continue };
+        let EncodedSet { length, head, mark, records, .. } = entry.set;
         in_flight.push(entry.succeed(SetLocation { object: object.clone(), offset, length, head, mark, records }));
     }
     // After the answers: a slow or full disk delays no receiver. The bytes count as in flight until they are freed.

@@ -1,19 +1,20 @@
 //! One writer of a plain changelog.
 //!
 //! Owns: the order of steps between append buffer, ledger, upload and registry, and waiting for a permit.
-//! Does not own: the steps themselves (`write::buffer`, `write::ledger`, `write`, `ownership`).
+//! Does not own: the steps themselves (`buffer`, `ledger`, `attempt`, `ownership`).
 //!
 //! Any thread may call it; calls take effect one after the other. Nothing here waits but an append that meets
 //! `max_in_flight`, and that wait can be interrupted.
 
 use super::Shared;
+use super::attempt::{self, Failure, Receiver, SealedSet};
+use super::buffer::AppendBuffer;
+use super::ledger::{Effects, Ledger, Outcome};
 use fastchangelog_format::byte_set::MAX_VALUE;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{ChangelogHandle, KeyGroupRange, SequenceNumber, SetRef};
-use fastchangelog_log::write::buffer::AppendBuffer;
-use fastchangelog_log::write::ledger::{Effects, Ledger, Outcome};
-use fastchangelog_log::write::{InFlightPermit, JoinGuard, PendingSet, PersistCallback, PersistFailure, SetLocation};
+use fastchangelog_log::write::{InFlightPermit, JoinGuard, SetLocation};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -28,7 +29,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// A writer. Cheap to clone; clones are the same writer.
 #[derive(Clone)]
 pub struct Writer {
-    pub(super) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 pub(super) struct Inner {
@@ -45,13 +46,6 @@ struct State {
     /// Announces the active set to the others that may share its object.
     guard: Option<JoinGuard>,
     waiting: HashMap<u64, HandleCallback>,
-}
-
-/// A sealed set as the ledger keeps it.
-#[derive(Debug)]
-struct SealedSet {
-    pending: PendingSet,
-    payload: u64,
 }
 
 /// Actions of a state change that run outside its lock.
@@ -330,14 +324,8 @@ impl State {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let raw = self.buffer.seal();
-        let payload = raw.payload;
-        let pending = PendingSet::raw(raw, inner.shared.options.compression_in(inner.shared.store.is_remote()));
-        let pending = match permit {
-            Some(permit) => pending.with_permit(permit),
-            None => pending,
-        };
-        self.ledger.roll(SealedSet { pending, payload })
+        let compression = inner.shared.options.compression_in(inner.shared.store.is_remote());
+        self.ledger.roll(SealedSet::new(self.buffer.seal(), compression, permit))
     }
 
     fn actions_for_waiting(&mut self, inner: &Inner) -> PendingActions {
@@ -407,42 +395,38 @@ impl Inner {
     }
 
     fn carry_out(self: &Arc<Self>, actions: PendingActions) {
-        let PendingActions { effects, mut guard, done } = actions;
+        let PendingActions { effects, guard, done } = actions;
         for set in effects.release {
             self.shared.release(&set);
         }
         for set in effects.hand_over {
             self.shared.registry.stop_tracking(&set.object.name);
         }
-        let last = effects.submit.len().checked_sub(1);
-        if last.is_some() && guard.is_none() {
-            guard = Some(self.shared.log.join());
-        }
-        for (i, (number, sealed)) in effects.submit.into_iter().enumerate() {
-            let callback = SetCallback { writer: Arc::downgrade(self), number, payload: sealed.payload };
-            // The guard is given with the last: until then the others wait for it, and share its object.
-            let guard = if Some(i) == last { guard.take() } else { None };
-            self.shared.log.submit_to(guard, sealed.pending, Box::new(callback));
+        if !effects.submit.is_empty() {
+            let shared = &self.shared;
+            let sets = effects
+                .submit
+                .into_iter()
+                .map(|(number, set)| (SetReceiver { writer: Arc::downgrade(self), number, payload: set.payload }, set));
+            let guard = guard.unwrap_or_else(|| shared.log.join());
+            attempt::send(&shared.log, &shared.runtime, shared.clock.monotonic(), sets.collect(), guard);
         }
         for (done, result) in done {
             done(result);
         }
     }
 
-    fn on_persisted(
-        self: &Arc<Self>,
-        number: SequenceNumber,
-        payload: u64,
-        result: Result<SetLocation, PersistFailure>,
-    ) {
-        let result = match result {
-            Ok(SetLocation { object, offset, length, head, mark, records }) => {
-                Ok(SetRef { sequence_number: number, object, offset, length, head, mark, records, payload })
-            }
-            Err(PersistFailure { error, pending }) => {
-                Err((error, pending.map(|pending| SealedSet { pending, payload })))
-            }
-        };
+    fn on_persisted(self: &Arc<Self>, number: SequenceNumber, payload: u64, result: Result<SetLocation, Failure>) {
+        let result = result.map(|SetLocation { object, offset, length, head, mark, records }| SetRef {
+            sequence_number: number,
+            object,
+            offset,
+            length,
+            head,
+            mark,
+            records,
+            payload,
+        });
         let mut state = self.state.lock();
         let effects = state.ledger.on_persisted(number, result);
         let actions = state.actions(self, effects);
@@ -452,14 +436,14 @@ impl Inner {
 }
 
 /// Delivers the outcome of one set to its writer. The log does not keep a writer alive; its user does.
-struct SetCallback {
+struct SetReceiver {
     writer: Weak<Inner>,
     number: SequenceNumber,
     payload: u64,
 }
 
-impl PersistCallback for SetCallback {
-    fn on_persisted(self: Box<Self>, result: Result<SetLocation, PersistFailure>) {
+impl Receiver for SetReceiver {
+    fn on_outcome(&self, result: Result<SetLocation, Failure>) {
         if let Some(writer) = self.writer.upgrade() {
             writer.on_persisted(self.number, self.payload, result);
         }

@@ -1,7 +1,7 @@
 //! Reference counts of log objects: how many change sets of each object may still be needed.
 //!
 //! Owns: the counts, and background deletion when a count reaches zero, with a bound on concurrency.
-//! Does not own: why a set is not needed any more (`write::ledger`), objects without a count: those are left to garbage
+//! Does not own: why a set is not needed any more (`ledger`), objects without a count: those are left to garbage
 //! collection.
 //!
 //! Invariants of [`Registry`]:

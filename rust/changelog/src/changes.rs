@@ -1,7 +1,7 @@
 //! Reading a plain changelog: the changes of a handle, in order, fetched ahead.
 //!
 //! Owns: the byte ranges to fetch for a handle or some of its key groups, the concurrency, and decoding.
-//! Does not own: local copies (`cache`), the meaning of the changes.
+//! Does not own: local copies (`read::cache`), the meaning of the changes.
 //!
 //! Invariants:
 //! 1. sets are returned in the order of the handle; inside a set metadata comes first, then ascending key groups, each
@@ -14,9 +14,6 @@
 //! 5. a local copy is a convenience: damaged, deleted or impossible to write, it costs a request and nothing else (P3);
 //! 6. a call of [`Changes::next`] that is dropped before its end loses nothing: the next one goes on with it.
 
-use super::cache::ObjectCache;
-use crate::store::transfer::blocking;
-use crate::store::{DownloadError, Store};
 use bytes::Bytes;
 use fastchangelog_format::byte_set::{
     ByteRecords, SetBytes, Wanted, check_byte_blocks, check_columns, decode_byte_blocks, decode_columns,
@@ -24,7 +21,10 @@ use fastchangelog_format::byte_set::{
 use fastchangelog_format::error::{Error, ErrorKind, Result};
 use fastchangelog_format::model::{ChangelogHandle, KeyGroupRange, Lane, ObjectRef, SequenceNumber, SetRef};
 use fastchangelog_format::set::{BlockEntry, SetIndex, decode_set_index};
+use fastchangelog_log::read::ObjectCache;
 use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::transfer::blocking;
+use fastchangelog_store::{DownloadError, Store};
 use futures::stream::{self, BoxStream, StreamExt};
 use std::collections::VecDeque;
 use std::ops::Range;

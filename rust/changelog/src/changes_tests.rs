@@ -1,12 +1,12 @@
 //! Reading handles: order, parts, requests, the cache, and damage.
 
 use super::*;
-use crate::store::fault::{Fault, FaultStore, Operation};
 use fastchangelog_format::byte_set::{ByteBlock, encode_byte_set};
 use fastchangelog_format::config::{Compression, Options};
 use fastchangelog_format::error::ErrorKind;
 use fastchangelog_format::{crc32c, file_footer, file_header};
 use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::fault::{Fault, FaultStore, Operation};
 use std::task::Poll;
 
 struct Fixture {
@@ -49,7 +49,7 @@ async fn object(f: &Fixture, sets: u64, per_group: u16, compression: Compression
     }
     let crc = crc32c(&parts.concat());
     parts.push(file_footer(&places, crc));
-    let object = f.store.put_new(&crate::store::log_name(), parts).await.unwrap();
+    let object = f.store.put_new(&fastchangelog_store::log_name(), parts).await.unwrap();
     let set = |(sequence_number, offset, length, head, mark, records)| SetRef {
         sequence_number,
         object: object.clone(),
@@ -257,7 +257,7 @@ async fn a14_offsets_above_four_gibibytes_are_read_right() {
     let mut block = ByteBlock::default();
     block.push(3, b"far away");
     let set = encode_byte_set(vec![block], Compression::None, &Bytes::from).unwrap();
-    let name = crate::store::log_name();
+    let name = fastchangelog_store::log_name();
     std::fs::create_dir_all(dir.path().join("log")).unwrap();
     let file = std::fs::File::create(dir.path().join(&name)).unwrap();
     let mut sets = Vec::new();
@@ -317,7 +317,7 @@ async fn invariants_4_and_6_of_sets_that_unpack_to_much_one_batch_is_in_memory_a
     parts.extend(set.parts);
     let crc = crc32c(&parts.concat());
     parts.push(file_footer(&[(16, length_of_set)], crc));
-    let object_of = f.store.put_new(&crate::store::log_name(), parts).await.unwrap();
+    let object_of = f.store.put_new(&fastchangelog_store::log_name(), parts).await.unwrap();
     let mut handle = object(&f, 1, 1, Compression::Zstd).await;
     handle.sets[0] =
         SetRef { object: object_of, offset: 16, length: length_of_set, head, mark, records, ..handle.sets[0].clone() };

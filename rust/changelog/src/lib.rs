@@ -6,30 +6,52 @@
 //!                               └► Registry ─► deleted in the background; Storage::sweep finds uncounted objects
 //! ```
 //!
+//! Layer 3: imports `fastchangelog-log` and the crates below it.
+//!
+//! ```text
+//! buffer, block_pool  appends become a set             ledger     the location and the users of a writer's sets
+//! attempt             a set on its way into the log    ownership  reference counts of log objects
+//! writer              all of these, for one writer     changes    reading back
+//! gc                  the sweep                        cache_dirs folders of local copies
+//! ```
+//!
 //! Owns: wiring the stages, one object per process for all writers of a storage, and its close.
-//! Does not own: keyed state (`engine`), the stages.
+//! Does not own: keyed state (`fastchangelog-core`), log objects and local copies (`fastchangelog-log`).
 //!
 //! Semantics are those of Apache Flink's changelog storage (FLIP-158), with its faults fixed.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
+mod attempt;
+mod block_pool;
+mod buffer;
 mod cache_dirs;
+pub mod changes;
 pub mod gc;
+mod ledger;
+mod ownership;
 pub mod writer;
 
+// `rust/shuttle-tests` compiles files of this crate a second time, with a store and primitives of its own under these
+// names. So they say `crate::store` and `crate::sync`.
+use fastchangelog_store as store;
+use fastchangelog_store::sync;
+
+use block_pool::BlockPool;
+use changes::ChangeReader;
 use fastchangelog_format::clock::SharedClock;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::ids::MAX_KEY_GROUPS;
 use fastchangelog_format::model::{KeyGroupRange, SetRef};
-use fastchangelog_log::ownership::{LocalRegistry, Registry};
 use fastchangelog_log::read::ObjectCache;
-use fastchangelog_log::read::changes::ChangeReader;
 use fastchangelog_log::write::LogWriter;
-use fastchangelog_log::write::block_pool::BlockPool;
 use fastchangelog_store::Store;
 use fastchangelog_store::address_space::check_memory;
 use fastchangelog_store::environment::Environment;
 use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::threads::start_io_threads;
+use ownership::{LocalRegistry, Registry};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::path::Path;
@@ -120,6 +142,7 @@ impl ChangelogStorage {
         };
         let local_copies =
             local.as_ref().filter(|_| options.local_recovery).map(|local| local.cache.local_copies(&store));
+        let counts = registry.clone();
         let log = LogWriter::new(
             store.clone(),
             &options,
@@ -129,7 +152,7 @@ impl ChangelogStorage {
             Arc::clone(&environment.failpoints),
             local_copies,
         )
-        .counting(registry.clone());
+        .observed_by(Box::new(move |object, sets| counts.start_tracking(&object.name, sets)));
         let shared = Shared {
             store,
             pool: BlockPool::new(options.preemptive_persist_threshold.saturating_mul(POOLED_SETS)),

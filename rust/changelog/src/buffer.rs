@@ -50,8 +50,6 @@ pub struct RawSet {
     /// False when blocks hold lanes in any order.
     in_order: bool,
     pool: BlockPool,
-    /// Number of changes.
-    pub records: u64,
     /// Bytes of values.
     pub payload: u64,
     /// Bytes of memory held.
@@ -74,12 +72,7 @@ impl AppendBuffer {
         }
     }
 
-    /// The key groups it takes.
-    pub fn groups(&self) -> KeyGroupRange {
-        self.groups
-    }
-
-    /// Adds a change; `key_group` must be one of [`AppendBuffer::groups`].
+    /// Adds a change; `key_group` must be one of the buffer's.
     #[inline]
     pub fn append(&mut self, key_group: u16, value: &[u8]) {
         let offset = key_group - self.groups.start;
@@ -137,11 +130,11 @@ impl AppendBuffer {
             blocks
         });
         let buckets = buckets.collect();
+        self.records = 0;
         RawSet {
             buckets,
             in_order: self.width == 1,
             pool: self.pool.clone(),
-            records: std::mem::take(&mut self.records),
             payload: std::mem::take(&mut self.payload),
             memory: std::mem::take(&mut self.memory),
         }

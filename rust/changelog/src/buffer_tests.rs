@@ -55,8 +55,8 @@ proptest! {
                 if compression != Compression::None {
                     fill(&mut buffer, &appends);
                 }
+                prop_assert_eq!(buffer.records, appends.len() as u64);
                 let raw = buffer.seal();
-                prop_assert_eq!(raw.records, appends.len() as u64);
                 prop_assert!(buffer.is_empty() && buffer.memory() == 0);
                 let set = raw.encode(compression).unwrap();
                 prop_assert_eq!(read(&set), sorted(&appends));

@@ -83,6 +83,7 @@ impl BlockPool {
     }
 
     /// Bytes that are kept now.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for tests, those of `rust/shuttle-tests` among them"))]
     pub fn bytes(&self) -> usize {
         self.inner.free.lock().bytes
     }
