@@ -15,21 +15,17 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "stores"))
-
 from changelog_flink import Pool
-from fault_proxy import FaultProxy
-from places import S3Place, s3_admin
-from servers import s3_server
 
 import fastchangelog as fc
+from support.stores.fault_proxy import FaultProxy
+from support.stores.places import S3Place, s3_admin
+from support.stores.servers import s3_server
 
 GROUPS, VALUE = 128, 1_000
 WRITERS, EIGHTH = 200, range(GROUPS // 8)

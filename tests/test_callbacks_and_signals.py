@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from programs import run
 
 import fastchangelog as fc
+from support.programs import run
 
 PATIENCE = 30
 NO_SYNC = {"file_sync": False}

@@ -18,27 +18,23 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "spark"))
-sys.path.insert(0, str(Path(__file__).resolve().parent / "campaign"))
-
-import campaign_checks as checks
-import campaign_plan
-import campaign_run
-from campaign_kinds import KINDS
-from campaign_plan import Fault, Move, Restart, RollBack, Round, Savepoint, Strike, Sweep, plan_round
-from campaign_query import Model
-from campaign_report import Finding, Tally
-from campaign_run import CampaignRun, Trouble
-from campaign_store import difference
-from kill_ledger import DELAY_SECONDS, OUTPUT, Ledger, LedgerModel
-from processor_runs import Runner
-from swept import Engine
-from waiting import until
-
 from fastchangelog.demo import processes
+from support.kills.campaign import checks
+from support.kills.campaign import plan as campaign_plan
+from support.kills.campaign import run as campaign_run
+from support.kills.campaign.kinds import KINDS
+from support.kills.campaign.plan import Fault, Move, Restart, RollBack, Round, Savepoint, Strike, Sweep, plan_round
+from support.kills.campaign.query import Model
+from support.kills.campaign.report import Finding, Tally
+from support.kills.campaign.run import CampaignRun, Trouble
+from support.kills.campaign.store import difference
+from support.kills.ledger import DELAY_SECONDS, OUTPUT, Ledger, LedgerModel
+from support.processor_runs import Runner
+from support.swept import Engine
+from support.waiting import until
 
 _TESTS = Path(__file__).resolve().parent
-_PROGRAM = [sys.executable, str(_TESTS / "campaign")]
+_PROGRAM = [sys.executable, "-m", "support.kills.campaign"]
 
 
 @pytest.fixture

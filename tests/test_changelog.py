@@ -19,9 +19,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from waiting import until
 
 import fastchangelog as fc
+from support.waiting import until
 
 PATIENCE = 60
 

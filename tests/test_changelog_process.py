@@ -13,9 +13,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from programs import PATIENCE, run
 
 import fastchangelog as fc
+from support.programs import PATIENCE, run
 
 
 def test_a18_a_forked_child_is_refused(tmp_path: Path) -> None:

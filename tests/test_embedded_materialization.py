@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import PATIENCE, run
 
 import fastchangelog as fc
+from support.programs import PATIENCE, run
 
 FAST = {"file_sync": False}
 

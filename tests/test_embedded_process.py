@@ -14,9 +14,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from programs import run
 
 import fastchangelog as fc
+from support.programs import run
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from swept import MemoryFolder, Told, World
 
 import fastchangelog as fc
 from fastchangelog import cli
 from fastchangelog.gc.collector import Collector
+from support.swept import MemoryFolder, Told, World
 
 ODD = [b"x\x01y", b"\x1b[2J\x1b]0;owned\x07\rall is well", b"a\nb", b"a\xff"]
 SHOWN = ["x\\u{1}y", "\\u{1b}[2J\\u{1b}]0;owned\\u{7}\\rall is well", "a\\nb", "a\\xff"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from programs import run
+from support.programs import run
 
 #: What a child does by itself: it flushes and compacts, uploads, waits, and is called back.
 WORKS = """

@@ -10,8 +10,6 @@ import os
 from pathlib import Path
 
 import pytest
-from notes import folder_note
-from swept import DAY, MemoryFolder, Told, World
 
 import fastchangelog as fc
 from fastchangelog import cli
@@ -19,6 +17,8 @@ from fastchangelog.gc import checkpoint_log
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import GC_STATE
+from support.notes import folder_note
+from support.swept import DAY, MemoryFolder, Told, World
 
 CHECKPOINTS = 12
 

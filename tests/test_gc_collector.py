@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from notes import changed, folder_note
-from swept import DAY, Crash, Engine, MemoryFolder, Told, World, closure, expected, roots
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError, InvalidArgumentError, StateNotFoundError, StoreError
@@ -23,6 +21,8 @@ from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import GcState
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import FOLDER_META, GC_CHECKPOINTS, GC_STATE
+from support.notes import changed, folder_note
+from support.swept import DAY, Crash, Engine, MemoryFolder, Told, World, closure, expected, roots
 
 FOLDER = "query/default"
 META, MARK, COPY = f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{GC_STATE}", f"{FOLDER}/{GC_CHECKPOINTS}"

@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from clusters import Cluster, Place
-from swept import DAY, MemoryFolder, Told, World, expected, roots
-from test_gc_checkpoint_log import make, named
 
 import fastchangelog as fc
 from fastchangelog.errors import StoreError
@@ -23,6 +20,9 @@ from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import GcState
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_CHECKPOINTS, GC_STATE
+from support.clusters import Cluster, Place
+from support.swept import DAY, MemoryFolder, Told, World, expected, roots
+from test_gc_checkpoint_log import make, named
 
 HOUR = 3_600.0
 

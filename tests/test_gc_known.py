@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import test_gc_collector
-from swept import DAY, Engine, MemoryFolder, Told, World, closure, roots
-from test_gc_collector import COPY, FOLDER, MARK, META, History, at_ckpt, collector, sweep, told, twice
 
+import test_gc_collector
 from fastchangelog.errors import InvalidArgumentError, StoreError
 from fastchangelog.gc.collector import Collector, Roots
 from fastchangelog.gc.known import Known
 from fastchangelog.gc.plan import GcState
 from fastchangelog.layout import FOLDER_META
+from support.swept import DAY, Engine, MemoryFolder, Told, World, closure, roots
+from test_gc_collector import COPY, FOLDER, MARK, META, History, at_ckpt, collector, sweep, told, twice
 
 history = test_gc_collector.history
 

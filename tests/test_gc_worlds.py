@@ -11,13 +11,13 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import test_gc_collector
-from swept import DAY, Engine, MemoryFolder, Told, World, closure, expected, roots
-from test_gc_collector import COPY, FOLDER, MARK, META, History, at_ckpt, collector, sweep, told, twice
 
+import test_gc_collector
 from fastchangelog.errors import StoreError
 from fastchangelog.gc.plan import GcState
 from fastchangelog.layout import FOLDER_META
+from support.swept import DAY, Engine, MemoryFolder, Told, World, closure, expected, roots
+from test_gc_collector import COPY, FOLDER, MARK, META, History, at_ckpt, collector, sweep, told, twice
 
 history = test_gc_collector.history
 

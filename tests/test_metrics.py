@@ -23,14 +23,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from metrics_endpoint import free_port, parsed, scrape
-from test_server_session import Job, job, rows
-from waiting import BOUND, until
 
 import fastchangelog as fc
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.metrics import OF_AGGREGATION, of_processor
+from support.metrics_endpoint import free_port, parsed, scrape
+from support.waiting import BOUND, until
+from test_server_session import Job, job, rows
 
 __all__ = ["job"]
 

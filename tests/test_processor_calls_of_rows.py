@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InternalError, InvalidArgumentError, RetryableError
 from fastchangelog.spark.processor.user_code import is_from_user_code
+from support.processor_runs import Runner
 
 
 class Calls(StatefulProcessor):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -18,6 +17,7 @@ from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.evolution import Evolved, evolve, is_current, schema_changes
 from fastchangelog.spark.processor.handle import Declaration
 from fastchangelog.spark.processor.spec import TimeMode
+from support.processor_runs import Runner
 
 KEY = parse_ddl("k string")
 

@@ -13,7 +13,6 @@ import pandas as pd
 import pyarrow as pa
 import pyspark
 import pytest
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -23,6 +22,7 @@ from fastchangelog.spark.processor.column_values import of_column
 from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.input_frames import FrameMaker
 from fastchangelog.spark.processor.input_rows import RowMaker
+from support.processor_runs import Runner
 
 NOON = datetime.datetime(2024, 7, 1, 12)
 

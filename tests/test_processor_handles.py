@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_state_session import FakeCodec, FakeSession
-from processor_runs import Runner, Script, runs
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as T
@@ -25,6 +23,8 @@ from pyspark.sql.streaming.stateful_processor import (
 from fastchangelog.errors import ArgumentTypeError, InvalidArgumentError
 from fastchangelog.spark.processor import run
 from fastchangelog.spark.processor.run import QueryInfo, init_on_driver
+from support.fake_state_session import FakeCodec, FakeSession
+from support.processor_runs import Runner, Script, runs
 
 
 def test_handles_and_states_are_pysparks() -> None:

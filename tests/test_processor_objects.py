@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from processor_runs import Runner, Script, runs
 from pyspark.sql import types as T
 
 from fastchangelog.errors import UnsupportedError
 from fastchangelog.spark.processor.run import init_on_driver
+from support.processor_runs import Runner, Script, runs
 
 
 def test_what_a_state_gave_may_be_changed() -> None:

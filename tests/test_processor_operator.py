@@ -8,8 +8,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from fake_state_session import FakeSession, Store
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerValues
 
@@ -19,6 +17,8 @@ from fastchangelog.spark.operator import OperatorConfig
 from fastchangelog.spark.processor import operator
 from fastchangelog.spark.processor.exact_types import exact_schema
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator
+from support.fake_state_session import FakeSession, Store
+from support.processor_runs import Runner
 
 
 class Counts(StatefulProcessor):

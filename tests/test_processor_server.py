@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import state_servers
-from processor_model import TTL, Operations, World, run_batches, set_bounds
-from processor_runs import TYPES, Runner, Script, random_value
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
@@ -22,6 +19,9 @@ from fastchangelog import _internal, server
 from fastchangelog.errors import SchemaMismatchError
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.processor.ddl import parse_ddl
+from support import state_servers
+from support.processor_model import TTL, Operations, World, run_batches, set_bounds
+from support.processor_runs import TYPES, Runner, Script, random_value
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
 

@@ -13,14 +13,14 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
-from fake_state_session import FakeSession
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.map_order import number_bytes, spark_order, spark_places
+from support.fake_state_session import FakeSession
+from support.processor_runs import Runner
 
 
 class Timed(StatefulProcessor):

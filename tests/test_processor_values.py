@@ -21,7 +21,6 @@ import pandas as pd
 import pyarrow as pa
 import pyspark
 import pytest
-from processor_runs import TYPES, random_value, spark_arrow
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
@@ -30,6 +29,7 @@ from fastchangelog.spark.processor.column_values import row_values
 from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.processor.row_class import row_class
 from fastchangelog.spark.processor.state_values import Refused, StateType, UnencodableRow
+from support.processor_runs import TYPES, random_value, spark_arrow
 
 NAN = float("nan")
 #: What PySpark has for binaries.

@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from test_server_session import SPEC, Job, job, rows
-from waiting import until
-
 from fastchangelog.errors import RetryableError
+from support.waiting import until
+from test_server_session import SPEC, Job, job, rows
 
 __all__ = ["job"]
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import state_servers
 
 import fastchangelog
 from fastchangelog import _internal, server
@@ -30,6 +29,7 @@ from fastchangelog.process_metrics import metrics
 from fastchangelog.server import memory
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.server.shutdown import ShutdownPolicy
+from support import state_servers
 
 STARTERS = 64
 

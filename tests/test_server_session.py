@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import state_servers
-from waiting import until
 
 from fastchangelog import _internal, server
 from fastchangelog.errors import ClosedError, FastChangelogError, RetryableError, StoreError
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+from support import state_servers
+from support.waiting import until
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])

@@ -15,9 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from processor_model import TTL, Model, Operations, World, run_batches, set_bounds
-from processor_runs import TYPES, Script, random_value
-from test_processor_server import ServerRunner
 
 import fastchangelog as fc
 from fastchangelog import _internal, cli
@@ -28,6 +25,9 @@ from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.state_columns import StateColumns
 from fastchangelog.spark.state_scan import processor_rows
+from support.processor_model import TTL, Model, Operations, World, run_batches, set_bounds
+from support.processor_runs import TYPES, Script, random_value
+from test_processor_server import ServerRunner
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
 

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 import pytest
 
 pytest.importorskip("pyspark")
-from processor_runs import Runner
-
 import fastchangelog as fc
+from support.processor_runs import Runner
 
 
 class Code(fc.Processor):

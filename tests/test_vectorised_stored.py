@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 import pytest
 
 pytest.importorskip("pyspark")
-from test_processor_server import CodecRunner, make
-
 import fastchangelog as fc
 from fastchangelog import _internal
+from test_processor_server import CodecRunner, make
 
 __all__ = ["make"]
 

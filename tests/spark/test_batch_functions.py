@@ -15,14 +15,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import by_value, finish
 from pyspark import InheritableThread
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import rows_of
 
 from fastchangelog.spark import grouped
 from fastchangelog.spark.failures import explain_error
+from support.spark.processor_harness import by_value, finish
+from support.spark.stream_harness import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)

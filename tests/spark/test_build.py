@@ -12,10 +12,10 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
-from stream_harness import FORMAT, PROVIDER
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, settings
+from support.spark.stream_harness import FORMAT, PROVIDER
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -16,10 +16,10 @@ from typing import Any
 import pyspark
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import Feed, run
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped
+from support.spark.stream_harness import Feed, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

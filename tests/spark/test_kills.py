@@ -12,9 +12,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from kill_points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, WORKER_POINTS
-from kill_steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
-from waiting import pause
+
+from support.kills.points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, WORKER_POINTS
+from support.kills.steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
+from support.waiting import pause
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import FORMAT, PROVIDER, end_state_server, reads_checkpoints, rows_of, run
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, metrics, settings
 from fastchangelog.spark.checkpoints import SparkCheckpoints
 from fastchangelog.spark.failures import explain_error
+from support.spark.stream_harness import FORMAT, PROVIDER, end_state_server, reads_checkpoints, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, rows_of, run
 
 from fastchangelog.spark import grouped
 from fastchangelog.spark.failures import explain_error
+from support.spark.stream_harness import end_state_server, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from processor_harness import Job, by_value, check, compare, halves, sides
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from fastchangelog.spark import grouped
+from support.spark.processor_harness import Job, by_value, check, compare, halves, sides
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 by_value(__name__)

@@ -1,7 +1,7 @@
 """Stateful processors in real Spark: kill -9 at every step, in user code too, and exceptions of user code.
 
-One processor has each kind of state, and timers by event time (`kill_ledger`). Whatever happens, every batch's answer
-is that of a plain model. A failure prints the seed; FASTCHANGELOG_SEED replays.
+One processor has each kind of state, and timers by event time (`support.kills.ledger`). Whatever happens, every batch's
+answer is that of a plain model. A failure prints the seed; FASTCHANGELOG_SEED replays.
 
 What is killed takes seconds to come back, so of the points each run tries some, chosen by the seed;
 FASTCHANGELOG_KILLS=all tries every one.
@@ -15,16 +15,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kill_kinds import BATCHES_OF_FILES, CLOCKED, PROCESSOR
-from kill_ledger import DELAY_SECONDS, OUTPUT, Ledger, LedgerModel
-from kill_points import INITIAL_POINT, PROCESSOR_POINTS, SERVER_POINTS, SINK_POINTS, SPILL_POINTS, USER_POINTS
-from kill_steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
-from processor_harness import Job, by_value, sides
-from processor_harness import finish as end
-from processor_harness import start as start_query
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row
-from stream_harness import needs_rows, rows_of
+
+from support.kills.kinds import BATCHES_OF_FILES, CLOCKED, PROCESSOR
+from support.kills.ledger import DELAY_SECONDS, OUTPUT, Ledger, LedgerModel
+from support.kills.points import INITIAL_POINT, PROCESSOR_POINTS, SERVER_POINTS, SINK_POINTS, SPILL_POINTS, USER_POINTS
+from support.kills.steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
+from support.spark.processor_harness import Job, by_value, sides
+from support.spark.processor_harness import finish as end
+from support.spark.processor_harness import start as start_query
+from support.spark.stream_harness import needs_rows, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(900), needs_rows]
 by_value(__name__)

@@ -14,21 +14,20 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from processor_harness import NO_DATA_BATCHES, Job, by_value, finish, sides, start
-from processors import SCRIPT_OUTPUT, SCRIPT_SCHEMA, Script, script
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import needs_readable_checkpoints, rows_of, run
-from test_processor_states import BASE, SEED
 
 from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.spark import grouped, read_state
 from fastchangelog.spark.checkpoints import SparkCheckpoints
+from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, finish, sides, start
+from support.spark.processors import BASE, SCRIPT_OUTPUT, SCRIPT_SCHEMA, SEED, Script, script
+from support.spark.stream_harness import needs_readable_checkpoints, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), needs_readable_checkpoints]
-by_value("processors")
+by_value("support.spark.processors")
 by_value(__name__)
 
 PLAIN = ("put", "put", "clear", "append", "extend", "replace", "empty list", "set", "set", "remove", "empty map")

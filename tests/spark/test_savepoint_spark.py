@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, StateNotFoundError
 from fastchangelog.spark import grouped
+from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 

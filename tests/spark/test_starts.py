@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
-from stream_harness import rows_of, run
 
 from fastchangelog.spark import grouped, internals_queries, starts
 from fastchangelog.spark.failures import explain_error
+from support.spark.stream_harness import rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 from fastchangelog import cli
 from fastchangelog.spark import grouped
+from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

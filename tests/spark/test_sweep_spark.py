@@ -12,9 +12,7 @@ import sys
 from typing import Any
 
 import pytest
-from notes import changed
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 from fastchangelog import _internal, cli
 from fastchangelog.errors import StateNotFoundError, StoreError
@@ -22,6 +20,8 @@ from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.spark import grouped
 from fastchangelog.spark.checkpoints import SparkCheckpoints
+from support.notes import changed
+from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 

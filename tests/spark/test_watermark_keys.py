@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import rows_of, run
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped
+from support.spark.stream_harness import rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

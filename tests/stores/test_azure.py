@@ -11,10 +11,6 @@ import logging
 import pickle
 
 import pytest
-from faults import DELETE, GET, PUT, Cut, First, Flip, Refuse, Request, ResetAfter, ResetBefore
-from logs import BOUND, append, expected, open_log, random_values, read_log, refused, write_and_read, write_log
-from places import AZURE_ACCOUNT, AZURE_KEY, AzurePlace
-from waiting import until
 
 from fastchangelog.errors import (
     CorruptDataError,
@@ -24,6 +20,20 @@ from fastchangelog.errors import (
     StateNotFoundError,
     StoreError,
 )
+from support.stores.faults import DELETE, GET, PUT, Cut, First, Flip, Refuse, Request, ResetAfter, ResetBefore
+from support.stores.logs import (
+    BOUND,
+    append,
+    expected,
+    open_log,
+    random_values,
+    read_log,
+    refused,
+    write_and_read,
+    write_log,
+)
+from support.stores.places import AZURE_ACCOUNT, AZURE_KEY, AzurePlace
+from support.waiting import until
 
 VALUES = random_values(50, 1000)
 WRONG_KEY = base64.b64encode(b"sesame-open" * 6).decode()

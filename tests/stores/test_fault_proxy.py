@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_proxy import FaultProxy
-from faults import (
+
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import (
     BOUND,
     DELETE,
     GET,
@@ -33,9 +34,9 @@ from faults import (
     Shorten,
     kind_of,
 )
-from places import S3Place, s3_admin
-from servers import refusing_port, server_tls
-from waiting import until
+from support.stores.places import S3Place, s3_admin
+from support.stores.servers import refusing_port, server_tls
+from support.waiting import until
 
 CONTENT = bytes(range(256)) * 64
 

@@ -13,13 +13,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from faults import DELETE, GET, LIST, MULTIPART, PUT, First, Refuse, Request
-from logs import BOUND, append, expected, open_log, random_values, read_log, refused, write_and_read, write_log
-from places import KEY_ID, REGION, SECRET, S3Place
-from waiting import until
 
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, StoreError
 from fastchangelog.options import gather_storage_options
+from support.stores.faults import DELETE, GET, LIST, MULTIPART, PUT, First, Refuse, Request
+from support.stores.logs import (
+    BOUND,
+    append,
+    expected,
+    open_log,
+    random_values,
+    read_log,
+    refused,
+    write_and_read,
+    write_log,
+)
+from support.stores.places import KEY_ID, REGION, SECRET, S3Place
+from support.waiting import until
 
 SMALL = [b"one", b"", b"three" * 100, bytes(range(256))]
 

@@ -12,13 +12,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from logs import expected, open_log, read_log, refused, write_log
-from places import S3Place
 
 import fastchangelog as fc
 from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.options import gather_storage_options
+from support.stores.logs import expected, open_log, read_log, refused, write_log
+from support.stores.places import S3Place
 
 S3A = "spark.hadoop.fs.s3a."
 VALUES = [b"one", b"two"]

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_proxy import FaultProxy
-from faults import GET, PUT, Answer, Refuse, Reply, Request
-from logs import ATTEMPTS, expected, open_log, read_log, refused, write_and_read, write_log
-from places import KEY_ID, REGION, SECRET, SECRETS, TOKEN, S3Place, checked_credentials, s3_options
-from servers import refusing_port, server_tls
 
 from fastchangelog.errors import FastChangelogError, InvalidArgumentError, PermissionDeniedError, RetryableError
 from fastchangelog.options import gather_storage_options
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import GET, PUT, Answer, Refuse, Reply, Request
+from support.stores.logs import ATTEMPTS, expected, open_log, read_log, refused, write_and_read, write_log
+from support.stores.places import KEY_ID, REGION, SECRET, SECRETS, TOKEN, S3Place, checked_credentials, s3_options
+from support.stores.servers import refusing_port, server_tls
 
 VALUES = [b"one", b"two"]
 

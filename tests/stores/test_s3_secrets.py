@@ -15,11 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_proxy import FaultProxy
-from faults import GET, PUT, Answer, Fault, Refuse, Reply, ResetBefore
-from logs import open_log, refused, write_and_read
-from places import KEY_ID, REGION, SECRET, TOKEN, S3Place
-from servers import refusing_port
 
 import fastchangelog as fc
 from fastchangelog import cli
@@ -29,6 +24,11 @@ from fastchangelog.errors import (
     PermissionDeniedError,
     RetryableError,
 )
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import GET, PUT, Answer, Fault, Refuse, Reply, ResetBefore
+from support.stores.logs import open_log, refused, write_and_read
+from support.stores.places import KEY_ID, REGION, SECRET, TOKEN, S3Place
+from support.stores.servers import refusing_port
 
 VALUES = [b"one", b"two"]
 BLANKS = ["\n", " ", "\r\n"]

@@ -13,13 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faults import PUT, Refuse, Request
-from places import SECRET, TOKEN, S3Place
 
 from fastchangelog import _internal, server
 from fastchangelog.errors import PermissionDeniedError
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+from support.stores.faults import PUT, Refuse, Request
+from support.stores.places import SECRET, TOKEN, S3Place
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])

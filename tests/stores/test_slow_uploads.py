@@ -11,13 +11,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from fault_proxy import FaultProxy
-from faults import DELETE, MULTIPART, PUT, Fault, Hold, Refuse, Request, ResetAfter, ResetBefore
-from logs import BOUND, append, expected, open_log, random_values, read_log, write_log
-from places import S3Place
-from waiting import until
 
 from fastchangelog.errors import ClosedError, RetryableError
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import DELETE, MULTIPART, PUT, Fault, Hold, Refuse, Request, ResetAfter, ResetBefore
+from support.stores.logs import BOUND, append, expected, open_log, random_values, read_log, write_log
+from support.stores.places import S3Place
+from support.waiting import until
 
 VALUES = random_values(10, 1000)
 ENOUGH = 20

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_proxy import FaultProxy
-from faults import (
+
+from fastchangelog.errors import CorruptDataError, RetryableError, StoreError
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import (
     DELETE,
     GET,
     HEAD,
@@ -28,12 +30,10 @@ from faults import (
     ResetBefore,
     Shorten,
 )
-from logs import ATTEMPTS, BOUND, append, expected, open_log, random_values, read_log, refused, write_log
-from places import S3Place, s3_options
-from servers import refusing_port
-from waiting import until
-
-from fastchangelog.errors import CorruptDataError, RetryableError, StoreError
+from support.stores.logs import ATTEMPTS, BOUND, append, expected, open_log, random_values, read_log, refused, write_log
+from support.stores.places import S3Place, s3_options
+from support.stores.servers import refusing_port
+from support.waiting import until
 
 VALUES = random_values(50, 1000)
 

@@ -13,9 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faults import DELETE, GET, PUT, Answer, First, Refuse, Reply, Request
-from logs import OPTIONS, open_log, write_and_read
-from places import KEY_ID, REGION, SECRET, S3Place
 
 import fastchangelog as fc
 from fastchangelog import _internal, cli, server
@@ -24,6 +21,9 @@ from fastchangelog.gc.collector import Collector
 from fastchangelog.layout import CREATES
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.aggregate_spec import AggregateSpec, spec_json
+from support.stores.faults import DELETE, GET, PUT, Answer, First, Refuse, Reply, Request
+from support.stores.logs import OPTIONS, open_log, write_and_read
+from support.stores.places import KEY_ID, REGION, SECRET, S3Place
 
 FAST = {name: OPTIONS[name] for name in ("max_attempts", "retry_delay", "local_recovery")}
 REFUSALS = [

@@ -6,10 +6,6 @@ Owns: what differs from a folder. Does not own: the sweep (`test_gc_collector`).
 from __future__ import annotations
 
 import pytest
-from faults import DELETE, GET, LIST, PUT, Refuse
-from notes import folder_note
-from places import S3Place
-from swept import Told, roots
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError
@@ -17,6 +13,10 @@ from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import GcState
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import FOLDER_META, GC_CHECKPOINTS, GC_STATE
+from support.notes import folder_note
+from support.stores.faults import DELETE, GET, LIST, PUT, Refuse
+from support.stores.places import S3Place
+from support.swept import Told, roots
 
 FOLDER = "log/query/default"
 META = folder_note(sweep_grace_seconds=0)
