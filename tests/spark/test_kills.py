@@ -47,14 +47,14 @@ def test_p1_the_driver_killed_at_every_step_then_idle_shards_and_an_older_timeli
     warm(run, 3)
     last = run.feed()
     run.answered(last)
-    run.check_all()
+    run.answers.compare_all()
     run.stop()
     run.forget_local()
-    run.roll_back(last - 2)
+    run.answers.roll_back(last - 2)
     run.start()
     for number in (last - 2, last - 1, last):
         run.answered(number)
-    run.check_all()
+    run.answers.compare_all()
     run.stop()
 
 
@@ -81,16 +81,16 @@ def test_e01_e03_p3_p6_the_state_server_killed_in_the_background_and_at_random_m
     for point in RESTORE_POINTS:
         warm(run, 3)  # so that there is a snapshot to restore from
         run.kill("state server")
-        run.forget_state_server()
+        run.wipe()
         strike(run, "state server", point)
     for _ in range(12):
         number = run.feed()
-        victim = run.choose(["worker", "state server", "local disk"])
-        pause(run.random_moment(1.0))
+        victim = run.chance.choice(["worker", "state server", "local disk"])
+        pause(run.chance.uniform(0, 1))
         print(f"{victim} in batch {number}")
         if victim == "local disk":
             run.kill("state server")
-            run.forget_state_server()
+            run.wipe()
         else:
             run.kill(victim)
         run.answered(number)
@@ -107,7 +107,7 @@ def test_p2_faults_of_the_store(start: Start) -> None:
             run.arm(point, action)
             if point == "store.before-get":  # nothing is read while all is live
                 run.kill("state server")
-                run.forget_state_server()
+                run.wipe()
             number = run.feed()
             assert run.reached(point, number)
             run.answered(number)

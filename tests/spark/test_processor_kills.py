@@ -60,7 +60,7 @@ def test_the_jvm_and_state_servers_killed_while_sessions_spill(start: Start, see
     points = [*USER_POINTS, *some([*others, *SPILL_POINTS, *SINK_POINTS], seed, 1)]
     for victim, point in zip(itertools.cycle(["machine", "driver"]), points):
         strike(run, victim, point)
-    run.check_all()
+    run.answers.compare_all()
     run.stop()
 
 
@@ -74,7 +74,8 @@ def test_the_first_batch_with_an_initial_state_and_batches_by_the_clock(start: S
     for victim, point in kills:
         assert run.reached(point, number)
         if victim == "driver":
-            run.kill_driver()
+            run.kill_everything()
+            run.start()
         else:
             assert run.kill(victim), f"no {victim} to kill at {point}"
         run.release(point)
@@ -86,7 +87,7 @@ def test_the_first_batch_with_an_initial_state_and_batches_by_the_clock(start: S
         strike(run, "state server", point)
     assert run.starts == 2, "Spark repaired it by itself"
     strike(run, "driver", "operator.committed")
-    run.check_all()
+    run.answers.compare_all()
     run.stop()
 
 
@@ -97,7 +98,7 @@ def test_two_executors_with_a_state_server_each(start: Start) -> None:
     for shard, servers in run.homes().items():
         assert len(set(servers[2:])) == 1, f"shard {shard} moved: {servers}"
     strike(run, "executor", "user.timer")
-    run.check_all()
+    run.answers.compare_all()
     run.stop()
 
 

@@ -131,6 +131,13 @@ class ClockModel:
             account.last, account.recent = None, []
         return answer
 
+    def snapshot(self) -> dict[Any, Any]:
+        """Every entry that a batch leaves to the next one."""
+        found: dict[Any, Any] = {("total", key): (account.n, account.s) for key, account in self._accounts.items()}
+        for key, account in self._accounts.items():
+            found.update({("slots", key, slot): s for slot, s in account.slots.items()})
+        return found
+
     def _take(self, key: str | None, values: list[int]) -> list[Any]:
         account = self._accounts.setdefault(key, _Account())
         for v in values:

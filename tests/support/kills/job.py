@@ -1,7 +1,7 @@
-"""The Spark program that the kill tests run and kill: `python -m support.kills.job plan.json`.
+"""The Spark program that kill tests and campaigns run and kill: `python -m support.kills.job plan.json`.
 
 Owns: one query whose sink can be written twice. Does not own: what is killed when (`run`), which query, and what is
-exact (`kinds`; the campaign runs `main` with a table of its own).
+exact (`kinds`).
 
 It runs until its standard input ends, which it takes as "stop cleanly".
 """
@@ -12,7 +12,6 @@ import json
 import os
 import select
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from fastchangelog import _internal
 from fastchangelog.spark import grouped
-from support.kills.kinds import KINDS, Kind
+from support.kills.kinds import KINDS
 
 
 def executor_options() -> str:
@@ -29,9 +28,9 @@ def executor_options() -> str:
     return " ".join(word for word in os.environ.get("SPARK_SUBMIT_OPTS", "").split() if not word.startswith("-Dspark."))
 
 
-def main(plan: dict[str, Any], kinds: Mapping[str, Kind]) -> None:
-    """Runs the query of the plan, which is one of these kinds."""
-    kind = kinds[plan["kind"]]
+def main(plan: dict[str, Any]) -> None:
+    """Runs the query of the plan."""
+    kind = KINDS[plan["kind"]]
     builder = (
         SparkSession.builder.master(plan["master"])
         .config("spark.ui.enabled", "false")
@@ -74,4 +73,4 @@ def main(plan: dict[str, Any], kinds: Mapping[str, Kind]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()), KINDS)
+    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -1,26 +1,23 @@
-"""The kinds of queries that are killed: a row for each.
+"""The kinds of queries that are killed, by tests and by campaigns: a row for each.
 
 Owns: what Spark runs of a kind, over which rows, and the model of what must come out. Does not own: the processors and
-their models (`ledger`, `clock`), the queries of the campaign, which has a table of its own.
+their models (`ledger`, `clock`), the rows and the model of the aggregates (`aggregates`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from support.kills import clock
+from support.kills import aggregates, clock
+from support.kills.aggregates import Model
 from support.kills.clock import Clocked, ClockModel
 from support.kills.ledger import DELAY_SECONDS, OUTPUT, SCHEMA, Ledger, LedgerModel
-from support.kills.points import PROCESSOR_POINTS, WORKER_POINTS
-
-Row = tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,40 +27,30 @@ class Kind:
     name: str
     #: The columns of the input.
     schema: pa.Schema
-    #: Makes the model of a seed: `batch` gives random rows, `apply` adds them and gives what must come out.
+    #: Makes the model of a seed: `batch` gives random rows, `apply` adds them and gives what must come out, `snapshot`
+    #: is the state after it.
     model: Callable[[int], Any]
     #: Makes the result of the stream; the second argument groups a stream by its key.
     build: Callable[[DataFrame, Callable[[DataFrame], Any]], DataFrame]
-    #: The failpoints of its workers, in their order.
-    worker_points: list[str]
     #: Settings of Spark that it needs.
     conf: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-class Numbers:
-    """The model of the aggregates of the kill tests."""
+def column(name: str, call: str) -> Column:
+    """One aggregate.
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._groups: dict[str | None, list[int]] = {}
-
-    def batch(self, keys: int, count: int) -> list[Row]:
-        """So many random rows of so many keys and null."""
-        names = [None, *(f"key-{i}" for i in range(keys))]
-        return [(self._random.choice(names), self._random.randint(-9, 9)) for _ in range(count)]
-
-    def apply(self, rows: list[Row]) -> list[list[Any]]:
-        """Adds a batch; what every changed key has after it."""
-        for k, v in rows:
-            n, s, m = self._groups.get(k, (0, 0, v))
-            self._groups[k] = [n + 1, s + v, max(m, v)]
-        return [[k, *self._groups[k]] for k in {k for k, _ in rows}]
+    >>> column("total", "sum(v)")
+    Column<'sum(v) AS total'>
+    """
+    function, _, rest = call.partition("(")
+    arguments, _, nulls = rest.partition(")")
+    made = getattr(F, function)(*arguments.split(", "), **({"ignorenulls": True} if nulls else {}))
+    return made.alias(name)  # type: ignore[no-any-return]
 
 
-def numbers(stream: DataFrame, group: Callable[[DataFrame], Any]) -> DataFrame:
-    """The aggregates of the kill tests."""
-    columns = (F.count("*").alias("n"), F.sum("v").alias("s"), F.max("v").alias("m"))
-    return group(stream).agg(*columns)  # type: ignore[no-any-return]
+def all_aggregates(stream: DataFrame, group: Callable[[DataFrame], Any]) -> DataFrame:
+    """All of them."""
+    return group(stream).agg(*[column(name, call) for name, call in aggregates.AGGREGATES])  # type: ignore[no-any-return]
 
 
 def ledger(stream: DataFrame, group: Callable[[DataFrame], Any]) -> DataFrame:
@@ -84,7 +71,7 @@ def clocked(stream: DataFrame, group: Callable[[DataFrame], Any]) -> DataFrame:
 #: Every batch is one of the input's files.
 BATCHES_OF_FILES = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 
-AGGREGATES = Kind("aggregates", pa.schema([("k", pa.string()), ("v", pa.int64())]), Numbers, numbers, WORKER_POINTS)
-PROCESSOR = Kind("processor", SCHEMA, LedgerModel, ledger, PROCESSOR_POINTS, BATCHES_OF_FILES)
-CLOCKED = Kind("clocked", clock.SCHEMA, ClockModel, clocked, PROCESSOR_POINTS, BATCHES_OF_FILES)
+AGGREGATES = Kind("aggregates", aggregates.SCHEMA, Model, all_aggregates)
+PROCESSOR = Kind("processor", SCHEMA, LedgerModel, ledger, BATCHES_OF_FILES)
+CLOCKED = Kind("clocked", clock.SCHEMA, ClockModel, clocked, BATCHES_OF_FILES)
 KINDS = {kind.name: kind for kind in (AGGREGATES, PROCESSOR, CLOCKED)}

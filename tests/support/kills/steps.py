@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable
 
 from support.kills.run import KillRun
-from support.waiting import until
 
 PATIENCE = 50
 """So many batches may pass before one reaches a point."""
@@ -39,16 +38,16 @@ def strike(run: KillRun, victim: str, point: str) -> None:
         run.answered(number)
         assert number < last, f"{PATIENCE} batches have passed, and none has reached {point}"
         number = run.feed()
-    below = {p.pid for p in run.living("worker", "worker daemon", "state server")} if victim == "executor" else set()
-    if victim == "driver":
-        run.kill_driver()
-    elif victim == "machine":
-        run.lose_machine()
+    if victim in ("driver", "machine"):
+        run.kill_everything()
+        if victim == "machine":
+            run.forget_local()
+        run.start()
     else:
         assert run.kill(victim), f"no {victim} to kill at {point}"
     run.release(point)
     # The next strike must not meet what the dead have left.
-    until("the end of what the executors started", lambda: not below & {p.pid for p in run.living()})
+    run.until("the end of what the executors started", lambda: not run.orphans())
     run.answered(number)
 
 
@@ -61,7 +60,7 @@ def some(points: list[str], seed: int, count: int) -> list[str]:
 def finish(run: KillRun) -> None:
     """The state servers and all that they have on the local disk go: the next batch still knows all. A clean stop."""
     run.kill("state server")
-    run.forget_state_server()
+    run.wipe()
     warm(run, 1)
-    run.check_all()
+    run.answers.compare_all()
     run.stop()

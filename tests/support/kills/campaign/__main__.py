@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _rounds(asked: argparse.Namespace, folder: Path, outside: Any, tally: Any, began: float) -> None:
     """Rounds until it is enough."""
-    from support.kills.campaign.kinds import KINDS
+    from support.kills.campaign.entries import ENTRIES
     from support.kills.campaign.plan import plan_round
     from support.kills.campaign.round import Conductor
     from support.kills.campaign.run import CampaignRun
@@ -127,7 +127,7 @@ def _rounds(asked: argparse.Namespace, folder: Path, outside: Any, tally: Any, b
             return False
         return bool(tally.total >= asked.kills and tally.jvms >= asked.jvms)
 
-    queries = tuple(KINDS) if asked.queries == "both" else (asked.queries,)
+    queries = tuple(ENTRIES) if asked.queries == "both" else (asked.queries,)
     cluster = asked.master.startswith("local-cluster")
     jvms = round(asked.strikes * asked.jvms / asked.kills) or (1 if asked.jvms else 0)
     number = 0 if asked.only is None else asked.only

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fastchangelog.errors import FastChangelogError
+from support.kills.answers import Trouble
 from support.kills.campaign import checks
 from support.kills.campaign.plan import (
     RUNNING_GRACE,
@@ -28,7 +29,7 @@ from support.kills.campaign.plan import (
     Sweep,
 )
 from support.kills.campaign.report import ANYTIME, Finding, Tally, write_story
-from support.kills.campaign.run import CampaignRun, Trouble
+from support.kills.campaign.run import CampaignRun
 from support.kills.campaign.store import Outside
 
 #: Seconds until a process of a running job must have reached a failpoint; otherwise the kill comes at any moment.
@@ -81,9 +82,9 @@ class Conductor:
             self._run.end()
             for _, future in self._beside:
                 future.cancel()
-            self._count("batches", self._run.fed)
-            self._count("answers compared", self._run.answers + self._run.repeats)
-            self._count("answers of repeated batches", self._run.repeats)
+            self._count("batches", self._run.answers.fed)
+            self._count("answers compared", self._run.answers.compared + self._run.answers.repeats)
+            self._count("answers of repeated batches", self._run.answers.repeats)
             self._count("starts of the job", self._run.starts)
 
     # Steps.
@@ -107,9 +108,9 @@ class Conductor:
             self._run.start()
         elif isinstance(step, RollBack):
             self._stop()
-            first = self._run.batches - step.batches
+            first = self._run.answers.batches - step.batches
             if first > 0:
-                self._run.roll_back(first)
+                self._run.answers.roll_back(first)
                 self._count("batches rolled back", step.batches)
             self._run.start()
         elif isinstance(step, Move):
@@ -165,9 +166,8 @@ class Conductor:
         run.move(savepoint, step.partitions)
         run.arm(step.point)
         run.start()
-        sign = run.folder / "meet" / f"{step.point}.reached"
-        run.wait(lambda: sign.exists() or run.answered_batches)
-        where = step.point if sign.exists() else ANYTIME
+        run.wait(lambda: run.has_reached(step.point) or run.answers.answered)
+        where = step.point if run.has_reached(step.point) else ANYTIME
         for victim in step.victims:
             if victim == "local disk":
                 run.wipe()
@@ -179,7 +179,7 @@ class Conductor:
     def _savepoint_of(self, form: str) -> tuple[Any, ...]:
         """What taking the next savepoint is told."""
         self._savepoints += 1
-        return self._run.folder, self._plan.kind, self._savepoints, form, self._run.state_after
+        return self._run.folder, self._plan.kind, self._savepoints, form, self._run.answers.state_after
 
     def _kill_everything(self) -> int:
         """Also what is just being started; so crashes are looked for before."""
@@ -217,17 +217,16 @@ class Conductor:
         run.arm(point, action)
         if restoring:
             self._empty_servers()
-        sign = run.folder / "meet" / f"{point}.reached"
-        if run.wait_running(sign.exists, REACH):
+        if run.wait_running(lambda: run.has_reached(point), REACH):
             return True
-        (run.folder / "meet" / point).unlink(missing_ok=True)
-        return sign.exists()
+        run.disarm(point)
+        return run.has_reached(point)
 
     def _stop(self) -> None:
         """Stops cleanly, with everything committed."""
         self._run.drain()
         self._look_beside(wait=True)
-        self._run.stop_cleanly()
+        self._run.stop()
         self._count("clean stops", 1)
         folder = self._run.folder
         left = [*checks.left_folders(folder, self._excused), *checks.left_by_ended_servers(folder)]
@@ -249,10 +248,11 @@ class Conductor:
         run.forget_local()
         self._excused.clear()
         run.start()
+        run.feeds = False
         keys = run.feed_touches()
-        run.wait(lambda: run.answered_batches == run.batches, feed=False)
+        run.wait(lambda: run.answers.answered == run.answers.batches)
         self._count("keys compared after a restart from the bucket alone", keys)
-        run.compare_all()
+        run.answers.compare_all()
         self._guarded(self._stop, again=True)
         self._expect_nothing(checks.crashes(folder, run.killed), "crashed")
         self._expect_nothing(checks.internal_errors(folder), "crashed")
@@ -267,7 +267,7 @@ class Conductor:
         for what, future in list(self._beside):
             if wait:
                 while not future.done():
-                    self._run.look(feed=False)
+                    self._run.look()
                     time.sleep(0.05)
             if not future.done():
                 continue
@@ -303,7 +303,7 @@ class Conductor:
 
     def _note(self, text: str) -> None:
         self._step = text
-        line = f"{time.monotonic() - self._began:6.1f} s, batch {self._run.answered_batches}: {text}"
+        line = f"{time.monotonic() - self._began:6.1f} s, batch {self._run.answers.answered}: {text}"
         self._decisions.append(line)
         self._say(line)
 

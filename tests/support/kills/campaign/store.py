@@ -23,9 +23,10 @@ from fastchangelog.savepoints.savepoint import take_savepoint
 from fastchangelog.savepoints.source import StateSource
 from fastchangelog.savepoints.verification import verify_checkpoint, verify_savepoint
 from fastchangelog.spark.checkpoints import SparkCheckpoints
+from support.kills.answers import Trouble
 from support.kills.campaign import checks
-from support.kills.campaign.kinds import KINDS
-from support.kills.campaign.run import RETAINED, Trouble
+from support.kills.campaign.entries import ENTRIES
+from support.kills.campaign.run import RETAINED
 from support.notes import changed
 
 StateAfter = Callable[[int], dict[Any, Any]]
@@ -87,7 +88,7 @@ class Outside:
         batch = int(take_savepoint(request, to, form)["batch"])
         if damaged := verify_savepoint(to, request)["damaged"]:
             raise Trouble("lost", f"the savepoint {to} of batch {batch} is damaged: {damaged[:3]}")
-        if told := difference(list(KINDS[kind].entries(to, request)), state_after(batch)):
+        if told := difference(list(ENTRIES[kind](to, request)), state_after(batch)):
             raise Trouble("wrong", f"the savepoint {to} of batch {batch}: {told}")
         return batch, to
 

@@ -1,7 +1,7 @@
-"""The kinds of queries that a campaign kills: a row for each.
+"""The entries of a savepoint, named as in the snapshots of the models.
 
-Owns: what Spark runs of a kind, and how its savepoints are read. Does not own: rows and models (`query`,
-`kills.ledger`), kinds of the kill tests (`kills.kinds`).
+Owns: the kinds of queries that a campaign runs, and how their savepoints are read. Does not own: savepoints
+(`store`), the models.
 """
 
 from __future__ import annotations
@@ -11,48 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from fastchangelog.savepoints.export import export_savepoint
 from fastchangelog.savepoints.source import StateSource
-from support.kills.campaign.query import AGGREGATES, SCHEMA, Model
-from support.kills.kinds import PROCESSOR, Kind
-from support.kills.ledger import STATES, LedgerModel, Row
-from support.kills.points import WORKER_POINTS
-
-
-@dataclasses.dataclass(frozen=True)
-class CampaignKind(Kind):
-    """One kind of query; its model also knows the state after each batch."""
-
-    #: The entries of a savepoint, named as in the model's snapshots. An entry that comes twice is there twice.
-    entries: Callable[[str, StateSource], Iterator[tuple[Any, Any]]] = dataclasses.field(kw_only=True)
-
-
-class LedgerRounds(LedgerModel):
-    """Batches of few keys or many, and of few rows or many."""
-
-    def rows(self) -> list[Row]:
-        """A batch."""
-        return self.batch(self._random.choice([2, 20, 60, 300]), self._random.choice([20, 150, 400]))
-
-
-def column(name: str, call: str) -> Column:
-    """One aggregate.
-
-    >>> column("total", "sum(v)")
-    Column<'sum(v) AS total'>
-    """
-    function, _, rest = call.partition("(")
-    arguments, _, nulls = rest.partition(")")
-    made = getattr(F, function)(*arguments.split(", "), **({"ignorenulls": True} if nulls else {}))
-    return made.alias(name)  # type: ignore[no-any-return]
-
-
-def aggregates(stream: DataFrame, group: Callable[[DataFrame], Any]) -> DataFrame:
-    """All of them."""
-    return group(stream).agg(*[column(name, call) for name, call in AGGREGATES])  # type: ignore[no-any-return]
+from support.kills.aggregates import AGGREGATES
+from support.kills.ledger import STATES
 
 
 def entries_of_aggregates(savepoint: str, source: StateSource) -> Iterator[tuple[Any, Any]]:
@@ -91,10 +54,8 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (int, float, str)) else str(value)
 
 
-KINDS = {
-    kind.name: kind
-    for kind in (
-        CampaignKind("aggregates", SCHEMA, Model, aggregates, WORKER_POINTS, entries=entries_of_aggregates),
-        CampaignKind(**{**vars(PROCESSOR), "model": LedgerRounds}, entries=entries_of_ledger),
-    )
+#: By kind of query. An entry that comes twice is there twice.
+ENTRIES: dict[str, Callable[[str, StateSource], Iterator[tuple[Any, Any]]]] = {
+    "aggregates": entries_of_aggregates,
+    "processor": entries_of_ledger,
 }

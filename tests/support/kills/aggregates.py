@@ -1,7 +1,7 @@
-"""The aggregates of the campaign as data: columns, calls, random rows, and what must come out of them.
+"""The aggregates that are killed, as data: columns, calls, random rows, and what must come out of them.
 
 Owns: the rows and a model in plain Python that computes every aggregate. Does not own: what Spark runs
-(`kinds`), files and batches (`run`).
+(`kinds`), files and batches (`answers`).
 """
 
 from __future__ import annotations
@@ -124,11 +124,9 @@ class Model:
         self._groups: dict[str | None, Group] = {}
         self._order = 0
 
-    def rows(self) -> list[Row]:
-        """A batch: few keys or many, hot ones among them."""
-        keys = self._random.choice([2, 20, 60, 300])
-        size = self._random.choice([20, 150, 400])
-        return [self._row(self._key(keys)) for _ in range(size)]
+    def batch(self, keys: int, count: int) -> list[Row]:
+        """So many random rows of so many keys and null."""
+        return [self._row(self._key(keys)) for _ in range(count)]
 
     def touches(self) -> list[Row]:
         """One row for every key that there is."""
