@@ -11,8 +11,8 @@ import random
 
 import pytest
 
-from support.processor_model import TTL, Operations, World, run_batches, set_bounds
 from support.processor_runs import Runner
+from support.processor_world import TTL, Operations, World, run_batches, set_bounds
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
 

@@ -20,8 +20,8 @@ from fastchangelog.errors import SchemaMismatchError
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.processor.ddl import parse_ddl
 from support import state_servers
-from support.processor_model import TTL, Operations, World, run_batches, set_bounds
 from support.processor_runs import TYPES, Runner, Script, random_value
+from support.processor_world import TTL, Operations, World, run_batches, set_bounds
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
 

@@ -25,8 +25,9 @@ from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.processor.ddl import parse_ddl
 from fastchangelog.spark.state_columns import StateColumns
 from fastchangelog.spark.state_scan import processor_rows
-from support.processor_model import TTL, Model, Operations, World, run_batches, set_bounds
+from support.model import States
 from support.processor_runs import TYPES, Script, random_value
+from support.processor_world import TTL, Operations, World, run_batches, set_bounds
 from test_processor_server import ServerRunner
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
@@ -66,7 +67,7 @@ def objects(runner: ServerRunner) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def expected(models: dict[str, Model], what: str, ttl: bool) -> list[Any]:
+def expected(models: dict[str, States], what: str, ttl: bool) -> list[Any]:
     def shown(value: tuple[Any, int]) -> Any:
         return (value[0], value[1]) if ttl else value[0]
 
@@ -111,14 +112,14 @@ def test_each_version_is_read_beside_the_server_that_goes_on(
     monkeypatch.setattr("fastchangelog.spark.state_scan._PAGE_BYTES", rng.choice((1, 60, 10**6)))
     world = World(seed, ttl)
     runner = make(lambda: Operations(world), time_mode="processingtime")
-    versions: list[tuple[str, int, dict[str, Model]]] = []
+    versions: list[tuple[str, int, dict[str, States]]] = []
     for _ in range(6):
         run_batches(runner, world, rng, 2)
         assert runner.handle is not None
-        models = copy.deepcopy(world.keys)
+        models = copy.deepcopy(world.states.keys)
         for model in models.values():
-            model.expire(world.now)
-        versions.append((runner.handle, world.now, models))
+            model.expire(world.states.now)
+        versions.append((runner.handle, world.states.now, models))
     before, restores = objects(runner), server_restores()
     for handle, now, models in rng.sample(versions, 3):
         for name in ("v", "l", "m", TIMERS):

@@ -9,7 +9,6 @@ the next, and a timer for a millisecond later fires there.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.streaming import StatefulProcessor
 
 from fastchangelog import _internal
+from support.model import Model, States
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = "k string, fired boolean, n bigint, s bigint, said string"
@@ -87,32 +87,19 @@ class Clocked(StatefulProcessor):
         return pd.DataFrame({"k": [key[0]], "fired": [fired], "n": [n], "s": [s], "said": [said]})
 
 
-@dataclasses.dataclass
-class _Account:
-    """What is kept for a key; `last` and `recent` are of this batch."""
-
-    n: int = 0
-    s: int = 0
-    slots: dict[int, int] = dataclasses.field(default_factory=dict)
-    last: int | None = None
-    recent: list[int] = dataclasses.field(default_factory=list)
-    #: A timer is due in this batch; in the next one.
-    is_due: bool = False
-    is_next: bool = False
-
-    def answer(self, key: str | None, fired: bool, last: int | None) -> list[Any]:
-        shown = None if last is None else (last,)
-        return [key, fired, self.n, self.s, f"{shown} {self.recent} {sorted(self.slots.items())}"]
-
-
 class ClockModel:
-    """What the processor must answer, and random rows for it."""
+    """What the processor must answer, and random rows for it. Times are numbers of batches."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._accounts: dict[str | None, _Account] = {
-            key: _Account(n=n, slots={0: n}, recent=[n], is_due=n % 200 == 0) for key, n in INITIAL
-        }
+        #: What lasts, and what expires with its batch.
+        self._kept, self._brief = Model(), Model()
+        for key, n in INITIAL:
+            self._kept.of(key).update((n, 0))
+            self._kept.of(key).put(0, n)
+            self._brief.of(key).append(n, expires=1)
+            if n % 200 == 0:
+                self._kept.of(key).timers.add(0)
 
     def batch(self, keys: int, count: int) -> list[Row]:
         """So many random rows of so many keys and null."""
@@ -125,31 +112,35 @@ class ClockModel:
         for k, v in rows:
             mine.setdefault(k, []).append(v)
         answer = [self._take(key, sorted(values)) for key, values in mine.items()]
-        answer += [self._fire(key, account) for key, account in self._accounts.items() if account.is_due]
-        for account in self._accounts.values():
-            account.is_due, account.is_next = account.is_next, False
-            account.last, account.recent = None, []
+        answer += [self._fire(key, states) for key, states, _ in self._kept.fire(self._kept.now)]
+        self._kept.now = self._brief.now = self._kept.now + 1
         return answer
 
     def snapshot(self) -> dict[Any, Any]:
         """Every entry that a batch leaves to the next one."""
-        found: dict[Any, Any] = {("total", key): (account.n, account.s) for key, account in self._accounts.items()}
-        for key, account in self._accounts.items():
-            found.update({("slots", key, slot): s for slot, s in account.slots.items()})
-        return found
+        return self._kept.snapshot("total", "", "slots", "$timers")
 
     def _take(self, key: str | None, values: list[int]) -> list[Any]:
-        account = self._accounts.setdefault(key, _Account())
+        kept, brief, after = self._kept.of(key), self._brief.of(key), self._kept.now + 1
         for v in values:
-            account.n, account.s, account.last = account.n + 1, account.s + v, v
-            account.slots[v % _SLOTS] = account.slots.get(v % _SLOTS, 0) + v
-            account.recent.append(v)
-            account.is_next |= v % 3 == 0
-        return account.answer(key, False, None)
+            n, s = kept.held or (0, 0)
+            kept.update((n + 1, s + v))
+            kept.put(v % _SLOTS, kept.mapped.get(v % _SLOTS, 0) + v)
+            brief.update(v, expires=after)
+            brief.append(v, expires=after)
+            if v % 3 == 0:
+                kept.timers.add(after)
+        return self._answer(key, False, None)
 
-    def _fire(self, key: str | None, account: _Account) -> list[Any]:
-        answer = account.answer(key, True, account.last)
-        account.slots.pop(account.n % _SLOTS, None)
-        account.is_next |= bool(account.n % 2)
-        account.n += 1
+    def _fire(self, key: str | None, kept: States) -> list[Any]:
+        answer = self._answer(key, True, self._brief.of(key).held)
+        n, s = kept.held
+        kept.remove(n % _SLOTS)
+        kept.update((n + 1, s))
+        if n % 2:
+            kept.timers.add(self._kept.now + 1)
         return answer
+
+    def _answer(self, key: str | None, fired: bool, last: int | None) -> list[Any]:
+        kept, shown = self._kept.of(key), None if last is None else (last,)
+        return [key, fired, *kept.held, f"{shown} {self._brief.of(key).listed} {sorted(kept.mapped.items())}"]

@@ -9,7 +9,6 @@ clock.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import random
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming import StatefulProcessor
 
 from fastchangelog import _internal
+from support.model import Model, States
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))])
 OUTPUT = "k string, fired bigint, n bigint, s bigint, said string"
@@ -97,25 +97,12 @@ class Ledger(StatefulProcessor):
         return f"{recent} {slots} {sorted(self.handle.listTimers())}"
 
 
-@dataclasses.dataclass
-class _Account:
-    """What is kept for a key."""
-
-    total: tuple[int, int] | None = None
-    recent: list[int] = dataclasses.field(default_factory=list)
-    slots: dict[int, int] = dataclasses.field(default_factory=dict)
-    timers: set[int] = dataclasses.field(default_factory=set)
-
-    def said(self) -> str:
-        return f"{self.recent} {sorted(self.slots.items())} {sorted(self.timers)}"
-
-
 class LedgerModel:
     """What the processor must answer and keep, and random rows for it."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._accounts: dict[str | None, _Account] = {}
+        self._states = Model()
         self._batch = 0
         #: The watermark of the next batch, and the time up to which its rows are late: in milliseconds.
         self._watermark = self._mark = 0
@@ -133,7 +120,7 @@ class LedgerModel:
 
     def touches(self) -> list[Row]:
         """One row for every key that there is."""
-        return [(key, self._random.randint(-99, 99), None) for key in sorted(self._accounts, key=repr)]
+        return [(key, self._random.randint(-99, 99), None) for key in sorted(self._states.keys, key=repr)]
 
     def apply(self, rows: list[Row]) -> list[list[Any]]:
         """Adds a batch; what must come out of it."""
@@ -142,10 +129,7 @@ class LedgerModel:
             if row[2] is None or _millis(row[2]) > self._mark:
                 mine.setdefault(row[0], []).append(row)
         answer = [self._take(key, group) for key, group in mine.items()]
-        for key, account in self._accounts.items():
-            for time in sorted(time for time in account.timers if time <= self._watermark):
-                answer.append(self._fire(key, account, time))
-                account.timers.discard(time)
+        answer += [self._fire(key, states, time) for key, states, time in self._states.fire(self._watermark)]
         times = [_millis(ts) for _, _, ts in rows if ts is not None]
         self._mark = self._watermark
         self._watermark = max([self._watermark, *(time - DELAY_SECONDS * 1000 for time in times)])
@@ -157,48 +141,48 @@ class LedgerModel:
 
     def snapshot(self) -> dict[Any, Any]:
         """Every entry of every state."""
-        found: dict[Any, Any] = {}
-        for key, account in self._accounts.items():
-            found.update({} if account.total is None else {("total", key): account.total})
-            found.update({("recent", key): list(account.recent)} if account.recent else {})
-            found.update({("slots", key, slot): s for slot, s in account.slots.items()})
-            found.update({("$timers", key, time): None for time in account.timers})
-        return found
+        return self._states.snapshot(*STATES)
 
     def _take(self, key: str | None, rows: list[Row]) -> list[Any]:
-        account = self._accounts.setdefault(key, _Account())
+        states = self._states.of(key)
         for _, v, ts in rows:
-            n, s = account.total or (0, 0)
-            account.total = (n + 1, s + v)
-            account.recent.append(v)
+            n, s = states.held or (0, 0)
+            states.update((n + 1, s + v))
+            states.append(v)
             slot = v % _SLOTS
             if v % 7 == 0:
-                account.slots.pop(slot, None)
+                states.remove(slot)
             else:
-                account.slots[slot] = account.slots.get(slot, 0) + v
+                states.put(slot, states.mapped.get(slot, 0) + v)
             if ts is not None:
-                account.timers.add(_millis(ts) + _LATER)
-        if len(account.recent) > _MOST:
-            account.recent = account.recent[-_KEPT:]
-        assert account.total is not None
-        return [key, None, *account.total, account.said()]
+                states.timers.add(_millis(ts) + _LATER)
+        if len(states.elements) > _MOST:
+            states.replace(*states.listed[-_KEPT:])
+        return [key, None, *states.held, _said(states)]
 
-    def _fire(self, key: str | None, account: _Account, time: int) -> list[Any]:
-        n, s = account.total or (0, 0)
-        answer = [key, time, n, s, account.said()]
+    def _fire(self, key: str | None, states: States, time: int) -> list[Any]:
+        n, s = states.held or (0, 0)
+        answer = [key, time, n, s, _said(states)]
         second = time // 1000
         if second % 3 == 0:
-            account.total = None
-            account.slots = {}
+            states.clear()
+            states.entries.clear()
         else:
-            account.total = (n + 1, s)
-            account.slots[_SLOTS] = second
-        account.recent = [] if second % 2 == 0 else [*account.recent, second, n]
+            states.update((n + 1, s))
+            states.put(_SLOTS, second)
+        if second % 2 == 0:
+            states.replace()
+        else:
+            states.append(second, n)
         if second % 5 == 0:
-            account.timers.add(time + _AGAIN)
-        if second % 7 == 0 and account.timers:
-            account.timers.discard(max(account.timers))
+            states.timers.add(time + _AGAIN)
+        if second % 7 == 0 and states.timers:
+            states.timers.discard(max(states.timers))
         return answer
+
+
+def _said(states: States) -> str:
+    return f"{states.listed} {sorted(states.mapped.items())} {sorted(states.timers)}"
 
 
 def _millis(time: dt.datetime) -> int:

@@ -1,12 +1,11 @@
-"""A plain model of one shard's states, a processor that does random things to them, and bounds that make it hard.
+"""A processor that does random things to a shard's states, and bounds that make it hard.
 
-Owns: the model (`World`), the operations, the comparison of each result where it is made.
-Does not own: what sessions it is run over (the tests).
+Owns: the operations, the comparison of each result where it is made. Does not own: the model of the states (`model`),
+what sessions it is run over (the tests).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -16,52 +15,29 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.spark.processor.map_order import number_bytes
+from support.model import NEVER, Model, States
 from support.processor_runs import Runner
 
 TTL = 7
 
 
-@dataclasses.dataclass
-class Model:
-    """The states of one key: values with the time at which they end."""
-
-    value: tuple[Any, int] | None = None
-    elements: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
-    entries: dict[str, tuple[Any, int]] = dataclasses.field(default_factory=dict)
-    timers: set[int] = dataclasses.field(default_factory=set)
-
-    def expire(self, now: int) -> None:
-        """Removes what has ended."""
-        if self.value is not None and self.value[1] <= now:
-            self.value = None
-        self.elements = [element for element in self.elements if element[1] > now]
-        self.entries = {key: entry for key, entry in self.entries.items() if entry[1] > now}
-
-
 class World:
-    """The model of a shard, and the operations that are drawn."""
+    """A shard, and the operations that are drawn."""
 
     def __init__(self, seed: int, ttl: int | None) -> None:
         self.rng = random.Random(seed)
         self.ttl = ttl
-        self.now = 0
-        self.keys: dict[str, Model] = {}
+        self.states = Model()
         self.done = 0
-
-    def model(self, key: str) -> Model:
-        """The states of a key, without what has ended."""
-        model = self.keys.setdefault(key, Model())
-        model.expire(self.now)
-        return model
 
     def step(self, p: Operations, key: str, iterators: list[tuple[Iterator[Any], list[Any]]]) -> None:
         """One operation on processor and model."""
         self.done += 1
-        getattr(self, self.rng.choice(OPERATIONS))(p, self.model(key), iterators)
+        getattr(self, self.rng.choice(OPERATIONS))(p, self.states.of(key), iterators)
 
     def lives(self, value: Any) -> tuple[Any, int]:
-        """A value with the time at which it ends."""
-        return value, 2**62 if self.ttl is None else self.now + self.ttl
+        """A value with the time at which it expires."""
+        return value, NEVER if self.ttl is None else self.states.now + self.ttl
 
     def row(self) -> tuple[int, str]:
         """A value, sometimes a large one."""
@@ -71,89 +47,89 @@ class World:
         """A key of the map."""
         return f"m{self.rng.randrange(25):02}"
 
-    def value_get(self, p: Operations, model: Model, _: Any) -> None:
-        assert p.v.get() == (None if model.value is None else model.value[0])
+    def value_get(self, p: Operations, model: States, _: Any) -> None:
+        assert p.v.get() == model.held
 
-    def value_exists(self, p: Operations, model: Model, _: Any) -> None:
+    def value_exists(self, p: Operations, model: States, _: Any) -> None:
         assert p.v.exists() is (model.value is not None)
 
-    def value_update(self, p: Operations, model: Model, _: Any) -> None:
+    def value_update(self, p: Operations, model: States, _: Any) -> None:
         row = self.row()
         p.v.update(row)
         model.value = self.lives(row)
 
-    def value_clear(self, p: Operations, model: Model, _: Any) -> None:
+    def value_clear(self, p: Operations, model: States, _: Any) -> None:
         p.v.clear()
         model.value = None
 
-    def list_get(self, p: Operations, model: Model, _: Any) -> None:
-        assert list(p.l.get()) == [value for value, _ in model.elements]
+    def list_get(self, p: Operations, model: States, _: Any) -> None:
+        assert list(p.l.get()) == model.listed
 
-    def list_exists(self, p: Operations, model: Model, _: Any) -> None:
+    def list_exists(self, p: Operations, model: States, _: Any) -> None:
         assert p.l.exists() is bool(model.elements)
 
-    def list_append(self, p: Operations, model: Model, _: Any) -> None:
+    def list_append(self, p: Operations, model: States, _: Any) -> None:
         row = self.row()
         p.l.appendValue(row)
         model.elements.append(self.lives(row))
 
-    def list_extend(self, p: Operations, model: Model, _: Any) -> None:
+    def list_extend(self, p: Operations, model: States, _: Any) -> None:
         rows = [self.row() for _ in range(self.rng.randrange(6))]
         p.l.appendList(rows)
         model.elements += map(self.lives, rows)
 
-    def list_put(self, p: Operations, model: Model, _: Any) -> None:
+    def list_put(self, p: Operations, model: States, _: Any) -> None:
         rows = [self.row() for _ in range(self.rng.randrange(4))]
         p.l.put(rows)
         model.elements = list(map(self.lives, rows))
 
-    def list_clear(self, p: Operations, model: Model, _: Any) -> None:
+    def list_clear(self, p: Operations, model: States, _: Any) -> None:
         p.l.clear()
         model.elements = []
 
-    def list_iterate(self, p: Operations, model: Model, iterators: list[Any]) -> None:
-        expected = [value for value, _ in model.elements]
+    def list_iterate(self, p: Operations, model: States, iterators: list[Any]) -> None:
+        expected = model.listed
         iterator = p.l.get()
         if expected:
             assert next(iterator) == expected.pop(0)
             iterators.append((iterator, expected))
 
-    def map_get(self, p: Operations, model: Model, _: Any) -> None:
+    def map_get(self, p: Operations, model: States, _: Any) -> None:
         key = self.name()
         found = p.m.getValue((key,))
-        assert found == (model.entries[key][0] if key in model.entries else None)
+        assert found == model.mapped.get(key)
         assert found is None or (isinstance(found, Row) and found.n == found[0])
 
-    def map_contains(self, p: Operations, model: Model, _: Any) -> None:
+    def map_contains(self, p: Operations, model: States, _: Any) -> None:
         key = self.name()
         assert p.m.containsKey((key,)) is (key in model.entries)
 
-    def map_update(self, p: Operations, model: Model, _: Any) -> None:
+    def map_update(self, p: Operations, model: States, _: Any) -> None:
         for _ in range(self.rng.choice((1, 1, 8))):
             key, row = self.name(), self.row()
             p.m.updateValue((key,), row)
             model.entries[key] = self.lives(row)
 
-    def map_remove(self, p: Operations, model: Model, _: Any) -> None:
+    def map_remove(self, p: Operations, model: States, _: Any) -> None:
         key = self.name()
         p.m.removeKey((key,))
         model.entries.pop(key, None)
 
-    def map_clear(self, p: Operations, model: Model, _: Any) -> None:
+    def map_clear(self, p: Operations, model: States, _: Any) -> None:
         p.m.clear()
         model.entries = {}
 
-    def map_exists(self, p: Operations, model: Model, _: Any) -> None:
+    def map_exists(self, p: Operations, model: States, _: Any) -> None:
         assert p.m.exists() is bool(model.entries)
 
-    def map_read(self, p: Operations, model: Model, _: Any) -> None:
-        expected = sorted(((key,), value) for key, (value, _) in model.entries.items())
+    def map_read(self, p: Operations, model: States, _: Any) -> None:
+        expected = sorted(((key,), value) for key, value in model.mapped.items())
         assert sorted(p.m.iterator()) == expected
         assert sorted(p.m.keys()) == [key for key, _ in expected]
         assert sorted(p.m.values()) == sorted(value for _, value in expected)
 
-    def map_iterate(self, p: Operations, model: Model, iterators: list[Any]) -> None:
-        expected = sorted(((key,), value) for key, (value, _) in model.entries.items())
+    def map_iterate(self, p: Operations, model: States, iterators: list[Any]) -> None:
+        expected = sorted(((key,), value) for key, value in model.mapped.items())
         iterator = p.m.iterator()
         first = next(iterator, None)
         assert (first is None) is (not expected)
@@ -161,13 +137,13 @@ class World:
             expected.remove(first)
             iterators.append((iterator, expected))
 
-    def iterator_end(self, p: Operations, model: Model, iterators: list[Any]) -> None:
+    def iterator_end(self, p: Operations, model: States, iterators: list[Any]) -> None:
         if iterators:
             iterator, expected = iterators.pop(self.rng.randrange(len(iterators)))
             assert sorted(iterator) == sorted(expected)
 
-    def timers_change(self, p: Operations, model: Model, _: Any) -> None:
-        time = self.now + self.rng.randrange(1, 6)
+    def timers_change(self, p: Operations, model: States, _: Any) -> None:
+        time = self.states.now + self.rng.randrange(1, 6)
         if self.rng.random() < 0.6:
             p.handle.registerTimer(time)
             model.timers.add(time)
@@ -175,7 +151,7 @@ class World:
             p.handle.deleteTimer(time)
             model.timers.discard(time)
 
-    def timers_list(self, p: Operations, model: Model, _: Any) -> None:
+    def timers_list(self, p: Operations, model: States, _: Any) -> None:
         assert list(p.handle.listTimers()) == sorted(model.timers, key=number_bytes)
 
 
@@ -208,13 +184,13 @@ class Operations(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         world, time = self.world, expiredTimerInfo.getExpiryTimeInMs()
-        assert time in world.model(key.k).timers
+        assert time in world.states.of(key.k).timers
         iterators: list[tuple[Iterator[Any], list[Any]]] = []
         for _ in range(world.rng.randrange(4)):
             world.step(self, key.k, iterators)
         for iterator, expected in iterators:
             assert sorted(iterator) == sorted(expected)
-        world.model(key.k).timers.discard(time)
+        world.states.of(key.k).timers.discard(time)
         yield Row(k=key.k, n=-1)
 
     def close(self) -> None:
@@ -246,8 +222,8 @@ def set_bounds(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
 def run_batches(runner: Runner, world: World, rng: random.Random, batches: int) -> None:
     """Runs batches of random rows; the processor of `runner` is `Operations(world)`."""
     for _ in range(batches):
-        world.now += rng.randrange(1, 5)
+        world.states.now += rng.randrange(1, 5)
         runner.chunk_rows = rng.choice((1, 2, 5, None))
         rows = [(rng.choice("abcdefgh"), rng.randrange(12)) for _ in range(rng.randrange(12))]
-        output = runner.batch(rows, now=world.now)
+        output = runner.batch(rows, now=world.states.now)
         assert sum(n for _, n in output if n > 0) == len(rows)
