@@ -73,7 +73,7 @@ def server_log(run: CampaignRun, name: str, *events: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ENTRIES)
-def test_a_wrong_answer_is_found_also_when_a_batch_is_written_again(run: CampaignRun) -> None:
+def test_a_wrong_answer_is_found_also_when_written_again(run: CampaignRun) -> None:
     number = run.feed()
     right = run.answers.expected[number]
     write(run, number, right)
@@ -280,7 +280,7 @@ def _points() -> set[str]:
     return {point for kind in points for point in kind}
 
 
-def test_every_failpoint_of_the_sources_is_in_the_plan_or_has_a_reason_why_not() -> None:
+def test_every_failpoint_is_in_the_plan_or_has_a_reason() -> None:
     root = _TESTS.parent
     call = re.compile(r'(?:failpoints|points)\s*\.hit\(\s*"([a-z.-]+)"|failpoint\("([a-z.-]+)"\)')
     sources = [p for folder in (*root.glob("rust/*/src"), root / "python") for p in folder.rglob("*.*")]

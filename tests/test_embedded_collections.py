@@ -84,7 +84,8 @@ def test_the_map_of_a_key_has_the_habits_of_a_mapping(carts: fc.MapState) -> Non
     assert (list(carts), "ann" in carts, "bob" in carts) == (["bob"], False, True)
 
 
-def test_t04_t05_entries_are_changed_and_removed_while_they_are_gone_through(root: str) -> None:
+@pytest.mark.case("T-04", "T-05")
+def test_entries_are_changed_and_removed_during_iteration(root: str) -> None:
     with reopened(root) as st:
         carts = st.map_state("carts", key="string", map_key="int", value="int")
         carts["ann"] = {i: i for i in range(10)}
@@ -178,7 +179,8 @@ def test_the_list_of_a_key_has_the_habits_of_a_sequence(clicks: fc.ListState) ->
         del clicks["ann"]
 
 
-def test_t01_what_was_read_of_a_list_is_the_readers_own(state: fc.State, clicks: fc.ListState) -> None:
+@pytest.mark.case("T-01")
+def test_what_was_read_of_a_list_is_the_readers_own(state: fc.State, clicks: fc.ListState) -> None:
     clicks["a"].extend(["x", "y"])
     before = state.checkpoint()
     for found in (clicks.get("a"), list(clicks["a"]), clicks["a"][:], dict(clicks.items())["a"]):
@@ -371,7 +373,8 @@ def test_names_and_types_are_shown(state: fc.State) -> None:
     assert (repr(maps["a"]), repr(lists["a"])) == ("MapView('m', 'a')", "ListView('l', 'a')")
 
 
-def test_a17_a_random_program_of_all_kinds(root: str) -> None:
+@pytest.mark.case("A-17")
+def test_a_random_program_of_all_kinds(root: str) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     rng = random.Random(seed)

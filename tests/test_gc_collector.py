@@ -102,9 +102,8 @@ def assert_restores(world: World, history: History, numbers: list[int], tmp_path
         engine.stop()
 
 
-def test_a06_s01_two_sweeps_leave_exactly_what_is_reachable_and_all_of_it_restores(
-    history: History, tmp_path: Path
-) -> None:
+@pytest.mark.case("A-06", "S-01")
+def test_two_sweeps_leave_what_is_reachable_and_it_restores(history: History, tmp_path: Path) -> None:
     world, before = at_ckpt(history.world), len(history.world.objects)
     report = twice(world, told(history, retained=2))
     assert not report.adoptable
@@ -115,7 +114,8 @@ def test_a06_s01_two_sweeps_leave_exactly_what_is_reachable_and_all_of_it_restor
     assert_restores(world, history, [10, 11], tmp_path)
 
 
-def test_a06_s03_what_only_an_index_object_lists_is_kept_with_it(tmp_path: Path) -> None:
+@pytest.mark.case("A-06", "S-03")
+def test_what_only_an_index_object_lists_is_kept_with_it(tmp_path: Path) -> None:
     engine, handle = Engine(tmp_path / "e", tmp_path / "state"), None
     for number in range(8):
         handle, _ = engine.batch(number, handle)
@@ -131,7 +131,7 @@ def test_a06_s03_what_only_an_index_object_lists_is_kept_with_it(tmp_path: Path)
     assert world.names() == needed | {META, MARK, COPY}
 
 
-def test_the_first_sweep_deletes_nothing_nor_does_one_within_the_grace_period(history: History) -> None:
+def test_no_sweep_deletes_within_the_first_grace_period(history: History) -> None:
     world = at_ckpt(history.world)
     first = sweep(world, told(history))
     assert first.waiting
@@ -153,7 +153,8 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would_do(history: History) ->
     assert planned.deleted == sweep(world, told(history)).deleted != ()
 
 
-def test_a06_a_sweep_that_dies_at_any_call_is_repaired_by_the_next(history: History) -> None:
+@pytest.mark.case("A-06")
+def test_a_sweep_that_dies_at_any_call_is_repaired_by_the_next(history: History) -> None:
     checkpoints, done = told(history), at_ckpt(history.world)
     twice(done, checkpoints)
     needed = closure(history.world, FOLDER, list(history.handles[-3:])) | {META}
@@ -178,7 +179,7 @@ def test_a06_a_sweep_that_dies_at_any_call_is_repaired_by_the_next(history: Hist
                     assert world.names() == done.names(), f"call {call}: {world.log[-1]}"
 
 
-def test_a_snapshot_that_an_idle_shard_waits_to_use_is_kept_however_long(history: History, tmp_path: Path) -> None:
+def test_a_snapshot_that_an_idle_shard_waits_for_is_kept(history: History, tmp_path: Path) -> None:
     world = at_ckpt(history.idle)
     for _ in range(10):
         world.now += DAY
@@ -198,7 +199,7 @@ def test_a_snapshot_that_an_idle_shard_waits_to_use_is_kept_however_long(history
     assert world.names() == needed | {META, MARK, COPY}
 
 
-def test_a_batch_that_commits_while_the_sweep_reads_keeps_its_objects(history: History) -> None:
+def test_a_batch_that_commits_during_a_sweep_keeps_its_objects(history: History) -> None:
     world, checkpoints = at_ckpt(history.idle), told(history, retained=1)
     sweep(world, checkpoints)
     world.now += 5 * DAY
@@ -210,7 +211,7 @@ def test_a_batch_that_commits_while_the_sweep_reads_keeps_its_objects(history: H
     assert closure(history.taken_over, FOLDER, [history.last]) <= world.names()
 
 
-def test_what_a_batch_under_way_wrote_is_kept_for_as_long_as_it_runs(history: History) -> None:
+def test_objects_of_a_batch_under_way_are_kept(history: History) -> None:
     """A batch whose sink takes a week has its objects in the store, and no commit."""
     world = at_ckpt(history.taken_over)
     new = set(history.taken_over.objects) - set(history.idle.objects)
@@ -226,7 +227,7 @@ def test_what_a_batch_under_way_wrote_is_kept_for_as_long_as_it_runs(history: Hi
 
 
 @pytest.mark.parametrize("jump", [-400 * DAY, 400 * DAY])
-def test_a_wrong_clock_of_the_sweeping_machine_deletes_nothing_too_early(history: History, jump: float) -> None:
+def test_a_wrong_local_clock_deletes_nothing_too_early(history: History, jump: float) -> None:
     world = at_ckpt(history.world)
     young = f"{FOLDER}/log/{7:032x}"
     world.objects[young] = (b"just written", world.now)
@@ -341,6 +342,7 @@ def no_handles(_: World, checkpoints: Told) -> None:
     checkpoints.answers["ckpt"] = dataclasses.replace(checkpoints.answers["ckpt"], handles={})  # type: ignore[type-var]
 
 
+@pytest.mark.case("P6")
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -361,7 +363,7 @@ def no_handles(_: World, checkpoints: Told) -> None:
         (no_handles, "none of them holds a handle"),
     ],
 )
-def test_p6_a_doubt_deletes_nothing_and_is_said(history: History, damage: object, why: str) -> None:
+def test_a_doubt_deletes_nothing_and_is_said(history: History, damage: object, why: str) -> None:
     world, checkpoints = at_ckpt(history.world), told(history)
     sweep(world, checkpoints)  # everything is marked
     world.now += DAY

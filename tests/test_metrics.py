@@ -355,9 +355,7 @@ def test_a_batch_reports_the_metrics_of_its_kind_of_operator() -> None:
     assert of_processor(["mine"]).row({"mine": 3, "shards": 1})[-1] == 3
 
 
-def test_the_process_has_all_its_engines_and_those_that_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_have_all_engines_also_closed_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))  # the state server of another test is not of this process
     outcome = program(
         """

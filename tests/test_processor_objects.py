@@ -62,7 +62,7 @@ def test_a_schema_may_be_extended_for_the_next_state() -> None:
     assert Runner(lambda: Script(rows, init)).batch([("a", 1)]) == [("a", 1)]
 
 
-def test_what_spark_takes_as_the_key_of_a_map_and_ours_does_not_is_unsupported() -> None:
+def test_a_map_key_of_spark_alone_is_unsupported() -> None:
     def init(p: Script, handle: Any) -> None:
         handle.getMapState("m", "k map<string,int>", "v int")
 

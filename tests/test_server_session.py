@@ -131,7 +131,8 @@ def test_batches_add_up_and_each_has_a_line_in_the_log(job: Callable[..., Job]) 
     assert one.metrics()["sessions"] == 4
 
 
-def test_p3_a_killed_server_costs_time_only(job: Callable[..., Job]) -> None:
+@pytest.mark.case("P3")
+def test_a_killed_server_costs_time_only(job: Callable[..., Job]) -> None:
     one = job()
     for batch in range(4):
         one.run(rows(batch))
@@ -139,7 +140,7 @@ def test_p3_a_killed_server_costs_time_only(job: Callable[..., Job]) -> None:
     one.run(rows(4))
 
 
-def test_a_server_killed_in_a_session_fails_the_attempt_and_the_next_one_is_exact(job: Callable[..., Job]) -> None:
+def test_a_server_killed_in_a_session_fails_one_attempt(job: Callable[..., Job]) -> None:
     one = job()
     one.run(rows(0))
     session = one.open()
@@ -171,7 +172,8 @@ def test_a_batch_without_rows(job: Callable[..., Job]) -> None:
     one.run(rows(1))
 
 
-def test_n08_materialization_follows_the_policy_of_the_query(job: Callable[..., Job]) -> None:
+@pytest.mark.case("N-08")
+def test_materialization_follows_the_policy_of_the_query(job: Callable[..., Job]) -> None:
     one = job(materialization_log_bytes="1")
     one.run(rows(0))
     one.run(rows(1))
@@ -183,7 +185,8 @@ def test_n08_materialization_follows_the_policy_of_the_query(job: Callable[..., 
     assert one.metrics()["restores"] >= 1
 
 
-def test_e04_a_failure_of_materialization_within_the_allowed_number_harms_nothing(job: Callable[..., Job]) -> None:
+@pytest.mark.case("E-04")
+def test_an_allowed_failure_of_materialization_is_harmless(job: Callable[..., Job]) -> None:
     one = job(materialization_log_bytes="1", materialization_max_failures="1", materialization_interval="1s")
     one.run(rows(0))
     client = _internal.ServerClient(str(one.place.socket))
@@ -228,7 +231,8 @@ def a_disk_without_room_for_more_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_p3_a_full_local_disk_costs_time_and_nothing_else(job: Callable[..., Job]) -> None:
+@pytest.mark.case("P3")
+def test_a_full_local_disk_costs_time_and_nothing_else(job: Callable[..., Job]) -> None:
     one = job(materialization_log_bytes="400KiB")
     names = random.Random(7)
     with a_disk_without_room_for_more_than(256 << 10):  # enough for a log object, not for RocksDB's flush

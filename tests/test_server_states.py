@@ -201,7 +201,7 @@ def seeded() -> random.Random:
     return random.Random(seed)
 
 
-def test_batches_keep_all_kinds_of_state_and_a_killed_server_costs_time_only(job: Callable[..., Job]) -> None:
+def test_all_kinds_of_state_survive_a_killed_server(job: Callable[..., Job]) -> None:
     one, some = job(), seeded()
     for batch in range(6):
         with one.open() as session:

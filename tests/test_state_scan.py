@@ -129,7 +129,7 @@ def test_each_version_is_read_beside_the_server_that_goes_on(
     assert server_restores() == restores, "the server still had the version that it went on from"
 
 
-def test_a_reader_changes_nothing_of_a_state_with_a_shorter_grace_period(make: Callable[..., ServerRunner]) -> None:
+def test_a_reader_with_a_shorter_grace_changes_nothing(make: Callable[..., ServerRunner]) -> None:
     """A server notes the longest grace period that it was ever given. A reader's is none of them."""
     runner = make(Script)
     runner.options = {**runner.options, "sweep_grace": "1h"}
@@ -177,7 +177,7 @@ def test_every_type_and_composite_keys(make: Callable[..., ServerRunner]) -> Non
         assert sorted(map(repr, entries)) == sorted(map(repr, {repr(n): e for n, e in zip(names, elements)}.values()))
 
 
-def test_older_values_have_the_newest_type_and_deleted_states_are_not_there(make: Callable[..., ServerRunner]) -> None:
+def test_old_values_have_the_newest_type_deleted_states_none(make: Callable[..., ServerRunner]) -> None:
     def first(p: Script, handle: Any) -> None:
         p.v = handle.getValueState("v", "n int, gone string")
         p.x = handle.getValueState("x", "n long")
@@ -386,7 +386,7 @@ def test_savepoints_of_a_processor_are_counted_and_exported(
     assert cli.main(["inspect", str(runner.root)]) == cli.OK
 
 
-def test_catalogs_of_processors_and_of_embedded_states_are_told_apart(make: Callable[..., ServerRunner]) -> None:
+def test_catalogs_of_processors_and_embedded_states_differ(make: Callable[..., ServerRunner]) -> None:
     runner = started(make)
     assert runner.handle is not None
     assert is_processor(json.loads(_internal.handle_json(runner.handle))["schema"])

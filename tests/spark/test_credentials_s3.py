@@ -128,9 +128,7 @@ def test_states_are_read_with_the_credentials_of_the_moment(
     end_state_server(spark)
 
 
-def test_storage_options_among_the_sessions_settings_are_redacted(
-    spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path
-) -> None:
+def test_storage_options_among_settings_are_redacted(spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path) -> None:
     conf(redaction.OF_SESSION, None)
     conf("spark.fastchangelog.storage.azure_storage_account_key", "b3Blbi1zZXNhbWU=")
     source = feed(SCHEMA, [("a", 1)])

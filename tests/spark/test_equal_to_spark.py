@@ -206,7 +206,8 @@ def test_a_batch_frame_of_many_tasks_and_shards(spark: Any, conf: Any, tmp_path:
     assert rows_of(ours.collect()) == rows_of(sparks.collect())
 
 
-def test_v01_many_rows_and_keys(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+@pytest.mark.case("V-01")
+def test_many_rows_and_keys(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     source = feed("k string, v bigint")
     for i in range(3):
         target = source.folder / f"{i}"

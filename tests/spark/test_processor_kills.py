@@ -64,7 +64,7 @@ def test_the_jvm_and_state_servers_killed_while_sessions_spill(start: Start, see
     run.stop()
 
 
-def test_the_first_batch_with_an_initial_state_and_batches_by_the_clock(start: Start, seed: int) -> None:
+def test_an_initial_state_and_batches_by_the_clock(start: Start, seed: int) -> None:
     """A processor of frames with states that end: a batch that runs again has the time at which it was planned."""
     run = start(kind=CLOCKED)
     kills = [("worker", INITIAL_POINT), ("state server", "session.before-persist"), ("driver", "operator.stored")]
@@ -126,7 +126,7 @@ class FaultyInTimers(Ledger):
             raise ZeroDivisionError("a mistake in handleExpiredTimer")
 
 
-def test_nothing_is_kept_of_a_batch_that_fails_and_the_mended_processor_goes_on(
+def test_nothing_is_kept_of_a_batch_that_fails(
     feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any, seed: int
 ) -> None:
     for name, value in BATCHES_OF_FILES.items():

@@ -357,7 +357,7 @@ class Parts(Total):
 
 
 @needs_readable_checkpoints
-def test_a_savepoint_of_shards_that_had_no_rows_since_the_states_changed(
+def test_a_savepoint_of_shards_without_rows_since_a_change(
     feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any
 ) -> None:
     """Each shard has the states of the program from the first batch on, in one order."""

@@ -49,9 +49,7 @@ def seen(frame: Any) -> tuple[str, list[Any]]:
     return frame.schema.simpleString(), rows_of(frame.collect())
 
 
-def test_all_kinds_of_states_and_timers_are_what_sparks_reader_gives(
-    feed: Any, spark: Any, tmp_path: pathlib.Path
-) -> None:
+def test_all_states_and_timers_are_those_of_sparks_reader(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     job = Job(Script, SCRIPT_OUTPUT, time_mode="EventTime", watermark=("ts", "10 seconds"))
     ours, sparks = sides(spark, tmp_path, job)
     source = feed(SCRIPT_SCHEMA, *script(SEED + 40, 3, 60, (*PLAIN, *TIMERS), BASE))
@@ -106,9 +104,7 @@ class Typed(StatefulProcessor):
         """Nothing to end."""
 
 
-def test_types_null_and_composite_keys_and_the_only_state_without_its_name(
-    feed: Any, spark: Any, tmp_path: pathlib.Path
-) -> None:
+def test_types_null_keys_composite_keys_and_a_state_by_default(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     job = Job(Typed, "k string", keys=("k", "w", "at"))
     ours, sparks = sides(spark, tmp_path, job)
     at = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc)

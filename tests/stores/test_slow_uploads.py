@@ -106,7 +106,7 @@ def test_second_attempts_can_be_switched_off(bucket: S3Place) -> None:
     assert len({put.path for put in bucket.proxy.requests(PUT)}) == ENOUGH + 1
 
 
-def test_a_close_with_two_attempts_under_way_ends_and_a_sweep_finds_what_arrives_later(bucket: S3Place) -> None:
+def test_a_sweep_finds_an_upload_that_arrives_after_a_close(bucket: S3Place) -> None:
     held, also_held = Hold(), Hold()
     with open_log(bucket, options=PATIENT) as storage:
         handles = _trained(storage)
