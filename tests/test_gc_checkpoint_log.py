@@ -17,22 +17,9 @@ from fastchangelog.gc import checkpoint_log
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import GC_STATE
+from support.embedded_histories import CHECKPOINTS, make, named
 from support.notes import folder_note
 from support.swept import DAY, MemoryFolder, Told, World
-
-CHECKPOINTS = 12
-
-
-def make(root: Path, name: str = "profiles") -> list[fc.StateHandle]:
-    """A state with more checkpoints than its heads hold."""
-    handles = []
-    with fc.open_state(f"file://{root}", name=name) as st:
-        table = st.value_state("t", key="string", value="long")
-        for number in range(CHECKPOINTS):
-            table["n"] = number
-            table[f"k{number}"] = number
-            handles.append(st.checkpoint())
-    return handles
 
 
 def sweep(world: World, **given: object) -> FolderReport:
@@ -46,17 +33,6 @@ def twice(world: World) -> FolderReport:
     sweep(world)
     world.now += DAY
     return sweep(world)
-
-
-def named(handles: list[fc.StateHandle]) -> set[str]:
-    """The log objects of handles without a base."""
-    found = set()
-    for handle in handles:
-        shown = handle.to_dict()
-        assert shown["base"] is None
-        assert shown["indexed"] is None
-        found |= {f"profiles/{segment['object']['name']}" for segment in shown["segments"]}
-    return found
 
 
 @pytest.mark.case("A-06")

@@ -21,8 +21,8 @@ from fastchangelog.gc.plan import GcState
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_CHECKPOINTS, GC_STATE
 from support.clusters import Cluster, Place
+from support.embedded_histories import make, named
 from support.swept import DAY, MemoryFolder, Told, World, expected, roots
-from test_gc_checkpoint_log import make, named
 
 HOUR = 3_600.0
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-import test_gc_collector
 from fastchangelog.errors import StoreError
 from fastchangelog.gc.plan import GcState
 from fastchangelog.layout import FOLDER_META
+from support.histories import COPY, FOLDER, MARK, META, History, at_ckpt, collector, history, sweep, told, twice
 from support.swept import DAY, Engine, MemoryFolder, Told, World, closure, expected, roots
-from test_gc_collector import COPY, FOLDER, MARK, META, History, at_ckpt, collector, sweep, told, twice
 
-history = test_gc_collector.history
+#: Fixtures of this module, too.
+__all__ = ["history"]
 
 
 @pytest.mark.case("P6")

@@ -29,8 +29,8 @@ from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.metrics import OF_AGGREGATION, of_processor
 from support.metrics_endpoint import free_port, parsed, scrape
+from support.server_jobs import Job, job, rows
 from support.waiting import BOUND, until
-from test_server_session import Job, job, rows
 
 __all__ = ["job"]
 

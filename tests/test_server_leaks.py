@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from fastchangelog.errors import RetryableError
+from support.server_jobs import SPEC, Job, job, rows
 from support.waiting import until
-from test_server_session import SPEC, Job, job, rows
 
 __all__ = ["job"]
 

@@ -27,8 +27,8 @@ from fastchangelog.spark.state_columns import StateColumns
 from fastchangelog.spark.state_scan import processor_rows
 from support.model import States
 from support.processor_runs import TYPES, Script, random_value
+from support.processor_servers import ServerRunner
 from support.processor_world import TTL, Operations, World, run_batches, set_bounds
-from test_processor_server import ServerRunner
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
 

@@ -21,7 +21,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import fastchangelog as fc
-from test_processor_server import CodecRunner, make
+from support.processor_servers import CodecRunner, make
 
 __all__ = ["make"]
 

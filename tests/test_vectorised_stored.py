@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("pyspark")
 import fastchangelog as fc
 from fastchangelog import _internal
-from test_processor_server import CodecRunner, make
+from support.processor_servers import CodecRunner, make
 
 __all__ = ["make"]
 
