@@ -254,12 +254,12 @@ _RUST_TESTS = {
     ("store/src/hedge_tests.rs", "a12_x14_a_store_that_turns_slow_is_sent_a_tenth_more_at_most"): "hedge_bytes",
     (
         "log/src/write/attempt_tests.rs",
-        "a12_x14_a_slow_upload_is_doubled_within_the_budget_and_its_sets_name_the_winner",
+        "a12_x14_sets_of_a_doubled_upload_name_the_winner",
     ): "hedges_started hedges_won",
     ("state/src/keyed_tests.rs", "a_fresh_state_never_asks_the_disk_until_something_is_evicted"): "hot_evictions",
     (
         "log/src/snapshot/push_tests.rs",
-        "small_tables_share_an_object_which_the_next_snapshot_takes_over_while_it_pays",
+        "small_tables_share_an_object_while_it_pays",
     ): "materialize_packed_files",
     ("log/src/snapshot/push_tests.rs", "only_new_tables_are_uploaded"): "materialize_reused_bytes",
     ("core/src/shard/gauges.rs", "every_part_of_the_budget_has_its_gauge"): "memory_downloads memory_uploads",
